@@ -1,0 +1,137 @@
+package kv
+
+import (
+	"errors"
+	"fmt"
+)
+
+// FoundationDB's error codes that engines return and callers look at.
+const (
+	CodeTransactionTooOld      = 1007
+	CodeFutureVersion          = 1009
+	CodeNotCommitted           = 1020 // conflict
+	CodeCommitUnknownResult    = 1021
+	CodeTransactionCancelled   = 1025
+	CodeTransactionTimedOut    = 1031
+	CodeTooManyWatches         = 1032
+	CodeWatchesDisabled        = 1034
+	CodeAccessedUnreadable     = 1036
+	CodeProcessBehind          = 1037
+	CodeDatabaseLocked         = 1038
+	CodeClusterVersionChanged  = 1039
+	CodeCommitProxyMemoryLimit = 1042
+	CodeBatchThrottled         = 1051
+	CodeGRVProxyMemoryLimit    = 1078
+	CodeBlobGranuleFailed      = 1079
+	CodeOperationCancelled     = 1101
+	CodeTagThrottled           = 1213
+	CodeProxyTagThrottled      = 1223
+	CodeIOError                = 1510
+	CodeClientInvalidOperation = 2000
+	CodeKeyOutsideLegalRange   = 2004
+	CodeInvertedRange          = 2005
+	CodeReadVersionAlreadySet  = 2010
+	CodeVersionInvalid         = 2011
+	CodeRangeLimitsInvalid     = 2012
+	CodeUsedDuringCommit       = 2017
+	CodeTransactionInvalidVer  = 2020
+	CodeNoCommitVersion        = 2021
+	CodeTransactionTooLarge    = 2101
+	CodeKeyTooLarge            = 2102
+	CodeValueTooLarge          = 2103
+)
+
+// Error is an engine's error: FoundationDB's code and what lies under it. Wrap it with %w inside a transaction
+// body, or Run cannot see that it is retryable.
+type Error struct {
+	Code int
+	// InFlight is true if a commit had been sent, its outcome is unknown, and it may still land (up to 5 s
+	// later). With code 1021 it is false: that commit has landed or never will.
+	InFlight bool
+	Cause    error // may be nil; the binding's error, or the context's
+}
+
+var names = map[int]string{
+	CodeTransactionTooOld:      "transaction_too_old: older than 5 seconds",
+	CodeFutureVersion:          "future_version",
+	CodeNotCommitted:           "not_committed: conflict with another transaction",
+	CodeCommitUnknownResult:    "commit_unknown_result: the transaction may or may not have committed",
+	CodeTransactionCancelled:   "transaction_cancelled",
+	CodeTransactionTimedOut:    "transaction_timed_out",
+	CodeTooManyWatches:         "too_many_watches",
+	CodeWatchesDisabled:        "watches_disabled",
+	CodeAccessedUnreadable:     "accessed_unreadable: read of a key with a pending versionstamp",
+	CodeProcessBehind:          "process_behind",
+	CodeDatabaseLocked:         "database_locked",
+	CodeClusterVersionChanged:  "cluster_version_changed",
+	CodeCommitProxyMemoryLimit: "commit_proxy_memory_limit_exceeded",
+	CodeBatchThrottled:         "batch_transaction_throttled",
+	CodeGRVProxyMemoryLimit:    "grv_proxy_memory_limit_exceeded",
+	CodeBlobGranuleFailed:      "blob_granule_request_failed",
+	CodeOperationCancelled:     "operation_cancelled",
+	CodeTagThrottled:           "tag_throttled",
+	CodeProxyTagThrottled:      "proxy_tag_throttled",
+	CodeIOError:                "io_error",
+	CodeClientInvalidOperation: "client_invalid_operation",
+	CodeKeyOutsideLegalRange:   "key_outside_legal_range",
+	CodeInvertedRange:          "inverted_range",
+	CodeReadVersionAlreadySet:  "read_version_already_set",
+	CodeVersionInvalid:         "version_invalid",
+	CodeRangeLimitsInvalid:     "range_limits_invalid",
+	CodeUsedDuringCommit:       "used_during_commit",
+	CodeTransactionInvalidVer:  "transaction_invalid_version",
+	CodeNoCommitVersion:        "no_commit_version: the transaction wrote nothing",
+	CodeTransactionTooLarge:    "transaction_too_large: more than 10,000,000 bytes",
+	CodeKeyTooLarge:            "key_too_large: more than 10,000 bytes",
+	CodeValueTooLarge:          "value_too_large: more than 100,000 bytes",
+}
+
+func (e *Error) Error() string {
+	name, ok := names[e.Code]
+	if !ok {
+		name = "error"
+	}
+	s := fmt.Sprintf("%s (%d)", name, e.Code)
+	if e.InFlight {
+		s += ", the commit may still land"
+	}
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// Is matches another *Error of the same code, so that errors.Is(err, &kv.Error{Code: …}) works.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Code == e.Code
+}
+
+// MaybeCommitted reports FoundationDB's predicate of that name: the commit may have been applied.
+func (e *Error) MaybeCommitted() bool {
+	return e.Code == CodeCommitUnknownResult || e.Code == CodeClusterVersionChanged
+}
+
+// Retryable reports FoundationDB's predicate of that name (documented set: 1007 1009 1020 1021 1037 1038 1039
+// 1042 1051 1078 1213 1223). What is retried in fact is decided by the engine's OnError.
+func (e *Error) Retryable() bool {
+	switch e.Code {
+	case CodeTransactionTooOld, CodeFutureVersion, CodeNotCommitted, CodeProcessBehind, CodeDatabaseLocked,
+		CodeCommitProxyMemoryLimit, CodeBatchThrottled, CodeGRVProxyMemoryLimit, CodeTagThrottled,
+		CodeProxyTagThrottled:
+		return true
+	}
+	return e.MaybeCommitted()
+}
+
+// Code returns the code of the *Error that err is or wraps, or 0.
+func Code(err error) int {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return 0
+}
