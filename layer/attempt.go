@@ -1,0 +1,57 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// attempt is the record of an item's failed deliveries. It changes only under a read conflict on the group's
+// lock, so it needs none of its own.
+type attempt struct {
+	count   int
+	firstMS int64
+	lastMS  int64
+	lastErr string
+}
+
+// failed returns a with one failure more.
+func (a attempt) failed(nowMS int64, text string) attempt {
+	if a.count == 0 {
+		a.firstMS = nowMS
+	}
+	if len(text) > maxErrorText {
+		text = text[:maxErrorText]
+	}
+	a.count, a.lastMS, a.lastErr = a.count+1, nowMS, strings.ToValidUTF8(text, "\uFFFD")
+	return a
+}
+
+func (a attempt) pack() []byte {
+	return tuple.Tuple{int64(a.count), a.firstMS, a.lastMS, a.lastErr}.Pack()
+}
+
+func unpackAttempt(key, value []byte) (attempt, error) {
+	d := keyDecoder{rest: value}
+	a := attempt{count: int(d.int()), firstMS: d.int(), lastMS: d.int(), lastErr: d.str()}
+	if d.err != nil {
+		return attempt{}, corrupt(key, d.err)
+	}
+	return a, nil
+}
+
+// readAttempt returns the zero record if the item has never failed.
+func (q *Queue) readAttempt(ctx context.Context, tx kv.ReadTx, id ID) (attempt, error) {
+	key := q.keys.attempt(id)
+	v, err := tx.Get(key).Wait(ctx)
+	if err != nil {
+		return attempt{}, fmt.Errorf("read attempts: %w", err)
+	}
+	if v == nil {
+		return attempt{}, nil
+	}
+	return unpackAttempt(key, v)
+}

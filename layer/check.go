@@ -1,0 +1,392 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// The rules that Check holds a queue to. I1 of the design is RuleReachable.
+const (
+	RuleReachable   = "a group with items has a ready hint, or a lock" // never missing; may be stale or doubled
+	RuleLockTimer   = "a lock has its timer"
+	RuleLockItems   = "a lock's outstanding items are in its group"
+	RuleItem        = "an item is readable, with all its parts"
+	RulePart        = "a part belongs to an item"
+	RuleAttempt     = "an attempt record belongs to an item"
+	RuleValue       = "a value has the form of its key"
+	RuleKey         = "a key has a form of the table"
+	RuleOutstanding = "a claim has outstanding items"
+)
+
+// Violation is a rule broken at a key.
+type Violation struct {
+	Rule   string
+	Key    string // as fdbcli prints it
+	Detail string
+}
+
+func (v Violation) String() string { return v.Rule + ": " + v.Key + ": " + v.Detail }
+
+// CheckReport is what a check saw.
+type CheckReport struct {
+	Items, Bytes int64 // bodies' bytes
+	// Groups that have items, and of these: held under a claim, held by a delay.
+	Groups, Held, Delayed int64
+	// Hints and timers that stand for nothing any more. They are allowed, and cleared when met.
+	StaleHints, StaleTimers int64
+	Attempts, Receipts      int64
+	Violations              []Violation // none = the queue is sound
+}
+
+// CheckOptions configure a check. The zero value is the normal use.
+type CheckOptions struct {
+	// Progress, if not nil, is called after each page with the number of keys read so far.
+	Progress func(keys int64)
+}
+
+// Check reads the whole queue and holds it to the rules. It changes nothing and may run beside all other
+// operations, at batch priority: it reads in many short transactions, and confirms what looks broken in one
+// transaction that sees a single version, so a violation it reports is one. It takes memory by the number of
+// groups, not of items.
+func (q *Queue) Check(ctx context.Context, o CheckOptions) (*CheckReport, error) {
+	c := &checker{q: q, ctx: ctx, o: o, report: &CheckReport{}, groups: make(map[string]*groupCheck), parts: make(map[ID]bool)}
+	if err := c.run(); err != nil {
+		return nil, fmt.Errorf("layer: check: %w", err)
+	}
+	return c.report, nil
+}
+
+// checkPage bounds the rows read in one transaction: with the largest values that is 18 MB.
+const checkPage = 200
+
+type checker struct {
+	q        *Queue
+	ctx      context.Context
+	o        CheckOptions
+	report   *CheckReport
+	keys     int64
+	groups   map[string]*groupCheck
+	parts    map[ID]bool // the items that have parts
+	suspects []suspect
+}
+
+// groupCheck is what the pages said about one group.
+type groupCheck struct {
+	items  int64
+	hints  int64
+	lock   *lock
+	timers []int64 // due times, ms
+}
+
+// suspect is a place where the pages do not fit together. The pages are of different versions, so it is looked
+// at again before it counts.
+type suspect struct {
+	key     []byte
+	confirm func(tx kv.ReadTx) (rule, detail string, err error) // rule "" = all is well
+}
+
+func (c *checker) suspect(key []byte, confirm func(tx kv.ReadTx) (string, string, error)) {
+	c.suspects = append(c.suspects, suspect{key: key, confirm: confirm})
+}
+
+func (c *checker) run() error {
+	if err := c.pages(); err != nil {
+		return err
+	}
+	c.compare()
+	for _, s := range c.suspects {
+		if err := c.confirm(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pages reads every key of the queue.
+func (c *checker) pages() error {
+	all := c.q.keys.all()
+	begin := kv.FirstGreaterOrEqual(all.Begin)
+	for {
+		var rows []kv.KV
+		err := c.view(func(tx kv.ReadTx) error {
+			var err error
+			rows, err = tx.GetRange(kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(all.End)},
+				kv.RangeOptions{Limit: checkPage}).Wait(c.ctx)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("read page: %w", err)
+		}
+		for _, row := range rows {
+			c.row(row)
+		}
+		c.keys += int64(len(rows))
+		if c.o.Progress != nil {
+			c.o.Progress(c.keys)
+		}
+		if len(rows) < checkPage {
+			return nil
+		}
+		begin = kv.FirstGreaterThan(rows[len(rows)-1].Key)
+	}
+}
+
+func (c *checker) view(fn func(tx kv.ReadTx) error) error {
+	if c.q.closed.Load() {
+		return ErrClosed
+	}
+	o := c.q.opts.Tx
+	o.Batch = true
+	_, err := kv.Run(c.ctx, c.q.db, o, func(tx kv.Tx, _ kv.Attempt) error { return fn(tx.Snapshot()) })
+	return err
+}
+
+func (c *checker) group(name string) *groupCheck {
+	g := c.groups[name]
+	if g == nil {
+		g = &groupCheck{}
+		c.groups[name] = g
+	}
+	return g
+}
+
+// row takes one pair into account. What can be judged by itself becomes a suspect at once.
+func (c *checker) row(row kv.KV) {
+	p, err := c.q.keys.parse(row.Key)
+	if err != nil {
+		c.still(row.Key, RuleKey, err.Error())
+		return
+	}
+	switch p.name {
+	case nameItem:
+		c.item(p, row)
+	case namePart:
+		if !c.parts[p.itemID()] {
+			c.owned(row.Key, RulePart, p.itemID())
+		}
+	case nameAttempt:
+		c.report.Attempts++
+		if _, err := unpackAttempt(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
+		}
+		c.owned(row.Key, RuleAttempt, p.itemID())
+	case nameLock:
+		l, err := unpackLock(row.Key, row.Value)
+		if err != nil {
+			c.still(row.Key, RuleValue, err.Error())
+			return
+		}
+		c.group(p.group).lock = l
+	case nameReady:
+		c.group(p.group).hints++
+		if len(row.Value) > 0 {
+			if _, err := unpackInt(row.Key, row.Value); err != nil {
+				c.still(row.Key, RuleValue, err.Error())
+			}
+		}
+	case nameTimer:
+		g := c.group(p.group)
+		g.timers = append(g.timers, p.index)
+		if _, _, err := unpackTimer(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
+		}
+	case nameReceipt:
+		c.report.Receipts++
+		if t, err := tuple.Unpack(row.Value); err != nil || len(t) == 0 {
+			c.still(row.Key, RuleValue, fmt.Sprintf("receipt %v: %v", t, err))
+		}
+	case nameCount:
+		if len(row.Value) != 8 {
+			c.still(row.Key, RuleValue, fmt.Sprintf("counter of %d bytes", len(row.Value)))
+		}
+	case nameMeta:
+		if _, err := unpackInt(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
+		}
+	}
+}
+
+func (c *checker) item(p parsedKey, row kv.KV) {
+	c.report.Items++
+	c.group(p.group).items++
+	e, body, err := openEnvelope(row.Value)
+	if err != nil {
+		c.still(row.Key, RuleItem, err.Error())
+		return
+	}
+	c.report.Bytes += max(int64(len(body)), e.size)
+	if e.parts == 0 {
+		return
+	}
+	c.parts[p.itemID()] = true
+	c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) {
+		v, err := tx.Get(row.Key).Wait(c.ctx)
+		if err != nil || v == nil {
+			return "", "", err
+		}
+		if _, err := c.q.readItem(c.ctx, tx, kv.KV{Key: row.Key, Value: v}); errors.Is(err, ErrCorrupt) {
+			return RuleItem, err.Error(), nil
+		} else if err != nil {
+			return "", "", err
+		}
+		return "", "", nil
+	})
+}
+
+// still: the pair itself breaks rule, if it is still there.
+func (c *checker) still(key []byte, rule, detail string) {
+	c.suspect(key, func(tx kv.ReadTx) (string, string, error) {
+		v, err := tx.Get(key).Wait(c.ctx)
+		if err != nil || v == nil {
+			return "", "", err
+		}
+		return rule, detail, nil
+	})
+}
+
+// owned: the pair breaks rule if it is there and its item is not.
+func (c *checker) owned(key []byte, rule string, id ID) {
+	c.suspect(key, func(tx kv.ReadTx) (string, string, error) {
+		own, item := tx.Get(key), tx.Get(c.q.keys.item(id))
+		v, err := own.Wait(c.ctx)
+		if err != nil || v == nil {
+			return "", "", err
+		}
+		i, err := item.Wait(c.ctx)
+		if err != nil || i != nil {
+			return "", "", err
+		}
+		return rule, "no item " + id.String(), nil
+	})
+}
+
+// compare looks at each group as a whole.
+func (c *checker) compare() {
+	names := make([]string, 0, len(c.groups))
+	for name := range c.groups {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		g := c.groups[name]
+		if g.items > 0 {
+			c.report.Groups++
+		}
+		stale := g.hints
+		if g.lock == nil && g.items > 0 {
+			if g.hints == 0 {
+				c.suspect(c.q.keys.items(name).Begin, func(tx kv.ReadTx) (string, string, error) {
+					return c.reachable(tx, name)
+				})
+			} else {
+				stale--
+			}
+		}
+		c.report.StaleHints += stale
+		timed := false
+		for _, due := range g.timers {
+			if g.lock != nil && g.lock.endMS == due {
+				timed = true
+			} else {
+				c.report.StaleTimers++
+			}
+		}
+		if g.lock == nil {
+			continue
+		}
+		if g.lock.kind == kindDelay {
+			c.report.Delayed++
+		} else {
+			c.report.Held++
+		}
+		if !timed || g.lock.kind == kindClaim || g.items == 0 {
+			c.suspect(c.q.keys.lock(name), func(tx kv.ReadTx) (string, string, error) {
+				return c.lockSound(tx, name)
+			})
+		}
+	}
+}
+
+// reachable looks for any hint of the group, at one version with its lock and its items.
+func (c *checker) reachable(tx kv.ReadTx, group string) (string, string, error) {
+	l, err := c.q.readLock(c.ctx, tx, group)
+	if err != nil || l != nil {
+		return "", "", err
+	}
+	head, err := c.q.firstItem(c.ctx, tx, group)
+	if err != nil || head == nil {
+		return "", "", err
+	}
+	hints := newCursor(c.q.keys.section(nameReady), 0)
+	for !hints.exhausted {
+		const limit = 10_000
+		rows, err := hints.read(tx, limit).Wait(c.ctx)
+		if err != nil {
+			return "", "", err
+		}
+		hints.passed(rows, limit)
+		for _, row := range rows {
+			if p, err := c.q.keys.parse(row.Key); err == nil && p.group == group {
+				return "", "", nil
+			}
+		}
+	}
+	return RuleReachable, fmt.Sprintf("group %q is neither ready nor held", group), nil
+}
+
+// lockSound checks a lock against its timer and its items, at one version.
+func (c *checker) lockSound(tx kv.ReadTx, group string) (string, string, error) {
+	l, err := c.q.readLock(c.ctx, tx, group)
+	if errors.Is(err, ErrCorrupt) {
+		return RuleValue, err.Error(), nil
+	}
+	if err != nil || l == nil {
+		return "", "", err
+	}
+	timer := tx.Get(c.q.keys.timer(l.endMS, group))
+	items := make([]kv.Future[[]byte], len(l.outstanding))
+	for i, d := range l.outstanding {
+		items[i] = tx.Get(c.q.keys.item(d.id(group)))
+	}
+	v, err := timer.Wait(c.ctx)
+	if err != nil {
+		return "", "", err
+	}
+	if v == nil {
+		return RuleLockTimer, fmt.Sprintf("no timer at %d for group %q", l.endMS, group), nil
+	}
+	for i, f := range items {
+		if v, err = f.Wait(c.ctx); err != nil {
+			return "", "", err
+		}
+		if v == nil {
+			return RuleLockItems, "no item " + l.outstanding[i].id(group).String(), nil
+		}
+	}
+	if l.kind == kindClaim && len(l.outstanding) == 0 {
+		return RuleOutstanding, fmt.Sprintf("group %q", group), nil
+	}
+	return "", "", nil
+}
+
+// confirm judges a suspect at a single version.
+func (c *checker) confirm(s suspect) error {
+	var rule, detail string
+	err := c.view(func(tx kv.ReadTx) error {
+		var err error
+		rule, detail, err = s.confirm(tx)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("confirm %s: %w", tuple.Printable(s.key), err)
+	}
+	if rule != "" {
+		c.report.Violations = append(c.report.Violations, Violation{Rule: rule, Key: tuple.Printable(s.key), Detail: detail})
+	}
+	return nil
+}

@@ -1,0 +1,35 @@
+// Package layer is grouped FIFO queues on a transactional key-value database: FoundationDB, or an engine with
+// its semantics (see kv).
+//
+// A message belongs to a group. Within a group messages are handled in order and by one worker at a time;
+// different groups run in parallel, on any number of processes that share nothing but the database.
+//
+//	q, err := layer.Create(ctx, db, prefix, "orders", layer.Options{})
+//	ids, err := q.Enqueue(ctx, layer.Message{Group: "customer-7", Body: body})
+//	claims, err := q.Receive(ctx, layer.ReceiveOptions{})
+//	err = q.Ack(ctx, claims[0])
+//
+// # Guarantees
+//
+//   - G1 order: a group's items are delivered in the order of their keys; an enqueue that began after another
+//     had committed comes behind it.
+//   - G2 exclusion: a group has at most one live claim. Every ack, nack and extend checks the claim's token in
+//     its own transaction, so a holder whose lease ran out can do no harm.
+//   - G3 nothing lost, nothing doubled: an item that was enqueued is delivered until it is acked or taken; an
+//     acked item is never delivered again. This holds under unknown commits and crashes.
+//   - G4 parallel groups: claims of different groups do not conflict, and enqueues do not conflict with enqueues.
+//   - G5 reach: the cost of finding a ready group does not grow with the depth of the queue, nor with the
+//     number of groups in other hands.
+//   - G6 composition: what can run in the caller's own transaction has a form that does, named …Tx.
+//
+// # Not promised
+//
+//   - An order between groups: the oldest head first is the aim, given up under contention.
+//   - That a handler runs once: a lease can end while a handler still runs. The effect happens once when it is
+//     written in the transaction that acks (Once, NewTxWorker).
+//
+// # Transactions of the caller
+//
+// A …Tx call may fail with an error that wraps a retryable *kv.Error: return it, wrapped with %w, from the
+// transaction's body. An unknown commit of a caller's own transaction is the caller's to answer; Once does it.
+package layer

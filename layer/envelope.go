@@ -1,0 +1,141 @@
+package layer
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sort"
+	"time"
+
+	"fdbfifo/kv/tuple"
+)
+
+// The value of an item is its envelope and its body, or the body's first bytes:
+//
+//	byte 0       version of the envelope: 1
+//	uvarint      length of the tuple that follows, in bytes
+//	tuple        (enqueued (ms), headers, length of the whole body, number of parts)
+//	rest         the body, up to maxInline bytes of the value in all; the remainder is in the parts
+//
+// headers is nil or a nested tuple name, value, name, value …, sorted by name. Elements that are nil or zero at
+// the end of the tuple are left out: a small body without headers has (enqueued) only.
+const envelopeVersion = 1
+
+type envelope struct {
+	enqueuedMS int64
+	headers    map[string]string
+	size       int64 // of the whole body; 0 if the body is all inline
+	parts      int64
+}
+
+func (e envelope) append(dst []byte) []byte {
+	t := tuple.Tuple{e.enqueuedMS}
+	if len(e.headers) > 0 || e.parts > 0 {
+		t = append(t, nestedHeaders(e.headers))
+	}
+	if e.parts > 0 {
+		t = append(t, e.size, e.parts)
+	}
+	packed := t.Pack()
+	dst = append(dst, envelopeVersion)
+	dst = binary.AppendUvarint(dst, uint64(len(packed)))
+	return append(dst, packed...)
+}
+
+func nestedHeaders(headers map[string]string) any {
+	if len(headers) == 0 {
+		return nil
+	}
+	names := make([]string, 0, len(headers))
+	for name := range headers {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	t := make(tuple.Tuple, 0, 2*len(names))
+	for _, name := range names {
+		t = append(t, name, headers[name])
+	}
+	return t
+}
+
+// split lays out a message as the value of its item and the values of its parts.
+func split(m *Message, enqueuedMS int64) (value []byte, parts [][]byte) {
+	e := envelope{enqueuedMS: enqueuedMS, headers: m.Headers}
+	head := e.append(make([]byte, 0, 16+len(m.Body)))
+	if len(head)+len(m.Body) <= maxInline {
+		return append(head, m.Body...), nil
+	}
+	// The first part's worth stays with the item. The counts are known before the envelope is written:
+	// room is left for its longest form.
+	const spare = 32 // bytes: two integers of at most 9 bytes, and what they add to the length
+	inline := maxInline - len(head) - spare
+	for rest := m.Body[inline:]; len(rest) > 0; {
+		n := min(len(rest), maxInline)
+		parts = append(parts, rest[:n])
+		rest = rest[n:]
+	}
+	e.size, e.parts = int64(len(m.Body)), int64(len(parts))
+	return append(e.append(make([]byte, 0, maxInline)), m.Body[:inline]...), parts
+}
+
+// openEnvelope takes an item's value apart; body is the inline part and aliases value.
+func openEnvelope(value []byte) (e envelope, body []byte, err error) {
+	if len(value) == 0 {
+		return e, nil, fmt.Errorf("%w: empty envelope", ErrCorrupt)
+	}
+	if value[0] != envelopeVersion {
+		return e, nil, fmt.Errorf("%w: envelope of version %d", ErrCorrupt, value[0])
+	}
+	n, w := binary.Uvarint(value[1:])
+	if w <= 0 || n > uint64(len(value)-1-w) {
+		return e, nil, fmt.Errorf("%w: envelope cut short", ErrCorrupt)
+	}
+	packed, body := value[1+w:1+w+int(n)], value[1+w+int(n):]
+	ms, rest, err := tuple.DecodeInt(packed)
+	if err != nil {
+		return e, nil, fmt.Errorf("%w: envelope: %w", ErrCorrupt, err)
+	}
+	e.enqueuedMS = ms
+	if len(rest) == 0 {
+		return e, body, nil
+	}
+	t, err := tuple.Unpack(rest)
+	if err != nil {
+		return e, nil, fmt.Errorf("%w: envelope: %w", ErrCorrupt, err)
+	}
+	if e.headers, err = readHeaders(t[0]); err != nil {
+		return e, nil, err
+	}
+	if len(t) >= 3 {
+		var ok, ok2 bool
+		e.size, ok = t[1].(int64)
+		e.parts, ok2 = t[2].(int64)
+		if !ok || !ok2 || e.parts <= 0 || e.parts > MaxBodySize/maxInline+1 || e.size < int64(len(body)) ||
+			e.size > MaxBodySize {
+			return e, nil, fmt.Errorf("%w: envelope with size %v in %v parts", ErrCorrupt, t[1], t[2])
+		}
+	}
+	return e, body, nil
+}
+
+func readHeaders(v any) (map[string]string, error) {
+	if v == nil {
+		return nil, nil
+	}
+	t, ok := v.(tuple.Tuple)
+	if !ok || len(t)%2 != 0 {
+		return nil, fmt.Errorf("%w: headers %v", ErrCorrupt, v)
+	}
+	headers := make(map[string]string, len(t)/2)
+	for i := 0; i < len(t); i += 2 {
+		name, ok := t[i].(string)
+		value, ok2 := t[i+1].(string)
+		if !ok || !ok2 {
+			return nil, fmt.Errorf("%w: headers %v", ErrCorrupt, v)
+		}
+		headers[name] = value
+	}
+	return headers, nil
+}
+
+func millis(t time.Time) int64      { return t.UnixMilli() }
+func fromMillis(ms int64) time.Time { return time.UnixMilli(ms) }

@@ -1,0 +1,56 @@
+package layer
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors that a caller may meet and tell apart with errors.Is; the engine's own are *kv.Error. None of them is
+// worth a retry of the same call, unless it says so.
+var (
+	// ErrNoQueue: the queue does not exist under this prefix. Create it.
+	ErrNoQueue = errors.New("layer: no such queue")
+	// ErrQueueExists: Create found the queue there already. Open it.
+	ErrQueueExists = errors.New("layer: queue exists already")
+	// ErrNoQueueName: a queue's name may not be empty.
+	ErrNoQueueName = errors.New("layer: empty queue name")
+	// ErrInvalidUTF8: a group, a queue's name, or a header is not valid UTF-8.
+	ErrInvalidUTF8 = errors.New("layer: invalid UTF-8")
+	// ErrClaimLost: the group is no longer held under the claim's token; its lease ran out and another has
+	// taken over, or it was ended before. Nothing was changed. Drop the claim: its items are delivered anew.
+	ErrClaimLost = errors.New("layer: claim lost")
+	// ErrNotInClaim: an item that was to be acked is not outstanding in the claim. Nothing was changed.
+	ErrNotInClaim = errors.New("layer: item is not outstanding in this claim")
+	// ErrCorrupt: a key or value of the queue does not have the form it must have. It is never taken for
+	// "empty"; the text names the key as fdbcli prints it.
+	ErrCorrupt = errors.New("layer: corrupt data")
+	// ErrClosed: the queue's handle, or the worker, was closed.
+	ErrClosed = errors.New("layer: closed")
+	// ErrInvalidID: the text is not that of a message's id.
+	ErrInvalidID = errors.New("layer: malformed message id")
+)
+
+// LimitError: a value lies outside its limits. Nothing was done.
+type LimitError struct {
+	What string // the name of what is limited, e.g. "group"
+	Unit string // "bytes", "ms", "items"
+	Got  int64
+	Min  int64
+	Max  int64
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("layer: %s is %d %s, allowed are %d to %d", e.What, e.Got, e.Unit, e.Min, e.Max)
+}
+
+// FormatError: the queue was written in a format that this version of the library does not know.
+type FormatError struct {
+	Queue string
+	Found int64
+	Known int64 // the newest format this version reads and writes
+}
+
+func (e *FormatError) Error() string {
+	return fmt.Sprintf("layer: queue %q has format %d, this version knows format %d: use a newer version",
+		e.Queue, e.Found, e.Known)
+}

@@ -1,0 +1,85 @@
+package layer
+
+import (
+	"fmt"
+	"time"
+	"unicode/utf8"
+)
+
+// Limits, checked before a transaction begins. Each has its own error: *LimitError with the name given here.
+const (
+	// MaxGroupSize bounds a group's name, which stands in every key of the group (FoundationDB's own limit
+	// for a key is 10,000 bytes, and keys over 1 kB are slow).
+	MaxGroupSize = 1024 // bytes of UTF-8
+	// MaxQueueNameSize bounds a queue's name, for the same reason.
+	MaxQueueNameSize = 256 // bytes of UTF-8
+	// MaxHeadersSize bounds the headers of a message: names and values together.
+	MaxHeadersSize = 16 << 10 // bytes
+	// MaxBodySize bounds a message's body. It keeps an enqueue under half of a transaction's 10 MB.
+	MaxBodySize = 4 << 20 // bytes
+	// MaxBatch bounds the messages of an enqueue and the items of a receive.
+	MaxBatch = 1000
+	// MaxBatchSize bounds the bodies and headers of one enqueue together.
+	MaxBatchSize = 4 << 20 // bytes
+	// MaxTransactionKeys bounds what the keys of one enqueue may add to its transaction.
+	maxTransactionSize = 8_000_000 // bytes by FoundationDB's count, of 10,000,000
+
+	// MinLease and MaxLease bound a lease. Below a second, a slow commit alone would lose the claim.
+	MinLease = time.Second
+	MaxLease = 12 * time.Hour
+	// MaxDelay bounds the delay of a retry.
+	MaxDelay = 30 * 24 * time.Hour
+
+	// DefaultLease is the lease of a receive that names none.
+	DefaultLease = 30 * time.Second
+	// DefaultMax is the number of items of a receive that names none.
+	DefaultMax = 10
+	// DefaultMaxBytes bounds the bodies of a receive that names no bound; a first item larger than the bound
+	// is delivered alone.
+	DefaultMaxBytes = 1 << 20 // bytes
+
+	// maxInline is the largest value of an item; what a body has beyond it goes into parts of the same size.
+	// FoundationDB's limit for a value is 100,000 bytes.
+	maxInline = 90_000 // bytes
+	// maxErrorText bounds the error text kept with a failed attempt.
+	maxErrorText = 1000 // bytes
+)
+
+func checkGroup(group string) error {
+	if len(group) > MaxGroupSize {
+		return &LimitError{What: "group", Unit: "bytes", Got: int64(len(group)), Max: MaxGroupSize}
+	}
+	if !utf8.ValidString(group) {
+		return fmt.Errorf("%w: group %q", ErrInvalidUTF8, group)
+	}
+	return nil
+}
+
+func checkQueueName(name string) error {
+	if name == "" {
+		return ErrNoQueueName
+	}
+	if len(name) > MaxQueueNameSize {
+		return &LimitError{What: "queue name", Unit: "bytes", Got: int64(len(name)), Max: MaxQueueNameSize}
+	}
+	if !utf8.ValidString(name) {
+		return fmt.Errorf("%w: queue name %q", ErrInvalidUTF8, name)
+	}
+	return nil
+}
+
+func checkLease(d time.Duration) error {
+	if d < MinLease || d > MaxLease {
+		return &LimitError{
+			What: "lease", Unit: "ms", Got: d.Milliseconds(), Min: MinLease.Milliseconds(), Max: MaxLease.Milliseconds(),
+		}
+	}
+	return nil
+}
+
+func checkDelay(d time.Duration) error {
+	if d < 0 || d > MaxDelay {
+		return &LimitError{What: "delay", Unit: "ms", Got: d.Milliseconds(), Max: MaxDelay.Milliseconds()}
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+package layer
+
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv/tuple"
+)
+
+// The kinds of a lock.
+const (
+	kindClaim = "claim" // held by a claim's owner
+	kindDelay = "delay" // held by nobody until its end: a retry delay
+)
+
+// lock is the value of a group's lock.
+type lock struct {
+	token       int64
+	owner       string
+	endMS       int64
+	outstanding []delivered // of a claim, in key order: what was delivered and is not acked yet
+	kind        string
+}
+
+// delivered is one item under a claim. parts says how many parts its body has, so that an ack can clear them
+// without reading the item.
+type delivered struct {
+	index  int64
+	random uuid.UUID
+	parts  int64
+}
+
+func (d delivered) id(group string) ID { return ID{Group: group, Index: d.index, Random: d.random} }
+
+func (l *lock) pack() []byte {
+	out := make(tuple.Tuple, 0, 3*len(l.outstanding))
+	for _, d := range l.outstanding {
+		out = append(out, d.index, d.random, d.parts)
+	}
+	return tuple.Tuple{l.token, l.owner, l.endMS, out, l.kind}.Pack()
+}
+
+func unpackLock(key, value []byte) (*lock, error) {
+	t, err := tuple.Unpack(value)
+	if err != nil {
+		return nil, corrupt(key, err)
+	}
+	l := &lock{}
+	ok := len(t) == 5
+	var out tuple.Tuple
+	if ok {
+		var oks [5]bool
+		l.token, oks[0] = t[0].(int64)
+		l.owner, oks[1] = t[1].(string)
+		l.endMS, oks[2] = t[2].(int64)
+		out, oks[3] = t[3].(tuple.Tuple)
+		l.kind, oks[4] = t[4].(string)
+		ok = oks == [5]bool{true, true, true, true, true} && len(out)%3 == 0 &&
+			(l.kind == kindClaim || l.kind == kindDelay)
+	}
+	if !ok {
+		return nil, corrupt(key, fmt.Errorf("lock %v", t))
+	}
+	l.outstanding = make([]delivered, 0, len(out)/3)
+	for i := 0; i < len(out); i += 3 {
+		index, ok := out[i].(int64)
+		random, ok2 := out[i+1].(uuid.UUID)
+		parts, ok3 := out[i+2].(int64)
+		if !ok || !ok2 || !ok3 {
+			return nil, corrupt(key, fmt.Errorf("lock %v", t))
+		}
+		l.outstanding = append(l.outstanding, delivered{index: index, random: random, parts: parts})
+	}
+	return l, nil
+}
+
+// corrupt names the key whose value cannot be read.
+func corrupt(key []byte, err error) error {
+	return fmt.Errorf("%w: key %s: %w", ErrCorrupt, tuple.Printable(key), err)
+}

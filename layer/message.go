@@ -1,0 +1,113 @@
+package layer
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+)
+
+// Message is what a producer enqueues. The queue keeps no reference to it.
+type Message struct {
+	// Group is the ordering key: messages of a group are delivered in order, to one holder at a time.
+	// "" is the default group. At most MaxGroupSize bytes of UTF-8.
+	Group string
+	// Body is at most MaxBodySize bytes; it may be empty.
+	Body []byte
+	// Headers travel with the body, at most MaxHeadersSize bytes of names and values together.
+	Headers map[string]string
+}
+
+// ID names one message for good: its place (group, index) and 16 random bytes.
+type ID struct {
+	Group  string
+	Index  int64
+	Random uuid.UUID
+}
+
+// String returns the id as text, which ParseID reads: random "@" index "." group.
+func (id ID) String() string {
+	return id.Random.String() + "@" + strconv.FormatInt(id.Index, 10) + "." + id.Group
+}
+
+// ParseID reads the text of an id; anything else is an error that wraps ErrInvalidID.
+func ParseID(s string) (ID, error) {
+	random, rest, ok := strings.Cut(s, "@")
+	index, group, ok2 := strings.Cut(rest, ".")
+	if !ok || !ok2 || len(random) != 36 {
+		return ID{}, fmt.Errorf("%w: %q is not UUID@INDEX.GROUP", ErrInvalidID, s)
+	}
+	u, err := uuid.Parse(random)
+	if err != nil {
+		return ID{}, fmt.Errorf("%w: %q: %w", ErrInvalidID, s, err)
+	}
+	n, err := strconv.ParseInt(index, 10, 64)
+	if err != nil || n < 0 || strconv.FormatInt(n, 10) != index {
+		return ID{}, fmt.Errorf("%w: %q has no index", ErrInvalidID, s)
+	}
+	if err := checkGroup(group); err != nil {
+		return ID{}, fmt.Errorf("%w: %w", ErrInvalidID, err)
+	}
+	return ID{Group: group, Index: n, Random: u}, nil
+}
+
+// Item is a message in the queue, as delivered or peeked at. It belongs to the caller.
+type Item struct {
+	ID       ID
+	Body     []byte
+	Headers  map[string]string // nil if there are none
+	Enqueued time.Time         // by the producer's clock, to the millisecond
+	// Attempts is how often a delivery of this item has failed before, as far as the claim knows: it is exact
+	// in the attempt record, which decides, and may be too small here after a rare race of two enqueues.
+	Attempts int
+}
+
+// check validates m and returns the size of its body and headers.
+func (m *Message) check() (int, error) {
+	if err := checkGroup(m.Group); err != nil {
+		return 0, err
+	}
+	if len(m.Body) > MaxBodySize {
+		return 0, &LimitError{What: "body", Unit: "bytes", Got: int64(len(m.Body)), Max: MaxBodySize}
+	}
+	headers := 0
+	for name, value := range m.Headers {
+		if !utf8.ValidString(name) || !utf8.ValidString(value) {
+			return 0, fmt.Errorf("%w: header %q", ErrInvalidUTF8, name)
+		}
+		headers += len(name) + len(value)
+	}
+	if headers > MaxHeadersSize {
+		return 0, &LimitError{What: "headers", Unit: "bytes", Got: int64(headers), Max: MaxHeadersSize}
+	}
+	return len(m.Body) + headers, nil
+}
+
+// checkBatch validates the messages of one enqueue.
+func (s subspace) checkBatch(msgs []Message) error {
+	if len(msgs) > MaxBatch {
+		return &LimitError{What: "batch", Unit: "items", Got: int64(len(msgs)), Max: MaxBatch}
+	}
+	size, keys := 0, 0
+	for i := range msgs {
+		n, err := msgs[i].check()
+		if err != nil {
+			return fmt.Errorf("message %d: %w", i, err)
+		}
+		size += n
+		// FoundationDB counts a set as 3 times its key, its value, and 65 bytes more.
+		keys += 3*len(s.item(ID{Group: msgs[i].Group, Index: kv.MaxTransactionSize})) + 100
+	}
+	if size > MaxBatchSize {
+		return &LimitError{What: "batch", Unit: "bytes", Got: int64(size), Max: MaxBatchSize}
+	}
+	if size+keys > maxTransactionSize {
+		return &LimitError{What: "batch with its keys", Unit: "bytes", Got: int64(size + keys), Max: maxTransactionSize}
+	}
+	return nil
+}

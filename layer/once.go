@@ -1,0 +1,139 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// Once runs fn in a transaction whose effect happens exactly once, also when the outcome of a commit is
+// unknown: a receipt is written in the same transaction, and an attempt that follows an unknown commit looks
+// for it first. So a message can be enqueued or acked together with the caller's own data, with no further care:
+//
+//	q.Once(ctx, func(tx kv.Tx) error {
+//		tx.Set(seatKey, passenger)
+//		return q.AckTx(ctx, tx, claim, item.ID)
+//	})
+//
+// fn may run several times; it assigns results and never appends. Its error, returned, ends the transaction
+// without effect, unless it wraps a retryable *kv.Error. Return every error of the …Tx calls.
+//
+// If ctx ends while the commit is under way, the error wraps a *kv.Error that says whether it may have landed.
+func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
+	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) { return tuple.Tuple{}, fn(tx) }, nil)
+}
+
+// once is the frame of every operation that writes. body does the work and returns what its receipt is to
+// keep, or nil if it wrote nothing. applied, if not nil, is given the kept result when an earlier attempt
+// turns out to have been applied; it may read in the same transaction.
+func (q *Queue) once(
+	ctx context.Context,
+	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
+	applied func(tx kv.Tx, result tuple.Tuple) error,
+) error {
+	if q.closed.Load() {
+		return ErrClosed
+	}
+	own, old := q.random.uuid(), q.receipts.take()
+	key := q.keys.receipt(own)
+	written, cleared := false, false // own in the database; old no longer there
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, a kv.Attempt) error {
+		written, cleared = a.MaybeCommitted, false
+		if a.MaybeCommitted {
+			// A serialisable read: a commit of unknown outcome that lands later than this makes us conflict.
+			v, err := tx.Get(key).Wait(ctx)
+			if err != nil {
+				return fmt.Errorf("layer: read receipt: %w", err)
+			}
+			if v != nil {
+				t, err := tuple.Unpack(v)
+				if err != nil || len(t) == 0 {
+					return corrupt(key, fmt.Errorf("receipt %v: %w", t, err))
+				}
+				cleared = true
+				if applied == nil {
+					return nil
+				}
+				return applied(tx, t[1:])
+			}
+		}
+		result, err := body(tx, a)
+		if err != nil {
+			return err
+		}
+		if result == nil {
+			return nil
+		}
+		written, cleared = true, true
+		tx.Set(key, append(tuple.Tuple{q.nowMS()}, result...).Pack())
+		if old != uuid.Nil {
+			tx.Clear(q.keys.receipt(old))
+		}
+		return nil
+	})
+	if written || err != nil {
+		q.receipts.free(own)
+	}
+	if old != uuid.Nil && (err != nil || !cleared) {
+		q.receipts.free(old)
+	}
+	return err
+}
+
+// receipts are those of the handle that may be in the database and are no longer needed. Each transaction
+// clears one, so there are never more than there were transactions at a time.
+type receipts struct {
+	mu   sync.Mutex
+	idle []uuid.UUID // guarded by mu
+}
+
+// take returns a receipt to clear, or uuid.Nil.
+func (r *receipts) take() uuid.UUID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(r.idle)
+	if n == 0 {
+		return uuid.Nil
+	}
+	id := r.idle[n-1]
+	r.idle = r.idle[:n-1]
+	return id
+}
+
+func (r *receipts) free(id uuid.UUID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.idle = append(r.idle, id)
+}
+
+func (r *receipts) takeAll() []uuid.UUID {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := r.idle
+	r.idle = nil
+	return all
+}
+
+// clearReceipts clears all receipts of the handle that no operation is using.
+func (q *Queue) clearReceipts(ctx context.Context) error {
+	idle := q.receipts.takeAll()
+	if len(idle) == 0 {
+		return nil
+	}
+	// Clearing twice does no harm: an unknown commit needs no answer here.
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		for _, id := range idle {
+			tx.Clear(q.keys.receipt(id))
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("layer: clear receipts: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+package layer
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	crand "crypto/rand"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// Format is the layout of keys and values that this version writes and the newest that it reads.
+const Format = 1
+
+// The fields of meta.
+const (
+	metaFormat = "format" // tuple (format)
+	metaOffset = "offset" // tuple (offset): index and token are read version + offset
+)
+
+// offsetSlack is how far the items may run ahead of the clock before an open takes it for a database whose
+// versions went back: ten seconds' worth, far more than batches of 1,000 can get ahead, far less than a restore.
+const offsetSlack = 10_000_000 // versions
+
+// Options configure a handle. The zero value is the normal use.
+type Options struct {
+	// Owner names the holder in locks, for people. Defaults to host:pid:random. At most 256 bytes.
+	Owner string
+	// Now is the clock for leases and times. Defaults to time.Now. A clock that differs from other workers'
+	// shortens or lengthens leases; it cannot break order or exclusion.
+	Now func() time.Time
+	// Seed makes the handle's random choices (message ids among them) repeatable, for simulations. 0 = not.
+	Seed uint64
+	// Tx holds for every transaction that the handle begins itself.
+	Tx kv.TxOptions
+}
+
+// Queue is a handle on one queue. It is safe for concurrent use, holds no claim, and keeps nothing of the
+// database but the queue's settings; make one a process and share it. Close it when done.
+type Queue struct {
+	db       kv.DB
+	name     string
+	keys     subspace
+	opts     Options
+	offset   int64
+	random   *entropy
+	receipts receipts
+	spread   spread
+	slot     int64
+	closed   atomic.Bool
+}
+
+// Create makes the queue name under prefix and opens it. It returns an error that wraps ErrQueueExists if it
+// is there already. prefix is the caller's: a directory's bytes, or a tuple; it may be empty.
+func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
+	q, err := newQueue(db, prefix, name, o)
+	if err != nil {
+		return nil, err
+	}
+	exists := false
+	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, a kv.Attempt) error {
+		v, err := tx.Get(q.keys.meta(metaFormat)).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("layer: create: %w", err)
+		}
+		// After an unknown commit the queue may be there by our own hand; whose it is makes no difference.
+		exists = v != nil && !a.MaybeCommitted
+		if v == nil {
+			tx.Set(q.keys.meta(metaFormat), tuple.Tuple{int64(Format)}.Pack())
+			tx.Set(q.keys.meta(metaOffset), tuple.Tuple{int64(0)}.Pack())
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("layer: create queue %q: %w", name, err)
+	}
+	if exists {
+		return nil, fmt.Errorf("%w: %q", ErrQueueExists, name)
+	}
+	return q, nil
+}
+
+// Open opens the queue name under prefix. Errors: ErrNoQueue, *FormatError, ErrCorrupt, and the engine's.
+//
+// If the queue's items are ahead of the database's versions, as after a restore into another cluster, Open
+// raises the offset in meta, so that new items sort behind the old and tokens keep growing. Reopen every other
+// handle then.
+func Open(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
+	q, err := newQueue(db, prefix, name, o)
+	if err != nil {
+		return nil, err
+	}
+	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.load(ctx, tx) })
+	if err != nil {
+		return nil, fmt.Errorf("layer: open queue %q: %w", name, err)
+	}
+	return q, nil
+}
+
+func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
+	if err := checkQueueName(name); err != nil {
+		return nil, err
+	}
+	if len(o.Owner) > MaxQueueNameSize {
+		return nil, &LimitError{What: "owner", Unit: "bytes", Got: int64(len(o.Owner)), Max: MaxQueueNameSize}
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	random := newEntropy(o.Seed)
+	if o.Owner == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown"
+		}
+		o.Owner = fmt.Sprintf("%s:%d:%04x", host, os.Getpid(), random.n(1<<16))
+	}
+	return &Queue{
+		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, slot: int64(random.n(counterSlots)),
+	}, nil
+}
+
+// load reads the settings and checks them against the database's versions.
+func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
+	formatKey, offsetKey := q.keys.meta(metaFormat), q.keys.meta(metaOffset)
+	format, offset := tx.Get(formatKey), tx.Get(offsetKey)
+	hints := q.keys.section(nameReady)
+	last := tx.Snapshot().GetKey(kv.LastLessThan(hints.End))
+	version := tx.ReadVersion()
+
+	v, err := format.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read format: %w", err)
+	}
+	if v == nil {
+		return ErrNoQueue
+	}
+	f, err := unpackInt(formatKey, v)
+	if err != nil {
+		return err
+	}
+	if f != Format {
+		return &FormatError{Queue: q.name, Found: f, Known: Format}
+	}
+	v, err = offset.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read offset: %w", err)
+	}
+	if q.offset, err = unpackInt(offsetKey, v); err != nil {
+		return err
+	}
+	rv, err := version.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read version: %w", err)
+	}
+	newest, err := last.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read newest hint: %w", err)
+	}
+	if !hints.Contains(newest) {
+		return nil
+	}
+	p, err := q.keys.parse(newest)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if p.index > rv+q.offset+offsetSlack {
+		q.offset = p.index - rv
+		tx.Set(offsetKey, tuple.Tuple{q.offset}.Pack())
+	}
+	return nil
+}
+
+func unpackInt(key, value []byte) (int64, error) {
+	n, rest, err := tuple.DecodeInt(value)
+	if err != nil {
+		return 0, corrupt(key, err)
+	}
+	if len(rest) > 0 {
+		return 0, corrupt(key, fmt.Errorf("%d bytes too many", len(rest)))
+	}
+	return n, nil
+}
+
+// Queues returns the names of the queues under prefix, in order.
+func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
+	var names []string
+	_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		names = nil
+		all := kv.PrefixRange(prefix)
+		// Queue names are strings, whose tuples begin with 0x02.
+		next := append(append([]byte(nil), prefix...), 0x02)
+		for {
+			k, err := tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(next)).Wait(ctx)
+			if err != nil {
+				return fmt.Errorf("layer: list queues: %w", err)
+			}
+			if !all.Contains(k) {
+				return nil
+			}
+			name, _, err := tuple.DecodeString(k[len(prefix):])
+			if err != nil {
+				return nil // past the strings: not ours
+			}
+			s := newSubspace(prefix, name)
+			v, err := tx.Snapshot().Get(s.meta(metaFormat)).Wait(ctx)
+			if err != nil {
+				return fmt.Errorf("layer: list queues: %w", err)
+			}
+			if v != nil {
+				names = append(names, name)
+			}
+			next = s.with(0xff)
+		}
+	})
+	return names, err
+}
+
+// Name is the queue's name.
+func (q *Queue) Name() string { return q.name }
+
+// Close clears what the handle has left in the database for its own use (receipts) and makes every further
+// call on it fail with ErrClosed. Claims stay valid until their lease ends. It may be called twice.
+func (q *Queue) Close(ctx context.Context) error {
+	if q.closed.Swap(true) {
+		return nil
+	}
+	return q.clearReceipts(ctx)
+}
+
+func (q *Queue) nowMS() int64 { return millis(q.opts.Now()) }
+
+// counterSlots is over how many keys each counter is spread, so that handles do not all write the same key.
+const counterSlots = 16
+
+// add counts; the number decides nothing, so it needs neither a read nor a conflict.
+func (q *Queue) add(tx kv.Tx, name string, n int) {
+	if n == 0 {
+		return
+	}
+	var delta [8]byte
+	binary.LittleEndian.PutUint64(delta[:], uint64(n))
+	tx.Atomic(kv.Add, q.keys.count(name, q.slot), delta[:])
+}
+
+// entropy is the handle's source of random numbers and UUIDs: cryptographic unless seeded.
+type entropy struct {
+	mu   sync.Mutex
+	src  *rand.ChaCha8 // guarded by mu
+	rand *rand.Rand    // over src; guarded by mu
+}
+
+func newEntropy(seed uint64) *entropy {
+	var s [32]byte
+	if seed == 0 {
+		crand.Read(s[:]) // never fails
+	} else {
+		binary.LittleEndian.PutUint64(s[:], seed)
+	}
+	src := rand.NewChaCha8(s)
+	return &entropy{src: src, rand: rand.New(src)}
+}
+
+func (e *entropy) n(below int) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rand.IntN(below)
+}
+
+func (e *entropy) uuid() uuid.UUID {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	// The reader never fails, so neither does this.
+	return uuid.Must(uuid.NewRandomFromReader(e.src))
+}

@@ -1,0 +1,152 @@
+package layer
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// The counters.
+const (
+	countEnqueued = "enqueued"
+	countReceived = "received"
+	countAcked    = "acked"
+	countNacked   = "nacked"
+	countExpired  = "expired"
+	countTaken    = "taken"
+)
+
+// Stats are figures about a queue. The counters run since its creation and count items, a redelivery anew.
+type Stats struct {
+	Enqueued int64
+	Received int64 // delivered under a claim
+	Acked    int64
+	Nacked   int64 // failed deliveries that a holder reported
+	Expired  int64 // failed deliveries whose lease ran out
+	Taken    int64 // removed by TakeTx
+	Depth    int64 // items in the queue: Enqueued - Acked - Taken
+
+	// Hints of ready groups and timers of held or delayed ones, counted up to StatsCap. A hint may be stale.
+	ReadyGroups int64
+	BusyGroups  int64
+	// OldestReady is the age of the oldest ready group's head; 0 if there is none.
+	OldestReady time.Duration
+}
+
+// StatsCap is where Stats stops counting groups.
+const StatsCap = 1_000_000
+
+// Stats reads the counters and counts the groups. It conflicts with nothing and changes nothing.
+func (q *Queue) Stats(ctx context.Context) (Stats, error) {
+	var s Stats
+	err := q.view(ctx, func(tx kv.ReadTx) error {
+		s = Stats{}
+		rows, err := tx.GetRange(q.keys.section(nameCount).Selectors(), kv.RangeOptions{}).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read counters: %w", err)
+		}
+		for _, row := range rows {
+			p, err := q.keys.parse(row.Key)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			if len(row.Value) != 8 {
+				return corrupt(row.Key, fmt.Errorf("counter of %d bytes", len(row.Value)))
+			}
+			n := int64(binary.LittleEndian.Uint64(row.Value))
+			switch p.field {
+			case countEnqueued:
+				s.Enqueued += n
+			case countReceived:
+				s.Received += n
+			case countAcked:
+				s.Acked += n
+			case countNacked:
+				s.Nacked += n
+			case countExpired:
+				s.Expired += n
+			case countTaken:
+				s.Taken += n
+			}
+		}
+		s.Depth = s.Enqueued - s.Acked - s.Taken
+		if s.OldestReady, err = q.oldestReady(ctx, tx); err != nil {
+			return err
+		}
+		if s.ReadyGroups, err = countKeys(ctx, tx, q.keys.section(nameReady), StatsCap); err != nil {
+			return err
+		}
+		s.BusyGroups, err = countKeys(ctx, tx, q.keys.section(nameTimer), StatsCap)
+		return err
+	})
+	if err != nil {
+		return Stats{}, fmt.Errorf("layer: stats: %w", err)
+	}
+	return s, nil
+}
+
+// oldestReady is the age of the head that the oldest hint stands for.
+func (q *Queue) oldestReady(ctx context.Context, tx kv.ReadTx) (time.Duration, error) {
+	rows, err := tx.GetRange(q.keys.section(nameReady).Selectors(), kv.RangeOptions{Limit: 1}).Wait(ctx)
+	if err != nil || len(rows) == 0 {
+		return 0, err
+	}
+	p, err := q.keys.parse(rows[0].Key)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	heads, err := tx.GetRange(q.keys.items(p.group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(ctx)
+	if err != nil || len(heads) == 0 {
+		return 0, err
+	}
+	e, _, err := openEnvelope(heads[0].Value)
+	if err != nil {
+		return 0, corrupt(heads[0].Key, err)
+	}
+	return max(0, time.Duration(q.nowMS()-e.enqueuedMS)*time.Millisecond), nil
+}
+
+// view runs a body that only reads, at snapshot.
+func (q *Queue) view(ctx context.Context, fn func(tx kv.ReadTx) error) error {
+	if q.closed.Load() {
+		return ErrClosed
+	}
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error { return fn(tx.Snapshot()) })
+	return err
+}
+
+// maxStride bounds how many keys countKeys steps over at a time.
+const maxStride = 1000
+
+// countKeys counts the keys of r up to limit. It steps by selectors, so no value is transferred: in growing
+// strides until one leads out of r, then in halves of it.
+func countKeys(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, limit int64) (int64, error) {
+	at, n := r.Begin, int64(0)
+	// The first step leads to the first key, all others from a key to one further on.
+	offset, growing := 1, true
+	for stride := 1; stride > 0 && n < limit; {
+		k, err := tx.GetKey(kv.KeySelector{Key: at, Offset: offset}).Wait(ctx)
+		if err != nil {
+			return 0, fmt.Errorf("count keys: %w", err)
+		}
+		switch {
+		case !r.Contains(k):
+			if n == 0 {
+				return 0, nil
+			}
+			growing = false
+			stride /= 2
+		default:
+			n += int64(stride)
+			at = k
+			if growing && n > 1 {
+				stride = min(2*stride, maxStride)
+			}
+		}
+		offset = 1 + stride
+	}
+	return min(n, limit), nil
+}

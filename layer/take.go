@@ -1,0 +1,105 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+
+	"fdbfifo/kv"
+)
+
+// TakeTx removes up to max items of the oldest ready group in the caller's transaction and returns them: if it
+// commits they are finished, if not they were never gone. There is no lease and nothing to ack, so the work
+// must be done within the transaction (well under 5 s). It returns nothing if it found no ready group.
+// max is 1 to MaxBatch. The caller answers for an unknown commit: use Once.
+//
+// Reads: hints at snapshot; the lock and the items taken and the one behind them, with conflicts. It excludes
+// other takers and claimers of the group by a write conflict on the lock.
+func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
+	if q.closed.Load() {
+		return nil, ErrClosed
+	}
+	if max < 1 || max > MaxBatch {
+		return nil, &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch}
+	}
+	items, err := q.take(ctx, tx, max)
+	return items, wrap("take", err)
+}
+
+// takeProbe is how many hints a take looks at together: the first is nearly always good.
+const takeProbe = 2
+
+func (q *Queue) take(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
+	hints := newCursor(q.keys.section(nameReady), 0)
+	for !hints.exhausted {
+		rows, err := hints.read(tx.Snapshot(), takeProbe).Wait(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read ready hints: %w", err)
+		}
+		hints.passed(rows, takeProbe)
+		for _, row := range rows {
+			p, err := q.keys.parse(row.Key)
+			if err != nil {
+				return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			items, err := q.takeFrom(ctx, tx, row.Key, p.group, max)
+			if err != nil || len(items) > 0 {
+				return items, err
+			}
+		}
+	}
+	return nil, nil
+}
+
+// takeFrom takes from one group. If that is held or empty, the hint is stale and is cleared: the serialisable
+// reads make that conflict with a release and with an enqueue.
+func (q *Queue) takeFrom(ctx context.Context, tx kv.Tx, hint []byte, group string, max int) ([]Item, error) {
+	lockKey := q.keys.lock(group)
+	held := tx.Get(lockKey)
+	// One more than wanted, to know what the group begins with afterwards. If there is none, the read has
+	// covered the whole rest of the group, and an enqueue into it conflicts.
+	found := tx.GetRange(q.keys.items(group).Selectors(), kv.RangeOptions{Limit: max + 1})
+	v, err := held.Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read lock: %w", err)
+	}
+	rows, err := found.Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read items: %w", err)
+	}
+	if v != nil || len(rows) == 0 {
+		tx.Clear(hint)
+		return nil, nil
+	}
+	var items []Item
+	var taken []delivered
+	size := 0
+	for _, row := range rows[:min(max, len(rows))] {
+		item, err := q.readItem(ctx, tx.Snapshot(), row)
+		if err != nil {
+			return nil, err
+		}
+		if size += len(item.Body); len(items) > 0 && size > DefaultMaxBytes {
+			break
+		}
+		e, _, err := openEnvelope(row.Value)
+		if err != nil {
+			return nil, corrupt(row.Key, err)
+		}
+		items = append(items, item)
+		taken = append(taken, delivered{index: item.ID.Index, random: item.ID.Random, parts: e.parts})
+	}
+	if err := tx.AddWriteConflictRange(kv.SingleKey(lockKey)); err != nil {
+		return nil, fmt.Errorf("exclude claimers: %w", err)
+	}
+	q.remove(tx, group, taken, taken)
+	tx.Clear(hint)
+	if len(rows) > len(taken) {
+		p, err := q.keys.parse(rows[len(taken)].Key)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		tx.Set(q.keys.ready(p.index, group), nil)
+	}
+	q.add(tx, countTaken, len(taken))
+	return items, nil
+}

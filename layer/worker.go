@@ -1,0 +1,315 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// Handler handles one item. nil finishes it; an error or a panic gives it back, and those behind it. The
+// context ends when the claim is lost or the worker is stopped by force: return then.
+//
+// An item may be handled more than once: the lease may end while a handler still runs, or the process may die
+// before the ack. Make the effect repeatable, or write it with a TxHandler.
+type Handler func(ctx context.Context, item Item) error
+
+// TxHandler handles one item in a transaction that commits its writes and the ack together: the effect happens
+// exactly once, for it is there if and only if the item is gone. It may be called several times for one item,
+// and only what it does through tx counts once. It must end within the 5 s that a transaction may last.
+type TxHandler func(ctx context.Context, tx kv.Tx, item Item) error
+
+// WorkerOptions configure a worker. The zero value is the normal use.
+type WorkerOptions struct {
+	// Concurrency is the number of goroutines, each with one group in hand at a time. 0 = DefaultConcurrency.
+	Concurrency int
+	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. With a Handler they are
+	// acked together, after the last; with a TxHandler one by one.
+	Batch int
+	// Lease is the lease of a claim; it is extended while handlers run. 0 = DefaultLease.
+	Lease time.Duration
+	// Poll is the longest wait between two looks at a queue that has nothing ready. 0 = DefaultPoll.
+	Poll time.Duration
+	// RetryDelay says how long a group waits after its head has failed for the attempts-th time, from 1 on.
+	// It is cut to 0 … MaxDelay. nil = DefaultRetryDelay.
+	RetryDelay func(attempts int) time.Duration
+	// OnError is told every error: a handler's (*HandlerError), a lost claim, the engine's. It may be called
+	// by several goroutines at once. nil = errors are not reported, only acted on.
+	OnError func(err error)
+}
+
+// Defaults of a worker.
+const (
+	DefaultConcurrency = 8
+	DefaultPoll        = 200 * time.Millisecond
+)
+
+// DefaultRetryDelay is 100 ms after the first failure and doubles with each, up to a minute.
+func DefaultRetryDelay(attempts int) time.Duration {
+	d := 100 * time.Millisecond
+	for ; attempts > 1 && d < time.Minute; attempts-- {
+		d *= 2
+	}
+	return min(d, time.Minute)
+}
+
+// HandlerError is a handler's error or panic, with the item that it was about.
+type HandlerError struct {
+	ID  ID
+	Err error
+}
+
+func (e *HandlerError) Error() string { return fmt.Sprintf("layer: handler: item %s: %v", e.ID, e.Err) }
+
+// Unwrap returns the handler's error.
+func (e *HandlerError) Unwrap() error { return e.Err }
+
+// Worker receives and handles items on a fixed number of goroutines.
+type Worker struct {
+	q      *Queue
+	o      WorkerOptions
+	handle func(ctx context.Context, c *Claim, item Item) error
+	inTx   bool // handle acks each item itself
+
+	ctx      context.Context // of the handlers; ends when Stop is cut short
+	cancel   context.CancelCauseFunc
+	stopping chan struct{}
+	wg       sync.WaitGroup
+
+	mu      sync.Mutex
+	started bool // guarded by mu
+	stopped bool // guarded by mu
+}
+
+// NewWorker makes a worker that acks a claim's items together after the last has been handled. Start it.
+func NewWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
+	return newWorker(q, o, false, func(ctx context.Context, _ *Claim, item Item) error { return h(ctx, item) })
+}
+
+// NewTxWorker makes a worker that handles each item in the transaction that acks it. Start it.
+func NewTxWorker(q *Queue, h TxHandler, o WorkerOptions) (*Worker, error) {
+	return newWorker(q, o, true, func(ctx context.Context, c *Claim, item Item) error {
+		return q.Once(ctx, func(tx kv.Tx) error {
+			if err := q.AckTx(ctx, tx, c, item.ID); err != nil {
+				return err
+			}
+			return h(ctx, tx, item)
+		})
+	})
+}
+
+func newWorker(q *Queue, o WorkerOptions, inTx bool, handle func(context.Context, *Claim, Item) error) (*Worker, error) {
+	if o.Concurrency == 0 {
+		o.Concurrency = DefaultConcurrency
+	}
+	if o.Poll == 0 {
+		o.Poll = DefaultPoll
+	}
+	if o.Batch == 0 {
+		o.Batch = DefaultMax
+	}
+	if o.Lease == 0 {
+		o.Lease = DefaultLease
+	}
+	if o.RetryDelay == nil {
+		o.RetryDelay = DefaultRetryDelay
+	}
+	if o.Concurrency < 0 {
+		return nil, &LimitError{What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency}
+	}
+	if o.Concurrency > maxConcurrency {
+		return nil, &LimitError{What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency}
+	}
+	if o.Poll < 0 {
+		return nil, &LimitError{What: "poll", Unit: "ms", Got: o.Poll.Milliseconds(), Min: 1, Max: MaxLease.Milliseconds()}
+	}
+	if _, err := (ReceiveOptions{Max: o.Batch, Lease: o.Lease}).withDefaults(); err != nil {
+		return nil, err
+	}
+	w := &Worker{q: q, o: o, handle: handle, inTx: inTx, stopping: make(chan struct{})}
+	w.ctx, w.cancel = context.WithCancelCause(context.Background())
+	return w, nil
+}
+
+// maxConcurrency keeps a mistyped number from starting a million transactions.
+const maxConcurrency = 10_000
+
+// Start begins to work and returns at once. A worker that was started or stopped before stays as it is.
+func (w *Worker) Start() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.started || w.stopped {
+		return
+	}
+	w.started = true
+	for range w.o.Concurrency {
+		w.wg.Go(w.loop)
+	}
+}
+
+// Stop takes no more work, lets each handler finish the item it is at, gives the rest back without counting an
+// attempt, and returns when all has stopped. When ctx ends first, the handlers' contexts end with its cause;
+// Stop then waits for them to return and returns an error that wraps that cause. It may be called twice, and
+// before Start.
+func (w *Worker) Stop(ctx context.Context) error {
+	w.mu.Lock()
+	if !w.stopped {
+		w.stopped = true
+		close(w.stopping)
+	}
+	w.mu.Unlock()
+	all := make(chan struct{})
+	go func() {
+		w.wg.Wait()
+		close(all)
+	}()
+	select {
+	case <-all:
+		w.cancel(ErrClosed) // frees the context
+		return nil
+	case <-ctx.Done():
+		w.cancel(context.Cause(ctx))
+		<-all
+		return fmt.Errorf("layer: worker stopped by force: %w", context.Cause(ctx))
+	}
+}
+
+func (w *Worker) report(err error) {
+	if err != nil && w.o.OnError != nil {
+		w.o.OnError(err)
+	}
+}
+
+func (w *Worker) isStopping() bool {
+	select {
+	case <-w.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+// firstWait is the wait after the first look that found nothing; it doubles up to Poll.
+const firstWait = 5 * time.Millisecond
+
+// loop is one goroutine: it has at most one claim at a time.
+func (w *Worker) loop() {
+	wait := firstWait
+	for !w.isStopping() {
+		claims, err := w.q.Receive(w.ctx, ReceiveOptions{Max: w.o.Batch, MaxGroups: 1, Lease: w.o.Lease})
+		w.report(err)
+		if len(claims) > 0 {
+			wait = firstWait
+			w.work(claims[0])
+			continue
+		}
+		// Half of it at random, so that idle workers do not look all at once.
+		half := int(wait / 2)
+		timer := time.NewTimer(time.Duration(half + w.q.random.n(half+1)))
+		select {
+		case <-timer.C:
+		case <-w.stopping:
+			timer.Stop()
+		}
+		wait = min(2*wait, w.o.Poll)
+	}
+}
+
+// work handles a claim's items in order and ends the claim.
+func (w *Worker) work(c *Claim) {
+	ctx, cancel := context.WithCancelCause(w.ctx)
+	extended := make(chan struct{})
+	go func() {
+		defer close(extended)
+		w.extend(ctx, cancel, c)
+	}()
+	var acked []ID
+	var failed error
+	attempts := 0
+	for _, item := range c.Items {
+		if ctx.Err() != nil || w.isStopping() {
+			break
+		}
+		if err := w.call(ctx, c, item); err != nil {
+			failed, attempts = &HandlerError{ID: item.ID, Err: err}, item.Attempts+1
+			break
+		}
+		acked = append(acked, item.ID)
+	}
+	lost := errors.Is(context.Cause(ctx), ErrClaimLost) || errors.Is(failed, ErrClaimLost)
+	// The extension must be over before the claim ends: it would conflict with it.
+	cancel(nil)
+	<-extended
+	w.report(failed)
+	if lost {
+		return // nothing of the claim is ours any more
+	}
+	w.end(c, acked, failed, attempts)
+}
+
+// endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
+const endTimeout = 10 * time.Second
+
+// end acks what was handled and gives back the rest.
+func (w *Worker) end(c *Claim, acked []ID, failed error, attempts int) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), endTimeout)
+	defer cancel()
+	if len(acked) == len(c.Items) {
+		if !w.inTx {
+			w.report(w.q.Ack(ctx, c))
+		}
+		return
+	}
+	o := NackOptions{Acked: acked}
+	if w.inTx {
+		o.Acked = nil
+	}
+	if failed == nil || w.ctx.Err() != nil {
+		// Not tried, or cut off by us: no fault of the item.
+		o.Release = true
+	} else {
+		var h *HandlerError
+		if errors.As(failed, &h) {
+			o.Err = h.Err
+		}
+		o.Delay = min(max(w.o.RetryDelay(attempts), 0), MaxDelay)
+	}
+	w.report(w.q.Nack(ctx, c, o))
+}
+
+// call runs the handler; a panic becomes an error, with its stack.
+func (w *Worker) call(ctx context.Context, c *Claim, item Item) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
+		}
+	}()
+	return w.handle(ctx, c, item)
+}
+
+// extend prolongs the lease each time a third of it has passed, until ctx ends. When the claim is lost it ends
+// the handlers' context.
+func (w *Worker) extend(ctx context.Context, cancel context.CancelCauseFunc, c *Claim) {
+	ticker := time.NewTicker(w.o.Lease / 3)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		_, err := w.q.Extend(ctx, c, w.o.Lease)
+		switch {
+		case err == nil:
+		case errors.Is(err, ErrClaimLost):
+			cancel(err)
+			return
+		case ctx.Err() == nil:
+			w.report(err)
+		}
+	}
+}
