@@ -1,0 +1,23 @@
+package embedded
+
+import (
+	"errors"
+
+	"fdbfifo/kv"
+)
+
+var (
+	// ErrLocked says that another process (or another DB of this one) has the folder open. Close that first.
+	ErrLocked = errors.New("embedded: in use by another process")
+
+	// ErrCorrupt says that the file is not, or no longer, a database of this engine. Restore it from a copy;
+	// opening it again gives the same error.
+	ErrCorrupt = errors.New("embedded: corrupt database file")
+
+	// ErrNewerFormat says that a newer release wrote the file. Open it with that release.
+	ErrNewerFormat = errors.New("embedded: file format is newer than this release")
+
+	errClosed = errors.New("embedded: database is closed")
+)
+
+func codeError(code int) *kv.Error { return &kv.Error{Code: code} }

@@ -1,0 +1,121 @@
+package embedded
+
+import "github.com/tidwall/btree"
+
+// window is how many versions a transaction may live: FoundationDB's MAX_READ_TRANSACTION_LIFE_VERSIONS.
+const window = 5_000_000
+
+// history remembers the write conflict ranges of the last window of versions. It is kept in generations of about
+// a second: a transaction is checked only against those younger than its read version, and old ones are dropped
+// whole. One goroutine uses it.
+type history struct {
+	generations []*generation // oldest first
+}
+
+// generationSpan is how many versions one generation covers.
+const generationSpan = window / 5
+
+type generation struct {
+	first, last int64 // versions added
+	// points are single keys with the last version that wrote them, ranges the boundaries of a step function:
+	// from each key up to the next the last version that wrote there as part of a range.
+	points btree.Map[string, int64]
+	ranges btree.Map[string, int64]
+}
+
+// add records a write at version, which is no smaller than any before.
+func (h *history) add(writes []keyRange, version int64) {
+	var g *generation
+	if n := len(h.generations); n > 0 {
+		g = h.generations[n-1]
+	}
+	if g == nil || version-g.first >= generationSpan {
+		g = &generation{first: version}
+		h.generations = append(h.generations, g)
+	}
+	g.last = version
+	for _, w := range writes {
+		if w.isSingle() {
+			g.points.Set(w.begin, version)
+		} else {
+			g.addRange(w, version)
+		}
+	}
+}
+
+// addRange sets the step function to version over w.
+func (g *generation) addRange(w keyRange, version int64) {
+	var behind int64 // the function's value at the end of w
+	var inner []string
+	first := true
+	g.ranges.Descend(w.end, func(key string, v int64) bool {
+		if first {
+			behind, first = v, false
+		}
+		if key <= w.begin {
+			return false
+		}
+		if key < w.end {
+			inner = append(inner, key)
+		}
+		return true
+	})
+	for _, key := range inner {
+		g.ranges.Delete(key)
+	}
+	g.ranges.Set(w.end, behind)
+	g.ranges.Set(w.begin, version)
+}
+
+// conflicts reports whether anything in reads was written after version.
+func (h *history) conflicts(reads []keyRange, version int64) bool {
+	for i := len(h.generations) - 1; i >= 0 && h.generations[i].last > version; i-- {
+		g := h.generations[i]
+		for _, r := range reads {
+			if g.written(r, version) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (g *generation) written(r keyRange, version int64) bool {
+	hit := false
+	if g.ranges.Len() > 0 {
+		// From the segment that r begins in, backwards from r's last.
+		g.ranges.Descend(r.end, func(key string, v int64) bool {
+			if key == r.end {
+				return true
+			}
+			hit = v > version
+			return !hit && key > r.begin
+		})
+		if hit {
+			return true
+		}
+	}
+	if r.isSingle() {
+		v, ok := g.points.Get(r.begin)
+		return ok && v > version
+	}
+	g.points.Ascend(r.begin, func(key string, v int64) bool {
+		if key >= r.end {
+			return false
+		}
+		hit = v > version
+		return !hit
+	})
+	return hit
+}
+
+// forget drops what no transaction can conflict with any more, at the given version.
+func (h *history) forget(version int64) {
+	n := 0
+	for n < len(h.generations) && h.generations[n].last < version-window {
+		n++
+	}
+	if n > 0 {
+		h.generations = append([]*generation(nil), h.generations[n:]...)
+	}
+}

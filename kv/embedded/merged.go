@@ -1,0 +1,153 @@
+package embedded
+
+// merged is what a transaction reads: its overlay over a view. Both are frozen for the time of a call.
+type merged struct {
+	own  *overlay
+	base func() (view, error) // fetched only when the overlay alone cannot answer
+}
+
+// get returns the value at key and the segment it lies in.
+func (m merged) get(key string) (value, segment, error) {
+	s := m.own.segmentOf(key)
+	if s.unreadable() {
+		return value{}, s, errUnreadable
+	}
+	if s.cleared() {
+		return value{}, s, nil
+	}
+	if s.key && !s.dependent() {
+		return s.entry.ops.over(value{}), s, nil
+	}
+	b, err := m.base()
+	if err != nil {
+		return value{}, s, err
+	}
+	v, err := b.get(key)
+	if err != nil {
+		return value{}, s, err
+	}
+	if s.key {
+		v = s.entry.ops.over(v)
+	}
+	return v, s, nil
+}
+
+// ascend calls fn for the pairs of r in order until fn returns false. It fails if it has to step into an
+// unreadable segment before that.
+func (m merged) ascend(r keyRange, keysOnly bool, fn func(key, value string) bool) error {
+	for s, ok := m.own.segmentOf(r.begin), true; ok && s.begin < r.end; s, ok = m.own.after(s) {
+		more, err := m.visit(s, r, keysOnly, false, fn)
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m merged) descend(r keyRange, keysOnly bool, fn func(key, value string) bool) error {
+	if r.empty() {
+		return nil
+	}
+	s, ok := m.own.segmentOf(r.end), true
+	if s.begin == r.end {
+		s, ok = m.own.ahead(s)
+	}
+	for ; ok && (s.end == "" || s.end > r.begin); s, ok = m.own.ahead(s) {
+		more, err := m.visit(s, r, keysOnly, true, fn)
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// visit calls fn for the pairs of r in one segment; more is false once fn returned false.
+func (m merged) visit(
+	s segment, r keyRange, keysOnly, reverse bool, fn func(key, value string) bool,
+) (more bool, err error) {
+	if s.unreadable() {
+		return false, errUnreadable
+	}
+	if s.key {
+		v, _, err := m.get(s.begin)
+		if err != nil {
+			return false, err
+		}
+		return !v.present || fn(s.begin, v.data), nil
+	}
+	if s.cleared() {
+		return true, nil
+	}
+	b, err := m.base()
+	if err != nil {
+		return false, err
+	}
+	part := keyRange{max(s.begin, r.begin), r.end}
+	if s.end != "" {
+		part.end = min(s.end, r.end)
+	}
+	more = true
+	each := func(key, value string) bool {
+		more = fn(key, value)
+		return more
+	}
+	if reverse {
+		err = b.descend(part, keysOnly, each)
+	} else {
+		err = b.ascend(part, keysOnly, each)
+	}
+	return more, err
+}
+
+// selector is a key selector with OrEqual folded into the key: the Offset-th key at or behind key, or for an
+// offset <= 0 the (1-Offset)-th key in front of it.
+type selector struct {
+	key    string
+	offset int
+}
+
+// firstAt reports whether s is "the first key >= key", which bounds a range without being resolved.
+func (s selector) firstAt() bool { return s.offset == 1 }
+
+// resolved is the key a selector names. If it ran off either end of the key space the key is "" or maxKey, and
+// the flags of FoundationDB's RangeResult are set, which widen conflict ranges.
+type resolved struct {
+	key                         string
+	readToBegin, readThroughEnd bool
+}
+
+// resolve walks from s.key. It looks at keys only.
+func (m merged) resolve(s selector) (resolved, error) {
+	r := resolved{}
+	if s.offset > 0 {
+		left := s.offset
+		r.key = maxKey
+		err := m.ascend(keyRange{s.key, maxKey}, true, func(key, _ string) bool {
+			left--
+			if left == 0 {
+				r.key = key
+			}
+			return left > 0
+		})
+		r.readThroughEnd = left > 1
+		return r, err
+	}
+	left := 1 - s.offset
+	err := m.descend(keyRange{"", s.key}, true, func(key, _ string) bool {
+		left--
+		if left == 0 {
+			r.key = key
+		}
+		return left > 0
+	})
+	r.readToBegin = left > 0
+	return r, err
+}
+
+// bound resolves a selector as the bound of a range.
+func (m merged) bound(s selector) (resolved, error) {
+	if s.firstAt() {
+		return resolved{key: s.key}, nil
+	}
+	return m.resolve(s)
+}

@@ -1,0 +1,299 @@
+package embedded
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// commit is one transaction on its way through the pipeline.
+type commit struct {
+	readVersion   int64
+	reads, writes []keyRange // sorted and merged
+	mutations     []mutation
+	watches       []*watch
+	empty         bool // no transaction: only writes down the version
+
+	// The result, valid once done is closed.
+	done    chan struct{}
+	version int64
+	index   uint16
+	err     error
+}
+
+func (c *commit) finished() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// finish makes the result known. Watches are registered before, so that no change is missed after.
+func (c *commit) finish(db *DB) {
+	if c.err == nil {
+		db.register(c.watches)
+	} else {
+		for _, w := range c.watches {
+			w.end(c.err)
+		}
+	}
+	close(c.done)
+}
+
+// pipeline collects commits. Whoever finds no leader leads: it takes all that wait as one group, and what comes
+// in meanwhile is the next.
+type pipeline struct {
+	mu      sync.Mutex
+	idle    sync.Cond
+	waiting []*commit
+	leading bool
+	closed  bool
+	history history // the leader's
+}
+
+// maxGroup bounds the commits that share one version; a versionstamp has 16 bits for them.
+const maxGroup = 4096
+
+// maxGroupBytes bounds what one write of the store takes in.
+const maxGroupBytes = 4 * kv.MaxTransactionSize
+
+func (db *DB) submit(c *commit) {
+	p := &db.queue
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		c.err = &kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed}
+		c.finish(db)
+		return
+	}
+	p.waiting = append(p.waiting, c)
+	if p.leading {
+		p.mu.Unlock()
+		return
+	}
+	p.leading = true
+	p.mu.Unlock()
+	if db.durable {
+		go db.lead()
+		return
+	}
+	// In memory the caller does its own group: it is done before a goroutine would have started.
+	db.group(p.take())
+	if p.more() {
+		go db.lead()
+	}
+}
+
+func (db *DB) lead() {
+	for {
+		db.group(db.queue.take())
+		if !db.queue.more() {
+			return
+		}
+	}
+}
+
+// take removes the next group.
+func (p *pipeline) take() []*commit {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, bytes := 0, 0
+	for n < len(p.waiting) && n < maxGroup && bytes < maxGroupBytes {
+		for _, m := range p.waiting[n].mutations {
+			bytes += len(m.key) + len(m.value)
+		}
+		n++
+	}
+	group := p.waiting[:n:n]
+	p.waiting = p.waiting[n:]
+	if len(p.waiting) == 0 {
+		p.waiting = nil
+	}
+	return group
+}
+
+// more reports whether the leader must go on; if not, it leads no longer.
+func (p *pipeline) more() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.waiting) > 0 {
+		return true
+	}
+	p.leading = false
+	p.idle.Broadcast()
+	return false
+}
+
+// drain refuses new commits and waits for those under way.
+func (p *pipeline) drain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for p.leading {
+		p.idle.Wait()
+	}
+}
+
+// group commits what was taken, under one version and with one write of the store. Nothing is visible before it
+// is durable, and futures complete in order.
+func (db *DB) group(commits []*commit) {
+	if db.hooks.BeforeGroup != nil {
+		db.hooks.BeforeGroup(len(commits))
+	}
+	version, failed := db.beginGroup()
+	batch := db.check(commits, version, failed)
+	write := len(batch) > 0 || db.mustStore(commits, version)
+	if failed == nil && write {
+		if failed = db.apply(version, batch); failed != nil {
+			failed = fmt.Errorf("embedded: commit group at version %d: %w", version, failed)
+			for _, c := range commits {
+				if c.err == nil {
+					c.err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: failed}
+				}
+			}
+		}
+	}
+	db.endGroup(version, len(batch) > 0, write, failed)
+	for _, c := range commits {
+		c.finish(db)
+	}
+	if failed == nil && len(batch) > 0 {
+		db.fire(batch)
+	}
+	db.queue.history.forget(version)
+	db.reap()
+}
+
+// beginGroup assigns the group's version. From here to endGroup the store is the leader's. It returns why the
+// store has failed, if it has.
+func (db *DB) beginGroup() (version int64, failed error) {
+	if db.hooks.VersionGap != nil {
+		db.base.Add(db.hooks.VersionGap())
+	}
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	version = max(db.version+1, db.now())
+	failed = db.failed
+	if db.durable && failed == nil {
+		// A group takes as long as the disk: reads go on meanwhile, and need a snapshot for it.
+		failed = db.viewLocked()
+	}
+	db.applying = true
+	return version, failed
+}
+
+// check decides each commit in order and returns the mutations of those that pass.
+func (db *DB) check(commits []*commit, version int64, failed error) (batch []mutation) {
+	for i, c := range commits {
+		c.version, c.index = version, uint16(i)
+		switch {
+		case c.empty:
+			continue
+		case failed != nil:
+			c.err = &kv.Error{Code: kv.CodeIOError, Cause: failed}
+		case c.readVersion < version-window:
+			c.err = codeError(kv.CodeTransactionTooOld)
+		case db.queue.history.conflicts(c.reads, c.readVersion):
+			c.err = codeError(kv.CodeNotCommitted)
+		}
+		if c.err != nil {
+			continue
+		}
+		c.resolveStamps()
+		db.queue.history.add(c.writes, version)
+		if len(commits) == 1 {
+			batch = c.mutations
+		} else {
+			batch = append(batch, c.mutations...)
+		}
+	}
+	return batch
+}
+
+// resolveStamps fills in the versionstamps, and adds the write conflicts of the keys that they complete.
+func (c *commit) resolveStamps() {
+	for i, m := range c.mutations {
+		switch m.kind {
+		case kv.SetVersionstampedKey:
+			key := stamped(m.key, makeStamp(c.version, c.index))
+			c.mutations[i] = mutation{opSet, key, m.value}
+			c.writes = append(c.writes, keyRange{key, key + "\x00"})
+		case kv.SetVersionstampedValue:
+			c.mutations[i] = mutation{opSet, m.key, stamped(m.value, makeStamp(c.version, c.index))}
+		}
+	}
+}
+
+// mustStore reports whether a group without mutations must be written for its version's sake.
+func (db *DB) mustStore(commits []*commit, version int64) bool {
+	if !db.durable || version-db.stored < reopenJump/4 {
+		return false
+	}
+	for _, c := range commits {
+		if c.err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// apply writes the group. While it runs, snapshots past the window are reaped: bbolt cannot grow its map below an
+// open one.
+func (db *DB) apply(version int64, batch []mutation) error {
+	if db.hooks.Apply != nil {
+		if err := db.hooks.Apply(); err != nil {
+			return err
+		}
+	}
+	if !db.durable {
+		return db.store.apply(version, batch)
+	}
+	done := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-done:
+				return
+			case <-db.clock.After(time.Second):
+				db.reap()
+			}
+		}
+	}()
+	err := db.store.apply(version, batch)
+	close(done)
+	<-stopped
+	if db.hooks.Synced != nil {
+		err = db.hooks.Synced(err)
+	}
+	return err
+}
+
+// endGroup publishes the group, or marks the store as failed.
+func (db *DB) endGroup(version int64, changed, stored bool, failed error) {
+	var dead *snapshot
+	db.mu.Lock()
+	if failed != nil {
+		db.failed = failed
+	} else {
+		if changed {
+			dead = db.retireLocked(version)
+			db.changed = version
+		}
+		if stored {
+			db.stored = version
+		}
+		db.version = version
+	}
+	db.applying = false
+	db.published.Broadcast()
+	db.mu.Unlock()
+	if dead != nil {
+		dead.close()
+	}
+}

@@ -1,0 +1,295 @@
+package embedded
+
+import (
+	"fdbfifo/kv"
+)
+
+var errUnreadable = codeError(kv.CodeAccessedUnreadable)
+
+// maxReadKey is the longest key that can exist; a longer one reads as absent.
+const maxReadKey = kv.MaxKeySize
+
+// view returns the snapshot that the attempt reads from, and fetches the read version if there is none yet.
+func (t *transaction) view() (*snapshot, error) {
+	if t.snapshot == nil {
+		if err := t.fetchSnapshot(); err != nil {
+			return nil, err
+		}
+	}
+	if t.readVersion < t.db.now()-window {
+		return nil, codeError(kv.CodeTransactionTooOld)
+	}
+	return t.snapshot, nil
+}
+
+func (t *transaction) fetchSnapshot() (err error) {
+	if t.readVersion == 0 {
+		t.readVersion, t.snapshot, err = t.db.acquire()
+		if err != nil {
+			t.readVersion = 0
+		}
+		return err
+	}
+	t.snapshot, err = t.db.acquireAt(t.readVersion)
+	return err
+}
+
+// reading runs fn over what the transaction sees. The first error of a read is kept: it fails the commit too.
+func (t *transaction) reading(fn func(m merged) error) error {
+	var pinned *snapshot
+	m := merged{own: &t.own, base: func() (view, error) {
+		if pinned != nil {
+			return pinned.view, nil
+		}
+		s, err := t.view()
+		if err != nil {
+			return nil, err
+		}
+		s.pin.RLock()
+		if s.closed {
+			s.pin.RUnlock()
+			return nil, codeError(kv.CodeTransactionTooOld)
+		}
+		pinned = s
+		return s.view, nil
+	}}
+	err := fn(m)
+	if pinned != nil {
+		pinned.pin.RUnlock()
+	}
+	if err != nil && t.poison == nil {
+		t.poison = err
+	}
+	return err
+}
+
+func (t *transaction) get(key []byte, snapshot bool) ([]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.usable(); err != nil {
+		return nil, err
+	}
+	v, err := t.read(key, snapshot)
+	if err != nil || !v.present {
+		return nil, err
+	}
+	return []byte(v.data), nil
+}
+
+func (t *transaction) read(key []byte, snapshot bool) (value, error) {
+	if string(key) >= maxKey {
+		return value{}, codeError(kv.CodeKeyOutsideLegalRange)
+	}
+	if len(key) > maxReadKey {
+		return value{}, nil
+	}
+	k := singleKey(padded(key))
+	var v value
+	err := t.reading(func(m merged) (err error) {
+		var s segment
+		if v, s, err = m.get(k.begin); err != nil {
+			return err
+		}
+		if !snapshot && s.readsThrough() {
+			t.addRead(k)
+		}
+		return nil
+	})
+	return v, err
+}
+
+func (t *transaction) getKey(ks kv.KeySelector, snapshot bool) ([]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.usable(); err != nil {
+		return nil, err
+	}
+	if string(ks.Key) > maxKey {
+		return nil, codeError(kv.CodeKeyOutsideLegalRange)
+	}
+	s := newSelector(ks)
+	var r resolved
+	err := t.reading(func(m merged) (err error) {
+		if r, err = m.resolve(s); err != nil {
+			return err
+		}
+		if !snapshot {
+			t.addReads(keyReadRange(s, r.key))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return []byte(r.key), nil
+}
+
+func newSelector(s kv.KeySelector) selector {
+	if s.OrEqual {
+		return selector{padded(s.Key), s.Offset}
+	}
+	return selector{string(s.Key), s.Offset}
+}
+
+func (t *transaction) getRange(r kv.Range, o kv.RangeOptions, snapshot bool) ([]kv.KV, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.usable(); err != nil {
+		return nil, err
+	}
+	if string(r.Begin.Key) > maxKey || string(r.End.Key) > maxKey {
+		return nil, codeError(kv.CodeKeyOutsideLegalRange)
+	}
+	if o.Limit < 0 {
+		return nil, codeError(kv.CodeRangeLimitsInvalid)
+	}
+	q := rangeRead{begin: newSelector(r.Begin), end: newSelector(r.End)}
+	if q.begin.offset >= q.end.offset && q.begin.key >= q.end.key {
+		return nil, nil
+	}
+	var rows []kv.KV
+	err := t.reading(func(m merged) (err error) {
+		if rows, err = m.rows(&q, o); err != nil {
+			return err
+		}
+		switch {
+		case snapshot:
+		case o.Reverse:
+			t.addReads(q.reverseRange())
+		default:
+			t.addReads(q.forwardRange())
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
+}
+
+// rows reads the range and notes in q what its conflict range depends on.
+func (m merged) rows(q *rangeRead, o kv.RangeOptions) ([]kv.KV, error) {
+	begin, err := m.bound(q.begin)
+	if err != nil {
+		return nil, err
+	}
+	end, err := m.bound(q.end)
+	if err != nil {
+		return nil, err
+	}
+	var rows []kv.KV
+	add := func(key, value string) bool {
+		rows = append(rows, newKV(key, value))
+		if len(rows) == 1 {
+			q.first = key
+		}
+		q.last = key
+		return len(rows) != o.Limit
+	}
+	r := keyRange{begin.key, min(end.key, maxKey)}
+	switch {
+	case r.empty():
+	case o.Reverse:
+		err = m.descend(r, false, add)
+	default:
+		err = m.ascend(r, false, add)
+	}
+	if err != nil {
+		return nil, err
+	}
+	q.rows = len(rows)
+	q.limited = o.Limit > 0 && len(rows) == o.Limit
+	q.readToBegin = begin.readToBegin || end.readToBegin
+	q.readThroughEnd = begin.readThroughEnd || end.readThroughEnd
+	if q.limited && o.Reverse {
+		q.readToBegin = false
+	} else if q.limited {
+		q.readThroughEnd = false
+	}
+	return rows, nil
+}
+
+// newKV copies a pair for the caller, in one piece.
+func newKV(key, value string) kv.KV {
+	b := make([]byte, len(key)+len(value))
+	n := copy(b, key)
+	copy(b[n:], value)
+	return kv.KV{Key: b[:n:n], Value: b[n:]}
+}
+
+// rangeOverhead is what FoundationDB counts for a conflict range beside its two keys.
+const rangeOverhead = 24
+
+func (t *transaction) addRead(r keyRange) {
+	t.reads = append(t.reads, r)
+	t.size += int64(len(r.begin)+len(r.end)) + rangeOverhead
+}
+
+// addReads adds those parts of r that were read from the database.
+func (t *transaction) addReads(r keyRange) {
+	n := len(t.reads)
+	t.reads = t.own.readThrough(t.reads, r)
+	for _, r := range t.reads[n:] {
+		t.size += int64(len(r.begin)+len(r.end)) + rangeOverhead
+	}
+}
+
+func (t *transaction) getReadVersion() (int64, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.usable(); err != nil {
+		return 0, err
+	}
+	if t.readVersion == 0 {
+		if err := t.fetchSnapshot(); err != nil {
+			return 0, err
+		}
+	}
+	return t.readVersion, nil
+}
+
+// Get implements kv.ReadTx.
+func (t *transaction) Get(key []byte) kv.Future[[]byte] { return kv.Done(t.get(key, false)) }
+
+// GetKey implements kv.ReadTx.
+func (t *transaction) GetKey(s kv.KeySelector) kv.Future[[]byte] { return kv.Done(t.getKey(s, false)) }
+
+// GetRange implements kv.ReadTx.
+func (t *transaction) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
+	return kv.Done(t.getRange(r, o, false))
+}
+
+// ReadVersion implements kv.ReadTx.
+func (t *transaction) ReadVersion() kv.Future[int64] { return kv.Done(t.getReadVersion()) }
+
+// SetReadVersion implements kv.ManagedTx. An error is deferred.
+func (t *transaction) SetReadVersion(v int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.readVersion != 0:
+		t.deferError(codeError(kv.CodeReadVersionAlreadySet))
+	case v <= 0:
+		t.deferError(codeError(kv.CodeVersionInvalid))
+	default:
+		t.readVersion = v
+	}
+}
+
+// Snapshot implements kv.Tx.
+func (t *transaction) Snapshot() kv.ReadTx { return snapshotReads{t} }
+
+// snapshotReads reads without read conflicts.
+type snapshotReads struct{ t *transaction }
+
+func (s snapshotReads) Get(key []byte) kv.Future[[]byte] { return kv.Done(s.t.get(key, true)) }
+
+func (s snapshotReads) GetKey(k kv.KeySelector) kv.Future[[]byte] {
+	return kv.Done(s.t.getKey(k, true))
+}
+
+func (s snapshotReads) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
+	return kv.Done(s.t.getRange(r, o, true))
+}
+
+func (s snapshotReads) ReadVersion() kv.Future[int64] { return s.t.ReadVersion() }

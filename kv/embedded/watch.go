@@ -1,0 +1,213 @@
+package embedded
+
+import (
+	"context"
+	"sync"
+
+	"github.com/tidwall/btree"
+
+	"fdbfifo/kv"
+)
+
+// watch waits for the value of a key to differ from its baseline.
+type watch struct {
+	key      string
+	baseline value
+	table    *watchTable
+
+	// The place among the watches on key; guarded by the table's mutex.
+	index      int
+	registered bool
+
+	mu    sync.Mutex
+	done  chan struct{}
+	err   error
+	ended bool
+}
+
+// end completes the watch, once, and frees its slot.
+func (w *watch) end(err error) {
+	w.mu.Lock()
+	if w.ended {
+		w.mu.Unlock()
+		return
+	}
+	w.ended, w.err = true, err
+	close(w.done)
+	w.mu.Unlock()
+	w.table.remove(w)
+}
+
+// watchTable holds the registered watches by key and counts all slots, from a watch's creation on.
+type watchTable struct {
+	limit int
+
+	mu     sync.Mutex
+	slots  int
+	closed bool
+	keys   btree.Map[string, []*watch]
+	held   []mutation // of groups whose watches a hook holds back
+}
+
+func newWatchTable(limit int) *watchTable { return &watchTable{limit: limit} }
+
+// create takes a slot; error 1032 if there is none.
+func (t *watchTable) create(key string, baseline value) (*watch, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.slots >= t.limit {
+		return nil, codeError(kv.CodeTooManyWatches)
+	}
+	t.slots++
+	return &watch{key: key, baseline: baseline, table: t, done: make(chan struct{})}, nil
+}
+
+// add registers a watch that was committed, unless it has ended already.
+func (t *watchTable) add(w *watch) (added bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w.mu.Lock()
+	ended := w.ended
+	w.mu.Unlock()
+	if ended || t.closed {
+		return false
+	}
+	same, _ := t.keys.Get(w.key)
+	w.index, w.registered = len(same), true
+	t.keys.Set(w.key, append(same, w))
+	return true
+}
+
+func (t *watchTable) remove(w *watch) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.slots--
+	if !w.registered {
+		return
+	}
+	same, _ := t.keys.Get(w.key)
+	last := len(same) - 1
+	same[w.index] = same[last]
+	same[w.index].index = w.index
+	same[last] = nil
+	if last == 0 {
+		t.keys.Delete(w.key)
+	} else {
+		t.keys.Set(w.key, same[:last])
+	}
+}
+
+// touched returns the watches on keys that the batch wrote.
+func (t *watchTable) touched(batch []mutation) []*watch {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.keys.Len() == 0 {
+		return nil
+	}
+	var hit []*watch
+	for _, m := range batch {
+		if m.kind != opClear {
+			same, _ := t.keys.Get(m.key)
+			hit = append(hit, same...)
+			continue
+		}
+		t.keys.Ascend(m.key, func(key string, same []*watch) bool {
+			if key >= m.value {
+				return false
+			}
+			hit = append(hit, same...)
+			return true
+		})
+	}
+	return hit
+}
+
+func (t *watchTable) close() {
+	t.mu.Lock()
+	t.closed = true
+	var all []*watch
+	t.keys.Scan(func(_ string, same []*watch) bool {
+		all = append(all, same...)
+		return true
+	})
+	t.mu.Unlock()
+	for _, w := range all {
+		w.end(&kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed})
+	}
+}
+
+// fire ends the watches whose key the batch has given another value.
+func (db *DB) fire(batch []mutation) {
+	t := db.watches
+	if db.hooks.HoldWatches != nil {
+		if db.hooks.HoldWatches() {
+			t.held = append(t.held, batch...)
+			return
+		}
+		batch = append(t.held, batch...)
+		t.held = nil
+	}
+	db.compare(t.touched(batch))
+}
+
+// register makes watches known and ends those whose key has changed since their transaction read it: what is
+// committed before is seen here, what is committed after finds them.
+func (db *DB) register(watches []*watch) {
+	added := make([]*watch, 0, len(watches))
+	for _, w := range watches {
+		if db.watches.add(w) {
+			added = append(added, w)
+			continue
+		}
+		w.end(&kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed})
+	}
+	db.compare(added)
+}
+
+// compare ends those watches whose baseline differs from the newest value.
+func (db *DB) compare(watches []*watch) {
+	if len(watches) == 0 {
+		return
+	}
+	s, err := db.acquireNewest()
+	if err != nil {
+		for _, w := range watches {
+			w.end(err)
+		}
+		return
+	}
+	defer db.release(s)
+	for _, w := range watches {
+		var v value
+		err := s.read(func(b view) (err error) {
+			v, err = b.get(w.key)
+			return err
+		})
+		if err != nil {
+			w.end(err)
+		} else if v != w.baseline {
+			w.end(nil)
+		}
+	}
+}
+
+// Wait implements kv.Future.
+func (w *watch) Wait(ctx context.Context) (struct{}, error) {
+	if !isClosed(w.done) {
+		select {
+		case <-w.done:
+		case <-ctx.Done():
+			if !isClosed(w.done) {
+				w.Cancel()
+				return struct{}{}, context.Cause(ctx)
+			}
+		}
+	}
+	return struct{}{}, w.err
+}
+
+// Ready implements kv.Future.
+func (w *watch) Ready() bool { return isClosed(w.done) }
+
+// Cancel implements kv.Future. It frees the watch's slot.
+func (w *watch) Cancel() { w.end(codeError(kv.CodeOperationCancelled)) }

@@ -1,0 +1,321 @@
+package embedded
+
+import (
+	"context"
+	"strings"
+
+	"fdbfifo/kv"
+)
+
+// mutationOverhead is what FoundationDB counts for a mutation beside its key and value.
+const mutationOverhead = 40
+
+// deferError keeps the first error of a write: every later read and the commit fail with it.
+func (t *transaction) deferError(err error) {
+	if t.deferred == nil {
+		t.deferred = err
+	}
+}
+
+// startWrite returns whether the write adds a write conflict. A write after Commit is an error.
+func (t *transaction) startWrite() (addConflict bool, err error) {
+	addConflict = !t.noConflict
+	t.noConflict = false
+	return addConflict, t.usedDuringCommit()
+}
+
+func checkPair(key, value []byte) error {
+	switch {
+	case string(key) >= maxKey:
+		return codeError(kv.CodeKeyOutsideLegalRange)
+	case len(key) > kv.MaxKeySize:
+		return codeError(kv.CodeKeyTooLarge)
+	case len(value) > kv.MaxValueSize:
+		return codeError(kv.CodeValueTooLarge)
+	}
+	return nil
+}
+
+func (t *transaction) countMutation(key, value int, addConflict bool) {
+	t.size += int64(key+value) + mutationOverhead
+	if addConflict {
+		t.size += int64(2*key+1) + rangeOverhead
+	}
+}
+
+// Set implements kv.Tx.
+func (t *transaction) Set(key, val []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	addConflict, err := t.startWrite()
+	if err == nil {
+		err = checkPair(key, val)
+	}
+	if err != nil {
+		t.deferError(err)
+		return
+	}
+	t.countMutation(len(key), len(val), addConflict)
+	k, v := copyPair(key, val)
+	t.own.mutate(k, op{opSet, value{v, true}}, addConflict)
+	t.triggerWatches(singleKey(k), value{v, true}, true)
+}
+
+// copyPair copies key, padded, and value in one piece.
+func copyPair(key, value []byte) (string, string) {
+	var b strings.Builder
+	b.Grow(len(key) + 1 + len(value))
+	b.Write(key)
+	b.WriteByte(0)
+	b.Write(value)
+	s := b.String()
+	return s[:len(key)+1], s[len(key)+1:]
+}
+
+// Clear implements kv.Tx.
+func (t *transaction) Clear(key []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	addConflict, err := t.startWrite()
+	if err == nil && string(key) >= maxKey {
+		err = codeError(kv.CodeKeyOutsideLegalRange)
+	}
+	if err != nil {
+		t.deferError(err)
+		return
+	}
+	if len(key) > kv.MaxKeySize {
+		return // no such key can exist
+	}
+	var b strings.Builder
+	b.Grow(len(key) + 2)
+	b.Write(key)
+	b.WriteByte(0)
+	b.WriteByte(0)
+	endPadded := b.String()
+	t.clear(singleKey(endPadded[:len(key)+1]), endPadded, addConflict)
+}
+
+// ClearRange implements kv.Tx.
+func (t *transaction) ClearRange(r kv.KeyRange) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	addConflict, err := t.startWrite()
+	if err == nil {
+		err = checkRange(r)
+	}
+	if err != nil {
+		t.deferError(err)
+		return
+	}
+	c := legalRange(r)
+	if c.empty() {
+		return
+	}
+	t.clear(c, c.end+"\x00", addConflict)
+}
+
+func (t *transaction) clear(r keyRange, endPadded string, addConflict bool) {
+	t.size += int64(len(r.begin)+len(r.end)) + mutationOverhead
+	if addConflict {
+		t.size += int64(len(r.begin)+len(r.end)) + rangeOverhead
+	}
+	t.own.clear(r, endPadded, addConflict)
+	t.triggerWatches(r, value{}, true)
+}
+
+func checkRange(r kv.KeyRange) error {
+	switch {
+	case string(r.Begin) > string(r.End):
+		return codeError(kv.CodeInvertedRange)
+	case string(r.Begin) > maxKey || string(r.End) > maxKey:
+		return codeError(kv.CodeKeyOutsideLegalRange)
+	}
+	return nil
+}
+
+// legalRange copies r with its keys cut to one byte above the limit: nothing lies behind that.
+func legalRange(r kv.KeyRange) keyRange {
+	cut := func(key []byte) string { return string(key[:min(len(key), kv.MaxKeySize+1)]) }
+	return keyRange{cut(r.Begin), cut(r.End)}
+}
+
+// Atomic implements kv.Tx. An unknown operation and a versionstamp that does not fit are deferred error 2000.
+func (t *transaction) Atomic(kind kv.MutationType, key, operand []byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	addConflict, err := t.startWrite()
+	if err == nil {
+		err = checkPair(key, operand)
+	}
+	if err == nil && !isAtomic(kind) {
+		err = codeError(kv.CodeClientInvalidOperation)
+	}
+	if err != nil {
+		t.deferError(err)
+		return
+	}
+	k, v := copyPair(key, operand)
+	switch kind {
+	case kv.SetVersionstampedKey:
+		offset, ok := stampOffset(k[:len(k)-1])
+		if !ok {
+			t.deferError(codeError(kv.CodeClientInvalidOperation))
+			return
+		}
+		k, addConflict = t.reserveStamped(k, offset), false
+	case kv.SetVersionstampedValue:
+		if _, ok := stampOffset(v); !ok {
+			t.deferError(codeError(kv.CodeClientInvalidOperation))
+			return
+		}
+	}
+	t.countMutation(len(key), len(operand), addConflict)
+	t.own.mutate(k, op{kind, value{v, true}}, addConflict)
+	t.watchesOn(singleKey(k), func(w *watch) bool { return true })
+}
+
+// reserveStamped makes unreadable where a versionstamped key may come to lie, and returns the template, padded,
+// with the lowest stamp filled in. The lowest is the read version if that is known, else zero, as in
+// FoundationDB 7.3.
+func (t *transaction) reserveStamped(template string, offset int) string {
+	key := template[:len(template)-1]
+	r := stampRange(key, offset, t.readVersion)
+	t.stampKeys = append(t.stampKeys, key)
+	// What was written there goes to the commit as it is; later writes come after it.
+	t.sent = t.own.mutations(t.sent, r)
+	for _, w := range t.own.writeConflicts(nil) {
+		if w = w.within(r); !w.empty() {
+			t.sentWrites = append(t.sentWrites, w)
+		}
+	}
+	if !r.empty() {
+		t.own.forget(r)
+	}
+	lowest := makeStamp(t.readVersion, 0)
+	return template[:offset] + string(lowest[:]) + template[offset+stampSize:]
+}
+
+// stampRange is where a versionstamped key may come to lie if it commits after version.
+func stampRange(template string, offset int, version int64) keyRange {
+	key := template[:len(template)-offsetSize]
+	lowest := makeStamp(version, 0)
+	return keyRange{
+		key[:offset] + string(lowest[:]) + key[offset+stampSize:],
+		min(key[:offset]+strings.Repeat("\xff", stampSize)+key[offset+stampSize:]+"\x00", maxKey),
+	}
+}
+
+func (r keyRange) within(o keyRange) keyRange {
+	return keyRange{max(r.begin, o.begin), min(r.end, o.end)}
+}
+
+// AddReadConflictRange implements kv.Tx. A range outside the legal keys is deferred error 2004.
+func (t *transaction) AddReadConflictRange(r kv.KeyRange) error {
+	return t.addConflictRange(r, func(r keyRange) { t.addReads(r) })
+}
+
+// AddWriteConflictRange implements kv.Tx. A range outside the legal keys is deferred error 2004.
+func (t *transaction) AddWriteConflictRange(r kv.KeyRange) error {
+	return t.addConflictRange(r, func(r keyRange) {
+		t.size += int64(len(r.begin)+len(r.end)) + rangeOverhead
+		t.own.addConflict(r)
+	})
+}
+
+func (t *transaction) addConflictRange(r kv.KeyRange, add func(keyRange)) error {
+	err := checkRange(r)
+	if kv.Code(err) == kv.CodeInvertedRange {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if used := t.usedDuringCommit(); used != nil {
+		err = used
+	}
+	if err != nil {
+		t.deferError(err)
+		return nil
+	}
+	if c := legalRange(r); !c.empty() {
+		add(c)
+	}
+	return nil
+}
+
+// NextWriteNoConflict implements kv.Tx.
+func (t *transaction) NextWriteNoConflict() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.noConflict = true
+}
+
+// ApproximateSize implements kv.Tx.
+func (t *transaction) ApproximateSize() kv.Future[int64] {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.deferred != nil {
+		return kv.Done[int64](0, t.deferred)
+	}
+	return kv.Done(t.size, nil)
+}
+
+// ConflictRanges implements kv.ConflictReporter. A versionstamped key counts as the range it may come to lie in.
+func (t *transaction) ConflictRanges(context.Context) (read, write []kv.KeyRange, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	reads := append([]keyRange(nil), t.reads...)
+	writes := t.own.writeConflicts(append([]keyRange(nil), t.sentWrites...))
+	for _, k := range t.stampKeys {
+		offset, _ := stampOffset(k)
+		writes = append(writes, stampRange(k, offset, t.readVersion))
+	}
+	return exported(merge(reads)), exported(merge(writes)), nil
+}
+
+// Watch implements kv.Tx.
+func (t *transaction) Watch(key []byte) kv.Future[struct{}] {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	w, err := t.startWatch(key)
+	if err != nil {
+		return kv.Done(struct{}{}, err)
+	}
+	t.watches = append(t.watches, w)
+	return w
+}
+
+func (t *transaction) startWatch(key []byte) (*watch, error) {
+	if err := t.usable(); err != nil {
+		return nil, err
+	}
+	if len(key) > kv.MaxKeySize && string(key) < maxKey {
+		return nil, codeError(kv.CodeKeyTooLarge)
+	}
+	// The read that takes the baseline is a serialisable one (FoundationDB issue 12596).
+	v, err := t.read(key, false)
+	if err != nil {
+		return nil, err
+	}
+	return t.db.watches.create(string(key), v)
+}
+
+// triggerWatches ends the watches in r whose baseline differs from what was just written there.
+func (t *transaction) triggerWatches(r keyRange, v value, known bool) {
+	t.watchesOn(r, func(w *watch) bool { return !known || w.baseline != v })
+}
+
+func (t *transaction) watchesOn(r keyRange, due func(*watch) bool) {
+	if len(t.watches) == 0 {
+		return
+	}
+	kept := t.watches[:0]
+	for _, w := range t.watches {
+		if r.begin <= w.key && w.key < r.end && due(w) {
+			w.end(nil)
+		} else {
+			kept = append(kept, w)
+		}
+	}
+	t.watches = kept
+}
