@@ -1,0 +1,86 @@
+package fault
+
+import "fdbfifo/kv"
+
+// Commit goes to the engine unless a fault forbids it. A transaction that wrote nothing meets no fault of the
+// commit: FoundationDB sends no such commit anywhere.
+func (t *faultyTx) Commit() kv.Future[struct{}] {
+	t.mu.Lock()
+	err, wrote, inner := t.beforeCommit(), t.wrote, t.inner
+	t.mu.Unlock()
+	if err != nil {
+		return kv.Done(struct{}{}, err)
+	}
+	e := event{kind: None}
+	if wrote {
+		// Without t.mu: the hook may use other transactions, and this one's.
+		e = t.db.plan.chooseCommit(inner)
+		t.db.plan.overtake()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch e.kind {
+	case None:
+		spurious := t.spurious
+		return &after{Future: inner.Commit(), success: func() error {
+			for _, w := range spurious {
+				w.override(struct{}{}, nil)
+			}
+			return nil
+		}}
+	case UnknownApplied:
+		t.failed = true
+		lose := t.loser()
+		return &after{Future: inner.Commit(), success: func() error {
+			t.db.plan.record(e)
+			return lose(e.kind.err())
+		}}
+	case TimedOutLate:
+		// The engine's transaction is on its way; the caller's goes on with another.
+		if t.inner, err = t.db.DB.Begin(t.options); err != nil {
+			t.inner = inner
+			return kv.Done(struct{}{}, err)
+		}
+		t.db.plan.postpone(inner, e)
+	}
+	t.db.plan.record(e)
+	t.failed = true
+	t.broken = usedDuringCommit()
+	if err = e.kind.err(); kv.Code(err) == kv.CodeTransactionTimedOut {
+		t.broken = err
+	}
+	return kv.Done(struct{}{}, t.loser()(err))
+}
+
+// beforeCommit returns why no commit can be sent, if it cannot; t.mu is held.
+func (t *faultyTx) beforeCommit() error {
+	if t.broken != nil {
+		return t.broken
+	}
+	err := t.poison
+	if err == nil && t.wrote {
+		err = t.version()
+	}
+	if err != nil {
+		t.failed = true
+		t.broken = usedDuringCommit()
+	}
+	return err
+}
+
+// loser returns what fails the watches and stamps of the attempt along with its commit; t.mu is held.
+func (t *faultyTx) loser() func(error) error {
+	watches, stamps := t.watches, t.stamps
+	return func(err error) error {
+		for _, w := range watches {
+			w.override(struct{}{}, err)
+		}
+		for _, s := range stamps {
+			s.override([10]byte{}, &kv.Error{Code: kv.CodeTransactionInvalidVer})
+		}
+		return err
+	}
+}
+
+// usedDuringCommit is the error of whatever is done between a commit and OnError or Reset.
+func usedDuringCommit() error { return &kv.Error{Code: kv.CodeUsedDuringCommit} }
