@@ -1,0 +1,229 @@
+package layer_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// pair is two operations on one queue, of which the second commits while the first is under way.
+type pair struct {
+	name     string
+	setup    func(e *env) any // what both are given
+	first    func(e *env, tx kv.Tx, given any) error
+	second   func(e *env, tx kv.Tx, given any) error
+	conflict bool
+	after    func(e *env, given any) // with the first one's attempt repeated, if it conflicted
+}
+
+// overlap runs first in a transaction whose read version is fixed before second commits, then commits it.
+func (e *env) overlap(first, second func(tx kv.Tx) error) error {
+	e.t.Helper()
+	a, err := e.raw.Begin(kv.TxOptions{})
+	require.NoError(e.t, err)
+	defer a.Cancel()
+	_, err = a.ReadVersion().Wait(e.ctx)
+	require.NoError(e.t, err)
+	require.NoError(e.t, first(a))
+	_, err = kv.Run(e.ctx, e.raw, kv.TxOptions{}, func(tx kv.Tx, attempt kv.Attempt) error {
+		return second(tx)
+	})
+	require.NoError(e.t, err)
+	_, err = a.Commit().Wait(e.ctx)
+	return err
+}
+
+// The operations of the pairs.
+
+func enqueueTo(group string) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error {
+		_, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: group, Body: []byte("new")})
+		return err
+	}
+}
+
+func claimOne(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 1})
+	return err
+}
+
+// claimAll looks at every hint there is.
+func claimAll(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 100})
+	return err
+}
+
+func take(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.TakeTx(e.ctx, tx, 10)
+	return err
+}
+
+func ackAll(e *env, tx kv.Tx, given any) error {
+	return e.q.AckTx(e.ctx, tx, given.(*layer.Claim))
+}
+
+func ackFirst(e *env, tx kv.Tx, given any) error {
+	c := given.(*layer.Claim)
+	return e.q.AckTx(e.ctx, tx, c, c.Items[0].ID)
+}
+
+func extend(e *env, tx kv.Tx, given any) error {
+	_, err := e.q.ExtendTx(e.ctx, tx, given.(*layer.Claim), time.Minute)
+	return err
+}
+
+func nack(e *env, tx kv.Tx, given any) error {
+	return e.q.NackTx(e.ctx, tx, given.(*layer.Claim), layer.NackOptions{})
+}
+
+func nackDelayed(e *env, tx kv.Tx, given any) error {
+	return e.q.NackTx(e.ctx, tx, given.(*layer.Claim), layer.NackOptions{Delay: time.Hour})
+}
+
+// having enqueues bodies to A.
+func having(bodies ...string) func(e *env) any {
+	return func(e *env) any {
+		if len(bodies) > 0 {
+			e.enqueue("A", bodies...)
+		}
+		return nil
+	}
+}
+
+// holding enqueues n items to A, claims max of them, and gives the claim.
+func holding(n, max int) func(e *env) any {
+	return func(e *env) any {
+		for range n {
+			e.enqueue("A", "a")
+		}
+		return e.receive(e.q, max)
+	}
+}
+
+// expired is holding, with the lease run out.
+func expired(n, max int) func(e *env) any {
+	return func(e *env) any {
+		c := holding(n, max)(e)
+		e.clock.advance(time.Hour)
+		return c
+	}
+}
+
+// staleEmpty leaves a hint of a group that is empty.
+func staleEmpty(e *env) any {
+	e.write(func(tx kv.Tx) { tx.Set(key("ready", int64(0), int64(1), "A"), nil) })
+	return nil
+}
+
+// staleHeld leaves a hint of a group that is held.
+func staleHeld(e *env) any {
+	c := holding(2, 2)(e)
+	e.write(func(tx kv.Tx) { tx.Set(key("ready", int64(0), int64(1), "A"), nil) })
+	return c
+}
+
+// staleTimer leaves a due timer of a group that is held until later.
+func staleTimer(e *env) any {
+	c := holding(2, 2)(e)
+	e.write(func(tx kv.Tx) { tx.Set(key("timer", int64(1), "A"), append(key0("claim"), 0x14)) })
+	return c
+}
+
+// TestConflicts: the footprint of each operation, as pairs that must conflict and pairs that must not (G4, and
+// traps 2, 3 and 9 of the design).
+func TestConflicts(t *testing.T) {
+	const must, mustNot = true, false
+	for _, p := range []pair{
+		{"enqueue, enqueue to the same empty group", having(), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
+		{"enqueue, enqueue to the same group", having("a1"), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
+		{"enqueue, enqueue to another group", having("a1"), enqueueTo("A"), enqueueTo("B"), mustNot, nil},
+		{"enqueue, claim of the group", having("a1"), enqueueTo("A"), claimOne, mustNot, nil},
+		{"enqueue, ack that leaves the tail", holding(3, 2), enqueueTo("A"), ackAll, mustNot, nil},
+		{"enqueue, ack of the tail (trap 3)", holding(2, 2), enqueueTo("A"), ackAll, must, nil},
+		{"enqueue, ack of the tail alone", holding(1, 1), enqueueTo("A"), ackAll, must, nil},
+		{"enqueue, take of the tail", having("a1"), enqueueTo("A"), take, must, nil},
+		{"enqueue, extend", holding(1, 1), enqueueTo("A"), extend, mustNot, nil},
+		{"enqueue, nack", holding(1, 1), enqueueTo("A"), nack, mustNot, nil},
+		{"enqueue twice in one transaction, ack of the tail (trap 9)", holding(1, 1),
+			func(e *env, tx kv.Tx, given any) error {
+				if err := enqueueTo("A")(e, tx, given); err != nil {
+					return err
+				}
+				return enqueueTo("A")(e, tx, given)
+			}, ackAll, must, nil},
+
+		{"claim, claim of the same group", having("a1"), claimOne, claimOne, must, nil},
+		{"claim, claim of another group", func(e *env) any {
+			e.enqueue("A", "a1")
+			e.enqueue("B", "b1")
+			e.write(func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("ready", int64(0)))) })
+			for i, g := range []string{"A", "B"} {
+				e.write(func(tx kv.Tx) { tx.Set(key("ready", int64(0), int64(i+1), g), nil) })
+			}
+			return nil
+		}, claimOne, func(e *env, tx kv.Tx, given any) error {
+			tx.Clear(key("ready", int64(0), int64(1), "A")) // makes this claim find B
+			err := claimOne(e, tx, given)
+			tx.Set(key("ready", int64(0), int64(1), "A"), nil)
+			return err
+		}, mustNot, nil},
+		{"claim, enqueue to the group", having("a1"), claimOne, enqueueTo("A"), mustNot, nil},
+		{"claim, enqueue to another group", having("a1"), claimOne, enqueueTo("B"), mustNot, nil},
+		{"claim, take from the group", having("a1", "a2"), claimOne, take, must, nil},
+		{"claim that clears a hint of an empty group, enqueue to it (trap 2)", staleEmpty, claimAll, enqueueTo("A"), must, nil},
+		{"claim that clears a hint of a held group, release of it (trap 2)", staleHeld, claimAll, nack, must, nil},
+		{"claim that clears a hint of a held group, ack of it", staleHeld, claimAll, ackAll, must, nil},
+		{"claim that clears a timer of a held group, extend of it", staleTimer, claimAll, extend, must, nil},
+		{"claim of nothing, enqueue", having(), claimAll, enqueueTo("A"), mustNot, nil},
+		{"takeover, ack by the old holder", expired(1, 1), claimAll, ackAll, must, nil},
+		{"takeover, extend by the old holder", expired(1, 1), claimAll, extend, must, nil},
+		{"takeover, takeover", expired(1, 1), claimAll, claimAll, must, nil},
+		{"takeover, enqueue to the group", expired(1, 1), claimAll, enqueueTo("A"), mustNot, nil},
+
+		{"take, take of the same group", having("a1", "a2"), take, take, must, nil},
+		{"take, claim of the same group", having("a1"), take, claimOne, must, nil},
+		{"take that empties the group, enqueue to it", having("a1"), take, enqueueTo("A"), must, nil},
+		{"take that leaves items, enqueue to the group", having("1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12"),
+			take, enqueueTo("A"), mustNot, nil},
+		{"take that clears a hint of an empty group, enqueue to it", staleEmpty, take, enqueueTo("A"), must, nil},
+		{"take that clears a hint of a held group, release of it", staleHeld, take, nack, must, nil},
+
+		{"ack that leaves items in the claim, enqueue", holding(2, 2), ackFirst, enqueueTo("A"), mustNot, nil},
+		{"ack of the last that leaves items in the group, enqueue", holding(3, 2), ackAll, enqueueTo("A"), mustNot, nil},
+		{"ack that empties the group, enqueue to it (trap 3)", holding(2, 2), ackAll, enqueueTo("A"), must, nil},
+		{"ack that empties the group, enqueue to the next group", holding(2, 2), ackAll, enqueueTo("B"), mustNot, nil},
+		{"ack, ack of the same claim", holding(2, 2), ackFirst, ackAll, must, nil},
+		{"ack, extend of the same claim", holding(2, 2), ackAll, extend, must, nil},
+		{"ack, takeover", expired(2, 2), ackAll, claimAll, must, nil},
+		{"ack, claim of another group", func(e *env) any {
+			c := holding(1, 1)(e)
+			e.enqueue("B", "b1")
+			return c
+		}, ackAll, claimOne, mustNot, nil},
+		{"extend, extend of the same claim", holding(1, 1), extend, extend, must, nil},
+		{"extend, takeover", expired(1, 1), extend, claimAll, must, nil},
+		{"nack, takeover", expired(1, 1), nack, claimAll, must, nil},
+		{"nack, ack of the same claim", holding(1, 1), nack, ackAll, must, nil},
+		{"nack with a delay, extend", holding(1, 1), nackDelayed, extend, must, nil},
+		{"nack, enqueue to the group", holding(1, 1), nack, enqueueTo("A"), mustNot, nil},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, memory, false)
+			given := p.setup(e)
+			err := e.overlap(
+				func(tx kv.Tx) error { return p.first(e, tx, given) },
+				func(tx kv.Tx) error { return p.second(e, tx, given) },
+			)
+			if p.conflict {
+				require.Equal(t, kv.CodeNotCommitted, kv.Code(err), "must conflict, got %v", err)
+			} else {
+				require.NoError(t, err, "must not conflict")
+			}
+		})
+	}
+}

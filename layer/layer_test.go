@@ -1,0 +1,197 @@
+package layer_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/fault"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+var seedFlag = flag.Uint64("layer.seed", 0, "seed of the fault plans and random choices; 0 = fresh")
+
+// env is one queue on one engine, with the means to disturb it.
+type env struct {
+	t     *testing.T
+	ctx   context.Context
+	raw   kv.DB // the engine without faults
+	db    kv.DB // what the queue runs on
+	plan  *fault.Plan
+	clock *clock
+	q     *layer.Queue
+	seed  uint64
+}
+
+var testPrefix = tuple.Tuple{"test"}.Pack()
+
+const testQueue = "q"
+
+// clock is the workers' clock; it stands still unless told.
+type clock struct{ ms atomic.Int64 }
+
+func newClock() *clock {
+	c := &clock{}
+	c.ms.Store(1_700_000_000_000)
+	return c
+}
+
+func (c *clock) now() time.Time          { return time.UnixMilli(c.ms.Load()) }
+func (c *clock) advance(d time.Duration) { c.ms.Add(d.Milliseconds()) }
+
+func memory(t *testing.T) kv.DB {
+	return embedded.OpenMemory(embedded.Options{})
+}
+
+func disk(t *testing.T) kv.DB {
+	return memory(t) // DISK
+}
+
+// onEngines runs a test on each engine without faults, and in memory with the default faults: seeded conflicts,
+// unknown commits (applied and lost), failing reads. Each run ends with a full check.
+func onEngines(t *testing.T, test func(e *env)) {
+	t.Helper()
+	for _, engine := range []struct {
+		name   string
+		open   func(t *testing.T) kv.DB
+		faults bool
+	}{{"memory", memory, false}, {"memory with faults", memory, true}, {"disk", disk, false}} {
+		t.Run(engine.name, func(t *testing.T) {
+			t.Parallel()
+			test(newEnv(t, engine.open, engine.faults))
+		})
+	}
+}
+
+func newEnv(t *testing.T, open func(t *testing.T) kv.DB, faults bool) *env {
+	t.Helper()
+	e := &env{t: t, ctx: t.Context(), clock: newClock(), seed: *seedFlag, plan: &fault.Plan{}}
+	if e.seed == 0 {
+		e.seed = rand.Uint64N(1<<32) + 1
+	}
+	if faults {
+		e.plan = fault.Default(e.seed)
+	}
+	e.raw = open(t)
+	e.db = fault.Wrap(e.raw, e.plan)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s", e.plan)
+			t.Logf("replay: go test ./layer -run '^%s$' -layer.seed %d", t.Name(), e.seed)
+		}
+		require.NoError(t, e.raw.Close())
+	})
+	var err error
+	e.q, err = layer.Create(e.ctx, e.db, testPrefix, testQueue, e.options(1))
+	require.NoError(t, err)
+	// Registered last, so it runs first: every test ends with the full check.
+	t.Cleanup(e.check)
+	return e
+}
+
+// options of the n-th handle.
+func (e *env) options(n uint64) layer.Options {
+	return layer.Options{Owner: fmt.Sprintf("worker-%d", n), Now: e.clock.now, Seed: e.seed + n}
+}
+
+// handle opens another handle, as another process would.
+func (e *env) handle(n uint64) *layer.Queue {
+	e.t.Helper()
+	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, e.options(n))
+	require.NoError(e.t, err)
+	return q
+}
+
+// calm returns a handle without faults, to look at the queue with.
+func (e *env) calm() *layer.Queue {
+	e.t.Helper()
+	q, err := layer.Open(context.Background(), e.raw, testPrefix, testQueue, e.options(99))
+	require.NoError(e.t, err)
+	return q
+}
+
+// check holds the whole queue to its invariants.
+func (e *env) check() {
+	report, err := e.calm().Check(context.Background(), layer.CheckOptions{})
+	require.NoError(e.t, err)
+	require.Empty(e.t, report.Violations)
+}
+
+func (e *env) enqueue(group string, bodies ...string) []layer.ID {
+	e.t.Helper()
+	msgs := make([]layer.Message, len(bodies))
+	for i, b := range bodies {
+		msgs[i] = layer.Message{Group: group, Body: []byte(b)}
+	}
+	ids, err := e.q.Enqueue(e.ctx, msgs...)
+	require.NoError(e.t, err)
+	return ids
+}
+
+// receive claims one group.
+func (e *env) receive(q *layer.Queue, max int) *layer.Claim {
+	e.t.Helper()
+	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: max, MaxGroups: 1})
+	require.NoError(e.t, err)
+	if len(claims) == 0 {
+		return nil
+	}
+	require.Len(e.t, claims, 1)
+	return claims[0]
+}
+
+func bodies(items []layer.Item) []string {
+	out := make([]string, len(items))
+	for i, item := range items {
+		out[i] = string(item.Body)
+	}
+	return out
+}
+
+// all lists what a group has, in order.
+func (e *env) all(group string) []string {
+	e.t.Helper()
+	items, err := e.calm().Peek(context.Background(), group, layer.MaxBatch)
+	require.NoError(e.t, err)
+	return bodies(items)
+}
+
+// key builds a key of the test queue by hand, independent of the layer's own code.
+func key(elements ...any) []byte {
+	return append(append([]byte(nil), testPrefix...), append(tuple.Tuple{testQueue}, elements...).Pack()...)
+}
+
+// TestLifeOfAMessage: enqueue, claim, ack; what is acked is gone, what is claimed is in one hand (G1, G2, G3).
+func TestLifeOfAMessage(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.enqueue("A", "a1", "a2", "a3")
+		e.enqueue("B", "b1")
+
+		a := e.receive(e.q, 2)
+		require.Equal(e.t, "A", a.Group)
+		require.Equal(e.t, []string{"a1", "a2"}, bodies(a.Items))
+		b := e.receive(e.q, 2)
+		require.Equal(e.t, "B", b.Group, "A is held: the next claim passes it over")
+		require.Nil(e.t, e.receive(e.q, 2))
+
+		require.NoError(e.t, e.q.Ack(e.ctx, a))
+		require.NoError(e.t, e.q.Ack(e.ctx, b))
+		a = e.receive(e.q, 2)
+		require.Equal(e.t, []string{"a3"}, bodies(a.Items))
+		require.NoError(e.t, e.q.Ack(e.ctx, a))
+		require.Nil(e.t, e.receive(e.q, 2))
+
+		s, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.Equal(e.t, layer.Stats{Enqueued: 4, Received: 4, Acked: 4}, s)
+	})
+}
