@@ -1,0 +1,69 @@
+// Package kvtest is the conformance suite and the benchmark for engines behind kv.DB.
+//
+// Run checks every promise of FoundationDB's transactions that a layer may rely on; each subtest is named for its
+// promise. Bench measures the same engine. Both run unchanged on an embedded engine and on a shared cluster: each
+// subtest works under a random prefix of its own, which it clears, and asks nothing of the database outside.
+//
+// What engines may do differently is declared in Engine; nothing depends on an engine's name.
+package kvtest
+
+import (
+	"testing"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// Engine is an engine under test and what it declares about itself. Whoever opens it also closes it, by Cleanup.
+type Engine struct {
+	DB kv.DB
+
+	// ExactConflicts says that a commit fails with 1020 only when a read range was written, and that no commit
+	// ends with 1021 by itself. FoundationDB allows both: without the declaration a promise gets three attempts.
+	ExactConflicts bool
+
+	// Advance makes the engine's clock jump forward by d; between jumps that clock runs as usual. It is nil for
+	// an engine that has no clock of its own: tests of the 5 s window then wait, and are left out by -short.
+	Advance func(d time.Duration)
+
+	// RetriesClusterVersionChanged says that OnError retries 1039, as FoundationDB's multi-version client does.
+	// A single client returns it.
+	RetriesClusterVersionChanged bool
+
+	// ReadsStampsAtReadVersion says that a pending versionstamped key hides only keys stamped after the read
+	// version (FoundationDB 7.4 and later). In 7.3 it hides those stamped exactly at the read version too.
+	ReadsStampsAtReadVersion bool
+
+	// MaxWatches is how many watches the DB allows at once; 0 leaves the test of that limit out.
+	MaxWatches int
+}
+
+// group is a chapter of the suite.
+type group struct {
+	name string
+	run  func(s *suite)
+}
+
+// Run checks all promises on the engine that open returns. It calls open once for every chapter.
+func Run(t *testing.T, open func(t *testing.T) Engine) {
+	t.Helper()
+	for _, g := range []group{
+		{"Isolation", isolation},
+		{"Conflicts", conflicts},
+		{"Observed", observed},
+		{"OwnWrites", ownWrites},
+		{"Selectors", selectors},
+		{"Ranges", ranges},
+		{"Atomic", atomics},
+		{"Versionstamps", versionstamps},
+		{"Watches", watches},
+		{"Limits", limits},
+		{"Lifecycle", lifecycle},
+		{"Retries", retries},
+		{"Versions", versions},
+		{"RetryLoop", retryLoop},
+		{"Model", modelRuns},
+	} {
+		t.Run(g.name, func(t *testing.T) { g.run(&suite{t: t, engine: open(t)}) })
+	}
+}
