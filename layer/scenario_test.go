@@ -1,0 +1,419 @@
+package layer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
+	"fdbfifo/layer"
+)
+
+// TestScenarios replays the transcripts in testdata/scenarios. Each runs on every engine, with and without
+// faults, and must print the same text on all.
+//
+// The verbs. GROUP is a name, or "" for the default group; BODY is a word, or word*N for a body of N bytes that
+// begins with it. Every verb takes worker=NAME, the handle that does it; w1 if there is none.
+//
+//	worker NAME [skew=30s]                    opens a handle whose clock is off by skew
+//	enqueue GROUP BODY... [headers=(k:v,...)] or without arguments, one such line a message: one transaction
+//	receive [max=N] [bytes=N] [groups=N] [lease=30s]
+//	ack GROUP [items=(BODY,...)]
+//	nack GROUP [acked=(BODY,...)] [delay=10s] [error=TEXT]
+//	release GROUP [acked=(BODY,...)] [delay=10s]
+//	extend GROUP lease=30s
+//	take max=N                                TakeTx, in a transaction of its own
+//	advance 10s                               moves the clock of all workers
+//	fault KIND                                the next call at that fault's place meets it
+//	groups | peek GROUP | stats | check
+//
+// To write the output anew: go test ./layer -run 'TestScenarios/memory$' -rewrite
+func TestScenarios(t *testing.T) {
+	onEngines(t, func(e *env) {
+		datadriven.Walk(e.t, "testdata/scenarios", func(t *testing.T, path string) {
+			s := newScenario(t, e)
+			datadriven.RunTest(t, path, s.run)
+			s.finish()
+		})
+	})
+}
+
+// scenario is one transcript being replayed, on a queue of its own.
+type scenario struct {
+	e       *env
+	queue   string
+	plan    *fault.Plan
+	db      kv.DB
+	workers map[string]*scenarioWorker
+	bodies  map[layer.ID]string // as the transcript names them
+}
+
+type scenarioWorker struct {
+	q      *layer.Queue
+	claims map[string]*layer.Claim // the last of each group
+}
+
+func newScenario(t *testing.T, e *env) *scenario {
+	s := &scenario{
+		e: e, queue: t.Name(), plan: &fault.Plan{Seed: e.seed, Chances: maps.Clone(e.plan.Chances)},
+		workers: make(map[string]*scenarioWorker), bodies: make(map[layer.ID]string),
+	}
+	// After a conflict a receive spreads over the groups, and the order between them is a matter of chance.
+	// Transcripts force conflicts where that order does not show.
+	delete(s.plan.Chances, fault.Conflict)
+	s.db = fault.Wrap(e.raw, s.plan)
+	_, err := layer.Create(e.ctx, e.raw, testPrefix, s.queue, layer.Options{})
+	require.NoError(t, err)
+	s.open(t, "w1", 0)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s", s.plan)
+			t.Logf("replay: go test ./layer -run '^%s$' -layer.seed %d", t.Name(), e.seed)
+		}
+	})
+	return s
+}
+
+func (s *scenario) open(t *testing.T, name string, skew time.Duration) {
+	s.workers[name] = &scenarioWorker{q: s.handle(t, s.db, name, skew), claims: make(map[string]*layer.Claim)}
+}
+
+func (s *scenario) handle(t *testing.T, db kv.DB, name string, skew time.Duration) *layer.Queue {
+	q, err := layer.Open(s.e.ctx, db, testPrefix, s.queue, layer.Options{
+		Owner: name, Seed: s.e.seed + uint64(len(s.workers)),
+		Now: func() time.Time { return s.e.clock.now().Add(skew) },
+		Tx:  kv.TxOptions{MaxRetryDelay: time.Millisecond},
+	})
+	require.NoError(t, err)
+	return q
+}
+
+// finish holds the queue to its invariants, as every test does.
+func (s *scenario) finish() {
+	q, err := layer.Open(context.Background(), s.e.raw, testPrefix, s.queue, layer.Options{})
+	require.NoError(s.e.t, err)
+	report, err := q.Check(context.Background(), layer.CheckOptions{})
+	require.NoError(s.e.t, err)
+	require.Empty(s.e.t, report.Violations)
+}
+
+func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
+	a := arguments{t: t, d: d}
+	var out string
+	var err error
+	switch d.Cmd {
+	case "worker":
+		s.open(t, a.word(0), a.duration("skew"))
+	case "advance":
+		s.e.clock.advance(a.parseDuration(a.word(0)))
+	case "fault":
+		s.plan.ForceNext(a.fault(a.word(0)))
+	case "enqueue":
+		out, err = s.enqueue(&a)
+	case "receive":
+		out, err = s.receive(&a)
+	case "ack", "nack", "release", "extend":
+		out, err = s.settle(&a)
+	case "take":
+		out, err = s.take(&a)
+	case "groups", "peek", "stats", "check":
+		out, err = s.look(&a)
+	default:
+		d.Fatalf(t, "unknown verb %q", d.Cmd)
+	}
+	switch {
+	case errors.Is(err, layer.ErrClaimLost):
+		return "claim lost"
+	case errors.Is(err, layer.ErrNotInClaim):
+		return "not in claim"
+	case err != nil:
+		return "error: " + err.Error()
+	case out == "":
+		return "ok"
+	}
+	return out
+}
+
+func (s *scenario) worker(a *arguments) *scenarioWorker {
+	name := a.text("worker", "w1")
+	w := s.workers[name]
+	if w == nil {
+		a.d.Fatalf(a.t, "no worker %q", name)
+	}
+	return w
+}
+
+func (s *scenario) enqueue(a *arguments) (string, error) {
+	var msgs []layer.Message
+	var names []string
+	message := func(group, body string, headers map[string]string) {
+		msgs = append(msgs, layer.Message{Group: group, Body: fullBody(a, body), Headers: headers})
+		names = append(names, body)
+	}
+	for _, line := range strings.Split(strings.TrimSpace(a.d.Input), "\n") {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		for _, body := range fields[1:] {
+			message(strings.Trim(fields[0], `"`), body, nil)
+		}
+	}
+	if words := a.words(); len(words) > 0 {
+		for _, body := range words[1:] {
+			message(words[0], body, a.headers())
+		}
+	}
+	ids, err := s.worker(a).q.Enqueue(s.e.ctx, msgs...)
+	for i, id := range ids {
+		s.bodies[id] = names[i]
+	}
+	return "", err
+}
+
+func (s *scenario) receive(a *arguments) (string, error) {
+	w := s.worker(a)
+	claims, err := w.q.Receive(s.e.ctx, layer.ReceiveOptions{
+		Max: a.number("max"), MaxBytes: a.number("bytes"), MaxGroups: a.number("groups"), Lease: a.duration("lease"),
+	})
+	if err != nil || len(claims) == 0 {
+		return "nothing", err
+	}
+	var out strings.Builder
+	for _, c := range claims {
+		if old := w.claims[c.Group]; old != nil {
+			require.Greater(a.t, c.Token, old.Token, "tokens of a group grow")
+		}
+		w.claims[c.Group] = c
+		fmt.Fprintf(&out, "%s:%s\n", groupName(c.Group), s.items(a, c.Items))
+	}
+	return out.String(), nil
+}
+
+func (s *scenario) settle(a *arguments) (string, error) {
+	w, group := s.worker(a), a.word(0)
+	c := w.claims[group]
+	if c == nil {
+		a.d.Fatalf(a.t, "no claim on %q", group)
+	}
+	o := layer.NackOptions{Acked: s.ids(a, c, "acked"), Delay: a.duration("delay")}
+	if text := a.text("error", ""); text != "" {
+		o.Err = errors.New(text)
+	}
+	switch a.d.Cmd {
+	case "ack":
+		return "", w.q.Ack(s.e.ctx, c, s.ids(a, c, "items")...)
+	case "extend":
+		until, err := w.q.Extend(s.e.ctx, c, a.duration("lease"))
+		return fmt.Sprintf("until %s from now", until.Sub(s.e.clock.now())), err
+	case "release":
+		o.Release = true
+	}
+	return "", w.q.Nack(s.e.ctx, c, o)
+}
+
+func (s *scenario) take(a *arguments) (string, error) {
+	w := s.worker(a)
+	var items []layer.Item
+	err := w.q.Once(s.e.ctx, func(tx kv.Tx) (err error) {
+		items, err = w.q.TakeTx(s.e.ctx, tx, a.number("max"))
+		return err
+	})
+	if err != nil || len(items) == 0 {
+		return "nothing", err
+	}
+	return groupName(items[0].ID.Group) + ":" + s.items(a, items), nil
+}
+
+// look runs the verbs that change nothing.
+func (s *scenario) look(a *arguments) (string, error) {
+	q := s.worker(a).q
+	var out strings.Builder
+	switch a.d.Cmd {
+	case "groups":
+		groups, err := q.Groups(s.e.ctx, layer.GroupsOptions{})
+		if err != nil {
+			return "", err
+		}
+		for _, g := range groups {
+			fmt.Fprintf(&out, "%s %s depth=%d head=%s", groupName(g.Group), g.State, g.Depth, s.bodies[g.Head])
+			if g.Attempts > 0 {
+				fmt.Fprintf(&out, " attempts=%d (%s)", g.Attempts, g.LastError)
+			}
+			if g.Owner != "" {
+				fmt.Fprintf(&out, " owner=%s outstanding=%d", g.Owner, g.Outstanding)
+			}
+			if g.State != layer.Ready {
+				fmt.Fprintf(&out, " left=%s", g.Left)
+			}
+			out.WriteByte('\n')
+		}
+		if out.Len() == 0 {
+			return "no groups", nil
+		}
+	case "peek":
+		items, err := q.Peek(s.e.ctx, a.word(0), layer.MaxBatch)
+		if err != nil || len(items) == 0 {
+			return "nothing", err
+		}
+		out.WriteString(strings.TrimSpace(s.items(a, items)))
+	case "stats":
+		st, err := q.Stats(s.e.ctx)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&out, "enqueued=%d received=%d acked=%d nacked=%d expired=%d taken=%d depth=%d\n",
+			st.Enqueued, st.Received, st.Acked, st.Nacked, st.Expired, st.Taken, st.Depth)
+		fmt.Fprintf(&out, "ready=%d busy=%d oldest ready=%s", st.ReadyGroups, st.BusyGroups, st.OldestReady)
+	case "check":
+		r, err := q.Check(s.e.ctx, layer.CheckOptions{})
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(&out, "items=%d groups=%d held=%d delayed=%d attempts=%d stale hints=%d timers=%d\n",
+			r.Items, r.Groups, r.Held, r.Delayed, r.Attempts, r.StaleHints, r.StaleTimers)
+		for _, v := range r.Violations {
+			fmt.Fprintln(&out, v)
+		}
+	}
+	return out.String(), nil
+}
+
+// items prints items as the transcript names them, and holds their bodies to what was enqueued.
+func (s *scenario) items(a *arguments, items []layer.Item) string {
+	var out strings.Builder
+	for _, item := range items {
+		name, ok := s.bodies[item.ID]
+		require.True(a.t, ok, "item %s was never enqueued", item.ID)
+		require.True(a.t, bytes.Equal(fullBody(a, name), item.Body), "body of %s", name)
+		out.WriteString(" " + name)
+		for _, k := range slices.Sorted(maps.Keys(item.Headers)) {
+			fmt.Fprintf(&out, " {%s:%s}", k, item.Headers[k])
+		}
+		if item.Attempts > 0 {
+			fmt.Fprintf(&out, " (failed %d)", item.Attempts)
+		}
+	}
+	return out.String()
+}
+
+// ids finds the items of a claim that an argument names.
+func (s *scenario) ids(a *arguments, c *layer.Claim, key string) []layer.ID {
+	arg, ok := a.d.Arg(key)
+	if !ok {
+		return nil
+	}
+	var ids []layer.ID
+	for _, name := range arg.Vals {
+		i := slices.IndexFunc(c.Items, func(item layer.Item) bool { return s.bodies[item.ID] == name })
+		if i < 0 {
+			a.d.Fatalf(a.t, "%q was not delivered under this claim", name)
+		}
+		ids = append(ids, c.Items[i].ID)
+	}
+	return ids
+}
+
+func groupName(g string) string {
+	if g == "" {
+		return `""`
+	}
+	return g
+}
+
+// fullBody makes the body that word, or word*N, stands for.
+func fullBody(a *arguments, spec string) []byte {
+	word, size, sized := strings.Cut(spec, "*")
+	if !sized {
+		return []byte(word)
+	}
+	n, err := strconv.Atoi(size)
+	require.NoError(a.t, err)
+	body := make([]byte, n)
+	for i := range body {
+		body[i] = byte(i>>8) ^ byte(i) // no two pieces alike, so that none can take the place of another
+	}
+	copy(body, word)
+	return body
+}
+
+// arguments reads the arguments of one directive.
+type arguments struct {
+	t *testing.T
+	d *datadriven.TestData
+}
+
+// words are the arguments without a value.
+func (a *arguments) words() []string {
+	var words []string
+	for _, arg := range a.d.CmdArgs {
+		if len(arg.Vals) == 0 {
+			words = append(words, strings.Trim(arg.Key, `"`))
+		}
+	}
+	return words
+}
+
+func (a *arguments) word(i int) string {
+	words := a.words()
+	if i >= len(words) {
+		a.d.Fatalf(a.t, "argument %d is missing", i+1)
+	}
+	return words[i]
+}
+
+func (a *arguments) text(key, otherwise string) string {
+	if arg, ok := a.d.Arg(key); ok && len(arg.Vals) > 0 {
+		return strings.Join(arg.Vals, " ")
+	}
+	return otherwise
+}
+
+func (a *arguments) number(key string) int {
+	text := a.text(key, "0")
+	n, err := strconv.Atoi(text)
+	require.NoError(a.t, err, a.d.Pos)
+	return n
+}
+
+func (a *arguments) duration(key string) time.Duration { return a.parseDuration(a.text(key, "0s")) }
+
+func (a *arguments) parseDuration(text string) time.Duration {
+	d, err := time.ParseDuration(text)
+	require.NoError(a.t, err, a.d.Pos)
+	return d
+}
+
+func (a *arguments) headers() map[string]string {
+	arg, ok := a.d.Arg("headers")
+	if !ok {
+		return nil
+	}
+	headers := make(map[string]string)
+	for _, pair := range arg.Vals {
+		k, v, _ := strings.Cut(pair, ":")
+		headers[k] = v
+	}
+	return headers
+}
+
+func (a *arguments) fault(name string) fault.Kind {
+	for k := fault.ReadVersionFailed; k.String() != "unknown"; k++ {
+		if k.String() == name {
+			return k
+		}
+	}
+	a.d.Fatalf(a.t, "unknown fault %q", name)
+	return fault.None
+}
