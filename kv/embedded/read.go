@@ -57,6 +57,9 @@ func (t *transaction) reading(fn func(m merged) error) error {
 	if pinned != nil {
 		pinned.pin.RUnlock()
 	}
+	if err != nil && kv.Code(err) == 0 {
+		err = &kv.Error{Code: kv.CodeIOError, Cause: err}
+	}
 	if err != nil && t.poison == nil {
 		t.poison = err
 	}

@@ -54,6 +54,9 @@ const (
 	tooOldDelay        = 10 * time.Millisecond
 )
 
+// codeBrokenPromise is turned into 1025 by OnError.
+const codeBrokenPromise = 1100
+
 func newTransaction(db *DB, o kv.TxOptions) *transaction {
 	t := &transaction{db: db, options: o, backoff: firstBackoff, current: &attempt{}}
 	t.startTimeout()
@@ -155,6 +158,13 @@ func (t *transaction) expire(a *attempt) {
 	}
 }
 
+// uncommitted reports whether a is the current attempt, and Commit was not called.
+func (t *transaction) uncommitted(a *attempt) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return a == t.current && !t.committing
+}
+
 // Cancel implements kv.ManagedTx.
 func (t *transaction) Cancel() {
 	t.mu.Lock()
@@ -203,8 +213,11 @@ func (t *transaction) OnError(err error) kv.Future[struct{}] {
 	}
 	wait, again := t.retryAfter(err)
 	if !again {
-		if err == nil {
+		switch {
+		case err == nil:
 			err = codeError(kv.CodeClientInvalidOperation)
+		case kv.Code(err) == codeBrokenPromise:
+			err = codeError(kv.CodeTransactionCancelled)
 		}
 		t.abort(codeError(kv.CodeTransactionCancelled))
 		t.letGo()

@@ -211,3 +211,24 @@ func (w *watch) Ready() bool { return isClosed(w.done) }
 
 // Cancel implements kv.Future. It frees the watch's slot.
 func (w *watch) Cancel() { w.end(codeError(kv.CodeOperationCancelled)) }
+
+// timedWatch is a watch of a transaction with a timeout, which ends it as long as it was not committed.
+type timedWatch struct {
+	*watch
+	tx *transaction
+	of *attempt
+}
+
+func (w *timedWatch) Wait(ctx context.Context) (struct{}, error) {
+	for w.tx.uncommitted(w.of) && !w.Ready() {
+		left, _ := w.tx.left()
+		select {
+		case <-w.done:
+		case <-ctx.Done():
+			return w.watch.Wait(ctx)
+		case <-w.tx.db.clock.After(left):
+			w.tx.expire(w.of)
+		}
+	}
+	return w.watch.Wait(ctx)
+}

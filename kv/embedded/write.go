@@ -282,7 +282,10 @@ func (t *transaction) Watch(key []byte) kv.Future[struct{}] {
 		return kv.Done(struct{}{}, err)
 	}
 	t.watches = append(t.watches, w)
-	return w
+	if t.deadline.IsZero() {
+		return w
+	}
+	return &timedWatch{w, t, t.current}
 }
 
 func (t *transaction) startWatch(key []byte) (*watch, error) {

@@ -1,0 +1,53 @@
+package embedded_test
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/kvtest"
+)
+
+// jumpClock is the wall clock, and can be moved forward.
+type jumpClock struct {
+	mu    sync.Mutex
+	ahead time.Duration
+}
+
+func (c *jumpClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Now().Add(c.ahead)
+}
+
+func (c *jumpClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+func (c *jumpClock) Advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead += d
+}
+
+// Every promise of kv holds in memory.
+func TestConformanceMemory(t *testing.T) {
+	kvtest.Run(t, func(t *testing.T) kvtest.Engine {
+		clock := &jumpClock{}
+		db := embedded.OpenMemory(embedded.Options{Clock: clock, MaxWatches: 100})
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		return kvtest.Engine{DB: db, ExactConflicts: true, Advance: clock.Advance, MaxWatches: 100}
+	})
+}
+
+// Every promise of kv holds on disk.
+func TestConformanceDisk(t *testing.T) {
+	kvtest.Run(t, func(t *testing.T) kvtest.Engine {
+		clock := &jumpClock{}
+		db, err := embedded.OpenDisk(t.TempDir(), embedded.Options{Clock: clock, MaxWatches: 100})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, db.Close()) })
+		return kvtest.Engine{DB: db, ExactConflicts: true, Advance: clock.Advance, MaxWatches: 100}
+	})
+}

@@ -1,0 +1,297 @@
+package embedded
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"time"
+
+	"go.etcd.io/bbolt"
+	berrors "go.etcd.io/bbolt/errors"
+)
+
+// diskStore keeps pairs in a bbolt file. A bbolt read transaction is a snapshot; one update is a commit group.
+type diskStore struct{ file *bbolt.DB }
+
+const (
+	fileName = "kv.bbolt"
+
+	// formatVersion is the layout of the file: bucket "kv" holds keyMark + key -> value, bucket "meta" holds
+	// formatKey and versionKey, big-endian.
+	formatVersion = 1
+
+	// keyMark stands before each key, for bbolt has no empty key.
+	keyMark = 'k'
+
+	// lockWait is how long to wait for another process to let go of the file.
+	lockWait = 200 * time.Millisecond
+)
+
+var (
+	dataBucket = []byte("kv")
+	metaBucket = []byte("meta")
+	formatKey  = []byte("format")
+	versionKey = []byte("version")
+)
+
+// mapSize is the address space reserved for the file. bbolt cannot grow its map while a snapshot is open, and a
+// reserved page costs nothing until the file reaches it. Windows would make the file that large.
+func mapSize() int {
+	if strconv.IntSize < 64 || runtime.GOOS == "windows" {
+		return 1 << 28
+	}
+	return 1 << 34
+}
+
+// OpenDisk opens the database in the folder at path, which it creates if it is missing. The folder belongs to one
+// DB at a time; for another the error is ErrLocked. ErrCorrupt and ErrNewerFormat say that the file cannot be
+// used as it is. Opening reads the whole file once, to check it and to find its free pages.
+func OpenDisk(path string, o Options) (*DB, error) { return openDisk(path, o, mapSize()) }
+
+func openDisk(path string, o Options, mapped int) (*DB, error) {
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return nil, fmt.Errorf("embedded: folder for the database: %w", err)
+	}
+	name := filepath.Join(path, fileName)
+	if err := createFile(path, name); err != nil {
+		return nil, fmt.Errorf("embedded: create %s: %w", name, err)
+	}
+	if err := verifyFile(name); err != nil {
+		return nil, openError(path, err)
+	}
+	s, version, err := openFile(name, mapped)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	return open(s, o, version, true), nil
+}
+
+// openError tells apart the ways in which bbolt fails to open a file.
+func openError(path string, err error) error {
+	var system *fs.PathError
+	var call *os.SyscallError
+	switch {
+	case errors.Is(err, berrors.ErrTimeout):
+		return fmt.Errorf("%w: %s", ErrLocked, path)
+	case errors.As(err, &system), errors.As(err, &call):
+		return fmt.Errorf("embedded: open %s: %w", path, err)
+	case errors.Is(err, ErrNewerFormat), errors.Is(err, ErrCorrupt):
+		return fmt.Errorf("%w (in %s)", err, path)
+	}
+	return fmt.Errorf("%w: %s: %w", ErrCorrupt, path, err)
+}
+
+func boltOptions() *bbolt.Options {
+	return &bbolt.Options{
+		Timeout: lockWait,
+		// The free list is rebuilt on opening: writing it with every group would cost more than that.
+		NoFreelistSync: true,
+		FreelistType:   bbolt.FreelistMapType,
+		NoStatistics:   true,
+	}
+}
+
+// createFile makes the file if there is none: aside and then in one step, so that a crash leaves no half of one.
+func createFile(path, name string) error {
+	if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.CreateTemp(path, fileName+".new-*")
+	if err != nil {
+		return err
+	}
+	temp := f.Name()
+	defer os.Remove(temp)
+	if err := f.Close(); err != nil {
+		return err
+	}
+	db, err := bbolt.Open(temp, 0o600, boltOptions())
+	if err != nil {
+		return err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		if _, err := tx.CreateBucket(dataBucket); err != nil {
+			return err
+		}
+		meta, err := tx.CreateBucket(metaBucket)
+		if err != nil {
+			return err
+		}
+		if err := meta.Put(formatKey, binary.BigEndian.AppendUint32(nil, formatVersion)); err != nil {
+			return err
+		}
+		return putVersion(meta, firstVersion)
+	})
+	if err := errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	// A link fails if another process was faster; then that one's file is the database.
+	err = os.Link(temp, name)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		err = os.Rename(temp, name) // a file system without links
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return syncFolder(path)
+}
+
+// syncFolder makes a new file's name durable.
+func syncFolder(path string) error {
+	if runtime.GOOS == "windows" {
+		return nil // which cannot sync a folder
+	}
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// openFile opens a verified file for writing and moves its version up, so that it is above all given out before.
+func openFile(name string, mapped int) (_ *diskStore, version int64, err error) {
+	defer recoverCorrupt(&err)
+	o := boltOptions()
+	o.InitialMmapSize = mapped
+	db, err := bbolt.Open(name, 0o600, o)
+	if err != nil {
+		return nil, 0, err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		meta := tx.Bucket(metaBucket)
+		version = int64(binary.BigEndian.Uint64(meta.Get(versionKey))) + reopenJump
+		return putVersion(meta, version)
+	})
+	if err != nil {
+		return nil, 0, errors.Join(err, db.Close())
+	}
+	return &diskStore{file: db}, version, nil
+}
+
+func putVersion(meta *bbolt.Bucket, version int64) error {
+	return meta.Put(versionKey, binary.BigEndian.AppendUint64(nil, uint64(version)))
+}
+
+func diskKey(key string) []byte {
+	b := make([]byte, 1+len(key))
+	b[0] = keyMark
+	copy(b[1:], key)
+	return b
+}
+
+func (s *diskStore) snapshot() (view, error) {
+	tx, err := s.file.Begin(false)
+	if err != nil {
+		return nil, err
+	}
+	return &diskView{tx, tx.Bucket(dataBucket)}, nil
+}
+
+func (s *diskStore) apply(version int64, batch []mutation) (err error) {
+	defer recoverCorrupt(&err)
+	return s.file.Update(func(tx *bbolt.Tx) error {
+		if err := execute(diskWriter{tx.Bucket(dataBucket)}, batch); err != nil {
+			return err
+		}
+		return putVersion(tx.Bucket(metaBucket), version)
+	})
+}
+
+func (s *diskStore) close() error { return s.file.Close() }
+
+// diskWriter writes inside an update.
+type diskWriter struct{ data *bbolt.Bucket }
+
+func (w diskWriter) get(key string) value {
+	if v := w.data.Get(diskKey(key)); v != nil {
+		return value{string(v), true}
+	}
+	return value{}
+}
+
+func (w diskWriter) set(key, value string) error { return w.data.Put(diskKey(key), []byte(value)) }
+
+func (w diskWriter) clearRange(r keyRange) error {
+	if r.isSingle() {
+		return w.data.Delete(diskKey(r.begin))
+	}
+	// Deleting under a cursor moves it, so the keys are collected first.
+	var doomed [][]byte
+	end := string(diskKey(r.end))
+	c := w.data.Cursor()
+	for k, _ := c.Seek(diskKey(r.begin)); k != nil && string(k) < end; k, _ = c.Next() {
+		doomed = append(doomed, append([]byte(nil), k...))
+	}
+	for _, k := range doomed {
+		if err := w.data.Delete(k); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// diskView is a bbolt read transaction. Its cursors share nothing that they change, so they may run side by side.
+type diskView struct {
+	tx   *bbolt.Tx
+	data *bbolt.Bucket
+}
+
+func (v *diskView) get(key string) (_ value, err error) {
+	defer recoverCorrupt(&err)
+	if b := v.data.Get(diskKey(key)); b != nil {
+		return value{string(b), true}, nil
+	}
+	return value{}, nil
+}
+
+func (v *diskView) ascend(r keyRange, keysOnly bool, fn func(key, value string) bool) (err error) {
+	defer recoverCorrupt(&err)
+	c := v.data.Cursor()
+	for k, b := c.Seek(diskKey(r.begin)); k != nil; k, b = c.Next() {
+		key := string(k[1:])
+		if r.end != "" && key >= r.end {
+			return nil
+		}
+		if !fn(key, diskValue(b, keysOnly)) {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (v *diskView) descend(r keyRange, keysOnly bool, fn func(key, value string) bool) (err error) {
+	defer recoverCorrupt(&err)
+	c := v.data.Cursor()
+	k, b := c.Last()
+	if r.end != "" {
+		if at, _ := c.Seek(diskKey(r.end)); at != nil {
+			k, b = c.Prev()
+		} else {
+			k, b = c.Last()
+		}
+	}
+	for ; k != nil; k, b = c.Prev() {
+		key := string(k[1:])
+		if key < r.begin || !fn(key, diskValue(b, keysOnly)) {
+			return nil
+		}
+	}
+	return nil
+}
+
+func diskValue(b []byte, keysOnly bool) string {
+	if keysOnly {
+		return ""
+	}
+	return string(b)
+}
+
+func (v *diskView) close() {
+	// Rollback fails only on a transaction that has ended.
+	_ = v.tx.Rollback()
+}

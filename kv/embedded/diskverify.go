@@ -1,0 +1,84 @@
+package embedded
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime/debug"
+
+	"go.etcd.io/bbolt"
+
+	"fdbfifo/kv"
+)
+
+// verifyFile reads the whole file before it is opened for writing. bbolt panics on a damaged page, partly in
+// goroutines of its own, and a page behind the end of a truncated file is a fault: here both become ErrCorrupt.
+func verifyFile(name string) (err error) {
+	defer recoverCorrupt(&err)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	o := boltOptions()
+	o.ReadOnly = true
+	db, err := bbolt.Open(name, 0o600, o)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	info, err := os.Stat(name)
+	if err != nil {
+		return err
+	}
+	return db.View(func(tx *bbolt.Tx) error {
+		if info.Size() < tx.Size() {
+			return fmt.Errorf("%w: truncated: %d of %d bytes", ErrCorrupt, info.Size(), tx.Size())
+		}
+		if err := checkMeta(tx.Bucket(metaBucket)); err != nil {
+			return err
+		}
+		return checkData(tx.Bucket(dataBucket))
+	})
+}
+
+func checkMeta(meta *bbolt.Bucket) error {
+	if meta == nil {
+		return fmt.Errorf("%w: not made by this engine", ErrCorrupt)
+	}
+	format, version := meta.Get(formatKey), meta.Get(versionKey)
+	if len(format) != 4 {
+		return fmt.Errorf("%w: no format number", ErrCorrupt)
+	}
+	if f := binary.BigEndian.Uint32(format); f > formatVersion {
+		return fmt.Errorf("%w: %d, known up to %d", ErrNewerFormat, f, formatVersion)
+	}
+	if len(version) != 8 {
+		return fmt.Errorf("%w: no version", ErrCorrupt)
+	}
+	return nil
+}
+
+// checkData visits every page. The order of the keys also proves that the walk comes to an end.
+func checkData(data *bbolt.Bucket) error {
+	if data == nil {
+		return fmt.Errorf("%w: no data bucket", ErrCorrupt)
+	}
+	var last []byte
+	c := data.Cursor()
+	for k, v := c.First(); k != nil; k, v = c.Next() {
+		if k[0] != keyMark || len(k) > 1+kv.MaxKeySize || len(v) > kv.MaxValueSize {
+			return fmt.Errorf("%w: impossible pair", ErrCorrupt)
+		}
+		if last != nil && bytes.Compare(last, k) >= 0 {
+			return fmt.Errorf("%w: keys out of order", ErrCorrupt)
+		}
+		last = append(last[:0], k...)
+	}
+	return nil
+}
+
+// recoverCorrupt makes a panic of bbolt over a damaged page the error ErrCorrupt.
+func recoverCorrupt(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("%w: %v", ErrCorrupt, r)
+	}
+}
