@@ -239,6 +239,26 @@ func TestVersionsThatWentBack(t *testing.T) {
 	require.NoError(t, again.Ack(e.ctx, second))
 }
 
+// TestTokenOfAnOldHandle: a handle opened before the offset was raised still gives tokens that grow (G2), and
+// indexes that grow within a group (G1).
+func TestTokenOfAnOldHandle(t *testing.T) {
+	e := newEnv(t, memory, false)
+	const ahead = int64(1) << 50
+	e.write(func(tx kv.Tx) { tx.Set(key("meta", "offset"), tuple.Tuple{ahead}.Pack()) })
+	raised := e.handle(2)
+	ids, err := raised.Enqueue(e.ctx, layer.Message{Group: "A"})
+	require.NoError(t, err)
+	first := e.receive(raised, 1)
+	require.Greater(t, first.Token, ahead)
+	more, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A"})
+	require.NoError(t, err)
+	require.Greater(t, more[0].Index, ids[0].Index)
+	e.clock.advance(time.Hour)
+	second := e.receive(e.q, 1)
+	require.Greater(t, second.Token, first.Token)
+	require.ErrorIs(t, raised.Ack(e.ctx, first), layer.ErrClaimLost)
+}
+
 // TestClosed: a closed handle refuses everything, and leaves no receipt behind.
 func TestClosed(t *testing.T) {
 	e := newEnv(t, memory, false)

@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
@@ -169,27 +171,12 @@ func TestUnknownClaimLostMeanwhile(t *testing.T) {
 	e.enqueue("A", "a1")
 	other := e.handle(2)
 	var taken *layer.Claim
-	// The first commit is applied and unknown; before its receipt is read, another handle takes over.
-	struck := false
-	e.plan.OnCommit = func(int, kv.Tx) fault.Kind {
-		if struck {
-			return fault.None
-		}
-		struck = true
-		return fault.UnknownApplied
-	}
-	e.plan.Chances = nil
-	options := e.options(3)
-	looks := 0
-	options.Now = func() time.Time {
-		looks++
-		return e.clock.now()
-	}
+	e.plan.ForceNext(fault.UnknownApplied)
 	// The receipt is read in the second attempt: the takeover happens at the engine's backoff between them.
 	q, err := layer.Open(e.ctx, between{e.db, func() {
 		e.clock.advance(time.Hour)
 		taken = e.receive(other, 1)
-	}}, testPrefix, testQueue, options)
+	}}, testPrefix, testQueue, e.options(3))
 	require.NoError(t, err)
 	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{})
 	require.NoError(t, err)
@@ -291,6 +278,23 @@ func TestLostClaim(t *testing.T) {
 	})
 }
 
+// TestGivenBackClaim (G2): the lock of a delay carries the token of the claim before it, and is not that claim.
+func TestGivenBackClaim(t *testing.T) {
+	onEngines(t, func(e *env) {
+		c := holding(1, 1)(e).(*layer.Claim)
+		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Delay: time.Minute}))
+		require.ErrorIs(e.t, e.q.Ack(e.ctx, c), layer.ErrClaimLost)
+		_, err := e.q.Extend(e.ctx, c, time.Hour)
+		require.ErrorIs(e.t, err, layer.ErrClaimLost)
+		require.Nil(e.t, e.receive(e.q, 1))
+		e.clock.advance(time.Minute)
+		again := e.receive(e.q, 1)
+		require.Greater(e.t, again.Token, c.Token)
+		require.Equal(e.t, 1, again.Items[0].Attempts)
+		require.NoError(e.t, e.q.Ack(e.ctx, again))
+	})
+}
+
 // TestComposition (G6): enqueue, ack, claim and take in one transaction of the caller see each other, in any
 // order, and leave the queue sound.
 func TestComposition(t *testing.T) {
@@ -373,5 +377,95 @@ func TestComposition(t *testing.T) {
 		require.NoError(t, enqueueTo("A")(e, tx, nil))
 		tx.Cancel()
 		require.Empty(t, e.all("A"))
+	})
+}
+
+// stillClock is an engine's clock that does not move: versions then grow by one a commit, as slowly as they can.
+type stillClock struct{}
+
+func (stillClock) Now() time.Time                         { return time.UnixMilli(0) }
+func (stillClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// TestOrderWhenVersionsAreSlow (G1): batches get ahead of the versions, and still each enqueue comes behind the
+// one before it.
+func TestOrderWhenVersionsAreSlow(t *testing.T) {
+	e := newEnv(t, func(*testing.T) kv.DB {
+		return embedded.OpenMemory(embedded.Options{Clock: stillClock{}})
+	}, false)
+	var want []string
+	for i := range 20 {
+		batch := []string{fmt.Sprint(i, "a"), fmt.Sprint(i, "b"), fmt.Sprint(i, "c")}
+		e.enqueue("A", batch...)
+		want = append(want, batch...)
+	}
+	require.Equal(t, want, e.all("A"))
+}
+
+// landsLate is an engine whose first commit is of unknown outcome and lands only when the next attempt is about
+// to commit: 1039 of a client with several versions, whose guarantee is weaker than that of 1021.
+type landsLate struct{ kv.DB }
+
+func (l landsLate) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := l.DB.Begin(o)
+	return &lateTx{ManagedTx: tx, db: l.DB, o: o}, err
+}
+
+type lateTx struct {
+	kv.ManagedTx
+	db      kv.DB
+	o       kv.TxOptions
+	late    kv.ManagedTx
+	commits int
+}
+
+func (l *lateTx) Commit() kv.Future[struct{}] {
+	l.commits++
+	switch l.commits {
+	case 1:
+		l.late = l.ManagedTx
+		return kv.Done(struct{}{}, error(&kv.Error{Code: kv.CodeClusterVersionChanged}))
+	case 2:
+		if _, err := l.late.Commit().Wait(context.Background()); err != nil {
+			return kv.Done(struct{}{}, err)
+		}
+	}
+	return l.ManagedTx.Commit()
+}
+
+func (l *lateTx) OnError(err error) kv.Future[struct{}] {
+	if l.commits == 1 {
+		next, err := l.db.Begin(l.o)
+		l.ManagedTx = next
+		return kv.Done(struct{}{}, err)
+	}
+	return l.ManagedTx.OnError(err)
+}
+
+// TestCommitThatLandsLate (trap 4): a commit that lands while the next attempt is under way makes that one
+// conflict on the receipt, so the effect still happens once.
+func TestCommitThatLandsLate(t *testing.T) {
+	e := newEnv(t, memory, false)
+	late, err := layer.Open(e.ctx, landsLate{e.raw}, testPrefix, testQueue, e.options(3))
+	require.NoError(t, err)
+	ids, err := late.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("a1")})
+	require.NoError(t, err)
+	require.Equal(t, []string{"a1"}, e.all("A"))
+	require.Equal(t, ids[0], e.receive(e.q, 1).Items[0].ID)
+}
+
+// TestExtendMovesTheTimer: an extended lease has one timer, at its new end.
+func TestExtendMovesTheTimer(t *testing.T) {
+	onEngines(t, func(e *env) {
+		c := holding(1, 1)(e).(*layer.Claim)
+		for range 3 {
+			e.clock.advance(10 * time.Second)
+			_, err := e.q.Extend(e.ctx, c, time.Minute)
+			require.NoError(e.t, err)
+		}
+		timers := e.rows(kv.PrefixRange(key("timer")))
+		require.Len(e.t, timers, 1)
+		require.Equal(e.t, key("timer", e.clock.now().Add(time.Minute).UnixMilli(), "A"), timers[0].Key)
+		e.clock.advance(59 * time.Second)
+		require.Nil(e.t, e.receive(e.q, 1))
 	})
 }

@@ -1,0 +1,243 @@
+package layer_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/record"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// keyPrinter prints the queue's keys as tuples. Indexes and random ids differ from run to run: they are named
+// i1, i2 …, u1, u2 … in the order of their appearance.
+type keyPrinter struct {
+	prefix  []byte
+	indexes map[int64]string
+	randoms map[uuid.UUID]string
+}
+
+func newKeyPrinter() *keyPrinter {
+	return &keyPrinter{prefix: append(append([]byte(nil), testPrefix...), tuple.Tuple{testQueue}.Pack()...),
+		indexes: map[int64]string{}, randoms: map[uuid.UUID]string{}}
+}
+
+func (p *keyPrinter) print(key []byte) string {
+	rest, ok := strings.CutPrefix(string(key), string(p.prefix))
+	if !ok {
+		return tuple.Printable(key)
+	}
+	suffix := ""
+	t, err := tuple.Unpack([]byte(rest))
+	for err != nil || len(t) == 0 {
+		// The bound of a range: a tuple and a byte more.
+		suffix = tuple.Printable([]byte(rest[len(rest)-1:])) + suffix
+		rest = rest[:len(rest)-1]
+		t, err = tuple.Unpack([]byte(rest))
+	}
+	if n := len(t); n > 1 && t[n-1] == nil {
+		// A zero byte at the end decodes as nil.
+		t, suffix = t[:n-1], `\x00`+suffix
+	}
+	parts := make([]string, len(t))
+	for i, v := range t {
+		switch v := v.(type) {
+		case string:
+			parts[i] = v
+			if i > 0 {
+				parts[i] = fmt.Sprintf("%q", v)
+			}
+		case uuid.UUID:
+			if p.randoms[v] == "" {
+				p.randoms[v] = fmt.Sprintf("u%d", len(p.randoms)+1)
+			}
+			parts[i] = p.randoms[v]
+		case int64:
+			parts[i] = fmt.Sprint(v)
+			if t[0] == "item" || t[0] == "attempt" || t[0] == "part" && i == 2 || t[0] == "ready" && i == 2 {
+				if p.indexes[v] == "" {
+					p.indexes[v] = fmt.Sprintf("i%d", len(p.indexes)+1)
+				}
+				parts[i] = p.indexes[v]
+			}
+			if t[0] == "timer" {
+				parts[i] = time.UnixMilli(v).UTC().Format(time.TimeOnly)
+			}
+			if t[0] == "count" {
+				parts[i] = "slot"
+			}
+		default:
+			parts[i] = fmt.Sprint(v)
+		}
+	}
+	return "(" + strings.Join(parts, ", ") + ")" + suffix
+}
+
+// recorded is an env whose queue runs on a recorder.
+func recorded(t *testing.T) (*env, *record.Recorder) {
+	e := newEnv(t, memory, false)
+	r := record.Wrap(e.raw)
+	q, err := layer.Open(e.ctx, r, testPrefix, testQueue, e.options(7))
+	require.NoError(t, err)
+	e.q = q
+	return e, r
+}
+
+// footprints are the operations that testdata/footprints.txt holds the footprints of. Each begins with a setup
+// that is not recorded.
+var footprints = map[string]struct {
+	setup func(e *env) any
+	run   func(e *env, given any) error
+}{
+	"enqueue-empty":    {having(), func(e *env, _ any) error { return enqueueN(e, "A") }},
+	"enqueue-nonempty": {having("a1"), func(e *env, _ any) error { return enqueueN(e, "A") }},
+	"enqueue-batch":    {having("a1"), func(e *env, _ any) error { return enqueueN(e, "A", "A", "B", "B") }},
+	"enqueue-large": {having(), func(e *env, _ any) error {
+		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: make([]byte, 200_000)})
+		return err
+	}},
+	"receive": {having("a1", "a2"), receiveN(2)},
+	"receive-two-groups": {func(e *env) any {
+		e.enqueue("A", "a1")
+		e.enqueue("B", "b1", "b2")
+		return nil
+	}, receiveN(2)},
+	"receive-nothing":     {having(), receiveN(10)},
+	"receive-stale-empty": {staleEmpty, receiveN(10)},
+	"receive-stale-held":  {staleHeld, receiveN(10)},
+	"takeover":            {expired(2, 2), receiveN(2)},
+	"ack-some":            {holding(3, 2), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim), c.(*layer.Claim).Items[0].ID) }},
+	"ack-leaves-items":    {holding(3, 2), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim)) }},
+	"ack-empties":         {holding(2, 2), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim)) }},
+	"extend": {holding(1, 1), func(e *env, c any) error {
+		_, err := e.q.Extend(e.ctx, c.(*layer.Claim), time.Minute)
+		return err
+	}},
+	"nack":       {holding(2, 2), nackWith(layer.NackOptions{})},
+	"nack-delay": {holding(2, 2), nackWith(layer.NackOptions{Delay: time.Minute})},
+	"release":    {holding(2, 2), nackWith(layer.NackOptions{Release: true})},
+	"take-leaves-items": {having("a1", "a2"), func(e *env, _ any) error {
+		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 1); return err })
+	}},
+	"take-empties": {having("a1", "a2"), func(e *env, _ any) error {
+		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 2); return err })
+	}},
+	"peek": {having("a1"), func(e *env, _ any) error { _, err := e.q.Peek(e.ctx, "A", 5); return err }},
+	"groups": {having("a1"), func(e *env, _ any) error {
+		_, err := e.q.Groups(e.ctx, layer.GroupsOptions{})
+		return err
+	}},
+	"stats": {having("a1"), func(e *env, _ any) error { _, err := e.q.Stats(e.ctx); return err }},
+}
+
+func enqueueN(e *env, groups ...string) error {
+	var msgs []layer.Message
+	for _, g := range groups {
+		msgs = append(msgs, layer.Message{Group: g, Body: []byte("x")})
+	}
+	_, err := e.q.Enqueue(e.ctx, msgs...)
+	return err
+}
+
+func receiveN(max int) func(e *env, _ any) error {
+	return func(e *env, _ any) error {
+		_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: max})
+		return err
+	}
+}
+
+func nackWith(o layer.NackOptions) func(e *env, c any) error {
+	return func(e *env, c any) error { return e.q.Nack(e.ctx, c.(*layer.Claim), o) }
+}
+
+// sortRanges sorts the lines of the conflict ranges by their text: in the order of the raw keys, receipts would
+// change places from run to run.
+func sortRanges(footprint string) string {
+	lines := strings.SplitAfter(footprint, "\n")
+	first := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "=") })
+	if first >= 0 {
+		slices.Sort(lines[first : len(lines)-1])
+	}
+	return strings.Join(lines, "")
+}
+
+// TestFootprints: what each operation reads, with and without conflict, and writes. The lines with = are the
+// conflict ranges that the engine made of it.
+func TestFootprints(t *testing.T) {
+	datadriven.RunTest(t, "testdata/footprints.txt", func(t *testing.T, d *datadriven.TestData) string {
+		op, ok := footprints[d.Cmd]
+		require.True(t, ok, "%s: no such operation", d.Cmd)
+		e, r := recorded(t)
+		given := op.setup(e)
+		r.Take()
+		before := r.Counters()
+		require.NoError(t, op.run(e, given))
+		count := r.Counters().Sub(before)
+		printer := newKeyPrinter()
+		var out strings.Builder
+		for _, tx := range r.Take() {
+			out.WriteString(sortRanges(record.Footprint(tx, printer.print)))
+		}
+		fmt.Fprintf(&out, "%d key reads, %d range reads, %d mutations\n", count.KeyReads, count.RangeReads, count.Mutations)
+		return out.String()
+	})
+}
+
+// TestBudgets: the design's budgets (section 9) for reads and mutations, counted.
+func TestBudgets(t *testing.T) {
+	for _, b := range []int{1, 10, 100} {
+		for _, left := range []int{0, 1} {
+			t.Run(fmt.Sprintf("batches of %d, %d left behind", b, left), func(t *testing.T) {
+				e, r := recorded(t)
+				if left > 0 {
+					// A first round, so that receipts are there to be cleared.
+					e.enqueue("other", "x")
+				}
+				step := func(call func()) record.Counters {
+					before := r.Counters()
+					call()
+					return r.Counters().Sub(before)
+				}
+				bodies := make([]string, b+left)
+				enqueue := step(func() { e.enqueue("A", bodies...) })
+				require.EqualValues(t, 1, enqueue.KeyReads, "an enqueue reads the tail's key, whatever the batch")
+				require.Zero(t, enqueue.RangeReads)
+				var c *layer.Claim
+				if left > 0 {
+					require.NotNil(t, e.receive(e.q, 1)) // "other"
+				}
+				claim := step(func() { c = e.receive(e.q, b) })
+				require.Len(t, c.Items, b)
+				require.EqualValues(t, 1, claim.KeyReads, "the lock")
+				require.EqualValues(t, 3, claim.RangeReads, "the items, the ready hints and the timers")
+				ack := step(func() { require.NoError(t, e.q.Ack(e.ctx, c)) })
+				require.EqualValues(t, 2, ack.KeyReads, "the lock and the next key")
+				require.Zero(t, ack.RangeReads)
+
+				// Per message 2 + 8/b, plus 3 a transaction.
+				mutations := enqueue.Mutations + claim.Mutations + ack.Mutations - int64(left)
+				require.LessOrEqual(t, mutations, int64(2*b+8+3*3))
+			})
+		}
+	}
+}
+
+// TestEnqueueIntoHeldGroup: an enqueue into a group that is held or waiting writes no hint, and none is missing
+// afterwards (I1).
+func TestEnqueueIntoHeldGroup(t *testing.T) {
+	onEngines(t, func(e *env) {
+		c := holding(1, 1)(e).(*layer.Claim)
+		e.enqueue("A", "a2")
+		require.Empty(e.t, e.rows(kv.PrefixRange(key("ready"))))
+		require.NoError(e.t, e.q.Ack(e.ctx, c))
+		require.Len(e.t, e.rows(kv.PrefixRange(key("ready"))), 1)
+	})
+}
