@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -194,7 +193,7 @@ type claimer struct {
 	o       ReceiveOptions
 	nowMS   int64
 	token   int64
-	met     map[string]bool // groups looked at in this transaction
+	met     map[string]bool // groups looked at in this transaction; true = settled, under a conflict
 	broken  error           // the first group that could not be read
 	items   int             // taken so far
 	bytes   int
@@ -272,12 +271,15 @@ func (c *claimer) take(wave []candidate) error {
 	snapshot := c.tx.Snapshot()
 	looks := make([]look, 0, len(wave))
 	for _, w := range wave {
-		if c.met[w.group] {
-			// A second hint of a group met before: whatever was found then makes this one stale too.
-			c.clear(w.key)
+		if settled, met := c.met[w.group]; met {
+			// A second hint of a group met before: what was found then makes this one stale too. As long as
+			// nothing has been settled, and so no conflict been added, it stays.
+			if settled {
+				c.clear(w.key)
+			}
 			continue
 		}
-		c.met[w.group] = true
+		c.met[w.group] = false
 		looks = append(looks, look{
 			candidate: w,
 			lock:      snapshot.Get(c.q.keys.lock(w.group)),
@@ -298,7 +300,9 @@ func (c *claimer) take(wave []candidate) error {
 			if c.broken == nil {
 				c.broken = err
 			}
+			continue
 		}
+		c.met[l.group] = true
 	}
 	return nil
 }
@@ -352,9 +356,7 @@ func (c *claimer) settle(l look) error {
 	next := lock{token: claim.Token, owner: c.q.opts.Owner, endMS: end, outstanding: taken, kind: kindClaim}
 	c.tx.Clear(l.key)
 	if held != nil {
-		if timer := c.q.keys.timer(held.endMS, l.group); !bytes.Equal(timer, l.key) {
-			c.tx.Clear(timer)
-		}
+		c.tx.Clear(c.q.keys.timer(held.endMS, l.group))
 	}
 	c.tx.Set(lockKey, next.pack())
 	c.tx.Set(c.q.keys.timer(end, l.group), packTimer(kindClaim, taken[0].index))
