@@ -1,6 +1,8 @@
 package kvtest
 
 import (
+	"strings"
+
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -48,7 +50,7 @@ func conflicts(u *suite) {
 		{first: "get b", other: "clear b", want: conflict},
 		{first: "get c", other: "set d"},
 		{first: "get c", other: "set b"},
-		{first: "get c", other: "set c0"},
+		{first: "get c", other: "set c\x00"},
 		{first: "get c", other: "clearrange d z"},
 		{first: "get c", other: "clearrange a c"},
 		{first: "snapshot get c", other: "set c"},
@@ -58,10 +60,10 @@ func conflicts(u *suite) {
 		{first: "key fge b", other: "set bb", want: conflict},
 		{first: "key fge b", other: "set c", want: conflict},
 		{first: "key fge b", other: "clear c", want: conflict},
-		{first: "key fge b", other: "set c0"},
+		{first: "key fge b", other: "set c\x00"},
 		{first: "key fge b", other: "set a"},
 		{first: "key fgt a", other: "set a"},
-		{first: "key fgt a", other: "set a0", want: conflict},
+		{first: "key fgt a", other: "set a\x00", want: conflict},
 		{first: "key fgt a", other: "clear a"},
 		{first: "key fge+2 a", other: "clear c", want: conflict},
 		{first: "key fge+2 a", other: "set d", want: conflict},
@@ -75,7 +77,7 @@ func conflicts(u *suite) {
 		{first: "key llt d", other: "set d"},
 		{first: "key llt d", other: "set b"},
 		{first: "key lle d", other: "set d", want: conflict},
-		{first: "key lle d", other: "set d0"},
+		{first: "key lle d", other: "set d\x00"},
 		{first: "key lle c", other: "set c", want: conflict},
 		{first: "key llt-1 g", other: "set c", want: conflict},
 		{first: "key llt-1 g", other: "clear e", want: conflict},
@@ -90,7 +92,7 @@ func conflicts(u *suite) {
 		{first: "range b f", other: "set a"},
 		{first: "range b f limit 1", other: "set bb", want: conflict},
 		{first: "range b f limit 1", other: "clear c", want: conflict},
-		{first: "range b f limit 1", other: "set c0"},
+		{first: "range b f limit 1", other: "set c\x00"},
 		{first: "range b f limit 2", other: "set e", want: conflict},
 		{first: "range b f limit 2", other: "set ee"},
 		{first: "range b f limit 3", other: "set ee", want: conflict},
@@ -123,7 +125,7 @@ func conflicts(u *suite) {
 
 		// Explicit ranges.
 		{first: "readconflict c", other: "set c", want: conflict},
-		{first: "readconflict c", other: "set c0"},
+		{first: "readconflict c", other: "set c\x00"},
 		{first: "readconflict b d", other: "set c", want: conflict},
 		{first: "readconflict b d", other: "set d"},
 		{first: "readconflict b d", other: "writeconflict c", want: conflict},
@@ -150,7 +152,7 @@ func conflicts(u *suite) {
 		{first: "add c; readconflict c", other: "set c", want: conflict},
 		{first: "stampvalue c; readconflict c", other: "set c"},
 		{first: "set c; readconflict a z", other: "set c"},
-		{first: "set c; readconflict a z", other: "set c0", want: conflict},
+		{first: "set c; readconflict a z", other: "set c\x00", want: conflict},
 		{first: "clearrange b d; range a z", other: "set c"},
 		{first: "clearrange b d; range a z", other: "set d", want: conflict},
 		{first: "clearrange b d; range a z", other: "set azz", want: conflict},
@@ -165,7 +167,7 @@ func conflicts(u *suite) {
 		{first: "get c; readconflict a z", other: "clearrange a z", blind: true},
 		{first: "get c; writeconflict q", other: "set c", blind: true, want: conflict},
 	} {
-		name := d.first + " | " + d.other
+		name := strings.ReplaceAll(d.first+" | "+d.other, "\x00", "\\x00")
 		if d.blind {
 			name += " | no write"
 		}

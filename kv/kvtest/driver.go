@@ -18,7 +18,7 @@ import (
 )
 
 // modelRuns drives random interleaved transactions on the engine and on the naive model side by side.
-func modelRuns(u *suite) {
+func modelRuns(t *testing.T, e Engine) {
 	const steps = 1500
 	seeds := []uint64{1, 2, 3, 4, 5, 6, rand.Uint64()}
 	if s, err := strconv.ParseUint(os.Getenv(seedVariable), 10, 64); err == nil {
@@ -32,14 +32,14 @@ func modelRuns(u *suite) {
 		if i == 6 {
 			name = "a fresh seed"
 		}
-		u.t.Run(name, func(t *testing.T) {
-			err := compareWithModel(context.Background(), u.engine, seed, steps)
+		t.Run(name, func(t *testing.T) {
+			err := compareWithModel(context.Background(), e, seed, steps)
 			if errors.Is(err, errInconclusive) {
 				t.Skip(err)
 			}
 			if err != nil {
 				t.Fatalf("%v\nreplay: %s=%d go test -run '^%s$'", err, seedVariable, seed,
-					strings.Split(u.t.Name(), "/")[0])
+					strings.Split(t.Name(), "/")[0])
 			}
 		})
 	}

@@ -38,16 +38,34 @@ type Engine struct {
 	MaxWatches int
 }
 
-// group is a chapter of the suite.
-type group struct {
-	name string
-	run  func(s *suite)
-}
-
 // Run checks all promises on the engine that open returns. It calls open once for every chapter.
 func Run(t *testing.T, open func(t *testing.T) Engine) {
 	t.Helper()
-	for _, g := range []group{
+	for _, c := range chapters() {
+		t.Run(c.name, func(t *testing.T) {
+			e := open(t)
+			for _, p := range c.promises() {
+				t.Run(p.name, func(t *testing.T) { p.check(t, e) })
+			}
+		})
+	}
+	t.Run("Model", func(t *testing.T) { modelRuns(t, open(t)) })
+}
+
+// chapter is a part of the suite; write fills it with promises.
+type chapter struct {
+	name  string
+	write func(u *suite)
+}
+
+func (c chapter) promises() []promise {
+	var u suite
+	c.write(&u)
+	return u.promises
+}
+
+func chapters() []chapter {
+	return []chapter{
 		{"Isolation", isolation},
 		{"Conflicts", conflicts},
 		{"Observed", observed},
@@ -62,8 +80,5 @@ func Run(t *testing.T, open func(t *testing.T) Engine) {
 		{"Retries", retries},
 		{"Versions", versions},
 		{"RetryLoop", retryLoop},
-		{"Model", modelRuns},
-	} {
-		t.Run(g.name, func(t *testing.T) { g.run(&suite{t: t, engine: open(t)}) })
 	}
 }

@@ -9,9 +9,8 @@ import (
 	"fdbfifo/kv"
 )
 
-// watches: a watch may fire late or for nothing, so the tests that want silence get several attempts.
+// watches: a watch may fire late or for nothing, so the promises of silence are vague.
 func watches(u *suite) {
-	const attempts = 3
 	changed := func(name, stored, change string) {
 		u.promise("a watch fires when "+name, func(s *space) {
 			if stored != "" {
@@ -31,7 +30,7 @@ func watches(u *suite) {
 	changed("an atomic operation changes the value", "set k 1", "add k")
 	changed("a versionstamped value is set", "set k old", "stampvalue k")
 
-	u.promiseWithin("a watch is silent when the key is set to its value, and when others change", attempts,
+	u.vaguePromise("a watch is silent when the key is set to its value, and when others change",
 		func(s *space) {
 			s.set("k", "same", "other", "1")
 			w, signal := s.watch("k"), s.watch("other")
@@ -81,7 +80,7 @@ func watches(u *suite) {
 		s.commit(tx)
 		wait(s, w)
 	})
-	u.promiseWithin("the value watched is the one the transaction sees, own writes included", attempts,
+	u.vaguePromise("the value watched is the one the transaction sees, own writes included",
 		func(s *space) {
 			s.set("k", "old", "other", "1")
 			tx := s.begin()
@@ -106,7 +105,7 @@ func watches(u *suite) {
 			tx.Cancel()
 		}
 	})
-	u.promiseWithin("a watch counts from the commit: without one it does not fire", attempts, func(s *space) {
+	u.vaguePromise("a watch counts from the commit: without one it does not fire", func(s *space) {
 		tx := s.begin()
 		w := tx.Watch(s.key("k"))
 		require.Equal(s.T, absent, s.getIn(tx, "k"))
