@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -356,7 +357,9 @@ func (c *claimer) settle(l look) error {
 	next := lock{token: claim.Token, owner: c.q.opts.Owner, endMS: end, outstanding: taken, kind: kindClaim}
 	c.tx.Clear(l.key)
 	if held != nil {
-		c.tx.Clear(c.q.keys.timer(held.endMS, l.group))
+		if timer := c.q.keys.timer(held.endMS, l.group); !bytes.Equal(timer, l.key) {
+			c.tx.Clear(timer)
+		}
 	}
 	c.tx.Set(lockKey, next.pack())
 	c.tx.Set(c.q.keys.timer(end, l.group), packTimer(kindClaim, taken[0].index))
