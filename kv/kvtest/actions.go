@@ -21,7 +21,7 @@ func (d *driver) swarm() []action {
 	return []action{
 		{8, d.get},
 		{4, d.set},
-		{3, d.commit},
+		{5, d.commit},
 		{sometimes(5), d.getKey},
 		{sometimes(6), d.getRange},
 		{sometimes(3), d.clear},

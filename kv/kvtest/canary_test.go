@@ -262,3 +262,7 @@ func (tx emptyIsAbsent) Get(key []byte) kv.Future[[]byte] {
 	}
 	return kv.Done(v, err)
 }
+
+func BenchmarkEmbedded(b *testing.B) {
+	Bench(b, func(b *testing.B) Engine { return openMemory(b) })
+}

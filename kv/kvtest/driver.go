@@ -19,17 +19,17 @@ import (
 
 // modelRuns drives random interleaved transactions on the engine and on the naive model side by side.
 func modelRuns(t *testing.T, e Engine) {
-	const steps = 1500
-	seeds := []uint64{1, 2, 3, 4, 5, 6, rand.Uint64()}
+	const steps = 2000
+	seeds := []uint64{1, 2, 3, 4, 5, 6, 7, 8, rand.Uint64()}
 	if s, err := strconv.ParseUint(os.Getenv(seedVariable), 10, 64); err == nil {
 		seeds = []uint64{s}
 	}
 	if testing.Short() {
 		seeds = seeds[max(0, len(seeds)-3):]
 	}
-	for i, seed := range seeds {
+	for _, seed := range seeds {
 		name := fmt.Sprintf("seed %d", seed)
-		if i == 6 {
+		if seed > 8 {
 			name = "a fresh seed"
 		}
 		t.Run(name, func(t *testing.T) {
