@@ -11,7 +11,7 @@ import (
 
 func key16(i uint64) []byte {
 	k := make([]byte, 16)
-	binary.BigEndian.PutUint64(k, i*0x9E3779B97F4A7C15)
+	binary.BigEndian.PutUint64(k, i*0x9E3779B97F4A7C15>>1)
 	binary.BigEndian.PutUint64(k[8:], i)
 	return k
 }

@@ -18,6 +18,13 @@ import (
 func verifyFile(name string) (err error) {
 	defer recoverCorrupt(&err)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	info, err := os.Stat(name)
+	if err != nil {
+		return err
+	}
+	if info.Size() == 0 {
+		return fmt.Errorf("%w: empty", ErrCorrupt) // bbolt would take it for a new one
+	}
 	o := boltOptions()
 	o.ReadOnly = true
 	db, err := bbolt.Open(name, 0o600, o)
@@ -25,10 +32,6 @@ func verifyFile(name string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	info, err := os.Stat(name)
-	if err != nil {
-		return err
-	}
 	return db.View(func(tx *bbolt.Tx) error {
 		if info.Size() < tx.Size() {
 			return fmt.Errorf("%w: truncated: %d of %d bytes", ErrCorrupt, info.Size(), tx.Size())

@@ -189,6 +189,9 @@ func (m merged) rows(q *rangeRead, o kv.RangeOptions) ([]kv.KV, error) {
 		q.last = key
 		return len(rows) != o.Limit
 	}
+	if o.Limit > 0 {
+		rows = make([]kv.KV, 0, min(o.Limit, 128))
+	}
 	r := keyRange{begin.key, min(end.key, maxKey)}
 	switch {
 	case r.empty():

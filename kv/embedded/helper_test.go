@@ -1,0 +1,76 @@
+package embedded_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+)
+
+// patience bounds every wait of a test; nothing that works comes near it.
+const patience = 30 * time.Second
+
+func wait[T any](t *testing.T, f kv.Future[T]) T {
+	t.Helper()
+	v, err := waitErr(t, f)
+	require.NoError(t, err)
+	return v
+}
+
+func waitErr[T any](t *testing.T, f kv.Future[T]) (T, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return f.Wait(ctx)
+}
+
+func requireCode[T any](t *testing.T, code int, f kv.Future[T]) {
+	t.Helper()
+	_, err := waitErr(t, f)
+	require.Equal(t, code, kv.Code(err), "%v", err)
+}
+
+func begin(t *testing.T, db kv.DB) kv.ManagedTx {
+	t.Helper()
+	tx, err := db.Begin(kv.TxOptions{})
+	require.NoError(t, err)
+	return tx
+}
+
+// put commits one pair and returns its version.
+func put(t *testing.T, db kv.DB, key, value string) int64 {
+	t.Helper()
+	tx := begin(t, db)
+	tx.Set([]byte(key), []byte(value))
+	wait(t, tx.Commit())
+	v, err := tx.CommittedVersion()
+	require.NoError(t, err)
+	return v
+}
+
+// read returns the value of key, "" for absent.
+func read(t *testing.T, db kv.DB, key string) string {
+	t.Helper()
+	tx := begin(t, db)
+	defer tx.Cancel()
+	return string(wait(t, tx.Get([]byte(key))))
+}
+
+func openMemory(t *testing.T, o embedded.Options) *embedded.DB {
+	t.Helper()
+	db := embedded.OpenMemory(o)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+func openDisk(t *testing.T, path string, o embedded.Options) *embedded.DB {
+	t.Helper()
+	db, err := embedded.OpenDisk(path, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}

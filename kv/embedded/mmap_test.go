@@ -1,0 +1,94 @@
+package embedded
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+)
+
+// steppedClock moves on whenever somebody waits for it.
+type steppedClock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *steppedClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+func (c *steppedClock) After(d time.Duration) <-chan time.Time {
+	runtime.Gosched()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+	fired := make(chan time.Time, 1)
+	fired <- c.now
+	return fired
+}
+
+// bbolt cannot grow its map below an open snapshot: a transaction left open holds up a commit that needs more
+// room until the end of the window at most, and then reads 1007.
+func TestOpenSnapshotDoesNotStopGrowth(t *testing.T) {
+	db, err := openDisk(t.TempDir(), Options{Clock: &steppedClock{now: time.Unix(0, 0)}}, 1<<16)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+
+	left, err := db.Begin(kv.TxOptions{})
+	require.NoError(t, err)
+	_, err = left.Get([]byte("a")).Wait(ctx)
+	require.NoError(t, err)
+	writer, err := db.Begin(kv.TxOptions{})
+	require.NoError(t, err)
+	for i := range 50 {
+		writer.Set([]byte{byte(i)}, make([]byte, 50_000))
+	}
+	_, err = writer.Commit().Wait(ctx)
+	require.NoError(t, err)
+	_, err = left.Get([]byte("a")).Wait(ctx)
+	require.Equal(t, kv.CodeTransactionTooOld, kv.Code(err))
+}
+
+// A snapshot is given up with the last transaction that reads from it, or at the end of the window.
+func TestSnapshotsAreGivenUp(t *testing.T) {
+	clock := &steppedClock{now: time.Unix(0, 0)}
+	db := OpenMemory(Options{Clock: clock})
+	defer func() { require.NoError(t, db.Close()) }()
+	commit := func() {
+		_, err := kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set([]byte("a"), nil)
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	var open []kv.ManagedTx
+	for range 10 {
+		tx, err := db.Begin(kv.TxOptions{})
+		require.NoError(t, err)
+		_, err = tx.Get([]byte("a")).Wait(t.Context())
+		require.NoError(t, err)
+		open = append(open, tx)
+		commit()
+	}
+	require.Len(t, db.old, 10)
+	open[3].Cancel()
+	open[0].Reset()
+	_, err := open[9].Commit().Wait(t.Context())
+	require.NoError(t, err)
+	require.Len(t, db.old, 7)
+	<-clock.After(6 * time.Second)
+	commit()
+	require.Empty(t, db.old)
+	_, err = open[5].Get([]byte("a")).Wait(t.Context())
+	require.Equal(t, kv.CodeTransactionTooOld, kv.Code(err))
+	open[5].Cancel()
+}
