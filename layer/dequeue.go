@@ -342,6 +342,8 @@ func (c *claimer) settle(l look) error {
 	if len(rows) == 0 {
 		return c.settleEmpty(l, lockKey, held)
 	}
+	// The read was bounded by what was wanted before the groups of the same wave that came first.
+	rows = rows[:min(len(rows), c.o.Max-c.items)]
 	claim, taken, err := c.read(l, held, rows)
 	if err != nil || len(taken) == 0 {
 		return err
