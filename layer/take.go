@@ -41,7 +41,7 @@ func (q *Queue) take(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
 			if err != nil {
 				return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 			}
-			items, err := q.takeFrom(ctx, tx, row.Key, p.group, max)
+			items, err := q.takeFrom(ctx, tx, row, p, max)
 			if err != nil || len(items) > 0 {
 				return items, err
 			}
@@ -52,7 +52,8 @@ func (q *Queue) take(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
 
 // takeFrom takes from one group. If that is held or empty, the hint is stale and is cleared: the serialisable
 // reads make that conflict with a release and with an enqueue.
-func (q *Queue) takeFrom(ctx context.Context, tx kv.Tx, hint []byte, group string, max int) ([]Item, error) {
+func (q *Queue) takeFrom(ctx context.Context, tx kv.Tx, hint kv.KV, at parsedKey, max int) ([]Item, error) {
+	group := at.group
 	lockKey := q.keys.lock(group)
 	held := tx.Get(lockKey)
 	// One more than wanted, to know what the group begins with afterwards. If there is none, the read has
@@ -67,7 +68,7 @@ func (q *Queue) takeFrom(ctx context.Context, tx kv.Tx, hint []byte, group strin
 		return nil, fmt.Errorf("read items: %w", err)
 	}
 	if v != nil || len(rows) == 0 {
-		tx.Clear(hint)
+		tx.Clear(hint.Key)
 		return nil, nil
 	}
 	var items []Item
@@ -88,11 +89,18 @@ func (q *Queue) takeFrom(ctx context.Context, tx kv.Tx, hint []byte, group strin
 		items = append(items, item)
 		taken = append(taken, delivered{index: item.ID.Index, random: item.ID.Random, parts: e.parts})
 	}
+	if len(hint.Value) > 0 && items[0].ID.Index == at.index {
+		attempts, err := unpackInt(hint.Key, hint.Value)
+		if err != nil {
+			return nil, err
+		}
+		items[0].Attempts = int(attempts)
+	}
 	if err := tx.AddWriteConflictRange(kv.SingleKey(lockKey)); err != nil {
 		return nil, fmt.Errorf("exclude claimers: %w", err)
 	}
 	q.remove(tx, group, taken, taken)
-	tx.Clear(hint)
+	tx.Clear(hint.Key)
 	if len(rows) > len(taken) {
 		p, err := q.keys.parse(rows[len(taken)].Key)
 		if err != nil {
