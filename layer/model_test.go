@@ -1,0 +1,567 @@
+package layer_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
+	"fdbfifo/layer"
+)
+
+// TestModel runs random operations against the queue and against a model of it that is too simple to be wrong,
+// and compares all that can be seen after each (G1, G2, G3, and section 8 of the design: attempts).
+//
+// Replay: rapid prints the seed and a file; faults and random choices hang on values that it draws.
+func TestModel(t *testing.T) {
+	onEngines(t, func(e *env) {
+		var runs atomic.Int64
+		faults := len(e.plan.Chances) > 0
+		rapid.Check(e.t, func(t *rapid.T) {
+			if n := runs.Add(1); strings.HasSuffix(e.t.Name(), "/disk") && n > maxModelRunsOnDisk {
+				return
+			}
+			m := newModelTest(t, e, fmt.Sprintf("model-%d", runs.Load()), faults)
+			t.Repeat(map[string]func(*rapid.T){
+				"":         m.compare,
+				"enqueue":  m.enqueue,
+				"enqueue+": m.enqueue, // as often again: else the queue is empty most of the time
+				"receive":  m.receive,
+				"receive+": m.receive,
+				"ack":      m.ack,
+				"nack":     m.nack,
+				"extend":   m.extend,
+				"take":     m.take,
+				"advance":  m.advance,
+				"abort":    m.abort,
+				"check":    m.check,
+			})
+			m.drain(t)
+			m.check(t)
+		})
+	})
+}
+
+// maxModelRunsOnDisk keeps the syncs of the disk engine from taking the time of the whole suite: what it has of
+// its own is tested with the engine.
+const maxModelRunsOnDisk = 10
+
+// model is what a queue is: groups, each with items in order, and at most one lock.
+type model struct {
+	groups map[string]*modelGroup
+	stats  layer.Stats
+}
+
+type modelGroup struct {
+	items []*modelItem
+	lock  *modelLock
+	token int64 // the largest so far
+}
+
+type modelItem struct {
+	id       layer.ID
+	body     string
+	attempts int
+	lastErr  string
+}
+
+type modelLock struct {
+	claim       bool // else a delay
+	token       int64
+	owner       string
+	endMS       int64
+	outstanding []layer.ID
+}
+
+func (g *modelGroup) item(id layer.ID) *modelItem {
+	i := slices.IndexFunc(g.items, func(item *modelItem) bool { return item.id == id })
+	if i < 0 {
+		return nil
+	}
+	return g.items[i]
+}
+
+func (g *modelGroup) remove(ids []layer.ID) {
+	gone := func(id layer.ID) bool { return slices.Contains(ids, id) }
+	g.items = slices.DeleteFunc(g.items, func(item *modelItem) bool { return gone(item.id) })
+	if g.lock != nil {
+		g.lock.outstanding = slices.DeleteFunc(g.lock.outstanding, gone)
+	}
+}
+
+// older reports whether a stands before b among the hints: by the head's index, then by name.
+func older(a, b *modelGroup) bool {
+	x, y := a.items[0].id, b.items[0].id
+	return x.Index < y.Index || x.Index == y.Index && x.Group < y.Group
+}
+
+// deliverable: has items, and nobody holds it by a clock that shows nowMS.
+func (g *modelGroup) deliverable(nowMS int64) bool {
+	return len(g.items) > 0 && (g.lock == nil || g.lock.endMS <= nowMS)
+}
+
+// modelTest drives a queue and its model.
+type modelTest struct {
+	e       *env
+	faults  bool
+	model   model
+	workers []*modelWorker
+	calm    *layer.Queue // without faults and skew
+	claims  []*modelClaim
+	bodies  int
+}
+
+type modelWorker struct {
+	name string
+	q    *layer.Queue
+	now  func() time.Time
+}
+
+// modelClaim is a claim that a worker was given at some time, and never forgets.
+type modelClaim struct {
+	w     *modelWorker
+	claim *layer.Claim
+}
+
+func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
+	m := &modelTest{e: e, faults: faults, model: model{groups: make(map[string]*modelGroup)}}
+	seed := rapid.Uint64Range(1, 1<<40).Draw(t, "seed")
+	db := e.raw
+	if faults {
+		plan := fault.Default(seed)
+		db = fault.Wrap(e.raw, plan)
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("%s", plan)
+			}
+		})
+	}
+	handles := uint64(0)
+	open := func(db kv.DB, owner string, skew time.Duration) *modelWorker {
+		handles++ // no two of one seed: they would give the same ids
+		w := &modelWorker{name: owner, now: func() time.Time { return e.clock.now().Add(skew) }}
+		var err error
+		w.q, err = layer.Open(e.ctx, db, testPrefix, name, layer.Options{
+			Owner: owner, Now: w.now, Seed: seed + handles, Tx: kv.TxOptions{MaxRetryDelay: time.Millisecond},
+		})
+		require.NoError(t, err)
+		return w
+	}
+	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed})
+	require.NoError(t, err)
+	m.workers = []*modelWorker{open(db, "even", 0), open(db, "ahead", 30*time.Second), open(db, "behind", -30*time.Second)}
+	m.calm = open(e.raw, "", 0).q
+	return m
+}
+
+func (m *modelTest) worker(t *rapid.T) *modelWorker {
+	return m.workers[rapid.IntRange(0, len(m.workers)-1).Draw(t, "worker")]
+}
+
+func (m *modelTest) group(name string) *modelGroup {
+	g := m.model.groups[name]
+	if g == nil {
+		g = &modelGroup{}
+		m.model.groups[name] = g
+	}
+	return g
+}
+
+func (m *modelTest) messages(t *rapid.T) []layer.Message {
+	msgs := make([]layer.Message, rapid.IntRange(1, 6).Draw(t, "messages"))
+	for i := range msgs {
+		m.bodies++
+		msgs[i] = layer.Message{
+			Group: rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group"),
+			Body:  []byte(fmt.Sprint(m.bodies)),
+		}
+	}
+	return msgs
+}
+
+func (m *modelTest) enqueue(t *rapid.T) {
+	w, msgs := m.worker(t), m.messages(t)
+	var ids []layer.ID
+	var err error
+	if rapid.Bool().Draw(t, "in own transaction") {
+		ids, err = w.q.Enqueue(m.e.ctx, msgs...)
+	} else {
+		err = w.q.Once(m.e.ctx, func(tx kv.Tx) (err error) {
+			ids, err = w.q.EnqueueTx(m.e.ctx, tx, msgs...)
+			return err
+		})
+		if err == nil && m.faults {
+			// The attempt that landed may be another than the last that ran: look the ids up.
+			ids = m.idsOf(t, msgs)
+		}
+	}
+	require.NoError(t, err)
+	require.Len(t, ids, len(msgs))
+	for i, id := range ids {
+		g := m.group(msgs[i].Group)
+		require.Equal(t, msgs[i].Group, id.Group)
+		if n := len(g.items); n > 0 {
+			require.Greater(t, id.Index, g.items[n-1].id.Index, "the index of a group grows (G1)")
+		}
+		g.items = append(g.items, &modelItem{id: id, body: string(msgs[i].Body)})
+	}
+	m.model.stats.Enqueued += int64(len(msgs))
+}
+
+func (m *modelTest) idsOf(t *rapid.T, msgs []layer.Message) []layer.ID {
+	ids := make([]layer.ID, len(msgs))
+	for i, msg := range msgs {
+		items, err := m.calm.Peek(m.e.ctx, msg.Group, layer.MaxBatch)
+		require.NoError(t, err)
+		for _, item := range items {
+			if string(item.Body) == string(msg.Body) {
+				require.Zero(t, ids[i], "message %s is there twice", msg.Body)
+				ids[i] = item.ID
+			}
+		}
+	}
+	return ids
+}
+
+func (m *modelTest) receive(t *rapid.T) {
+	w := m.worker(t)
+	o := layer.ReceiveOptions{
+		Max:       rapid.IntRange(1, 8).Draw(t, "max"),
+		MaxGroups: rapid.IntRange(0, 3).Draw(t, "groups"),
+		Lease:     time.Duration(rapid.IntRange(1, 60).Draw(t, "lease")) * time.Second,
+	}
+	claims, err := w.q.Receive(m.e.ctx, o)
+	require.NoError(t, err)
+	m.received(t, w, o, claims)
+}
+
+// received holds the claims to what the model allows, and takes them over.
+func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions, claims []*layer.Claim) {
+	now := w.now().UnixMilli()
+	m.checkChoice(t, now, o, claims)
+	left := o.Max
+	for _, c := range claims {
+		g := m.group(c.Group)
+		require.True(t, g.deliverable(now), "group %q is held or empty", c.Group)
+		require.Greater(t, c.Token, g.token, "the token of a group grows")
+		require.Equal(t, now+o.Lease.Milliseconds(), c.Until.UnixMilli())
+		if g.lock != nil && g.lock.claim {
+			tried := g.item(g.lock.outstanding[0])
+			tried.attempts++
+			tried.lastErr = "lease expired, held by " + g.lock.owner
+			m.model.stats.Expired++
+		}
+		n := min(left, len(g.items))
+		require.Len(t, c.Items, n, "all that fits of a group is delivered")
+		g.lock = &modelLock{claim: true, token: c.Token, owner: w.name, endMS: now + o.Lease.Milliseconds()}
+		g.token = c.Token
+		for i, item := range c.Items {
+			m.same(t, g.items[i], item)
+			g.lock.outstanding = append(g.lock.outstanding, item.ID)
+		}
+		left -= n
+		m.model.stats.Received += int64(n)
+		m.claims = append(m.claims, &modelClaim{w, c})
+	}
+}
+
+// checkChoice holds a receive to the choice of groups: it finds something if there is something, and if no fault
+// makes it spread and no timer is due, it takes the oldest heads, and as many as it may.
+func (m *modelTest) checkChoice(t *rapid.T, now int64, o layer.ReceiveOptions, claims []*layer.Claim) {
+	var ready []*modelGroup
+	due := 0
+	for _, g := range m.model.groups {
+		if g.deliverable(now) {
+			ready = append(ready, g)
+			if g.lock != nil {
+				due++
+			}
+		}
+	}
+	require.Equal(t, len(ready) > 0, len(claims) > 0, "something is found if and only if something is ready")
+	if m.faults || len(ready) == 0 {
+		return
+	}
+	sort.Slice(ready, func(i, j int) bool { return older(ready[i], ready[j]) })
+	if due <= 1 {
+		require.Equal(t, ready[0].items[0].id.Index, claims[0].Items[0].ID.Index, "the oldest head comes first")
+	}
+	items, groups, maxGroups := 0, 0, o.MaxGroups
+	if maxGroups == 0 {
+		maxGroups = o.Max
+	}
+	for _, g := range ready {
+		if items == o.Max || groups == maxGroups {
+			break
+		}
+		if due == 0 {
+			require.Greater(t, len(claims), groups, "there is more")
+			require.Equal(t, g.items[0].id, claims[groups].Items[0].ID, "oldest heads first")
+		}
+		items += min(o.Max-items, len(g.items))
+		groups++
+	}
+	if due == 0 {
+		require.Len(t, claims, groups)
+	}
+}
+
+func (m *modelTest) same(t *rapid.T, want *modelItem, got layer.Item) {
+	require.Equal(t, want.id, got.ID)
+	require.Equal(t, want.body, string(got.Body))
+	require.Equal(t, want.attempts, got.Attempts, "attempts of %s", want.body)
+}
+
+// pick chooses a claim, live or lost, and some of the items it was given.
+func (m *modelTest) pick(t *rapid.T) (*modelClaim, []layer.ID) {
+	if len(m.claims) == 0 {
+		t.Skip("no claim yet")
+	}
+	// The late ones more often: most of the old ones are lost.
+	i := min(rapid.IntRange(0, len(m.claims)-1).Draw(t, "claim"), rapid.IntRange(0, len(m.claims)-1).Draw(t, "or"))
+	c := m.claims[len(m.claims)-1-i]
+	var ids []layer.ID
+	for _, item := range c.claim.Items {
+		if rapid.Bool().Draw(t, "this") {
+			ids = append(ids, item.ID)
+		}
+	}
+	return c, ids
+}
+
+// held returns the claim's group if the claim is live, and checks err if it is not, or if ids are not all
+// outstanding: then nothing may have changed.
+func (m *modelTest) held(t *rapid.T, c *modelClaim, ids []layer.ID, err error) *modelGroup {
+	g := m.group(c.claim.Group)
+	if g.lock == nil || !g.lock.claim || g.lock.token != c.claim.Token {
+		require.ErrorIs(t, err, layer.ErrClaimLost)
+		return nil
+	}
+	for _, id := range ids {
+		if !slices.Contains(g.lock.outstanding, id) {
+			require.ErrorIs(t, err, layer.ErrNotInClaim)
+			return nil
+		}
+	}
+	require.NoError(t, err)
+	return g
+}
+
+func (m *modelTest) ack(t *rapid.T) {
+	c, ids := m.pick(t)
+	q := m.worker(t).q // any handle may settle a claim
+	var err error
+	if rapid.Bool().Draw(t, "in own transaction") {
+		err = q.Ack(m.e.ctx, c.claim, ids...)
+	} else {
+		err = q.Once(m.e.ctx, func(tx kv.Tx) error { return q.AckTx(m.e.ctx, tx, c.claim, ids...) })
+	}
+	g := m.held(t, c, ids, err)
+	if g == nil {
+		return
+	}
+	if len(ids) == 0 {
+		ids = slices.Clone(g.lock.outstanding)
+	}
+	m.acked(g, ids)
+}
+
+// acked removes items, and ends the claim with its last.
+func (m *modelTest) acked(g *modelGroup, ids []layer.ID) {
+	g.remove(ids)
+	m.model.stats.Acked += int64(len(ids))
+	if len(g.lock.outstanding) == 0 {
+		g.lock = nil
+	}
+}
+
+func (m *modelTest) nack(t *rapid.T) {
+	c, ids := m.pick(t)
+	w := m.worker(t)
+	o := layer.NackOptions{
+		Acked:   ids,
+		Release: rapid.Bool().Draw(t, "release"),
+		Delay:   time.Duration(rapid.SampledFrom([]int{0, 0, 1, 10, 60}).Draw(t, "delay")) * time.Second,
+		Err:     errors.New("boom"),
+	}
+	g := m.held(t, c, ids, w.q.Nack(m.e.ctx, c.claim, o))
+	if g == nil {
+		return
+	}
+	if m.acked(g, ids); g.lock == nil {
+		return
+	}
+	if !o.Release {
+		tried := g.item(g.lock.outstanding[0])
+		tried.attempts, tried.lastErr = tried.attempts+1, "boom"
+		m.model.stats.Nacked++
+	}
+	g.lock = nil
+	if o.Delay > 0 {
+		g.lock = &modelLock{endMS: w.now().Add(o.Delay).UnixMilli()}
+	}
+}
+
+func (m *modelTest) extend(t *rapid.T) {
+	c, _ := m.pick(t)
+	w := m.worker(t)
+	lease := time.Duration(rapid.IntRange(1, 60).Draw(t, "lease")) * time.Second
+	until, err := w.q.Extend(m.e.ctx, c.claim, lease)
+	if g := m.held(t, c, nil, err); g != nil {
+		g.lock.endMS = w.now().Add(lease).UnixMilli()
+		require.Equal(t, g.lock.endMS, until.UnixMilli())
+	}
+}
+
+func (m *modelTest) take(t *rapid.T) {
+	w, limit := m.worker(t), rapid.IntRange(1, 5).Draw(t, "max")
+	var oldest *modelGroup
+	for _, g := range m.model.groups {
+		if g.lock == nil && len(g.items) > 0 && (oldest == nil || older(g, oldest)) {
+			oldest = g
+		}
+	}
+	var items []layer.Item
+	err := w.q.Once(m.e.ctx, func(tx kv.Tx) (err error) {
+		items, err = w.q.TakeTx(m.e.ctx, tx, limit)
+		return err
+	})
+	require.NoError(t, err)
+	if oldest == nil {
+		require.Empty(t, items)
+		return
+	}
+	require.NotEmpty(t, items)
+	g := m.group(items[0].ID.Group)
+	require.Equal(t, oldest.items[0].id, items[0].ID, "the oldest head is taken")
+	require.Len(t, items, min(limit, len(g.items)))
+	var ids []layer.ID
+	for i, item := range items {
+		m.same(t, g.items[i], item)
+		ids = append(ids, item.ID)
+	}
+	g.remove(ids)
+	m.model.stats.Taken += int64(len(ids))
+}
+
+func (m *modelTest) advance(t *rapid.T) {
+	m.e.clock.advance(time.Duration(rapid.IntRange(1, 40_000).Draw(t, "ms")) * time.Millisecond)
+}
+
+// abort does much in one transaction and gives it up: nothing has happened (G6).
+func (m *modelTest) abort(t *rapid.T) {
+	w, msgs := m.worker(t), m.messages(t)
+	abort := errors.New("changed my mind")
+	err := w.q.Once(m.e.ctx, func(tx kv.Tx) error {
+		if _, err := w.q.EnqueueTx(m.e.ctx, tx, msgs...); err != nil {
+			return err
+		}
+		claims, err := w.q.ReceiveTx(m.e.ctx, tx, layer.ReceiveOptions{})
+		if err != nil {
+			return err
+		}
+		for _, c := range claims {
+			if err := w.q.AckTx(m.e.ctx, tx, c, c.Items[0].ID); err != nil {
+				return err
+			}
+		}
+		if _, err := w.q.TakeTx(m.e.ctx, tx, 3); err != nil {
+			return err
+		}
+		return abort
+	})
+	require.ErrorIs(t, err, abort)
+}
+
+// drain receives and acks until nothing is left: everything that was enqueued is delivered.
+func (m *modelTest) drain(t *rapid.T) {
+	m.e.clock.advance(10 * time.Minute)
+	w := m.workers[0]
+	for {
+		o := layer.ReceiveOptions{Max: 8, Lease: time.Minute}
+		claims, err := w.q.Receive(m.e.ctx, o)
+		require.NoError(t, err)
+		m.received(t, w, o, claims)
+		if len(claims) == 0 {
+			break
+		}
+		for _, c := range claims {
+			require.NoError(t, w.q.Ack(m.e.ctx, c))
+			g := m.group(c.Group)
+			m.acked(g, slices.Clone(g.lock.outstanding))
+		}
+	}
+	m.compare(t)
+	for name, g := range m.model.groups {
+		require.Empty(t, g.items, "group %q was never delivered", name)
+	}
+}
+
+// compare holds the queue to the model.
+func (m *modelTest) compare(t *rapid.T) {
+	now := m.e.clock.now().UnixMilli()
+	var want []layer.GroupInfo
+	for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
+		g := m.model.groups[name]
+		items, err := m.calm.Peek(m.e.ctx, name, layer.MaxBatch)
+		require.NoError(t, err)
+		require.Len(t, items, len(g.items), "group %q", name)
+		for i, item := range items {
+			m.same(t, g.items[i], item)
+		}
+		if len(g.items) == 0 {
+			continue
+		}
+		head := g.items[0]
+		info := layer.GroupInfo{
+			Group: name, State: layer.Ready, Depth: int64(len(g.items)), Head: head.id,
+			Attempts: head.attempts, LastError: head.lastErr,
+		}
+		switch l := g.lock; {
+		case l == nil:
+		case l.claim:
+			info.State, info.Owner, info.Token, info.Outstanding = layer.Held, l.owner, l.token, len(l.outstanding)
+			info.Left = time.Duration(l.endMS-now) * time.Millisecond
+			if l.endMS <= now {
+				info.State = layer.Expired
+			}
+		case l.endMS > now:
+			info.State, info.Left = layer.Delayed, time.Duration(l.endMS-now)*time.Millisecond
+		}
+		want = append(want, info)
+	}
+	got, err := m.calm.Groups(m.e.ctx, layer.GroupsOptions{})
+	require.NoError(t, err)
+	for i := range got {
+		got[i].HeadAge = 0 // by the enqueuer's clock
+	}
+	require.Equal(t, want, got)
+}
+
+func (m *modelTest) check(t *rapid.T) {
+	report, err := m.calm.Check(m.e.ctx, layer.CheckOptions{})
+	require.NoError(t, err)
+	require.Empty(t, report.Violations)
+	items := int64(0)
+	for _, g := range m.model.groups {
+		items += int64(len(g.items))
+	}
+	require.Equal(t, items, report.Items)
+
+	want := m.model.stats
+	want.Depth = items
+	stats, err := m.calm.Stats(m.e.ctx)
+	require.NoError(t, err)
+	stats.ReadyGroups, stats.BusyGroups, stats.OldestReady = 0, 0, 0
+	require.Equal(t, want, stats)
+}
