@@ -1,0 +1,163 @@
+// Package cli is fdbfifo's command line as a library: commands are functions of a context, arguments and three
+// streams, and main is a shell around them.
+//
+// It knows engines only by the names in App.Engines, so that a program of another module can add its own.
+// Results go to stdout, everything else (progress, notices, errors) to stderr.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// App is the command line and its surroundings. New returns the normal one; of the fields only Engines must be
+// set.
+type App struct {
+	// Engines are those that --engine can name: NAME or NAME:ARG.
+	Engines map[string]OpenFunc
+	// Now is the clock for leases, ages and durations. Defaults to time.Now.
+	Now func() time.Time
+	// Seed and Owner are given to every queue that is opened, see layer.Options.
+	Seed  uint64
+	Owner string
+	// Kill, once closed, ends what still runs after the context has ended: the second Ctrl-C. nil = never.
+	Kill <-chan struct{}
+
+	// size returns the width in columns and the height in lines of the terminal that w is, if it is one.
+	size func(w io.Writer) (width, height int, ok bool)
+}
+
+// New returns the command line with the embedded engines.
+func New() *App {
+	return &App{Engines: Embedded()}
+}
+
+func terminalSize(w io.Writer) (width, height int, ok bool) {
+	f, isFile := w.(*os.File)
+	if !isFile {
+		return 0, 0, false
+	}
+	width, height, err := term.GetSize(int(f.Fd()))
+	return width, height, err == nil && width > 0
+}
+
+// Run runs one command line on the embedded engines, as App.Run does.
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	return New().Run(ctx, args, stdin, stdout, stderr)
+}
+
+// Run runs one command line, args without the program's name. An error has been printed to stderr when it is
+// returned; ExitCode says what the process should end with. When ctx ends, commands stop in good order: claims
+// are given back and a summary is printed.
+func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	app := *a
+	if app.Now == nil {
+		app.Now = time.Now
+	}
+	if app.size == nil {
+		app.size = terminalSize
+	}
+	s := &session{app: &app, stdin: stdin, stdout: stdout, stderr: stderr}
+	root, parsed := s.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return nil
+	}
+	if !*parsed {
+		err = asUsage(err)
+	}
+	fmt.Fprintln(stderr, "fdbfifo: "+explain(err))
+	return err
+}
+
+// session is one run of the command line: its streams and the flags that all commands share.
+type session struct {
+	app    *App
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+
+	engine string
+	queue  string
+	json   bool
+}
+
+const rootHelp = `fdbfifo keeps grouped FIFO queues: messages of a group are delivered in order, to one
+holder at a time; groups are undeclared, unlimited in number, and run in parallel.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted before it was done.`
+
+// root builds the command tree. parsed turns true once a command line was found to be well formed.
+func (s *session) root() (root *cobra.Command, parsed *bool) {
+	parsed = new(bool)
+	root = &cobra.Command{
+		Use:               "fdbfifo",
+		Short:             "Grouped FIFO queues",
+		Long:              rootHelp,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+		PersistentPreRun:  func(*cobra.Command, []string) { *parsed = true },
+		Args:              knownCommand,
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SuggestionsMinimumDistance = 2
+	root.SetFlagErrorFunc(suggestFlag)
+	flags := root.PersistentFlags()
+	flags.StringVar(&s.engine, "engine", "disk", "where queues are kept: disk (in your data directory), `disk:PATH`, or memory")
+	flags.StringVar(&s.queue, "queue", "default", "the queue's `NAME`")
+	flags.BoolVar(&s.json, "json", false, "print JSON: an object, or one a line for lists")
+	root.AddCommand(
+		newDemoCmd(s),
+		newEnqueueCmd(s),
+		newWorkCmd(s),
+		newPeekCmd(s),
+		newGroupsCmd(s),
+		newQueuesCmd(s),
+		newStatsCmd(s),
+		newCheckCmd(s),
+		newDecodeCmd(s),
+	)
+	for _, c := range root.Commands() {
+		if c.Args == nil {
+			c.Args = noArgs
+		}
+		c.DisableFlagsInUseLine = true
+	}
+	return root, parsed
+}
+
+// knownCommand is met by a word that is no command.
+func knownCommand(root *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if names := root.SuggestionsFor(args[0]); len(names) > 0 {
+		return usagef("unknown command %q: did you mean %s? (see fdbfifo --help)", args[0], strings.Join(names, " or "))
+	}
+	return usagef("unknown command %q (see fdbfifo --help)", args[0])
+}
+
+// noArgs is for commands that take flags only.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%s takes flags only, not %q (see %s --help)", c.Name(), args[0], c.CommandPath())
+	}
+	return nil
+}
+
+// notice tells the user something that is not the result.
+func (s *session) notice(format string, args ...any) {
+	fmt.Fprintf(s.stderr, "fdbfifo: "+format+"\n", args...)
+}

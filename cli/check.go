@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+func newCheckCmd(s *session) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check",
+		Short: "Read the whole queue and hold it to its rules",
+		Long: `Read every key of the queue and check that nothing is lost, unreadable or out of reach. It changes nothing
+and may run beside workers. The exit code is 1 if a rule is broken.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				p := s.newProgress("checking", "key", -1)
+				defer p.close()
+				report, err := q.Check(c.Context(), layer.CheckOptions{Progress: func(keys int64) { p.set(keys) }})
+				if err != nil {
+					return err
+				}
+				p.close()
+				if err := s.printCheck(report); err != nil {
+					return err
+				}
+				return violations(report)
+			})
+		},
+	}
+}
+
+// errViolations says that a queue breaks its rules.
+var errViolations = errors.New("the queue breaks its rules")
+
+func violations(report *layer.CheckReport) error {
+	if n := len(report.Violations); n > 0 {
+		return fmt.Errorf("%w: %s", errViolations, plural(int64(n), "violation"))
+	}
+	return nil
+}
+
+type jsonCheck struct {
+	Queue       string          `json:"queue"`
+	Items       int64           `json:"items"`
+	Bytes       int64           `json:"bytes"`
+	Groups      int64           `json:"groups"`
+	Held        int64           `json:"held"`
+	Delayed     int64           `json:"delayed"`
+	StaleHints  int64           `json:"stale_hints"`
+	StaleTimers int64           `json:"stale_timers"`
+	Attempts    int64           `json:"attempts"`
+	Receipts    int64           `json:"receipts"`
+	Violations  []jsonViolation `json:"violations"`
+}
+
+type jsonViolation struct {
+	Rule   string `json:"rule"`
+	Key    string `json:"key"`
+	Detail string `json:"detail"`
+}
+
+func (s *session) printCheck(r *layer.CheckReport) error {
+	if s.json {
+		broken := make([]jsonViolation, len(r.Violations))
+		for i, v := range r.Violations {
+			broken[i] = jsonViolation(v)
+		}
+		return printJSON(s.stdout, jsonCheck{
+			Queue: s.queue, Items: r.Items, Bytes: r.Bytes, Groups: r.Groups, Held: r.Held, Delayed: r.Delayed,
+			StaleHints: r.StaleHints, StaleTimers: r.StaleTimers, Attempts: r.Attempts, Receipts: r.Receipts,
+			Violations: broken,
+		})
+	}
+	t := newTable()
+	alignRight(t, 2)
+	t.AppendRows([]tableRow{
+		{"messages", commas(r.Items), plural(r.Bytes, "byte")},
+		{"groups", commas(r.Groups), ""},
+		{"held", commas(r.Held), ""},
+		{"delayed", commas(r.Delayed), ""},
+		{"stale hints", commas(r.StaleHints), "allowed, cleared when met"},
+		{"stale timers", commas(r.StaleTimers), "allowed, cleared when met"},
+		{"attempt records", commas(r.Attempts), ""},
+		{"receipts", commas(r.Receipts), ""},
+		{"violations", commas(int64(len(r.Violations))), ""},
+	})
+	if err := s.printTable(t); err != nil {
+		return err
+	}
+	for _, v := range r.Violations {
+		_, err := fmt.Fprintf(s.stdout, "BROKEN %s\n  key    %s\n  detail %s\n", v.Rule, v.Key, oneLine([]byte(v.Detail), 1000))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

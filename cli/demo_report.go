@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// demoReport is what the demo has seen.
+type demoReport struct {
+	Messages         int
+	Groups           int
+	Workers          int
+	Loading          time.Duration
+	Draining         time.Duration
+	MostGroupsInHand int
+	Conflicts        int64
+	TwoHands         int64 // deliveries of a group that was in another's hands
+	Disorder         int64 // deliveries out of their group's order
+	Lost             int64
+	Doubled          int64 // deliveries of what had come before, or had never been sent
+	Check            *layer.CheckReport
+}
+
+func (r *demoReport) seconds() float64 { return (r.Loading + r.Draining).Seconds() }
+
+// perSecond is 0 if the clock did not move.
+func (r *demoReport) perSecond() float64 {
+	if s := r.seconds(); s > 0 {
+		return float64(r.Messages) / s
+	}
+	return 0
+}
+
+type jsonDemo struct {
+	Messages         int     `json:"messages"`
+	Groups           int     `json:"groups"`
+	Seconds          float64 `json:"seconds"`
+	MessagesPerS     float64 `json:"messages_per_s"`
+	MostGroupsInHand int     `json:"most_groups_in_hand"`
+	Conflicts        int64   `json:"conflicts"`
+	OrderViolations  int64   `json:"order_violations"` // a group in two hands is one
+	Lost             int64   `json:"lost"`
+	Doubled          int64   `json:"doubled"`
+}
+
+func (s *session) printDemo(r demoReport) error {
+	if s.json {
+		return printJSON(s.stdout, jsonDemo{
+			Messages: r.Messages, Groups: r.Groups, Seconds: round(r.seconds(), 3), MessagesPerS: round(r.perSecond(), 1),
+			MostGroupsInHand: r.MostGroupsInHand, Conflicts: r.Conflicts, OrderViolations: r.TwoHands + r.Disorder,
+			Lost: r.Lost, Doubled: r.Doubled,
+		})
+	}
+	t := newTable()
+	alignRight(t, 2)
+	t.AppendRows([]tableRow{
+		{"messages", commas(int64(r.Messages)), "departures of US airports"},
+		{"groups", commas(int64(r.Groups)), "one an airport"},
+		{"seconds", fmt.Sprintf("%.2f", r.seconds()),
+			fmt.Sprintf("loading %.2f, draining %.2f", r.Loading.Seconds(), r.Draining.Seconds())},
+		{"messages/s", commas(int64(math.Round(r.perSecond()))), fmt.Sprintf("each takes %s to handle", demoWork)},
+		{"most groups in hand at once", r.MostGroupsInHand, "of " + plural(int64(r.Workers), "worker")},
+		{"conflicts", commas(r.Conflicts), "transactions that were tried again"},
+	})
+	t.AppendSeparator()
+	t.AppendRows([]tableRow{
+		{"groups in two hands", commas(r.TwoHands), "must be 0"},
+		{"order violations", commas(r.Disorder), "must be 0"},
+		{"lost", commas(r.Lost), "must be 0"},
+		{"doubled", commas(r.Doubled), "must be 0"},
+		{"broken rules in the store", commas(int64(len(r.Check.Violations))), "must be 0"},
+	})
+	if err := s.printTable(t); err != nil {
+		return err
+	}
+	if r.verdict() != nil {
+		return nil
+	}
+	_, err := fmt.Fprintf(s.stdout, "\nProven: %s delivered once each, in order, no group in two hands.\n",
+		plural(int64(r.Messages), "message"))
+	return err
+}
+
+// verdict is an error that names what was broken.
+func (r *demoReport) verdict() error {
+	var broken []string
+	for _, b := range []struct {
+		n    int64
+		what string
+	}{
+		{r.TwoHands, "deliveries of a group in other hands"},
+		{r.Disorder, "out of order"},
+		{r.Lost, "lost"},
+		{r.Doubled, "doubled"},
+		{int64(len(r.Check.Violations)), "broken rules in the store"},
+		{r.Check.Items, "messages left behind"},
+	} {
+		if b.n > 0 {
+			broken = append(broken, commas(b.n)+" "+b.what)
+		}
+	}
+	if len(broken) > 0 {
+		return fmt.Errorf("the queue broke its promises: %s", strings.Join(broken, ", "))
+	}
+	return nil
+}
+
+func round(v float64, digits int) float64 {
+	p := math.Pow10(digits)
+	return math.Round(v*p) / p
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+)
+
+// EngineOptions is what --engine says about an engine, and what the command needs of it.
+type EngineOptions struct {
+	// Arg is what follows the name and a colon in --engine; "" if nothing does.
+	Arg string
+	// Create makes what does not exist yet. Without it an engine returns an error that wraps fs.ErrNotExist
+	// instead, and leaves nothing behind.
+	Create bool
+	// Notice tells the user something worth knowing, such as where the data is.
+	Notice func(format string, args ...any)
+}
+
+// OpenFunc opens an engine. The caller closes what it returns.
+type OpenFunc func(ctx context.Context, o EngineOptions) (kv.DB, error)
+
+// Embedded returns the engines that need nothing else: "memory" and "disk".
+func Embedded() map[string]OpenFunc {
+	return map[string]OpenFunc{"memory": openMemory, "disk": openDisk}
+}
+
+func openMemory(_ context.Context, o EngineOptions) (kv.DB, error) {
+	if o.Arg != "" {
+		return nil, usagef("--engine memory takes no argument, not %q", o.Arg)
+	}
+	return embedded.OpenMemory(embedded.Options{}), nil
+}
+
+func openDisk(_ context.Context, o EngineOptions) (kv.DB, error) {
+	folder := o.Arg
+	if folder == "" {
+		var err error
+		if folder, err = dataFolder(); err != nil {
+			return nil, err
+		}
+	}
+	entries, err := os.ReadDir(folder)
+	missing := errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0
+	if missing && !o.Create {
+		return nil, &hintedError{"there are no queues in " + folder, "fdbfifo enqueue makes the first.", fs.ErrNotExist}
+	}
+	db, err := embedded.OpenDisk(folder, embedded.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", folder, err)
+	}
+	if missing {
+		o.Notice("queues are kept in %s", folder)
+	}
+	return db, nil
+}
+
+// dataFolder is fdbfifo's folder in the user's data directory, by the XDG base directory rules.
+func dataFolder() (string, error) {
+	if base := os.Getenv("XDG_DATA_HOME"); filepath.IsAbs(base) {
+		return filepath.Join(base, "fdbfifo"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("no data directory, use --engine disk:PATH: %w", err)
+	}
+	return filepath.Join(home, ".local", "share", "fdbfifo"), nil
+}
+
+// openEngine opens the engine that --engine names.
+func (s *session) openEngine(ctx context.Context, create bool) (kv.DB, error) {
+	name, arg, _ := strings.Cut(s.engine, ":")
+	open, ok := s.app.Engines[name]
+	if !ok {
+		known := strings.Join(slices.Sorted(maps.Keys(s.app.Engines)), ", ")
+		return nil, usagef("unknown engine %q: there are %s", name, known)
+	}
+	return open(ctx, EngineOptions{Arg: arg, Create: create, Notice: s.notice})
+}

@@ -1,0 +1,363 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+// enqueueFlags are the flags of enqueue.
+type enqueueFlags struct {
+	group      string
+	body       string
+	file       string
+	format     string
+	groupField string
+	headers    []string
+	partial    bool
+}
+
+const enqueueHelp = `Append a message, or all messages of a file, to the queue; it is created if it does not exist.
+
+A file is CSV with a header line, or JSON lines (one object a line); - is stdin. Each record becomes a
+message whose body is the record as it stands. --group-field names the CSV column or the JSON field that
+is the group; without it all go to --group, or to the default group.
+
+A file is checked whole before any of it is enqueued: if a record is bad, nothing is. With --partial what
+stands before the bad record is enqueued. Either way the exit code is 1 and the error names the line.`
+
+func newEnqueueCmd(s *session) *cobra.Command {
+	var f enqueueFlags
+	c := &cobra.Command{
+		Use:   "enqueue (--body TEXT | --file FILE) [flags]",
+		Short: "Append messages from a flag, a CSV or JSON-lines file, or stdin",
+		Long:  enqueueHelp,
+		Example: `  fdbfifo enqueue --group ATL --body hello
+  fdbfifo enqueue --file flights.csv --group-field origin
+  tail -f log.jsonl | fdbfifo enqueue --file - --format jsonl --group-field user --partial`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			o, err := f.options(c.Flags().Changed)
+			if err != nil {
+				return err
+			}
+			if c.Flags().Changed("body") {
+				return s.enqueueOne(c.Context(), o, f.body)
+			}
+			return s.enqueueFile(c.Context(), o, f.file, f.partial)
+		},
+	}
+	c.Flags().StringVar(&f.group, "group", "", "the `GROUP`; left out, the default group")
+	c.Flags().StringVar(&f.body, "body", "", "the `TEXT` of one message")
+	c.Flags().StringVar(&f.file, "file", "", "a `FILE` of messages; - is stdin")
+	c.Flags().StringVar(&f.format, "format", "", "`csv` or jsonl; left out, by the file's name")
+	c.Flags().StringVar(&f.groupField, "group-field", "", "the `NAME` of the CSV column or JSON field that is the group")
+	c.Flags().StringArrayVar(&f.headers, "header", nil, "a header `NAME=VALUE` of every message (repeatable)")
+	c.Flags().BoolVar(&f.partial, "partial", false, "enqueue what stands before a bad record, rather than nothing")
+	return c
+}
+
+// options checks the flags against each other.
+func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error) {
+	o := sourceOptions{group: f.group, groupField: f.groupField, format: f.format}
+	switch {
+	case changed("body") == changed("file"):
+		return o, usagef("give either --body TEXT or --file FILE (- is stdin)")
+	case changed("body") && (changed("group-field") || changed("format") || changed("partial")):
+		return o, usagef("--group-field, --format and --partial go with --file, not with --body")
+	case changed("group") && f.group == "":
+		return o, usagef(`--group "" names no group: leave --group out for the default group`)
+	case changed("group-field") && f.groupField == "":
+		return o, usagef("--group-field needs a name")
+	case changed("group") && changed("group-field"):
+		return o, usagef("give either --group or --group-field")
+	}
+	for _, header := range f.headers {
+		name, value, ok := strings.Cut(header, "=")
+		if !ok || name == "" {
+			return o, usagef("--header wants NAME=VALUE, not %q", header)
+		}
+		if o.headers == nil {
+			o.headers = make(map[string]string)
+		}
+		if _, twice := o.headers[name]; twice {
+			return o, usagef("--header %s is given twice", name)
+		}
+		o.headers[name] = value
+	}
+	if changed("body") {
+		return o, nil
+	}
+	if o.format == "" {
+		switch strings.ToLower(filepath.Ext(f.file)) {
+		case ".csv":
+			o.format = "csv"
+		case ".jsonl", ".ndjson":
+			o.format = "jsonl"
+		default:
+			return o, usagef("--format csv or --format jsonl? The name %q does not tell", f.file)
+		}
+	}
+	if o.format != "csv" && o.format != "jsonl" {
+		return o, usagef("unknown --format %q: there are csv and jsonl", o.format)
+	}
+	return o, nil
+}
+
+type enqueueResult struct {
+	Queue    string `json:"queue"`
+	Enqueued int64  `json:"enqueued"`
+	ID       string `json:"id,omitempty"` // of a single message
+}
+
+func (s *session) enqueueOne(ctx context.Context, o sourceOptions, body string) error {
+	m := layer.Message{Group: o.group, Body: []byte(body), Headers: o.headers}
+	if err := checkMessage(m); err != nil {
+		return err
+	}
+	return s.withQueue(ctx, true, func(q *layer.Queue) error {
+		ids, err := q.Enqueue(ctx, m)
+		if err != nil {
+			return err
+		}
+		if s.json {
+			return printJSON(s.stdout, enqueueResult{Queue: s.queue, Enqueued: 1, ID: ids[0].String()})
+		}
+		_, err = fmt.Fprintf(s.stdout, "enqueued %s\n", ids[0])
+		return err
+	})
+}
+
+// enqueueFile enqueues a file's messages. Unless partial, it reads the file twice: to check it, and to enqueue.
+func (s *session) enqueueFile(ctx context.Context, o sourceOptions, name string, partial bool) error {
+	var in io.ReadSeeker
+	stream := s.stdin
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		in, stream = file, file
+	}
+	total := int64(-1)
+	if !partial {
+		if in == nil || !seekable(in) {
+			spool, err := s.spool(ctx, stream)
+			if err != nil {
+				return fmt.Errorf("%w; nothing was enqueued", err)
+			}
+			defer os.Remove(spool.Name())
+			defer spool.Close()
+			in, stream = spool, spool
+		}
+		var err error
+		if total, err = s.validate(ctx, in, o); err != nil {
+			return fmt.Errorf("%s: %w; nothing was enqueued", inputName(name), err)
+		}
+		if _, err := in.Seek(0, io.SeekStart); err != nil {
+			return fmt.Errorf("%w; nothing was enqueued", err)
+		}
+	}
+	src, err := newSource(stream, o)
+	if err != nil {
+		return fmt.Errorf("%s: %w; nothing was enqueued", inputName(name), err)
+	}
+	return s.withQueue(ctx, true, func(q *layer.Queue) error {
+		n, err := s.enqueueAll(ctx, q, src, total)
+		if err != nil {
+			return fmt.Errorf("%s: %w; %s enqueued before that", inputName(name), err, were(n))
+		}
+		if s.json {
+			return printJSON(s.stdout, enqueueResult{Queue: s.queue, Enqueued: n})
+		}
+		_, err = fmt.Fprintf(s.stdout, "enqueued %s\n", plural(n, "message"))
+		return err
+	})
+}
+
+func inputName(name string) string {
+	if name == "-" {
+		return "stdin"
+	}
+	return name
+}
+
+func were(n int64) string {
+	switch n {
+	case 0:
+		return "nothing was"
+	case 1:
+		return "1 message was"
+	}
+	return commas(n) + " messages were"
+}
+
+// seekable is false for a pipe that was given by name.
+func seekable(in io.Seeker) bool {
+	_, err := in.Seek(0, io.SeekStart)
+	return err == nil
+}
+
+// spool copies a stream into a temporary file, which the caller closes and removes.
+func (s *session) spool(ctx context.Context, in io.Reader) (*os.File, error) {
+	file, err := os.CreateTemp("", "fdbfifo-*.spool")
+	if err != nil {
+		return nil, err
+	}
+	copied := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(file, &interruptible{ctx, in})
+		copied <- err
+	}()
+	select {
+	case err = <-copied:
+	case <-ctx.Done():
+		// The copy may hang in a read of the stream for ever; it fails once the file is closed.
+		err = errInterrupted
+	}
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close(), os.Remove(file.Name()))
+	}
+	return file, nil
+}
+
+// interruptible fails between two reads once ctx has ended.
+type interruptible struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r *interruptible) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, errInterrupted
+	}
+	return r.r.Read(p)
+}
+
+// validate reads the whole input and returns the number of its messages.
+func (s *session) validate(ctx context.Context, in io.Reader, o sourceOptions) (int64, error) {
+	src, err := newSource(&interruptible{ctx, in}, o)
+	if err != nil {
+		return 0, err
+	}
+	p := s.newProgress("checking", "message", -1)
+	defer p.close()
+	for n := int64(0); ; n++ {
+		_, _, err := src.next()
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		if n%1000 == 0 {
+			p.set(n)
+		}
+	}
+}
+
+// What one transaction of an enqueue takes: few enough to be quick, and well within the layer's limits.
+const (
+	enqueueBatch = 500
+	enqueueBytes = 1 << 20 // of bodies; a larger body goes alone
+)
+
+// enqueueAll enqueues what src yields and returns how many messages were confirmed. What stands before an error
+// of src is enqueued. A batch is what has been read by the time the one before is confirmed, so that a slow
+// stream is not held back.
+func (s *session) enqueueAll(ctx context.Context, q *layer.Queue, src source, total int64) (int64, error) {
+	p := s.newProgress("enqueueing", "message", total)
+	defer p.close()
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	records := readAhead(reading, src)
+	var done int64
+	var held *yielded // read, but too large for the batch before
+	for {
+		batch, rest, err := nextBatch(ctx, records, held)
+		if len(batch) > 0 {
+			if _, e := q.Enqueue(ctx, batch...); e != nil {
+				return done, e
+			}
+			done += int64(len(batch))
+			p.set(done)
+		}
+		if errors.Is(err, io.EOF) {
+			return done, nil
+		}
+		if err != nil {
+			return done, err
+		}
+		held = rest
+	}
+}
+
+// yielded is what came from a source.
+type yielded struct {
+	m   layer.Message
+	err error
+}
+
+// readAhead reads src until it ends or ctx does. A read of a stream cannot be interrupted: whoever waits for
+// the channel must look at ctx too.
+func readAhead(ctx context.Context, src source) <-chan yielded {
+	records := make(chan yielded, enqueueBatch)
+	go func() {
+		for {
+			m, _, err := src.next()
+			select {
+			case records <- yielded{m, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return records
+}
+
+// nextBatch waits for one message and takes those that are there already. rest is a message that did not fit.
+// After an error, which comes with the messages before it, the source has ended.
+func nextBatch(ctx context.Context, records <-chan yielded, held *yielded) (batch []layer.Message, rest *yielded, err error) {
+	size := 0
+	for len(batch) < enqueueBatch {
+		var r yielded
+		if held != nil {
+			r, held = *held, nil
+		} else if len(batch) == 0 {
+			select {
+			case r = <-records:
+			case <-ctx.Done():
+				return nil, nil, errInterrupted
+			}
+		} else {
+			select {
+			case r = <-records:
+			default:
+				return batch, nil, nil
+			}
+		}
+		if r.err != nil {
+			return batch, nil, r.err
+		}
+		size += len(r.m.Body)
+		if len(batch) > 0 && size > enqueueBytes {
+			return batch, &r, nil
+		}
+		batch = append(batch, r.m)
+	}
+	return batch, nil, nil
+}

@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+)
+
+// Exit codes of the process.
+const (
+	ExitOK          = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitInterrupted = 130 // as a shell reports a process that Ctrl-C has ended
+)
+
+// errInterrupted says that Ctrl-C came before the command was done.
+var errInterrupted = errors.New("interrupted")
+
+// ExitCode returns what the process should end with after err of Run.
+func ExitCode(err error) int {
+	var usage *usageError
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &usage):
+		return ExitUsage
+	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
+		return ExitInterrupted
+	}
+	return ExitFailed
+}
+
+// usageError is a command line that cannot be understood.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
+
+func asUsage(err error) error {
+	var usage *usageError
+	if errors.As(err, &usage) {
+		return err
+	}
+	return &usageError{err}
+}
+
+// suggestFlag adds the nearest flag to the error about an unknown one.
+func suggestFlag(c *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return usagef("%w (see %s --help)", err, c.CommandPath())
+	}
+	name := unknown.GetSpecifiedName()
+	nearest, best := "", 3 // a suggestion farther off than two letters is a riddle
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if d := distance(name, f.Name); d < best || strings.HasPrefix(f.Name, name) && len(name) > 1 && best > 1 {
+			nearest, best = f.Name, min(d, 1)
+		}
+	})
+	if nearest == "" {
+		return usagef("%w (see %s --help)", err, c.CommandPath())
+	}
+	return usagef("%w: did you mean --%s? (see %s --help)", err, nearest, c.CommandPath())
+}
+
+// distance is the edit distance of two names: insertions, deletions and replacements of a byte.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replace := diagonal
+			if a[i] != b[j] {
+				replace++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replace, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// explain returns the text of err and, for what a user can do something about, what that is.
+func explain(err error) string {
+	text := strings.TrimSpace(err.Error())
+	if advice := advise(err); advice != "" {
+		return text + "\n  " + advice
+	}
+	return text
+}
+
+func advise(err error) string {
+	var hinted *hintedError
+	switch {
+	case errors.As(err, &hinted):
+		return hinted.hint
+	case errors.Is(err, embedded.ErrLocked):
+		return "Only one process at a time can use a disk folder. Wait for the other fdbfifo to end, or stop it;\n" +
+			"  or give this one a folder of its own with --engine disk:PATH."
+	case errors.Is(err, embedded.ErrNewerFormat):
+		return "Run the newer fdbfifo, or use another folder with --engine disk:PATH."
+	case errors.Is(err, embedded.ErrCorrupt):
+		return "The folder was left as it is. Restore it from a copy, or use another one with --engine disk:PATH."
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return "The disk is full: make room and run this again. What was confirmed before is kept."
+	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
+		return "This user may not write there. Use a folder of your own with --engine disk:PATH."
+	case kv.Code(err) == kv.CodeIOError:
+		return "The storage failed; the engine takes no more writes. What was confirmed before is kept."
+	}
+	return ""
+}
+
+// hintedError is an error whose cure was known where it came up.
+type hintedError struct {
+	text string
+	hint string
+	err  error
+}
+
+func (e *hintedError) Error() string { return e.text }
+func (e *hintedError) Unwrap() error { return e.err }

@@ -1,0 +1,164 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// TestGolden replays testdata: a command line and its input, then all that a user sees of it. One file shares
+// one in-memory database whose clock stands still unless it is told to move.
+//
+//	run             the first line is the command line, the rest is stdin
+//	clock D         moves the clock by a duration
+//	file NAME       writes a file into the working directory
+//	claim GROUPS N  claims up to N items, as a worker elsewhere would
+//	clear           removes the key whose parts are given, as nobody should
+//
+// Each read-only command is held to changing nothing: the whole database is the same before and after.
+func TestGolden(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		h := newHarness(t)
+		path, err := filepath.Abs(path)
+		require.NoError(t, err)
+		t.Chdir(t.TempDir())
+		datadriven.RunTest(t, path, h.step)
+	})
+}
+
+// still is a clock that stands.
+type still struct{ now time.Time }
+
+func (c *still) Now() time.Time { return c.now }
+
+func (c *still) After(time.Duration) <-chan time.Time {
+	due := make(chan time.Time, 1)
+	due <- c.now
+	return due
+}
+
+// shared is a database that outlives the commands that close it.
+type shared struct{ kv.DB }
+
+func (shared) Close() error { return nil }
+
+type harness struct {
+	clock *still
+	db    kv.DB
+	runs  uint64
+}
+
+func newHarness(t *testing.T) *harness {
+	clock := &still{now: time.Date(2001, 3, 31, 12, 0, 0, 0, time.UTC)}
+	db := embedded.OpenMemory(embedded.Options{Clock: clock, Seed: 1})
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return &harness{clock: clock, db: db}
+}
+
+func (h *harness) app() *App {
+	open := func(context.Context, EngineOptions) (kv.DB, error) { return shared{h.db}, nil }
+	h.runs++
+	return &App{
+		Engines: map[string]OpenFunc{"disk": open, "memory": open}, Now: h.clock.Now, Seed: h.runs, Owner: "tester",
+	}
+}
+
+func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
+	ctx := context.Background()
+	switch d.Cmd {
+	case "run":
+		line, stdin, _ := strings.Cut(d.Input, "\n")
+		return h.run(t, splitArgs(t, line), stdin)
+	case "clock":
+		step, err := time.ParseDuration(d.CmdArgs[0].Key)
+		require.NoError(t, err)
+		h.clock.now = h.clock.now.Add(step)
+		return ""
+	case "file":
+		require.NoError(t, os.WriteFile(d.CmdArgs[0].Key, []byte(d.Input+"\n"), 0o600))
+		return ""
+	case "claim":
+		var n int
+		d.ScanArgs(t, "items", &n)
+		q, err := layer.Open(ctx, h.db, prefix(), "default", layer.Options{Now: h.clock.Now, Seed: 99, Owner: "elsewhere"})
+		require.NoError(t, err)
+		claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: n, MaxGroups: 1})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		if d.HasArg("fail") {
+			require.NoError(t, q.Nack(ctx, claims[0], layer.NackOptions{Err: fmt.Errorf("exit status 3"), Delay: time.Minute}))
+		}
+		require.NoError(t, q.Close(ctx))
+		return fmt.Sprintf("%d of %s\n", len(claims[0].Items), claims[0].Group)
+	case "clear":
+		parts, err := tuple.Parse(d.Input)
+		require.NoError(t, err)
+		_, err = kv.Run(ctx, h.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.ClearRange(kv.PrefixRange(parts.Pack()))
+			return nil
+		})
+		require.NoError(t, err)
+		return ""
+	}
+	d.Fatalf(t, "unknown directive %s", d.Cmd)
+	return ""
+}
+
+func (h *harness) run(t *testing.T, args []string, stdin string) string {
+	var stdout, stderr bytes.Buffer
+	before := dump(t, h.db)
+	err := h.app().Run(context.Background(), args, strings.NewReader(stdin), &stdout, &stderr)
+	switch args[0] {
+	case "peek", "groups", "queues", "stats", "check", "decode":
+		require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
+	}
+	var s strings.Builder
+	s.WriteString(stdout.String())
+	for line := range strings.Lines(stderr.String()) {
+		s.WriteString("stderr: " + line)
+	}
+	fmt.Fprintf(&s, "exit %d\n", ExitCode(err))
+	return s.String()
+}
+
+// splitArgs splits a command line at blanks outside single quotes.
+func splitArgs(t *testing.T, line string) []string {
+	var args []string
+	for i, piece := range strings.Split(line, "'") {
+		if i%2 == 0 {
+			args = append(args, strings.Fields(piece)...)
+		} else {
+			args = append(args, piece)
+		}
+	}
+	require.NotEmpty(t, args)
+	return args
+}
+
+// dump returns every pair of the database.
+func dump(t *testing.T, db kv.DB) []string {
+	var all []string
+	_, err := kv.Run(context.Background(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		rows, err := tx.Snapshot().GetRange(kv.KeyRange{End: []byte{0xff}}.Selectors(), kv.RangeOptions{}).Wait(context.Background())
+		all = make([]string, len(rows))
+		for i, row := range rows {
+			all[i] = tuple.Printable(row.Key) + " = " + tuple.Printable(row.Value)
+		}
+		return err
+	})
+	require.NoError(t, err)
+	return all
+}

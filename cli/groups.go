@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+func newGroupsCmd(s *session) *cobra.Command {
+	var by string
+	var n int
+	orders := map[string]func(a, b layer.GroupInfo) int{"depth": sortByDepth, "age": sortByAge, "name": sortByName}
+	c := &cobra.Command{
+		Use:   "groups [--sort depth|age|name] [-n N]",
+		Short: "List the groups that have messages: depth, age, state, holder",
+		Long: `List the groups that have messages. States: ready (free to be claimed), held (by a worker), expired (its
+worker's lease has run out, the next one takes over), delayed (waits for a retry), corrupt (see check). It changes nothing.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			order, ok := orders[by]
+			if !ok {
+				return usagef("unknown --sort %q: there are depth, age and name", by)
+			}
+			if n < 0 {
+				return usagef("-n is %d: 0 (all) or more", n)
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				groups, err := allGroups(c.Context(), q, 0)
+				if err != nil {
+					return err
+				}
+				slices.SortStableFunc(groups, order)
+				shown := groups
+				if n > 0 {
+					shown = groups[:min(n, len(groups))]
+				}
+				return s.printGroups(shown, len(groups))
+			})
+		},
+	}
+	c.Flags().StringVar(&by, "sort", "depth", "the `ORDER`: depth (deepest first), age (oldest head first), name")
+	c.Flags().IntVarP(&n, "number", "n", 20, "how many groups, `N`; 0 = all")
+	return c
+}
+
+func sortByDepth(a, b layer.GroupInfo) int { return cmp.Compare(b.Depth, a.Depth) }
+func sortByAge(a, b layer.GroupInfo) int   { return cmp.Compare(a.Head.Index, b.Head.Index) }
+func sortByName(a, b layer.GroupInfo) int  { return cmp.Compare(a.Group, b.Group) }
+
+// allGroups lists all groups, by name. Items are counted up to maxDepth, 0 = the layer's default.
+func allGroups(ctx context.Context, q *layer.Queue, maxDepth int64) ([]layer.GroupInfo, error) {
+	var all []layer.GroupInfo
+	from := ""
+	for {
+		page, err := q.Groups(ctx, layer.GroupsOptions{From: from, MaxDepth: maxDepth})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		if len(page) < layer.DefaultGroups {
+			return all, nil
+		}
+		from = page[len(page)-1].Group + "\x00"
+	}
+}
+
+type jsonGroup struct {
+	Group       string `json:"group"`
+	State       string `json:"state"`
+	Depth       int64  `json:"depth"`
+	HeadAgeMS   int64  `json:"head_age_ms"`
+	Attempts    int    `json:"attempts"`
+	LastError   string `json:"last_error,omitempty"`
+	Owner       string `json:"owner,omitempty"`
+	Token       int64  `json:"token,omitempty"`
+	Outstanding int    `json:"outstanding"`
+	LeftMS      int64  `json:"left_ms"`
+}
+
+func (s *session) printGroups(groups []layer.GroupInfo, total int) error {
+	if s.json {
+		for _, g := range groups {
+			err := printJSON(s.stdout, jsonGroup{
+				Group: g.Group, State: string(g.State), Depth: g.Depth, HeadAgeMS: g.HeadAge.Milliseconds(),
+				Attempts: g.Attempts, LastError: g.LastError, Owner: g.Owner, Token: g.Token,
+				Outstanding: g.Outstanding, LeftMS: g.Left.Milliseconds(),
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(groups) == 0 {
+		_, err := fmt.Fprintln(s.stdout, "no groups have messages")
+		return err
+	}
+	t := newTable("group", "messages", "head", "state", "left", "holder", "failed", "last error")
+	alignRight(t, 2, 3, 5, 7)
+	const others = 90 // columns that the others take, about
+	for _, g := range groups {
+		left := ""
+		if g.State != layer.Ready {
+			left = short(g.Left)
+		}
+		failed := ""
+		if g.Attempts > 0 {
+			failed = fmt.Sprint(g.Attempts)
+		}
+		t.AppendRow([]any{
+			oneLine([]byte(display(g.Group)), 24), commas(g.Depth), short(g.HeadAge), string(g.State), left,
+			oneLine([]byte(g.Owner), 24), failed, oneLine([]byte(g.LastError), max(16, s.width()-others)),
+		})
+	}
+	if err := s.printTable(t); err != nil {
+		return err
+	}
+	if len(groups) < total {
+		_, err := fmt.Fprintf(s.stdout, "%s of %s, -n 0 lists all\n", commas(int64(len(groups))), plural(int64(total), "group"))
+		return err
+	}
+	return nil
+}

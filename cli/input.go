@@ -1,0 +1,271 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/csv"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"fdbfifo/layer"
+)
+
+// inputError is a fault in the input, at a line counted from 1.
+type inputError struct {
+	Line int
+	Err  error
+}
+
+func (e *inputError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+func (e *inputError) Unwrap() error { return e.Err }
+
+// source yields the messages of an input one by one and io.EOF after the last. A fault is an *inputError; any
+// other error is the reader's.
+type source interface {
+	next() (layer.Message, int, error) // the message and the line where it begins
+}
+
+// sourceOptions say how an input becomes messages.
+type sourceOptions struct {
+	format     string // "csv" or "jsonl"
+	groupField string // "" = all go to group
+	group      string
+	headers    map[string]string // of every message
+}
+
+func newSource(r io.Reader, o sourceOptions) (source, error) {
+	if o.format == "csv" {
+		return newCSVSource(r, o)
+	}
+	return &jsonSource{r: bufio.NewReaderSize(r, 64<<10), o: o}, nil
+}
+
+// maxRecord bounds one record of an input: the body, and what a line may have around it. Without a bound a
+// single open quotation mark would take the whole rest of a file into memory.
+const maxRecord = layer.MaxBodySize + 1024 // bytes
+
+var errLongRecord = fmt.Errorf("a record of more than %d bytes, the most a message can hold (an open quotation mark?)",
+	layer.MaxBodySize)
+
+// message completes and checks a message; body is copied.
+func (o *sourceOptions) message(line int, group string, body []byte) (layer.Message, error) {
+	m := layer.Message{Group: o.group, Body: bytes.Clone(body), Headers: o.headers}
+	if o.groupField != "" {
+		if group == "" {
+			return m, &inputError{line, fmt.Errorf("field %q, the group, is empty", o.groupField)}
+		}
+		m.Group = group
+	}
+	if err := checkMessage(m); err != nil {
+		return m, &inputError{line, err}
+	}
+	return m, nil
+}
+
+// checkMessage holds m to the layer's limits, so that a whole input can be checked before any of it is
+// enqueued; the layer checks again.
+func checkMessage(m layer.Message) error {
+	if n := len(m.Group); n > layer.MaxGroupSize {
+		return &layer.LimitError{What: "group", Unit: "bytes", Got: int64(n), Max: layer.MaxGroupSize}
+	}
+	if !utf8.ValidString(m.Group) {
+		return fmt.Errorf("%w: group %q", layer.ErrInvalidUTF8, m.Group)
+	}
+	if n := len(m.Body); n > layer.MaxBodySize {
+		return &layer.LimitError{What: "body", Unit: "bytes", Got: int64(n), Max: layer.MaxBodySize}
+	}
+	return nil
+}
+
+// csvSource reads records under a header line. The body of a message is the record as it stands in the file.
+type csvSource struct {
+	o      sourceOptions
+	raw    *tape
+	csv    *csv.Reader
+	column int // of the group; -1 = none
+}
+
+func newCSVSource(r io.Reader, o sourceOptions) (*csvSource, error) {
+	in := bufio.NewReader(r)
+	if mark, err := in.Peek(3); err == nil && string(mark) == "\ufeff" {
+		// Spreadsheets put a byte order mark before the first column's name.
+		if _, err := in.Discard(3); err != nil {
+			return nil, err
+		}
+	}
+	s := &csvSource{o: o, raw: &tape{r: in}, column: -1}
+	s.csv = csv.NewReader(s.raw)
+	s.csv.ReuseRecord = true
+	header, err := s.csv.Read()
+	if errors.Is(err, io.EOF) {
+		return nil, &inputError{1, errors.New("there is no header line")}
+	}
+	if errors.Is(err, errLongRecord) {
+		return nil, &inputError{1, errLongRecord}
+	}
+	if err != nil {
+		return nil, csvError(err)
+	}
+	s.raw.cut(s.csv.InputOffset())
+	if o.groupField == "" {
+		return s, nil
+	}
+	for i, name := range header {
+		if name == o.groupField {
+			s.column = i
+			return s, nil
+		}
+	}
+	return nil, &inputError{1, fmt.Errorf("there is no column %q, there are: %s", o.groupField, strings.Join(header, ", "))}
+}
+
+func (s *csvSource) next() (layer.Message, int, error) {
+	record, err := s.csv.Read()
+	if errors.Is(err, errLongRecord) {
+		return layer.Message{}, 0, &inputError{s.raw.lines + 1, errLongRecord}
+	}
+	if err != nil {
+		return layer.Message{}, 0, csvError(err)
+	}
+	line, _ := s.csv.FieldPos(0)
+	body := bytes.Trim(s.raw.cut(s.csv.InputOffset()), "\r\n")
+	group := ""
+	if s.column >= 0 {
+		group = record[s.column]
+	}
+	m, err := s.o.message(line, group, body)
+	return m, line, err
+}
+
+// csvError puts the reader's errors in this package's form.
+func csvError(err error) error {
+	var parse *csv.ParseError
+	if !errors.As(err, &parse) {
+		return err
+	}
+	if errors.Is(err, csv.ErrFieldCount) {
+		return &inputError{parse.Line, errors.New("it has more or fewer fields than the header")}
+	}
+	err = fmt.Errorf("column %d: %w", parse.Column, parse.Err)
+	if parse.StartLine != parse.Line {
+		err = fmt.Errorf("%w, in a record that begins at line %d", err, parse.StartLine)
+	}
+	return &inputError{parse.Line, err}
+}
+
+// tape keeps what was read from r and not yet cut off.
+type tape struct {
+	r     io.Reader
+	held  []byte
+	start int64 // the offset of held in the input
+	lines int   // that were cut off
+}
+
+func (t *tape) Read(p []byte) (int, error) {
+	if len(t.held) > maxRecord {
+		return 0, errLongRecord
+	}
+	n, err := t.r.Read(p)
+	t.held = append(t.held, p[:n]...)
+	return n, err
+}
+
+// cut returns what lies before the offset end; it is valid until the next read.
+func (t *tape) cut(end int64) []byte {
+	n := int(end - t.start)
+	piece := t.held[:n]
+	t.lines += bytes.Count(piece, []byte{'\n'})
+	if rest := t.held[n:]; len(rest) == 0 {
+		t.held = t.held[:0:0]
+	} else {
+		t.held = rest
+	}
+	t.start = end
+	return piece
+}
+
+// jsonSource reads one JSON object a line; blank lines are skipped. The body of a message is the line.
+type jsonSource struct {
+	r    *bufio.Reader
+	o    sourceOptions
+	line int
+	buf  []byte
+}
+
+func (s *jsonSource) next() (layer.Message, int, error) {
+	for {
+		line, err := s.readLine()
+		if err != nil {
+			return layer.Message{}, 0, err
+		}
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		group, err := s.group(line)
+		if err != nil {
+			return layer.Message{}, 0, &inputError{s.line, err}
+		}
+		m, err := s.o.message(s.line, group, line)
+		return m, s.line, err
+	}
+}
+
+// readLine returns the next line; io.EOF only if there is none.
+func (s *jsonSource) readLine() ([]byte, error) {
+	s.line++
+	s.buf = s.buf[:0]
+	for {
+		piece, err := s.r.ReadSlice('\n')
+		s.buf = append(s.buf, piece...)
+		switch {
+		case len(s.buf) > maxRecord:
+			return nil, &inputError{s.line, errLongRecord}
+		case errors.Is(err, bufio.ErrBufferFull):
+		case errors.Is(err, io.EOF) && len(s.buf) > 0:
+			return s.buf, nil
+		case err != nil:
+			return nil, err
+		default:
+			return s.buf, nil
+		}
+	}
+}
+
+// group checks that line is a JSON object and returns its group field as text.
+func (s *jsonSource) group(line []byte) (string, error) {
+	if !utf8.Valid(line) {
+		return "", layer.ErrInvalidUTF8
+	}
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(line, &object); err != nil {
+		var kind *json.UnmarshalTypeError
+		if errors.As(err, &kind) {
+			return "", fmt.Errorf("a JSON object is wanted, not a JSON %s", kind.Value)
+		}
+		return "", fmt.Errorf("no JSON object: %w", err)
+	}
+	if object == nil {
+		return "", errors.New("a JSON object is wanted, not null")
+	}
+	if s.o.groupField == "" {
+		return "", nil
+	}
+	value, ok := object[s.o.groupField]
+	if !ok {
+		return "", fmt.Errorf("there is no field %q", s.o.groupField)
+	}
+	switch value[0] {
+	case '"':
+		var group string
+		err := json.Unmarshal(value, &group)
+		return group, err
+	case '{', '[', 'n':
+		return "", fmt.Errorf("field %q, the group, is %s: a string, a number or a boolean is wanted",
+			s.o.groupField, oneLine(value, 30))
+	}
+	return string(value), nil
+}

@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/layer"
+)
+
+// screen is a stream that signals when a text has been written to it.
+type screen struct {
+	mu   sync.Mutex
+	held bytes.Buffer // guarded by mu
+	want string
+	seen chan struct{} // closed when want has come
+}
+
+func newScreen(want string) *screen { return &screen{want: want, seen: make(chan struct{})} }
+
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before := strings.Contains(s.held.String(), s.want)
+	s.held.Write(p)
+	if !before && strings.Contains(s.held.String(), s.want) {
+		close(s.seen)
+	}
+	return len(p), nil
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held.String()
+}
+
+// onMemory returns the command line over one database, and a handle of its own on the queue "default" with n
+// messages in one group.
+func onMemory(t *testing.T, n int) (*App, *layer.Queue) {
+	db := embedded.OpenMemory(embedded.Options{})
+	open := func(context.Context, EngineOptions) (kv.DB, error) { return shared{db}, nil }
+	q, err := layer.Create(context.Background(), db, prefix(), "default", layer.Options{})
+	require.NoError(t, err)
+	for i := range n {
+		_, err := q.Enqueue(context.Background(), layer.Message{Group: "g", Body: fmt.Append(nil, i)})
+		require.NoError(t, err)
+	}
+	t.Cleanup(func() {
+		require.NoError(t, q.Close(context.Background()))
+		require.NoError(t, db.Close())
+	})
+	return &App{Engines: map[string]OpenFunc{"disk": open}}, q
+}
+
+// requireGivenBack: nothing is held, left messages are there, and none has counted a failed attempt.
+func requireGivenBack(t *testing.T, q *layer.Queue, left int) {
+	report, err := q.Check(context.Background(), layer.CheckOptions{})
+	require.NoError(t, err)
+	require.Empty(t, report.Violations)
+	require.Zero(t, report.Held)
+	require.Zero(t, report.Attempts)
+	require.EqualValues(t, left, report.Items)
+}
+
+// The first Ctrl-C lets the command that runs finish, finishes its message, and gives the others back.
+func TestWorkInterrupted(t *testing.T) {
+	for _, test := range []struct {
+		flag string
+		code int
+	}{
+		{"--batch=5", ExitOK}, // without --until-empty there is no other end
+		{"--until-empty", ExitInterrupted},
+	} {
+		t.Run(test.flag, func(t *testing.T) {
+			app, q := onMemory(t, 5)
+			ctx, interrupt := context.WithCancel(context.Background())
+			defer interrupt()
+			stdout, stderr := newScreen("started"), newScreen("stopping")
+			release := filepath.Join(t.TempDir(), "go")
+			go func() {
+				<-stdout.seen
+				interrupt()
+				<-stderr.seen
+				if err := os.WriteFile(release, nil, 0o600); err != nil {
+					panic(err)
+				}
+			}()
+			args := []string{"work", "--workers", "2", test.flag, "--exec",
+				"echo started; while [ ! -e '" + release + "' ]; do sleep 0.01; done"}
+			err := app.Run(ctx, args, nil, stdout, stderr)
+			require.Equal(t, test.code, ExitCode(err), stderr.String())
+			require.Contains(t, stderr.String(), "handled 1 message, 0 failed, 0 given back")
+			requireGivenBack(t, q, 4)
+		})
+	}
+}
+
+// The second Ctrl-C kills the command, with what it has started; its message is given back and not blamed.
+func TestWorkKilled(t *testing.T) {
+	app, q := onMemory(t, 3)
+	ctx, interrupt := context.WithCancel(context.Background())
+	defer interrupt()
+	kill := make(chan struct{})
+	app.Kill = kill
+	stdout, stderr := newScreen("started"), newScreen("stopping")
+	go func() {
+		<-stdout.seen
+		interrupt()
+		<-stderr.seen
+		close(kill)
+	}()
+	err := app.Run(ctx, []string{"work", "--batch", "3", "--exec", "echo started; sleep 1000"}, nil, stdout, stderr)
+	require.Equal(t, ExitInterrupted, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), "handled 0 messages, 0 failed, 1 given back")
+	requireGivenBack(t, q, 3)
+}
+
+// A command that fails gives its message back with the end of its stderr; it comes again, and its group's order
+// holds.
+func TestWorkRetries(t *testing.T) {
+	app, q := onMemory(t, 3)
+	stdout, stderr := newScreen(""), newScreen("")
+	flaky := `if [ "$(cat)" = 1 ] && [ "$FDBFIFO_ATTEMPTS" = 0 ]; then echo no luck >&2; exit 3; fi; echo "$FDBFIFO_ID" | tail -c 2`
+	err := app.Run(context.Background(), []string{"work", "--until-empty", "--exec", flaky}, nil, stdout, stderr)
+	require.NoError(t, err)
+	require.Equal(t, "g\ng\ng\n", stdout.String())
+	require.Contains(t, stderr.String(), "exit status 3: no luck")
+	require.Contains(t, stderr.String(), "handled 3 messages, 1 failed, 1 given back")
+	st, err := q.Stats(context.Background())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, st.Nacked)
+	require.Zero(t, st.Depth)
+}
+
+// Ctrl-C while stdin gives nothing more: the read cannot be interrupted, the command is. By default nothing has
+// been enqueued then; with --partial what was read has.
+func TestEnqueueInterrupted(t *testing.T) {
+	for _, test := range []struct {
+		flag string
+		says string
+		left int
+	}{
+		{"--partial", "1 message was enqueued", 1},
+		{"--partial=false", "nothing was enqueued", 0},
+	} {
+		t.Run(test.flag, func(t *testing.T) {
+			app, q := onMemory(t, 0)
+			ctx, interrupt := context.WithCancel(context.Background())
+			defer interrupt()
+			in, out := io.Pipe()
+			defer out.Close()
+			go func() {
+				fmt.Fprintln(out, `{"g":"a"}`)
+				// The first has been enqueued, or spooled, when it can be seen; here the reader only has to be
+				// back for more.
+				fmt.Fprint(out, " ")
+				for {
+					n, err := q.Groups(context.Background(), layer.GroupsOptions{})
+					if err != nil || len(n) == test.left {
+						break
+					}
+				}
+				interrupt()
+			}()
+			stderr := newScreen("")
+			err := app.Run(ctx, []string{"enqueue", "--file", "-", "--format", "jsonl", test.flag}, in, io.Discard, stderr)
+			require.Equal(t, ExitInterrupted, ExitCode(err), stderr.String())
+			require.Contains(t, stderr.String(), test.says)
+			requireGivenBack(t, q, test.left)
+		})
+	}
+}
+
+// Ctrl-C in the demo ends it with 130, removes its folder and judges nothing.
+func TestDemoInterrupted(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	ctx, interrupt := context.WithCancel(context.Background())
+	defer interrupt()
+	stdout, stderr := newScreen("x"), newScreen("loaded")
+	go func() {
+		<-stderr.seen
+		interrupt()
+	}()
+	err := Run(ctx, []string{"demo"}, nil, stdout, stderr)
+	require.Equal(t, ExitInterrupted, ExitCode(err), stderr.String())
+	require.True(t, errors.Is(err, errInterrupted))
+	require.Empty(t, stdout.String())
+	left, err := os.ReadDir(os.Getenv("TMPDIR"))
+	require.NoError(t, err)
+	require.Empty(t, left)
+}

@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+func newPeekCmd(s *session) *cobra.Command {
+	var group string
+	var n int
+	c := &cobra.Command{
+		Use:   "peek [--group GROUP] [-n N]",
+		Short: "Look at the first messages without taking them",
+		Long: `Print the first messages of a group; without --group, the first message of each group, the oldest
+first. --group "" is the default group. It changes nothing.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if n < 1 || n > layer.MaxBatch {
+				return usagef("-n is %d: 1 to %d are allowed", n, layer.MaxBatch)
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				items, err := s.peek(c.Context(), q, group, c.Flags().Changed("group"), n)
+				if err != nil {
+					return err
+				}
+				return s.printItems(items)
+			})
+		},
+	}
+	c.Flags().StringVar(&group, "group", "", "the `GROUP`")
+	c.Flags().IntVarP(&n, "number", "n", 10, "how many messages, `N`")
+	return c
+}
+
+func (s *session) peek(ctx context.Context, q *layer.Queue, group string, oneGroup bool, n int) ([]layer.Item, error) {
+	if oneGroup {
+		return q.Peek(ctx, group, n)
+	}
+	groups, err := allGroups(ctx, q, 1)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(groups, sortByAge)
+	var items []layer.Item
+	for _, g := range groups[:min(n, len(groups))] {
+		heads, err := q.Peek(ctx, g.Group, 1)
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, heads...)
+	}
+	return items, nil
+}
+
+type jsonItem struct {
+	ID       string            `json:"id"`
+	Group    string            `json:"group"`
+	Enqueued time.Time         `json:"enqueued"`
+	Attempts int               `json:"attempts"`
+	Headers  map[string]string `json:"headers,omitempty"`
+	jsonBody
+}
+
+func (s *session) printItems(items []layer.Item) error {
+	if s.json {
+		for _, item := range items {
+			err := printJSON(s.stdout, jsonItem{
+				ID: item.ID.String(), Group: item.ID.Group, Enqueued: item.Enqueued.UTC(), Attempts: item.Attempts,
+				Headers: item.Headers, jsonBody: newJSONBody(item.Body),
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(items) == 0 {
+		_, err := fmt.Fprintln(s.stdout, "no messages")
+		return err
+	}
+	now := s.app.Now()
+	t := newTable("group", "index", "age", "failed", "bytes", "body")
+	alignRight(t, 2, 3, 4, 5)
+	const others = 60 // columns that the others take, about
+	for _, item := range items {
+		t.AppendRow([]any{
+			oneLine([]byte(display(item.ID.Group)), 24), item.ID.Index, short(max(0, now.Sub(item.Enqueued))), item.Attempts,
+			commas(int64(len(item.Body))), oneLine(item.Body, max(20, s.width()-others)),
+		})
+	}
+	return s.printTable(t)
+}

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// prefix is where the queues of the command line live: below the tuple ("fdbfifo"), so that they can share a
+// database with others.
+func prefix() []byte { return tuple.Tuple{"fdbfifo"}.Pack() }
+
+func (s *session) queueOptions() layer.Options {
+	return layer.Options{Owner: s.app.Owner, Now: s.app.Now, Seed: s.app.Seed}
+}
+
+// closeTimeout bounds what is done after a command's context has ended.
+const closeTimeout = 10 * time.Second
+
+// withQueue runs fn on the queue that --queue names; create says that it is made if it does not exist. The
+// engine is closed afterwards.
+func (s *session) withQueue(ctx context.Context, create bool, fn func(q *layer.Queue) error) error {
+	return s.withEngine(ctx, create, func(db kv.DB) (err error) {
+		q, err := s.openQueue(ctx, db, create)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, closeQueue(ctx, q)) }()
+		return fn(q)
+	})
+}
+
+func (s *session) withEngine(ctx context.Context, create bool, fn func(db kv.DB) error) (err error) {
+	db, err := s.openEngine(ctx, create)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := db.Close(); e != nil {
+			err = errors.Join(err, fmt.Errorf("close the engine: %w", e))
+		}
+	}()
+	return fn(db)
+}
+
+// closeQueue closes also when ctx has ended: it writes only what the handle must clean up.
+func closeQueue(ctx context.Context, q *layer.Queue) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	return q.Close(ctx)
+}
+
+func (s *session) openQueue(ctx context.Context, db kv.DB, create bool) (*layer.Queue, error) {
+	q, err := layer.Open(ctx, db, prefix(), s.queue, s.queueOptions())
+	if !errors.Is(err, layer.ErrNoQueue) {
+		return q, err
+	}
+	if !create {
+		return nil, s.unknownQueue(ctx, db, err)
+	}
+	q, err = layer.Create(ctx, db, prefix(), s.queue, s.queueOptions())
+	if errors.Is(err, layer.ErrQueueExists) {
+		// Another process was faster.
+		return layer.Open(ctx, db, prefix(), s.queue, s.queueOptions())
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.notice("created queue %q", s.queue)
+	return q, nil
+}
+
+// unknownQueue says which queues there are.
+func (s *session) unknownQueue(ctx context.Context, db kv.DB, noQueue error) error {
+	names, err := layer.Queues(ctx, db, prefix())
+	if err != nil {
+		return errors.Join(noQueue, err)
+	}
+	text := fmt.Sprintf("there is no queue %q", s.queue)
+	if len(names) == 0 {
+		return &hintedError{text, "There are no queues yet: fdbfifo enqueue makes the first.", noQueue}
+	}
+	const shown = 20
+	rest := ""
+	if len(names) > shown {
+		rest = fmt.Sprintf(" and %d more", len(names)-shown)
+		names = names[:shown]
+	}
+	for i := range names {
+		names[i] = display(names[i])
+	}
+	return &hintedError{text, "There are: " + strings.Join(names, ", ") + rest + ".", noQueue}
+}
+
+// empty reports whether the queue has no items at all, held ones included.
+func empty(ctx context.Context, q *layer.Queue) (bool, error) {
+	groups, err := q.Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})
+	return err == nil && len(groups) == 0, err
+}

@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+type jsonStats struct {
+	Queue         string `json:"queue"`
+	Depth         int64  `json:"depth"`
+	ReadyGroups   int64  `json:"ready_groups"`
+	BusyGroups    int64  `json:"busy_groups"`
+	OldestReadyMS int64  `json:"oldest_ready_ms"`
+	Enqueued      int64  `json:"enqueued"`
+	Received      int64  `json:"received"`
+	Acked         int64  `json:"acked"`
+	Nacked        int64  `json:"nacked"`
+	Expired       int64  `json:"expired"`
+	Taken         int64  `json:"taken"`
+}
+
+func newStatsCmd(s *session) *cobra.Command {
+	return &cobra.Command{
+		Use:   "stats",
+		Short: "Print the queue's counters",
+		Long:  "Print the queue's counters, which run since it was created. It changes nothing.",
+		RunE: func(c *cobra.Command, _ []string) error {
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				st, err := q.Stats(c.Context())
+				if err != nil {
+					return err
+				}
+				return s.printStats(st)
+			})
+		},
+	}
+}
+
+func (s *session) printStats(st layer.Stats) error {
+	if s.json {
+		return printJSON(s.stdout, jsonStats{
+			Queue: s.queue, Depth: st.Depth, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
+			OldestReadyMS: st.OldestReady.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
+			Acked: st.Acked, Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken,
+		})
+	}
+	t := newTable()
+	alignRight(t, 2)
+	t.AppendRows([]tableRow{
+		{"messages now", commas(st.Depth), ""},
+		{"ready groups", commas(st.ReadyGroups), "hints, a few may be stale"},
+		{"busy groups", commas(st.BusyGroups), "held, or waiting for a retry"},
+		{"oldest ready", short(st.OldestReady), ""},
+	})
+	t.AppendSeparator()
+	t.AppendRows([]tableRow{
+		{"enqueued", commas(st.Enqueued), ""},
+		{"received", commas(st.Received), "a redelivery counts anew"},
+		{"acked", commas(st.Acked), ""},
+		{"nacked", commas(st.Nacked), "deliveries that a worker gave back as failed"},
+		{"expired", commas(st.Expired), "deliveries whose lease ran out"},
+		{"taken", commas(st.Taken), "removed within a caller's transaction"},
+	})
+	return s.printTable(t)
+}

@@ -1,0 +1,229 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// workFlags are the flags of work.
+type workFlags struct {
+	exec       string
+	workers    int
+	batch      int
+	lease      time.Duration
+	untilEmpty bool
+}
+
+const workHelp = `Run a command for each message, in order within each group, groups in parallel.
+
+The command is run by sh -c with the message's body on its stdin and FDBFIFO_GROUP, FDBFIFO_ID,
+FDBFIFO_ATTEMPTS (failed deliveries before this one) and FDBFIFO_HEADER_NAME in its environment. Exit code 0
+finishes the message; any other gives it back, with the end of stderr as the reason, and it is tried again
+after a delay that grows. Messages behind it in its group wait, other groups go on. A message may come more than
+once, after a crash for instance: make the command repeatable.
+
+Ctrl-C lets the commands that run finish, gives back what has not been tried, and prints a summary; a second
+one kills the commands. Work without --until-empty has no other end, so its exit code is 0 then; with
+--until-empty it is 130.`
+
+func newWorkCmd(s *session) *cobra.Command {
+	var f workFlags
+	c := &cobra.Command{
+		Use:     "work --exec COMMAND [flags]",
+		Short:   "Run a command for each message",
+		Long:    workHelp,
+		Example: `  fdbfifo work --exec 'curl -sf -d @- https://example.com/hook' --workers 4`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if f.exec == "" {
+				return usagef("--exec COMMAND is wanted")
+			}
+			if f.workers < 1 {
+				return usagef("--workers is %d: 1 or more", f.workers)
+			}
+			if f.batch < 1 || f.batch > layer.MaxBatch {
+				return usagef("--batch is %d: 1 to %d are allowed", f.batch, layer.MaxBatch)
+			}
+			if f.lease < layer.MinLease || f.lease > layer.MaxLease {
+				return usagef("--lease is %s: %s to %s are allowed", f.lease, layer.MinLease, layer.MaxLease)
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error { return s.work(c.Context(), q, f) })
+		},
+	}
+	c.Flags().StringVar(&f.exec, "exec", "", "the `COMMAND`, run by sh -c")
+	c.Flags().IntVar(&f.workers, "workers", layer.DefaultConcurrency, "run at most `N` commands at a time")
+	c.Flags().IntVar(&f.batch, "batch", 1, "take, and finish, at most `N` messages of a group together")
+	c.Flags().DurationVar(&f.lease, "lease", layer.DefaultLease, "`TIME` after which a dead worker's group is free again; a live worker extends it")
+	c.Flags().BoolVar(&f.untilEmpty, "until-empty", false, "end when the queue has no messages left")
+	return c
+}
+
+// workResult is the summary of work. A message that is delivered twice counts twice.
+type workResult struct {
+	Handled   int64   `json:"handled"`
+	Failed    int64   `json:"failed"`
+	GivenBack int64   `json:"given_back"` // failed, and cut off by a kill
+	Seconds   float64 `json:"seconds"`
+}
+
+// working is one run of work.
+type working struct {
+	s        *session
+	progress *progress
+	command  command
+
+	handled atomic.Int64
+	failed  atomic.Int64
+	cutOff  atomic.Int64
+	fatal   chan error // the first error that work cannot go on after
+
+	mu   sync.Mutex
+	told string // the text of the last engine error that was printed; guarded by mu
+}
+
+func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
+	total := int64(-1)
+	if f.untilEmpty {
+		st, err := q.Stats(ctx)
+		if err != nil {
+			return err
+		}
+		total = st.Depth
+	}
+	w := &working{s: s, fatal: make(chan error, 1), progress: s.newProgress("working", "message", total)}
+	defer w.progress.close()
+	w.command = command{
+		line:   f.exec,
+		stdout: func(line []byte) { w.progress.print(func() { s.stdout.Write(line) }) },
+		stderr: func(line []byte) { w.progress.print(func() { s.stderr.Write(line) }) },
+	}
+	worker, err := layer.NewWorker(q, w.handle, layer.WorkerOptions{
+		Concurrency: f.workers, Batch: f.batch, Lease: f.lease, OnError: w.failure,
+	})
+	if err != nil {
+		return err
+	}
+	begun := s.app.Now()
+	worker.Start()
+	err = w.watch(ctx, q, f.untilEmpty)
+	interrupted := ctx.Err() != nil
+	if interrupted {
+		w.progress.print(func() { s.notice("stopping: commands that run may finish; Ctrl-C again kills them") })
+	}
+	killed := s.stop(worker)
+	w.progress.close()
+	if e := w.summary(begun); e != nil {
+		err = errors.Join(err, e)
+	}
+	switch {
+	case err != nil:
+		return err
+	case killed != nil || interrupted && f.untilEmpty:
+		return errInterrupted
+	}
+	return nil
+}
+
+// stop stops a worker in good order, or at once when Kill is closed; the error says that it was the latter.
+func (s *session) stop(worker *layer.Worker) error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case <-s.app.Kill:
+			cancel(errInterrupted)
+		case <-done:
+		}
+	}()
+	return worker.Stop(ctx)
+}
+
+// watchEvery is how often work looks whether the queue is empty, and shows its progress.
+const watchEvery = 50 * time.Millisecond
+
+// watch returns when work is to end: ctx has ended, the queue is empty, or an error leaves no other way.
+func (w *working) watch(ctx context.Context, q *layer.Queue, untilEmpty bool) error {
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-w.fatal:
+			return err
+		case <-ticker.C:
+		}
+		w.progress.set(w.handled.Load())
+		if !untilEmpty {
+			continue
+		}
+		over, err := empty(ctx, q)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if over || err != nil {
+			return err
+		}
+	}
+}
+
+func (w *working) handle(ctx context.Context, item layer.Item) error {
+	err := w.command.run(ctx, item)
+	switch {
+	case err == nil:
+		w.handled.Add(1)
+	case ctx.Err() != nil:
+		w.cutOff.Add(1)
+	default:
+		w.failed.Add(1)
+	}
+	return err
+}
+
+// failure tells of an error: a command's each time, the engine's not again and again, as it comes with each look.
+func (w *working) failure(err error) {
+	var handler *layer.HandlerError
+	switch {
+	case errors.As(err, &handler):
+		w.progress.print(func() { w.s.notice("given back: %s: %v", handler.ID, handler.Err) })
+	case kv.Code(err) == kv.CodeIOError, errors.Is(err, layer.ErrCorrupt):
+		select {
+		case w.fatal <- err:
+		default: // there is one already
+		}
+	default:
+		w.tell(err.Error())
+	}
+}
+
+func (w *working) tell(text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if text != w.told {
+		w.told = text
+		w.progress.print(func() { w.s.notice("%s", text) })
+	}
+}
+
+func (w *working) summary(begun time.Time) error {
+	r := workResult{
+		Handled: w.handled.Load(), Failed: w.failed.Load(), GivenBack: w.failed.Load() + w.cutOff.Load(),
+		Seconds: w.s.app.Now().Sub(begun).Seconds(),
+	}
+	if w.s.json {
+		return printJSON(w.s.stdout, r)
+	}
+	_, err := fmt.Fprintf(w.s.stderr, "fdbfifo: handled %s, %s failed, %s given back, in %.1f s\n",
+		plural(r.Handled, "message"), commas(r.Failed), commas(r.GivenBack), r.Seconds)
+	return err
+}
