@@ -3,6 +3,9 @@ package embedded_test
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"fdbfifo/kv"
@@ -89,6 +92,60 @@ func BenchmarkGetRange(b *testing.B) {
 			r := kv.KeyRange{Begin: key16(uint64(i)), End: []byte{0xff}}
 			_, err := tx.GetRange(r.Selectors(), kv.RangeOptions{Limit: 100}).Wait(context.Background())
 			return err
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// One set a transaction, synced, by many goroutines at once: they share the syncs.
+func BenchmarkDiskCommit(b *testing.B) {
+	for _, writers := range []int{1, 16, 256} {
+		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
+			db, err := embedded.OpenDisk(b.TempDir(), embedded.Options{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer db.Close()
+			var next atomic.Int64
+			var all sync.WaitGroup
+			for range writers {
+				all.Go(func() {
+					for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
+						_, err := kv.Run(context.Background(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+							tx.Set(key16(uint64(i)), make([]byte, 100))
+							return nil
+						})
+						if err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
+// Read, clear and set in one transaction, in a database of 1,000,000 keys: a snapshot before every commit.
+func BenchmarkReadModifyWrite(b *testing.B) {
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	const keys = 1_000_000
+	load(b, db, keys)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for i := range b.N {
+		_, err := kv.Run(context.Background(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			k := key16(uint64(i % keys))
+			if _, err := tx.Get(k).Wait(context.Background()); err != nil {
+				return err
+			}
+			tx.Clear(k)
+			tx.Set(key16(uint64(i%keys)+keys), make([]byte, 100))
+			return nil
 		})
 		if err != nil {
 			b.Fatal(err)

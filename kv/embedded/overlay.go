@@ -232,8 +232,8 @@ func (o *overlay) clear(r keyRange, endPadded string, addConflict bool) {
 			continue
 		}
 		add(e.padded, e.conflict)
-		if after := e.padded; after < r.end {
-			add(after+"\x00", e.following.conflict)
+		if n, ok := o.next(p); e.padded < r.end && (!ok || o.at(n).key() != e.padded) {
+			add(e.padded+"\x00", e.following.conflict)
 		}
 	}
 	o.replace(r.begin, r.end, with...)
