@@ -1,0 +1,68 @@
+# Every target: make help
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+GO ?= go
+STATICCHECK = $(GO) tool -modfile=tools/go.mod staticcheck
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+.PHONY: demo
+demo: ## load 20,000 real departures, drain them with 8 workers, verify it
+	@$(GO) run ./cmd/fdbfifo demo
+
+.PHONY: test
+test: ## every test, under 3 minutes
+	$(GO) test ./...
+
+.PHONY: build
+build: ## the command, into bin/
+	CGO_ENABLED=0 $(GO) build -o bin/fdbfifo ./cmd/fdbfifo
+
+.PHONY: race
+race: ## the tests under the race detector, the long ones cut short
+	$(GO) test -race -short ./...
+
+.PHONY: lint
+lint: ## format, vet, staticcheck, tidy modules
+	@test -z "$$(gofmt -l .)" || { echo "not formatted:"; gofmt -l .; exit 1; }
+	$(GO) vet ./...
+	$(STATICCHECK) ./...
+	$(GO) mod tidy -diff
+
+.PHONY: bare
+bare: ## build and vet as on a machine without a C compiler
+	CGO_ENABLED=0 $(GO) build ./...
+	CGO_ENABLED=0 $(GO) vet ./...
+
+FUZZTIME ?= 10s
+.PHONY: fuzz
+fuzz: ## each fuzz target for FUZZTIME
+	@set -e; for f in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
+		for t in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*).*/\1/p' $$f); do \
+			echo "$$t ($$(dirname $$f))"; \
+			$(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$f); \
+		done; \
+	done
+
+.PHONY: bench
+bench: ## the benchmark table: every figure and its target
+	$(GO) run ./cmd/fdbfifo bench
+
+.PHONY: bench-once
+bench-once: ## every Go benchmark once, so that none rots
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
+
+.PHONY: golden
+golden: ## write the golden files anew; the diff is the review
+	$(GO) test ./layer -run 'TestFootprints' -rewrite
+	git diff --stat -- layer/testdata
+
+.PHONY: unchanged
+unchanged: golden ## fail if generated files are not what is committed
+	git diff --exit-code -- layer/testdata
+
+.PHONY: ci
+ci: lint bare test race unchanged bench-once ## all checks, under 15 minutes on 2 cores
+	$(MAKE) fuzz FUZZTIME=5s

@@ -1,0 +1,82 @@
+package lint
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "fdbfifo/"
+
+// allowed says which packages of the module each of its packages may import, directly or through others. A
+// package not named here fails the test: say first where it stands.
+var allowed = map[string][]string{
+	"kv":                {},
+	"kv/tuple":          {},
+	"kv/embedded":       {"kv"},
+	"kv/fault":          {"kv"},
+	"kv/record":         {"kv"},
+	"kv/kvtest":         {"kv"},
+	"layer":             {"kv", "kv/tuple"},
+	"data":              {},
+	"internal/bench":    {"kv", "kv/tuple", "kv/record", "layer"},
+	"internal/lint":     {},
+	"cli":               {"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},
+	"cmd/fdbfifo":       {"cli", "kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},
+	"examples/bookings": {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer"},
+}
+
+// vendors may not be imported by the core: what a queue operation sees of an engine is kv.
+var vendors = []string{"github.com/apple/foundationdb", "go.etcd.io/bbolt", "github.com/tidwall/btree"}
+
+// testOnly may be imported by tests and by kv/kvtest, which is a test.
+var testOnly = []string{"testing", "github.com/stretchr/testify", "pgregory.net/rapid", "github.com/cockroachdb/datadriven"}
+
+// goList runs go list at the root of the module.
+func goList(t *testing.T, args ...string) string {
+	cmd := exec.Command("go", append([]string{"list"}, args...)...)
+	cmd.Dir = "../.."
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s", &stderr)
+	return string(out)
+}
+
+// TestImportsRunOneWay: kv <- engines, kv <- layer <- cli; the layer knows no engine, the core no vendor, and no
+// product package a test library.
+func TestImportsRunOneWay(t *testing.T) {
+	seen := 0
+	for _, line := range strings.Split(strings.TrimSpace(goList(t, "-f", "{{.ImportPath}} {{join .Deps \" \"}}", "./...")), "\n") {
+		path, deps, _ := strings.Cut(line, " ")
+		name := strings.TrimPrefix(path, module)
+		may, known := allowed[name]
+		require.True(t, known, "package %s has no place in the import graph: see allowed", name)
+		seen++
+		for _, dep := range strings.Fields(deps) {
+			if own, ok := strings.CutPrefix(dep, module); ok {
+				require.Contains(t, may, own, "%s may not import %s", name, own)
+			}
+			if name != "kv/embedded" && !slices.Contains(may, "kv/embedded") {
+				for _, v := range vendors {
+					require.False(t, strings.HasPrefix(dep, v), "%s imports %s", name, dep)
+				}
+			}
+			if name != "kv/kvtest" {
+				for _, v := range testOnly {
+					require.False(t, dep == v || strings.HasPrefix(dep, v+"/"), "%s imports %s", name, dep)
+				}
+			}
+		}
+	}
+	require.Greater(t, seen, 8)
+}
+
+// TestNoCgo: the root module builds without a C compiler.
+func TestNoCgo(t *testing.T) {
+	out := goList(t, "-f", "{{if .CgoFiles}}{{.ImportPath}}{{end}}", "./...")
+	require.Empty(t, strings.TrimSpace(out))
+}

@@ -1,0 +1,38 @@
+package lint
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestReadmeCodeIsTheExample: the code in the README stands in the layer's Example, which the tests run.
+func TestReadmeCodeIsTheExample(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	example, err := os.ReadFile("../../layer/example_test.go")
+	require.NoError(t, err)
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(readme, -1)
+	require.NotEmpty(t, blocks)
+	for _, b := range blocks {
+		require.Contains(t, words(string(example)), words(string(b[1])))
+	}
+}
+
+func words(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// TestReadmeTargets: every make target that the README names is there.
+func TestReadmeTargets(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	makefile, err := os.ReadFile("../../Makefile")
+	require.NoError(t, err)
+	named := regexp.MustCompile(`make ([a-z-]+)`).FindAllStringSubmatch(string(readme), -1)
+	require.NotEmpty(t, named)
+	for _, m := range named {
+		require.Contains(t, string(makefile), "\n"+m[1]+":", "README names make %s", m[1])
+	}
+}

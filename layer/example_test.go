@@ -1,0 +1,101 @@
+package layer_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/layer"
+)
+
+func Example() {
+	ctx := context.Background()
+	db := embedded.OpenMemory(embedded.Options{}) // or OpenDisk, or a FoundationDB cluster
+	defer db.Close()
+	q, err := layer.Create(ctx, db, nil, "orders", layer.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer q.Close(ctx)
+
+	// Enqueue in the transaction that writes your own data: both happen, or neither.
+	err = q.Once(ctx, func(tx kv.Tx) error {
+		tx.Set([]byte("order/1"), []byte("2 apples"))
+		_, err := q.EnqueueTx(ctx, tx,
+			layer.Message{Group: "customer-7", Body: []byte("order/1 placed")},
+			layer.Message{Group: "customer-7", Body: []byte("order/1 paid")},
+			layer.Message{Group: "customer-9", Body: []byte("address changed")})
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	// Receive: each claim is one group, in this process's hands alone, until it is acked or its lease ends.
+	claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: 10})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, c := range claims {
+		for _, item := range c.Items {
+			fmt.Printf("%s: %s\n", c.Group, item.Body)
+		}
+		if err := q.Ack(ctx, c); err != nil {
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// customer-7: order/1 placed
+	// customer-7: order/1 paid
+	// customer-9: address changed
+}
+
+// A worker handles items on several goroutines and extends their leases meanwhile. With a TxHandler the effect
+// happens exactly once: it commits together with the ack.
+func ExampleNewTxWorker() {
+	ctx := context.Background()
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	q, err := layer.Create(ctx, db, nil, "payments", layer.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer q.Close(ctx)
+	for range 3 {
+		if _, err := q.Enqueue(ctx, layer.Message{Group: "account-1", Body: []byte{10}}); err != nil {
+			log.Fatal(err)
+		}
+	}
+
+	handled := make(chan struct{}, 3)
+	balance := []byte("balance/account-1")
+	w, err := layer.NewTxWorker(q, func(ctx context.Context, tx kv.Tx, item layer.Item) error {
+		tx.Atomic(kv.Add, balance, item.Body)
+		handled <- struct{}{} // outside the transaction: it may happen more than once
+		return nil
+	}, layer.WorkerOptions{Concurrency: 2})
+	if err != nil {
+		log.Fatal(err)
+	}
+	w.Start()
+	for range 3 {
+		<-handled
+	}
+	if err := w.Stop(ctx); err != nil { // drains: what is in hand is finished
+		log.Fatal(err)
+	}
+	_, err = kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		v, err := tx.Get(balance).Wait(ctx)
+		if err != nil {
+			return err
+		}
+		fmt.Println("balance:", v[0])
+		return nil
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output: balance: 30
+}
