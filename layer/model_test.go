@@ -81,6 +81,7 @@ type modelLock struct {
 	owner       string
 	endMS       int64
 	outstanding []layer.ID
+	index       int64 // of the head when the timer was written: the group's place among those ready
 }
 
 func (g *modelGroup) item(id layer.ID) *modelItem {
@@ -99,10 +100,18 @@ func (g *modelGroup) remove(ids []layer.ID) {
 	}
 }
 
-// older reports whether a stands before b among the hints: by the head's index, then by name.
+// index is the group's place among those ready.
+func (g *modelGroup) index() int64 {
+	if g.lock != nil {
+		return g.lock.index
+	}
+	return g.items[0].id.Index
+}
+
+// older reports whether a comes before b: by place, then by name.
 func older(a, b *modelGroup) bool {
-	x, y := a.items[0].id, b.items[0].id
-	return x.Index < y.Index || x.Index == y.Index && x.Group < y.Group
+	x, y := a.index(), b.index()
+	return x < y || x == y && a.items[0].id.Group < b.items[0].id.Group
 }
 
 // deliverable: has items, and nobody holds it by a clock that shows nowMS.
@@ -269,6 +278,7 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 			m.same(t, g.items[i], item)
 			g.lock.outstanding = append(g.lock.outstanding, item.ID)
 		}
+		g.lock.index = g.items[0].id.Index
 		left -= n
 		m.model.stats.Received += int64(n)
 		m.claims = append(m.claims, &modelClaim{w, c})
@@ -294,7 +304,7 @@ func (m *modelTest) checkChoice(t *rapid.T, now int64, o layer.ReceiveOptions, c
 	}
 	sort.Slice(ready, func(i, j int) bool { return older(ready[i], ready[j]) })
 	if due <= 1 {
-		require.Equal(t, ready[0].items[0].id.Index, claims[0].Items[0].ID.Index, "the oldest head comes first")
+		require.Equal(t, ready[0].index(), m.group(claims[0].Group).index(), "the oldest head comes first")
 	}
 	items, groups, maxGroups := 0, 0, o.MaxGroups
 	if maxGroups == 0 {
@@ -406,9 +416,10 @@ func (m *modelTest) nack(t *rapid.T) {
 		tried.attempts, tried.lastErr = tried.attempts+1, "boom"
 		m.model.stats.Nacked++
 	}
+	head := g.lock.outstanding[0]
 	g.lock = nil
 	if o.Delay > 0 {
-		g.lock = &modelLock{endMS: w.now().Add(o.Delay).UnixMilli()}
+		g.lock = &modelLock{endMS: w.now().Add(o.Delay).UnixMilli(), index: head.Index}
 	}
 }
 
@@ -418,7 +429,7 @@ func (m *modelTest) extend(t *rapid.T) {
 	lease := time.Duration(rapid.IntRange(1, 60).Draw(t, "lease")) * time.Second
 	until, err := w.q.Extend(m.e.ctx, c.claim, lease)
 	if g := m.held(t, c, nil, err); g != nil {
-		g.lock.endMS = w.now().Add(lease).UnixMilli()
+		g.lock.endMS, g.lock.index = w.now().Add(lease).UnixMilli(), g.lock.outstanding[0].Index
 		require.Equal(t, g.lock.endMS, until.UnixMilli())
 	}
 }
