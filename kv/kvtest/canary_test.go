@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -13,16 +14,29 @@ import (
 )
 
 func openMemory(t testing.TB) Engine {
-	db := embedded.OpenMemory(embedded.Options{})
+	clock := &jumpClock{}
+	db := embedded.OpenMemory(embedded.Options{Clock: clock})
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	return Engine{DB: db, ExactConflicts: true}
+	return Engine{DB: db, ExactConflicts: true, Advance: clock.advance}
 }
 
-// TestRunAsOnACluster runs the suite on an engine that declares nothing: no exact conflicts, no clock, no report of
-// conflict ranges. What the engine itself runs declares all it can.
+// jumpClock is the wall clock, set forward by what was added.
+type jumpClock struct{ ahead atomic.Int64 }
+
+func (c *jumpClock) advance(d time.Duration) { c.ahead.Add(int64(d)) }
+
+func (c *jumpClock) Now() time.Time { return time.Now().Add(time.Duration(c.ahead.Load())) }
+
+func (c *jumpClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// TestRunAsOnACluster runs the suite on an engine that declares little: no exact conflicts, and no report of
+// conflict ranges. The engine's own tests declare all it can.
 func TestRunAsOnACluster(t *testing.T) {
 	Run(t, func(t *testing.T) Engine {
-		return Engine{DB: &brokenDB{DB: openMemory(t).DB, breakTx: func(tx *brokenTx) kv.ManagedTx { return tx }}}
+		e := openMemory(t)
+		e.DB = &brokenDB{DB: e.DB, breakTx: func(tx *brokenTx) kv.ManagedTx { return tx }}
+		e.ExactConflicts = false
+		return e
 	})
 }
 

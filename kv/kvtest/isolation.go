@@ -105,12 +105,12 @@ func isolation(u *suite) {
 	})
 	u.promise("no update is lost among concurrent increments", func(s *space) {
 		const workers, each = 8, 10
-		errs := make(chan error, workers)
+		var all []<-chan error
 		for range workers {
-			go func() { errs <- s.increment("n", each) }()
+			all = append(all, s.start(func() error { return s.increment("n", each) }))
 		}
-		for range workers {
-			require.NoError(s.T, <-errs)
+		for _, done := range all {
+			require.NoError(s.T, <-done)
 		}
 		n := wait(s, s.begin().Get(s.key("n")))
 		require.Len(s.T, n, 8)
@@ -162,23 +162,33 @@ func (s *space) increment(k string, n int) error {
 func transfers(s *space) {
 	const accounts, total, moves = 4, 40, 30
 	s.set("0", string([]byte{total}), "1", string([]byte{0}), "2", string([]byte{0}), "3", string([]byte{0}))
-	done := make(chan error, accounts)
 	for from := range accounts {
-		go func() { done <- s.move(from, (from+1)%accounts, moves) }()
-	}
-	for running := accounts; running > 0; {
-		select {
-		case err := <-done:
-			require.NoError(s.T, err)
-			running--
-		default:
-			sum := 0
-			for _, row := range wait(s, s.begin().Snapshot().GetRange(s.all().Selectors(), kv.RangeOptions{})) {
-				sum += int(row.Value[0])
+		done := s.start(func() error { return s.move(from, (from+1)%accounts, moves) })
+		next := s.start(func() error { return s.move((from+2)%accounts, from, moves) })
+		for done != nil || next != nil {
+			select {
+			case err := <-done:
+				require.NoError(s.T, err)
+				done = nil
+			case err := <-next:
+				require.NoError(s.T, err)
+				next = nil
+			default:
+				require.Equal(s.T, total, s.sum())
 			}
-			require.Equal(s.T, total, sum)
 		}
 	}
+}
+
+// sum adds up all accounts at one version.
+func (s *space) sum() int {
+	tx := s.begin()
+	defer tx.Cancel()
+	sum := 0
+	for _, row := range wait(s, tx.Snapshot().GetRange(s.all().Selectors(), kv.RangeOptions{})) {
+		sum += int(row.Value[0])
+	}
+	return sum
 }
 
 func (s *space) move(from, to, n int) error {
@@ -190,8 +200,14 @@ func (s *space) move(from, to, n int) error {
 				return err
 			}
 			tv, err := t.Wait(s.ctx)
-			if err != nil || fv[0] == 0 {
+			if err != nil {
 				return err
+			}
+			if len(fv) != 1 || len(tv) != 1 {
+				return fmt.Errorf("accounts %d and %d hold %x and %x", from, to, fv, tv)
+			}
+			if fv[0] == 0 {
+				return nil
 			}
 			tx.Set(s.key(fmt.Sprint(from)), []byte{fv[0] - 1})
 			tx.Set(s.key(fmt.Sprint(to)), []byte{tv[0] + 1})

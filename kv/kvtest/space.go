@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,10 +58,11 @@ func (p promise) check(t *testing.T, e Engine) {
 
 // attempt runs body once and returns what failed.
 func attempt(t *testing.T, e Engine, body func(s *space)) []string {
+	rec := &recorder{}
+	s := &space{T: rec, test: t, Engine: e, prefix: randomPrefix()}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	rec := &recorder{}
-	s := &space{T: rec, test: t, Engine: e, ctx: ctx, prefix: randomPrefix()}
+	s.ctx = ctx
 	func() {
 		defer func() {
 			if r := recover(); r != nil && r != errFailNow {
@@ -69,9 +71,13 @@ func attempt(t *testing.T, e Engine, body func(s *space)) []string {
 		}()
 		body(s)
 	}()
+	cancel()
 	for _, tx := range s.open {
 		tx.Cancel()
 	}
+	s.workers.Wait()
+	ctx, cancel = context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	if err := clearPrefix(ctx, e.DB, s.prefix); err != nil {
 		rec.Errorf("clearing the test's prefix: %v", err)
 	}
@@ -98,7 +104,16 @@ type space struct {
 	test   *testing.T
 	ctx    context.Context
 	prefix []byte
-	open   []kv.ManagedTx
+
+	open    []kv.ManagedTx
+	workers sync.WaitGroup
+}
+
+// start runs fn in a goroutine, which the attempt awaits before it ends. The channel gives fn's error.
+func (s *space) start(fn func() error) <-chan error {
+	done := make(chan error, 1)
+	s.workers.Go(func() { done <- fn() })
+	return done
 }
 
 func randomPrefix() []byte { return []byte("kvtest/" + rand.Text() + "/") }

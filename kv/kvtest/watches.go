@@ -59,14 +59,13 @@ func watches(u *suite) {
 	u.promise("a read version taken after a watch fired covers the change", func(s *space) {
 		for _, v := range []string{"1", "2", "3", "4", "5"} {
 			w := s.watch("k")
-			done := make(chan error, 1)
-			go func() {
+			done := s.start(func() error {
 				_, err := kv.Run(s.ctx, s.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 					tx.Set(s.key("k"), []byte(v))
 					return nil
 				})
-				done <- err
-			}()
+				return err
+			})
 			wait(s, w)
 			require.Equal(s.T, v, s.get("k"))
 			require.NoError(s.T, <-done)
