@@ -298,11 +298,10 @@ func (d *driver) commit(p *pair) error {
 		}
 	case got == want:
 	case got == kv.CodeTransactionTooOld && p.mayBeTooOld():
-	case d.engine.ExactConflicts || want != 0:
-		return fmt.Errorf("commit ended with code %d, want %d", got, want)
-	case got == kv.CodeCommitUnknownResult:
+	case got == kv.CodeCommitUnknownResult && !d.engine.ExactConflicts:
 		return errInconclusive
-	case got != kv.CodeNotCommitted:
+	case got == kv.CodeNotCommitted && want == 0 && !d.engine.ExactConflicts:
+	default:
 		return fmt.Errorf("commit ended with code %d, want %d", got, want)
 	}
 	if err := d.finish(p); err != nil {

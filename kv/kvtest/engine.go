@@ -4,6 +4,9 @@
 // promise. Bench measures the same engine. Both run unchanged on an embedded engine and on a shared cluster: each
 // subtest works under a random prefix of its own, which it clears, and asks nothing of the database outside.
 //
+// The chapter Model runs random transactions on the engine and on a naive model, by fixed seeds and a fresh one. A
+// difference prints its seed, and KVTEST_SEED=<seed> in the environment replays it.
+//
 // What engines may do differently is declared in Engine; nothing depends on an engine's name.
 package kvtest
 

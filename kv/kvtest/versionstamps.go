@@ -3,6 +3,8 @@ package kvtest
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
+	"strings"
 
 	"github.com/stretchr/testify/require"
 
@@ -291,6 +293,40 @@ func unreadableKeys(u *suite) {
 		require.NoError(s.T, s.run(tx, "clearrange q/ q0; stampkey q/"))
 		s.commit(tx)
 		require.Len(s.T, s.rows(s.begin(), s.all(), kv.RangeOptions{}), 1)
+	})
+	// inside lies in the interval of the template q/, above every stamp there will be for a long time.
+	inside := "q/" + strings.Repeat("\xfe", 10)
+	for _, c := range []struct {
+		name, script string
+		want         int
+		stored       bool
+	}{
+		{"a set before it", "set %[1]s x; stampkey q/; get %[1]s", unreadable, true},
+		{"a set after it", "stampkey q/; set %[1]s x; get %[1]s", unreadable, true},
+		{"a clear after it", "set %[1]s x; stampkey q/; clear %[1]s; get %[1]s", 0, false},
+		{"a clear and a set after it", "stampkey q/; clear %[1]s; set %[1]s x; get %[1]s", 0, true},
+	} {
+		u.promise("inside the interval of a pending versionstamped key: "+c.name, func(s *space) {
+			tx, _ := s.at()
+			script := fmt.Sprintf(c.script, inside)
+			require.Equal(s.T, c.want, errCode(s, s.run(tx, script)))
+			// The writes count all the same: here without the read, which may have failed the transaction.
+			tx.Reset()
+			wait(s, tx.ReadVersion())
+			require.NoError(s.T, s.run(tx, script[:strings.LastIndex(script, ";")]))
+			s.commit(tx)
+			rows := s.rows(s.begin(), s.all(), kv.RangeOptions{})
+			if !c.stored {
+				require.Len(s.T, rows, 1)
+				return
+			}
+			require.Len(s.T, rows, 2)
+			require.Equal(s.T, inside+"=x", rows[1])
+		})
+	}
+	u.promise("a pending versionstamped key forgets which keys of its interval the transaction wrote", func(s *space) {
+		script := fmt.Sprintf("set %[1]s x; stampkey q/; readconflict %[1]s", inside)
+		require.Equal(s.T, kv.CodeNotCommitted, s.fight(duel{first: script, other: "set " + inside}))
 	})
 	u.promise("a set beside a pending versionstamped key stays readable", func(s *space) {
 		tx, _ := s.at()

@@ -47,6 +47,21 @@ func watches(u *suite) {
 		wait(s, one)
 		wait(s, two)
 	})
+	u.promise("several goroutines may wait for one watch", func(s *space) {
+		w := s.watch("k")
+		var all []<-chan error
+		for range 4 {
+			all = append(all, s.start(func() error {
+				_, err := w.Wait(s.ctx)
+				return err
+			}))
+		}
+		s.set("k", "1")
+		for _, done := range all {
+			require.NoError(s.T, <-done)
+		}
+		wait(s, w)
+	})
 	u.promise("a watch outlives its transaction", func(s *space) {
 		tx := s.begin()
 		w := tx.Watch(s.key("k"))
