@@ -127,6 +127,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newQueuesCmd(s),
 		newStatsCmd(s),
 		newCheckCmd(s),
+		newBenchCmd(s),
 		newDecodeCmd(s),
 	)
 	for _, c := range root.Commands() {

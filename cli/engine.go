@@ -50,8 +50,8 @@ func openDisk(_ context.Context, o EngineOptions) (kv.DB, error) {
 		}
 	}
 	entries, err := os.ReadDir(folder)
-	missing := errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0
-	if missing && !o.Create {
+	missing := errors.Is(err, fs.ErrNotExist)
+	if (missing || err == nil && len(entries) == 0) && !o.Create {
 		return nil, &hintedError{"there are no queues in " + folder, "fdbfifo enqueue makes the first.", fs.ErrNotExist}
 	}
 	db, err := embedded.OpenDisk(folder, embedded.Options{})
