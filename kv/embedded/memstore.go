@@ -9,7 +9,7 @@ type memStore struct{ tree *btree.BTreeG[*pair] }
 type pair struct{ key, value string }
 
 // treeDegree balances what a lookup compares with what a write below a fresh snapshot copies.
-const treeDegree = 12
+const treeDegree = 8
 
 func newMemStore() *memStore {
 	less := func(a, b *pair) bool { return a.key < b.key }

@@ -1,13 +1,35 @@
 package embedded
 
-// merged is what a transaction reads: its overlay over a view. Both are frozen for the time of a call.
+import "fdbfifo/kv"
+
+// merged is what a transaction reads: its overlay over a snapshot. Both are frozen for the time of one read, which
+// starts with transaction.startRead and ends with endRead.
 type merged struct {
-	own  *overlay
-	base func() (view, error) // fetched only when the overlay alone cannot answer
+	own    *overlay
+	tx     *transaction
+	pinned *snapshot // fetched only when the overlay alone cannot answer
+}
+
+// base returns the snapshot's data, which stays open until the read ends.
+func (m *merged) base() (view, error) {
+	if m.pinned != nil {
+		return m.pinned.view, nil
+	}
+	s, err := m.tx.view()
+	if err != nil {
+		return nil, err
+	}
+	s.pin.RLock()
+	if s.closed {
+		s.pin.RUnlock()
+		return nil, codeError(kv.CodeTransactionTooOld)
+	}
+	m.pinned = s
+	return s.view, nil
 }
 
 // get returns the value at key and the segment it lies in.
-func (m merged) get(key string) (value, segment, error) {
+func (m *merged) get(key string) (value, segment, error) {
 	s := m.own.segmentOf(key)
 	if s.unreadable() {
 		return value{}, s, errUnreadable
@@ -34,7 +56,7 @@ func (m merged) get(key string) (value, segment, error) {
 
 // ascend calls fn for the pairs of r in order until fn returns false. It fails if it has to step into an
 // unreadable segment before that.
-func (m merged) ascend(r keyRange, keysOnly bool, fn func(key, value string) bool) error {
+func (m *merged) ascend(r keyRange, keysOnly bool, fn func(key, value string) bool) error {
 	for s, ok := m.own.segmentOf(r.begin), true; ok && s.begin < r.end; s, ok = m.own.after(s) {
 		more, err := m.visit(s, r, keysOnly, false, fn)
 		if err != nil || !more {
@@ -44,7 +66,7 @@ func (m merged) ascend(r keyRange, keysOnly bool, fn func(key, value string) boo
 	return nil
 }
 
-func (m merged) descend(r keyRange, keysOnly bool, fn func(key, value string) bool) error {
+func (m *merged) descend(r keyRange, keysOnly bool, fn func(key, value string) bool) error {
 	if r.empty() {
 		return nil
 	}
@@ -62,7 +84,7 @@ func (m merged) descend(r keyRange, keysOnly bool, fn func(key, value string) bo
 }
 
 // visit calls fn for the pairs of r in one segment; more is false once fn returned false.
-func (m merged) visit(
+func (m *merged) visit(
 	s segment, r keyRange, keysOnly, reverse bool, fn func(key, value string) bool,
 ) (more bool, err error) {
 	if s.unreadable() {
@@ -117,7 +139,7 @@ type resolved struct {
 }
 
 // resolve walks from s.key. It looks at keys only.
-func (m merged) resolve(s selector) (resolved, error) {
+func (m *merged) resolve(s selector) (resolved, error) {
 	r := resolved{}
 	if s.offset > 0 {
 		left := s.offset
@@ -145,7 +167,7 @@ func (m merged) resolve(s selector) (resolved, error) {
 }
 
 // bound resolves a selector as the bound of a range.
-func (m merged) bound(s selector) (resolved, error) {
+func (m *merged) bound(s selector) (resolved, error) {
 	if s.firstAt() {
 		return resolved{key: s.key}, nil
 	}

@@ -34,28 +34,12 @@ func (t *transaction) fetchSnapshot() (err error) {
 	return err
 }
 
-// reading runs fn over what the transaction sees. The first error of a read is kept: it fails the commit too.
-func (t *transaction) reading(fn func(m merged) error) error {
-	var pinned *snapshot
-	m := merged{own: &t.own, base: func() (view, error) {
-		if pinned != nil {
-			return pinned.view, nil
-		}
-		s, err := t.view()
-		if err != nil {
-			return nil, err
-		}
-		s.pin.RLock()
-		if s.closed {
-			s.pin.RUnlock()
-			return nil, codeError(kv.CodeTransactionTooOld)
-		}
-		pinned = s
-		return s.view, nil
-	}}
-	err := fn(m)
-	if pinned != nil {
-		pinned.pin.RUnlock()
+func (t *transaction) startRead() merged { return merged{own: &t.own, tx: t} }
+
+// endRead keeps the first error of a read: it fails the commit too.
+func (t *transaction) endRead(m *merged, err error) error {
+	if m.pinned != nil {
+		m.pinned.pin.RUnlock()
 	}
 	if err != nil && kv.Code(err) == 0 {
 		err = &kv.Error{Code: kv.CodeIOError, Cause: err}
@@ -87,18 +71,15 @@ func (t *transaction) read(key []byte, snapshot bool) (value, error) {
 		return value{}, nil
 	}
 	k := singleKey(padded(key))
-	var v value
-	err := t.reading(func(m merged) (err error) {
-		var s segment
-		if v, s, err = m.get(k.begin); err != nil {
-			return err
-		}
-		if !snapshot && s.readsThrough() {
-			t.addRead(k)
-		}
-		return nil
-	})
-	return v, err
+	m := t.startRead()
+	v, s, err := m.get(k.begin)
+	if err = t.endRead(&m, err); err != nil {
+		return value{}, err
+	}
+	if !snapshot && s.readsThrough() {
+		t.addRead(k)
+	}
+	return v, nil
 }
 
 func (t *transaction) getKey(ks kv.KeySelector, snapshot bool) ([]byte, error) {
@@ -111,18 +92,13 @@ func (t *transaction) getKey(ks kv.KeySelector, snapshot bool) ([]byte, error) {
 		return nil, codeError(kv.CodeKeyOutsideLegalRange)
 	}
 	s := newSelector(ks)
-	var r resolved
-	err := t.reading(func(m merged) (err error) {
-		if r, err = m.resolve(s); err != nil {
-			return err
-		}
-		if !snapshot {
-			t.addReads(keyReadRange(s, r.key))
-		}
-		return nil
-	})
-	if err != nil {
+	m := t.startRead()
+	r, err := m.resolve(s)
+	if err = t.endRead(&m, err); err != nil {
 		return nil, err
+	}
+	if !snapshot {
+		t.addReads(keyReadRange(s, r.key))
 	}
 	return []byte(r.key), nil
 }
@@ -150,28 +126,23 @@ func (t *transaction) getRange(r kv.Range, o kv.RangeOptions, snapshot bool) ([]
 	if q.begin.offset >= q.end.offset && q.begin.key >= q.end.key {
 		return nil, nil
 	}
-	var rows []kv.KV
-	err := t.reading(func(m merged) (err error) {
-		if rows, err = m.rows(&q, o); err != nil {
-			return err
-		}
-		switch {
-		case snapshot:
-		case o.Reverse:
-			t.addReads(q.reverseRange())
-		default:
-			t.addReads(q.forwardRange())
-		}
-		return nil
-	})
-	if err != nil {
+	m := t.startRead()
+	rows, err := m.rows(&q, o)
+	if err = t.endRead(&m, err); err != nil {
 		return nil, err
+	}
+	switch {
+	case snapshot:
+	case o.Reverse:
+		t.addReads(q.reverseRange())
+	default:
+		t.addReads(q.forwardRange())
 	}
 	return rows, nil
 }
 
 // rows reads the range and notes in q what its conflict range depends on.
-func (m merged) rows(q *rangeRead, o kv.RangeOptions) ([]kv.KV, error) {
+func (m *merged) rows(q *rangeRead, o kv.RangeOptions) ([]kv.KV, error) {
 	begin, err := m.bound(q.begin)
 	if err != nil {
 		return nil, err

@@ -37,9 +37,6 @@ func (s *segment) dependent() bool {
 // readsThrough reports whether a read here looks at the database, and so needs a read conflict.
 func (s *segment) readsThrough() bool { return s.unmodified() || s.dependent() }
 
-// contains reports whether key lies before the end of the segment.
-func (s *segment) before(key string) bool { return s.end != "" && s.end <= key }
-
 // segmentOf returns the segment that contains key.
 func (o *overlay) segmentOf(key string) segment {
 	if o.empty() {

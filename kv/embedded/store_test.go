@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	berrors "go.etcd.io/bbolt/errors"
 
 	"fdbfifo/kv"
 )
@@ -91,4 +92,40 @@ func TestSnapshotsAreGivenUp(t *testing.T) {
 	_, err = open[5].Get([]byte("a")).Wait(t.Context())
 	require.Equal(t, kv.CodeTransactionTooOld, kv.Code(err))
 	open[5].Cancel()
+}
+
+// A disk that is full fails the group and the store, and loses nothing that was acknowledged.
+func TestFullDisk(t *testing.T) {
+	path := t.TempDir()
+	db, err := OpenDisk(path, Options{})
+	require.NoError(t, err)
+	set := func(key string, size int) error {
+		_, err := kv.Run(t.Context(), db, kv.TxOptions{Retries: 1}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set([]byte(key), make([]byte, size))
+			return nil
+		})
+		return err
+	}
+	require.NoError(t, set("before", 10))
+	db.store.(*diskStore).file.MaxSize = 1 << 18
+	n := 0
+	for err = nil; err == nil; n++ {
+		err = set(string(rune('a'+n)), 50_000)
+	}
+	require.ErrorIs(t, err, berrors.ErrMaxSizeReached)
+	require.Equal(t, kv.CodeIOError, kv.Code(err), "the retry after the unknown outcome met a failed store")
+	require.Error(t, set("after", 1))
+	require.NoError(t, db.Close())
+
+	db, err = OpenDisk(path, Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, db.Close()) }()
+	_, err = kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		rows, err := tx.GetRange(kv.PrefixRange(nil).Selectors(), kv.RangeOptions{}).Wait(t.Context())
+		require.NoError(t, err)
+		require.Len(t, rows, n, "one before, and all but the one that failed")
+		return nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, set("again", 50_000))
 }
