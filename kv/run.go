@@ -63,8 +63,12 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 		}
 		if _, again := tx.OnError(err).Wait(ctx); again != nil {
 			if Code(again) == 0 {
-				// ctx ended during the backoff: a commit of unknown outcome stays one.
-				return 0, &Error{Code: e.Code, InFlight: e.InFlight, Cause: again}
+				// ctx ended during the backoff: a commit of unknown outcome stays one, this one or an earlier.
+				stop := &Error{Code: e.Code, InFlight: sent && inFlight(e.Code), Cause: again}
+				if a.MaybeCommitted && !stop.InFlight {
+					stop.Code = CodeCommitUnknownResult
+				}
+				return 0, stop
 			}
 			if sent {
 				return 0, &Error{Code: e.Code, InFlight: inFlight(e.Code), Cause: e.Cause}

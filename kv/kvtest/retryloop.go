@@ -288,7 +288,7 @@ func endOfContext(u *suite) {
 			db := &faultyDB{
 				DB: s.DB,
 				commit: func(kv.ManagedTx) kv.Future[struct{}] {
-					return kv.Done(struct{}{}, error(&kv.Error{Code: c.code, InFlight: c.inFlight}))
+					return failed(c.code)
 				},
 				onError: func(kv.ManagedTx, error) kv.Future[struct{}] {
 					cancel(cause)
@@ -306,4 +306,29 @@ func endOfContext(u *suite) {
 			require.Equal(s.T, c.inFlight, e.InFlight)
 		})
 	}
+	u.promise("a context that ends during a later backoff does not hide an earlier unknown commit", func(s *space) {
+		ctx, cancel := context.WithCancelCause(s.ctx)
+		codes := []int{kv.CodeCommitUnknownResult, kv.CodeNotCommitted}
+		commits := 0
+		db := &faultyDB{
+			DB: s.DB,
+			commit: func(kv.ManagedTx) kv.Future[struct{}] {
+				commits++
+				return failed(codes[commits-1])
+			},
+			onError: func(tx kv.ManagedTx, err error) kv.Future[struct{}] {
+				if commits < len(codes) {
+					return tx.OnError(err)
+				}
+				cancel(cause)
+				return never{}
+			},
+		}
+		_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set(s.key("a"), nil)
+			return nil
+		})
+		require.ErrorIs(s.T, err, cause)
+		require.Equal(s.T, kv.CodeCommitUnknownResult, kv.Code(err))
+	})
 }
