@@ -142,9 +142,7 @@ func (s *session) demo(ctx context.Context, flights []departure, workers int) er
 	}
 	counting := record.WrapCounting(db)
 	report, err := s.demoOn(ctx, counting, flights, workers)
-	if e := counting.Close(); e != nil {
-		err = errors.Join(err, fmt.Errorf("close the engine: %w", e))
-	}
+	closeEngine(counting, &err)
 	if err != nil {
 		return err
 	}
@@ -159,7 +157,7 @@ func (s *session) demoOn(ctx context.Context, db *record.Recorder, flights []dep
 	if err != nil {
 		return r, err
 	}
-	defer func() { err = errors.Join(err, closeQueue(ctx, q)) }()
+	defer closeQueue(ctx, q, &err)
 
 	before := db.Counters()
 	begun := s.app.Now()
@@ -185,8 +183,8 @@ func (s *session) demoOn(ctx context.Context, db *record.Recorder, flights []dep
 }
 
 // demoQueue opens the queue or creates it. A queue with messages of others is not touched.
-func (s *session) demoQueue(ctx context.Context, db kv.DB) (*layer.Queue, error) {
-	q, err := s.openQueue(ctx, db, true)
+func (s *session) demoQueue(ctx context.Context, db kv.DB) (q *layer.Queue, err error) {
+	q, err = s.openQueue(ctx, db, true)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +193,8 @@ func (s *session) demoQueue(ctx context.Context, db kv.DB) (*layer.Queue, error)
 		err = fmt.Errorf("queue %q has messages: the demo needs an empty one, name another with --queue", s.queue)
 	}
 	if err != nil {
-		return nil, errors.Join(err, closeQueue(ctx, q))
+		closeQueue(ctx, q, &err)
+		return nil, err
 	}
 	return q, nil
 }

@@ -120,11 +120,11 @@ func advise(err error) string {
 	case errors.Is(err, embedded.ErrCorrupt):
 		return "The folder was left as it is. Restore it from a copy, or use another one with --engine disk:PATH."
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return "The disk is full: make room and run this again. What was confirmed before is kept."
+		return "The disk is full: make room first. What was confirmed before is kept; do not enqueue that again."
 	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):
 		return "This user may not write there. Use a folder of your own with --engine disk:PATH."
 	case kv.Code(err) == kv.CodeIOError:
-		return "The storage failed; the engine takes no more writes. What was confirmed before is kept."
+		return "The storage failed and takes no more writes. What was confirmed before is kept; do not enqueue that again."
 	}
 	return ""
 }

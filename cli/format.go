@@ -47,6 +47,12 @@ func oneLine(b []byte, width int) string {
 	return s.String()
 }
 
+// Columns of a table's cells: a longer name is cut, and a text is left this much, however narrow the terminal is.
+const (
+	maxNameWidth = 24
+	minTextWidth = 16
+)
+
 // commas writes n with its thousands apart.
 func commas(n int64) string {
 	digits := strconv.FormatInt(n, 10)
@@ -142,7 +148,11 @@ func (s *session) width() int {
 
 type tableRow = table.Row
 
+// printTable cuts lines that a terminal would wrap.
 func (s *session) printTable(t table.Writer) error {
+	if w, _, ok := s.app.size(s.stdout); ok {
+		t.Style().Size.WidthMax = w
+	}
 	_, err := fmt.Fprintln(s.stdout, t.Render())
 	return err
 }

@@ -5,7 +5,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"fdbfifo/layer"
@@ -101,19 +103,23 @@ func (s *session) printGroups(groups []layer.GroupInfo, total int) error {
 	}
 	t := newTable("group", "messages", "head", "state", "left", "holder", "failed", "last error")
 	alignRight(t, 2, 3, 5, 7)
-	const others = 90 // columns that the others take, about
-	for _, g := range groups {
-		left := ""
+	names, used := make([]string, len(groups)), 0
+	for i, g := range groups {
+		names[i] = oneLine([]byte(display(g.Group)), maxNameWidth)
+		used = max(used, text.StringWidthWithoutEscSequences(names[i])+min(len(g.Owner), maxNameWidth))
+	}
+	const others = 48 // columns of the rest, and what stands between the columns
+	for i, g := range groups {
+		left, failed := "", ""
 		if g.State != layer.Ready {
 			left = short(g.Left)
 		}
-		failed := ""
 		if g.Attempts > 0 {
-			failed = fmt.Sprint(g.Attempts)
+			failed = strconv.Itoa(g.Attempts)
 		}
-		t.AppendRow([]any{
-			oneLine([]byte(display(g.Group)), 24), commas(g.Depth), short(g.HeadAge), string(g.State), left,
-			oneLine([]byte(g.Owner), 24), failed, oneLine([]byte(g.LastError), max(16, s.width()-others)),
+		t.AppendRow(tableRow{
+			names[i], commas(g.Depth), short(g.HeadAge), string(g.State), left, oneLine([]byte(g.Owner), maxNameWidth),
+			failed, oneLine([]byte(g.LastError), max(minTextWidth, s.width()-used-others)),
 		})
 	}
 	if err := s.printTable(t); err != nil {

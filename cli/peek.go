@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"fdbfifo/layer"
@@ -86,11 +88,16 @@ func (s *session) printItems(items []layer.Item) error {
 	now := s.app.Now()
 	t := newTable("group", "index", "age", "failed", "bytes", "body")
 	alignRight(t, 2, 3, 4, 5)
-	const others = 60 // columns that the others take, about
-	for _, item := range items {
-		t.AppendRow([]any{
-			oneLine([]byte(display(item.ID.Group)), 24), item.ID.Index, short(max(0, now.Sub(item.Enqueued))), item.Attempts,
-			commas(int64(len(item.Body))), oneLine(item.Body, max(20, s.width()-others)),
+	names, used := make([]string, len(items)), 0
+	for i, item := range items {
+		names[i] = oneLine([]byte(display(item.ID.Group)), maxNameWidth)
+		used = max(used, text.StringWidthWithoutEscSequences(names[i])+len(strconv.FormatInt(item.ID.Index, 10)))
+	}
+	const others = 33 // columns of age, failed and bytes, and what stands between the columns
+	for i, item := range items {
+		t.AppendRow(tableRow{
+			names[i], item.ID.Index, short(max(0, now.Sub(item.Enqueued))), item.Attempts,
+			commas(int64(len(item.Body))), oneLine(item.Body, max(minTextWidth, s.width()-used-others)),
 		})
 	}
 	return s.printTable(t)

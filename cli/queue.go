@@ -31,7 +31,7 @@ func (s *session) withQueue(ctx context.Context, create bool, fn func(q *layer.Q
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, closeQueue(ctx, q)) }()
+		defer closeQueue(ctx, q, &err)
 		return fn(q)
 	})
 }
@@ -41,19 +41,25 @@ func (s *session) withEngine(ctx context.Context, create bool, fn func(db kv.DB)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if e := db.Close(); e != nil {
-			err = errors.Join(err, fmt.Errorf("close the engine: %w", e))
-		}
-	}()
+	defer closeEngine(db, &err)
 	return fn(db)
 }
 
-// closeQueue closes also when ctx has ended: it writes only what the handle must clean up.
-func closeQueue(ctx context.Context, q *layer.Queue) error {
+// closeEngine sets *err, unless that says already why the engine is being closed.
+func closeEngine(db kv.DB, err *error) {
+	if e := db.Close(); e != nil && *err == nil {
+		*err = fmt.Errorf("close the engine: %w", e)
+	}
+}
+
+// closeQueue closes a queue, also when ctx has ended. It sets *err, unless that says already what went wrong:
+// what a handle that cannot be closed leaves behind harms nobody.
+func closeQueue(ctx context.Context, q *layer.Queue, err *error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	return q.Close(ctx)
+	if e := q.Close(ctx); e != nil && *err == nil {
+		*err = e
+	}
 }
 
 func (s *session) openQueue(ctx context.Context, db kv.DB, create bool) (*layer.Queue, error) {
