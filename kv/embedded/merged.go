@@ -57,6 +57,9 @@ func (m *merged) get(key string) (value, segment, error) {
 // ascend calls fn for the pairs of r in order until fn returns false. It fails if it has to step into an
 // unreadable segment before that.
 func (m *merged) ascend(r keyRange, keysOnly bool, fn func(key, value string) bool) error {
+	if r.empty() {
+		return nil
+	}
 	for s, ok := m.own.segmentOf(r.begin), true; ok && s.begin < r.end; s, ok = m.own.after(s) {
 		more, err := m.visit(s, r, keysOnly, false, fn)
 		if err != nil || !more {
@@ -131,45 +134,73 @@ type selector struct {
 // firstAt reports whether s is "the first key >= key", which bounds a range without being resolved.
 func (s selector) firstAt() bool { return s.offset == 1 }
 
-// resolved is the key a selector names. If it ran off either end of the key space the key is "" or maxKey, and
-// the flags of FoundationDB's RangeResult are set, which widen conflict ranges.
+// resolved is the key a selector names. If there is none, key is the end of the key space that the walk ran to,
+// and offset what was left of the selector's; else offset is 1.
 type resolved struct {
-	key                         string
-	readToBegin, readThroughEnd bool
+	key    string
+	offset int
 }
 
-// resolve walks from s.key. It looks at keys only.
-func (m *merged) resolve(s selector) (resolved, error) {
-	r := resolved{}
+func (r resolved) readToBegin() bool    { return r.offset < 1 }
+func (r resolved) readThroughEnd() bool { return r.offset > 1 }
+
+// allKeys is where selectors walk.
+var allKeys = keyRange{"", maxKey}
+
+// resolve walks from s.key and does not leave the given range. It looks at keys only.
+func (m *merged) resolve(s selector, within keyRange) (resolved, error) {
+	r := resolved{offset: s.offset}
 	if s.offset > 0 {
-		left := s.offset
-		r.key = maxKey
-		err := m.ascend(keyRange{s.key, maxKey}, true, func(key, _ string) bool {
-			left--
-			if left == 0 {
+		r.key = within.end
+		err := m.ascend(keyRange{s.key, within.end}, true, func(key, _ string) bool {
+			if r.offset == 1 {
 				r.key = key
+				return false
 			}
-			return left > 0
+			r.offset--
+			return true
 		})
-		r.readThroughEnd = left > 1
 		return r, err
 	}
-	left := 1 - s.offset
-	err := m.descend(keyRange{"", s.key}, true, func(key, _ string) bool {
-		left--
-		if left == 0 {
+	r.key = within.begin
+	err := m.descend(keyRange{within.begin, s.key}, true, func(key, _ string) bool {
+		r.offset++
+		if r.offset == 1 {
 			r.key = key
 		}
-		return left > 0
+		return r.offset < 1
 	})
-	r.readToBegin = left > 0
 	return r, err
 }
 
-// bound resolves a selector as the bound of a range.
-func (m *merged) bound(s selector) (resolved, error) {
-	if s.firstAt() {
-		return resolved{key: s.key}, nil
+// bounds resolves the selectors of a range. A walk towards the other bound stops there, if that one is fixed: the
+// range is empty then, and what lies behind is none of its business. ok is false if the range is empty so.
+func (m *merged) bounds(b, e selector) (begin, end resolved, ok bool, err error) {
+	begin, end = resolved{b.key, 1}, resolved{e.key, 1}
+	ordered := b.key < e.key
+	if !b.firstAt() {
+		within := allKeys
+		if b.offset > 1 && e.firstAt() && ordered {
+			within.end = e.key
+		}
+		if begin, err = m.resolve(b, within); err != nil {
+			return begin, end, false, err
+		}
+		if begin.readThroughEnd() && within != allKeys {
+			return begin, end, false, nil
+		}
 	}
-	return m.resolve(s)
+	if !e.firstAt() {
+		within := allKeys
+		if e.offset < 1 && b.firstAt() && ordered {
+			within.begin = b.key
+		}
+		if end, err = m.resolve(e, within); err != nil {
+			return begin, end, false, err
+		}
+		if end.readToBegin() && within != allKeys {
+			return begin, end, false, nil
+		}
+	}
+	return begin, end, begin.offset < end.offset || begin.key < end.key, nil
 }

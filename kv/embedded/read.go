@@ -93,7 +93,7 @@ func (t *transaction) getKey(ks kv.KeySelector, snapshot bool) ([]byte, error) {
 	}
 	s := newSelector(ks)
 	m := t.startRead()
-	r, err := m.resolve(s)
+	r, err := m.resolve(s, allKeys)
 	if err = t.endRead(&m, err); err != nil {
 		return nil, err
 	}
@@ -143,12 +143,8 @@ func (t *transaction) getRange(r kv.Range, o kv.RangeOptions, snapshot bool) ([]
 
 // rows reads the range and notes in q what its conflict range depends on.
 func (m *merged) rows(q *rangeRead, o kv.RangeOptions) ([]kv.KV, error) {
-	begin, err := m.bound(q.begin)
-	if err != nil {
-		return nil, err
-	}
-	end, err := m.bound(q.end)
-	if err != nil {
+	begin, end, ok, err := m.bounds(q.begin, q.end)
+	if err != nil || !ok {
 		return nil, err
 	}
 	var rows []kv.KV
@@ -176,13 +172,8 @@ func (m *merged) rows(q *rangeRead, o kv.RangeOptions) ([]kv.KV, error) {
 	}
 	q.rows = len(rows)
 	q.limited = o.Limit > 0 && len(rows) == o.Limit
-	q.readToBegin = begin.readToBegin || end.readToBegin
-	q.readThroughEnd = begin.readThroughEnd || end.readThroughEnd
-	if q.limited && o.Reverse {
-		q.readToBegin = false
-	} else if q.limited {
-		q.readThroughEnd = false
-	}
+	q.readToBegin = (begin.readToBegin() || end.readToBegin()) && !(q.limited && o.Reverse)
+	q.readThroughEnd = (begin.readThroughEnd() || end.readThroughEnd()) && !(q.limited && !o.Reverse)
 	return rows, nil
 }
 
