@@ -6,16 +6,18 @@ import (
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // Ack finishes items of a claim: they are never delivered again. Without ids it finishes all that the claim
 // still has. When the last one is finished the claim ends and the group is free for others.
 //
+// Acks, nacks, extends, enqueues and receives of one handle that arrive while a transaction is in flight travel
+// together in the next one; each has its own result.
+//
 // Errors: ErrClaimLost, ErrNotInClaim (also for an item acked before), ErrClosed, and the engine's; with any
 // of the first two nothing was changed.
 func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
-	return q.settle(ctx, "ack", func(tx kv.Tx) error { return q.ack(ctx, tx, c, ids, nil) })
+	return wrap("ack", q.submit(ctx, &operation{settle: &settlement{claim: c, ids: ids}}))
 }
 
 // AckTx acks in the caller's transaction. An error of it means that nothing was written; the transaction may
@@ -24,7 +26,7 @@ func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
 // Reads: the lock, with a conflict. When the claim ends: the key of the next item at snapshot, with a conflict
 // on the gap up to it, or on the whole group if that is empty now.
 func (q *Queue) AckTx(ctx context.Context, tx kv.Tx, c *Claim, ids ...ID) error {
-	return wrap("ack", q.ack(ctx, tx, c, ids, nil))
+	return wrap("ack", q.settleTx(ctx, tx, &settlement{claim: c, ids: ids}))
 }
 
 // NackOptions say how a claim is given back.
@@ -47,7 +49,7 @@ func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
 	if err := checkDelay(o.Delay); err != nil {
 		return err
 	}
-	return q.settle(ctx, "nack", func(tx kv.Tx) error { return q.ack(ctx, tx, c, o.Acked, &o) })
+	return wrap("nack", q.submit(ctx, &operation{settle: &settlement{claim: c, ids: o.Acked, back: &o}}))
 }
 
 // NackTx gives a claim back in the caller's transaction, as AckTx acks.
@@ -55,7 +57,7 @@ func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) e
 	if err := checkDelay(o.Delay); err != nil {
 		return err
 	}
-	return wrap("nack", q.ack(ctx, tx, c, o.Acked, &o))
+	return wrap("nack", q.settleTx(ctx, tx, &settlement{claim: c, ids: o.Acked, back: &o}))
 }
 
 func wrap(verb string, err error) error {
@@ -65,53 +67,98 @@ func wrap(verb string, err error) error {
 	return nil
 }
 
-// settle runs body in a transaction of its own that happens once.
-func (q *Queue) settle(ctx context.Context, verb string, body func(tx kv.Tx) error) error {
-	return wrap(verb, q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) { return tuple.Tuple{}, body(tx) }, nil))
-}
-
-// ack finishes ids (all that is outstanding if there are none and nothing is given back), then ends the claim
-// if nothing is left of it or if back says that the rest is given back. It writes nothing before it knows that
-// the claim is held.
-func (q *Queue) ack(ctx context.Context, tx kv.Tx, c *Claim, ids []ID, back *NackOptions) error {
+func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	if q.closed.Load() {
 		return ErrClosed
 	}
-	l, err := q.holds(ctx, tx, c)
-	if err != nil {
+	w := q.work(ctx, tx)
+	s.begin(w)
+	if err := s.check(w); err != nil {
 		return err
 	}
-	acked, left, err := l.divide(c.Group, ids, back == nil)
-	if err != nil {
+	if err := s.finish(w); err != nil {
 		return err
 	}
-	q.remove(tx, c.Group, l.outstanding, acked)
-	q.add(tx, countAcked, len(acked))
-	lockKey := q.keys.lock(c.Group)
-	if len(left) > 0 && back == nil {
-		l.outstanding = left
-		tx.Set(lockKey, l.pack())
-		return nil
-	}
-	tx.Clear(q.keys.timer(l.endMS, c.Group))
-	if len(left) == 0 {
-		tx.Clear(lockKey)
-		return q.release(ctx, tx, c.Group)
-	}
-	return q.giveBack(ctx, tx, c, l, left, back)
+	return w.finish()
 }
 
-// holds reads the lock with a conflict and returns it if it is the claim's: this is the fencing check. A lease
-// that has run out does no harm as long as nobody has taken over.
-func (q *Queue) holds(ctx context.Context, tx kv.Tx, c *Claim) (*lock, error) {
-	l, err := q.readLock(ctx, tx, c.Group)
+// settlement is an ack, a nack or an extend. Its three steps, begin, check and finish, are taken by each attempt
+// of a transaction; between them others of the same transaction take theirs, so that their reads overlap.
+type settlement struct {
+	claim *Claim
+	ids   []ID          // to ack; none = all that is outstanding, if nothing is given back
+	back  *NackOptions  // nil = nothing is given back
+	lease time.Duration // not 0 = extend by this
+
+	// Of the attempt under way.
+	lock    kv.Future[[]byte]
+	held    *lock
+	left    []delivered
+	next    kv.Future[[]byte] // the first item that is left in the group, if nothing is left of the claim
+	attempt kv.Future[[]byte] // of the item that was tried, if the rest is given back
+
+	until time.Time // the result of an extend
+}
+
+// begin starts reading the lock, with a conflict.
+func (s *settlement) begin(w *work) {
+	s.lock, s.held, s.left, s.next, s.attempt = w.tx.Get(w.q.keys.lock(s.claim.Group)), nil, nil, nil, nil
+}
+
+// check is the fencing check, and then the writes that need no more reads. When it returns an error it has
+// written nothing. A lease that has run out does no harm as long as nobody has taken over.
+func (s *settlement) check(w *work) error {
+	group := s.claim.Group
+	key := w.q.keys.lock(group)
+	v, err := s.lock.Wait(w.ctx)
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("read lock: %w", err)
 	}
-	if l == nil || l.kind != kindClaim || l.token != c.Token {
-		return nil, fmt.Errorf("%w: group %q, token %d", ErrClaimLost, c.Group, c.Token)
+	var l *lock
+	if v != nil {
+		if l, err = unpackLock(key, v); err != nil {
+			return err
+		}
 	}
-	return l, nil
+	if l == nil || l.kind != kindClaim || l.token != s.claim.Token {
+		return fmt.Errorf("%w: group %q, token %d", ErrClaimLost, group, s.claim.Token)
+	}
+	s.held = l
+	if s.lease > 0 {
+		s.extend(w, key)
+		return nil
+	}
+	acked, left, err := l.divide(group, s.ids, s.back == nil)
+	if err != nil {
+		return err
+	}
+	s.left = left
+	w.remove(group, l.outstanding, acked)
+	w.count(countAcked, len(acked))
+	if len(left) > 0 && s.back == nil {
+		l.outstanding = left
+		w.tx.Set(key, l.pack())
+		return nil
+	}
+	w.tx.Clear(w.q.keys.timer(l.endMS, group))
+	if len(left) == 0 {
+		w.tx.Clear(key)
+		s.next = w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin))
+	} else {
+		s.attempt = w.tx.Snapshot().Get(w.q.keys.attempt(left[0].id(group)))
+	}
+	return nil
+}
+
+// finish writes what depends on the reads that check began.
+func (s *settlement) finish(w *work) error {
+	switch {
+	case s.next != nil:
+		return s.release(w)
+	case s.attempt != nil:
+		return s.giveBack(w)
+	}
+	return nil
 }
 
 // divide splits what is outstanding into what ids name and the rest, both in key order.
@@ -126,22 +173,16 @@ func (l *lock) divide(group string, ids []ID, allIfNone bool) (acked, left []del
 	for _, id := range ids {
 		named[id] = true
 	}
-	found := 0
 	for _, d := range l.outstanding {
-		if named[d.id(group)] {
+		if id := d.id(group); named[id] {
 			acked = append(acked, d)
-			found++
+			delete(named, id)
 		} else {
 			left = append(left, d)
 		}
 	}
-	if found < len(named) {
-		for _, d := range acked {
-			delete(named, d.id(group))
-		}
-		for id := range named {
-			return nil, nil, fmt.Errorf("%w: %s", ErrNotInClaim, id)
-		}
+	for id := range named {
+		return nil, nil, fmt.Errorf("%w: %s", ErrNotInClaim, id)
 	}
 	return acked, left, nil
 }
@@ -149,7 +190,8 @@ func (l *lock) divide(group string, ids []ID, allIfNone bool) (acked, left []del
 // remove clears the items acked, out of those under the claim, by their exact keys: a range from the first to
 // the last would take with it an item whose enqueue committed late, between them. Attempt records need no such
 // care, because only an item that was tried has one: they go by ranges, one for each run of acked items.
-func (q *Queue) remove(tx kv.Tx, group string, all, acked []delivered) {
+func (w *work) remove(group string, all, acked []delivered) {
+	keys, tx := w.q.keys, w.tx
 	var run kv.KeyRange
 	for _, d := range all {
 		if len(acked) == 0 || d != acked[0] {
@@ -161,11 +203,11 @@ func (q *Queue) remove(tx kv.Tx, group string, all, acked []delivered) {
 		}
 		acked = acked[1:]
 		id := d.id(group)
-		tx.Clear(q.keys.item(id))
+		tx.Clear(keys.item(id))
 		if d.parts > 0 {
-			tx.ClearRange(q.keys.parts(id))
+			tx.ClearRange(keys.parts(id))
 		}
-		record := q.keys.attempt(id)
+		record := keys.attempt(id)
 		if run.Begin == nil {
 			run.Begin = record
 		}
@@ -178,60 +220,61 @@ func (q *Queue) remove(tx kv.Tx, group string, all, acked []delivered) {
 
 // release frees a group whose claim has ended: it sets the hint if there are items, and otherwise makes sure
 // that there are none.
-func (q *Queue) release(ctx context.Context, tx kv.Tx, group string) error {
-	next, err := q.firstItem(ctx, tx.Snapshot(), group)
+func (s *settlement) release(w *work) error {
+	next, err := s.next.Wait(w.ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("read head: %w", err)
 	}
 	// An enqueue that commits first, before the item found or into the empty group, counted on us to leave a
 	// hint for its item.
-	gap := q.keys.items(group)
-	if next != nil {
+	gap := w.q.keys.items(s.claim.Group)
+	found := gap.Contains(next)
+	if found {
 		gap.End = kv.KeyAfter(next)
 	}
-	if err := tx.AddReadConflictRange(gap); err != nil {
+	if err := w.tx.AddReadConflictRange(gap); err != nil {
 		return fmt.Errorf("guard gap: %w", err)
 	}
-	if next == nil {
+	if !found {
 		return nil
 	}
-	p, err := q.keys.parse(next)
+	p, err := w.q.keys.parse(next)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	tx.Set(q.keys.ready(p.index, group), nil)
-	return nil
+	return w.rehint(p.index, s.claim.Group, 0)
 }
 
 // giveBack counts the attempt and leaves the group ready, or delayed.
-func (q *Queue) giveBack(ctx context.Context, tx kv.Tx, c *Claim, l *lock, left []delivered, o *NackOptions) error {
-	first := left[0].id(c.Group)
-	record, err := q.readAttempt(ctx, tx.Snapshot(), first)
+func (s *settlement) giveBack(w *work) error {
+	first := s.left[0].id(s.claim.Group)
+	key := w.q.keys.attempt(first)
+	v, err := s.attempt.Wait(w.ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("read attempts: %w", err)
 	}
-	now := q.nowMS()
-	if !o.Release {
-		text := ""
-		if o.Err != nil {
-			text = o.Err.Error()
+	var record attempt
+	if v != nil {
+		if record, err = unpackAttempt(key, v); err != nil {
+			return err
 		}
-		record = record.failed(now, text)
-		tx.Set(q.keys.attempt(first), record.pack())
-		q.add(tx, countNacked, 1)
 	}
-	if o.Delay > 0 {
+	if !s.back.Release {
+		text := ""
+		if s.back.Err != nil {
+			text = s.back.Err.Error()
+		}
+		record = record.failed(w.nowMS, text)
+		w.tx.Set(key, record.pack())
+		w.count(countNacked, 1)
+	}
+	if s.back.Delay > 0 {
 		// Held by nobody until then: every hint of the group is stale for so long.
-		delay := lock{token: l.token, endMS: now + o.Delay.Milliseconds(), kind: kindDelay}
-		tx.Set(q.keys.lock(c.Group), delay.pack())
-		tx.Set(q.keys.timer(delay.endMS, c.Group), packTimer(kindDelay, first.Index))
+		delay := lock{token: s.held.token, endMS: w.nowMS + s.back.Delay.Milliseconds(), kind: kindDelay}
+		w.tx.Set(w.q.keys.lock(first.Group), delay.pack())
+		w.tx.Set(w.q.keys.timer(delay.endMS, first.Group), packTimer(kindDelay, first.Index))
 		return nil
 	}
-	tx.Clear(q.keys.lock(c.Group))
-	var value []byte
-	if record.count > 0 {
-		value = tuple.AppendInt(nil, int64(record.count))
-	}
-	tx.Set(q.keys.ready(first.Index, c.Group), value)
-	return nil
+	w.tx.Clear(w.q.keys.lock(first.Group))
+	return w.rehint(first.Index, first.Group, record.count)
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sort"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
@@ -21,6 +23,7 @@ const (
 	RuleValue       = "a value has the form of its key"
 	RuleKey         = "a key has a form of the table"
 	RuleOutstanding = "a claim has outstanding items"
+	RuleGrant       = "a grant belongs to a request"
 )
 
 // Violation is a rule broken at a key.
@@ -40,7 +43,9 @@ type CheckReport struct {
 	// Hints and timers that stand for nothing any more. They are allowed, and cleared when met.
 	StaleHints, StaleTimers int64
 	Attempts, Receipts      int64
-	Violations              []Violation // none = the queue is sound
+	// Requests of handles whose receives wait, and grants to them that they have not accepted yet.
+	Requests, Grants int64
+	Violations       []Violation // none = the queue is sound
 }
 
 // CheckOptions configure a check. The zero value is the normal use.
@@ -195,12 +200,23 @@ func (c *checker) row(row kv.KV) {
 		if _, _, err := unpackTimer(row.Key, row.Value); err != nil {
 			c.still(row.Key, RuleValue, err.Error())
 		}
+	case nameRequest:
+		c.report.Requests++
+		if _, err := unpackRequest(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
+		}
+	case nameGrant:
+		c.report.Grants++
+		if _, err := unpackInt(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
+		}
+		c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) { return c.grantSound(tx, row.Key, p.id) })
 	case nameReceipt:
 		c.report.Receipts++
 		if t, err := tuple.Unpack(row.Value); err != nil || len(t) == 0 {
 			c.still(row.Key, RuleValue, fmt.Sprintf("receipt %v: %v", t, err))
 		}
-	case nameCount:
+	case nameCount, nameWake:
 		if len(row.Value) != 8 {
 			c.still(row.Key, RuleValue, fmt.Sprintf("counter of %d bytes", len(row.Value)))
 		}
@@ -299,9 +315,10 @@ func (c *checker) compare() {
 		if g.lock == nil {
 			continue
 		}
-		if g.lock.kind == kindDelay {
+		switch g.lock.kind {
+		case kindDelay:
 			c.report.Delayed++
-		} else {
+		case kindClaim:
 			c.report.Held++
 		}
 		if !timed || g.lock.kind == kindClaim || g.items == 0 {
@@ -310,6 +327,24 @@ func (c *checker) compare() {
 			})
 		}
 	}
+}
+
+// grantSound looks for the request that a grant was made to, at one version with it.
+func (c *checker) grantSound(tx kv.ReadTx, key []byte, random uuid.UUID) (string, string, error) {
+	v, err := tx.Get(key).Wait(c.ctx)
+	if err != nil || v == nil {
+		return "", "", err
+	}
+	rows, err := tx.GetRange(c.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{}).Wait(c.ctx)
+	if err != nil {
+		return "", "", err
+	}
+	for _, row := range rows {
+		if p, err := c.q.keys.parse(row.Key); err == nil && p.id == random {
+			return "", "", nil
+		}
+	}
+	return RuleGrant, "no request of " + random.String(), nil
 }
 
 // reachable looks for any hint of the group, at one version with its lock and its items.
@@ -322,7 +357,7 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (string, string, error) 
 	if err != nil || head == nil {
 		return "", "", err
 	}
-	hints := newCursor(c.q.keys.section(nameReady), 0)
+	hints := newCursor(c.q.keys.section(nameReady))
 	for !hints.exhausted {
 		const limit = 10_000
 		rows, err := hints.read(tx, limit).Wait(c.ctx)

@@ -21,6 +21,13 @@ type ReceiveOptions struct {
 	MaxGroups int
 	// Lease is how long the claims last unless extended; 0 = DefaultLease, else MinLease to MaxLease.
 	Lease time.Duration
+	// Strategy says how the receive spreads over groups. Not with Group.
+	Strategy Strategy
+	// Group, if not nil, is the only group to receive from.
+	Group *string
+	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
+	// cannot wait.
+	Wait time.Duration
 }
 
 func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
@@ -45,6 +52,21 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 	if o.MaxGroups == 0 {
 		o.MaxGroups = o.Max
 	}
+	if o.Wait < 0 || o.Wait > MaxWait {
+		return o, &LimitError{What: "wait", Unit: "ms", Got: o.Wait.Milliseconds(), Max: MaxWait.Milliseconds()}
+	}
+	if o.Strategy < FillGroup || o.Strategy > Heads {
+		return o, fmt.Errorf("%w: strategy %d", ErrOptions, o.Strategy)
+	}
+	if o.Group != nil {
+		if o.Strategy != FillGroup {
+			return o, fmt.Errorf("%w: a strategy for a receive from one group", ErrOptions)
+		}
+		if err := checkGroup(*o.Group); err != nil {
+			return o, err
+		}
+		o.MaxGroups = 1
+	}
 	return o, checkLease(o.Lease)
 }
 
@@ -59,33 +81,77 @@ type Claim struct {
 	Until time.Time // the end of the lease, by this worker's clock
 }
 
-// Receive claims ready groups, the oldest head first, and returns their items: all it can from the first group,
-// then from the next, up to o.Max items. It returns no claim if no group is ready; it does not wait.
+// Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max.
+// A group in other hands is passed over, whole. It returns no claim if no group is ready, or became so within
+// o.Wait.
 //
 // Every claim must be acked, nacked or extended before its lease ends; else its group is delivered to another
 // worker, and the first item counts a failed attempt. Under contention the order between groups is given up
 // for parallelism; the order within a group never is.
 //
 // A group whose next item cannot be read is passed over; if there is no other, the error wraps ErrCorrupt.
+//
+// Waiting costs next to nothing: all receives of a handle wait on one request of that handle, which whoever
+// makes a group ready wakes. Receives that wait for one Group look now and then.
 func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	for {
-		claims, cleaned, err := q.receive(ctx, o)
+	claims, err := q.receive(ctx, nil, &reception{o: o})
+	return claims, wrap("receive", err)
+}
+
+// AckReceive acks all that the claim still has and receives, in one transaction where it can: for a worker that
+// finishes one claim and wants the next. If the ack fails nothing is received, and the error is that of Ack.
+func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*Claim, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	claims, err := q.receive(ctx, &settlement{claim: c}, &reception{o: o})
+	return claims, wrap("ack and receive", err)
+}
+
+// receive settles s, if there is one, and receives.
+func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
+	if r.o.Wait == 0 || r.o.Group != nil || q.opts.Path == Direct {
+		return q.receiveNow(ctx, s, r)
+	}
+	return q.receiveWaiting(ctx, s, r)
+}
+
+// receiveNow receives without waiting, or by looking now and then for one group.
+func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
+	end := time.Now().Add(r.o.Wait)
+	for pause := firstWait; ; pause = min(2*pause, groupPoll) {
+		err := q.submit(ctx, &operation{settle: s, receive: r})
 		if err != nil {
-			return nil, fmt.Errorf("layer: receive: %w", err)
+			return nil, err
 		}
-		if len(claims) > 0 || !cleaned {
-			return claims, nil
+		left := time.Until(end)
+		if len(r.claims) > 0 || left <= 0 {
+			return r.claims, nil
+		}
+		s = nil
+		timer := time.NewTimer(min(pause, left))
+		select {
+		case <-timer.C:
+		case <-r.stop:
+			timer.Stop()
+			return nil, nil
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, context.Cause(ctx)
 		}
 	}
 }
 
+// groupPoll is the longest pause between two looks of a receive that waits for one group.
+const groupPoll = time.Second
+
 // ReceiveTx claims in the caller's transaction: the claims hold if and only if it commits. Its leases begin
-// now, not at the commit. It returns no claim if it found no ready group near the oldest hints.
-// The caller answers for an unknown commit: use Once.
+// now, not at the commit. It cannot wait. The caller answers for an unknown commit: use Once.
 //
 // Conflicts: with any other claim, ack, nack or extend of the groups it takes.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
@@ -96,49 +162,56 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 	if err != nil {
 		return nil, err
 	}
-	c := q.newClaimer(ctx, tx, o)
-	if err := c.run(); err != nil {
-		return nil, fmt.Errorf("layer: receive: %w", err)
+	if o.Wait > 0 {
+		return nil, fmt.Errorf("layer: receive: %w: ReceiveTx cannot wait", ErrOptions)
 	}
-	return c.claims, nil
+	w := q.work(ctx, tx)
+	r := &reception{o: o}
+	if _, err := w.claim(r); err != nil {
+		return nil, wrap("receive", err)
+	}
+	if err := w.finish(); err != nil {
+		return nil, wrap("receive", err)
+	}
+	return r.claims, wrap("receive", r.err())
 }
 
-// receive is one transaction of a receive. cleaned says that it removed stale hints, so that a search that
-// found nothing should be repeated.
-func (q *Queue) receive(ctx context.Context, o ReceiveOptions) (claims []*Claim, cleaned bool, err error) {
-	conflicts := 0
-	err = q.once(ctx,
-		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-			for ; conflicts < a.Conflicts; conflicts++ {
-				q.spread.widen()
-			}
-			c := q.newClaimer(ctx, tx, o)
-			if err := c.run(); err != nil {
-				return nil, err
-			}
-			claims, cleaned = c.claims, c.cleaned
-			if len(claims) == 0 && !cleaned {
-				return nil, nil
-			}
-			result := make(tuple.Tuple, 0, 2*len(claims))
-			for _, c := range claims {
-				result = append(result, c.Group, c.Token)
-			}
-			return result, nil
-		},
-		func(tx kv.Tx, result tuple.Tuple) error {
-			var err error
-			cleaned = true
-			claims, err = q.reload(ctx, tx, result)
-			return err
-		})
-	if err != nil {
-		return nil, false, err
+// reception is one receive.
+type reception struct {
+	o    ReceiveOptions
+	stop <-chan struct{} // if closed, a wait is cut short; may be nil
+
+	// Of the attempt under way.
+	claims  []*Claim
+	items   int
+	bytes   int
+	stopped bool  // the next item would go over o.MaxBytes
+	broken  error // the first group that could not be read
+}
+
+// begin forgets what an earlier attempt left.
+func (r *reception) begin() { r.claims, r.items, r.bytes, r.stopped, r.broken = nil, 0, 0, false, nil }
+
+// full reports whether nothing more may be taken.
+func (r *reception) full() bool {
+	return r.stopped || r.items >= r.o.Max || len(r.claims) >= r.o.MaxGroups
+}
+
+// err is the reason why nothing was received, if there is one other than that nothing is ready.
+func (r *reception) err() error {
+	if len(r.claims) > 0 {
+		return nil
 	}
-	if conflicts == 0 {
-		q.spread.narrow()
+	return r.broken
+}
+
+// result is what the receipt keeps of a receive: groups and tokens.
+func (r *reception) result() tuple.Tuple {
+	t := make(tuple.Tuple, 0, 2*len(r.claims))
+	for _, c := range r.claims {
+		t = append(t, c.Group, c.Token)
 	}
-	return claims, cleaned, nil
+	return t
 }
 
 // reload rebuilds the claims of a receive whose commit was unknown and turned out to have been applied. A
@@ -181,140 +254,239 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple) ([]*Cl
 	return claims, nil
 }
 
-// claimer is one search for ready groups within one transaction.
+// claimer takes ready groups for the receives of one transaction, one after the other.
 //
 // Footprint, per group taken: reads the lock and the items at snapshot and adds a read conflict on the lock
 // alone; writes lock and timer, clears the hint it came by. A hint or timer that turns out stale is cleared
 // only with a read conflict on what makes it stale (the lock, or the emptiness of the group), because a release
 // may write that very key again. A takeover reads and writes the attempt record of the item that was tried.
 type claimer struct {
-	ctx     context.Context
-	q       *Queue
-	tx      kv.Tx
-	o       ReceiveOptions
-	nowMS   int64
-	token   int64
+	*work
+	search  *search
 	met     map[string]bool // groups looked at in this transaction; true = settled, under a conflict
-	broken  error           // the first group that could not be read
-	items   int             // taken so far
-	bytes   int
-	stopped bool // the next item would go over o.MaxBytes
-	expired int
-	claims  []*Claim
-	cleaned bool
+	looks   []look          // under way
+	owed    []*reception    // that have not had their turn, to know how much to read ahead
+	taken   int             // groups
+	items   int
+	granted int // groups, to others
 }
 
-func (q *Queue) newClaimer(ctx context.Context, tx kv.Tx, o ReceiveOptions) *claimer {
-	return &claimer{ctx: ctx, q: q, tx: tx, o: o, nowMS: q.nowMS(), met: make(map[string]bool)}
-}
-
-// candidate is a hint or a due timer: a group that may be ready.
+// candidate is a hint, a due timer or a grant: a group that may be ready.
 type candidate struct {
-	key      []byte // of the hint or timer
+	key      []byte // of the hint, timer or grant; nil if the group was named by the caller
 	group    string
 	index    int64 // of the head, when the hint or timer was written
 	attempts int   // of the head, when the hint was written
 	timer    bool
-}
-
-// maxWave bounds the groups looked at together, and with that the memory of a receive.
-const maxWave = 64
-
-func (c *claimer) run() error {
-	version := c.tx.ReadVersion()
-	s := newSearch(c)
-	for !c.full() {
-		n := min(c.q.spread.groupsFor(c.o.Max-c.items), c.o.MaxGroups-len(c.claims), maxWave)
-		wave, err := s.next(n)
-		if err != nil {
-			return err
-		}
-		if len(wave) == 0 {
-			break
-		}
-		if c.token == 0 {
-			rv, err := version.Wait(c.ctx)
-			if err != nil {
-				return fmt.Errorf("read version: %w", err)
-			}
-			c.token = rv + c.q.offset
-		}
-		if err := c.take(wave); err != nil {
-			return err
-		}
-	}
-	if len(c.claims) > 0 {
-		c.q.spread.learn(c.items, len(c.claims))
-		c.q.add(c.tx, countReceived, c.items)
-		c.q.add(c.tx, countExpired, c.expired)
-		return nil
-	}
-	if !c.cleaned {
-		return c.broken
-	}
-	return nil
-}
-
-// full reports whether nothing more may be taken.
-func (c *claimer) full() bool {
-	return c.stopped || c.items >= c.o.Max || len(c.claims) >= c.o.MaxGroups
+	grant    int64 // the token, if this is a grant to us
 }
 
 // look is the reads of one candidate under way.
 type look struct {
 	candidate
+	limit int // of the items read
 	lock  kv.Future[[]byte]
 	items kv.Future[[]kv.KV]
 }
 
-// take claims the groups of wave, in order, until the receive is full. All reads are started together.
-func (c *claimer) take(wave []candidate) error {
-	snapshot := c.tx.Snapshot()
-	looks := make([]look, 0, len(wave))
-	for _, w := range wave {
-		if settled, met := c.met[w.group]; met {
-			// A second hint of a group met before: what was found then makes this one stale too. As long as
-			// nothing has been settled, and so no conflict been added, it stays.
-			if settled {
-				c.clear(w.key)
-			}
-			continue
-		}
-		c.met[w.group] = false
-		looks = append(looks, look{
-			candidate: w,
-			lock:      snapshot.Get(c.q.keys.lock(w.group)),
-			items:     snapshot.GetRange(c.q.keys.items(w.group).Selectors(), kv.RangeOptions{Limit: c.o.Max - c.items}),
-		})
+// maxWave bounds the groups looked at together, and with that the memory of a receive.
+const maxWave = 64
+
+// claim receives for each of rs, in their order.
+func (w *work) claim(rs ...*reception) (*claimer, error) {
+	c := w.newClaimer(rs)
+	if err := c.accept(); err != nil {
+		return nil, err
 	}
-	for _, l := range looks {
-		if c.full() {
-			// Not needed any more, and nothing of it was read with a conflict. Its other hints may be
-			// looked at again.
-			delete(c.met, l.group)
-			continue
+	for len(c.owed) > 0 {
+		r := c.owed[0]
+		if err := c.receive(r); err != nil {
+			return nil, err
 		}
-		if err := c.settle(l); err != nil {
-			if !errors.Is(err, ErrCorrupt) {
-				return err
-			}
-			if c.broken == nil {
-				c.broken = err
-			}
-			continue
+		c.owed = c.owed[1:]
+	}
+	if c.taken > 0 {
+		w.q.spread.learn(c.items, c.taken)
+	}
+	return c, nil
+}
+
+func (w *work) newClaimer(rs []*reception) *claimer {
+	for _, r := range rs {
+		r.begin()
+	}
+	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
+}
+
+// receive takes groups for r until it is full or there are no more.
+func (c *claimer) receive(r *reception) error {
+	if r.o.Group != nil {
+		return c.settle(r, c.read(candidate{group: *r.o.Group}, r.o.Max), r.o.Max)
+	}
+	if r.o.Strategy == Layers {
+		return c.receiveLayers(r)
+	}
+	for !r.full() {
+		l, ok, err := c.next()
+		if err != nil || !ok {
+			return err
 		}
-		c.met[l.group] = true
+		limit := r.o.Max - r.items
+		if r.o.Strategy == Heads {
+			limit = 1
+		}
+		if err := c.settle(r, l, limit); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func (c *claimer) clear(key []byte) {
-	c.tx.Clear(key)
-	c.cleaned = true
+// receiveLayers looks at as many groups as there may be items, and then takes from each what the layers give it.
+func (c *claimer) receiveLayers(r *reception) error {
+	type found struct {
+		look
+		have int
+	}
+	var all []found
+	total := 0
+	for len(all) < r.o.MaxGroups && len(all) < maxWave {
+		l, ok, err := c.next()
+		if err != nil {
+			return err
+		}
+		if !ok {
+			break
+		}
+		// What is not free, or not readable, is settled at once and takes no part.
+		free, err := c.free(l)
+		if err != nil {
+			return err
+		}
+		if !free {
+			if err := c.settle(r, l, 0); err != nil {
+				return err
+			}
+			continue
+		}
+		rows, err := l.items.Wait(c.ctx)
+		if err != nil {
+			return fmt.Errorf("read items: %w", err)
+		}
+		all = append(all, found{l, len(rows)})
+		total += len(rows)
+	}
+	have := make([]int, len(all))
+	for i, f := range all {
+		have[i] = f.have
+	}
+	for i, n := range layers(have, r.o.Max) {
+		if n == 0 || r.full() {
+			delete(c.met, all[i].group)
+			continue
+		}
+		if err := c.settle(r, all[i].look, n); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// settle decides what to do about one candidate: claim it, take it over, or clear it as stale.
-func (c *claimer) settle(l look) error {
+// free reports whether a look shows a group that can be taken: not held, and not empty.
+func (c *claimer) free(l look) (bool, error) {
+	v, err := l.lock.Wait(c.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read lock: %w", err)
+	}
+	rows, err := l.items.Wait(c.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read items: %w", err)
+	}
+	if len(rows) == 0 {
+		return false, nil
+	}
+	if v == nil {
+		return !l.timer, nil
+	}
+	held, err := unpackLock(c.q.keys.lock(l.group), v)
+	return err == nil && held.endMS <= c.nowMS, nil
+}
+
+// next returns the next group to look at, its reads under way. Those of a whole wave are started together: as
+// many as the receives that are still owed are likely to take.
+func (c *claimer) next() (look, bool, error) {
+	if len(c.looks) == 0 {
+		n, limit := 0, 1
+		for _, r := range c.owed {
+			left := r.o.Max - r.items
+			switch {
+			case r.o.Strategy == FillGroup:
+				n += min(c.q.spread.groupsFor(left), r.o.MaxGroups-len(r.claims))
+				limit = max(limit, left)
+			case r.o.Strategy == Layers:
+				n += min(left, r.o.MaxGroups)
+				limit = max(limit, left)
+			default:
+				n += min(left, r.o.MaxGroups-len(r.claims))
+			}
+		}
+		n = min(max(n, 1), maxWave)
+		wave, err := c.search.next(n)
+		if err != nil {
+			return look{}, false, err
+		}
+		for _, w := range wave {
+			if settled, met := c.met[w.group]; met {
+				// A second hint of a group met before: what was found then makes this one stale too. As long as
+				// nothing has been settled, and so no conflict been added, it stays.
+				if settled {
+					c.tx.Clear(w.key)
+				}
+				continue
+			}
+			c.met[w.group] = false
+			c.looks = append(c.looks, c.read(w, limit))
+		}
+		if len(c.looks) == 0 {
+			if len(wave) > 0 {
+				return c.next()
+			}
+			return look{}, false, nil
+		}
+	}
+	l := c.looks[0]
+	c.looks = c.looks[1:]
+	return l, true, nil
+}
+
+// read starts the reads of one candidate.
+func (c *claimer) read(w candidate, limit int) look {
+	snapshot := c.tx.Snapshot()
+	return look{
+		candidate: w,
+		limit:     limit,
+		lock:      snapshot.Get(c.q.keys.lock(w.group)),
+		items:     snapshot.GetRange(c.q.keys.items(w.group).Selectors(), kv.RangeOptions{Limit: limit}),
+	}
+}
+
+// settle decides what to do about one candidate: claim up to limit of its items for r, take it over, or clear it as
+// stale. A group that cannot be read is left as it is.
+func (c *claimer) settle(r *reception, l look, limit int) error {
+	err := c.decide(r, l, limit)
+	if errors.Is(err, ErrCorrupt) {
+		if r.broken == nil {
+			r.broken = err
+		}
+		return nil
+	}
+	if err == nil && !r.stopped {
+		c.met[l.group] = true
+	}
+	return err
+}
+
+func (c *claimer) decide(r *reception, l look, limit int) error {
 	lockKey := c.q.keys.lock(l.group)
 	value, err := l.lock.Wait(c.ctx)
 	if err != nil {
@@ -330,64 +502,88 @@ func (c *claimer) settle(l look) error {
 			return err
 		}
 	}
+	ours := l.grant != 0 && held != nil && held.kind == kindGrant && held.token == l.grant
 	expired := held != nil && held.endMS <= c.nowMS
-	if held != nil && !expired || held == nil && l.timer {
-		// Held by another, or a timer of a lock that is gone.
+	switch {
+	case ours:
+	case held != nil && !expired, held == nil && l.timer, l.grant != 0:
+		// Held by another, a timer of a lock that is gone, or a grant that was lost.
 		if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
 			return fmt.Errorf("guard lock: %w", err)
 		}
 		c.clear(l.key)
 		return nil
-	}
-	if len(rows) == 0 {
+	case len(rows) == 0:
 		return c.settleEmpty(l, lockKey, held)
 	}
 	// The read was bounded by what was wanted before the groups of the same wave that came first.
-	rows = rows[:min(len(rows), c.o.Max-c.items)]
-	claim, taken, err := c.read(l, held, rows)
+	claim, taken, err := c.take(r, l, held, rows[:min(len(rows), limit)])
 	if err != nil || len(taken) == 0 {
 		return err
 	}
 	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
 		return fmt.Errorf("guard lock: %w", err)
 	}
-	if err := c.succeed(held, claim); err != nil {
+	if err := c.succeed(l, held, claim); err != nil {
 		return err
 	}
-	end := c.nowMS + c.o.Lease.Milliseconds()
+	end := c.nowMS + r.o.Lease.Milliseconds()
 	claim.Until = fromMillis(end)
 	next := lock{token: claim.Token, owner: c.q.opts.Owner, endMS: end, outstanding: taken, kind: kindClaim}
-	c.tx.Clear(l.key)
+	c.hold(l, lockKey, held, &next, taken[0].index)
+	r.claims = append(r.claims, claim)
+	r.items += len(claim.Items)
+	c.taken++
+	c.items += len(claim.Items)
+	c.count(countReceived, len(claim.Items))
+	return nil
+}
+
+// hold writes a lock and its timer in the place of what led here.
+func (c *claimer) hold(l look, lockKey []byte, held, next *lock, headIndex int64) {
+	c.clear(l.key)
+	if l.key == nil {
+		// Named by the caller: this is where its hint is, as a rule.
+		c.tx.Clear(c.q.keys.ready(headIndex, l.group))
+	}
 	if held != nil {
 		if timer := c.q.keys.timer(held.endMS, l.group); !bytes.Equal(timer, l.key) {
 			c.tx.Clear(timer)
 		}
+		if random, ok := held.grantedTo(); ok {
+			c.clear(c.q.keys.grant(random, l.group))
+		}
 	}
 	c.tx.Set(lockKey, next.pack())
-	c.tx.Set(c.q.keys.timer(end, l.group), packTimer(kindClaim, taken[0].index))
-	c.claims = append(c.claims, claim)
-	c.items += len(claim.Items)
-	return nil
+	c.tx.Set(c.q.keys.timer(next.endMS, l.group), packTimer(next.kind, headIndex))
+	delete(c.ready, l.group)
+}
+
+func (c *claimer) clear(key []byte) {
+	if key != nil {
+		c.tx.Clear(key)
+	}
 }
 
 // succeed looks at the lock that the claim takes the place of: the item that was tried under an expired claim
-// counts a failed attempt; the end of a delay counts none.
-func (c *claimer) succeed(held *lock, claim *Claim) error {
-	if held == nil {
-		return nil
+// counts a failed attempt; the end of a delay or of a grant counts none.
+func (c *claimer) succeed(l look, held *lock, claim *Claim) error {
+	if held == nil && l.key != nil {
+		return nil // its hint has said how often the head has failed
 	}
 	id := claim.Items[0].ID
-	if held.kind == kindClaim && len(held.outstanding) > 0 {
+	failed := held != nil && held.kind == kindClaim
+	if failed && len(held.outstanding) > 0 {
 		id = held.outstanding[0].id(claim.Group)
 	}
 	record, err := c.q.readAttempt(c.ctx, c.tx.Snapshot(), id)
 	if err != nil {
 		return err
 	}
-	if held.kind == kindClaim {
+	if failed {
 		record = record.failed(c.nowMS, "lease expired, held by "+held.owner)
 		c.tx.Set(c.q.keys.attempt(id), record.pack())
-		c.expired++
+		c.count(countExpired, 1)
 	}
 	for i := range claim.Items {
 		if claim.Items[i].ID == id {
@@ -409,19 +605,32 @@ func (c *claimer) settleEmpty(l look, lockKey []byte, held *lock) error {
 		}
 		c.tx.Clear(lockKey)
 		c.tx.Clear(c.q.keys.timer(held.endMS, l.group))
+		if random, ok := held.grantedTo(); ok {
+			c.clear(c.q.keys.grant(random, l.group))
+		}
 	}
 	c.clear(l.key)
 	return nil
 }
 
-// read turns rows into the items of a claim, as many as still fit.
-func (c *claimer) read(l look, held *lock, rows []kv.KV) (*Claim, []delivered, error) {
-	claim := &Claim{Group: l.group, Token: c.token}
+// token is the fencing token of a claim that takes the place of held.
+func (c *claimer) token(held *lock) (int64, error) {
+	now, err := c.clock()
 	if held != nil {
 		// Always so while all handles use the same offset; a handle opened before the offset was raised
 		// must not make the token go back.
-		claim.Token = max(claim.Token, held.token+1)
+		now = max(now, held.token+1)
 	}
+	return now, err
+}
+
+// take turns rows into the items of a claim, as many as still fit.
+func (c *claimer) take(r *reception, l look, held *lock, rows []kv.KV) (*Claim, []delivered, error) {
+	token, err := c.token(held)
+	if err != nil {
+		return nil, nil, err
+	}
+	claim := &Claim{Group: l.group, Token: token}
 	var taken []delivered
 	for _, row := range rows {
 		p, err := c.q.keys.parse(row.Key)
@@ -436,8 +645,8 @@ func (c *claimer) read(l look, held *lock, rows []kv.KV) (*Claim, []delivered, e
 			return nil, nil, corrupt(row.Key, err)
 		}
 		size := max(len(body), int(e.size))
-		if c.items+len(taken) > 0 && c.bytes+size > c.o.MaxBytes {
-			c.stopped = true
+		if r.items+len(taken) > 0 && r.bytes+size > r.o.MaxBytes {
+			r.stopped = true
 			break
 		}
 		item, err := c.q.readItem(c.ctx, c.tx.Snapshot(), row)
@@ -447,7 +656,7 @@ func (c *claimer) read(l look, held *lock, rows []kv.KV) (*Claim, []delivered, e
 			}
 			return nil, nil, err
 		}
-		c.bytes += size
+		r.bytes += size
 		claim.Items = append(claim.Items, item)
 		taken = append(taken, delivered{index: p.index, random: p.id, parts: e.parts})
 	}

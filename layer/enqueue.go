@@ -26,39 +26,11 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]ID, error) {
 	if len(msgs) == 0 {
 		return nil, nil
 	}
-	randoms := q.randoms(len(msgs))
-	var ids []ID
-	err := q.once(ctx,
-		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-			var err error
-			if ids, err = q.enqueue(ctx, tx, msgs, randoms); err != nil {
-				return nil, err
-			}
-			result := make(tuple.Tuple, len(ids))
-			for i, id := range ids {
-				result[i] = id.Index
-			}
-			return result, nil
-		},
-		func(_ kv.Tx, result tuple.Tuple) error {
-			// The attempt that landed may not be the last one that ran: its indexes are in the receipt.
-			if len(result) != len(msgs) {
-				return fmt.Errorf("%w: receipt of %d messages for %d", ErrCorrupt, len(result), len(msgs))
-			}
-			ids = make([]ID, len(msgs))
-			for i, v := range result {
-				index, ok := v.(int64)
-				if !ok {
-					return fmt.Errorf("%w: receipt with index %v", ErrCorrupt, v)
-				}
-				ids[i] = ID{Group: msgs[i].Group, Index: index, Random: randoms[i]}
-			}
-			return nil
-		})
-	if err != nil {
+	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
+	if err := q.submit(ctx, &operation{enqueue: e}); err != nil {
 		return nil, fmt.Errorf("layer: enqueue: %w", err)
 	}
-	return ids, nil
+	return e.ids, nil
 }
 
 // EnqueueTx appends the messages in the caller's transaction: they are there if and only if it commits. The
@@ -76,11 +48,15 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]ID,
 	if err := q.keys.checkBatch(msgs); err != nil {
 		return nil, err
 	}
-	ids, err := q.enqueue(ctx, tx, msgs, q.randoms(len(msgs)))
-	if err != nil {
+	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
+	w := q.work(ctx, tx)
+	if err := w.enqueue(e); err != nil {
 		return nil, fmt.Errorf("layer: enqueue: %w", err)
 	}
-	return ids, nil
+	if err := w.finish(); err != nil {
+		return nil, fmt.Errorf("layer: enqueue: %w", err)
+	}
+	return e.ids, nil
 }
 
 func (q *Queue) randoms(n int) []uuid.UUID {
@@ -91,62 +67,109 @@ func (q *Queue) randoms(n int) []uuid.UUID {
 	return r
 }
 
-// enqueue writes the messages. Its conflict footprint is the one EnqueueTx states.
-func (q *Queue) enqueue(ctx context.Context, tx kv.Tx, msgs []Message, randoms []uuid.UUID) ([]ID, error) {
-	if len(msgs) == 0 {
-		return nil, nil
-	}
-	version := tx.ReadVersion()
-	tails := make(map[string]kv.Future[[]byte])
-	for i := range msgs {
-		group := msgs[i].Group
-		if _, ok := tails[group]; !ok {
-			tails[group] = tx.Snapshot().GetKey(kv.LastLessThan(q.keys.items(group).End))
-		}
-	}
-	rv, err := version.Wait(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read version: %w", err)
-	}
+// enqueuing is the messages of one enqueue.
+type enqueuing struct {
+	msgs    []Message
+	randoms []uuid.UUID // chosen before the first attempt
+	ids     []ID        // the result; set anew by each attempt
+}
 
-	now := q.nowMS()
-	next := make(map[string]int64, len(tails))
-	ids := make([]ID, len(msgs))
-	for i := range msgs {
-		m := &msgs[i]
-		index, begun := next[m.Group]
-		empty := false
-		if !begun {
-			tail, err := tails[m.Group].Wait(ctx)
-			if err != nil {
-				return nil, fmt.Errorf("read tail: %w", err)
+// bytes is about what the messages add to a transaction.
+func (e *enqueuing) bytes() int {
+	n := 0
+	for i := range e.msgs {
+		n += len(e.msgs[i].Body) + 4*len(e.msgs[i].Group) + 200
+	}
+	return n
+}
+
+// enqueue writes the messages of several enqueues, in their order. Its conflict footprint is the one EnqueueTx
+// states. All tails are read at once.
+func (w *work) enqueue(all ...*enqueuing) error {
+	q, tx := w.q, w.tx
+	tails := make(map[string]kv.Future[[]byte])
+	for _, e := range all {
+		for i := range e.msgs {
+			group := e.msgs[i].Group
+			if _, ok := tails[group]; !ok {
+				tails[group] = tx.Snapshot().GetKey(kv.LastLessThan(q.keys.items(group).End))
 			}
-			index = rv + q.offset
-			if empty = !q.keys.items(m.Group).Contains(tail); !empty {
-				p, err := q.keys.parse(tail)
-				if err != nil {
-					return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
-				}
-				index = max(index, p.index+1)
-				// Whoever removes this tail may leave the group empty and without a hint, while this
-				// transaction leaves the hint out because it saw the group non-empty. Before the sets:
-				// a conflict on a key already written would not be added.
-				if err := tx.AddReadConflictRange(kv.SingleKey(tail)); err != nil {
-					return nil, fmt.Errorf("guard tail: %w", err)
-				}
-			}
-		}
-		next[m.Group] = index + 1
-		ids[i] = ID{Group: m.Group, Index: index, Random: randoms[i]}
-		value, parts := split(m, now)
-		tx.Set(q.keys.item(ids[i]), value)
-		for n, part := range parts {
-			tx.Set(q.keys.part(ids[i], n), part)
-		}
-		if empty {
-			tx.Set(q.keys.ready(index, m.Group), nil)
 		}
 	}
-	q.add(tx, countEnqueued, len(msgs))
-	return ids, nil
+	if len(tails) == 0 {
+		return nil
+	}
+	now, err := w.clock()
+	if err != nil {
+		return err
+	}
+	next := make(map[string]int64, len(tails))
+	count := 0
+	for _, e := range all {
+		e.ids = make([]ID, len(e.msgs))
+		for i := range e.msgs {
+			m := &e.msgs[i]
+			index, begun := next[m.Group]
+			empty := false
+			if !begun {
+				tail, err := tails[m.Group].Wait(w.ctx)
+				if err != nil {
+					return fmt.Errorf("read tail: %w", err)
+				}
+				index = now
+				if empty = !q.keys.items(m.Group).Contains(tail); !empty {
+					p, err := q.keys.parse(tail)
+					if err != nil {
+						return fmt.Errorf("%w: %w", ErrCorrupt, err)
+					}
+					index = max(index, p.index+1)
+					// Whoever removes this tail may leave the group empty and without a hint, while this
+					// transaction leaves the hint out because it saw the group non-empty. Before the sets:
+					// a conflict on a key already written would not be added.
+					if err := tx.AddReadConflictRange(kv.SingleKey(tail)); err != nil {
+						return fmt.Errorf("guard tail: %w", err)
+					}
+				}
+			}
+			next[m.Group] = index + 1
+			id := ID{Group: m.Group, Index: index, Random: e.randoms[i]}
+			e.ids[i] = id
+			value, parts := split(m, w.nowMS)
+			tx.Set(q.keys.item(id), value)
+			for n, part := range parts {
+				tx.Set(q.keys.part(id, n), part)
+			}
+			if empty {
+				w.hint(index, m.Group, 0)
+			}
+		}
+		count += len(e.msgs)
+	}
+	w.count(countEnqueued, count)
+	return nil
+}
+
+// result is what the receipt keeps of an enqueue: the indexes.
+func (e *enqueuing) result() tuple.Tuple {
+	t := make(tuple.Tuple, len(e.ids))
+	for i, id := range e.ids {
+		t[i] = id.Index
+	}
+	return t
+}
+
+// restore takes the result from a receipt: the attempt that landed may not be the last one that ran.
+func (e *enqueuing) restore(t tuple.Tuple) error {
+	if len(t) != len(e.msgs) {
+		return fmt.Errorf("%w: receipt of %d messages for %d", ErrCorrupt, len(t), len(e.msgs))
+	}
+	e.ids = make([]ID, len(e.msgs))
+	for i, v := range t {
+		index, ok := v.(int64)
+		if !ok {
+			return fmt.Errorf("%w: receipt with index %v", ErrCorrupt, v)
+		}
+		e.ids[i] = ID{Group: e.msgs[i].Group, Index: index, Random: e.randoms[i]}
+	}
+	return nil
 }

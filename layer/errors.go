@@ -26,6 +26,8 @@ var (
 	ErrCorrupt = errors.New("layer: corrupt data")
 	// ErrClosed: the queue's handle, or the worker, was closed.
 	ErrClosed = errors.New("layer: closed")
+	// ErrOptions: options that contradict each other, or a value that is none of those there are.
+	ErrOptions = errors.New("layer: contradictory or unknown options")
 	// ErrInvalidID: the text is not that of a message's id.
 	ErrInvalidID = errors.New("layer: malformed message id")
 )

@@ -12,44 +12,39 @@ import (
 //
 // Errors: ErrClaimLost, *LimitError, ErrClosed, and the engine's.
 func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time.Time, error) {
-	if lease == 0 {
-		lease = DefaultLease
-	}
-	if err := checkLease(lease); err != nil {
+	s, err := newExtension(c, lease)
+	if err != nil {
 		return time.Time{}, err
 	}
-	var until time.Time
-	err := q.settle(ctx, "extend", func(tx kv.Tx) (err error) {
-		until, err = q.extend(ctx, tx, c, lease)
-		return err
-	})
-	return until, err
+	if err := q.submit(ctx, &operation{settle: s}); err != nil {
+		return time.Time{}, wrap("extend", err)
+	}
+	return s.until, nil
 }
 
 // ExtendTx extends in the caller's transaction, as AckTx acks.
 func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Duration) (time.Time, error) {
-	if lease == 0 {
-		lease = DefaultLease
-	}
-	if err := checkLease(lease); err != nil {
-		return time.Time{}, err
-	}
-	until, err := q.extend(ctx, tx, c, lease)
-	return until, wrap("extend", err)
-}
-
-// extend rewrites lock and timer under a read conflict on the lock.
-func (q *Queue) extend(ctx context.Context, tx kv.Tx, c *Claim, lease time.Duration) (time.Time, error) {
-	if q.closed.Load() {
-		return time.Time{}, ErrClosed
-	}
-	l, err := q.holds(ctx, tx, c)
+	s, err := newExtension(c, lease)
 	if err != nil {
 		return time.Time{}, err
 	}
-	tx.Clear(q.keys.timer(l.endMS, c.Group))
-	l.endMS = q.nowMS() + lease.Milliseconds()
-	tx.Set(q.keys.lock(c.Group), l.pack())
-	tx.Set(q.keys.timer(l.endMS, c.Group), packTimer(kindClaim, l.outstanding[0].index))
-	return fromMillis(l.endMS), nil
+	err = q.settleTx(ctx, tx, s)
+	return s.until, wrap("extend", err)
+}
+
+func newExtension(c *Claim, lease time.Duration) (*settlement, error) {
+	if lease == 0 {
+		lease = DefaultLease
+	}
+	return &settlement{claim: c, lease: lease}, checkLease(lease)
+}
+
+// extend rewrites lock and timer, under the read conflict on the lock that begin added.
+func (s *settlement) extend(w *work, key []byte) {
+	l, group := s.held, s.claim.Group
+	w.tx.Clear(w.q.keys.timer(l.endMS, group))
+	l.endMS = w.nowMS + s.lease.Milliseconds()
+	w.tx.Set(key, l.pack())
+	w.tx.Set(w.q.keys.timer(l.endMS, group), packTimer(kindClaim, l.outstanding[0].index))
+	s.until = fromMillis(l.endMS)
 }

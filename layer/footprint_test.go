@@ -62,6 +62,9 @@ func (p *keyPrinter) print(key []byte) string {
 			parts[i] = p.randoms[v]
 		case int64:
 			parts[i] = fmt.Sprint(v)
+			if v == 0 && t[0] == "ready" {
+				continue // a bound, or a shard
+			}
 			if t[0] == "item" || t[0] == "attempt" || t[0] == "part" && i == 2 || t[0] == "ready" && i == 2 {
 				if p.indexes[v] == "" {
 					p.indexes[v] = fmt.Sprintf("i%d", len(p.indexes)+1)
@@ -209,7 +212,7 @@ func TestBudgets(t *testing.T) {
 				bodies := make([]string, b+left)
 				enqueue := step(func() { e.enqueue("A", bodies...) })
 				require.EqualValues(t, 1, enqueue.KeyReads, "an enqueue reads the tail's key, whatever the batch")
-				require.Zero(t, enqueue.RangeReads)
+				require.EqualValues(t, 1, enqueue.RangeReads, "the group was empty: the requests, to wake one")
 				var c *layer.Claim
 				if left > 0 {
 					require.NotNil(t, e.receive(e.q, 1)) // "other"
@@ -220,7 +223,7 @@ func TestBudgets(t *testing.T) {
 				require.EqualValues(t, 3, claim.RangeReads, "the items, the ready hints and the timers")
 				ack := step(func() { require.NoError(t, e.q.Ack(e.ctx, c)) })
 				require.EqualValues(t, 2, ack.KeyReads, "the lock and the next key")
-				require.Zero(t, ack.RangeReads)
+				require.EqualValues(t, left, ack.RangeReads, "if items are left: the requests, to wake one")
 
 				// Per message 2 + 8/b, plus 3 a transaction.
 				mutations := enqueue.Mutations + claim.Mutations + ack.Mutations - int64(left)

@@ -19,6 +19,7 @@ const (
 	Held    State = "held"    // under a claim
 	Expired State = "expired" // under a claim whose lease has run out: taken over by the next receive
 	Delayed State = "delayed" // given back with a delay that has not ended
+	Granted State = "granted" // kept for a handle whose receives wait; it accepts within 2 s, or the group is free
 	Corrupt State = "corrupt" // its lock or its head cannot be read: LastError says why, Check tells more
 )
 
@@ -135,7 +136,9 @@ func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDept
 		switch {
 		case l.kind == kindDelay && l.endMS > now:
 			info.State = Delayed
-		case l.kind == kindDelay:
+		case l.kind == kindGrant && l.endMS > now:
+			info.State = Granted
+		case l.kind != kindClaim:
 			info.Left = 0
 		default:
 			info.State, info.Owner, info.Token, info.Outstanding = Held, l.owner, l.token, len(l.outstanding)

@@ -30,6 +30,11 @@ const (
 	// MaxDelay bounds the delay of a retry.
 	MaxDelay = 30 * 24 * time.Hour
 
+	// MaxWait bounds the wait of a receive.
+	MaxWait = time.Hour
+	// MaxShards bounds the shards of the ready hints: a receive reads them all.
+	MaxShards = 64
+
 	// DefaultLease is the lease of a receive that names none.
 	DefaultLease = 30 * time.Second
 	// DefaultMax is the number of items of a receive that names none.

@@ -12,6 +12,7 @@ import (
 const (
 	kindClaim = "claim" // held by a claim's owner
 	kindDelay = "delay" // held by nobody until its end: a retry delay
+	kindGrant = "grant" // kept for a waiting request until its end: its owner is the request's random
 )
 
 // lock is the value of a group's lock.
@@ -57,7 +58,7 @@ func unpackLock(key, value []byte) (*lock, error) {
 		out, oks[3] = t[3].(tuple.Tuple)
 		l.kind, oks[4] = t[4].(string)
 		ok = oks == [5]bool{true, true, true, true, true} && len(out)%3 == 0 &&
-			(l.kind == kindClaim || l.kind == kindDelay)
+			(l.kind == kindClaim || l.kind == kindDelay || l.kind == kindGrant)
 	}
 	if !ok {
 		return nil, corrupt(key, fmt.Errorf("lock %v", t))
@@ -73,6 +74,15 @@ func unpackLock(key, value []byte) (*lock, error) {
 		l.outstanding = append(l.outstanding, delivered{index: index, random: random, parts: parts})
 	}
 	return l, nil
+}
+
+// grantedTo returns the random of the request that a group is kept for.
+func (l *lock) grantedTo() (uuid.UUID, bool) {
+	if l == nil || l.kind != kindGrant {
+		return uuid.Nil, false
+	}
+	random, err := uuid.Parse(l.owner)
+	return random, err == nil
 }
 
 // corrupt names the key whose value cannot be read.

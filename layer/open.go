@@ -25,6 +25,8 @@ const Format = 1
 const (
 	metaFormat = "format" // tuple (format)
 	metaOffset = "offset" // tuple (offset): index and token are read version + offset
+	metaShards = "shards" // tuple (shards): of the ready hints; fixed
+	metaTurns  = "turns"  // tuple (schedule)
 )
 
 // offsetSlack is how far the items may run ahead of the clock before an open takes it for a database whose
@@ -42,6 +44,35 @@ type Options struct {
 	Seed uint64
 	// Tx holds for every transaction that the handle begins itself.
 	Tx kv.TxOptions
+	// NoCoalescing gives each operation a transaction of its own. It is for measurements.
+	NoCoalescing bool
+	// Path limits how receives find groups. It is for measurements.
+	Path Path
+	// Config is what Create writes. Open reads it and pays no attention to this one.
+	Config Config
+}
+
+// Config is what holds for a queue, whoever opens it. The zero value is the normal use.
+type Config struct {
+	// Shards is over how many key ranges the ready hints are spread, 1 to MaxShards; 0 = 1. One keeps the groups
+	// strictly by age. More let a queue outgrow one storage team; a receive then reads them all, in parallel.
+	// Fixed at creation.
+	Shards int
+	// Schedule says where a group takes its place when a claim on it ends.
+	Schedule Schedule
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Shards == 0 {
+		c.Shards = 1
+	}
+	if c.Shards < 1 || c.Shards > MaxShards {
+		return c, &LimitError{What: "shards", Unit: "", Got: int64(c.Shards), Min: 1, Max: MaxShards}
+	}
+	if c.Schedule != OldestHead && c.Schedule != RoundRobin {
+		return c, fmt.Errorf("%w: schedule %d", ErrOptions, c.Schedule)
+	}
+	return c, nil
 }
 
 // Queue is a handle on one queue. It is safe for concurrent use, holds no claim, and keeps nothing of the
@@ -55,8 +86,17 @@ type Queue struct {
 	random   *entropy
 	receipts receipts
 	spread   spread
+	paths    pathCounts
 	slot     int64
 	closed   atomic.Bool
+	config   Config
+
+	pipeline pipeline
+	staging  staging
+
+	life       context.Context // of what runs in the background
+	endLife    context.CancelFunc
+	attendance sync.WaitGroup
 }
 
 // Create makes the queue name under prefix and opens it. It returns an error that wraps ErrQueueExists if it
@@ -66,6 +106,11 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	if err != nil {
 		return nil, err
 	}
+	config, err := o.Config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	q.setConfig(config)
 	exists := false
 	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, a kv.Attempt) error {
 		v, err := tx.Get(q.keys.meta(metaFormat)).Wait(ctx)
@@ -77,6 +122,8 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		if v == nil {
 			tx.Set(q.keys.meta(metaFormat), tuple.Tuple{int64(Format)}.Pack())
 			tx.Set(q.keys.meta(metaOffset), tuple.Tuple{int64(0)}.Pack())
+			tx.Set(q.keys.meta(metaShards), tuple.Tuple{int64(config.Shards)}.Pack())
+			tx.Set(q.keys.meta(metaTurns), tuple.Tuple{int64(config.Schedule)}.Pack())
 		}
 		return nil
 	})
@@ -124,15 +171,28 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		}
 		o.Owner = fmt.Sprintf("%s:%d:%04x", host, os.Getpid(), random.n(1<<16))
 	}
-	return &Queue{
+	q := &Queue{
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, slot: int64(random.n(counterSlots)),
-	}, nil
+		staging: staging{random: random.uuid(), nudged: make(chan struct{}, 1)},
+	}
+	q.life, q.endLife = context.WithCancel(context.Background())
+	return q, nil
 }
+
+func (q *Queue) setConfig(c Config) {
+	q.config = c
+	q.keys.shards = int64(c.Shards)
+}
+
+// Config is what the queue was created with.
+func (q *Queue) Config() Config { return q.config }
 
 // load reads the settings and checks them against the database's versions.
 func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	formatKey, offsetKey := q.keys.meta(metaFormat), q.keys.meta(metaOffset)
 	format, offset := tx.Get(formatKey), tx.Get(offsetKey)
+	shardsKey, turnsKey := q.keys.meta(metaShards), q.keys.meta(metaTurns)
+	shards, turns := tx.Get(shardsKey), tx.Get(turnsKey)
 	hints := q.keys.section(nameReady)
 	last := tx.Snapshot().GetKey(kv.LastLessThan(hints.End))
 	version := tx.ReadVersion()
@@ -158,6 +218,26 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	if q.offset, err = unpackInt(offsetKey, v); err != nil {
 		return err
 	}
+	var config Config
+	if v, err = shards.Wait(ctx); err != nil {
+		return fmt.Errorf("read shards: %w", err)
+	}
+	n, err := unpackInt(shardsKey, v)
+	if err != nil {
+		return err
+	}
+	config.Shards = int(n)
+	if v, err = turns.Wait(ctx); err != nil {
+		return fmt.Errorf("read schedule: %w", err)
+	}
+	if n, err = unpackInt(turnsKey, v); err != nil {
+		return err
+	}
+	config.Schedule = Schedule(n)
+	if config, err = config.withDefaults(); err != nil {
+		return corrupt(shardsKey, err)
+	}
+	q.setConfig(config)
 	rv, err := version.Wait(ctx)
 	if err != nil {
 		return fmt.Errorf("read version: %w", err)
@@ -234,6 +314,9 @@ func (q *Queue) Close(ctx context.Context) error {
 	if q.closed.Swap(true) {
 		return nil
 	}
+	if err := q.stopStaging(ctx); err != nil {
+		return fmt.Errorf("layer: close: %w", err)
+	}
 	return q.clearReceipts(ctx)
 }
 
@@ -274,6 +357,13 @@ func (e *entropy) n(below int) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.rand.IntN(below)
+}
+
+// float is in [0, 1).
+func (e *entropy) float() float64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rand.Float64()
 }
 
 func (e *entropy) uuid() uuid.UUID {

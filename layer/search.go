@@ -1,23 +1,27 @@
 package layer
 
 import (
+	"cmp"
 	"fmt"
-	"sort"
+	"slices"
 	"sync/atomic"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
 
-// search walks the hints of ready groups and the due timers, both at snapshot, a few at a time.
+// search walks the hints of ready groups and the due timers, both at snapshot, a few at a time, the oldest first.
 //
-// With a window of more than one it starts at a random place within the window, stepped over by the selector's
-// offset: what is skipped is not read. If nothing lies that far on, it starts over from the oldest.
+// With a window it starts at a random place within it instead: at an index (a due time) between the oldest one it
+// knows of and the present, so that what it passes over is not even walked past. If nothing lies behind that
+// place, it starts over from the oldest.
 type search struct {
-	c       *claimer
-	hints   cursor
+	w       *work
+	shards  []cursor // of hints
 	timers  cursor
 	pending []candidate
+	spread  bool // began at a random place
+	begun   bool
 }
 
 // cursor is the part of a range that is still to be read.
@@ -27,10 +31,8 @@ type cursor struct {
 	exhausted bool
 }
 
-func newCursor(r kv.KeyRange, skip int) cursor {
-	begin := kv.FirstGreaterOrEqual(r.Begin)
-	begin.Offset += skip
-	return cursor{begin: begin, end: r.End}
+func newCursor(r kv.KeyRange) cursor {
+	return cursor{begin: kv.FirstGreaterOrEqual(r.Begin), end: r.End}
 }
 
 // read starts reading the next rows; limit bounds them.
@@ -50,27 +52,62 @@ func (c *cursor) passed(rows []kv.KV, limit int) {
 	c.begin = kv.FirstGreaterThan(rows[len(rows)-1].Key)
 }
 
-func newSearch(c *claimer) *search {
-	s := &search{c: c}
-	s.start(c.q.spread.skip(c.q.random), c.q.spread.skip(c.q.random))
-	return s
+func newSearch(w *work) *search { return &search{w: w} }
+
+// begin chooses where to start.
+func (s *search) begin() error {
+	s.begun = true
+	fraction := s.w.q.spread.fraction()
+	if fraction == 0 {
+		s.fromTheOldest()
+		return nil
+	}
+	now, err := s.w.clock()
+	if err != nil {
+		return err
+	}
+	q := s.w.q
+	s.spread = true
+	s.shards = make([]cursor, 0, q.config.Shards)
+	for shard := range int64(q.config.Shards) {
+		s.shards = append(s.shards, newCursor(q.keys.readyFrom(shard, q.within(q.spread.oldest.Load(), now, fraction))))
+	}
+	s.timers = newCursor(q.keys.timersDue(q.within(q.spread.due.Load(), s.w.nowMS, fraction), s.w.nowMS))
+	return nil
 }
 
-func (s *search) start(skipHints, skipTimers int) {
-	s.hints = newCursor(s.c.q.keys.section(nameReady), skipHints)
-	s.timers = newCursor(s.c.q.keys.timersUntil(s.c.nowMS), skipTimers)
+// within is a random point in the first part, fraction, of the span from low to high.
+func (q *Queue) within(low, high int64, fraction float64) int64 {
+	if high <= low {
+		return low
+	}
+	return low + int64(q.random.float()*fraction*float64(high-low))
+}
+
+// fromTheOldest starts at the oldest hints and timers.
+func (s *search) fromTheOldest() {
+	q := s.w.q
+	s.begun, s.spread = true, false
+	s.shards = s.shards[:0]
+	for shard := range int64(q.config.Shards) {
+		s.shards = append(s.shards, newCursor(q.keys.readyFrom(shard, 0)))
+	}
+	s.timers = newCursor(q.keys.timersDue(0, s.w.nowMS))
 }
 
 // next returns up to n candidates, the oldest first, or none if there are no more.
 func (s *search) next(n int) ([]candidate, error) {
+	if !s.begun {
+		if err := s.begin(); err != nil {
+			return nil, err
+		}
+	}
 	if len(s.pending) == 0 {
-		skipped := s.hints.begin.Offset > 1 || s.timers.begin.Offset > 1
 		if err := s.fill(n); err != nil {
 			return nil, err
 		}
-		if len(s.pending) == 0 && skipped {
-			s.c.q.spread.narrow()
-			s.start(0, 0)
+		if len(s.pending) == 0 && s.spread {
+			s.fromTheOldest()
 			if err := s.fill(n); err != nil {
 				return nil, err
 			}
@@ -85,20 +122,58 @@ func (s *search) next(n int) ([]candidate, error) {
 func (s *search) fill(n int) error {
 	// One more than asked for: a hint may be stale, and one row costs less than another round trip.
 	limit := n + 1
-	snapshot := s.c.tx.Snapshot()
-	hints, timers := s.hints.read(snapshot, limit), s.timers.read(snapshot, limit)
-	rows, err := hints.Wait(s.c.ctx)
-	if err != nil {
-		return fmt.Errorf("read ready hints: %w", err)
+	fromTheOldest := !s.spread && s.timers.begin.Offset == 1 && !s.timers.begin.OrEqual
+	snapshot := s.w.tx.Snapshot()
+	hints := make([]kv.Future[[]kv.KV], len(s.shards))
+	for i := range s.shards {
+		hints[i] = s.shards[i].read(snapshot, limit)
 	}
-	due, err := timers.Wait(s.c.ctx)
+	timers := s.timers.read(snapshot, limit)
+	for i, f := range hints {
+		rows, err := f.Wait(s.w.ctx)
+		if err != nil {
+			return fmt.Errorf("read ready hints: %w", err)
+		}
+		s.shards[i].passed(rows, limit)
+		if err := s.addHints(rows); err != nil {
+			return err
+		}
+	}
+	if fromTheOldest {
+		oldest := int64(0)
+		for i, c := range s.pending {
+			if i == 0 || c.index < oldest {
+				oldest = c.index
+			}
+		}
+		s.w.q.spread.oldest.Store(oldest)
+	}
+	due, err := timers.Wait(s.w.ctx)
 	if err != nil {
 		return fmt.Errorf("read timers: %w", err)
 	}
-	s.hints.passed(rows, limit)
 	s.timers.passed(due, limit)
+	for i, row := range due {
+		p, err := s.w.q.keys.parse(row.Key)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		if i == 0 && fromTheOldest {
+			s.w.q.spread.due.Store(p.index)
+		}
+		_, index, err := unpackTimer(row.Key, row.Value)
+		if err != nil {
+			return err
+		}
+		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: index, timer: true})
+	}
+	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
+	return nil
+}
+
+func (s *search) addHints(rows []kv.KV) error {
 	for _, row := range rows {
-		p, err := s.c.q.keys.parse(row.Key)
+		p, err := s.w.q.keys.parse(row.Key)
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
@@ -110,18 +185,6 @@ func (s *search) fill(n int) error {
 		}
 		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: p.index, attempts: int(attempts)})
 	}
-	for _, row := range due {
-		p, err := s.c.q.keys.parse(row.Key)
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
-		}
-		_, index, err := unpackTimer(row.Key, row.Value)
-		if err != nil {
-			return err
-		}
-		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: index, timer: true})
-	}
-	sort.SliceStable(s.pending, func(i, j int) bool { return s.pending[i].index < s.pending[j].index })
 	return nil
 }
 
@@ -140,34 +203,35 @@ func unpackTimer(key, value []byte) (kind string, headIndex int64, err error) {
 
 // spread is what a handle has learnt about its queue, to search well. It is advice: being wrong costs time.
 type spread struct {
-	// window is over how many of the oldest hints the handle spreads its claims, in 1/8; 0 stands for one hint.
+	// window is over what part of the ready groups, by age, the handle spreads its claims, in 1/maxWindow.
 	window atomic.Int64
+	oldest atomic.Int64 // index of the oldest hint when last seen
+	due    atomic.Int64 // due time of the oldest timer when last seen, ms
 	// perGroup is how many items a group gave lately, in 1/16; 0 = not known.
 	perGroup atomic.Int64
 }
 
-const maxWindow = 1024 // hints: a selector's offset walks over what it skips
+const (
+	maxWindow = 1 << 20
+	minWindow = 1 << 10
+)
 
 // widen is for a conflict: the window doubles.
 func (s *spread) widen() {
-	w := max(s.window.Load(), 8)
-	s.window.Store(min(2*w, 8*maxWindow))
+	s.window.Store(min(2*max(s.window.Load(), minWindow/2), maxWindow))
 }
 
-// narrow is for a receive without conflict: the window shrinks by an eighth.
+// narrow is for a transaction without conflict: the window shrinks by a 64th, so that in the long run about one
+// transaction in a hundred conflicts (a doubling is made up for by 44 shrinks).
 func (s *spread) narrow() {
-	w := s.window.Load()
-	s.window.Store(w - (w+7)/8)
+	if w := s.window.Load() * 63 / 64; w >= minWindow {
+		s.window.Store(w)
+	} else {
+		s.window.Store(0)
+	}
 }
 
-// skip chooses how many hints to pass over.
-func (s *spread) skip(r *entropy) int {
-	w := int(s.window.Load() / 8)
-	if w <= 1 {
-		return 0
-	}
-	return r.n(w)
-}
+func (s *spread) fraction() float64 { return float64(s.window.Load()) / maxWindow }
 
 func (s *spread) learn(items, groups int) {
 	now := int64(16 * items / groups)

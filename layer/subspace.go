@@ -2,6 +2,7 @@ package layer
 
 import (
 	"fmt"
+	"hash/fnv"
 
 	"github.com/google/uuid"
 
@@ -16,23 +17,27 @@ import (
 //	meta     ("meta", field)                         tuple. Fields: see config.go
 //	item     ("item", group, index, random)          envelope and body, see envelope.go; random is a UUID
 //	part     ("part", group, index, random, n)       bytes: the n-th continuation of a large body, n from 0
-//	lock     ("lock", group)                         tuple: kind, token, owner, lease end (ms), outstanding items
+//	lock     ("lock", group)                         tuple: token, owner, lease end (ms), outstanding items, kind
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group)              tuple: kind, index of the head
 //	attempt  ("attempt", group, index, random)       tuple: count, first (ms), last (ms), last error
-//	request  ("request", index, random)              reserved: staging
-//	grant    ("grant", random, group)                reserved: staging
-//	wake     ("wake", random)                        reserved: staging
+//	request  ("request", index, random)              tuple: owner, groups wanted, deadline (ms)
+//	grant    ("grant", random, group)                tuple: token
+//	wake     ("wake", random)                        int64, little-endian, changed by atomic add; watched
 //	dedup    ("dedup", scope, id)                    reserved: de-duplication
 //	dead     ("dead", group, index, random)          reserved: dead letters
 //	receipt  ("receipt", random)                     tuple: time (ms), then the result of the operation
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
 //
 // index is a hybrid clock: max(index of the group's tail + 1, read version + offset). It grows within a group
-// and compares ages across groups. The shard of a ready hint is 0.
+// and compares ages across groups. The index of a request is made like that of an item of one group. The shard of
+// a ready hint is a hash of the group, modulo the number of shards that the queue was created with.
 //
 // A lock of kind "delay" is held by nobody: it keeps a group from being claimed until its lease end. That makes
-// every hint of the group stale while the delay lasts, as with a holder's lock.
+// every hint of the group stale while the delay lasts, as with a holder's lock. A lock of kind "grant" keeps a
+// group for the handle whose random is its owner, until that accepts or the short lease ends.
+//
+// The random of request, grant and wake is the handle's: a handle has one request at a time.
 //
 // Who may write what, and what that conflicts with, is said at each operation.
 const (
@@ -43,6 +48,9 @@ const (
 	nameReady   = "ready"
 	nameTimer   = "timer"
 	nameAttempt = "attempt"
+	nameRequest = "request"
+	nameGrant   = "grant"
+	nameWake    = "wake"
 	nameReceipt = "receipt"
 	nameCount   = "count"
 )
@@ -50,10 +58,11 @@ const (
 // subspace builds the keys of one queue.
 type subspace struct {
 	prefix []byte
+	shards int64 // of the ready hints; set when the queue is opened
 }
 
 func newSubspace(prefix []byte, queue string) subspace {
-	return subspace{prefix: tuple.AppendString(append([]byte(nil), prefix...), queue)}
+	return subspace{prefix: tuple.AppendString(append([]byte(nil), prefix...), queue), shards: 1}
 }
 
 // all is every key of the queue: the tuples that extend (queue).
@@ -101,18 +110,49 @@ func (s subspace) part(id ID, n int) []byte {
 }
 
 func (s subspace) ready(index int64, group string) []byte {
-	k := tuple.AppendInt(s.start(nameReady, 1+9+len(group)+2), 0)
+	k := tuple.AppendInt(s.start(nameReady, 2+9+len(group)+2), s.shard(group))
 	return tuple.AppendString(tuple.AppendInt(k, index), group)
+}
+
+// shard is the 64-bit FNV-1a hash of the group's name, modulo the number of shards.
+func (s subspace) shard(group string) int64 {
+	h := fnv.New64a()
+	h.Write([]byte(group)) // never fails
+	return int64(h.Sum64() % uint64(s.shards))
+}
+
+// readyFrom is the range of a shard's hints from index on.
+func (s subspace) readyFrom(shard, index int64) kv.KeyRange {
+	k := tuple.AppendInt(s.start(nameReady, 2+9), shard)
+	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: below(k).End}
+}
+
+func (s subspace) request(index int64, random uuid.UUID) []byte {
+	return tuple.AppendUUID(tuple.AppendInt(s.start(nameRequest, 9+17), index), random)
+}
+
+func (s subspace) grant(random uuid.UUID, group string) []byte {
+	return tuple.AppendString(s.grantsTo(random, len(group)+2), group)
+}
+
+func (s subspace) grantsTo(random uuid.UUID, extra int) []byte {
+	return tuple.AppendUUID(s.start(nameGrant, 17+extra), random)
+}
+
+func (s subspace) grants(random uuid.UUID) kv.KeyRange { return below(s.grantsTo(random, 1)) }
+
+func (s subspace) wake(random uuid.UUID) []byte {
+	return tuple.AppendUUID(s.start(nameWake, 17), random)
 }
 
 func (s subspace) timer(dueMS int64, group string) []byte {
 	return tuple.AppendString(tuple.AppendInt(s.start(nameTimer, 9+len(group)+2), dueMS), group)
 }
 
-// timersUntil is the range of the timers due at nowMS or before.
-func (s subspace) timersUntil(nowMS int64) kv.KeyRange {
+// timersDue is the range of the timers due from fromMS to nowMS.
+func (s subspace) timersDue(fromMS, nowMS int64) kv.KeyRange {
 	return kv.KeyRange{
-		Begin: s.section(nameTimer).Begin,
+		Begin: tuple.AppendInt(s.start(nameTimer, 9), fromMS),
 		End:   tuple.AppendInt(s.start(nameTimer, 9), nowMS+1),
 	}
 }
@@ -126,9 +166,9 @@ type parsedKey struct {
 	name  string
 	field string // meta: the field; count: the counter's name
 	group string
-	index int64 // item, part, attempt, ready; timer: due (ms); count: slot
+	index int64 // item, part, attempt, ready, request; timer: due (ms); count: slot
 	id    uuid.UUID
-	n     int64 // part
+	n     int64 // part; ready: shard
 }
 
 func (p parsedKey) itemID() ID { return ID{Group: p.group, Index: p.index, Random: p.id} }
@@ -152,11 +192,14 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	case nameLock:
 		p.group = d.str()
 	case nameReady:
-		d.int() // the shard
-		p.index, p.group = d.int(), d.str()
+		p.n, p.index, p.group = d.int(), d.int(), d.str()
 	case nameTimer:
 		p.index, p.group = d.int(), d.str()
-	case nameReceipt:
+	case nameRequest:
+		p.index, p.id = d.int(), d.uuid()
+	case nameGrant:
+		p.id, p.group = d.uuid(), d.str()
+	case nameReceipt, nameWake:
 		p.id = d.uuid()
 	case nameCount:
 		p.field, p.index = d.str(), d.int()

@@ -21,39 +21,42 @@ func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
 	if max < 1 || max > MaxBatch {
 		return nil, &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch}
 	}
-	items, err := q.take(ctx, tx, max)
-	return items, wrap("take", err)
+	w := q.work(ctx, tx)
+	items, err := w.takeTo(max)
+	if err == nil {
+		err = w.finish()
+	}
+	if err != nil {
+		return nil, wrap("take", err)
+	}
+	return items, nil
 }
 
 // takeProbe is how many hints a take looks at together: the first is nearly always good.
 const takeProbe = 2
 
-func (q *Queue) take(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
-	hints := newCursor(q.keys.section(nameReady), 0)
-	for !hints.exhausted {
-		rows, err := hints.read(tx.Snapshot(), takeProbe).Wait(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("read ready hints: %w", err)
+func (w *work) takeTo(max int) ([]Item, error) {
+	s := newSearch(w)
+	s.fromTheOldest()
+	s.timers.exhausted = true // what is held or delayed is a claim's business
+	for {
+		found, err := s.next(takeProbe)
+		if err != nil || len(found) == 0 {
+			return nil, err
 		}
-		hints.passed(rows, takeProbe)
-		for _, row := range rows {
-			p, err := q.keys.parse(row.Key)
-			if err != nil {
-				return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
-			}
-			items, err := q.takeFrom(ctx, tx, row, p, max)
+		for _, c := range found {
+			items, err := w.takeFrom(c, max)
 			if err != nil || len(items) > 0 {
 				return items, err
 			}
 		}
 	}
-	return nil, nil
 }
 
 // takeFrom takes from one group. If that is held or empty, the hint is stale and is cleared: the serialisable
 // reads make that conflict with a release and with an enqueue.
-func (q *Queue) takeFrom(ctx context.Context, tx kv.Tx, hint kv.KV, at parsedKey, max int) ([]Item, error) {
-	group := at.group
+func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
+	q, tx, ctx, group := w.q, w.tx, w.ctx, c.group
 	lockKey := q.keys.lock(group)
 	held := tx.Get(lockKey)
 	// One more than wanted, to know what the group begins with afterwards. If there is none, the read has
@@ -68,7 +71,7 @@ func (q *Queue) takeFrom(ctx context.Context, tx kv.Tx, hint kv.KV, at parsedKey
 		return nil, fmt.Errorf("read items: %w", err)
 	}
 	if v != nil || len(rows) == 0 {
-		tx.Clear(hint.Key)
+		tx.Clear(c.key)
 		return nil, nil
 	}
 	var items []Item
@@ -89,25 +92,24 @@ func (q *Queue) takeFrom(ctx context.Context, tx kv.Tx, hint kv.KV, at parsedKey
 		items = append(items, item)
 		taken = append(taken, delivered{index: item.ID.Index, random: item.ID.Random, parts: e.parts})
 	}
-	if len(hint.Value) > 0 && items[0].ID.Index == at.index {
-		attempts, err := unpackInt(hint.Key, hint.Value)
-		if err != nil {
-			return nil, err
-		}
-		items[0].Attempts = int(attempts)
+	if items[0].ID.Index == c.index {
+		items[0].Attempts = c.attempts
 	}
 	if err := tx.AddWriteConflictRange(kv.SingleKey(lockKey)); err != nil {
 		return nil, fmt.Errorf("exclude claimers: %w", err)
 	}
-	q.remove(tx, group, taken, taken)
-	tx.Clear(hint.Key)
+	w.remove(group, taken, taken)
+	tx.Clear(c.key)
+	delete(w.ready, group)
 	if len(rows) > len(taken) {
 		p, err := q.keys.parse(rows[len(taken)].Key)
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
-		tx.Set(q.keys.ready(p.index, group), nil)
+		if err := w.rehint(p.index, group, 0); err != nil {
+			return nil, err
+		}
 	}
-	q.add(tx, countTaken, len(taken))
+	w.count(countTaken, len(taken))
 	return items, nil
 }

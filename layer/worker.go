@@ -32,7 +32,8 @@ type WorkerOptions struct {
 	Batch int
 	// Lease is the lease of a claim; it is extended while handlers run. 0 = DefaultLease.
 	Lease time.Duration
-	// Poll is the longest wait between two looks at a queue that has nothing ready. 0 = DefaultPoll.
+	// Poll is how long one receive waits for a group to become ready, before the worker receives anew. Waiting
+	// receives are woken, so it decides little. 0 = DefaultPoll, at most MaxWait.
 	Poll time.Duration
 	// RetryDelay says how long a group waits after its head has failed for the attempts-th time, from 1 on.
 	// It is cut to 0 … MaxDelay. nil = DefaultRetryDelay.
@@ -45,7 +46,7 @@ type WorkerOptions struct {
 // Defaults of a worker.
 const (
 	DefaultConcurrency = 8
-	DefaultPoll        = 200 * time.Millisecond
+	DefaultPoll        = 20 * time.Second
 )
 
 // DefaultRetryDelay is 100 ms after the first failure and doubles with each, up to a minute.
@@ -70,10 +71,11 @@ func (e *HandlerError) Unwrap() error { return e.Err }
 
 // Worker receives and handles items on a fixed number of goroutines.
 type Worker struct {
-	q      *Queue
-	o      WorkerOptions
-	handle func(ctx context.Context, c *Claim, item Item) error
-	inTx   bool // handle acks each item itself
+	q       *Queue
+	o       WorkerOptions
+	receive ReceiveOptions
+	handle  func(ctx context.Context, c *Claim, item Item) error
+	inTx    bool // handle acks each item itself
 
 	ctx      context.Context // of the handlers; ends when Stop is cut short
 	cancel   context.CancelCauseFunc
@@ -124,13 +126,11 @@ func newWorker(q *Queue, o WorkerOptions, inTx bool, handle func(context.Context
 	if o.Concurrency > maxConcurrency {
 		return nil, &LimitError{What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency}
 	}
-	if o.Poll < 0 {
-		return nil, &LimitError{What: "poll", Unit: "ms", Got: o.Poll.Milliseconds(), Min: 1, Max: MaxLease.Milliseconds()}
-	}
-	if _, err := (ReceiveOptions{Max: o.Batch, Lease: o.Lease}).withDefaults(); err != nil {
+	receive, err := ReceiveOptions{Max: o.Batch, MaxGroups: 1, Lease: o.Lease, Wait: o.Poll}.withDefaults()
+	if err != nil {
 		return nil, err
 	}
-	w := &Worker{q: q, o: o, handle: handle, inTx: inTx, stopping: make(chan struct{})}
+	w := &Worker{q: q, o: o, receive: receive, handle: handle, inTx: inTx, stopping: make(chan struct{})}
 	w.ctx, w.cancel = context.WithCancelCause(context.Background())
 	return w, nil
 }
@@ -193,34 +193,42 @@ func (w *Worker) isStopping() bool {
 	}
 }
 
-// firstWait is the wait after the first look that found nothing; it doubles up to Poll.
+// firstWait is the pause after an error, and after a look that found nothing; it doubles.
 const firstWait = 5 * time.Millisecond
 
-// loop is one goroutine: it has at most one claim at a time.
+// loop is one goroutine: it has at most one claim at a time. A claim that was handled to its end is acked in the
+// transaction that receives the next.
 func (w *Worker) loop() {
-	wait := firstWait
+	var done *settlement
+	pause := firstWait
 	for !w.isStopping() {
-		claims, err := w.q.Receive(w.ctx, ReceiveOptions{Max: w.o.Batch, MaxGroups: 1, Lease: w.o.Lease})
-		w.report(err)
-		if len(claims) > 0 {
-			wait = firstWait
-			w.work(claims[0])
-			continue
+		r := &reception{o: w.receive, stop: w.stopping}
+		claims, err := w.q.receive(w.ctx, done, r)
+		done = nil
+		w.report(wrap("receive", err))
+		switch {
+		case len(claims) > 0:
+			pause = firstWait
+			done = w.work(claims[0])
+		case err != nil:
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+			case <-w.stopping:
+				timer.Stop()
+			}
+			pause = min(2*pause, time.Second)
 		}
-		// Half of it at random, so that idle workers do not look all at once.
-		half := int(wait / 2)
-		timer := time.NewTimer(time.Duration(half + w.q.random.n(half+1)))
-		select {
-		case <-timer.C:
-		case <-w.stopping:
-			timer.Stop()
-		}
-		wait = min(2*wait, w.o.Poll)
+	}
+	if done != nil {
+		ctx, cancel := w.endContext()
+		defer cancel()
+		w.report(wrap("ack", w.q.submit(ctx, &operation{settle: done})))
 	}
 }
 
-// work handles a claim's items in order and ends the claim.
-func (w *Worker) work(c *Claim) {
+// work handles a claim's items in order. It ends the claim, or returns the ack that ends it.
+func (w *Worker) work(c *Claim) *settlement {
 	ctx, cancel := context.WithCancelCause(w.ctx)
 	extended := make(chan struct{})
 	go func() {
@@ -245,25 +253,29 @@ func (w *Worker) work(c *Claim) {
 	cancel(nil)
 	<-extended
 	w.report(failed)
-	if lost {
-		return // nothing of the claim is ours any more
+	switch {
+	case lost:
+		return nil // nothing of the claim is ours any more
+	case len(acked) < len(c.Items):
+		w.giveBack(c, acked, failed, attempts)
+		return nil
+	case w.inTx:
+		return nil // acked one by one
 	}
-	w.end(c, acked, failed, attempts)
+	return &settlement{claim: c}
 }
 
 // endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
 const endTimeout = 10 * time.Second
 
-// end acks what was handled and gives back the rest.
-func (w *Worker) end(c *Claim, acked []ID, failed error, attempts int) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(w.ctx), endTimeout)
+func (w *Worker) endContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(w.ctx), endTimeout)
+}
+
+// giveBack acks what was handled and gives back the rest.
+func (w *Worker) giveBack(c *Claim, acked []ID, failed error, attempts int) {
+	ctx, cancel := w.endContext()
 	defer cancel()
-	if len(acked) == len(c.Items) {
-		if !w.inTx {
-			w.report(w.q.Ack(ctx, c))
-		}
-		return
-	}
 	o := NackOptions{Acked: acked}
 	if w.inTx {
 		o.Acked = nil

@@ -1,0 +1,516 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// operation is what one caller wants of the queue, in one transaction: an enqueue, or a settlement and a receive,
+// either of which may be missing.
+type operation struct {
+	enqueue *enqueuing
+	settle  *settlement
+	receive *reception
+	waits   bool // the receive goes on the waiting list if it gets nothing
+
+	// settleErr is the settlement's own error: ErrClaimLost, ErrNotInClaim, ErrCorrupt.
+	settleErr error
+	err       error         // of the transaction
+	ended     chan struct{} // closed when the results are there
+
+	// Guarded by the pipeline's mutex.
+	state     opState
+	abandoned bool          // the caller has gone
+	left      chan struct{} // closed when it went
+	called    bool          // the receive was called from the waiting list
+	settled   bool          // there was a settlement, and it is done
+	lastTurn  bool          // the receive waits no longer, whatever comes of this turn
+	back      chan struct{} // closed when a called receive has ended or is waiting again
+}
+
+type opState int
+
+const (
+	opQueued opState = iota
+	opRunning
+	opWaiting // for a group to become ready
+	opEnded
+)
+
+// result is the operation's error.
+func (o *operation) result() error {
+	switch {
+	case o.err != nil:
+		return o.err
+	case o.settleErr != nil:
+		return o.settleErr
+	case o.receive != nil:
+		return o.receive.err()
+	}
+	return nil
+}
+
+// The bounds of one transaction's operations. FoundationDB allows 10 MB and advises to stay below 1 MB.
+const (
+	maxOperations = 256
+	maxMessages   = MaxBatch
+	maxBytes      = 1 << 20 // of messages; one operation alone may have more
+	maxSettled    = 2000    // items acked
+	maxReceived   = 2000    // items asked for
+)
+
+// size is what an operation adds to a transaction.
+type size struct{ messages, bytes, settled, received int }
+
+func (o *operation) size() size {
+	var s size
+	if o.enqueue != nil {
+		s.messages, s.bytes = len(o.enqueue.msgs), o.enqueue.bytes()
+	}
+	if o.settle != nil {
+		s.settled = max(len(o.settle.claim.Items), len(o.settle.ids))
+	}
+	if o.receive != nil {
+		s.received = o.receive.o.Max
+	}
+	return s
+}
+
+func (s size) plus(t size) size {
+	return size{s.messages + t.messages, s.bytes + t.bytes, s.settled + t.settled, s.received + t.received}
+}
+
+func (s size) tooLarge() bool {
+	return s.messages > maxMessages || s.bytes > maxBytes || s.settled > maxSettled || s.received > maxReceived
+}
+
+// pipeline makes the operations of a handle travel together: those that arrive while a transaction is in flight go
+// into the next one. There is no timer: alone, an operation is begun at once.
+type pipeline struct {
+	mu      sync.Mutex
+	queue   []*operation // guarded by mu; in the order of arrival
+	running bool         // guarded by mu
+	waiting []*operation // guarded by mu; receives for which nothing was ready, in the order of arrival
+}
+
+// submit runs o and returns its error when its outcome is known, or when ctx ends. In the latter case a receive
+// that gets claims after all gives them back, and for anything else the outcome is unknown.
+func (q *Queue) submit(ctx context.Context, o *operation) error {
+	if err := q.enter(ctx, o); err != nil {
+		return err
+	}
+	select {
+	case <-o.ended:
+		return o.result()
+	case <-ctx.Done():
+		return q.leave(o, context.Cause(ctx))
+	}
+}
+
+// enter puts a new operation into the queue.
+func (q *Queue) enter(ctx context.Context, o *operation) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	o.ended, o.left = make(chan struct{}), make(chan struct{})
+	q.pipeline.mu.Lock()
+	defer q.pipeline.mu.Unlock()
+	if q.closed.Load() {
+		return ErrClosed
+	}
+	q.queueUp(o)
+	return nil
+}
+
+// queueUp queues operations, together. The pipeline's mutex is held.
+func (q *Queue) queueUp(os ...*operation) {
+	p := &q.pipeline
+	if q.opts.NoCoalescing {
+		for _, o := range os {
+			o.state = opRunning
+			go q.runShared([]*operation{o})
+		}
+		return
+	}
+	for _, o := range os {
+		o.state = opQueued
+	}
+	p.queue = append(p.queue, os...)
+	if !p.running {
+		p.running = true
+		go q.drive()
+	}
+}
+
+// leave is for a caller that goes before o has ended, because of cause. It returns o's error if that has ended
+// after all.
+func (q *Queue) leave(o *operation, cause error) error {
+	p := &q.pipeline
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch o.state {
+	case opEnded:
+		return o.result()
+	case opQueued:
+		p.queue = without(p.queue, o)
+		q.end(o)
+		return cause
+	case opWaiting:
+		p.waiting = without(p.waiting, o)
+		q.end(o)
+		q.staging.nudge()
+		if o.settled {
+			return nil // what it was to settle is settled; only the wait is cut short
+		}
+		return cause
+	}
+	o.abandoned = true
+	close(o.left)
+	if o.enqueue == nil && o.settle == nil {
+		return cause
+	}
+	return &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: cause}
+}
+
+func without(list []*operation, o *operation) []*operation {
+	if i := slices.Index(list, o); i >= 0 {
+		return slices.Delete(list, i, i+1)
+	}
+	return list
+}
+
+// end makes an operation's results known. The pipeline's mutex is held.
+func (q *Queue) end(o *operation) {
+	o.state = opEnded
+	close(o.ended)
+	o.comeBack()
+}
+
+// comeBack tells whoever called a waiting receive that it has had its turn. The pipeline's mutex is held.
+func (o *operation) comeBack() {
+	if o.back != nil {
+		close(o.back)
+		o.back = nil
+	}
+}
+
+// drive runs one transaction after the other until the queue is empty.
+func (q *Queue) drive() {
+	for batch := q.nextBatch(); len(batch) > 0; batch = q.nextBatch() {
+		q.runShared(batch)
+	}
+}
+
+// nextBatch takes the operations of the next transaction from the queue.
+func (q *Queue) nextBatch() []*operation {
+	p := &q.pipeline
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var total size
+	n := 0
+	for n < len(p.queue) && n < maxOperations {
+		next := total.plus(p.queue[n].size())
+		if n > 0 && next.tooLarge() {
+			break
+		}
+		total = next
+		p.queue[n].state = opRunning
+		n++
+	}
+	batch := slices.Clone(p.queue[:n])
+	p.queue = slices.Delete(p.queue, 0, n)
+	p.running = n > 0
+	return batch
+}
+
+// runShared runs a batch for callers that may leave: when all have, it is cancelled.
+func (q *Queue) runShared(batch []*operation) {
+	ctx, cancel := context.WithCancel(context.Background())
+	stop := make(chan struct{})
+	go func() {
+		for _, o := range batch {
+			select {
+			case <-o.left:
+			case <-stop:
+				return
+			}
+		}
+		cancel()
+	}()
+	q.run(ctx, batch)
+	close(stop)
+	cancel()
+
+	p := &q.pipeline
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, o := range batch {
+		switch {
+		case o.waits && !o.abandoned && !o.lastTurn && o.result() == nil && len(o.receive.claims) == 0 && !q.closed.Load():
+			o.settled, o.settle = o.settled || o.settle != nil, nil // what it waits for is the receive
+			o.state = opWaiting
+			p.waiting = append(p.waiting, o)
+			o.comeBack()
+			q.attend()
+		case o.abandoned && o.receive != nil && len(o.receive.claims) > 0:
+			go q.giveBackAll(o.receive.claims)
+			fallthrough
+		default:
+			q.end(o)
+		}
+	}
+}
+
+// giveBackAll releases claims that nobody is there to receive. What cannot be released runs into its lease.
+func (q *Queue) giveBackAll(claims []*Claim) {
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
+	for _, c := range claims {
+		if err := q.Nack(ctx, c, NackOptions{Release: true}); err != nil {
+			return
+		}
+	}
+}
+
+// run runs the operations in one transaction, or, if one of them makes that fail for good, each in its own.
+func (q *Queue) run(ctx context.Context, batch []*operation) {
+	err := q.runTogether(ctx, batch)
+	if err != nil && len(batch) > 1 && ctx.Err() == nil && !unknown(err) {
+		for _, o := range batch {
+			o.err = q.runTogether(ctx, []*operation{o})
+		}
+		return
+	}
+	for _, o := range batch {
+		o.err = err
+	}
+}
+
+// unknown reports whether err leaves open what became of the transaction.
+func unknown(err error) bool {
+	var e *kv.Error
+	return errors.As(err, &e) && (e.InFlight || e.MaybeCommitted())
+}
+
+// runTogether runs the operations in one transaction that happens once.
+func (q *Queue) runTogether(ctx context.Context, batch []*operation) error {
+	conflicts := 0
+	var outcome staged
+	err := q.once(ctx,
+		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
+			for ; conflicts < a.Conflicts; conflicts++ {
+				q.spread.widen()
+			}
+			w := q.work(ctx, tx)
+			var err error
+			if outcome, err = w.perform(batch, a.Conflicts); err != nil || !w.wrote {
+				return nil, err
+			}
+			result := make(tuple.Tuple, len(batch))
+			for i, o := range batch {
+				result[i] = o.pack()
+			}
+			return result, nil
+		},
+		func(tx kv.Tx, result tuple.Tuple) error {
+			if len(result) != len(batch) {
+				return fmt.Errorf("%w: receipt of %d operations for %d", ErrCorrupt, len(result), len(batch))
+			}
+			for i, o := range batch {
+				if err := o.unpack(ctx, q, tx, result[i]); err != nil {
+					return err
+				}
+			}
+			var err error
+			outcome, err = q.findRequest(ctx, tx)
+			return err
+		})
+	if err != nil {
+		return err
+	}
+	if conflicts == 0 {
+		q.spread.narrow()
+	}
+	q.staging.set(outcome)
+	q.paths.count(batch, conflicts)
+	return nil
+}
+
+// perform does the work of all operations: first the settlements, those of one group one after the other, then the
+// enqueues, then the receives, so that these find what the others leave ready.
+func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
+	var settle []*operation
+	var enqueue []*enqueuing
+	var receive []*operation
+	for _, o := range batch {
+		o.settleErr = nil
+		if o.settle != nil {
+			settle = append(settle, o)
+		}
+		if o.enqueue != nil {
+			enqueue = append(enqueue, o.enqueue)
+		}
+		if o.receive != nil {
+			receive = append(receive, o)
+		}
+	}
+	for len(settle) > 0 {
+		var now, later []*operation
+		groups := make(map[string]bool, len(settle))
+		for _, o := range settle {
+			if group := o.settle.claim.Group; groups[group] {
+				later = append(later, o)
+			} else {
+				groups[group] = true
+				now = append(now, o)
+			}
+		}
+		if err := w.settle(now); err != nil {
+			return staged{}, err
+		}
+		settle = later
+	}
+	if err := w.enqueue(enqueue...); err != nil {
+		return staged{}, err
+	}
+	w.wrote = w.wrote || len(enqueue) > 0
+	outcome, err := w.receive(receive, conflicts)
+	if err != nil {
+		return staged{}, err
+	}
+	return outcome, w.finish()
+}
+
+// settle takes the settlements, of different groups, through their steps together.
+func (w *work) settle(os []*operation) error {
+	for _, o := range os {
+		o.settle.begin(w)
+	}
+	for _, o := range os {
+		err := o.settle.check(w)
+		if err != nil && kv.Code(err) != 0 {
+			return err
+		}
+		o.settleErr = err // nothing was written: this one alone fails
+		w.wrote = w.wrote || err == nil
+	}
+	for _, o := range os {
+		if o.settleErr != nil {
+			continue
+		}
+		if err := o.settle.finish(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receive claims for the operations whose settlement, if any, was done, and stages those that wait for a group to
+// become ready.
+func (w *work) receive(os []*operation, conflicts int) (staged, error) {
+	var rs []*reception
+	var waiting []*operation
+	called := false
+	for _, o := range os {
+		o.receive.begin()
+		if o.settleErr == nil {
+			rs = append(rs, o.receive)
+			if o.waits {
+				waiting = append(waiting, o)
+			}
+			called = called || o.called
+		}
+	}
+	if len(rs) == 0 {
+		return staged{}, nil
+	}
+	if !called && len(waiting) == len(rs) && w.q.stageFirst(conflicts) {
+		return w.stage(waiting, nil)
+	}
+	c, err := w.claim(rs...)
+	if err != nil {
+		return staged{}, err
+	}
+	if called {
+		if err := c.grantOthers(); err != nil {
+			return staged{}, err
+		}
+	}
+	for _, r := range rs {
+		w.wrote = w.wrote || len(r.claims) > 0
+	}
+	return w.stage(waiting, c)
+}
+
+// The codes of a settlement's outcome in a receipt.
+const (
+	settled = iota
+	settledClaimLost
+	settledNotInClaim
+	settledCorrupt
+)
+
+// pack is what the receipt keeps of an operation.
+func (o *operation) pack() tuple.Tuple {
+	code, until := int64(settled), int64(0)
+	var ids, claims tuple.Tuple
+	switch {
+	case errors.Is(o.settleErr, ErrClaimLost):
+		code = settledClaimLost
+	case errors.Is(o.settleErr, ErrNotInClaim):
+		code = settledNotInClaim
+	case o.settleErr != nil:
+		code = settledCorrupt
+	case o.settle != nil && o.settle.lease > 0:
+		until = millis(o.settle.until)
+	}
+	if o.enqueue != nil {
+		ids = o.enqueue.result()
+	}
+	if o.receive != nil {
+		claims = o.receive.result()
+	}
+	return tuple.Tuple{code, until, ids, claims}
+}
+
+// unpack takes the results from a receipt.
+func (o *operation) unpack(ctx context.Context, q *Queue, tx kv.Tx, v any) error {
+	t, ok := v.(tuple.Tuple)
+	if !ok || len(t) != 4 {
+		return fmt.Errorf("%w: receipt of an operation: %v", ErrCorrupt, v)
+	}
+	code, ok := t[0].(int64)
+	until, ok2 := t[1].(int64)
+	ids, ok3 := t[2].(tuple.Tuple)
+	claims, ok4 := t[3].(tuple.Tuple)
+	if !ok || !ok2 || !ok3 || !ok4 {
+		return fmt.Errorf("%w: receipt of an operation: %v", ErrCorrupt, v)
+	}
+	if o.settle != nil {
+		o.settleErr = map[int64]error{
+			settledClaimLost: ErrClaimLost, settledNotInClaim: ErrNotInClaim, settledCorrupt: ErrCorrupt,
+		}[code]
+		if until > 0 {
+			o.settle.until = fromMillis(until)
+		}
+	}
+	if o.enqueue != nil {
+		if err := o.enqueue.restore(ids); err != nil {
+			return err
+		}
+	}
+	if o.receive != nil {
+		o.receive.begin()
+		var err error
+		if o.receive.claims, err = q.reload(ctx, tx, claims); err != nil {
+			return err
+		}
+	}
+	return nil
+}

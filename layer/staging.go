@@ -1,0 +1,783 @@
+package layer
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// Staging is the waiting line of receives for which nothing was ready.
+//
+// A handle whose receives wait has one request in the database, whatever their number. Whoever makes a group ready
+// (an enqueue into an empty group, the end of a claim) reads the oldest request at snapshot and touches its wake
+// key, which that handle watches: one handle wakes, nobody else is disturbed, and nothing conflicts. The one that
+// wakes claims for its own receives and grants what else is ready to the requests behind it: a lock with a short
+// lease, a grant that its handle accepts by turning it into a claim. Groups that become ready because a lease or a
+// delay ends are found by the waiting handles' own clocks. A jittered poll is the net below: for wakes that were
+// lost (a watch may be late; an enqueue may have read before the request was there), and for requests of handles
+// that died, which are swept when their deadline has passed.
+
+// Path limits how a handle's receives find groups. It is for measurements: Adaptive is right.
+type Path int
+
+// The paths.
+const (
+	Adaptive Path = iota // claim directly, wider after conflicts; stage when nothing is ready or conflicts go on
+	Direct               // never stage: a receive that waits looks again and again
+	Staged               // a receive that waits requests first
+)
+
+const (
+	// stageAfter is the number of conflicts in a row after which a receive that waits is staged.
+	stageAfter = 8
+	// grantLease is how long a granted group waits for its requester. One that lives accepts in milliseconds.
+	grantLease = 2 * time.Second
+	// requestLife is how far ahead a request's deadline lies; it is renewed at half of it. It is long against
+	// the skew of clocks: a request taken for dead too early costs its handle a poll, nothing else.
+	requestLife = 60 * time.Second
+	// stagePoll is the mean pause between two looks of a handle that nobody wakes.
+	stagePoll = time.Second
+	// wakeProbe is how many requests a waker looks at to find one that lives and wants.
+	wakeProbe = 4
+	// grantProbe is how many requests one fulfilment serves at most, and how many dead ones a sweep clears.
+	grantProbe = 16
+	// lookProbe is how many ready hints a look counts in each shard.
+	lookProbe = 64
+)
+
+// request is the value of a request.
+type request struct {
+	owner      string
+	wants      int64 // groups
+	deadlineMS int64
+}
+
+func (r request) pack() []byte { return tuple.Tuple{r.owner, r.wants, r.deadlineMS}.Pack() }
+
+func unpackRequest(key, value []byte) (request, error) {
+	d := keyDecoder{rest: value}
+	r := request{owner: d.str(), wants: d.int(), deadlineMS: d.int()}
+	if d.err != nil {
+		return request{}, corrupt(key, d.err)
+	}
+	return r, nil
+}
+
+// staged is what a transaction did to the handle's request: the zero value = nothing.
+type staged struct {
+	request    int64 // its index, if it was registered or found
+	deadlineMS int64
+	gone       bool // it was cleared, or not found
+}
+
+// staging is the handle's side of the waiting line. The receives that wait are in the pipeline.
+type staging struct {
+	random uuid.UUID // of the handle's request, grants and wake key
+
+	mu         sync.Mutex
+	index      int64 // guarded by mu; of the request in the database; 0 = there is none
+	deadlineMS int64 // guarded by mu
+	attended   bool  // guarded by the pipeline's mutex: attendance is running
+
+	nudged chan struct{} // of capacity 1: something has changed
+}
+
+func (s *staging) set(o staged) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o.request != 0 || o.gone {
+		s.index, s.deadlineMS = o.request, o.deadlineMS
+	}
+}
+
+// requested returns the index of the handle's request, or 0.
+func (s *staging) requested() (index, deadlineMS int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.index, s.deadlineMS
+}
+
+func (s *staging) nudge() {
+	select {
+	case s.nudged <- struct{}{}:
+	default:
+	}
+}
+
+// stageFirst reports whether receives that wait are to be staged without a look of their own.
+func (q *Queue) stageFirst(conflicts int) bool {
+	return q.opts.Path == Staged || q.opts.Path == Adaptive && conflicts >= stageAfter
+}
+
+// receiveWaiting receives, and waits for up to r.o.Wait if nothing is ready.
+func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
+	o := &operation{settle: s, receive: r, waits: true}
+	if err := q.enter(ctx, o); err != nil {
+		return nil, err
+	}
+	timer := time.NewTimer(r.o.Wait)
+	defer timer.Stop()
+	select {
+	case <-o.ended:
+	case <-ctx.Done():
+	case <-timer.C:
+		q.stopWaiting(o)
+	case <-r.stop:
+		q.stopWaiting(o)
+	}
+	select {
+	case <-o.ended:
+	case <-ctx.Done():
+		if err := q.leave(o, context.Cause(ctx)); err != nil {
+			return nil, err
+		}
+	}
+	if err := o.result(); err != nil {
+		return nil, err
+	}
+	return r.claims, nil
+}
+
+// stopWaiting ends a wait: o ends at once if it is on the waiting list, and otherwise with the turn it is in.
+func (q *Queue) stopWaiting(o *operation) {
+	p := &q.pipeline
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o.lastTurn = true
+	if o.state == opWaiting {
+		p.waiting = without(p.waiting, o)
+		q.end(o)
+		q.staging.nudge()
+	}
+}
+
+// stage registers the handle's request if receives wait, and clears it when the last of them has been served.
+//
+// Footprint: a request is registered without any conflict. It is cleared with a read conflict on it: a grant to it
+// rewrites it.
+func (w *work) stage(waiting []*operation, c *claimer) (staged, error) {
+	q := w.q
+	if len(waiting) == 0 {
+		return staged{}, nil
+	}
+	unserved := 0
+	for _, o := range waiting {
+		if len(o.receive.claims) == 0 {
+			unserved++
+		}
+	}
+	index, _ := q.staging.requested()
+	switch {
+	case unserved > 0 && index == 0:
+		now, err := w.clock()
+		if err != nil {
+			return staged{}, err
+		}
+		r := request{owner: q.opts.Owner, wants: int64(min(unserved, maxWave)), deadlineMS: w.nowMS + requestLife.Milliseconds()}
+		w.tx.Set(q.keys.request(now, q.staging.random), r.pack())
+		w.wrote = true
+		return staged{request: now, deadlineMS: r.deadlineMS}, nil
+	case unserved == 0 && index != 0 && !q.othersWait() && !c.holdsGrants():
+		key := q.keys.request(index, q.staging.random)
+		if err := w.tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
+			return staged{}, fmt.Errorf("guard request: %w", err)
+		}
+		w.tx.Clear(key)
+		return staged{gone: true}, nil
+	}
+	return staged{}, nil
+}
+
+// othersWait reports whether receives wait that have no part in the transaction under way.
+func (q *Queue) othersWait() bool {
+	q.pipeline.mu.Lock()
+	defer q.pipeline.mu.Unlock()
+	return len(q.pipeline.waiting) > 0
+}
+
+// accept looks at what the handle was granted before anything else.
+func (c *claimer) accept() error {
+	random := c.q.staging.random
+	if index, _ := c.q.staging.requested(); index == 0 {
+		return nil
+	}
+	rows, err := c.tx.Snapshot().GetRange(c.q.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave}).Wait(c.ctx)
+	if err != nil {
+		return fmt.Errorf("read grants: %w", err)
+	}
+	limit := 1
+	for _, r := range c.owed {
+		limit = max(limit, r.o.Max)
+	}
+	for _, row := range rows {
+		p, err := c.q.keys.parse(row.Key)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		token, err := unpackInt(row.Key, row.Value)
+		if err != nil {
+			return err
+		}
+		c.met[p.group] = false
+		c.looks = append(c.looks, c.read(candidate{key: row.Key, group: p.group, grant: token}, limit))
+	}
+	return nil
+}
+
+// holdsGrants reports whether grants are left that nobody took.
+func (c *claimer) holdsGrants() bool {
+	if c == nil {
+		return true // it did not look
+	}
+	for _, l := range c.looks {
+		if l.grant != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// grantOthers fulfils the requests of other handles with what is ready beyond one's own needs, the oldest request
+// with the oldest group.
+//
+// Footprint, per request served: a read conflict on it, and it is rewritten; per group: as a claim, with a grant.
+func (c *claimer) grantOthers() error {
+	q := c.q
+	rows, err := c.tx.Snapshot().GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}).Wait(c.ctx)
+	if err != nil {
+		return fmt.Errorf("read requests: %w", err)
+	}
+	for _, row := range rows {
+		p, err := q.keys.parse(row.Key)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		r, err := unpackRequest(row.Key, row.Value)
+		if err != nil {
+			return err
+		}
+		if p.id == q.staging.random || r.deadlineMS <= c.nowMS {
+			continue
+		}
+		given := int64(0)
+		for given < r.wants {
+			ok, err := c.grant(p.id)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				break
+			}
+			given++
+		}
+		if given > 0 {
+			if err := c.tx.AddReadConflictRange(kv.SingleKey(row.Key)); err != nil {
+				return fmt.Errorf("guard request: %w", err)
+			}
+			r.wants -= given
+			c.tx.Set(row.Key, r.pack())
+			c.touch(p.id)
+			c.wrote = true
+			c.granted += int(given)
+		}
+		if given == 0 && r.wants > 0 {
+			return nil // nothing more is ready
+		}
+	}
+	return nil
+}
+
+// grant gives the next free group to the request with that random. It returns false if there is none.
+func (c *claimer) grant(random uuid.UUID) (bool, error) {
+	for {
+		l, ok, err := c.next()
+		if err != nil || !ok {
+			return false, err
+		}
+		if l.grant != 0 {
+			continue // our own: it stays
+		}
+		free, err := c.free(l)
+		if err != nil {
+			return false, err
+		}
+		if !free || l.timer {
+			// What is stale is cleared; an expired claim is left to the next receive, which counts the attempt.
+			if !free {
+				if err := c.settle(&reception{o: ReceiveOptions{Max: 1}}, l, 0); err != nil {
+					return false, err
+				}
+			}
+			continue
+		}
+		rows, err := l.items.Wait(c.ctx)
+		if err != nil {
+			return false, fmt.Errorf("read items: %w", err)
+		}
+		head, err := c.q.keys.parse(rows[0].Key)
+		if err != nil {
+			return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		v, err := l.lock.Wait(c.ctx)
+		if err != nil {
+			return false, fmt.Errorf("read lock: %w", err)
+		}
+		if v != nil {
+			continue // expired
+		}
+		lockKey := c.q.keys.lock(l.group)
+		if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
+			return false, fmt.Errorf("guard lock: %w", err)
+		}
+		token, err := c.token(nil)
+		if err != nil {
+			return false, err
+		}
+		next := lock{token: token, owner: random.String(), endMS: c.nowMS + grantLease.Milliseconds(), kind: kindGrant}
+		c.hold(l, lockKey, nil, &next, head.index)
+		c.tx.Set(c.q.keys.grant(random, l.group), tuple.AppendInt(nil, token))
+		c.met[l.group] = true
+		return true, nil
+	}
+}
+
+// touch changes a wake key.
+func (w *work) touch(random uuid.UUID) {
+	var one [8]byte
+	binary.LittleEndian.PutUint64(one[:], 1)
+	w.tx.Atomic(kv.Add, w.q.keys.wake(random), one[:])
+}
+
+// wakeOldest touches the wake key of the oldest request that lives and wants. It reads at snapshot: whoever makes
+// groups ready conflicts neither with requests nor with each other.
+func (w *work) wakeOldest() error {
+	rows, err := w.tx.Snapshot().GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe}).Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read requests: %w", err)
+	}
+	for _, row := range rows {
+		p, err := w.q.keys.parse(row.Key)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		r, err := unpackRequest(row.Key, row.Value)
+		if err != nil {
+			return err
+		}
+		if r.wants > 0 && r.deadlineMS > w.nowMS {
+			w.touch(p.id)
+			return nil
+		}
+	}
+	return nil
+}
+
+// findRequest looks for the handle's request after an unknown commit that was applied.
+func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
+	requests := newCursor(q.keys.section(nameRequest))
+	for !requests.exhausted {
+		const limit = 1000
+		rows, err := requests.read(tx.Snapshot(), limit).Wait(ctx)
+		if err != nil {
+			return staged{}, fmt.Errorf("read requests: %w", err)
+		}
+		requests.passed(rows, limit)
+		for _, row := range rows {
+			p, err := q.keys.parse(row.Key)
+			if err != nil {
+				return staged{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			if p.id == q.staging.random {
+				r, err := unpackRequest(row.Key, row.Value)
+				return staged{request: p.index, deadlineMS: r.deadlineMS}, err
+			}
+		}
+	}
+	return staged{gone: true}, nil
+}
+
+// attend starts the attendance of the waiting list if it is not running. The pipeline's mutex is held.
+func (q *Queue) attend() {
+	if !q.staging.attended {
+		q.staging.attended = true
+		q.attendance.Go(q.attendWaiting)
+		return
+	}
+	q.staging.nudge()
+}
+
+// attendWaiting calls the receives that wait when there is something for them, until none waits any more.
+func (q *Queue) attendWaiting() {
+	ctx := q.life
+	for {
+		waiting := q.waiters()
+		index, deadlineMS := q.staging.requested()
+		switch {
+		case waiting == 0 && index != 0:
+			if err := q.withdraw(ctx, index); err != nil && !q.pause(ctx, stagePoll, nil) {
+				return
+			}
+			continue
+		case waiting == 0:
+			if q.dismiss() {
+				return
+			}
+			continue
+		case index == 0:
+			q.call(1) // which registers the request
+			continue
+		}
+		if now := q.nowMS(); deadlineMS-now < requestLife.Milliseconds()/2 {
+			if err := q.renew(ctx, index); err != nil && !q.pause(ctx, stagePoll, nil) {
+				return
+			}
+			continue
+		}
+		l, err := q.look(ctx)
+		if err != nil {
+			if !q.pause(ctx, stagePoll, nil) {
+				return
+			}
+			continue
+		}
+		if l.ready > 0 {
+			l.cancel()
+			q.call(l.ready)
+			continue
+		}
+		fired := make(chan struct{})
+		waitCtx, cancel := context.WithCancel(ctx)
+		go func() {
+			// Whatever the watch says, another look follows.
+			if _, err := l.watch.Wait(waitCtx); err == nil {
+				close(fired)
+			}
+		}()
+		goOn := q.pause(ctx, l.wait, fired)
+		cancel()
+		l.cancel()
+		if !goOn {
+			return
+		}
+	}
+}
+
+// waiters is the number of receives that wait.
+func (q *Queue) waiters() int {
+	q.pipeline.mu.Lock()
+	defer q.pipeline.mu.Unlock()
+	return len(q.pipeline.waiting)
+}
+
+// dismiss ends the attendance if nobody waits.
+func (q *Queue) dismiss() bool {
+	q.pipeline.mu.Lock()
+	defer q.pipeline.mu.Unlock()
+	if len(q.pipeline.waiting) > 0 {
+		return false
+	}
+	q.staging.attended = false
+	return true
+}
+
+// call gives the first n waiting receives another turn and returns when they have had it.
+func (q *Queue) call(n int) {
+	p := &q.pipeline
+	p.mu.Lock()
+	n = min(n, len(p.waiting), maxOperations)
+	called := append([]*operation(nil), p.waiting[:n]...)
+	p.waiting = append([]*operation(nil), p.waiting[n:]...)
+	backs := make([]chan struct{}, n)
+	for i, o := range called {
+		backs[i] = make(chan struct{})
+		o.back, o.called = backs[i], true
+	}
+	q.queueUp(called...)
+	p.mu.Unlock()
+	for _, back := range backs {
+		<-back
+	}
+}
+
+// pause waits for d, for fired, or for a nudge. It returns false when the handle is closed.
+func (q *Queue) pause(ctx context.Context, d time.Duration, fired <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-fired:
+	case <-q.staging.nudged:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// looked is what a look at the queue found.
+type looked struct {
+	ready int           // hints, due timers and grants, as far as they were counted
+	wait  time.Duration // until the next look, if nobody wakes us
+	watch kv.Future[struct{}]
+}
+
+func (l *looked) cancel() {
+	if l.watch != nil {
+		l.watch.Cancel()
+	}
+}
+
+// look looks for anything to do, in a transaction that writes nothing, and watches the wake key from that very
+// version on, so that nothing falls between.
+func (q *Queue) look(ctx context.Context) (*looked, error) {
+	var l *looked
+	dead := false
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		if l != nil {
+			l.cancel() // of an attempt that failed
+		}
+		l = &looked{wait: stagePoll*3/4 + time.Duration(q.random.n(int(stagePoll/2)))}
+		now := q.nowMS()
+		snapshot := tx.Snapshot()
+		hints := make([]kv.Future[[]kv.KV], q.config.Shards)
+		for i := range hints {
+			hints[i] = snapshot.GetRange(q.keys.readyFrom(int64(i), 0).Selectors(), kv.RangeOptions{Limit: lookProbe})
+		}
+		grants := snapshot.GetRange(q.keys.grants(q.staging.random).Selectors(), kv.RangeOptions{Limit: lookProbe})
+		timer := snapshot.GetKey(kv.FirstGreaterOrEqual(q.keys.section(nameTimer).Begin))
+		oldest := snapshot.GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: 1})
+		for _, f := range append(hints, grants) {
+			rows, err := f.Wait(ctx)
+			if err != nil {
+				return fmt.Errorf("look: %w", err)
+			}
+			l.ready += len(rows)
+		}
+		requests, err := oldest.Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("look: %w", err)
+		}
+		first := false
+		for _, row := range requests {
+			p, err := q.keys.parse(row.Key)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			r, err := unpackRequest(row.Key, row.Value)
+			if err != nil {
+				return err
+			}
+			first = p.id == q.staging.random
+			dead = !first && r.deadlineMS <= now
+		}
+		k, err := timer.Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("look: %w", err)
+		}
+		if q.keys.section(nameTimer).Contains(k) {
+			p, err := q.keys.parse(k)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			left := time.Duration(p.index-now) * time.Millisecond
+			if left <= 0 {
+				l.ready++
+			} else if !first {
+				// The oldest request goes first; the others see to it if that one has not.
+				left += time.Duration(q.random.n(int(stagePoll / 4)))
+			}
+			l.wait = min(l.wait, max(left, time.Millisecond))
+		}
+		if l.ready == 0 {
+			l.watch = tx.Watch(q.keys.wake(q.staging.random))
+		}
+		return nil
+	})
+	if err != nil {
+		l.cancel()
+		return nil, err
+	}
+	if dead {
+		return l, q.sweepRequests(ctx)
+	}
+	return l, nil
+}
+
+// renew moves the deadline of the handle's request. If it was swept, the next call registers another.
+func (q *Queue) renew(ctx context.Context, index int64) error {
+	key := q.keys.request(index, q.staging.random)
+	var outcome staged
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		v, err := tx.Get(key).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read request: %w", err)
+		}
+		outcome = staged{gone: true}
+		if v == nil {
+			return nil
+		}
+		r, err := unpackRequest(key, v)
+		if err != nil {
+			return err
+		}
+		r.deadlineMS = q.nowMS() + requestLife.Milliseconds()
+		r.wants = int64(min(max(q.waiters(), 1), maxWave))
+		tx.Set(key, r.pack())
+		outcome = staged{request: index, deadlineMS: r.deadlineMS}
+		return nil
+	})
+	if err == nil {
+		q.staging.set(outcome)
+	}
+	return err
+}
+
+// withdraw clears the handle's request and gives back what it was granted. It may be repeated.
+func (q *Queue) withdraw(ctx context.Context, index int64) error {
+	random := q.staging.random
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		w := q.work(ctx, tx)
+		key := q.keys.request(index, random)
+		if err := tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
+			return fmt.Errorf("guard request: %w", err)
+		}
+		rows, err := tx.Snapshot().GetRange(q.keys.grants(random).Selectors(), kv.RangeOptions{}).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read grants: %w", err)
+		}
+		for _, row := range rows {
+			p, err := q.keys.parse(row.Key)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			token, err := unpackInt(row.Key, row.Value)
+			if err != nil {
+				return err
+			}
+			tx.Clear(row.Key)
+			l, err := q.readLock(ctx, tx, p.group)
+			if err != nil {
+				return err
+			}
+			if l == nil || l.kind != kindGrant || l.token != token {
+				continue // taken over
+			}
+			tx.Clear(q.keys.lock(p.group))
+			tx.Clear(q.keys.timer(l.endMS, p.group))
+			s := settlement{claim: &Claim{Group: p.group}}
+			s.next = tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(q.keys.items(p.group).Begin))
+			if err := s.release(w); err != nil {
+				return err
+			}
+		}
+		tx.Clear(key)
+		tx.Clear(q.keys.wake(random))
+		return w.finish()
+	})
+	if err == nil {
+		q.staging.set(staged{gone: true})
+	}
+	return err
+}
+
+// sweepRequests clears the requests of handles that have died, with their grants and wake keys. The groups that
+// were granted to them come back when the short lease of the grant ends.
+func (q *Queue) sweepRequests(ctx context.Context) error {
+	o := q.opts.Tx
+	o.Batch = true
+	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, _ kv.Attempt) error {
+		now := q.nowMS()
+		rows, err := tx.Snapshot().GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("sweep requests: %w", err)
+		}
+		for _, row := range rows {
+			p, err := q.keys.parse(row.Key)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			r, err := unpackRequest(row.Key, row.Value)
+			if err != nil {
+				return err
+			}
+			if r.deadlineMS > now || p.id == q.staging.random {
+				continue
+			}
+			if err := tx.AddReadConflictRange(kv.SingleKey(row.Key)); err != nil {
+				return fmt.Errorf("guard request: %w", err)
+			}
+			tx.Clear(row.Key)
+			tx.ClearRange(q.keys.grants(p.id))
+			tx.Clear(q.keys.wake(p.id))
+		}
+		return nil
+	})
+	return err
+}
+
+// stopStaging ends the attendance and the receives that wait, and withdraws the request.
+func (q *Queue) stopStaging(ctx context.Context) error {
+	p := &q.pipeline
+	p.mu.Lock()
+	for _, o := range p.waiting {
+		o.err = ErrClosed
+		q.end(o)
+	}
+	p.waiting = nil
+	p.mu.Unlock()
+	q.endLife()
+	q.attendance.Wait()
+	index, _ := q.staging.requested()
+	if index == 0 {
+		return nil
+	}
+	return q.withdraw(ctx, index)
+}
+
+// Paths counts, since the handle was opened, how its receives came by their claims.
+type Paths struct {
+	Direct    int64 // claims got at the first attempt
+	Widened   int64 // claims got after one conflict or more
+	Staged    int64 // claims got by receives that had waited
+	Conflicts int64 // attempts of this handle's shared transactions that failed with a conflict
+	Shared    int64 // transactions of the handle's operations
+	Together  int64 // operations that travelled in them
+}
+
+// Paths returns the handle's counts.
+func (q *Queue) Paths() Paths {
+	c := &q.paths
+	return Paths{
+		Direct: c.direct.Load(), Widened: c.widened.Load(), Staged: c.staged.Load(), Conflicts: c.conflicts.Load(),
+		Shared: c.shared.Load(), Together: c.together.Load(),
+	}
+}
+
+type pathCounts struct{ direct, widened, staged, conflicts, shared, together atomic.Int64 }
+
+func (c *pathCounts) count(batch []*operation, conflicts int) {
+	c.shared.Add(1)
+	c.together.Add(int64(len(batch)))
+	c.conflicts.Add(int64(conflicts))
+	for _, o := range batch {
+		if o.receive == nil {
+			continue
+		}
+		n := int64(len(o.receive.claims))
+		switch {
+		case o.called:
+			c.staged.Add(n)
+		case conflicts > 0:
+			c.widened.Add(n)
+		default:
+			c.direct.Add(n)
+		}
+	}
+}

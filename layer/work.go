@@ -1,0 +1,83 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// work is one attempt of a transaction: what the operations in it share.
+type work struct {
+	ctx     context.Context
+	q       *Queue
+	tx      kv.Tx
+	nowMS   int64
+	version kv.Future[int64]
+	ready   map[string]bool // the groups that this transaction leaves ready
+	counts  map[string]int  // by how much each counter goes up
+	wrote   bool            // something that a retry must not do again
+}
+
+func (q *Queue) work(ctx context.Context, tx kv.Tx) *work {
+	return &work{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion()}
+}
+
+// clock is the read version and the queue's offset: what indexes and tokens are made of.
+func (w *work) clock() (int64, error) {
+	rv, err := w.version.Wait(w.ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read version: %w", err)
+	}
+	return rv + w.q.offset, nil
+}
+
+// hint says that group is ready. attempts is how often its head has failed, as far as is known.
+func (w *work) hint(index int64, group string, attempts int) {
+	var value []byte
+	if attempts > 0 {
+		value = tuple.AppendInt(nil, int64(attempts))
+	}
+	w.tx.Set(w.q.keys.ready(index, group), value)
+	if w.ready == nil {
+		w.ready = make(map[string]bool)
+	}
+	w.ready[group] = true
+}
+
+// rehint is hint for a group that was in hand: where it takes its place is the queue's schedule.
+func (w *work) rehint(headIndex int64, group string, attempts int) error {
+	if w.q.config.Schedule == RoundRobin {
+		now, err := w.clock()
+		if err != nil {
+			return err
+		}
+		headIndex = max(headIndex, now)
+	}
+	w.hint(headIndex, group, attempts)
+	return nil
+}
+
+// count adds to a counter, once for all operations of the transaction.
+func (w *work) count(name string, n int) {
+	if n == 0 {
+		return
+	}
+	if w.counts == nil {
+		w.counts = make(map[string]int)
+	}
+	w.counts[name] += n
+}
+
+// finish ends a transaction's work on the queue: it writes the counters, and if a group is left ready it wakes the
+// oldest waiting request. That one fulfils for all, so one is enough, however many groups there are.
+func (w *work) finish() error {
+	for name, n := range w.counts {
+		w.q.add(w.tx, name, n)
+	}
+	if len(w.ready) == 0 {
+		return nil
+	}
+	return w.wakeOldest()
+}
