@@ -150,13 +150,17 @@ func (l *lock) divide(group string, ids []ID, allIfNone bool) (acked, left []del
 // the last would take with it an item whose enqueue committed late, between them. Attempt records need no such
 // care, because only an item that was tried has one: they go by ranges, one for each run of acked items.
 func (q *Queue) remove(tx kv.Tx, group string, all, acked []delivered) {
-	var run kv.KeyRange
-	for _, d := range all {
+	var run []delivered
+	endRun := func() {
+		if len(run) > 0 {
+			first, last := run[0].id(group), run[len(run)-1].id(group)
+			tx.ClearRange(kv.KeyRange{Begin: q.keys.attempt(first), End: kv.KeyAfter(q.keys.attempt(last))})
+			run = nil
+		}
+	}
+	for i, d := range all {
 		if len(acked) == 0 || d != acked[0] {
-			if run.Begin != nil {
-				tx.ClearRange(run)
-				run = kv.KeyRange{}
-			}
+			endRun()
 			continue
 		}
 		acked = acked[1:]
@@ -165,27 +169,21 @@ func (q *Queue) remove(tx kv.Tx, group string, all, acked []delivered) {
 		if d.parts > 0 {
 			tx.ClearRange(q.keys.parts(id))
 		}
-		record := q.keys.attempt(id)
-		if run.Begin == nil {
-			run.Begin = record
-		}
-		run.End = kv.KeyAfter(record)
+		run = all[i-len(run) : i+1]
 	}
-	if run.Begin != nil {
-		tx.ClearRange(run)
-	}
+	endRun()
 }
 
 // release frees a group whose claim has ended: it sets the hint if there are items, and otherwise makes sure
 // that there are none.
 func (q *Queue) release(ctx context.Context, tx kv.Tx, group string) error {
-	next, err := q.firstItem(ctx, tx.Snapshot(), group)
+	gap := q.keys.items(group)
+	next, err := q.firstItem(ctx, tx.Snapshot(), gap)
 	if err != nil {
 		return err
 	}
 	// An enqueue that commits first, before the item found or into the empty group, counted on us to leave a
 	// hint for its item.
-	gap := q.keys.items(group)
 	if next != nil {
 		gap.End = kv.KeyAfter(next)
 	}

@@ -440,7 +440,7 @@ func (c *claimer) read(l look, held *lock, rows []kv.KV) (*Claim, []delivered, e
 			c.stopped = true
 			break
 		}
-		item, err := c.q.readItem(c.ctx, c.tx.Snapshot(), row)
+		item, err := c.q.assemble(c.ctx, c.tx.Snapshot(), p, e, body)
 		if err != nil {
 			if errors.Is(err, ErrCorrupt) && len(taken) > 0 {
 				break

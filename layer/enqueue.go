@@ -26,7 +26,7 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]ID, error) {
 	if len(msgs) == 0 {
 		return nil, nil
 	}
-	randoms := q.randoms(len(msgs))
+	randoms := q.random.uuids(len(msgs))
 	var ids []ID
 	err := q.once(ctx,
 		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
@@ -76,19 +76,19 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]ID,
 	if err := q.keys.checkBatch(msgs); err != nil {
 		return nil, err
 	}
-	ids, err := q.enqueue(ctx, tx, msgs, q.randoms(len(msgs)))
+	ids, err := q.enqueue(ctx, tx, msgs, q.random.uuids(len(msgs)))
 	if err != nil {
 		return nil, fmt.Errorf("layer: enqueue: %w", err)
 	}
 	return ids, nil
 }
 
-func (q *Queue) randoms(n int) []uuid.UUID {
-	r := make([]uuid.UUID, n)
-	for i := range r {
-		r[i] = q.random.uuid()
-	}
-	return r
+// tail is where the items of a group go on, within one enqueue.
+type tail struct {
+	items kv.KeyRange
+	key   kv.Future[[]byte] // the last item's, or one outside of items
+	begun bool
+	next  int64 // the index of the next item, once begun
 }
 
 // enqueue writes the messages. Its conflict footprint is the one EnqueueTx states.
@@ -97,11 +97,12 @@ func (q *Queue) enqueue(ctx context.Context, tx kv.Tx, msgs []Message, randoms [
 		return nil, nil
 	}
 	version := tx.ReadVersion()
-	tails := make(map[string]kv.Future[[]byte])
+	tails := make(map[string]*tail)
 	for i := range msgs {
 		group := msgs[i].Group
-		if _, ok := tails[group]; !ok {
-			tails[group] = tx.Snapshot().GetKey(kv.LastLessThan(q.keys.items(group).End))
+		if tails[group] == nil {
+			items := q.keys.items(group)
+			tails[group] = &tail{items: items, key: tx.Snapshot().GetKey(kv.LastLessThan(items.End))}
 		}
 	}
 	rv, err := version.Wait(ctx)
@@ -110,33 +111,33 @@ func (q *Queue) enqueue(ctx context.Context, tx kv.Tx, msgs []Message, randoms [
 	}
 
 	now := q.nowMS()
-	next := make(map[string]int64, len(tails))
 	ids := make([]ID, len(msgs))
 	for i := range msgs {
 		m := &msgs[i]
-		index, begun := next[m.Group]
+		t := tails[m.Group]
 		empty := false
-		if !begun {
-			tail, err := tails[m.Group].Wait(ctx)
+		if !t.begun {
+			key, err := t.key.Wait(ctx)
 			if err != nil {
 				return nil, fmt.Errorf("read tail: %w", err)
 			}
-			index = rv + q.offset
-			if empty = !q.keys.items(m.Group).Contains(tail); !empty {
-				p, err := q.keys.parse(tail)
+			t.begun, t.next = true, rv+q.offset
+			if empty = !t.items.Contains(key); !empty {
+				p, err := q.keys.parse(key)
 				if err != nil {
 					return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 				}
-				index = max(index, p.index+1)
+				t.next = max(t.next, p.index+1)
 				// Whoever removes this tail may leave the group empty and without a hint, while this
 				// transaction leaves the hint out because it saw the group non-empty. Before the sets:
 				// a conflict on a key already written would not be added.
-				if err := tx.AddReadConflictRange(kv.SingleKey(tail)); err != nil {
+				if err := tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
 					return nil, fmt.Errorf("guard tail: %w", err)
 				}
 			}
 		}
-		next[m.Group] = index + 1
+		index := t.next
+		t.next++
 		ids[i] = ID{Group: m.Group, Index: index, Random: randoms[i]}
 		value, parts := split(m, now)
 		tx.Set(q.keys.item(ids[i]), value)

@@ -28,14 +28,13 @@ type envelope struct {
 }
 
 func (e envelope) append(dst []byte) []byte {
-	t := tuple.Tuple{e.enqueuedMS}
+	packed := tuple.AppendInt(make([]byte, 0, 32), e.enqueuedMS)
 	if len(e.headers) > 0 || e.parts > 0 {
-		t = append(t, nestedHeaders(e.headers))
+		packed = tuple.Append(packed, nestedHeaders(e.headers))
 	}
 	if e.parts > 0 {
-		t = append(t, e.size, e.parts)
+		packed = tuple.AppendInt(tuple.AppendInt(packed, e.size), e.parts)
 	}
-	packed := t.Pack()
 	dst = append(dst, envelopeVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(packed)))
 	return append(dst, packed...)

@@ -276,9 +276,15 @@ func (e *entropy) n(below int) int {
 	return e.rand.IntN(below)
 }
 
-func (e *entropy) uuid() uuid.UUID {
+func (e *entropy) uuid() uuid.UUID { return e.uuids(1)[0] }
+
+func (e *entropy) uuids(n int) []uuid.UUID {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	// The reader never fails, so neither does this.
-	return uuid.Must(uuid.NewRandomFromReader(e.src))
+	ids := make([]uuid.UUID, n)
+	for i := range ids {
+		// The reader never fails, so neither does this.
+		ids[i] = uuid.Must(uuid.NewRandomFromReader(e.src))
+	}
+	return ids
 }

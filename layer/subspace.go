@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -74,12 +75,13 @@ func (s subspace) startGroup(name, group string, extra int) []byte {
 	return tuple.AppendString(s.start(name, len(group)+2+extra), group)
 }
 
-// below is the range of all tuples that extend the packed tuple k.
+// below is the range of all tuples that extend the packed tuple k, which it takes over.
 func below(k []byte) kv.KeyRange {
-	return kv.KeyRange{Begin: append(k[:len(k):len(k)], 0x00), End: append(k[:len(k):len(k)], 0xff)}
+	end := append(k[:len(k):len(k)], 0xff)
+	return kv.KeyRange{Begin: append(k, 0x00), End: end}
 }
 
-func (s subspace) section(name string) kv.KeyRange { return below(s.start(name, 0)) }
+func (s subspace) section(name string) kv.KeyRange { return below(s.start(name, 1)) }
 
 func (s subspace) meta(field string) []byte {
 	return tuple.AppendString(s.start(nameMeta, len(field)+2), field)
@@ -137,10 +139,11 @@ func (p parsedKey) itemID() ID { return ID{Group: p.group, Index: p.index, Rando
 // is an error.
 func (s subspace) parse(key []byte) (parsedKey, error) {
 	var p parsedKey
-	if !s.all().Contains(key) {
+	rest, ok := bytes.CutPrefix(key, s.prefix)
+	if !ok || len(rest) == 0 || rest[0] == 0xff {
 		return p, fmt.Errorf("key %s is not one of this queue", tuple.Printable(key))
 	}
-	d := keyDecoder{rest: key[len(s.prefix):]}
+	d := keyDecoder{rest: rest}
 	p.name = d.str()
 	switch p.name {
 	case nameMeta:
