@@ -39,6 +39,9 @@ type Cluster struct {
 	exit   error
 }
 
+// errEnded: the server ended by itself.
+var errEnded = errors.New("fdbserver ended")
+
 // Start starts a cluster and waits until it answers. The server ends with this process even if Stop is never called.
 func Start(ctx context.Context) (*Cluster, error) {
 	server, err := find("fdbserver")
@@ -49,19 +52,29 @@ func Start(ctx context.Context) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	engine := os.Getenv(EngineVariable)
-	if engine == "" {
-		engine = "memory"
-	}
-	dir, err := os.MkdirTemp("", "fdb-testcluster-")
-	if err != nil {
-		return nil, fmt.Errorf("cluster: %w", err)
-	}
-	c := &Cluster{File: filepath.Join(dir, "fdb.cluster"), dir: dir, cli: cli, exited: make(chan struct{})}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := c.start(ctx, server, engine); err != nil {
-		return nil, fmt.Errorf("cluster: %w", errors.Join(err, c.Stop()))
+	// Another process may take the port before the server does.
+	const attempts = 3
+	for n := 1; ; n++ {
+		c, err := launch(ctx, server, cli)
+		if err == nil {
+			return c, nil
+		}
+		if n == attempts || !errors.Is(err, errEnded) {
+			return nil, fmt.Errorf("cluster: %w", err)
+		}
+	}
+}
+
+func launch(ctx context.Context, server, cli string) (*Cluster, error) {
+	dir, err := os.MkdirTemp("", "fdb-testcluster-")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{File: filepath.Join(dir, "fdb.cluster"), dir: dir, cli: cli, exited: make(chan struct{})}
+	if err := c.start(ctx, server); err != nil {
+		return nil, errors.Join(err, c.Stop())
 	}
 	return c, nil
 }
@@ -77,7 +90,11 @@ func find(name string) (string, error) {
 	return path, nil
 }
 
-func (c *Cluster) start(ctx context.Context, server, engine string) error {
+func (c *Cluster) start(ctx context.Context, server string) error {
+	engine := os.Getenv(EngineVariable)
+	if engine == "" {
+		engine = "memory"
+	}
 	address, err := freeAddress()
 	if err != nil {
 		return err
@@ -129,7 +146,7 @@ func (c *Cluster) run(ctx context.Context, command string) error {
 	}
 	select {
 	case <-c.exited:
-		return fmt.Errorf("fdbserver ended: %v", c.exit)
+		return fmt.Errorf("%w: %v", errEnded, c.exit)
 	default:
 		return fmt.Errorf("fdbcli %s: %w: %s", command, err, strings.TrimSpace(string(out)))
 	}
