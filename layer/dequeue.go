@@ -422,9 +422,11 @@ func (c *claimer) read(l look, held *lock, rows []kv.KV) (*Claim, []delivered, e
 		// must not make the token go back.
 		claim.Token = max(claim.Token, held.token+1)
 	}
-	var taken []delivered
+	claim.Items = make([]Item, 0, len(rows))
+	taken := make([]delivered, 0, len(rows))
+	of := c.q.keys.items(l.group)
 	for _, row := range rows {
-		p, err := c.q.keys.parse(row.Key)
+		p, err := c.q.keys.parseItem(row.Key, l.group, of)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}

@@ -283,8 +283,10 @@ func (e *entropy) uuids(n int) []uuid.UUID {
 	defer e.mu.Unlock()
 	ids := make([]uuid.UUID, n)
 	for i := range ids {
-		// The reader never fails, so neither does this.
-		ids[i] = uuid.Must(uuid.NewRandomFromReader(e.src))
+		id := &ids[i]
+		e.src.Read(id[:])         // never fails
+		id[6] = id[6]&0x0f | 0x40 // version 4, random
+		id[8] = id[8]&0x3f | 0x80 // variant of RFC 4122
 	}
 	return ids
 }

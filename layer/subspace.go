@@ -177,6 +177,21 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	return p, nil
 }
 
+// parseItem is parse for the key of an item of the group whose range is of.
+func (s subspace) parseItem(key []byte, group string, of kv.KeyRange) (parsedKey, error) {
+	// What all of the range begins with: its first key without the last byte.
+	rest, ok := bytes.CutPrefix(key, of.Begin[:len(of.Begin)-1])
+	if !ok {
+		return s.parse(key)
+	}
+	d := keyDecoder{rest: rest}
+	p := parsedKey{name: nameItem, group: group, index: d.int(), id: d.uuid()}
+	if d.err != nil || len(d.rest) > 0 {
+		return s.parse(key) // says what is wrong with it
+	}
+	return p, nil
+}
+
 // keyDecoder reads tuple elements one after the other and keeps the first error.
 type keyDecoder struct {
 	rest []byte
