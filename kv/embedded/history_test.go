@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -56,4 +57,27 @@ func historyAgainstList(t *testing.T, step int64, commits int) {
 		require.Equal(t, want, h.conflicts(reads, at), "seed %d: %q since %d, now %d", seed, reads, at, version)
 	}
 	require.LessOrEqual(t, len(h.generations), window/generationSpan+2, "what is older than the window is dropped")
+}
+
+// A range written at a version conflicts with a transaction that began before it and with none that began at it,
+// for each version, be it kept as recent or not. Commits share versions, as those of a group do.
+func TestHistoryAtEachVersion(t *testing.T) {
+	var h history
+	key := func(i int) string { return fmt.Sprintf("%06d", i) }
+	version := func(i int) int64 { return int64(2*window + i/3) }
+	const commits = 4 * maxRecent
+	for i := range commits {
+		h.add([]keyRange{{key(i), key(i) + "\x00"}, {key(i) + "b", key(i) + "d"}}, version(i))
+		if i%(maxRecent/3) != 0 {
+			continue
+		}
+		for j := range i + 1 {
+			for _, r := range []keyRange{{key(j), key(j) + "\x00"}, {key(j), key(j) + "a"}, {key(j) + "c", key(j) + "e"}} {
+				require.True(t, h.conflicts([]keyRange{r}, version(j)-1), "commit %d of %d, %q", j, i, r)
+				require.False(t, h.conflicts([]keyRange{r}, version(j)), "commit %d of %d, %q", j, i, r)
+			}
+		}
+	}
+	require.LessOrEqual(t, h.recentCount, 2*maxRecent)
+	require.Positive(t, h.recentFrom)
 }
