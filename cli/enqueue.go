@@ -274,8 +274,8 @@ const (
 )
 
 // enqueueAll enqueues what src yields and returns how many messages were confirmed. What stands before an error
-// of src is enqueued. A batch is what has been read by the time the one before is confirmed, so that a slow
-// stream is not held back.
+// of src is enqueued. Without a total src is a stream, which may be slow: a batch then is what has come by the
+// time the one before is confirmed.
 func (s *session) enqueueAll(ctx context.Context, q *layer.Queue, src source, total int64) (int64, error) {
 	p := s.newProgress("enqueueing", "message", total)
 	defer p.close()
@@ -285,7 +285,7 @@ func (s *session) enqueueAll(ctx context.Context, q *layer.Queue, src source, to
 	var done int64
 	var held *yielded // read, but too large for the batch before
 	for {
-		batch, rest, err := nextBatch(ctx, records, held)
+		batch, rest, err := nextBatch(ctx, records, held, total < 0)
 		if len(batch) > 0 {
 			if _, e := q.Enqueue(ctx, batch...); e != nil {
 				return done, e
@@ -329,25 +329,25 @@ func readAhead(ctx context.Context, src source) <-chan yielded {
 	return records
 }
 
-// nextBatch waits for one message and takes those that are there already. rest is a message that did not fit.
-// After an error, which comes with the messages before it, the source has ended.
-func nextBatch(ctx context.Context, records <-chan yielded, held *yielded) (batch []layer.Message, rest *yielded, err error) {
+// nextBatch waits for messages until a batch is full, or, of a stream, for one and takes those that are there
+// already. rest is a message that did not fit. After an error, which comes with the messages before it, the
+// source has ended.
+func nextBatch(
+	ctx context.Context, records <-chan yielded, held *yielded, stream bool,
+) (batch []layer.Message, rest *yielded, err error) {
 	size := 0
 	for len(batch) < enqueueBatch {
 		var r yielded
-		if held != nil {
+		switch {
+		case held != nil:
 			r, held = *held, nil
-		} else if len(batch) == 0 {
+		case stream && len(batch) > 0 && len(records) == 0:
+			return batch, nil, nil
+		default:
 			select {
 			case r = <-records:
 			case <-ctx.Done():
 				return nil, nil, errInterrupted
-			}
-		} else {
-			select {
-			case r = <-records:
-			default:
-				return batch, nil, nil
 			}
 		}
 		if r.err != nil {

@@ -43,7 +43,7 @@ func (c *command) run(ctx context.Context, item layer.Item) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	// A command need not read the item.
+	// ErrWaitDelay: the command has ended well, and something that it left running keeps its output open.
 	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
 		return nil
 	}

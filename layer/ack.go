@@ -192,13 +192,17 @@ func (l *lock) divide(group string, ids []ID, allIfNone bool) (acked, left []del
 // care, because only an item that was tried has one: they go by ranges, one for each run of acked items.
 func (w *work) remove(group string, all, acked []delivered) {
 	keys, tx := w.q.keys, w.tx
-	var run kv.KeyRange
-	for _, d := range all {
+	var run []delivered
+	endRun := func() {
+		if len(run) > 0 {
+			first, last := run[0].id(group), run[len(run)-1].id(group)
+			tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: kv.KeyAfter(keys.attempt(last))})
+			run = nil
+		}
+	}
+	for i, d := range all {
 		if len(acked) == 0 || d != acked[0] {
-			if run.Begin != nil {
-				tx.ClearRange(run)
-				run = kv.KeyRange{}
-			}
+			endRun()
 			continue
 		}
 		acked = acked[1:]
@@ -207,15 +211,9 @@ func (w *work) remove(group string, all, acked []delivered) {
 		if d.parts > 0 {
 			tx.ClearRange(keys.parts(id))
 		}
-		record := keys.attempt(id)
-		if run.Begin == nil {
-			run.Begin = record
-		}
-		run.End = kv.KeyAfter(record)
+		run = all[i-len(run) : i+1]
 	}
-	if run.Begin != nil {
-		tx.ClearRange(run)
-	}
+	endRun()
 }
 
 // release frees a group whose claim has ended: it sets the hint if there are items, and otherwise makes sure

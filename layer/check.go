@@ -353,7 +353,7 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (string, string, error) 
 	if err != nil || l != nil {
 		return "", "", err
 	}
-	head, err := c.q.firstItem(c.ctx, tx, group)
+	head, err := c.q.firstItem(c.ctx, tx, c.q.keys.items(group))
 	if err != nil || head == nil {
 		return "", "", err
 	}

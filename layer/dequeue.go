@@ -631,9 +631,11 @@ func (c *claimer) take(r *reception, l look, held *lock, rows []kv.KV) (*Claim, 
 		return nil, nil, err
 	}
 	claim := &Claim{Group: l.group, Token: token}
-	var taken []delivered
+	claim.Items = make([]Item, 0, len(rows))
+	taken := make([]delivered, 0, len(rows))
+	of := c.q.keys.items(l.group)
 	for _, row := range rows {
-		p, err := c.q.keys.parse(row.Key)
+		p, err := c.q.keys.parseItem(row.Key, l.group, of)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
@@ -649,7 +651,7 @@ func (c *claimer) take(r *reception, l look, held *lock, rows []kv.KV) (*Claim, 
 			r.stopped = true
 			break
 		}
-		item, err := c.q.readItem(c.ctx, c.tx.Snapshot(), row)
+		item, err := c.q.assemble(c.ctx, c.tx.Snapshot(), p, e, body)
 		if err != nil {
 			if errors.Is(err, ErrCorrupt) && len(taken) > 0 {
 				break

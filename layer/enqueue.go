@@ -26,7 +26,7 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]ID, error) {
 	if len(msgs) == 0 {
 		return nil, nil
 	}
-	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
+	e := &enqueuing{msgs: msgs, randoms: q.random.uuids(len(msgs))}
 	if err := q.submit(ctx, &operation{enqueue: e}); err != nil {
 		return nil, fmt.Errorf("layer: enqueue: %w", err)
 	}
@@ -48,7 +48,7 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]ID,
 	if err := q.keys.checkBatch(msgs); err != nil {
 		return nil, err
 	}
-	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
+	e := &enqueuing{msgs: msgs, randoms: q.random.uuids(len(msgs))}
 	w := q.work(ctx, tx)
 	if err := w.enqueue(e); err != nil {
 		return nil, fmt.Errorf("layer: enqueue: %w", err)
@@ -59,12 +59,12 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]ID,
 	return e.ids, nil
 }
 
-func (q *Queue) randoms(n int) []uuid.UUID {
-	r := make([]uuid.UUID, n)
-	for i := range r {
-		r[i] = q.random.uuid()
-	}
-	return r
+// tail is where the items of a group go on, within one transaction.
+type tail struct {
+	items kv.KeyRange
+	key   kv.Future[[]byte] // the last item's, or one outside of items
+	begun bool
+	next  int64 // the index of the next item, once begun
 }
 
 // enqueuing is the messages of one enqueue.
@@ -87,12 +87,13 @@ func (e *enqueuing) bytes() int {
 // states. All tails are read at once.
 func (w *work) enqueue(all ...*enqueuing) error {
 	q, tx := w.q, w.tx
-	tails := make(map[string]kv.Future[[]byte])
+	tails := make(map[string]*tail)
 	for _, e := range all {
 		for i := range e.msgs {
 			group := e.msgs[i].Group
-			if _, ok := tails[group]; !ok {
-				tails[group] = tx.Snapshot().GetKey(kv.LastLessThan(q.keys.items(group).End))
+			if tails[group] == nil {
+				items := q.keys.items(group)
+				tails[group] = &tail{items: items, key: tx.Snapshot().GetKey(kv.LastLessThan(items.End))}
 			}
 		}
 	}
@@ -103,35 +104,35 @@ func (w *work) enqueue(all ...*enqueuing) error {
 	if err != nil {
 		return err
 	}
-	next := make(map[string]int64, len(tails))
 	count := 0
 	for _, e := range all {
 		e.ids = make([]ID, len(e.msgs))
 		for i := range e.msgs {
 			m := &e.msgs[i]
-			index, begun := next[m.Group]
+			t := tails[m.Group]
 			empty := false
-			if !begun {
-				tail, err := tails[m.Group].Wait(w.ctx)
+			if !t.begun {
+				key, err := t.key.Wait(w.ctx)
 				if err != nil {
 					return fmt.Errorf("read tail: %w", err)
 				}
-				index = now
-				if empty = !q.keys.items(m.Group).Contains(tail); !empty {
-					p, err := q.keys.parse(tail)
+				t.begun, t.next = true, now
+				if empty = !t.items.Contains(key); !empty {
+					p, err := q.keys.parse(key)
 					if err != nil {
 						return fmt.Errorf("%w: %w", ErrCorrupt, err)
 					}
-					index = max(index, p.index+1)
+					t.next = max(t.next, p.index+1)
 					// Whoever removes this tail may leave the group empty and without a hint, while this
 					// transaction leaves the hint out because it saw the group non-empty. Before the sets:
 					// a conflict on a key already written would not be added.
-					if err := tx.AddReadConflictRange(kv.SingleKey(tail)); err != nil {
+					if err := tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
 						return fmt.Errorf("guard tail: %w", err)
 					}
 				}
 			}
-			next[m.Group] = index + 1
+			index := t.next
+			t.next++
 			id := ID{Group: m.Group, Index: index, Random: e.randoms[i]}
 			e.ids[i] = id
 			value, parts := split(m, w.nowMS)

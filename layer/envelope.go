@@ -28,14 +28,18 @@ type envelope struct {
 }
 
 func (e envelope) append(dst []byte) []byte {
-	t := tuple.Tuple{e.enqueuedMS}
-	if len(e.headers) > 0 || e.parts > 0 {
-		t = append(t, nestedHeaders(e.headers))
+	if len(e.headers) == 0 && e.parts == 0 {
+		// One integer, so the length is one byte, put in when it is known.
+		begin := len(dst)
+		dst = tuple.AppendInt(append(dst, envelopeVersion, 0), e.enqueuedMS)
+		dst[begin+1] = byte(len(dst) - begin - 2)
+		return dst
 	}
+	packed := tuple.AppendInt(nil, e.enqueuedMS)
+	packed = tuple.Append(packed, nestedHeaders(e.headers))
 	if e.parts > 0 {
-		t = append(t, e.size, e.parts)
+		packed = tuple.AppendInt(tuple.AppendInt(packed, e.size), e.parts)
 	}
-	packed := t.Pack()
 	dst = append(dst, envelopeVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(packed)))
 	return append(dst, packed...)

@@ -93,15 +93,18 @@ func (s subspace) checkBatch(msgs []Message) error {
 	if len(msgs) > MaxBatch {
 		return &LimitError{What: "batch", Unit: "items", Got: int64(len(msgs)), Max: MaxBatch}
 	}
-	size, keys := 0, 0
+	size, keys, key := 0, 0, 0
 	for i := range msgs {
 		n, err := msgs[i].check()
 		if err != nil {
 			return fmt.Errorf("message %d: %w", i, err)
 		}
 		size += n
+		if i == 0 || msgs[i].Group != msgs[i-1].Group {
+			key = len(s.item(ID{Group: msgs[i].Group, Index: kv.MaxTransactionSize}))
+		}
 		// FoundationDB counts a set as 3 times its key, its value, and 65 bytes more.
-		keys += 3*len(s.item(ID{Group: msgs[i].Group, Index: kv.MaxTransactionSize})) + 100
+		keys += 3*key + 100
 	}
 	if size > MaxBatchSize {
 		return &LimitError{What: "batch", Unit: "bytes", Got: int64(size), Max: MaxBatchSize}

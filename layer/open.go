@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -44,6 +45,9 @@ type Options struct {
 	Seed uint64
 	// Tx holds for every transaction that the handle begins itself.
 	Tx kv.TxOptions
+	// Poll is the mean pause between two looks of a handle whose receives wait and which nobody wakes. It bounds
+	// how late a receive notices a wake that was lost. 0 = DefaultStagePoll.
+	Poll time.Duration
 	// NoCoalescing gives each operation a transaction of its own. It is for measurements.
 	NoCoalescing bool
 	// Path limits how receives find groups. It is for measurements.
@@ -160,6 +164,12 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if len(o.Owner) > MaxQueueNameSize {
 		return nil, &LimitError{What: "owner", Unit: "bytes", Got: int64(len(o.Owner)), Max: MaxQueueNameSize}
 	}
+	if o.Poll < 0 {
+		return nil, &LimitError{What: "poll", Unit: "ms", Got: o.Poll.Milliseconds(), Max: math.MaxInt64}
+	}
+	if o.Poll == 0 {
+		o.Poll = DefaultStagePoll
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -173,7 +183,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	}
 	q := &Queue{
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, slot: int64(random.n(counterSlots)),
-		staging: staging{random: random.uuid(), nudged: make(chan struct{}, 1)},
+		staging: staging{random: newEntropy(o.Seed).uuid(), nudged: make(chan struct{}, 1)},
 	}
 	q.life, q.endLife = context.WithCancel(context.Background())
 	return q, nil
@@ -366,9 +376,17 @@ func (e *entropy) float() float64 {
 	return e.rand.Float64()
 }
 
-func (e *entropy) uuid() uuid.UUID {
+func (e *entropy) uuid() uuid.UUID { return e.uuids(1)[0] }
+
+func (e *entropy) uuids(n int) []uuid.UUID {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	// The reader never fails, so neither does this.
-	return uuid.Must(uuid.NewRandomFromReader(e.src))
+	ids := make([]uuid.UUID, n)
+	for i := range ids {
+		id := &ids[i]
+		e.src.Read(id[:])         // never fails
+		id[6] = id[6]&0x0f | 0x40 // version 4, random
+		id[8] = id[8]&0x3f | 0x80 // variant of RFC 4122
+	}
+	return ids
 }

@@ -43,8 +43,10 @@ const (
 	// requestLife is how far ahead a request's deadline lies; it is renewed at half of it. It is long against
 	// the skew of clocks: a request taken for dead too early costs its handle a poll, nothing else.
 	requestLife = 60 * time.Second
-	// stagePoll is the mean pause between two looks of a handle that nobody wakes.
-	stagePoll = time.Second
+	// errorPause is the pause after a look that failed.
+	errorPause = time.Second
+	// skewOfTurns is by how much at most a handle that is not the oldest leaves the end of a lease to that one.
+	skewOfTurns = 250 * time.Millisecond
 	// wakeProbe is how many requests a waker looks at to find one that lives and wants.
 	wakeProbe = 4
 	// grantProbe is how many requests one fulfilment serves at most, and how many dead ones a sweep clears.
@@ -52,6 +54,9 @@ const (
 	// lookProbe is how many ready hints a look counts in each shard.
 	lookProbe = 64
 )
+
+// DefaultStagePoll is the mean pause between two looks of a handle that nobody wakes.
+const DefaultStagePoll = time.Second
 
 // request is the value of a request.
 type request struct {
@@ -422,7 +427,7 @@ func (q *Queue) attendWaiting() {
 		index, deadlineMS := q.staging.requested()
 		switch {
 		case waiting == 0 && index != 0:
-			if err := q.withdraw(ctx, index); err != nil && !q.pause(ctx, stagePoll, nil) {
+			if err := q.withdraw(ctx, index); err != nil && !q.pause(ctx, errorPause, nil) {
 				return
 			}
 			continue
@@ -436,14 +441,14 @@ func (q *Queue) attendWaiting() {
 			continue
 		}
 		if now := q.nowMS(); deadlineMS-now < requestLife.Milliseconds()/2 {
-			if err := q.renew(ctx, index); err != nil && !q.pause(ctx, stagePoll, nil) {
+			if err := q.renew(ctx, index); err != nil && !q.pause(ctx, errorPause, nil) {
 				return
 			}
 			continue
 		}
 		l, err := q.look(ctx)
 		if err != nil {
-			if !q.pause(ctx, stagePoll, nil) {
+			if !q.pause(ctx, errorPause, nil) {
 				return
 			}
 			continue
@@ -543,7 +548,7 @@ func (q *Queue) look(ctx context.Context) (*looked, error) {
 		if l != nil {
 			l.cancel() // of an attempt that failed
 		}
-		l = &looked{wait: stagePoll*3/4 + time.Duration(q.random.n(int(stagePoll/2)))}
+		l = &looked{wait: q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)}
 		now := q.nowMS()
 		snapshot := tx.Snapshot()
 		hints := make([]kv.Future[[]kv.KV], q.config.Shards)
@@ -591,7 +596,7 @@ func (q *Queue) look(ctx context.Context) (*looked, error) {
 				l.ready++
 			} else if !first {
 				// The oldest request goes first; the others see to it if that one has not.
-				left += time.Duration(q.random.n(int(stagePoll / 4)))
+				left += time.Duration(q.random.n(int(skewOfTurns)))
 			}
 			l.wait = min(l.wait, max(left, time.Millisecond))
 		}

@@ -39,16 +39,21 @@ func requireRealTime(t *testing.T, order []string, spans map[string]span) {
 
 // TestManyEnqueuersOfOneGroup: enqueues of one group do not conflict (G4), and their order is kept (G1).
 func TestManyEnqueuersOfOneGroup(t *testing.T) {
-	const producers, each = 64, 12
+	const producers, each, ahead = 64, 12, 200
 	onEngines(t, func(e *env) {
 		counter := record.WrapCounting(e.raw)
 		q, err := layer.Open(e.ctx, fault.Wrap(counter, e.plan), testPrefix, testQueue, e.options(2))
 		require.NoError(e.t, err)
-		e.enqueue("A", "first")
 
 		var now atomic.Int64
 		var mu sync.Mutex
-		spans := map[string]span{"first": {}}
+		spans := make(map[string]span)
+		// A batch gets ahead of the database's versions: what is enqueued next must come after it all the same.
+		batch := make([]layer.Message, ahead)
+		for i := range batch {
+			batch[i] = layer.Message{Group: "A", Body: fmt.Appendf(nil, "batch.%d", i)}
+			spans[string(batch[i].Body)] = span{now.Add(1), now.Add(1)}
+		}
 		var wg sync.WaitGroup
 		begin := make(chan struct{})
 		before := counter.Counters()
@@ -70,11 +75,13 @@ func TestManyEnqueuersOfOneGroup(t *testing.T) {
 				}
 			})
 		}
+		_, err = q.Enqueue(e.ctx, batch...)
 		close(begin)
 		wg.Wait()
+		require.NoError(e.t, err)
 		require.Zero(e.t, counter.Counters().Sub(before).Conflicts, "enqueues of one group conflict with each other")
 		order := e.all("A")
-		require.Len(e.t, order, 1+producers*each, "none lost, none doubled")
+		require.Len(e.t, order, ahead+producers*each, "none lost, none doubled")
 		requireRealTime(e.t, order, spans)
 	})
 }
@@ -85,8 +92,15 @@ func TestManyEnqueuersOfOneGroup(t *testing.T) {
 // (G2).
 func TestStress(t *testing.T) {
 	onEngines(t, func(e *env) {
-		s := &stress{e: e, spans: make(map[string]span), done: make(chan struct{})}
-		ctx, cancel := context.WithTimeout(e.ctx, time.Minute)
+		s := &stress{e: e, spans: make(map[string]span), done: make(chan struct{}), backlog: make(chan struct{}, stressBacklog)}
+		// Between the reads of a transaction and its commit, others get a chance to commit theirs.
+		s.db = fault.Wrap(e.raw, &fault.Plan{Seed: e.seed, Chances: e.plan.Chances, OnCommit: func(n int, _ kv.Tx) fault.Kind {
+			for range n % 400 {
+				runtime.Gosched()
+			}
+			return fault.Chance
+		}})
+		ctx, cancel := context.WithTimeout(e.ctx, 30*time.Second)
 		defer cancel()
 		s.ctx = ctx
 		var wg sync.WaitGroup
@@ -109,20 +123,26 @@ const (
 	stressProducers = 4
 	stressGroups    = 7
 	stressMessages  = 1000 // in all, as many of each producer
+	stressBatch     = 4
+	stressBacklog   = stressProducers * stressBatch
 )
 
 type stress struct {
 	e     *env
+	db    kv.DB
 	ctx   context.Context
 	clock atomic.Int64 // of the spans
 	mu    sync.Mutex
 	spans map[string]span // guarded by mu
 	acked atomic.Int64
 	done  chan struct{} // closed when all is acked
+	// backlog has a token for each message of the second half that is not finished: the groups run empty, and
+	// are filled again, over and over.
+	backlog chan struct{}
 }
 
 func (s *stress) handle(n uint64, skew time.Duration) *layer.Queue {
-	q, err := layer.Open(s.e.ctx, s.e.db, testPrefix, testQueue, layer.Options{
+	q, err := layer.Open(s.e.ctx, s.db, testPrefix, testQueue, layer.Options{
 		Owner: fmt.Sprint("worker-", n), Seed: s.e.seed + n,
 		Now: func() time.Time { return s.e.clock.now().Add(skew) },
 		Tx:  kv.TxOptions{MaxRetryDelay: 5 * time.Millisecond},
@@ -143,9 +163,16 @@ func (s *stress) produce(p int) {
 	r := rand.New(rand.NewPCG(s.e.seed, uint64(100+p)))
 	for n := 0; n < stressMessages/stressProducers; {
 		var msgs []layer.Message
-		for range min(1+r.IntN(4), stressMessages/stressProducers-n) {
-			msgs = append(msgs, layer.Message{Group: fmt.Sprint("g", r.IntN(stressGroups)), Body: []byte(fmt.Sprintf("%d.%d", p, n))})
+		for range min(1+r.IntN(stressBatch), stressMessages/stressProducers-n) {
+			msgs = append(msgs, layer.Message{Group: fmt.Sprint("g", r.IntN(stressGroups)), Body: fmt.Appendf(nil, "%d.%d", p, n)})
 			n++
+			if n > stressMessages/stressProducers/2 {
+				select {
+				case s.backlog <- struct{}{}:
+				case <-s.ctx.Done():
+					return
+				}
+			}
 		}
 		// Known before it can be delivered; its end is filled in when it is known.
 		at := span{begin: s.clock.Add(1), end: 1 << 61}
@@ -167,6 +194,12 @@ func (s *stress) note(msgs []layer.Message, at span) {
 
 // finished counts effects that are known to have happened.
 func (s *stress) finished(n int) {
+	for range n {
+		select {
+		case <-s.backlog:
+		default: // one of the first half
+		}
+	}
 	if n > 0 && s.acked.Add(int64(n)) == stressMessages {
 		close(s.done)
 	}

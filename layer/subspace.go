@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"fmt"
 	"hash/fnv"
 
@@ -83,12 +84,13 @@ func (s subspace) startGroup(name, group string, extra int) []byte {
 	return tuple.AppendString(s.start(name, len(group)+2+extra), group)
 }
 
-// below is the range of all tuples that extend the packed tuple k.
+// below is the range of all tuples that extend the packed tuple k, which it takes over.
 func below(k []byte) kv.KeyRange {
-	return kv.KeyRange{Begin: append(k[:len(k):len(k)], 0x00), End: append(k[:len(k):len(k)], 0xff)}
+	end := append(k[:len(k):len(k)], 0xff)
+	return kv.KeyRange{Begin: append(k, 0x00), End: end}
 }
 
-func (s subspace) section(name string) kv.KeyRange { return below(s.start(name, 0)) }
+func (s subspace) section(name string) kv.KeyRange { return below(s.start(name, 1)) }
 
 func (s subspace) meta(field string) []byte {
 	return tuple.AppendString(s.start(nameMeta, len(field)+2), field)
@@ -177,10 +179,11 @@ func (p parsedKey) itemID() ID { return ID{Group: p.group, Index: p.index, Rando
 // is an error.
 func (s subspace) parse(key []byte) (parsedKey, error) {
 	var p parsedKey
-	if !s.all().Contains(key) {
+	rest, ok := bytes.CutPrefix(key, s.prefix)
+	if !ok || len(rest) == 0 || rest[0] == 0xff {
 		return p, fmt.Errorf("key %s is not one of this queue", tuple.Printable(key))
 	}
-	d := keyDecoder{rest: key[len(s.prefix):]}
+	d := keyDecoder{rest: rest}
 	p.name = d.str()
 	switch p.name {
 	case nameMeta:
@@ -213,6 +216,21 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	}
 	if d.err != nil {
 		return p, fmt.Errorf("key %s: %w", tuple.Printable(key), d.err)
+	}
+	return p, nil
+}
+
+// parseItem is parse for the key of an item of the group whose range is of.
+func (s subspace) parseItem(key []byte, group string, of kv.KeyRange) (parsedKey, error) {
+	// What all of the range begins with: its first key without the last byte.
+	rest, ok := bytes.CutPrefix(key, of.Begin[:len(of.Begin)-1])
+	if !ok {
+		return s.parse(key)
+	}
+	d := keyDecoder{rest: rest}
+	p := parsedKey{name: nameItem, group: group, index: d.int(), id: d.uuid()}
+	if d.err != nil || len(d.rest) > 0 {
+		return s.parse(key) // says what is wrong with it
 	}
 	return p, nil
 }

@@ -76,7 +76,8 @@ func open(s store, o Options, version int64, durable bool) *DB {
 	return db
 }
 
-// Begin starts a transaction. It never waits and fails only on a closed database.
+// Begin starts a transaction. It never waits and fails only on a closed database. Batch and Tag of the options mean
+// nothing here.
 func (db *DB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 	db.mu.Lock()
 	closed := db.closed

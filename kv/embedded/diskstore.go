@@ -39,13 +39,14 @@ var (
 	versionKey = []byte("version")
 )
 
-// mapSize is the address space reserved for the file. bbolt cannot grow its map while a snapshot is open, and a
-// reserved page costs nothing until the file reaches it. Windows would make the file that large.
+// mapSize is the address space reserved for the file: 16 GiB, or 256 MiB where addresses have 32 bits. bbolt cannot
+// grow its map while a snapshot is open, and a reserved page costs nothing until the file reaches it. Windows would
+// make the file that large, so there the map grows as it must.
 func mapSize() int {
-	if strconv.IntSize < 64 || runtime.GOOS == "windows" {
-		return 1 << 28
+	if runtime.GOOS == "windows" {
+		return 0
 	}
-	return 1 << 34
+	return 1 << (28 + 6*(strconv.IntSize/64))
 }
 
 // OpenDisk opens the database in the folder at path, which it creates if it is missing. The folder belongs to one

@@ -8,9 +8,25 @@ const window = 5_000_000
 // history remembers the write conflict ranges of the last window of versions. It is kept in generations of about
 // a second: a transaction is checked only against those younger than its read version, and old ones are dropped
 // whole. One goroutine uses it.
+//
+// A range may hold very many keys that were written lately, none of them since the transaction began. So the last
+// writes are kept as a list too: nearly all transactions are young, and little was written since.
 type history struct {
 	generations []*generation // oldest first
+
+	recent      []writtenAt // by version: all writes above recentFrom
+	recentFrom  int64
+	recentCount int // ranges in recent
 }
+
+// writtenAt is the write conflict ranges of one commit.
+type writtenAt struct {
+	version int64
+	writes  []keyRange
+}
+
+// maxRecent is how many ranges recent keeps at least. When there are twice as many, the older half goes.
+const maxRecent = 1024
 
 // generationSpan is how many versions one generation covers.
 const generationSpan = window / 5
@@ -34,6 +50,7 @@ func (h *history) add(writes []keyRange, version int64) {
 		h.generations = append(h.generations, g)
 	}
 	g.last = version
+	h.addRecent(writes, version)
 	for _, w := range writes {
 		if w.isSingle() {
 			g.points.Set(w.begin, version)
@@ -41,6 +58,28 @@ func (h *history) add(writes []keyRange, version int64) {
 			g.addRange(w, version)
 		}
 	}
+}
+
+func (h *history) addRecent(writes []keyRange, version int64) {
+	h.recent = append(h.recent, writtenAt{version, writes})
+	h.recentCount += len(writes)
+	if h.recentCount <= 2*maxRecent {
+		return
+	}
+	n := 0
+	for n < len(h.recent) && h.recentCount > maxRecent {
+		h.recentCount -= len(h.recent[n].writes)
+		h.recentFrom = h.recent[n].version
+		n++
+	}
+	// Commits of one group share their version: what stays must be all above recentFrom.
+	for n < len(h.recent) && h.recent[n].version == h.recentFrom {
+		h.recentCount -= len(h.recent[n].writes)
+		n++
+	}
+	left := copy(h.recent, h.recent[n:])
+	clear(h.recent[left:])
+	h.recent = h.recent[:left]
 }
 
 // addRange sets the step function to version over w.
@@ -69,10 +108,30 @@ func (g *generation) addRange(w keyRange, version int64) {
 
 // conflicts reports whether anything in reads was written after version.
 func (h *history) conflicts(reads []keyRange, version int64) bool {
+	for _, r := range reads {
+		if h.written(r, version) {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *history) written(r keyRange, version int64) bool {
+	if version >= h.recentFrom && !r.isSingle() {
+		return h.recentlyWritten(r, version)
+	}
 	for i := len(h.generations) - 1; i >= 0 && h.generations[i].last > version; i-- {
-		g := h.generations[i]
-		for _, r := range reads {
-			if g.written(r, version) {
+		if h.generations[i].written(r, version) {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *history) recentlyWritten(r keyRange, version int64) bool {
+	for i := len(h.recent) - 1; i >= 0 && h.recent[i].version > version; i-- {
+		for _, w := range h.recent[i].writes {
+			if w.begin < r.end && r.begin < w.end {
 				return true
 			}
 		}

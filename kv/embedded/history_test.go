@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
@@ -9,6 +10,12 @@ import (
 
 // The history answers as a list of all writes would, within the window. Replay: the seed is fixed in the test.
 func TestHistoryAgainstList(t *testing.T) {
+	// Few commits in a window are all recent ones; of many, most are not.
+	t.Run("few", func(t *testing.T) { historyAgainstList(t, window/200, 5_000) })
+	t.Run("many", func(t *testing.T) { historyAgainstList(t, window/10_000, 15_000) })
+}
+
+func historyAgainstList(t *testing.T, step int64, commits int) {
 	const seed = 11
 	random := rand.New(rand.NewPCG(seed, seed))
 	span := func() keyRange {
@@ -28,18 +35,49 @@ func TestHistoryAgainstList(t *testing.T) {
 	var h history
 	var all []write
 	version := int64(2 * window)
-	for range 20_000 {
-		version += random.Int64N(window / 200)
+	for range commits {
+		if random.IntN(4) > 0 { // else in the same group
+			version += random.Int64N(step)
+		}
 		w := span()
 		h.add([]keyRange{w}, version)
 		all = append(all, write{w, version})
 		h.forget(version)
-		at, r := version-random.Int64N(random.Int64N(window)+1), span()
+		at := version - random.Int64N(random.Int64N(window)+1)
+		if random.IntN(2) == 0 {
+			at = version - random.Int64N(20*step)
+		}
+		reads := []keyRange{span(), span()}[:1+random.IntN(2)]
 		want := false
 		for i := len(all) - 1; i >= 0 && all[i].version > at; i-- {
-			want = want || all[i].r.begin < r.end && r.begin < all[i].r.end
+			for _, r := range reads {
+				want = want || all[i].r.begin < r.end && r.begin < all[i].r.end
+			}
 		}
-		require.Equal(t, want, h.conflicts([]keyRange{r}, at), "seed %d: %q since %d, now %d", seed, r, at, version)
+		require.Equal(t, want, h.conflicts(reads, at), "seed %d: %q since %d, now %d", seed, reads, at, version)
 	}
 	require.LessOrEqual(t, len(h.generations), window/generationSpan+2, "what is older than the window is dropped")
+}
+
+// A range written at a version conflicts with a transaction that began before it and with none that began at it,
+// for each version, be it kept as recent or not. Commits share versions, as those of a group do.
+func TestHistoryAtEachVersion(t *testing.T) {
+	var h history
+	key := func(i int) string { return fmt.Sprintf("%06d", i) }
+	version := func(i int) int64 { return int64(2*window + i/3) }
+	const commits = 4 * maxRecent
+	for i := range commits {
+		h.add([]keyRange{{key(i), key(i) + "\x00"}, {key(i) + "b", key(i) + "d"}}, version(i))
+		if i%(maxRecent/3) != 0 {
+			continue
+		}
+		for j := range i + 1 {
+			for _, r := range []keyRange{{key(j), key(j) + "\x00"}, {key(j), key(j) + "a"}, {key(j) + "c", key(j) + "e"}} {
+				require.True(t, h.conflicts([]keyRange{r}, version(j)-1), "commit %d of %d, %q", j, i, r)
+				require.False(t, h.conflicts([]keyRange{r}, version(j)), "commit %d of %d, %q", j, i, r)
+			}
+		}
+	}
+	require.LessOrEqual(t, h.recentCount, 2*maxRecent)
+	require.Positive(t, h.recentFrom)
 }

@@ -122,6 +122,7 @@ func watches(u *suite) {
 	u.vaguePromise("a watch counts from the commit: without one it does not fire", func(s *space) {
 		tx := s.begin()
 		w := tx.Watch(s.key("k"))
+		defer w.Cancel() // the transaction's own Cancel does not give the watch's place back
 		require.Equal(s.T, absent, s.getIn(tx, "k"))
 		signal := s.watch("k")
 		s.set("k", "1")

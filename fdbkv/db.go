@@ -1,0 +1,99 @@
+package fdbkv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/apple/foundationdb/bindings/go/src/fdb"
+
+	"fdbfifo/kv"
+)
+
+// DB is a cluster, or a tenant of it, as a kv.DB. It is safe for concurrent use.
+type DB struct {
+	create func() (fdb.Transaction, error)
+	closed atomic.Bool
+}
+
+var _ kv.DB = (*DB)(nil)
+
+// From makes a DB of the caller's own handle, whose defaults for transactions stay in force.
+func From(db fdb.Database) *DB { return &DB{create: db.CreateTransaction} }
+
+// FromTenant makes a DB whose keys are the tenant's.
+func FromTenant(tenant fdb.Tenant) *DB { return &DB{create: tenant.CreateTransaction} }
+
+// Begin implements kv.DB. It does not talk to the cluster. The client checks values of options when they are first
+// needed: a tag that is too long shows in the first read or in the commit.
+func (db *DB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	if db.closed.Load() {
+		return nil, fmt.Errorf("fdbkv: %w", ErrClosed)
+	}
+	tr, err := db.create()
+	if err != nil {
+		return nil, fmt.Errorf("fdbkv: create transaction: %w", converted(err))
+	}
+	if err := setOptions(tr.Options(), o); err != nil {
+		return nil, fmt.Errorf("fdbkv: set transaction options: %w", err)
+	}
+	return &managedTx{tx: newTx(tr), db: db, options: o}, nil
+}
+
+// Close keeps transactions from beginning, and open ones from committing: they end with error 1025. Watches stay
+// until they are cancelled. The binding's handle stays open: it is the caller's, or shared by all that open the same
+// cluster file, and the client's network thread cannot be stopped.
+func (db *DB) Close() error {
+	db.closed.Store(true)
+	return nil
+}
+
+// PingTimeout bounds Ping where the context has no deadline.
+const PingTimeout = 5 * time.Second
+
+// Ping asks the cluster for a read version. It returns ErrUnreachable, naming the cluster file and the coordinators,
+// if no answer came before ctx's deadline, or within PingTimeout if it has none. A locked database answers with
+// error 1038.
+func (db *DB) Ping(ctx context.Context) error {
+	limit := ctx
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		limit, cancel = context.WithTimeout(ctx, PingTimeout)
+		defer cancel()
+	}
+	began := time.Now()
+	tx, err := db.Begin(kv.TxOptions{})
+	if err != nil {
+		return err
+	}
+	defer tx.Cancel()
+	_, err = tx.ReadVersion().Wait(limit)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("fdbkv: %w: no answer within %v; %s (are its processes running, and the database configured?)",
+			ErrUnreachable, time.Since(began).Round(time.Millisecond), db.place())
+	default:
+		return fmt.Errorf("fdbkv: ping: %w", err)
+	}
+}
+
+// place names the cluster by what the client itself knows of it; the answers need no network.
+func (db *DB) place() string {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	tr, err := db.create()
+	if err != nil {
+		return "cluster unknown"
+	}
+	known := reader{tr}
+	file, fileErr := known.Get([]byte("\xff\xff/cluster_file_path")).Wait(ctx)
+	connection, err := known.Get([]byte("\xff\xff/connection_string")).Wait(ctx)
+	if fileErr != nil || err != nil {
+		return "cluster unknown"
+	}
+	return fmt.Sprintf("cluster file %s, connection string %s", file, connection)
+}

@@ -1,0 +1,53 @@
+package fdbkv
+
+import (
+	"time"
+
+	"github.com/apple/foundationdb/bindings/go/src/fdb"
+
+	"fdbfifo/kv"
+)
+
+// setOptions sets all options of a new transaction, or of one that was reset. Zero values leave the defaults of the
+// database handle, which are FoundationDB's unless its owner has set others.
+func setOptions(to fdb.TransactionOptions, o kv.TxOptions) error {
+	if o.Timeout > 0 {
+		if err := to.SetTimeout(milliseconds(o.Timeout)); err != nil {
+			return converted(err)
+		}
+	}
+	if o.MaxRetryDelay > 0 {
+		if err := to.SetMaxRetryDelay(milliseconds(o.MaxRetryDelay)); err != nil {
+			return converted(err)
+		}
+	}
+	if o.Retries > 0 {
+		if err := to.SetRetryLimit(int64(o.Retries)); err != nil {
+			return converted(err)
+		}
+	}
+	return setAttemptOptions(to, o)
+}
+
+// setAttemptOptions sets those options that OnError forgets.
+func setAttemptOptions(to fdb.TransactionOptions, o kv.TxOptions) error {
+	if o.SizeLimit > 0 {
+		if err := to.SetSizeLimit(int64(o.SizeLimit)); err != nil {
+			return converted(err)
+		}
+	}
+	if o.Batch {
+		if err := to.SetPriorityBatch(); err != nil {
+			return converted(err)
+		}
+	}
+	if o.Tag != "" {
+		if err := to.SetTag(o.Tag); err != nil {
+			return converted(err)
+		}
+	}
+	return nil
+}
+
+// milliseconds rounds up: 0 would mean no limit at all.
+func milliseconds(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }

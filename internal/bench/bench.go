@@ -1,0 +1,146 @@
+// Package bench measures the queue on any engine. It prints nothing: a benchmark returns its figures.
+//
+// Machines differ and are noisy, so what counts are ratios: both sides of one are measured in the same run, in
+// short slices that alternate, and the figure is the median of several rounds. A benchmark also proves that the
+// queue it measured was right: every item is accounted for and the check is clean, or it returns an error.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// Space is where a benchmark works: the keys below Prefix, of which there are none yet. Closing DB gives up
+// what was written.
+type Space struct {
+	DB     kv.DB
+	Prefix []byte
+}
+
+// Env is what a benchmark needs of its surroundings.
+type Env struct {
+	// Open opens a space that no other call has returned.
+	Open func(ctx context.Context) (Space, error)
+	// Progress, if not nil, is told how far a step of the benchmark has come.
+	Progress func(step string, done, total int64)
+}
+
+func (e Env) progress(step string, done, total int) {
+	if e.Progress != nil {
+		e.Progress(step, int64(done), int64(total))
+	}
+}
+
+// Result is one figure.
+type Result struct {
+	Name   string
+	Value  float64
+	Unit   string // "ratio" or what is counted
+	Means  string // one line
+	Detail string // how the figure came about: the spread over the rounds, the sizes
+	Target Target
+}
+
+// Target is what a figure must reach. The zero value is none.
+type Target struct {
+	relation string // "≥" or "≤"
+	limit    float64
+}
+
+func atLeast(limit float64) Target { return Target{"≥", limit} }
+func atMost(limit float64) Target  { return Target{"≤", limit} }
+
+// Exists reports whether there is a target.
+func (t Target) Exists() bool { return t.relation != "" }
+
+// Met reports whether v reaches the target; it does if there is none.
+func (t Target) Met(v float64) bool {
+	switch t.relation {
+	case "≥":
+		return v >= t.limit
+	case "≤":
+		return v <= t.limit
+	}
+	return true
+}
+
+func (t Target) String() string {
+	if !t.Exists() {
+		return ""
+	}
+	return fmt.Sprintf("%s %v", t.relation, t.limit)
+}
+
+// Benchmark is one piece of work that is measured.
+type Benchmark struct {
+	Name  string // of the figure that it is about, which comes first
+	Means string
+	run   func(ctx context.Context, env Env) ([]Result, error)
+}
+
+// Run runs the benchmark and returns its figures. When ctx ends it gives up, with its cause.
+func (b Benchmark) Run(ctx context.Context, env Env) ([]Result, error) {
+	results, err := b.run(ctx, env)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %s: %w", b.Name, err)
+	}
+	return results, nil
+}
+
+// Sizes are how much work the benchmarks do.
+type Sizes struct {
+	Shallow, Deep         int // items in the two queues of depth_ratio, in as many groups
+	FewGroups, ManyGroups int // of groups_ratio
+	Held                  int // groups held in front of the ready ones, of held_ratio
+	Claimers              int // goroutines of engine_ratio
+	Enqueuers             int // goroutines of enqueue_conflicts
+	EnqueuesEach          int // of one item each
+	Batches               int // enqueued, claimed and acked for mutations_per_message
+
+	Rounds int // of a ratio, whose median it is
+	Slices int // of either side, in a round
+	// Slice is how long a slice of engine_ratio lasts; one of a ratio of times is SliceBatches long.
+	Slice        time.Duration
+	SliceBatches int
+}
+
+// Full are the sizes that the targets are about.
+func Full() Sizes {
+	return Sizes{
+		Shallow: 1000, Deep: 1_000_000, FewGroups: 100, ManyGroups: 100_000, Held: 10_000,
+		Claimers: 16, Enqueuers: 64, EnqueuesEach: 200, Batches: 1000,
+		Rounds: 25, Slices: 10, Slice: 25 * time.Millisecond, SliceBatches: 50,
+	}
+}
+
+// Tiny are sizes to see that the benchmarks work. What they measure means nothing.
+func Tiny() Sizes {
+	return Sizes{
+		Shallow: 100, Deep: 1000, FewGroups: 5, ManyGroups: 50, Held: 20,
+		Claimers: 4, Enqueuers: 8, EnqueuesEach: 5, Batches: 5,
+		Rounds: 3, Slices: 2, Slice: time.Millisecond, SliceBatches: 2,
+	}
+}
+
+// All returns the benchmarks, at the given sizes.
+func All(s Sizes) []Benchmark {
+	return []Benchmark{
+		engineRatio(s),
+		depthRatio(s),
+		groupsRatio(s),
+		heldRatio(s),
+		enqueueConflicts(s),
+		mutationsPerMessage(s),
+	}
+}
+
+// closing joins what closing the space says to the error of the work in it.
+func (s Space) closing(err *error) {
+	if e := s.DB.Close(); e != nil {
+		*err = errors.Join(*err, fmt.Errorf("close: %w", e))
+	}
+}
