@@ -262,13 +262,12 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple) ([]*Cl
 // may write that very key again. A takeover reads and writes the attempt record of the item that was tried.
 type claimer struct {
 	*work
-	search  *search
-	met     map[string]bool // groups looked at in this transaction; true = settled, under a conflict
-	looks   []look          // under way
-	owed    []*reception    // that have not had their turn, to know how much to read ahead
-	taken   int             // groups
-	items   int
-	granted int // groups, to others
+	search *search
+	met    map[string]bool // groups looked at in this transaction; true = settled, under a conflict
+	looks  []look          // under way
+	owed   []*reception    // that have not had their turn, to know how much to read ahead
+	taken  int             // groups
+	items  int
 }
 
 // candidate is a hint, a due timer or a grant: a group that may be ready.

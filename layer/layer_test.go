@@ -37,7 +37,10 @@ var testPrefix = tuple.Tuple{"test"}.Pack()
 const testQueue = "q"
 
 // clock is the workers' clock; it stands still unless told.
-type clock struct{ ms atomic.Int64 }
+type clock struct {
+	ms   atomic.Int64
+	real atomic.Bool // it is the machine's
+}
 
 func newClock() *clock {
 	c := &clock{}
@@ -45,7 +48,13 @@ func newClock() *clock {
 	return c
 }
 
-func (c *clock) now() time.Time          { return time.UnixMilli(c.ms.Load()) }
+func (c *clock) now() time.Time {
+	if c.real.Load() {
+		return time.Now()
+	}
+	return time.UnixMilli(c.ms.Load())
+}
+
 func (c *clock) advance(d time.Duration) { c.ms.Add(d.Milliseconds()) }
 
 func memory(t *testing.T) kv.DB {

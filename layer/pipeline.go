@@ -338,6 +338,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation) error {
 		q.spread.narrow()
 	}
 	q.staging.set(outcome)
+	q.paths.granted.Add(int64(outcome.granted))
 	q.paths.count(batch, conflicts)
 	return nil
 }
@@ -384,6 +385,7 @@ func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 	if err != nil {
 		return staged{}, err
 	}
+	outcome.granted = w.others
 	return outcome, w.finish()
 }
 

@@ -78,6 +78,7 @@ func unpackRequest(key, value []byte) (request, error) {
 
 // staged is what a transaction did to the handle's request: the zero value = nothing.
 type staged struct {
+	granted    int   // groups, to other handles
 	request    int64 // its index, if it was registered or found
 	deadlineMS int64
 	gone       bool // it was cleared, or not found
@@ -291,7 +292,7 @@ func (c *claimer) grantOthers() error {
 			c.tx.Set(row.Key, r.pack())
 			c.touch(p.id)
 			c.wrote = true
-			c.granted += int(given)
+			c.others += int(given)
 		}
 		if given == 0 && r.wants > 0 {
 			return nil // nothing more is ready
@@ -609,6 +610,7 @@ func (q *Queue) look(ctx context.Context) (*looked, error) {
 		l.cancel()
 		return nil, err
 	}
+	q.paths.looks.Add(1)
 	if dead {
 		return l, q.sweepRequests(ctx)
 	}
@@ -751,21 +753,28 @@ type Paths struct {
 	Direct    int64 // claims got at the first attempt
 	Widened   int64 // claims got after one conflict or more
 	Staged    int64 // claims got by receives that had waited
+	Granted   int64 // groups granted to other handles
+	Looks     int64 // transactions of the handle's waiting line that only looked
 	Conflicts int64 // attempts of this handle's shared transactions that failed with a conflict
 	Shared    int64 // transactions of the handle's operations
 	Together  int64 // operations that travelled in them
+	Queued    int64 // operations that wait for the next one, now
 }
 
 // Paths returns the handle's counts.
 func (q *Queue) Paths() Paths {
+	q.pipeline.mu.Lock()
+	queued := int64(len(q.pipeline.queue))
+	q.pipeline.mu.Unlock()
 	c := &q.paths
 	return Paths{
-		Direct: c.direct.Load(), Widened: c.widened.Load(), Staged: c.staged.Load(), Conflicts: c.conflicts.Load(),
-		Shared: c.shared.Load(), Together: c.together.Load(),
+		Queued: queued,
+		Direct: c.direct.Load(), Widened: c.widened.Load(), Staged: c.staged.Load(), Granted: c.granted.Load(),
+		Looks: c.looks.Load(), Conflicts: c.conflicts.Load(), Shared: c.shared.Load(), Together: c.together.Load(),
 	}
 }
 
-type pathCounts struct{ direct, widened, staged, conflicts, shared, together atomic.Int64 }
+type pathCounts struct{ direct, widened, staged, granted, looks, conflicts, shared, together atomic.Int64 }
 
 func (c *pathCounts) count(batch []*operation, conflicts int) {
 	c.shared.Add(1)

@@ -17,6 +17,7 @@ type work struct {
 	version kv.Future[int64]
 	ready   map[string]bool // the groups that this transaction leaves ready
 	counts  map[string]int  // by how much each counter goes up
+	others  int             // groups granted to other handles
 	wrote   bool            // something that a retry must not do again
 }
 
