@@ -22,6 +22,10 @@ import (
 type App struct {
 	// Engines are those that --engine can name: NAME or NAME:ARG.
 	Engines map[string]OpenFunc
+	// Shared names those of Engines that several processes can have open at once.
+	Shared []string
+	// EngineHelp is what --help says of engines beyond the embedded ones.
+	EngineHelp string
 	// Now is the clock for leases, ages and durations. Defaults to time.Now.
 	Now func() time.Time
 	// Seed and Owner are given to every queue that is opened, see layer.Options.
@@ -30,6 +34,8 @@ type App struct {
 	// Kill, once closed, ends what still runs after the context has ended: the second Ctrl-C. nil = never.
 	Kill <-chan struct{}
 
+	// spawn starts this command line once more, as a process of its own. nil = the running program's file.
+	spawn spawnFunc
 	// size returns the width in columns and the height in lines of the terminal that w is, if it is one.
 	size func(w io.Writer) (width, height int, ok bool)
 }
@@ -64,6 +70,9 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	if app.size == nil {
 		app.size = terminalSize
 	}
+	if app.spawn == nil {
+		app.spawn = spawnSelf
+	}
 	s := &session{app: &app, stdin: stdin, stdout: stdout, stderr: stderr}
 	root, parsed := s.root()
 	root.SetArgs(args)
@@ -96,7 +105,8 @@ type session struct {
 const rootHelp = `fdbfifo keeps grouped FIFO queues: messages of a group are delivered in order, to one
 holder at a time; groups are undeclared, unlimited in number, and run in parallel.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted before it was done.`
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such queue, 4 no usable cluster file, 5 cluster unreachable,
+6 database locked, 7 wrong FoundationDB API version, 130 interrupted before it was done.`
 
 // root builds the command tree. parsed turns true once a command line was found to be well formed.
 func (s *session) root() (root *cobra.Command, parsed *bool) {
@@ -115,11 +125,16 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 	root.SuggestionsMinimumDistance = 2
 	root.SetFlagErrorFunc(suggestFlag)
 	flags := root.PersistentFlags()
-	flags.StringVar(&s.engine, "engine", "disk", "where queues are kept: disk (in your data directory), `disk:PATH`, or memory")
+	engines := "where queues are kept: disk (in your data directory), `disk:PATH`, or memory"
+	if s.app.EngineHelp != "" {
+		engines += "; " + s.app.EngineHelp
+	}
+	flags.StringVar(&s.engine, "engine", "disk", engines)
 	flags.StringVar(&s.queue, "queue", "default", "the queue's `NAME`")
 	flags.BoolVar(&s.json, "json", false, "print JSON: an object, or one a line for lists")
 	root.AddCommand(
 		newDemoCmd(s),
+		newDemoWorkerCmd(s),
 		newEnqueueCmd(s),
 		newWorkCmd(s),
 		newPeekCmd(s),
@@ -128,6 +143,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newStatsCmd(s),
 		newCheckCmd(s),
 		newBenchCmd(s),
+		newKeyCmd(s),
 		newDecodeCmd(s),
 	)
 	for _, c := range root.Commands() {

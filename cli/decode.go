@@ -3,26 +3,34 @@ package cli
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
 )
 
 func newDecodeCmd(s *session) *cobra.Command {
-	return &cobra.Command{
+	var below string
+	c := &cobra.Command{
 		Use:   "decode [KEY | PARTS]...",
-		Short: "Turn a key as fdbcli prints it into its parts, or parts into a key",
-		Long: `Turn each argument, or each line of stdin if there is none, into its other form: a key as fdbcli prints it
-into the tuple it is made of, and a tuple, which begins with a bracket, into the key. Lines of fdbcli's
-getrange are taken as they are.`,
-		Example: `  fdbfifo decode '\x02fdbfifo\x00\x02default\x00\x02lock\x00\x02ATL\x00'
+		Short: "Put keys and values that fdbcli prints into words, or parts into a key",
+		Long: `Take each argument, or each line of stdin if there is none. A key as fdbcli prints it becomes the tuple it is
+made of, and what a queue keeps there; of a line of fdbcli's get and getrange, ` + "`KEY' is `VALUE'" + `, the value is
+put into words too. A tuple, which begins with a bracket, becomes the key.`,
+		Example: `  fdbcli --exec "getrange $(fdbfifo key lock)" | fdbfifo decode
+  fdbfifo decode '\x02fdbfifo\x00\x02default\x00\x02lock\x00\x02ATL\x00'
   fdbfifo decode '("fdbfifo", "default", "lock", "ATL")'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
+			prefix, err := prefixFlag(below)
+			if err != nil {
+				return err
+			}
 			for _, arg := range args {
-				if err := s.decode(arg); err != nil {
+				if err := s.decode(prefix, arg); err != nil {
 					return err
 				}
 			}
@@ -30,59 +38,118 @@ getrange are taken as they are.`,
 				return nil
 			}
 			lines := bufio.NewScanner(s.stdin)
+			lines.Buffer(nil, maxDecodeLine)
 			for n := 1; lines.Scan(); n++ {
-				if strings.TrimSpace(lines.Text()) == "" {
+				if notAPair(lines.Text()) {
 					continue
 				}
-				if err := s.decode(lines.Text()); err != nil {
+				if err := s.decode(prefix, lines.Text()); err != nil {
 					return &inputError{n, err}
 				}
 			}
 			return lines.Err()
 		},
 	}
+	addPrefixFlag(c, &below)
+	return c
+}
+
+// maxDecodeLine bounds a line of fdbcli: a key and a value of FoundationDB's greatest sizes, escaped.
+const maxDecodeLine = 1 << 20 // bytes
+
+// notAPair reports whether line is one that fdbcli's getrange prints around the pairs.
+func notAPair(line string) bool {
+	line = strings.TrimSpace(line)
+	return line == "" || strings.HasPrefix(line, "Range limited to ")
 }
 
 // decode prints the other form of text. No key that is a tuple begins with a bracket, so the two cannot be
 // taken for each other.
-func (s *session) decode(text string) error {
-	var key []byte
-	var parts tuple.Tuple
-	var err error
-	isParts := strings.HasPrefix(strings.TrimSpace(text), "(")
-	if isParts {
-		if parts, err = tuple.Parse(text); err != nil {
+func (s *session) decode(prefix []byte, text string) error {
+	if strings.HasPrefix(strings.TrimSpace(text), "(") {
+		parts, err := tuple.Parse(text)
+		if err != nil {
 			return err
 		}
-		key = parts.Pack()
-	} else {
-		if key, err = tuple.ParsePrintable(bareKey(text)); err != nil {
-			return err
+		if s.json {
+			return printJSON(s.stdout, jsonDecoded{Key: tuple.Printable(parts.Pack()), Parts: parts.String()})
 		}
-		if parts, err = tuple.Unpack(key); err != nil {
-			return fmt.Errorf("%s is not a tuple: %w", tuple.Printable(key), err)
-		}
+		_, err = fmt.Fprintln(s.stdout, tuple.Printable(parts.Pack()))
+		return err
 	}
-	switch {
-	case s.json:
-		return printJSON(s.stdout, struct {
-			Key   string `json:"key"`
-			Parts string `json:"parts"`
-		}{tuple.Printable(key), parts.String()})
-	case isParts:
-		_, err = fmt.Fprintln(s.stdout, tuple.Printable(key))
-	default:
-		_, err = fmt.Fprintln(s.stdout, parts)
+	line, err := readLine(text)
+	if err != nil {
+		return err
 	}
-	return err
+	return s.printDecoded(prefix, line)
 }
 
-// bareKey returns the key of a line of fdbcli's getrange, which is `KEY' is `VALUE', or line as it is.
-func bareKey(line string) string {
-	trimmed := strings.TrimSpace(line)
-	if !strings.HasPrefix(trimmed, "`") || !strings.HasSuffix(trimmed, "'") {
-		return line
+// line is what a line of fdbcli says.
+type line struct {
+	key     []byte
+	value   []byte // nil if it is not known
+	missing bool   // fdbcli's get has found no such key
+}
+
+// readLine reads a line of fdbcli's get and getrange, or a bare key. A value may hold what stands between key and
+// value; a key that does is not understood.
+func readLine(text string) (line, error) {
+	key, value, missing, isPair := text, "", false, false
+	if rest, ok := strings.CutPrefix(strings.TrimSpace(text), "`"); ok {
+		if pair, ok := strings.CutSuffix(rest, "'"); ok {
+			key, value, isPair = strings.Cut(pair, "' is `")
+		} else if key, missing = strings.CutSuffix(rest, "': not found"); !missing {
+			key = text
+		}
 	}
-	key, _, _ := strings.Cut(trimmed[1:len(trimmed)-1], "' is `")
-	return key
+	l := line{missing: missing}
+	var err error
+	if l.key, err = tuple.ParsePrintable(key); err != nil || !isPair {
+		return l, err
+	}
+	l.value, err = tuple.ParsePrintable(value)
+	return l, err
+}
+
+type jsonDecoded struct {
+	Key        string `json:"key"`
+	Parts      string `json:"parts"`
+	Queue      string `json:"queue,omitempty"`
+	Kind       string `json:"kind,omitempty"`
+	KeyMeans   string `json:"key_means,omitempty"`
+	Value      string `json:"value,omitempty"`
+	ValueMeans string `json:"value_means,omitempty"`
+}
+
+func (s *session) printDecoded(prefix []byte, l line) error {
+	parts, err := tuple.Unpack(l.key)
+	if err != nil {
+		return fmt.Errorf("%s is not a tuple: %w", tuple.Printable(l.key), err)
+	}
+	d, known, err := layer.Describe(prefix, l.key, l.value)
+	if err != nil {
+		// It stands beside the pair that it is about, and the other lines are read all the same.
+		d.Value = err.Error()
+	}
+	if !known {
+		d, known = describeEffect(l.key, l.value)
+	}
+	if l.missing {
+		d.Value = "is not there"
+	}
+	if s.json {
+		return printJSON(s.stdout, jsonDecoded{
+			Key: tuple.Printable(l.key), Parts: parts.String(), Queue: d.Queue, Kind: d.Name, KeyMeans: d.Key,
+			Value: tuple.Printable(l.value), ValueMeans: d.Value,
+		})
+	}
+	text := parts.String() + "\n"
+	if known && d.Key != "" {
+		text += fmt.Sprintf("  queue %s: %s\n", display(d.Queue), d.Key)
+	}
+	if d.Value != "" {
+		text += "  " + d.Value + "\n"
+	}
+	_, err = io.WriteString(s.stdout, text)
+	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,14 +21,22 @@ import (
 
 // demoFlags are the flags of demo.
 type demoFlags struct {
-	data    string
-	workers int
-	keep    bool
+	data      string
+	workers   int
+	keep      bool
+	processes int
+	kill      bool
+	lease     time.Duration
 }
 
 const demoHelp = `Load 20,000 real departures of US airports into a durable queue in a fresh folder, one group an airport,
 drain it with several workers, and watch them: no group may be in two hands at once, every group must come in
 order, no message may be lost or come twice. The exit code is 1 if one of these is broken.
+
+With --processes the workers are spread over processes, which share nothing but the database: the engine must be
+one that several processes can open, a FoundationDB cluster. What handling a message does is then written in the
+transaction that acks it, and judged afterwards by what is in the database. --kill ends one of them with SIGKILL
+half-way, when it has groups in hand; they are taken over when their lease runs out.
 
 --data takes any other CSV file with a column "origin", which is kept in memory for the comparison.`
 
@@ -38,11 +47,8 @@ func newDemoCmd(s *session) *cobra.Command {
 		Short: "Run 20,000 real departures through a queue and prove that order holds",
 		Long:  demoHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if f.workers < 1 {
-				return usagef("--workers is %d: 1 or more", f.workers)
-			}
-			if f.keep && c.Flags().Changed("engine") {
-				return usagef("--keep goes with the folder that the demo makes; with --engine everything is kept")
+			if err := s.checkDemo(c, f); err != nil {
+				return err
 			}
 			if !c.Flags().Changed("queue") {
 				s.queue = "demo"
@@ -51,6 +57,11 @@ func newDemoCmd(s *session) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if f.processes > 1 {
+				if err := fitEffects(flights); err != nil {
+					return err
+				}
+			}
 			if !c.Flags().Changed("engine") {
 				remove, err := s.demoFolder(f.keep)
 				if err != nil {
@@ -58,13 +69,45 @@ func newDemoCmd(s *session) *cobra.Command {
 				}
 				defer remove()
 			}
-			return s.demo(c.Context(), flights, f.workers)
+			return s.demo(c.Context(), flights, f)
 		},
 	}
 	c.Flags().StringVar(&f.data, "data", "", "a CSV `FILE` with a column \"origin\"; left out, the departures built in")
 	c.Flags().IntVar(&f.workers, "workers", 8, "drain with `N` workers, each with one group in hand at a time")
 	c.Flags().BoolVar(&f.keep, "keep", false, "keep the folder with the queue, to look at it")
+	c.Flags().IntVar(&f.processes, "processes", 1, "spread the workers over `N` processes")
+	c.Flags().BoolVar(&f.kill, "kill", false, "end one of the processes with SIGKILL half-way")
+	c.Flags().DurationVar(&f.lease, "lease", demoLease, "`TIME` after which a dead process's groups are free again")
 	return c
+}
+
+// checkDemo finds what is wrong with the flags.
+func (s *session) checkDemo(c *cobra.Command, f demoFlags) error {
+	name, _, _ := strings.Cut(s.engine, ":")
+	_, known := s.app.Engines[name]
+	switch {
+	case f.workers < 1:
+		return usagef("--workers is %d: 1 or more", f.workers)
+	case f.processes < 1:
+		return usagef("--processes is %d: 1 or more", f.processes)
+	case f.lease < layer.MinLease || f.lease > layer.MaxLease:
+		return usagef("--lease is %s: %s to %s are allowed", f.lease, layer.MinLease, layer.MaxLease)
+	case f.keep && c.Flags().Changed("engine"):
+		return usagef("--keep goes with the folder that the demo makes; with --engine everything is kept")
+	case f.processes > f.workers:
+		return usagef("--processes is %d and --workers is %d: each process needs a worker", f.processes, f.workers)
+	case f.processes == 1 && f.kill:
+		return usagef("--kill needs a process that is left: --processes 2 or more")
+	case f.processes == 1 && c.Flags().Changed("lease"):
+		return usagef("--lease goes with --processes 2 or more")
+	case f.processes > 1 && known && !slices.Contains(s.app.Shared, name):
+		shared := "a FoundationDB cluster, with a build of fdbfifo that has it (see --engine fdb)"
+		if len(s.app.Shared) > 0 {
+			shared = "--engine " + strings.Join(s.app.Shared, " or ")
+		}
+		return usagef("--processes %d: only one process at a time can use the engine %s; this needs %s", f.processes, name, shared)
+	}
+	return nil
 }
 
 // demoFolder makes a fresh folder the engine. remove deletes it, unless it is to be kept.
@@ -135,13 +178,13 @@ func readDepartures(r io.Reader) ([]departure, error) {
 }
 
 // demo loads the departures, drains them under the eyes of a witness, checks the queue and reports.
-func (s *session) demo(ctx context.Context, flights []departure, workers int) error {
+func (s *session) demo(ctx context.Context, flights []departure, f demoFlags) error {
 	db, err := s.openEngine(ctx, true)
 	if err != nil {
 		return err
 	}
 	counting := record.WrapCounting(db)
-	report, err := s.demoOn(ctx, counting, flights, workers)
+	report, err := s.demoOn(ctx, counting, flights, f)
 	closeEngine(counting, &err)
 	if err != nil {
 		return err
@@ -152,33 +195,56 @@ func (s *session) demo(ctx context.Context, flights []departure, workers int) er
 	return report.verdict()
 }
 
-func (s *session) demoOn(ctx context.Context, db *record.Recorder, flights []departure, workers int) (r demoReport, err error) {
+func (s *session) demoOn(ctx context.Context, db *record.Recorder, flights []departure, f demoFlags) (r demoReport, err error) {
 	q, err := s.demoQueue(ctx, db)
 	if err != nil {
 		return r, err
 	}
 	defer closeQueue(ctx, q, &err)
+	if f.processes > 1 {
+		if err := newEffects(s.queue).clear(ctx, db); err != nil {
+			return r, err
+		}
+	}
 
 	before := db.Counters()
 	begun := s.app.Now()
 	if err := s.load(ctx, q, flights); err != nil {
 		return r, err
 	}
-	loaded := s.app.Now()
+	loading := s.app.Now().Sub(begun)
 	w := newWitness(flights)
-	s.notice("loaded %s in %s in %.2f s; now %s",
-		plural(int64(len(flights)), "message"), plural(int64(len(w.groups)), "group"), loaded.Sub(begun).Seconds(),
-		plural(int64(workers), "worker"))
-	if err := s.drain(ctx, q, w, workers); err != nil {
+	of := ""
+	if f.processes > 1 {
+		of = fmt.Sprintf("%d processes with ", f.processes)
+	}
+	s.notice("loaded %s in %s in %.2f s; now %s%s", plural(int64(len(flights)), "message"),
+		plural(int64(len(w.groups)), "group"), loading.Seconds(), of, plural(int64(f.workers), "worker"))
+	if f.processes > 1 {
+		r, err = s.drainByProcesses(ctx, db, q, w, f)
+	} else {
+		r, err = s.drainHere(ctx, q, w, f.workers)
+	}
+	if err != nil {
 		return r, err
 	}
-	drained := s.app.Now()
-	r = w.report()
-	r.Workers, r.Loading, r.Draining = workers, loaded.Sub(begun), drained.Sub(loaded)
-	r.Conflicts = db.Counters().Sub(before).Conflicts
+	r.Processes, r.Workers, r.Lease, r.Loading = f.processes, f.workers, f.lease, loading
+	r.Conflicts += db.Counters().Sub(before).Conflicts
 	if r.Check, err = q.Check(ctx, layer.CheckOptions{}); err != nil {
 		return r, err
 	}
+	return r, nil
+}
+
+// drainHere empties the queue with workers of this process.
+func (s *session) drainHere(ctx context.Context, q *layer.Queue, w *witness, workers int) (demoReport, error) {
+	begun := s.app.Now()
+	if err := s.drain(ctx, q, w, workers); err != nil {
+		return demoReport{}, err
+	}
+	draining := s.app.Now().Sub(begun)
+	r := w.report()
+	r.Draining = draining
 	return r, nil
 }
 
@@ -190,7 +256,10 @@ func (s *session) demoQueue(ctx context.Context, db kv.DB) (q *layer.Queue, err 
 	}
 	vacant, err := empty(ctx, q)
 	if err == nil && !vacant {
-		err = fmt.Errorf("queue %q has messages: the demo needs an empty one, name another with --queue", s.queue)
+		err = &Error{
+			Text: fmt.Sprintf("queue %q has messages: the demo needs an empty one", s.queue),
+			Hint: "Name another one with --queue, or empty this one with: fdbfifo work --until-empty --batch 100 --exec true",
+		}
 	}
 	if err != nil {
 		closeQueue(ctx, q, &err)

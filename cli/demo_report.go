@@ -13,16 +13,24 @@ import (
 type demoReport struct {
 	Messages         int
 	Groups           int
-	Workers          int
+	Processes        int
+	Workers          int           // of all processes
+	Lease            time.Duration // of several processes
+	Killed           int           // processes
+	Victim           int           // the number of the one that was killed
+	InHand           int           // groups that it had in hand
+	TakenOver        int           // those of them that others finished under a later token
 	Loading          time.Duration
 	Draining         time.Duration
 	MostGroupsInHand int
 	Conflicts        int64
-	TwoHands         int64 // deliveries of a group that was in another's hands
-	Disorder         int64 // deliveries out of their group's order
-	Lost             int64
-	Doubled          int64 // deliveries of what had come before, or had never been sent
-	Check            *layer.CheckReport
+	// TwoHands counts deliveries of a group that was in another's hands. With several processes: effects of a
+	// holder that had been overtaken.
+	TwoHands int64
+	Disorder int64 // deliveries out of their group's order
+	Lost     int64
+	Doubled  int64 // deliveries of what had come before, or had never been sent
+	Check    *layer.CheckReport
 }
 
 func (r *demoReport) seconds() float64 { return (r.Loading + r.Draining).Seconds() }
@@ -45,6 +53,9 @@ type jsonDemo struct {
 	OrderViolations  int64   `json:"order_violations"` // a group in two hands is one
 	Lost             int64   `json:"lost"`
 	Doubled          int64   `json:"doubled"`
+	Processes        int     `json:"processes"`
+	Killed           int     `json:"killed"`
+	TakenOver        int     `json:"taken_over"` // groups that the killed one had in hand
 }
 
 func (s *session) printDemo(r demoReport) error {
@@ -52,7 +63,7 @@ func (s *session) printDemo(r demoReport) error {
 		return printJSON(s.stdout, jsonDemo{
 			Messages: r.Messages, Groups: r.Groups, Seconds: round(r.seconds(), 3), MessagesPerS: round(r.perSecond(), 1),
 			MostGroupsInHand: r.MostGroupsInHand, Conflicts: r.Conflicts, OrderViolations: r.TwoHands + r.Disorder,
-			Lost: r.Lost, Doubled: r.Doubled,
+			Lost: r.Lost, Doubled: r.Doubled, Processes: r.Processes, Killed: r.Killed, TakenOver: r.TakenOver,
 		})
 	}
 	t := newTable()
@@ -60,18 +71,34 @@ func (s *session) printDemo(r demoReport) error {
 	t.AppendRows([]tableRow{
 		{"messages", commas(int64(r.Messages)), "departures of US airports"},
 		{"groups", commas(int64(r.Groups)), "one an airport"},
+	})
+	if r.Processes > 1 {
+		t.AppendRow(tableRow{"processes", r.Processes, "that share nothing but the database"})
+	}
+	t.AppendRows([]tableRow{
 		{"seconds", fmt.Sprintf("%.2f", r.seconds()),
 			fmt.Sprintf("loading %.2f, draining %.2f", r.Loading.Seconds(), r.Draining.Seconds())},
 		{"messages/s", commas(int64(math.Round(r.perSecond()))), fmt.Sprintf("each takes %s to handle", demoWork)},
 		{"most groups in hand at once", r.MostGroupsInHand, "of " + plural(int64(r.Workers), "worker")},
 		{"conflicts", commas(r.Conflicts), "transactions that were tried again"},
 	})
+	if r.Killed > 0 {
+		t.AppendRows([]tableRow{
+			{"killed", r.Killed, fmt.Sprintf("process %d, with SIGKILL", r.Victim)},
+			{"groups taken over", r.TakenOver,
+				fmt.Sprintf("of %d that it had in hand, after their lease of %s", r.InHand, r.Lease)},
+		})
+	}
+	twoHands, lost, doubled := "groups in two hands", "lost", "doubled"
+	if r.Processes > 1 {
+		twoHands, lost, doubled = "effects of overtaken holders", "lost effects", "doubled effects"
+	}
 	t.AppendSeparator()
 	t.AppendRows([]tableRow{
-		{"groups in two hands", commas(r.TwoHands), "must be 0"},
+		{twoHands, commas(r.TwoHands), "must be 0"},
 		{"order violations", commas(r.Disorder), "must be 0"},
-		{"lost", commas(r.Lost), "must be 0"},
-		{"doubled", commas(r.Doubled), "must be 0"},
+		{lost, commas(r.Lost), "must be 0"},
+		{doubled, commas(r.Doubled), "must be 0"},
 		{"broken rules in the store", commas(int64(len(r.Check.Violations))), "must be 0"},
 	})
 	if err := s.printTable(t); err != nil {
@@ -80,8 +107,11 @@ func (s *session) printDemo(r demoReport) error {
 	if r.verdict() != nil {
 		return nil
 	}
-	_, err := fmt.Fprintf(s.stdout, "\nProven: %s delivered once each, in order, no group in two hands.\n",
-		plural(int64(r.Messages), "message"))
+	proven := "delivered once each, in order, no group in two hands"
+	if r.Processes > 1 {
+		proven = "took effect once each, in order, by what the database holds"
+	}
+	_, err := fmt.Fprintf(s.stdout, "\nProven: %s %s.\n", plural(int64(r.Messages), "message"), proven)
 	return err
 }
 
@@ -92,7 +122,7 @@ func (r *demoReport) verdict() error {
 		n    int64
 		what string
 	}{
-		{r.TwoHands, "deliveries of a group in other hands"},
+		{r.TwoHands, "in two hands"},
 		{r.Disorder, "out of order"},
 		{r.Lost, "lost"},
 		{r.Doubled, "doubled"},

@@ -5,14 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"fdbfifo/data"
 	"fdbfifo/layer"
 )
 
@@ -20,9 +18,7 @@ import (
 // folder is gone afterwards.
 func TestDemo(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	lines := strings.SplitAfterN(data.Flights(), "\n", 402)
-	cut := filepath.Join(t.TempDir(), "cut.csv")
-	require.NoError(t, os.WriteFile(cut, []byte(strings.Join(lines[:401], "")), 0o600))
+	cut := someDepartures(t, 400)
 
 	var stdout, stderr bytes.Buffer
 	err := Run(context.Background(), []string{"demo", "--data", cut, "--workers", "4", "--json"}, nil, &stdout, &stderr)
@@ -30,10 +26,10 @@ func TestDemo(t *testing.T) {
 	var got map[string]float64
 	require.NoError(t, json.Unmarshal(stdout.Bytes(), &got))
 	for _, name := range []string{"messages", "groups", "seconds", "messages_per_s", "most_groups_in_hand", "conflicts",
-		"order_violations", "lost", "doubled"} {
+		"order_violations", "lost", "doubled", "processes", "killed", "taken_over"} {
 		require.Contains(t, got, name)
 	}
-	require.Len(t, got, 9)
+	require.Len(t, got, 12)
 	require.EqualValues(t, 400, got["messages"])
 	require.Greater(t, got["groups"], 20.0)
 	require.LessOrEqual(t, got["most_groups_in_hand"], 4.0)

@@ -26,7 +26,7 @@ func TestDefaultFolder(t *testing.T) {
 	t.Setenv("XDG_DATA_HOME", home)
 
 	_, stderr, code := onDisk("stats")
-	require.Equal(t, ExitFailed, code)
+	require.Equal(t, ExitNoQueue, code)
 	require.Contains(t, stderr, "there are no queues in")
 	require.NoDirExists(t, filepath.Join(home, "fdbfifo"), "a read-only command has made a folder")
 

@@ -52,7 +52,10 @@ func openDisk(_ context.Context, o EngineOptions) (kv.DB, error) {
 	entries, err := os.ReadDir(folder)
 	missing := errors.Is(err, fs.ErrNotExist)
 	if (missing || err == nil && len(entries) == 0) && !o.Create {
-		return nil, &hintedError{"there are no queues in " + folder, "fdbfifo enqueue makes the first.", fs.ErrNotExist}
+		return nil, &Error{
+			Text: "there are no queues in " + folder, Hint: "fdbfifo enqueue makes the first.", Exit: ExitNoQueue,
+			Err: fs.ErrNotExist,
+		}
 	}
 	db, err := embedded.OpenDisk(folder, embedded.Options{})
 	if err != nil {
@@ -81,8 +84,23 @@ func (s *session) openEngine(ctx context.Context, create bool) (kv.DB, error) {
 	name, arg, _ := strings.Cut(s.engine, ":")
 	open, ok := s.app.Engines[name]
 	if !ok {
-		known := strings.Join(slices.Sorted(maps.Keys(s.app.Engines)), ", ")
-		return nil, usagef("unknown engine %q: there are %s", name, known)
+		return nil, s.unknownEngine(name)
 	}
 	return open(ctx, EngineOptions{Arg: arg, Create: create, Notice: s.notice})
+}
+
+// clusterEngine is the engine that only the command of the module fdbkv has.
+const clusterEngine = "fdb"
+
+func (s *session) unknownEngine(name string) error {
+	known := strings.Join(slices.Sorted(maps.Keys(s.app.Engines)), ", ")
+	if name != clusterEngine {
+		return usagef("unknown engine %q: there are %s", name, known)
+	}
+	return &Error{
+		Text: "this build of fdbfifo has no FoundationDB engine: there are " + known,
+		Hint: "The same command with it is a module of its own, because it needs cgo and FoundationDB's client library\n" +
+			"  (libfdb_c 7.3 and its header). In the project's folder: go -C fdbkv build -o ../bin/ ./cmd/fdbfifo",
+		Exit: ExitUsage,
+	}
 }

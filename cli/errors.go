@@ -20,6 +20,11 @@ const (
 	ExitOK          = 0
 	ExitFailed      = 1
 	ExitUsage       = 2
+	ExitNoQueue     = 3
+	ExitClusterFile = 4 // missing, unreadable or malformed
+	ExitUnreachable = 5
+	ExitLocked      = 6   // the database, by an operator
+	ExitAPIVersion  = 7   // the client library has not the one that is needed
 	ExitInterrupted = 130 // as a shell reports a process that Ctrl-C has ended
 )
 
@@ -29,6 +34,7 @@ var errInterrupted = errors.New("interrupted")
 // ExitCode returns what the process should end with after err of Run.
 func ExitCode(err error) int {
 	var usage *usageError
+	var own *Error
 	switch {
 	case err == nil:
 		return ExitOK
@@ -36,9 +42,24 @@ func ExitCode(err error) int {
 		return ExitUsage
 	case errors.Is(err, errInterrupted), errors.Is(err, context.Canceled):
 		return ExitInterrupted
+	case errors.As(err, &own) && own.Exit != 0:
+		return own.Exit
+	case kv.Code(err) == kv.CodeDatabaseLocked:
+		return ExitLocked
 	}
 	return ExitFailed
 }
+
+// Error is an error whose cure, or exit code, is known where it comes up: by a command or by an engine's OpenFunc.
+type Error struct {
+	Text string
+	Hint string // what the user can do; may be empty
+	Exit int    // 0 = ExitFailed
+	Err  error  // what lies under it; may be nil
+}
+
+func (e *Error) Error() string { return e.Text }
+func (e *Error) Unwrap() error { return e.Err }
 
 // usageError is a command line that cannot be understood.
 type usageError struct{ err error }
@@ -108,10 +129,12 @@ func explain(err error) string {
 }
 
 func advise(err error) string {
-	var hinted *hintedError
+	var own *Error
 	switch {
-	case errors.As(err, &hinted):
-		return hinted.hint
+	case errors.As(err, &own):
+		return own.Hint
+	case kv.Code(err) == kv.CodeDatabaseLocked:
+		return "An operator has locked the database; unlock it with fdbcli once that is over."
 	case errors.Is(err, embedded.ErrLocked):
 		return "Only one process at a time can use a disk folder. Wait for the other fdbfifo to end, or stop it;\n" +
 			"  or give this one a folder of its own with --engine disk:PATH."
@@ -128,13 +151,3 @@ func advise(err error) string {
 	}
 	return ""
 }
-
-// hintedError is an error whose cure was known where it came up.
-type hintedError struct {
-	text string
-	hint string
-	err  error
-}
-
-func (e *hintedError) Error() string { return e.text }
-func (e *hintedError) Unwrap() error { return e.err }

@@ -122,7 +122,7 @@ func (h *harness) run(t *testing.T, args []string, stdin string) string {
 	before := dump(t, h.db)
 	err := h.app().Run(context.Background(), args, strings.NewReader(stdin), &stdout, &stderr)
 	switch args[0] {
-	case "peek", "groups", "queues", "stats", "check", "decode":
+	case "peek", "groups", "queues", "stats", "check", "decode", "key":
 		require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 	}
 	var s strings.Builder

@@ -90,7 +90,7 @@ func (s *session) unknownQueue(ctx context.Context, db kv.DB, noQueue error) err
 	}
 	text := fmt.Sprintf("there is no queue %q", s.queue)
 	if len(names) == 0 {
-		return &hintedError{text, "There are no queues yet: fdbfifo enqueue makes the first.", noQueue}
+		return &Error{Text: text, Hint: "There are no queues yet: fdbfifo enqueue makes the first.", Exit: ExitNoQueue, Err: noQueue}
 	}
 	const shown = 20
 	rest := ""
@@ -101,7 +101,7 @@ func (s *session) unknownQueue(ctx context.Context, db kv.DB, noQueue error) err
 	for i := range names {
 		names[i] = display(names[i])
 	}
-	return &hintedError{text, "There are: " + strings.Join(names, ", ") + rest + ".", noQueue}
+	return &Error{Text: text, Hint: "There are: " + strings.Join(names, ", ") + rest + ".", Exit: ExitNoQueue, Err: noQueue}
 }
 
 // empty reports whether the queue has no items at all, held ones included.

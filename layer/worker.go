@@ -318,6 +318,7 @@ func (w *Worker) extend(ctx context.Context, cancel context.CancelCauseFunc, c *
 		switch {
 		case err == nil:
 		case errors.Is(err, ErrClaimLost):
+			w.report(err)
 			cancel(err)
 			return
 		case ctx.Err() == nil:

@@ -467,6 +467,8 @@ func TestWorkerLosesClaim(t *testing.T) {
 		require.Len(e.t, claims, 1)
 		require.ErrorIs(e.t, receiveFrom(e.t, cause), layer.ErrClaimLost)
 		require.NoError(e.t, w.Stop(e.ctx))
+		require.Len(e.t, j.errs, 1, "OnError is told")
+		require.ErrorIs(e.t, j.errs[0], layer.ErrClaimLost)
 		require.Equal(e.t, []string{"a1", "a2"}, e.all("A"), "nothing was acked")
 		require.Equal(e.t, claims[0].Token, e.info()["A"].Token, "the other still holds the group")
 		require.NoError(e.t, other.Ack(e.ctx, claims[0]))

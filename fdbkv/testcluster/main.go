@@ -47,7 +47,7 @@ func run(args []string) (code int, err error) {
 	if file == "" {
 		c, err := cluster.Start(ctx)
 		if errors.Is(err, cluster.ErrNoBinaries) {
-			fmt.Printf("SKIP: FDB_CLUSTER_FILE is not set, and %v\n", cluster.ErrNoBinaries)
+			fmt.Println(cluster.Skip)
 			return 0, nil
 		}
 		if err != nil {

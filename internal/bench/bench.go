@@ -112,8 +112,8 @@ type Sizes struct {
 func Full() Sizes {
 	return Sizes{
 		Shallow: 1000, Deep: 1_000_000, FewGroups: 100, ManyGroups: 100_000, Held: 10_000,
-		Claimers: 16, Enqueuers: 64, EnqueuesEach: 200, Batches: 1000,
-		Rounds: 25, Slices: 10, Slice: 25 * time.Millisecond, SliceBatches: 50,
+		Claimers: 4, Enqueuers: 64, EnqueuesEach: 200, Batches: 1000,
+		Rounds: 31, Slices: 4, Slice: 100 * time.Millisecond, SliceBatches: 50,
 	}
 }
 

@@ -14,7 +14,7 @@ const window = 5_000_000
 type history struct {
 	generations []*generation // oldest first
 
-	recent      []writtenAt // by version: all writes above recentFrom
+	recent      []writtenAt // by version: all writes above recentFrom, and perhaps some at it
 	recentFrom  int64
 	recentCount int // ranges in recent
 }
@@ -70,11 +70,6 @@ func (h *history) addRecent(writes []keyRange, version int64) {
 	for n < len(h.recent) && h.recentCount > maxRecent {
 		h.recentCount -= len(h.recent[n].writes)
 		h.recentFrom = h.recent[n].version
-		n++
-	}
-	// Commits of one group share their version: what stays must be all above recentFrom.
-	for n < len(h.recent) && h.recent[n].version == h.recentFrom {
-		h.recentCount -= len(h.recent[n].writes)
 		n++
 	}
 	left := copy(h.recent, h.recent[n:])

@@ -1,0 +1,165 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/record"
+	"fdbfifo/layer"
+)
+
+// demoWorkerName is the command that demo --processes starts. It is not for users.
+const demoWorkerName = "demo-worker"
+
+// demoWorkerFlags are the flags of demo-worker.
+type demoWorkerFlags struct {
+	number  int
+	workers int
+	lease   time.Duration
+}
+
+// args is the command line that gives f to a process.
+func (f demoWorkerFlags) args(engine, queue string) []string {
+	return []string{
+		demoWorkerName, "--engine", engine, "--queue", queue, "--number", strconv.Itoa(f.number),
+		"--workers", strconv.Itoa(f.workers), "--lease", f.lease.String(),
+	}
+}
+
+// owner is what the process's locks say.
+func (f demoWorkerFlags) owner() string { return fmt.Sprintf("demo process %d", f.number) }
+
+func newDemoWorkerCmd(s *session) *cobra.Command {
+	var f demoWorkerFlags
+	c := &cobra.Command{
+		Use:    demoWorkerName,
+		Short:  "One process of demo --processes, until its stdin ends",
+		Hidden: true,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return s.demoWorker(c.Context(), f)
+		},
+	}
+	c.Flags().IntVar(&f.number, "number", 1, "")
+	c.Flags().IntVar(&f.workers, "workers", 1, "")
+	c.Flags().DurationVar(&f.lease, "lease", demoLease, "")
+	return c
+}
+
+// demoWorkerResult is what a process says of itself at its end.
+type demoWorkerResult struct {
+	Conflicts int64 `json:"conflicts"`
+	Lost      int64 `json:"lost_claims"` // their lease ran out under the process's hands
+}
+
+// demoWorker handles messages until stdin or ctx ends.
+func (s *session) demoWorker(ctx context.Context, f demoWorkerFlags) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		// Nothing is read from it: it ends when the demo wants this process to end, or has died.
+		_, _ = io.Copy(io.Discard, s.stdin)
+		stop()
+	}()
+	s.app.Owner = f.owner()
+	var counting *record.Recorder
+	w := &demoWorker{flags: f, effects: newEffects(s.queue)}
+	err := s.withEngine(ctx, false, func(db kv.DB) (err error) {
+		counting = record.WrapCounting(db)
+		if w.q, err = s.openQueue(ctx, counting, false); err != nil {
+			return err
+		}
+		defer closeQueue(ctx, w.q, &err)
+		return w.run(ctx)
+	})
+	if err != nil {
+		return err
+	}
+	return printJSON(s.stdout, demoWorkerResult{Conflicts: counting.Counters().Conflicts, Lost: w.lost.Load()})
+}
+
+// demoWorker is one run of demo-worker.
+type demoWorker struct {
+	q       *layer.Queue
+	flags   demoWorkerFlags
+	effects effects
+	lost    atomic.Int64
+}
+
+// run returns when ctx has ended and nothing is in hand any more, or with an error.
+func (w *demoWorker) run(ctx context.Context) error {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	var wg sync.WaitGroup
+	for range w.flags.workers {
+		wg.Go(func() {
+			if err := w.loop(ctx); err != nil {
+				fail(err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// demoIdle is the longest wait before another look at a queue in which nothing was ready.
+const demoIdle = 50 * time.Millisecond
+
+func (w *demoWorker) loop(ctx context.Context) error {
+	for ctx.Err() == nil {
+		claims, err := w.q.Receive(ctx, layer.ReceiveOptions{MaxGroups: 1, Lease: w.flags.lease})
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		if len(claims) == 0 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(rand.N(demoIdle)):
+			}
+			continue
+		}
+		if err := w.handle(ctx, claims[0]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// handle handles all of a claim and commits the effects together with the ack; what was not handled is given back.
+func (w *demoWorker) handle(ctx context.Context, c *layer.Claim) error {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Duration(len(c.Items)) * demoWork):
+	}
+	interrupted := ctx.Err() != nil
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	var err error
+	if interrupted {
+		err = w.q.Nack(ctx, c, layer.NackOptions{Release: true})
+	} else {
+		err = w.q.Once(ctx, func(tx kv.Tx) error {
+			if err := w.q.AckTx(ctx, tx, c); err != nil {
+				return err
+			}
+			return w.effects.write(tx, c, w.flags.number)
+		})
+	}
+	if errors.Is(err, layer.ErrClaimLost) {
+		w.lost.Add(1) // another has it now, and this one's effects were not written
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// effects is what handling a message of the demo leaves in the database, written in the transaction that acks it:
+// one pair for each time that a message was handled, in the order in which the database committed them.
+//
+//	key    ("fdbfifo-demo", queue, group, versionstamp)
+//	value  tuple: line of the file, body, number of the process, token of the claim
+//
+// The stamp comes from the database, so the order owes nothing to the queue. Writing one reads nothing and conflicts
+// with nothing.
+type effects struct{ prefix []byte }
+
+func newEffects(queue string) effects {
+	return effects{tuple.Tuple{effectsName, queue}.Pack()}
+}
+
+const effectsName = "fdbfifo-demo"
+
+// effect is one of them.
+type effect struct {
+	group   string
+	line    string
+	body    []byte
+	process int64
+	token   int64
+}
+
+// write adds the effects of all of a claim's items.
+func (e effects) write(tx kv.Tx, c *layer.Claim, process int) error {
+	for i, item := range c.Items {
+		key, err := tuple.PackWithVersionstamp(e.prefix, tuple.Tuple{c.Group, tuple.IncompleteVersionstamp(uint16(i))})
+		if err != nil {
+			return fmt.Errorf("effect of %s: %w", item.ID, err)
+		}
+		value := tuple.Tuple{item.Headers[lineHeader], item.Body, int64(process), c.Token}.Pack()
+		tx.Atomic(kv.SetVersionstampedKey, key, value)
+	}
+	return nil
+}
+
+// maxEffectBody keeps an effect under what FoundationDB allows a value to have, 100,000 bytes.
+const maxEffectBody = 90_000 // bytes
+
+// fitEffects finds a departure that is too long for an effect.
+func fitEffects(flights []departure) error {
+	for _, d := range flights {
+		if len(d.body) > maxEffectBody {
+			return &inputError{d.line, fmt.Errorf("%s; with --processes at most %s are allowed",
+				plural(int64(len(d.body)), "byte"), commas(maxEffectBody))}
+		}
+	}
+	return nil
+}
+
+// clear removes the effects of an earlier demo.
+func (e effects) clear(ctx context.Context, db kv.DB) error {
+	_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		tx.ClearRange(kv.PrefixRange(e.prefix))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("clear effects: %w", err)
+	}
+	return nil
+}
+
+// effectsPage is how many effects are read in one transaction.
+const effectsPage = 2000
+
+// read calls see with each effect: group by group, and within a group in the order of the commits.
+func (e effects) read(ctx context.Context, db kv.DB, see func(effect)) error {
+	left := kv.PrefixRange(e.prefix)
+	for {
+		var rows []kv.KV
+		_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
+			rows, err = tx.Snapshot().GetRange(left.Selectors(), kv.RangeOptions{Limit: effectsPage}).Wait(ctx)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("read effects: %w", err)
+		}
+		for _, row := range rows {
+			one, err := e.parse(row)
+			if err != nil {
+				return fmt.Errorf("effect %s: %w", tuple.Printable(row.Key), err)
+			}
+			see(one)
+		}
+		if len(rows) < effectsPage {
+			return nil
+		}
+		left.Begin = kv.KeyAfter(rows[len(rows)-1].Key)
+	}
+}
+
+func (e effects) parse(row kv.KV) (effect, error) {
+	key, err := tuple.Unpack(row.Key[len(e.prefix):])
+	if err != nil {
+		return effect{}, err
+	}
+	value, err := tuple.Unpack(row.Value)
+	if err != nil {
+		return effect{}, err
+	}
+	if len(key) != 2 || len(value) != 4 {
+		return effect{}, fmt.Errorf("%v = %v", key, value)
+	}
+	var one effect
+	var oks [5]bool
+	one.group, oks[0] = key[0].(string)
+	one.line, oks[1] = value[0].(string)
+	one.body, oks[2] = value[1].([]byte)
+	one.process, oks[3] = value[2].(int64)
+	one.token, oks[4] = value[3].(int64)
+	if oks != [5]bool{true, true, true, true, true} {
+		return effect{}, fmt.Errorf("%v = %v", key, value)
+	}
+	return one, nil
+}
+
+// heldClaim is a claim that a process had when it was killed.
+type heldClaim struct {
+	group string
+	token int64
+}
+
+// judgement holds the effects to the file: w sees each of them as a delivery.
+type judgement struct {
+	w         *witness
+	last      map[string]int64 // by group: the newest token so far
+	overtaken int64            // effects under a token older than one seen before
+	held      map[heldClaim]bool
+	late      map[heldClaim]bool // those of held that have an effect all the same
+}
+
+func newJudgement(w *witness, held []heldClaim) *judgement {
+	j := &judgement{w: w, last: make(map[string]int64), held: make(map[heldClaim]bool), late: make(map[heldClaim]bool)}
+	for _, c := range held {
+		j.held[c] = true
+	}
+	return j
+}
+
+func (j *judgement) see(e effect) {
+	if e.token < j.last[e.group] {
+		j.overtaken++
+	}
+	j.last[e.group] = max(j.last[e.group], e.token)
+	if c := (heldClaim{e.group, e.token}); j.held[c] {
+		j.late[c] = true
+	}
+	item := layer.Item{ID: layer.ID{Group: e.group}, Body: e.body, Headers: map[string]string{lineHeader: e.line}}
+	j.w.begin(item)
+	j.w.end(item)
+}
+
+// takenOver is how many of the claims held were finished under a later token. The others' commits were under way
+// when their process was killed.
+func (j *judgement) takenOver() int {
+	n := 0
+	for c := range j.held {
+		if !j.late[c] && j.last[c.group] > c.token {
+			n++
+		}
+	}
+	return n
+}
+
+// describeEffect puts an effect into words, as layer.Describe does with what a queue keeps.
+func describeEffect(key, value []byte) (d layer.Description, ok bool) {
+	parts, err := tuple.Unpack(key)
+	if err != nil || len(parts) != 4 || parts[0] != effectsName {
+		return d, false
+	}
+	queue, isQueue := parts[1].(string)
+	group, isGroup := parts[2].(string)
+	if !isQueue || !isGroup {
+		return d, false
+	}
+	d = layer.Description{Queue: queue, Name: "effect", Key: fmt.Sprintf("effect on group %q", group)}
+	if value == nil {
+		return d, true
+	}
+	one, err := newEffects(queue).parse(kv.KV{Key: key, Value: value})
+	if err != nil {
+		d.Value = err.Error()
+		return d, true
+	}
+	d.Value = fmt.Sprintf("line %s, by process %d under token %d: %q", one.line, one.process, one.token, one.body)
+	return d, true
+}

@@ -1,0 +1,122 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// allKeys is the kind that stands for all keys of a queue.
+const allKeys = "queue"
+
+func newKeyCmd(s *session) *cobra.Command {
+	var below string
+	c := &cobra.Command{
+		Use:   "key KIND [GROUP]...",
+		Short: "Print the range of a queue's keys, for fdbcli's getrange",
+		Long: fmt.Sprintf(`Print begin and end of the range in which a queue has its keys of one kind, as fdbcli reads them; with groups,
+one such line for each. No database is asked. Kinds: queue (all its keys), %s; a plural does as
+well. Only item, part, lock and attempt go by group.`, strings.Join(layer.KeyNames(), ", ")),
+		Example: `  fdbcli --exec "getrange $(fdbfifo key items ATL) 1"
+  fdbcli --exec "getrange $(fdbfifo key lock) 100" | fdbfifo decode`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(_ *cobra.Command, args []string) error {
+			prefix, err := prefixFlag(below)
+			if err != nil {
+				return err
+			}
+			ranges, err := s.keyRanges(prefix, args)
+			if err != nil {
+				return err
+			}
+			for _, r := range ranges {
+				if err := s.printRange(r); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	addPrefixFlag(c, &below)
+	return c
+}
+
+// addPrefixFlag adds --prefix, which prefixFlag reads.
+func addPrefixFlag(c *cobra.Command, below *string) {
+	c.Flags().StringVar(below, "prefix", "", "the `KEY` that a program's queues are kept below, as fdbcli prints it; left out, fdbfifo's own")
+}
+
+func prefixFlag(below string) ([]byte, error) {
+	if below == "" {
+		return prefix(), nil
+	}
+	key, err := tuple.ParsePrintable(below)
+	if err != nil {
+		return nil, usagef("--prefix: %w", err)
+	}
+	return key, nil
+}
+
+func (s *session) keyRanges(prefix []byte, args []string) ([]kv.KeyRange, error) {
+	kinds := append([]string{allKeys}, layer.KeyNames()...)
+	if len(args) == 0 {
+		return nil, usagef("key KIND is wanted: %s", strings.Join(kinds, ", "))
+	}
+	kind := args[0]
+	if !slices.Contains(kinds, kind) {
+		kind = strings.TrimSuffix(kind, "s")
+	}
+	name := kind
+	if kind == allKeys {
+		name = ""
+	}
+	section, ok := layer.Section(prefix, s.queue, name)
+	if !ok {
+		return nil, usagef("there are no keys of kind %q: there are %s", args[0], strings.Join(kinds, ", "))
+	}
+	if len(args) == 1 {
+		return []kv.KeyRange{section}, nil
+	}
+	var ranges []kv.KeyRange
+	for _, group := range args[1:] {
+		r, ok := layer.GroupSection(prefix, s.queue, name, group)
+		if !ok {
+			return nil, usagef("keys of kind %s do not go by group: leave %q out", kind, group)
+		}
+		ranges = append(ranges, r)
+	}
+	return ranges, nil
+}
+
+func (s *session) printRange(r kv.KeyRange) error {
+	begin, end := fdbcliToken(r.Begin), fdbcliToken(r.End)
+	if s.json {
+		return printJSON(s.stdout, struct {
+			Begin string `json:"begin"`
+			End   string `json:"end"`
+		}{begin, end})
+	}
+	_, err := fmt.Fprintln(s.stdout, begin, end)
+	return err
+}
+
+// fdbcliToken writes a key as one word of fdbcli's command line, also between double quotes of a shell: there the
+// blank, the semicolon, the quotation marks and what a shell expands stand as bytes in hexadecimal.
+func fdbcliToken(key []byte) string {
+	var s strings.Builder
+	for _, c := range key {
+		switch c {
+		case ' ', ';', '"', '\'', '`', '$', '!', '\\':
+			fmt.Fprintf(&s, `\x%02x`, c)
+		default:
+			s.WriteString(tuple.Printable([]byte{c}))
+		}
+	}
+	return s.String()
+}

@@ -1,0 +1,275 @@
+package layer
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// Description says in words what a pair of a queue is, for people who look at the database itself.
+type Description struct {
+	Queue string
+	Name  string // the name in the key, e.g. "lock"; see the key table
+	Key   string // what the key stands for
+	Value string // what the value says; "" if none was given
+}
+
+// Describe puts a pair into words. key is below prefix, the one given to Open; value is nil if only the key is known.
+// ok is false if key is not one of a queue under prefix. An error wraps ErrCorrupt: key or value does not have the
+// form that it must have; what could be read is in the description all the same.
+func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
+	s, queue, ok := queueOf(prefix, key)
+	if !ok {
+		return d, false, nil
+	}
+	d.Queue = queue
+	p, err := s.parse(key)
+	d.Name = p.name
+	if err != nil {
+		return d, true, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	words, known := descriptions[p.name]
+	if !known {
+		return d, true, nil
+	}
+	d.Key = words.key(p)
+	if value == nil {
+		return d, true, nil
+	}
+	d.Value, err = words.value(key, value)
+	return d, true, err
+}
+
+// queueOf finds the queue whose key key is.
+func queueOf(prefix, key []byte) (s subspace, queue string, ok bool) {
+	if len(key) < len(prefix) || string(key[:len(prefix)]) != string(prefix) {
+		return s, "", false
+	}
+	queue, rest, err := tuple.DecodeString(key[len(prefix):])
+	if err != nil || len(rest) == 0 {
+		return s, "", false
+	}
+	return newSubspace(prefix, queue), queue, true
+}
+
+// KeyNames returns the names that Section takes, in order.
+func KeyNames() []string {
+	names := make([]string, 0, len(descriptions))
+	for name := range descriptions {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Section returns the range of those keys of a queue that have the given name, or of all its keys if name is "".
+// ok is false if no key has the name.
+func Section(prefix []byte, queue, name string) (r kv.KeyRange, ok bool) {
+	s := newSubspace(prefix, queue)
+	if name == "" {
+		return s.all(), true
+	}
+	_, ok = descriptions[name]
+	return s.section(name), ok
+}
+
+// GroupSection is Section for one group. ok is false also if the group does not come first in these keys, so that no
+// range holds it alone.
+func GroupSection(prefix []byte, queue, name, group string) (r kv.KeyRange, ok bool) {
+	s := newSubspace(prefix, queue)
+	switch descriptions[name].group {
+	case groupIsKey:
+		return kv.SingleKey(s.startGroup(name, group, 0)), true
+	case groupFirst:
+		return below(s.startGroup(name, group, 1)), true
+	}
+	return r, false
+}
+
+// groupPlace is where a group stands in a key.
+type groupPlace int
+
+const (
+	groupElsewhere groupPlace = iota // behind something else, or not at all
+	groupFirst                       // right behind the name, with more behind it
+	groupIsKey                       // right behind the name, and nothing else
+)
+
+// description is how the pairs of one name are put into words.
+type description struct {
+	group groupPlace
+	key   func(p parsedKey) string
+	value func(key, value []byte) (string, error)
+}
+
+// descriptions has a row for each name that parse knows. It is never changed.
+var descriptions = map[string]description{
+	nameMeta: {
+		key:   func(p parsedKey) string { return "setting " + strconv.Quote(p.field) },
+		value: describeInt,
+	},
+	nameItem: {
+		group: groupFirst,
+		key:   func(p parsedKey) string { return "item " + itemWords(p) },
+		value: describeItem,
+	},
+	namePart: {
+		group: groupFirst,
+		key:   func(p parsedKey) string { return fmt.Sprintf("continuation %d of the body of item %s", p.n, itemWords(p)) },
+		value: func(_, value []byte) (string, error) { return fmt.Sprintf("%d bytes", len(value)), nil },
+	},
+	nameLock: {
+		group: groupIsKey,
+		key:   func(p parsedKey) string { return "lock of group " + strconv.Quote(p.group) },
+		value: describeLock,
+	},
+	nameReady: {
+		key: func(p parsedKey) string {
+			return fmt.Sprintf("ready hint of group %q, its head has index %d", p.group, p.index)
+		},
+		value: describeReady,
+	},
+	nameTimer: {
+		key: func(p parsedKey) string {
+			return fmt.Sprintf("timer of group %q, due %s", p.group, timeWords(p.index))
+		},
+		value: describeTimer,
+	},
+	nameAttempt: {
+		group: groupFirst,
+		key:   func(p parsedKey) string { return "failed deliveries of item " + itemWords(p) },
+		value: describeAttempt,
+	},
+	nameReceipt: {
+		key:   func(p parsedKey) string { return "receipt of transaction " + p.id.String() },
+		value: describeReceipt,
+	},
+	nameCount: {
+		key:   func(p parsedKey) string { return fmt.Sprintf("counter %q, slot %d", p.field, p.index) },
+		value: describeCount,
+	},
+}
+
+func itemWords(p parsedKey) string {
+	return fmt.Sprintf("%d of group %q, id %s", p.index, p.group, p.itemID())
+}
+
+func timeWords(ms int64) string { return fromMillis(ms).UTC().Format("2006-01-02 15:04:05.000 UTC") }
+
+func countWords(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+func describeInt(key, value []byte) (string, error) {
+	n, err := unpackInt(key, value)
+	return strconv.FormatInt(n, 10), err
+}
+
+// describedBody is how much of a body is shown, describedItems how many items of a lock.
+const (
+	describedBody  = 80 // bytes
+	describedItems = 3
+)
+
+func describeItem(key, value []byte) (string, error) {
+	e, body, err := openEnvelope(value)
+	if err != nil {
+		return "", corrupt(key, err)
+	}
+	s := "enqueued " + timeWords(e.enqueuedMS)
+	if headers, ok := nestedHeaders(e.headers).(tuple.Tuple); ok {
+		s += ", headers " + headers.String()
+	}
+	s += ", body of " + countWords(max(len(body), int(e.size)), "byte")
+	if e.parts > 0 {
+		s += fmt.Sprintf(", %d of them here and the rest in %s", len(body), countWords(int(e.parts), "part"))
+	}
+	if len(body) == 0 {
+		return s, nil
+	}
+	cut, more := body, ""
+	if len(body) > describedBody {
+		cut, more = body[:describedBody], "…"
+	}
+	return s + ": " + strconv.Quote(string(cut)) + more, nil
+}
+
+func describeLock(key, value []byte) (string, error) {
+	l, err := unpackLock(key, value)
+	if err != nil {
+		return "", err
+	}
+	if l.kind == kindDelay {
+		return fmt.Sprintf("held by nobody, a retry waits until %s", timeWords(l.endMS)), nil
+	}
+	var indexes []string
+	for _, d := range l.outstanding[:min(describedItems, len(l.outstanding))] {
+		indexes = append(indexes, strconv.FormatInt(d.index, 10))
+	}
+	if more := len(l.outstanding) - len(indexes); more > 0 {
+		indexes = append(indexes, fmt.Sprintf("%d more", more))
+	}
+	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s", l.kind, l.owner, l.token,
+		timeWords(l.endMS), countWords(len(l.outstanding), "item"), strings.Join(indexes, ", ")), nil
+}
+
+func describeReady(key, value []byte) (string, error) {
+	if len(value) == 0 {
+		return "failed deliveries of the head: none", nil
+	}
+	n, err := unpackInt(key, value)
+	return fmt.Sprintf("failed deliveries of the head: %d", n), err
+}
+
+func describeTimer(key, value []byte) (string, error) {
+	kind, head, err := unpackTimer(key, value)
+	if err != nil {
+		return "", err
+	}
+	what := kind
+	switch kind {
+	case kindClaim:
+		what = "a lease ends then"
+	case kindDelay:
+		what = "the delay of a retry ends then"
+	}
+	return fmt.Sprintf("%s; the group's head had index %d", what, head), nil
+}
+
+func describeAttempt(key, value []byte) (string, error) {
+	a, err := unpackAttempt(key, value)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d, the first at %s, the last at %s: %q", a.count, timeWords(a.firstMS), timeWords(a.lastMS), a.lastErr), nil
+}
+
+func describeReceipt(key, value []byte) (string, error) {
+	t, err := tuple.Unpack(value)
+	if err != nil {
+		return "", corrupt(key, err)
+	}
+	ms, ok := int64(0), false
+	if len(t) > 0 {
+		ms, ok = t[0].(int64)
+	}
+	if !ok {
+		return "", corrupt(key, fmt.Errorf("receipt %v", t))
+	}
+	return fmt.Sprintf("committed, written at %s, result %s", timeWords(ms), t[1:]), nil
+}
+
+func describeCount(key, value []byte) (string, error) {
+	if len(value) != 8 {
+		return "", corrupt(key, fmt.Errorf("counter of %d bytes", len(value)))
+	}
+	return strconv.FormatInt(int64(binary.LittleEndian.Uint64(value)), 10), nil
+}

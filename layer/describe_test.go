@@ -1,0 +1,128 @@
+package layer_test
+
+import (
+	"bytes"
+	"errors"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// TestDescribe: every pair that a queue writes can be put into words, and no kind of key is left out.
+func TestDescribe(t *testing.T) {
+	e := newEnv(t, memory, false)
+	message := func(group string, body []byte, headers map[string]string) {
+		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: group, Body: body, Headers: headers})
+		require.NoError(t, err)
+	}
+	fail := func(delay time.Duration) {
+		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		require.NoError(t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Err: errors.New("no luck"), Delay: delay}))
+	}
+	message("held", []byte("first"), map[string]string{"line": "1", "a": "b"})
+	message("held", bytes.Repeat([]byte("x"), 100_000), nil)
+	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	message("delayed", nil, nil)
+	fail(time.Minute)
+	message("failed", []byte("y"), nil)
+	fail(0)
+	message("ready", []byte("z"), nil)
+
+	number := regexp.MustCompile(`\d{6,}`) // indexes and tokens
+	id := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}(@\d+)?`)
+	plain := func(s string) string { return number.ReplaceAllString(id.ReplaceAllString(s, "ID"), "N") }
+	words := make(map[string]string)
+	names := make(map[string]bool)
+	for _, row := range e.rows(kv.KeyRange{End: []byte{0xff}}) {
+		d, ok, err := layer.Describe(testPrefix, row.Key, row.Value)
+		require.True(t, ok)
+		require.NoError(t, err)
+		require.Equal(t, testQueue, d.Queue)
+		require.NotEmpty(t, d.Value)
+		words[plain(d.Key)] = plain(d.Value)
+		names[d.Name] = true
+
+		alone, ok, err := layer.Describe(testPrefix, row.Key, nil)
+		require.True(t, ok)
+		require.NoError(t, err)
+		require.Equal(t, layer.Description{Queue: d.Queue, Name: d.Name, Key: d.Key}, alone)
+
+		section, ok := layer.Section(testPrefix, testQueue, d.Name)
+		require.True(t, ok)
+		require.True(t, section.Contains(row.Key))
+	}
+	for _, name := range layer.KeyNames() {
+		require.Contains(t, names, name)
+	}
+	for key, value := range map[string]string{
+		`setting "format"`:                                            `1`,
+		`item N of group "ready", id ID.ready`:                        `enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "z"`,
+		`item N of group "delayed", id ID.delayed`:                    `enqueued 2023-11-14 22:13:20.000 UTC, body of 0 bytes`,
+		`lock of group "held"`:                                        `claim: held by "worker-1" under token N until 2023-11-14 22:13:50.000 UTC, 2 items delivered and not acked: N, N`,
+		`lock of group "delayed"`:                                     `held by nobody, a retry waits until 2023-11-14 22:14:20.000 UTC`,
+		`timer of group "held", due 2023-11-14 22:13:50.000 UTC`:      `a lease ends then; the group's head had index N`,
+		`timer of group "delayed", due 2023-11-14 22:14:20.000 UTC`:   `the delay of a retry ends then; the group's head had index N`,
+		`ready hint of group "ready", its head has index N`:           `failed deliveries of the head: none`,
+		`ready hint of group "failed", its head has index N`:          `failed deliveries of the head: 1`,
+		`failed deliveries of item N of group "failed", id ID.failed`: `1, the first at 2023-11-14 22:13:20.000 UTC, the last at 2023-11-14 22:13:20.000 UTC: "no luck"`,
+	} {
+		require.Equal(t, value, words[key], "%s, of %v", key, words)
+	}
+}
+
+// TestDescribeOthers: a key of no queue is none, and damage is named.
+func TestDescribeOthers(t *testing.T) {
+	for _, other := range [][]byte{nil, testPrefix, []byte("else"), key(), append(testPrefix[:len(testPrefix):len(testPrefix)], 0x15, 1)} {
+		_, ok, err := layer.Describe(testPrefix, other, nil)
+		require.NoError(t, err)
+		require.False(t, ok, "%q", other)
+	}
+	for _, damaged := range []kv.KV{
+		{Key: key("nonsense", "A")},
+		{Key: key("lock")},
+		{Key: key("lock", "A", "B")},
+		{Key: key("lock", "A"), Value: []byte{}},
+		{Key: key("item", "A", int64(1)), Value: []byte{}},
+		{Key: key("ready", int64(0), int64(7), "A"), Value: []byte("x")},
+		{Key: key("timer", int64(7), "A"), Value: []byte("x")},
+		{Key: key("count", "acked", int64(0)), Value: []byte("x")},
+		{Key: key("meta", "format"), Value: []byte("x")},
+	} {
+		d, ok, err := layer.Describe(testPrefix, damaged.Key, damaged.Value)
+		require.True(t, ok)
+		require.ErrorIs(t, err, layer.ErrCorrupt, "%v", d)
+	}
+}
+
+// TestGroupSection: the range of a group's keys holds those of this group and no others.
+func TestGroupSection(t *testing.T) {
+	for _, name := range []string{"item", "part", "attempt", "lock"} {
+		r, ok := layer.GroupSection(testPrefix, testQueue, name, "A")
+		require.True(t, ok)
+		inside, other, longer := key(name, "A", int64(1)), key(name, "B", int64(1)), key(name, "AA", int64(1))
+		if name == "lock" {
+			inside, other, longer = key(name, "A"), key(name, "B"), key(name, "A", int64(1))
+		}
+		require.True(t, r.Contains(inside), name)
+		require.False(t, r.Contains(other), name)
+		require.False(t, r.Contains(longer), name)
+	}
+	for _, name := range []string{"", "ready", "timer", "meta", "nonsense"} {
+		_, ok := layer.GroupSection(testPrefix, testQueue, name, "A")
+		require.False(t, ok, name)
+	}
+	_, ok := layer.Section(testPrefix, testQueue, "nonsense")
+	require.False(t, ok)
+	all, ok := layer.Section(testPrefix, testQueue, "")
+	require.True(t, ok)
+	require.True(t, all.Contains(key("meta", "format")))
+}
