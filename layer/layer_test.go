@@ -62,7 +62,9 @@ func memory(t *testing.T) kv.DB {
 }
 
 func disk(t *testing.T) kv.DB {
-	return memory(t) // DISK
+	db, err := embedded.OpenDisk(t.TempDir(), embedded.Options{})
+	require.NoError(t, err)
+	return db
 }
 
 // onEngines runs a test on each engine without faults, and in memory with the default faults: seeded conflicts,

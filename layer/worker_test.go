@@ -226,7 +226,7 @@ func TestWorkerGivesBack(t *testing.T) {
 				e.enqueue("B", "b1")
 				w, err := layer.NewWorker(e.q, handler, o)
 				w = start(e.t, w, err)
-				require.Equal(e.t, []string{"a1", "error", "b1"}, j.await(e.t, 3))
+				require.ElementsMatch(e.t, []string{"a1", "error", "b1"}, j.await(e.t, 3))
 				require.NoError(e.t, w.Stop(e.ctx))
 
 				require.Len(e.t, j.errs, 1)
@@ -383,27 +383,27 @@ func TestWorkerLifecycle(t *testing.T) {
 		}, layer.WorkerOptions{Concurrency: 1, Poll: quick, OnError: j.onError})
 		w = start(e.t, w, err)
 		w.Start()
-		require.Equal(e.t, "a1", receiveFrom(e.t, in))
-		held := 0
+		first := receiveFrom(e.t, in)
 		for range 20 {
 			runtime.Gosched()
 			select {
 			case body := <-in:
-				e.t.Fatalf("%s is handled beside a1", body)
+				e.t.Fatalf("%s is handled beside %s", body, first)
 			default:
 			}
+			held := 0
 			for _, g := range e.info() {
 				if g.State == layer.Held {
 					held++
 				}
 			}
+			require.Equal(e.t, 1, held, "groups in hand")
 		}
-		require.Equal(e.t, 20, held, "one group held, each time")
 		out <- struct{}{}
-		require.Equal(e.t, "a2", receiveFrom(e.t, in))
-		out <- struct{}{}
-		require.Equal(e.t, "b1", receiveFrom(e.t, in))
-		out <- struct{}{}
+		for range 2 {
+			receiveFrom(e.t, in)
+			out <- struct{}{}
+		}
 		require.NoError(e.t, w.Stop(e.ctx))
 		require.Empty(e.t, j.errs)
 		require.Empty(e.t, e.info())
