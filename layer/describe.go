@@ -120,7 +120,9 @@ var descriptions = map[string]description{
 	},
 	namePart: {
 		group: groupFirst,
-		key:   func(p parsedKey) string { return fmt.Sprintf("continuation %d of the body of item %s", p.n, itemWords(p)) },
+		key: func(p parsedKey) string {
+			return fmt.Sprintf("continuation %d of the body of item %s", p.n, itemWords(p))
+		},
 		value: func(_, value []byte) (string, error) { return fmt.Sprintf("%d bytes", len(value)), nil },
 	},
 	nameLock: {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -27,7 +28,7 @@ type operation struct {
 	// Guarded by the pipeline's mutex.
 	state     opState
 	abandoned bool          // the caller has gone
-	left      chan struct{} // closed when it went
+	batch     *batch        // that it is running in
 	called    bool          // the receive was called from the waiting list
 	settled   bool          // there was a settlement, and it is done
 	lastTurn  bool          // the receive waits no longer, whatever comes of this turn
@@ -90,12 +91,23 @@ func (s size) tooLarge() bool {
 	return s.messages > maxMessages || s.bytes > maxBytes || s.settled > maxSettled || s.received > maxReceived
 }
 
-// pipeline makes the operations of a handle travel together: those that arrive while a transaction is in flight go
-// into the next one. There is no timer: alone, an operation is begun at once.
+// batch is the operations of one transaction.
+type batch struct {
+	operations []*operation
+	cancel     context.CancelFunc
+	abandoned  int // guarded by the pipeline's mutex; how many callers have gone
+}
+
+// maxFlying is how many transactions of a handle are in flight at a time. Two keep a second core busy, and the
+// database while one of them waits for its commit; more only make smaller batches and more conflicts.
+const maxFlying = 4
+
+// pipeline makes the operations of a handle travel together: those that arrive while its transactions are in flight
+// go into the next one. There is no timer: alone, an operation is begun at once.
 type pipeline struct {
 	mu      sync.Mutex
 	queue   []*operation // guarded by mu; in the order of arrival
-	running bool         // guarded by mu
+	flying  int          // guarded by mu; transactions in flight
 	waiting []*operation // guarded by mu; receives for which nothing was ready, in the order of arrival
 }
 
@@ -113,19 +125,57 @@ func (q *Queue) submit(ctx context.Context, o *operation) error {
 	}
 }
 
-// enter puts a new operation into the queue.
+// enter puts a new operation into the queue, or runs it at once if there is room in flight. In the latter case it
+// returns when o has ended or waits for a group to become ready; if ctx ends meanwhile, that is when its transaction
+// has ended, or abandonedTimeout later.
 func (q *Queue) enter(ctx context.Context, o *operation) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	o.ended, o.left = make(chan struct{}), make(chan struct{})
-	q.pipeline.mu.Lock()
-	defer q.pipeline.mu.Unlock()
+	o.ended = make(chan struct{})
+	p := &q.pipeline
+	p.mu.Lock()
 	if q.closed.Load() {
+		p.mu.Unlock()
 		return ErrClosed
 	}
-	q.queueUp(o)
+	if p.flying == maxFlying || len(p.queue) > 0 || q.opts.NoCoalescing {
+		q.queueUp(o)
+		p.mu.Unlock()
+		return nil
+	}
+	// Nothing to wait for: the caller runs it himself, which saves the change of goroutines.
+	p.flying++
+	b := newBatch([]*operation{o})
+	p.mu.Unlock()
+	stop := context.AfterFunc(ctx, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if o.batch == b {
+			q.abandon(o)
+		}
+	})
+	q.runShared(b)
+	stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.queue) > 0 {
+		go q.drive()
+	} else {
+		p.flying--
+	}
 	return nil
+}
+
+// abandon notes that nobody waits for a running operation. The pipeline's mutex is held.
+func (q *Queue) abandon(o *operation) {
+	o.abandoned = true
+	b := o.batch
+	if b.abandoned++; b.abandoned == len(b.operations) {
+		// It may still end well, and then what it claimed is given back; but it must not hold up the others for
+		// ever, as with a database that does not answer.
+		time.AfterFunc(abandonedTimeout, func() { q.cancelBatch(b) })
+	}
 }
 
 // queueUp queues operations, together. The pipeline's mutex is held.
@@ -133,8 +183,7 @@ func (q *Queue) queueUp(os ...*operation) {
 	p := &q.pipeline
 	if q.opts.NoCoalescing {
 		for _, o := range os {
-			o.state = opRunning
-			go q.runShared([]*operation{o})
+			go q.runShared(newBatch([]*operation{o}))
 		}
 		return
 	}
@@ -142,8 +191,8 @@ func (q *Queue) queueUp(os ...*operation) {
 		o.state = opQueued
 	}
 	p.queue = append(p.queue, os...)
-	if !p.running {
-		p.running = true
+	if p.flying < maxFlying {
+		p.flying++
 		go q.drive()
 	}
 }
@@ -170,8 +219,7 @@ func (q *Queue) leave(o *operation, cause error) error {
 		}
 		return cause
 	}
-	o.abandoned = true
-	close(o.left)
+	q.abandon(o)
 	if o.enqueue == nil && o.settle == nil {
 		return cause
 	}
@@ -200,15 +248,36 @@ func (o *operation) comeBack() {
 	}
 }
 
-// drive runs one transaction after the other until the queue is empty.
-func (q *Queue) drive() {
-	for batch := q.nextBatch(); len(batch) > 0; batch = q.nextBatch() {
-		q.runShared(batch)
+// abandonedTimeout is how long a transaction goes on whose callers have all gone.
+const abandonedTimeout = time.Second
+
+func (q *Queue) cancelBatch(b *batch) {
+	q.pipeline.mu.Lock()
+	defer q.pipeline.mu.Unlock()
+	if b.cancel != nil {
+		b.cancel()
 	}
 }
 
-// nextBatch takes the operations of the next transaction from the queue.
-func (q *Queue) nextBatch() []*operation {
+// drive runs one transaction after the other until the queue is empty.
+func (q *Queue) drive() {
+	for b := q.nextBatch(); b != nil; b = q.nextBatch() {
+		q.runShared(b)
+	}
+}
+
+// newBatch makes a batch of operations. The pipeline's mutex is held.
+func newBatch(os []*operation) *batch {
+	b := &batch{operations: os}
+	for _, o := range os {
+		o.state, o.batch = opRunning, b
+	}
+	return b
+}
+
+// nextBatch takes the operations of the next transaction from the queue. It returns nil, and gives up the place in
+// flight, if there are none.
+func (q *Queue) nextBatch() *batch {
 	p := &q.pipeline
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,37 +289,32 @@ func (q *Queue) nextBatch() []*operation {
 			break
 		}
 		total = next
-		p.queue[n].state = opRunning
 		n++
 	}
-	batch := slices.Clone(p.queue[:n])
+	if n == 0 {
+		p.flying--
+		return nil
+	}
+	b := newBatch(slices.Clone(p.queue[:n]))
 	p.queue = slices.Delete(p.queue, 0, n)
-	p.running = n > 0
-	return batch
+	return b
 }
 
-// runShared runs a batch for callers that may leave: when all have, it is cancelled.
-func (q *Queue) runShared(batch []*operation) {
+// runShared runs a batch whose callers may leave.
+func (q *Queue) runShared(b *batch) {
 	ctx, cancel := context.WithCancel(context.Background())
-	stop := make(chan struct{})
-	go func() {
-		for _, o := range batch {
-			select {
-			case <-o.left:
-			case <-stop:
-				return
-			}
-		}
-		cancel()
-	}()
-	q.run(ctx, batch)
-	close(stop)
+	q.pipeline.mu.Lock()
+	b.cancel = cancel
+	q.pipeline.mu.Unlock()
+	q.run(ctx, b.operations)
 	cancel()
 
+	batch := b.operations
 	p := &q.pipeline
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, o := range batch {
+		o.batch = nil
 		switch {
 		case o.waits && !o.abandoned && !o.lastTurn && o.result() == nil && len(o.receive.claims) == 0 && !q.closed.Load():
 			o.settled, o.settle = o.settled || o.settle != nil, nil // what it waits for is the receive
@@ -302,12 +366,17 @@ func unknown(err error) bool {
 func (q *Queue) runTogether(ctx context.Context, batch []*operation) error {
 	conflicts := 0
 	var outcome staged
+	slot := waits(batch) && q.staging.acquire()
+	if slot {
+		defer q.staging.release()
+	}
 	err := q.once(ctx,
 		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 			for ; conflicts < a.Conflicts; conflicts++ {
 				q.spread.widen()
 			}
 			w := q.work(ctx, tx)
+			w.mayStage = slot
 			var err error
 			if outcome, err = w.perform(batch, a.Conflicts); err != nil || !w.wrote {
 				return nil, err
@@ -327,6 +396,9 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation) error {
 					return err
 				}
 			}
+			if !slot {
+				return nil
+			}
 			var err error
 			outcome, err = q.findRequest(ctx, tx)
 			return err
@@ -341,6 +413,11 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation) error {
 	q.paths.granted.Add(int64(outcome.granted))
 	q.paths.count(batch, conflicts)
 	return nil
+}
+
+// waits reports whether receives of the batch wait for a group to become ready.
+func waits(batch []*operation) bool {
+	return slices.ContainsFunc(batch, func(o *operation) bool { return o.waits })
 }
 
 // perform does the work of all operations: first the settlements, those of one group one after the other, then the

@@ -43,6 +43,8 @@ const (
 	// requestLife is how far ahead a request's deadline lies; it is renewed at half of it. It is long against
 	// the skew of clocks: a request taken for dead too early costs its handle a poll, nothing else.
 	requestLife = 60 * time.Second
+	// busyPause is the pause before the next try when a transaction in flight may change the handle's request.
+	busyPause = 5 * time.Millisecond
 	// errorPause is the pause after a look that failed.
 	errorPause = time.Second
 	// skewOfTurns is by how much at most a handle that is not the oldest leaves the end of a lease to that one.
@@ -91,6 +93,7 @@ type staging struct {
 	mu         sync.Mutex
 	index      int64 // guarded by mu; of the request in the database; 0 = there is none
 	deadlineMS int64 // guarded by mu
+	busy       bool  // guarded by mu: a transaction in flight may change the request
 	attended   bool  // guarded by the pipeline's mutex: attendance is running
 
 	nudged chan struct{} // of capacity 1: something has changed
@@ -102,6 +105,23 @@ func (s *staging) set(o staged) {
 	if o.request != 0 || o.gone {
 		s.index, s.deadlineMS = o.request, o.deadlineMS
 	}
+}
+
+// acquire lets one transaction at a time register or clear the request.
+func (s *staging) acquire() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.busy {
+		return false
+	}
+	s.busy = true
+	return true
+}
+
+func (s *staging) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy = false
 }
 
 // requested returns the index of the handle's request, or 0.
@@ -171,7 +191,7 @@ func (q *Queue) stopWaiting(o *operation) {
 // rewrites it.
 func (w *work) stage(waiting []*operation, c *claimer) (staged, error) {
 	q := w.q
-	if len(waiting) == 0 {
+	if len(waiting) == 0 || !w.mayStage {
 		return staged{}, nil
 	}
 	unserved := 0
@@ -648,6 +668,11 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 
 // withdraw clears the handle's request and gives back what it was granted. It may be repeated.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
+	if !q.staging.acquire() {
+		q.pause(ctx, busyPause, nil) // a receive is about to use the request, or to clear it
+		return nil
+	}
+	defer q.staging.release()
 	random := q.staging.random
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
 		w := q.work(ctx, tx)

@@ -17,8 +17,10 @@ type work struct {
 	version kv.Future[int64]
 	ready   map[string]bool // the groups that this transaction leaves ready
 	counts  map[string]int  // by how much each counter goes up
-	others  int             // groups granted to other handles
-	wrote   bool            // something that a retry must not do again
+	// mayStage: this transaction, of those that the handle has in flight, may register or clear its request.
+	mayStage bool
+	others   int  // groups granted to other handles
+	wrote    bool // something that a retry must not do again
 }
 
 func (q *Queue) work(ctx context.Context, tx kv.Tx) *work {
