@@ -197,6 +197,7 @@ type crewWatch struct {
 	kill     bool
 	progress *progress
 
+	done   int64
 	most   int64 // groups in hand at once
 	victim *demoProcess
 	held   []heldClaim // what the victim had in hand
@@ -206,9 +207,9 @@ func (w *crewWatch) run(ctx context.Context) error {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
-		done, over, err := w.look(ctx)
+		over, err := w.look(ctx)
 		if ctx.Err() != nil {
-			return fmt.Errorf("%w after %s", errInterrupted, plural(done, "message"))
+			return fmt.Errorf("%w after %s", errInterrupted, plural(w.done, "message"))
 		}
 		if over || err != nil {
 			return err
@@ -221,37 +222,43 @@ func (w *crewWatch) run(ctx context.Context) error {
 }
 
 // look sees how far the processes are; half-way it kills one, if that is wanted.
-func (w *crewWatch) look(ctx context.Context) (done int64, over bool, err error) {
+func (w *crewWatch) look(ctx context.Context) (over bool, err error) {
 	if err := w.failed(); err != nil {
-		return 0, false, err
+		return false, err
 	}
 	st, err := w.q.Stats(ctx)
 	if err != nil {
-		return 0, false, err
+		return false, err
 	}
-	done = w.total - st.Depth
+	w.done = w.total - st.Depth
 	w.most = max(w.most, st.BusyGroups)
-	if w.kill && w.victim == nil && done >= w.total/2 {
-		chosen := w.processes[rand.IntN(len(w.processes))]
-		if w.held, err = w.crew.kill(ctx, chosen); err != nil {
-			return done, false, err
-		}
-		if chosen.killed {
-			w.victim = chosen
-			w.progress.print(func() {
-				w.s.notice("killed process %d after %s, with %s in hand", chosen.flags.number,
-					plural(done, "message"), plural(int64(len(w.held)), "group"))
-			})
+	if w.kill && w.victim == nil && w.done >= w.total/2 {
+		if err := w.killOne(ctx); err != nil {
+			return false, err
 		}
 	}
 	detail := plural(st.BusyGroups, "group") + " in hand"
 	if w.victim != nil {
 		detail += fmt.Sprintf(", process %d is dead", w.victim.flags.number)
 	}
-	w.progress.set(done, detail)
+	w.progress.set(w.done, detail)
 	if st.Depth > 0 {
-		return done, false, nil
+		return false, nil
 	}
-	over, err = empty(ctx, w.q)
-	return done, over, err
+	return empty(ctx, w.q)
+}
+
+// killOne kills a process chosen at random, if it has groups in hand.
+func (w *crewWatch) killOne(ctx context.Context) error {
+	chosen := w.processes[rand.IntN(len(w.processes))]
+	held, err := w.crew.kill(ctx, chosen)
+	if err != nil || !chosen.killed {
+		return err
+	}
+	w.victim, w.held = chosen, held
+	w.progress.print(func() {
+		w.s.notice("killed process %d after %s, with %s in hand", chosen.flags.number, plural(w.done, "message"),
+			plural(int64(len(held)), "group"))
+	})
+	return nil
 }

@@ -99,16 +99,20 @@ type demoWorker struct {
 func (w *demoWorker) run(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
+	// Transactions outlast ctx for a while: a receive cut short might have claimed a group and not know it.
+	txCtx, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, giveUp) })()
 	var wg sync.WaitGroup
 	for range w.flags.workers {
 		wg.Go(func() {
-			if err := w.loop(ctx); err != nil {
+			if err := w.loop(ctx, txCtx); err != nil {
 				fail(err)
 			}
 		})
 	}
 	wg.Wait()
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
@@ -117,10 +121,10 @@ func (w *demoWorker) run(ctx context.Context) error {
 // demoIdle is the longest wait before another look at a queue in which nothing was ready.
 const demoIdle = 50 * time.Millisecond
 
-func (w *demoWorker) loop(ctx context.Context) error {
+func (w *demoWorker) loop(ctx, txCtx context.Context) error {
 	for ctx.Err() == nil {
-		claims, err := w.q.Receive(ctx, layer.ReceiveOptions{MaxGroups: 1, Lease: w.flags.lease})
-		if err != nil && ctx.Err() == nil {
+		claims, err := w.q.Receive(txCtx, layer.ReceiveOptions{MaxGroups: 1, Lease: w.flags.lease})
+		if err != nil {
 			return err
 		}
 		if len(claims) == 0 {
@@ -130,7 +134,7 @@ func (w *demoWorker) loop(ctx context.Context) error {
 			}
 			continue
 		}
-		if err := w.handle(ctx, claims[0]); err != nil {
+		if err := w.handle(ctx, txCtx, claims[0]); err != nil {
 			return err
 		}
 	}
@@ -138,20 +142,17 @@ func (w *demoWorker) loop(ctx context.Context) error {
 }
 
 // handle handles all of a claim and commits the effects together with the ack; what was not handled is given back.
-func (w *demoWorker) handle(ctx context.Context, c *layer.Claim) error {
+func (w *demoWorker) handle(ctx, txCtx context.Context, c *layer.Claim) error {
 	select {
 	case <-ctx.Done():
 	case <-time.After(time.Duration(len(c.Items)) * demoWork):
 	}
-	interrupted := ctx.Err() != nil
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
-	defer cancel()
 	var err error
-	if interrupted {
-		err = w.q.Nack(ctx, c, layer.NackOptions{Release: true})
+	if ctx.Err() != nil {
+		err = w.q.Nack(txCtx, c, layer.NackOptions{Release: true})
 	} else {
-		err = w.q.Once(ctx, func(tx kv.Tx) error {
-			if err := w.q.AckTx(ctx, tx, c); err != nil {
+		err = w.q.Once(txCtx, func(tx kv.Tx) error {
+			if err := w.q.AckTx(txCtx, tx, c); err != nil {
 				return err
 			}
 			return w.effects.write(tx, c, w.flags.number)
