@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"fdbfifo/kv"
@@ -118,26 +116,44 @@ func (c *crew) conflicts() (int64, error) {
 	return n, nil
 }
 
-// settle is how long what a frozen process had sent may take to land.
+// settle is how long what frozen processes had sent may take to land.
 const settle = 100 * time.Millisecond
 
-// kill ends a process that has groups in hand, and returns what those were. To be sure of it the process is frozen
-// before the look. One that has nothing in hand goes on, and nothing is returned.
-func (c *crew) kill(ctx context.Context, victim *demoProcess) (held []heldClaim, err error) {
-	if err := victim.Freeze(); err != nil {
-		return nil, fmt.Errorf("stop process %d: %w", victim.flags.number, err)
+// kill ends the process that has the most groups in hand, and returns what those were; nobody, if none has any just
+// now. To be sure of it, all are frozen while it looks.
+func (c *crew) kill(ctx context.Context) (victim *demoProcess, held []heldClaim, err error) {
+	for _, p := range c.processes {
+		if err := p.Freeze(); err != nil {
+			return nil, nil, fmt.Errorf("freeze process %d: %w", p.flags.number, err)
+		}
+		defer func() {
+			if p.killed {
+				return
+			}
+			if e := p.Thaw(); err == nil && e != nil {
+				err = fmt.Errorf("thaw process %d: %w", p.flags.number, e)
+			}
+		}()
 	}
 	time.Sleep(settle)
 	groups, err := allGroups(ctx, c.q, 1)
-	if err != nil || len(victim.claims(groups)) == 0 {
-		return nil, errors.Join(err, victim.Thaw())
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, p := range c.processes {
+		if claims := p.claims(groups); len(claims) > len(held) {
+			victim, held = p, claims
+		}
+	}
+	if victim == nil {
+		return nil, nil, nil
 	}
 	victim.killed = true
 	if err := victim.Kill(); err != nil {
-		return nil, fmt.Errorf("kill process %d: %w", victim.flags.number, err)
+		return nil, nil, fmt.Errorf("kill process %d: %w", victim.flags.number, err)
 	}
 	<-victim.ended
-	return victim.claims(groups), nil
+	return victim, held, nil
 }
 
 // claims are those of groups that the process has in hand.
@@ -248,17 +264,15 @@ func (w *crewWatch) look(ctx context.Context) (over bool, err error) {
 	return empty(ctx, w.q)
 }
 
-// killOne kills a process chosen at random, if it has groups in hand.
+// killOne kills a process, if one has groups in hand.
 func (w *crewWatch) killOne(ctx context.Context) error {
-	chosen := w.processes[rand.IntN(len(w.processes))]
-	held, err := w.crew.kill(ctx, chosen)
-	if err != nil || !chosen.killed {
+	var err error
+	if w.victim, w.held, err = w.crew.kill(ctx); err != nil || w.victim == nil {
 		return err
 	}
-	w.victim, w.held = chosen, held
 	w.progress.print(func() {
-		w.s.notice("killed process %d after %s, with %s in hand", chosen.flags.number, plural(w.done, "message"),
-			plural(int64(len(held)), "group"))
+		w.s.notice("killed process %d after %s, with %s in hand", w.victim.flags.number, plural(w.done, "message"),
+			plural(int64(len(w.held)), "group"))
 	})
 	return nil
 }
