@@ -47,7 +47,9 @@ func wrongVersion(err error) error {
 
 // explain adds to an error of fdbkv what the user can do, and the exit code.
 func explain(err error) error {
-	of := func(exit int, hint string) error { return &cli.Error{Text: err.Error(), Hint: hint, Exit: exit, Err: err} }
+	of := func(exit int, hint string) error {
+		return &cli.Error{Text: err.Error(), Hint: hint, Exit: exit, Err: err}
+	}
 	switch {
 	case errors.Is(err, fdbkv.ErrAPIVersion):
 		return wrongVersion(err)
