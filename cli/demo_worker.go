@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -58,7 +57,6 @@ func newDemoWorkerCmd(s *session) *cobra.Command {
 // demoWorkerResult is what a process says of itself at its end.
 type demoWorkerResult struct {
 	Conflicts int64 `json:"conflicts"`
-	Lost      int64 `json:"lost_claims"` // their lease ran out under the process's hands
 }
 
 // demoWorker handles messages until stdin or ctx ends.
@@ -84,7 +82,7 @@ func (s *session) demoWorker(ctx context.Context, f demoWorkerFlags) error {
 	if err != nil {
 		return err
 	}
-	return printJSON(s.stdout, demoWorkerResult{Conflicts: counting.Counters().Conflicts, Lost: w.lost.Load()})
+	return printJSON(s.stdout, demoWorkerResult{Conflicts: counting.Counters().Conflicts})
 }
 
 // demoWorker is one run of demo-worker.
@@ -92,7 +90,6 @@ type demoWorker struct {
 	q       *layer.Queue
 	flags   demoWorkerFlags
 	effects effects
-	lost    atomic.Int64
 }
 
 // run returns when ctx has ended and nothing is in hand any more, or with an error.
@@ -159,8 +156,7 @@ func (w *demoWorker) handle(ctx, txCtx context.Context, c *layer.Claim) error {
 		})
 	}
 	if errors.Is(err, layer.ErrClaimLost) {
-		w.lost.Add(1) // another has it now, and this one's effects were not written
-		return nil
+		return nil // another has it now, and these effects were not written
 	}
 	return err
 }

@@ -45,7 +45,8 @@ func wrongVersion(err error) error {
 	}
 }
 
-// explain adds to an error of fdbkv what the user can do, and the exit code.
+// explain adds to an error of fdbkv what the user can do, and the exit code. A locked database (1038) is explained by
+// package cli.
 func explain(err error) error {
 	of := func(exit int, hint string) error {
 		return &cli.Error{Text: err.Error(), Hint: hint, Exit: exit, Err: err}
@@ -59,8 +60,6 @@ func explain(err error) error {
 		return of(cli.ExitClusterFile, "Compare it with the file of a machine of the cluster.")
 	case errors.Is(err, fdbkv.ErrUnreachable):
 		return of(cli.ExitUnreachable, "fdbcli -C CLUSTERFILE --exec status says more.")
-	case kv.Code(err) == kv.CodeDatabaseLocked:
-		return of(cli.ExitLocked, "An operator has locked the database: fdbcli's unlock, with the UID that lock printed, frees it.")
 	}
 	return err
 }
