@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"fdbfifo/kv"
@@ -118,26 +116,44 @@ func (c *crew) conflicts() (int64, error) {
 	return n, nil
 }
 
-// settle is how long what a frozen process had sent may take to land.
+// settle is how long what frozen processes had sent may take to land.
 const settle = 100 * time.Millisecond
 
-// kill ends a process that has groups in hand, and returns what those were. To be sure of it the process is frozen
-// before the look. One that has nothing in hand goes on, and nothing is returned.
-func (c *crew) kill(ctx context.Context, victim *demoProcess) (held []heldClaim, err error) {
-	if err := victim.Freeze(); err != nil {
-		return nil, fmt.Errorf("stop process %d: %w", victim.flags.number, err)
+// kill ends the process that has the most groups in hand, and returns what those were; nobody, if none has any just
+// now. To be sure of it, all are frozen while it looks.
+func (c *crew) kill(ctx context.Context) (victim *demoProcess, held []heldClaim, err error) {
+	for _, p := range c.processes {
+		if err := p.Freeze(); err != nil {
+			return nil, nil, fmt.Errorf("freeze process %d: %w", p.flags.number, err)
+		}
+		defer func() {
+			if p.killed {
+				return
+			}
+			if e := p.Thaw(); err == nil && e != nil {
+				err = fmt.Errorf("thaw process %d: %w", p.flags.number, e)
+			}
+		}()
 	}
 	time.Sleep(settle)
 	groups, err := allGroups(ctx, c.q, 1)
-	if err != nil || len(victim.claims(groups)) == 0 {
-		return nil, errors.Join(err, victim.Thaw())
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, p := range c.processes {
+		if claims := p.claims(groups); len(claims) > len(held) {
+			victim, held = p, claims
+		}
+	}
+	if victim == nil {
+		return nil, nil, nil
 	}
 	victim.killed = true
 	if err := victim.Kill(); err != nil {
-		return nil, fmt.Errorf("kill process %d: %w", victim.flags.number, err)
+		return nil, nil, fmt.Errorf("kill process %d: %w", victim.flags.number, err)
 	}
 	<-victim.ended
-	return victim.claims(groups), nil
+	return victim, held, nil
 }
 
 // claims are those of groups that the process has in hand.
@@ -197,6 +213,7 @@ type crewWatch struct {
 	kill     bool
 	progress *progress
 
+	done   int64
 	most   int64 // groups in hand at once
 	victim *demoProcess
 	held   []heldClaim // what the victim had in hand
@@ -206,9 +223,9 @@ func (w *crewWatch) run(ctx context.Context) error {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
-		done, over, err := w.look(ctx)
+		over, err := w.look(ctx)
 		if ctx.Err() != nil {
-			return fmt.Errorf("%w after %s", errInterrupted, plural(done, "message"))
+			return fmt.Errorf("%w after %s", errInterrupted, plural(w.done, "message"))
 		}
 		if over || err != nil {
 			return err
@@ -221,37 +238,41 @@ func (w *crewWatch) run(ctx context.Context) error {
 }
 
 // look sees how far the processes are; half-way it kills one, if that is wanted.
-func (w *crewWatch) look(ctx context.Context) (done int64, over bool, err error) {
+func (w *crewWatch) look(ctx context.Context) (over bool, err error) {
 	if err := w.failed(); err != nil {
-		return 0, false, err
+		return false, err
 	}
 	st, err := w.q.Stats(ctx)
 	if err != nil {
-		return 0, false, err
+		return false, err
 	}
-	done = w.total - st.Depth
+	w.done = w.total - st.Depth
 	w.most = max(w.most, st.BusyGroups)
-	if w.kill && w.victim == nil && done >= w.total/2 {
-		chosen := w.processes[rand.IntN(len(w.processes))]
-		if w.held, err = w.crew.kill(ctx, chosen); err != nil {
-			return done, false, err
-		}
-		if chosen.killed {
-			w.victim = chosen
-			w.progress.print(func() {
-				w.s.notice("killed process %d after %s, with %s in hand", chosen.flags.number,
-					plural(done, "message"), plural(int64(len(w.held)), "group"))
-			})
+	if w.kill && w.victim == nil && w.done >= w.total/2 {
+		if err := w.killOne(ctx); err != nil {
+			return false, err
 		}
 	}
 	detail := plural(st.BusyGroups, "group") + " in hand"
 	if w.victim != nil {
 		detail += fmt.Sprintf(", process %d is dead", w.victim.flags.number)
 	}
-	w.progress.set(done, detail)
+	w.progress.set(w.done, detail)
 	if st.Depth > 0 {
-		return done, false, nil
+		return false, nil
 	}
-	over, err = empty(ctx, w.q)
-	return done, over, err
+	return empty(ctx, w.q)
+}
+
+// killOne kills a process, if one has groups in hand.
+func (w *crewWatch) killOne(ctx context.Context) error {
+	var err error
+	if w.victim, w.held, err = w.crew.kill(ctx); err != nil || w.victim == nil {
+		return err
+	}
+	w.progress.print(func() {
+		w.s.notice("killed process %d after %s, with %s in hand", w.victim.flags.number, plural(w.done, "message"),
+			plural(int64(len(w.held)), "group"))
+	})
+	return nil
 }

@@ -121,17 +121,20 @@ func someDepartures(t *testing.T, n int) string {
 // dead one's groups are taken over. A second demo on the same queue begins with no effects.
 func TestDemoProcesses(t *testing.T) {
 	app := fakeProcesses(t)
-	args := []string{"demo", "--engine", "disk", "--data", someDepartures(t, 2000), "--processes", "4", "--json"}
 	for _, kill := range []bool{true, false} {
 		var stdout, stderr bytes.Buffer
-		more := []string{}
+		args := []string{"demo", "--engine", "disk", "--processes", "4", "--json"}
+		messages := 20_000
 		if kill {
-			more = []string{"--kill", "--lease", "1s"}
+			args = append(args, "--kill", "--lease", "1s")
+		} else {
+			messages = 2000
+			args = append(args, "--data", someDepartures(t, messages))
 		}
-		require.NoError(t, app.Run(context.Background(), append(args, more...), nil, &stdout, &stderr), stderr.String())
+		require.NoError(t, app.Run(context.Background(), args, nil, &stdout, &stderr), stderr.String())
 		var got map[string]float64
 		require.NoError(t, json.Unmarshal(stdout.Bytes(), &got))
-		require.EqualValues(t, 2000, got["messages"])
+		require.EqualValues(t, messages, got["messages"])
 		require.EqualValues(t, 4, got["processes"])
 		require.Zero(t, got["order_violations"]+got["lost"]+got["doubled"])
 		if kill {

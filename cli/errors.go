@@ -134,7 +134,7 @@ func advise(err error) string {
 	case errors.As(err, &own):
 		return own.Hint
 	case kv.Code(err) == kv.CodeDatabaseLocked:
-		return "An operator has locked the database; unlock it with fdbcli once that is over."
+		return "An operator has locked the database: fdbcli's unlock, with the UID that lock printed, frees it."
 	case errors.Is(err, embedded.ErrLocked):
 		return "Only one process at a time can use a disk folder. Wait for the other fdbfifo to end, or stop it;\n" +
 			"  or give this one a folder of its own with --engine disk:PATH."

@@ -155,8 +155,14 @@ func TestFuturesKeepTheirTransaction(t *testing.T) {
 			func() error { _, err := commit.Wait(t.Context()); return err },
 			func() error { _, err := stamp.Wait(t.Context()); return err },
 		} {
-			collect()
+			// The caller's last reference may be gone while Wait still waits.
+			collected := make(chan struct{})
+			go func() {
+				defer close(collected)
+				collect()
+			}()
 			require.NoError(t, wait())
+			<-collected
 		}
 	}
 }

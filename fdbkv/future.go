@@ -2,6 +2,7 @@ package fdbkv
 
 import (
 	"context"
+	"runtime"
 
 	"github.com/apple/foundationdb/bindings/go/src/fdb"
 
@@ -31,6 +32,7 @@ func (f *future[T]) Wait(ctx context.Context) (T, error) {
 		defer stop()
 	}
 	v, err := f.get()
+	runtime.KeepAlive(f) // the owner too must last until here
 	if err == nil {
 		return v, nil
 	}

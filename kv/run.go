@@ -70,6 +70,10 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 				}
 				return 0, stop
 			}
+			if a.MaybeCommitted && !sent {
+				// The end of this attempt does not tell what became of the one before it.
+				return 0, &Error{Code: CodeCommitUnknownResult, Cause: err}
+			}
 			if sent {
 				return 0, &Error{Code: e.Code, InFlight: inFlight(e.Code), Cause: e.Cause}
 			}

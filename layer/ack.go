@@ -9,7 +9,7 @@ import (
 )
 
 // Ack finishes items of a claim: they are never delivered again. Without ids it finishes all that the claim
-// still has. When the last one is finished the claim ends and the group is free for others.
+// still has; ids that are there but empty (a slice of none, given with ...) finish nothing. When the last one is finished the claim ends and the group is free for others.
 //
 // Acks, nacks, extends, enqueues and receives of one handle that arrive while a transaction is in flight travel
 // together in the next one; each has its own result.
@@ -17,6 +17,9 @@ import (
 // Errors: ErrClaimLost, ErrNotInClaim (also for an item acked before), ErrClosed, and the engine's; with any
 // of the first two nothing was changed.
 func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
+	if ids != nil && len(ids) == 0 {
+		return nil
+	}
 	return wrap("ack", q.submit(ctx, &operation{settle: &settlement{claim: c, ids: ids}}))
 }
 
@@ -26,6 +29,9 @@ func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
 // Reads: the lock, with a conflict. When the claim ends: the key of the next item at snapshot, with a conflict
 // on the gap up to it, or on the whole group if that is empty now.
 func (q *Queue) AckTx(ctx context.Context, tx kv.Tx, c *Claim, ids ...ID) error {
+	if ids != nil && len(ids) == 0 {
+		return nil
+	}
 	return wrap("ack", q.settleTx(ctx, tx, &settlement{claim: c, ids: ids}))
 }
 

@@ -55,3 +55,24 @@ func (q *Queue) readAttempt(ctx context.Context, tx kv.ReadTx, id ID) (attempt, 
 	}
 	return unpackAttempt(key, v)
 }
+
+// readAttempts returns the records of the items from first to last of a group, those that have one: few do.
+func (q *Queue) readAttempts(ctx context.Context, tx kv.ReadTx, first, last ID) (map[ID]attempt, error) {
+	rows, err := tx.GetRange(kv.Range{
+		Begin: kv.FirstGreaterOrEqual(q.keys.attempt(first)), End: kv.FirstGreaterThan(q.keys.attempt(last)),
+	}, kv.RangeOptions{}).Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read attempts: %w", err)
+	}
+	records := make(map[ID]attempt, len(rows))
+	for _, row := range rows {
+		p, err := q.keys.parse(row.Key)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		if records[p.itemID()], err = unpackAttempt(row.Key, row.Value); err != nil {
+			return nil, err
+		}
+	}
+	return records, nil
+}

@@ -232,26 +232,45 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple) ([]*Cl
 			continue
 		}
 		c := &Claim{Group: group, Token: token, Until: fromMillis(l.endMS)}
-		for _, d := range l.outstanding {
-			id := d.id(group)
-			value, err := tx.Snapshot().Get(q.keys.item(id)).Wait(ctx)
-			if err != nil {
-				return nil, fmt.Errorf("read item: %w", err)
-			}
-			item, err := q.readItem(ctx, tx.Snapshot(), kv.KV{Key: q.keys.item(id), Value: value})
-			if err != nil {
-				return nil, err
-			}
-			record, err := q.readAttempt(ctx, tx.Snapshot(), id)
-			if err != nil {
-				return nil, err
-			}
-			item.Attempts = record.count
-			c.Items = append(c.Items, item)
+		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), group, l.outstanding); err != nil {
+			return nil, err
 		}
 		claims = append(claims, c)
 	}
 	return claims, nil
+}
+
+// reloadItems reads the items of a claim that is held. A late item may stand between them.
+func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out []delivered) ([]Item, error) {
+	first, last := out[0].id(group), out[len(out)-1].id(group)
+	found := tx.GetRange(kv.Range{
+		Begin: kv.FirstGreaterOrEqual(q.keys.item(first)), End: kv.FirstGreaterThan(q.keys.item(last)),
+	}, kv.RangeOptions{})
+	attempts, err := q.readAttempts(ctx, tx, first, last)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := found.Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read items: %w", err)
+	}
+	items := make([]Item, 0, len(out))
+	for _, row := range rows {
+		id := out[len(items)].id(group)
+		if !bytes.Equal(row.Key, q.keys.item(id)) {
+			continue
+		}
+		item, err := q.readItem(ctx, tx, row)
+		if err != nil {
+			return nil, err
+		}
+		item.Attempts = attempts[id].count
+		items = append(items, item)
+	}
+	if len(items) < len(out) {
+		return nil, corrupt(q.keys.item(out[len(items)].id(group)), errors.New("held, and not there"))
+	}
+	return items, nil
 }
 
 // claimer takes ready groups for the receives of one transaction, one after the other.

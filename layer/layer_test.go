@@ -187,11 +187,14 @@ func TestLifeOfAMessage(t *testing.T) {
 		e.enqueue("A", "a1", "a2", "a3")
 		e.enqueue("B", "b1")
 
-		a := e.receive(e.q, 2)
+		a, b := e.receive(e.q, 2), e.receive(e.q, 2)
+		if a.Group == "B" {
+			require.NotNil(e.t, e.plan.Chances, "the oldest first, unless a conflict has widened the search")
+			a, b = b, a
+		}
 		require.Equal(e.t, "A", a.Group)
 		require.Equal(e.t, []string{"a1", "a2"}, bodies(a.Items))
-		b := e.receive(e.q, 2)
-		require.Equal(e.t, "B", b.Group, "A is held: the next claim passes it over")
+		require.Equal(e.t, "B", b.Group, "a group that is held is passed over")
 		require.Nil(e.t, e.receive(e.q, 2))
 
 		require.NoError(e.t, e.q.Ack(e.ctx, a))

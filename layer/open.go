@@ -41,7 +41,8 @@ type Options struct {
 	// Now is the clock for leases and times. Defaults to time.Now. A clock that differs from other workers'
 	// shortens or lengthens leases; it cannot break order or exclusion.
 	Now func() time.Time
-	// Seed makes the handle's random choices (message ids among them) repeatable, for simulations. 0 = not.
+	// Seed makes the handle's random choices (message ids among them) repeatable, for simulations. 0 = not. No two
+	// handles may have the same seed: their messages and receipts would have the same ids.
 	Seed uint64
 	// Tx holds for every transaction that the handle begins itself.
 	Tx kv.TxOptions
@@ -142,8 +143,8 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 
 // Open opens the queue name under prefix. Errors: ErrNoQueue, *FormatError, ErrCorrupt, and the engine's.
 //
-// If the queue's items are ahead of the database's versions, as after a restore into another cluster, Open
-// raises the offset in meta, so that new items sort behind the old and tokens keep growing. Reopen every other
+// If the queue's items are ahead of the database's versions, as after a copy into another cluster key by key (a
+// restore by FoundationDB's own tools does not let versions go back), Open raises the offset in meta, so that new items sort behind the old and tokens keep growing. Reopen every other
 // handle then.
 func Open(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	q, err := newQueue(db, prefix, name, o)

@@ -278,6 +278,16 @@ func TestLostClaim(t *testing.T) {
 	})
 }
 
+// TestAckOfNoIDs: an empty list of ids acks nothing, unlike none at all.
+func TestAckOfNoIDs(t *testing.T) {
+	e := newEnv(t, memory, false)
+	c := holding(2, 2)(e).(*layer.Claim)
+	require.NoError(t, e.q.Ack(e.ctx, c, []layer.ID{}...))
+	require.Len(t, e.all("A"), 2)
+	require.NoError(t, e.q.Ack(e.ctx, c))
+	require.Empty(t, e.all("A"))
+}
+
 // TestGivenBackClaim (G2): the lock of a delay carries the token of the claim before it, and is not that claim.
 func TestGivenBackClaim(t *testing.T) {
 	onEngines(t, func(e *env) {

@@ -248,7 +248,7 @@ func (w *Worker) work(c *Claim) *settlement {
 		}
 		acked = append(acked, item.ID)
 	}
-	lost := errors.Is(context.Cause(ctx), ErrClaimLost) || errors.Is(failed, ErrClaimLost)
+	lost := errors.Is(context.Cause(ctx), ErrClaimLost) || w.inTx && errors.Is(failed, ErrClaimLost)
 	// The extension must be over before the claim ends: it would conflict with it.
 	cancel(nil)
 	<-extended

@@ -331,4 +331,15 @@ func endOfContext(u *suite) {
 		require.ErrorIs(s.T, err, cause)
 		require.Equal(s.T, kv.CodeCommitUnknownResult, kv.Code(err))
 	})
+	u.promise("an attempt that fails for good does not hide an earlier unknown commit", func(s *space) {
+		db := &faultyDB{DB: s.DB, commit: func(kv.ManagedTx) kv.Future[struct{}] { return failed(kv.CodeCommitUnknownResult) }}
+		_, err := kv.Run(s.ctx, db, kv.TxOptions{}, func(tx kv.Tx, a kv.Attempt) error {
+			if a.MaybeCommitted {
+				return &kv.Error{Code: kv.CodeTransactionTimedOut}
+			}
+			tx.Set(s.key("a"), nil)
+			return nil
+		})
+		require.Equal(s.T, kv.CodeCommitUnknownResult, kv.Code(err))
+	})
 }
