@@ -147,6 +147,20 @@ var descriptions = map[string]description{
 		key:   func(p parsedKey) string { return "failed deliveries of item " + itemWords(p) },
 		value: describeAttempt,
 	},
+	nameRequest: {
+		key: func(p parsedKey) string {
+			return fmt.Sprintf("request of a handle whose receives wait, since %d, random %s", p.index, p.id)
+		},
+		value: describeRequest,
+	},
+	nameGrant: {
+		key:   func(p parsedKey) string { return fmt.Sprintf("grant of group %q to the request of %s", p.group, p.id) },
+		value: func(key, value []byte) (string, error) { n, err := describeInt(key, value); return "token " + n, err },
+	},
+	nameWake: {
+		key:   func(p parsedKey) string { return "wake key of the request of " + p.id.String() },
+		value: describeCount,
+	},
 	nameReceipt: {
 		key:   func(p parsedKey) string { return "receipt of transaction " + p.id.String() },
 		value: describeReceipt,
@@ -209,6 +223,9 @@ func describeLock(key, value []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if l.kind == kindGrant {
+		return fmt.Sprintf("kept for the request of %s until %s", l.owner, timeWords(l.endMS)), nil
+	}
 	if l.kind == kindDelay {
 		return fmt.Sprintf("held by nobody, a retry waits until %s", timeWords(l.endMS)), nil
 	}
@@ -221,6 +238,15 @@ func describeLock(key, value []byte) (string, error) {
 	}
 	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s", l.kind, l.owner, l.token,
 		timeWords(l.endMS), countWords(len(l.outstanding), "item"), strings.Join(indexes, ", ")), nil
+}
+
+func describeRequest(key, value []byte) (string, error) {
+	r, err := unpackRequest(key, value)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("of %q, wants %s, counts as dead after %s", r.owner, countWords(int(r.wants), "group"),
+		timeWords(r.deadlineMS)), nil
 }
 
 func describeReady(key, value []byte) (string, error) {
@@ -242,6 +268,8 @@ func describeTimer(key, value []byte) (string, error) {
 		what = "a lease ends then"
 	case kindDelay:
 		what = "the delay of a retry ends then"
+	case kindGrant:
+		what = "a grant that was not accepted ends then"
 	}
 	return fmt.Sprintf("%s; the group's head had index %d", what, head), nil
 }

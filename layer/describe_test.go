@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -36,6 +37,12 @@ func TestDescribe(t *testing.T) {
 	message("failed", []byte("y"), nil)
 	fail(0)
 	message("ready", []byte("z"), nil)
+	random := uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
+	e.put(random, 2, time.Minute)
+	e.write(func(tx kv.Tx) {
+		tx.Set(key("grant", random, "ready"), key0(int64(1234567)))
+		tx.Set(key("wake", random), []byte{3, 0, 0, 0, 0, 0, 0, 0})
+	})
 
 	number := regexp.MustCompile(`\d{6,}`) // indexes and tokens
 	id := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}(@\d+)?`)
@@ -74,6 +81,9 @@ func TestDescribe(t *testing.T) {
 		`ready hint of group "ready", its head has index N`:           `failed deliveries of the head: none`,
 		`ready hint of group "failed", its head has index N`:          `failed deliveries of the head: 1`,
 		`failed deliveries of item N of group "failed", id ID.failed`: `1, the first at 2023-11-14 22:13:20.000 UTC, the last at 2023-11-14 22:13:20.000 UTC: "no luck"`,
+		`request of a handle whose receives wait, since 1, random ID`: `of "dead", wants 2 groups, counts as dead after 2023-11-14 22:14:20.000 UTC`,
+		`grant of group "ready" to the request of ID`:                 `token N`,
+		`wake key of the request of ID`:                               `3`,
 	} {
 		require.Equal(t, value, words[key], "%s, of %v", key, words)
 	}
