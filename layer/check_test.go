@@ -68,7 +68,7 @@ func TestCheckFindsEachViolation(t *testing.T) {
 		{"a key of no name", layer.RuleKey, set(key("tail", "A"), nil)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			e := newEnv(t, memory, false)
+			e := newEnv(t, anyEngine, false)
 			e.enqueue("A", "a1")
 			e.write(c.damage(e))
 			before := e.rows(kv.PrefixRange(testPrefix))
@@ -120,7 +120,7 @@ func TestCheckCounts(t *testing.T) {
 // TestCorruptGroupStallsNobodyElse: a group whose head cannot be read is passed over and can be seen; a receive
 // that finds nothing else says why.
 func TestCorruptGroupStallsNobodyElse(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
 	item := e.rows(kv.PrefixRange(key("item")))[0]
 	e.write(func(tx kv.Tx) { tx.Set(item.Key, []byte{9, 9}) })

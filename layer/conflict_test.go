@@ -213,7 +213,7 @@ func TestConflicts(t *testing.T) {
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()
-			e := newEnv(t, memory, false)
+			e := newEnv(t, anyEngine, false)
 			given := p.setup(e)
 			err := e.overlap(
 				func(tx kv.Tx) error { return p.first(e, tx, given) },

@@ -16,7 +16,7 @@ import (
 
 // TestDescribe: every pair that a queue writes can be put into words, and no kind of key is left out.
 func TestDescribe(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	message := func(group string, body []byte, headers map[string]string) {
 		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: group, Body: body, Headers: headers})
 		require.NoError(t, err)

@@ -86,7 +86,7 @@ func (p *keyPrinter) print(key []byte) string {
 
 // recorded is an env whose queue runs on a recorder.
 func recorded(t *testing.T) (*env, *record.Recorder) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	r := record.Wrap(e.raw)
 	q, err := layer.Open(e.ctx, r, testPrefix, testQueue, e.options(7))
 	require.NoError(t, err)

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
@@ -57,25 +56,11 @@ func (c *clock) now() time.Time {
 
 func (c *clock) advance(d time.Duration) { c.ms.Add(d.Milliseconds()) }
 
-func memory(t *testing.T) kv.DB {
-	return embedded.OpenMemory(embedded.Options{})
-}
-
-func disk(t *testing.T) kv.DB {
-	db, err := embedded.OpenDisk(t.TempDir(), embedded.Options{})
-	require.NoError(t, err)
-	return db
-}
-
-// onEngines runs a test on each engine without faults, and in memory with the default faults: seeded conflicts,
+// onEngines runs a test on each engine: without faults, and with the default ones, which are seeded conflicts,
 // unknown commits (applied and lost), failing reads. Each run ends with a full check.
 func onEngines(t *testing.T, test func(e *env)) {
 	t.Helper()
-	for _, engine := range []struct {
-		name   string
-		open   func(t *testing.T) kv.DB
-		faults bool
-	}{{"memory", memory, false}, {"memory with faults", memory, true}, {"disk", disk, false}} {
+	for _, engine := range engines() {
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()
 			test(newEnv(t, engine.open, engine.faults))

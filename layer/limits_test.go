@@ -18,7 +18,7 @@ import (
 
 // TestBadInput: every limit has its own error, is checked before anything is done, and nothing is lost or added.
 func TestBadInput(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
 	a := e.receive(e.q, 1)
 	long := func(n int) string { return strings.Repeat("x", n) }
@@ -165,7 +165,7 @@ func (e *env) write(fn func(tx kv.Tx)) {
 // TestOpen: an unknown queue, a queue that exists, one of a newer format, and a damaged one have errors of
 // their own; queues under one prefix do not see each other.
 func TestOpen(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	_, err := layer.Open(e.ctx, e.db, testPrefix, "other", e.options(2))
 	require.ErrorIs(t, err, layer.ErrNoQueue)
 	_, err = layer.Create(e.ctx, e.db, testPrefix, testQueue, e.options(2))
@@ -202,7 +202,7 @@ func TestOpen(t *testing.T) {
 
 // TestCreateAfterUnknownCommit: a create whose commit was unknown and applied is not told that the queue exists.
 func TestCreateAfterUnknownCommit(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	e.plan.ForceNext(fault.UnknownApplied)
 	_, err := layer.Create(e.ctx, e.db, testPrefix, "other", e.options(2))
 	require.NoError(t, err)
@@ -211,7 +211,7 @@ func TestCreateAfterUnknownCommit(t *testing.T) {
 // TestVersionsThatWentBack: after a move into a database with lower versions an open raises the offset, so that
 // new items sort behind the old ones across groups, and tokens keep growing.
 func TestVersionsThatWentBack(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
 	// What a restore leaves: items whose index is far ahead of this database's versions.
 	const ahead = int64(1) << 50
@@ -242,7 +242,7 @@ func TestVersionsThatWentBack(t *testing.T) {
 // TestTokenOfAnOldHandle: a handle opened before the offset was raised still gives tokens that grow (G2), and
 // indexes that grow within a group (G1).
 func TestTokenOfAnOldHandle(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	const ahead = int64(1) << 50
 	e.write(func(tx kv.Tx) { tx.Set(key("meta", "offset"), tuple.Tuple{ahead}.Pack()) })
 	raised := e.handle(2)
@@ -261,7 +261,7 @@ func TestTokenOfAnOldHandle(t *testing.T) {
 
 // TestClosed: a closed handle refuses everything, and leaves no receipt behind.
 func TestClosed(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
 	c := e.receive(e.q, 1)
 	require.NoError(t, e.q.Close(e.ctx))
@@ -299,7 +299,7 @@ func TestID(t *testing.T) {
 
 // TestReadErrorIsNotEmpty (trap 6): a failing read ends the call with the engine's error, never with "nothing".
 func TestReadErrorIsNotEmpty(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
 	options := e.options(2)
 	options.Tx.Retries = 1

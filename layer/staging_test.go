@@ -72,7 +72,7 @@ func onMemory(t *testing.T, test func(e *env)) {
 	for _, faults := range []bool{false, true} {
 		t.Run(fmt.Sprintf("faults=%v", faults), func(t *testing.T) {
 			t.Parallel()
-			test(newEnv(t, memory, faults))
+			test(newEnv(t, anyEngine, faults))
 		})
 	}
 }
@@ -93,7 +93,7 @@ func TestWaitEndsWhenAGroupBecomesReady(t *testing.T) {
 		"release":               {holding(1, 1), func(e *env, c any) { require.NoError(e.t, nackWith(layer.NackOptions{Release: true})(e, c)) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := newEnv(t, memory, false)
+			e := newEnv(t, anyEngine, false)
 			given := c.setup(e)
 			w := e.wait(2, never, layer.ReceiveOptions{})
 			c.ready(e, given)
@@ -113,7 +113,7 @@ func TestWaitEndsWhenAGroupBecomesReady(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			e := newEnv(t, memory, false)
+			e := newEnv(t, anyEngine, false)
 			e.clock.real.Store(true)
 			c := holding(1, 1)(e).(*layer.Claim)
 			require.NoError(t, ready(e, c))
@@ -128,7 +128,7 @@ func TestWaitEndsWhenAGroupBecomesReady(t *testing.T) {
 // TestNoHerd: one group that becomes ready wakes one of many handles; the others do not run a single transaction.
 // An enqueue into a held group wakes nobody.
 func TestNoHerd(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	var all []*waiter
 	for n := range uint64(8) {
 		all = append(all, e.wait(10+n, never, layer.ReceiveOptions{}))
@@ -262,7 +262,7 @@ func TestLeaving(t *testing.T) {
 
 // TestCancelledReceiveGivesBack: claims that come when the caller has gone are released, with no attempt counted.
 func TestCancelledReceiveGivesBack(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
 	ctx, cancel := context.WithCancel(e.ctx)
 	e.plan.OnCommit = func(int, kv.Tx) fault.Kind {
@@ -353,7 +353,7 @@ func TestManyWaitersDrainEverything(t *testing.T) {
 // TestStagingConflicts: the footprints of staging.
 func TestStagingConflicts(t *testing.T) {
 	t.Run("two requests do not conflict, nor do a request and an enqueue", func(t *testing.T) {
-		e := newEnv(t, memory, false)
+		e := newEnv(t, anyEngine, false)
 		before := e.conflicts()
 		for n := range uint64(5) {
 			e.wait(30+n, never, layer.ReceiveOptions{})
@@ -361,7 +361,7 @@ func TestStagingConflicts(t *testing.T) {
 		require.Equal(t, before, e.conflicts())
 	})
 	t.Run("an enqueue that wakes a request, and the withdrawal of that request", func(t *testing.T) {
-		e := newEnv(t, memory, false)
+		e := newEnv(t, anyEngine, false)
 		w := e.wait(2, never, layer.ReceiveOptions{})
 		err := e.overlap(
 			func(tx kv.Tx) error { return enqueueTo("A")(e, tx, nil) },

@@ -45,7 +45,7 @@ func TestStrategies(t *testing.T) {
 			name = fmt.Sprintf("max %d of group %s", c.o.Max, *c.o.Group)
 		}
 		t.Run(name, func(t *testing.T) {
-			e := newEnv(t, memory, false)
+			e := newEnv(t, anyEngine, false)
 			fill(e)
 			claims, err := e.q.Receive(e.ctx, c.o)
 			require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestStrategies(t *testing.T) {
 		})
 	}
 	t.Run("two calls never share a group", func(t *testing.T) {
-		e := newEnv(t, memory, false)
+		e := newEnv(t, anyEngine, false)
 		fill(e)
 		seen := map[string]bool{}
 		for range 4 {
@@ -88,7 +88,7 @@ func TestStrategies(t *testing.T) {
 		require.Len(t, seen, 3)
 	})
 	t.Run("contradictions", func(t *testing.T) {
-		e := newEnv(t, memory, false)
+		e := newEnv(t, anyEngine, false)
 		for _, o := range []layer.ReceiveOptions{{Strategy: 7}, {Strategy: -1}, {Strategy: layer.Heads, Group: &b}} {
 			_, err := e.q.Receive(e.ctx, o)
 			require.ErrorIs(t, err, layer.ErrOptions)
@@ -200,7 +200,7 @@ func TestRoundRobinSchedule(t *testing.T) {
 		layer.OldestHead: {"deep", "deep", "deep", "deep", "small"},
 		layer.RoundRobin: {"deep", "small", "deep", "deep", "deep"},
 	} {
-		e := newEnv(t, memory, false)
+		e := newEnv(t, anyEngine, false)
 		q := e.configured(layer.Config{Schedule: schedule})
 		for range 4 {
 			_, err := q.Enqueue(e.ctx, layer.Message{Group: "deep"})
@@ -319,7 +319,7 @@ func (t *heldTx) Commit() kv.Future[struct{}] {
 // TestFusedAckReceive: the ack of one claim and the receive of the next are one transaction, and if the claim is
 // lost nothing is received.
 func TestFusedAckReceive(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	r := record.WrapCounting(e.raw)
 	q, err := layer.Open(e.ctx, r, testPrefix, testQueue, e.options(2))
 	require.NoError(t, err)

@@ -82,7 +82,7 @@ func TestUnknownCommits(t *testing.T) {
 		t.Run(kind.String(), func(t *testing.T) {
 			once := func(name string, test func(t *testing.T, e *env, strike func())) {
 				t.Run(name, func(t *testing.T) {
-					e := newEnv(t, memory, false)
+					e := newEnv(t, anyEngine, false)
 					test(t, e, func() { e.plan.ForceNext(kind) })
 				})
 			}
@@ -167,7 +167,7 @@ func TestUnknownCommits(t *testing.T) {
 // TestUnknownClaimLostMeanwhile: when the answer to a receive comes so late that another has taken the group
 // over, the receive does not return a dead claim.
 func TestUnknownClaimLostMeanwhile(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
 	other := e.handle(2)
 	var taken *layer.Claim
@@ -211,7 +211,7 @@ func (b *betweenTx) OnError(err error) kv.Future[struct{}] {
 
 // TestRetryOfBody (trap 8): a body that ran twice returns the result of one run, not of both.
 func TestRetryOfBody(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	e.plan.ForceNext(fault.Conflict)
 	ids := e.enqueue("A", "a1", "a2")
 	require.Len(t, ids, 2)
@@ -280,7 +280,7 @@ func TestLostClaim(t *testing.T) {
 
 // TestAckOfNoIDs: an empty list of ids acks nothing, unlike none at all.
 func TestAckOfNoIDs(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	c := holding(2, 2)(e).(*layer.Claim)
 	require.NoError(t, e.q.Ack(e.ctx, c, []layer.ID{}...))
 	require.Len(t, e.all("A"), 2)
@@ -381,7 +381,7 @@ func TestComposition(t *testing.T) {
 		})
 	})
 	t.Run("an enqueue that is not committed", func(t *testing.T) {
-		e := newEnv(t, memory, false)
+		e := newEnv(t, anyEngine, false)
 		tx, err := e.raw.Begin(kv.TxOptions{})
 		require.NoError(t, err)
 		require.NoError(t, enqueueTo("A")(e, tx, nil))
@@ -454,7 +454,7 @@ func (l *lateTx) OnError(err error) kv.Future[struct{}] {
 // TestCommitThatLandsLate (trap 4): a commit that lands while the next attempt is under way makes that one
 // conflict on the receipt, so the effect still happens once.
 func TestCommitThatLandsLate(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	late, err := layer.Open(e.ctx, landsLate{e.raw}, testPrefix, testQueue, e.options(3))
 	require.NoError(t, err)
 	ids, err := late.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("a1")})

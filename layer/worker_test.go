@@ -551,7 +551,7 @@ func TestWorkersUnderLoad(t *testing.T) {
 // TestWorkerLeavesNoGoroutine: after Stop there are as many goroutines as before Start. It runs beside no other
 // test.
 func TestWorkerLeavesNoGoroutine(t *testing.T) {
-	e := newEnv(t, memory, false)
+	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1", "a2") // whatever the engine starts at its first use is there now
 	j := newJournal()
 	before := runtime.NumGoroutine()

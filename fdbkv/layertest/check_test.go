@@ -1,0 +1,1 @@
+../../layer/check_test.go

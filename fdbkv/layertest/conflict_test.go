@@ -1,0 +1,1 @@
+../../layer/conflict_test.go

@@ -1,0 +1,1 @@
+../../layer/describe_test.go

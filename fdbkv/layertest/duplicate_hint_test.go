@@ -1,0 +1,1 @@
+../../layer/duplicate_hint_test.go

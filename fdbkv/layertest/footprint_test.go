@@ -1,0 +1,1 @@
+../../layer/footprint_test.go

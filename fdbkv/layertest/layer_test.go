@@ -1,0 +1,1 @@
+../../layer/layer_test.go

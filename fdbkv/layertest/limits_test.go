@@ -1,0 +1,1 @@
+../../layer/limits_test.go

@@ -1,0 +1,1 @@
+../../layer/model_test.go

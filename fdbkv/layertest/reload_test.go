@@ -1,0 +1,1 @@
+../../layer/reload_test.go

@@ -1,0 +1,1 @@
+../../layer/scenario_test.go

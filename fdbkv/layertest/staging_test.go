@@ -1,0 +1,1 @@
+../../layer/staging_test.go

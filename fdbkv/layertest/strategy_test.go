@@ -1,0 +1,1 @@
+../../layer/strategy_test.go

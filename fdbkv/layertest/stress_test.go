@@ -1,0 +1,1 @@
+../../layer/stress_test.go

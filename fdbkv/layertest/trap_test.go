@@ -1,0 +1,1 @@
+../../layer/trap_test.go
