@@ -94,6 +94,7 @@ func (s size) tooLarge() bool {
 // batch is the operations of one transaction.
 type batch struct {
 	operations []*operation
+	receives   bool
 	cancel     context.CancelFunc
 	abandoned  int // guarded by the pipeline's mutex; how many callers have gone
 }
@@ -105,10 +106,13 @@ const maxFlying = 4
 // pipeline makes the operations of a handle travel together: those that arrive while its transactions are in flight
 // go into the next one. There is no timer: alone, an operation is begun at once.
 type pipeline struct {
-	mu      sync.Mutex
-	queue   []*operation // guarded by mu; in the order of arrival
-	flying  int          // guarded by mu; transactions in flight
-	waiting []*operation // guarded by mu; receives for which nothing was ready, in the order of arrival
+	mu     sync.Mutex
+	queue  []*operation // guarded by mu; in the order of arrival
+	flying int          // guarded by mu; transactions in flight
+	// receiving: one of those in flight receives, so that no other may. Two would look for the oldest groups at the
+	// same time and conflict with each other; one serves all receives that wait for it. Guarded by mu.
+	receiving bool
+	waiting   []*operation // guarded by mu; receives for which nothing was ready, in the order of arrival
 }
 
 // submit runs o and returns its error when its outcome is known, or when ctx ends. In the latter case a receive
@@ -139,14 +143,14 @@ func (q *Queue) enter(ctx context.Context, o *operation) error {
 		p.mu.Unlock()
 		return ErrClosed
 	}
-	if p.flying == maxFlying || len(p.queue) > 0 || q.opts.NoCoalescing {
+	if p.flying == maxFlying || len(p.queue) > 0 || p.receiving && o.receive != nil || q.opts.NoCoalescing {
 		q.queueUp(o)
 		p.mu.Unlock()
 		return nil
 	}
 	// Nothing to wait for: the caller runs it himself, which saves the change of goroutines.
 	p.flying++
-	b := newBatch([]*operation{o})
+	b := q.newBatch([]*operation{o})
 	p.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() {
 		p.mu.Lock()
@@ -183,7 +187,7 @@ func (q *Queue) queueUp(os ...*operation) {
 	p := &q.pipeline
 	if q.opts.NoCoalescing {
 		for _, o := range os {
-			go q.runShared(newBatch([]*operation{o}))
+			go q.runShared(q.newBatch([]*operation{o}))
 		}
 		return
 	}
@@ -267,11 +271,13 @@ func (q *Queue) drive() {
 }
 
 // newBatch makes a batch of operations. The pipeline's mutex is held.
-func newBatch(os []*operation) *batch {
+func (q *Queue) newBatch(os []*operation) *batch {
 	b := &batch{operations: os}
 	for _, o := range os {
 		o.state, o.batch = opRunning, b
+		b.receives = b.receives || o.receive != nil
 	}
+	q.pipeline.receiving = q.pipeline.receiving || b.receives
 	return b
 }
 
@@ -282,22 +288,25 @@ func (q *Queue) nextBatch() *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var total size
-	n := 0
-	for n < len(p.queue) && n < maxOperations {
-		next := total.plus(p.queue[n].size())
-		if n > 0 && next.tooLarge() {
-			break
+	var taken []*operation
+	left := p.queue[:0]
+	for _, o := range p.queue {
+		next := total.plus(o.size())
+		switch {
+		case p.receiving && o.receive != nil, len(taken) == maxOperations, len(taken) > 0 && next.tooLarge():
+			left = append(left, o)
+		default:
+			total = next
+			taken = append(taken, o)
 		}
-		total = next
-		n++
 	}
-	if n == 0 {
+	clear(p.queue[len(left):])
+	p.queue = left
+	if len(taken) == 0 {
 		p.flying--
 		return nil
 	}
-	b := newBatch(slices.Clone(p.queue[:n]))
-	p.queue = slices.Delete(p.queue, 0, n)
-	return b
+	return q.newBatch(taken)
 }
 
 // runShared runs a batch whose callers may leave.
@@ -313,6 +322,9 @@ func (q *Queue) runShared(b *batch) {
 	p := &q.pipeline
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if b.receives {
+		p.receiving = false
+	}
 	for _, o := range batch {
 		o.batch = nil
 		switch {

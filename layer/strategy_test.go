@@ -224,15 +224,15 @@ func TestRoundRobinSchedule(t *testing.T) {
 func TestCoalescing(t *testing.T) {
 	onMemory(t, func(e *env) {
 		held := map[string]*layer.Claim{}
-		for _, g := range []string{"A", "B", "C", "D"} {
-			e.enqueue(g, g+"1", g+"2")
+		for _, g := range []string{"A", "B", "C", "D", "F"} {
+			e.enqueue(g, g+"1", g+"2", g+"3")
 		}
-		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 8})
+		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 15})
 		require.NoError(e.t, err)
 		for _, c := range claims {
 			held[c.Group] = c
 		}
-		require.Len(e.t, held, 4)
+		require.Len(e.t, held, 5)
 		require.NoError(e.t, e.q.Ack(e.ctx, held["D"]), "from now on lost")
 
 		// While the first commit is held up, the others gather.
@@ -260,13 +260,16 @@ func TestCoalescing(t *testing.T) {
 		do("ack lost D", func() error { return q.Ack(e.ctx, held["D"]) })
 		do("extend lost D", func() error { _, err := q.Extend(e.ctx, held["D"], time.Minute); return err })
 		do("ack not in B", func() error { return q.Ack(e.ctx, held["B"], held["A"].Items[0].ID) })
+		// Two of one claim: the second must see what the first has left of it.
+		do("ack F1", func() error { return q.Ack(e.ctx, held["F"], held["F"].Items[0].ID) })
+		do("ack F2", func() error { return q.Ack(e.ctx, held["F"], held["F"].Items[1].ID) })
 		do("enqueue", func() error { _, err := q.Enqueue(e.ctx, layer.Message{Group: "E"}); return err })
-		require.Eventually(e.t, func() bool { return q.Paths().Queued == 7 }, 10*time.Second, time.Millisecond)
+		require.Eventually(e.t, func() bool { return q.Paths().Queued == 9 }, 10*time.Second, time.Millisecond)
 		close(release)
 		for range cap(first) {
 			require.NoError(e.t, <-first)
 		}
-		for range 7 {
+		for range 9 {
 			r := <-results
 			switch r.name {
 			case "ack lost D", "extend lost D":
@@ -279,11 +282,13 @@ func TestCoalescing(t *testing.T) {
 		}
 		after := q.Paths()
 		require.EqualValues(e.t, 5, after.Shared-before.Shared, "those under way, and one for all that waited")
-		require.EqualValues(e.t, 11, after.Together-before.Together)
+		require.EqualValues(e.t, 13, after.Together-before.Together)
 		require.Empty(e.t, e.all("A"))
-		require.Equal(e.t, []string{"B2"}, e.all("B"))
-		require.Equal(e.t, []string{"C1", "C2"}, e.all("C"))
+		require.Equal(e.t, []string{"B2", "B3"}, e.all("B"))
+		require.Equal(e.t, []string{"C1", "C2", "C3"}, e.all("C"))
+		require.Equal(e.t, []string{"F3"}, e.all("F"))
 		require.NoError(e.t, q.Ack(e.ctx, held["B"]))
+		require.NoError(e.t, q.Ack(e.ctx, held["F"]))
 	})
 }
 
