@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/fault"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
@@ -260,29 +259,48 @@ func TestLeaving(t *testing.T) {
 	})
 }
 
-// TestCancelledReceiveGivesBack: claims that come when the caller has gone are released, with no attempt counted.
-func TestCancelledReceiveGivesBack(t *testing.T) {
+// TestAbandonedReceiveGivesBack: claims that come when the caller has gone are released, with no attempt counted; a
+// receive that has not begun when its caller goes claims nothing.
+func TestAbandonedReceiveGivesBack(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
-	ctx, cancel := context.WithCancel(e.ctx)
-	e.plan.OnCommit = func(int, kv.Tx) fault.Kind {
-		cancel() // the caller leaves while the commit is under way
-		return fault.None
-	}
-	_, err := e.q.Receive(ctx, layer.ReceiveOptions{})
-	e.plan.OnCommit = nil
-	if err == nil {
-		return // the answer was faster
-	}
-	require.ErrorIs(t, err, context.Canceled)
-	require.Eventually(t, func() bool {
-		c := e.receive(e.q, 1)
-		if c == nil {
-			return false
+	blocked := &holdCommits{DB: e.db, entered: make(chan struct{}, 1), release: make(chan struct{})}
+	q, err := layer.Open(e.ctx, blocked, testPrefix, testQueue, e.options(2))
+	require.NoError(t, err)
+	blocked.armed.Store(true)
+	received := make(chan *layer.Claim, 2)
+	receive := func(ctx context.Context) {
+		claims, err := q.Receive(ctx, layer.ReceiveOptions{MaxGroups: 1})
+		if err == nil && len(claims) == 1 {
+			received <- claims[0]
+		} else {
+			received <- nil
 		}
-		require.Zero(t, c.Items[0].Attempts)
-		return true
-	}, 10*time.Second, time.Millisecond)
+	}
+	go receive(e.ctx) // holds up the others
+	<-blocked.entered
+	leaver, leave := context.WithCancel(e.ctx)
+	never, drop := context.WithCancel(e.ctx)
+	go receive(never)
+	require.Eventually(t, func() bool { return q.Paths().Queued == 1 }, 10*time.Second, time.Millisecond)
+	drop()
+	require.Nil(t, <-received, "it had not begun")
+	go receive(leaver)
+	require.Eventually(t, func() bool { return q.Paths().Queued == 1 }, 10*time.Second, time.Millisecond)
+	e.enqueue("B", "b1")
+	blocked.release <- struct{}{}
+	require.Equal(t, "A", (<-received).Group)
+	<-blocked.entered // the leaver's transaction is at its commit
+	leave()
+	require.Nil(t, <-received, "the caller does not wait for the end of it")
+	close(blocked.release)
+	var b *layer.Claim
+	require.Eventually(t, func() bool {
+		b = e.receive(e.q, 1)
+		return b != nil
+	}, 10*time.Second, time.Millisecond, "given back")
+	require.Equal(t, "B", b.Group)
+	require.Zero(t, b.Items[0].Attempts)
 }
 
 // TestManyWaitersDrainEverything: producers and waiting handles, with faults, skewed clocks and receivers that leave:

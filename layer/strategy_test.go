@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
 )
@@ -222,74 +223,81 @@ func TestRoundRobinSchedule(t *testing.T) {
 // TestCoalescing: operations of one handle that arrive while a transaction is in flight travel together; each has
 // its own result, and a bad one fails alone.
 func TestCoalescing(t *testing.T) {
-	onMemory(t, func(e *env) {
-		held := map[string]*layer.Claim{}
-		for _, g := range []string{"A", "B", "C", "D", "F"} {
-			e.enqueue(g, g+"1", g+"2", g+"3")
-		}
-		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 15})
-		require.NoError(e.t, err)
-		for _, c := range claims {
-			held[c.Group] = c
-		}
-		require.Len(e.t, held, 5)
-		require.NoError(e.t, e.q.Ack(e.ctx, held["D"]), "from now on lost")
-
-		// While the first commit is held up, the others gather.
-		release := make(chan struct{})
-		entered := make(chan struct{}, 1)
-		blocked := &holdCommits{DB: e.db, entered: entered, release: release}
-		q, err := layer.Open(e.ctx, blocked, testPrefix, testQueue, e.options(2))
-		require.NoError(e.t, err)
-		blocked.armed.Store(true)
-		first := make(chan error, 4)
-		for _, g := range []string{"first", "second", "third", "fourth"} { // as many as are in flight at a time
-			go func() { _, err := q.Enqueue(e.ctx, layer.Message{Group: g}); first <- err }()
-			<-entered
-		}
-		before := q.Paths()
-		type result struct {
-			name string
-			err  error
-		}
-		results := make(chan result, 16)
-		do := func(name string, call func() error) { go func() { results <- result{name, call()} }() }
-		do("ack A", func() error { return q.Ack(e.ctx, held["A"]) })
-		do("ack one of B", func() error { return q.Ack(e.ctx, held["B"], held["B"].Items[0].ID) })
-		do("nack C", func() error { return q.Nack(e.ctx, held["C"], layer.NackOptions{}) })
-		do("ack lost D", func() error { return q.Ack(e.ctx, held["D"]) })
-		do("extend lost D", func() error { _, err := q.Extend(e.ctx, held["D"], time.Minute); return err })
-		do("ack not in B", func() error { return q.Ack(e.ctx, held["B"], held["A"].Items[0].ID) })
-		// Two of one claim: the second must see what the first has left of it.
-		do("ack F1", func() error { return q.Ack(e.ctx, held["F"], held["F"].Items[0].ID) })
-		do("ack F2", func() error { return q.Ack(e.ctx, held["F"], held["F"].Items[1].ID) })
-		do("enqueue", func() error { _, err := q.Enqueue(e.ctx, layer.Message{Group: "E"}); return err })
-		require.Eventually(e.t, func() bool { return q.Paths().Queued == 9 }, 10*time.Second, time.Millisecond)
-		close(release)
-		for range cap(first) {
-			require.NoError(e.t, <-first)
-		}
-		for range 9 {
-			r := <-results
-			switch r.name {
-			case "ack lost D", "extend lost D":
-				require.ErrorIs(e.t, r.err, layer.ErrClaimLost, r.name)
-			case "ack not in B":
-				require.ErrorIs(e.t, r.err, layer.ErrNotInClaim, r.name)
-			default:
-				require.NoError(e.t, r.err, r.name)
-			}
-		}
-		after := q.Paths()
-		require.EqualValues(e.t, 5, after.Shared-before.Shared, "those under way, and one for all that waited")
-		require.EqualValues(e.t, 13, after.Together-before.Together)
-		require.Empty(e.t, e.all("A"))
-		require.Equal(e.t, []string{"B2", "B3"}, e.all("B"))
-		require.Equal(e.t, []string{"C1", "C2", "C3"}, e.all("C"))
-		require.Equal(e.t, []string{"F3"}, e.all("F"))
-		require.NoError(e.t, q.Ack(e.ctx, held["B"]))
-		require.NoError(e.t, q.Ack(e.ctx, held["F"]))
+	t.Run("every commit of unknown outcome, and applied", func(t *testing.T) {
+		e := newEnv(t, anyEngine, false)
+		coalesce(e, func() { e.plan.OnCommit = func(int, kv.Tx) fault.Kind { return fault.UnknownApplied } })
 	})
+	onMemory(t, func(e *env) { coalesce(e, func() {}) })
+}
+
+func coalesce(e *env, strike func()) {
+	held := map[string]*layer.Claim{}
+	for _, g := range []string{"A", "B", "C", "D", "F"} {
+		e.enqueue(g, g+"1", g+"2", g+"3")
+	}
+	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 15})
+	require.NoError(e.t, err)
+	for _, c := range claims {
+		held[c.Group] = c
+	}
+	require.Len(e.t, held, 5)
+	require.NoError(e.t, e.q.Ack(e.ctx, held["D"]), "from now on lost")
+
+	// While the first commit is held up, the others gather.
+	strike()
+	release := make(chan struct{})
+	entered := make(chan struct{}, 1)
+	blocked := &holdCommits{DB: e.db, entered: entered, release: release}
+	q, err := layer.Open(e.ctx, blocked, testPrefix, testQueue, e.options(2))
+	require.NoError(e.t, err)
+	blocked.armed.Store(true)
+	first := make(chan error, 4)
+	for _, g := range []string{"first", "second", "third", "fourth"} { // as many as are in flight at a time
+		go func() { _, err := q.Enqueue(e.ctx, layer.Message{Group: g}); first <- err }()
+		<-entered
+	}
+	before := q.Paths()
+	type result struct {
+		name string
+		err  error
+	}
+	results := make(chan result, 16)
+	do := func(name string, call func() error) { go func() { results <- result{name, call()} }() }
+	do("ack A", func() error { return q.Ack(e.ctx, held["A"]) })
+	do("ack one of B", func() error { return q.Ack(e.ctx, held["B"], held["B"].Items[0].ID) })
+	do("nack C", func() error { return q.Nack(e.ctx, held["C"], layer.NackOptions{}) })
+	do("ack lost D", func() error { return q.Ack(e.ctx, held["D"]) })
+	do("extend lost D", func() error { _, err := q.Extend(e.ctx, held["D"], time.Minute); return err })
+	do("ack not in B", func() error { return q.Ack(e.ctx, held["B"], held["A"].Items[0].ID) })
+	// Two of one claim: the second must see what the first has left of it.
+	do("ack F1", func() error { return q.Ack(e.ctx, held["F"], held["F"].Items[0].ID) })
+	do("ack F2", func() error { return q.Ack(e.ctx, held["F"], held["F"].Items[1].ID) })
+	do("enqueue", func() error { _, err := q.Enqueue(e.ctx, layer.Message{Group: "E"}); return err })
+	require.Eventually(e.t, func() bool { return q.Paths().Queued == 9 }, 10*time.Second, time.Millisecond)
+	close(release)
+	for range cap(first) {
+		require.NoError(e.t, <-first)
+	}
+	for range 9 {
+		r := <-results
+		switch r.name {
+		case "ack lost D", "extend lost D":
+			require.ErrorIs(e.t, r.err, layer.ErrClaimLost, r.name)
+		case "ack not in B":
+			require.ErrorIs(e.t, r.err, layer.ErrNotInClaim, r.name)
+		default:
+			require.NoError(e.t, r.err, r.name)
+		}
+	}
+	after := q.Paths()
+	require.EqualValues(e.t, 5, after.Shared-before.Shared, "those under way, and one for all that waited")
+	require.EqualValues(e.t, 13, after.Together-before.Together)
+	require.Empty(e.t, e.all("A"))
+	require.Equal(e.t, []string{"B2", "B3"}, e.all("B"))
+	require.Equal(e.t, []string{"C1", "C2", "C3"}, e.all("C"))
+	require.Equal(e.t, []string{"F3"}, e.all("F"))
+	require.NoError(e.t, q.Ack(e.ctx, held["B"]))
+	require.NoError(e.t, q.Ack(e.ctx, held["F"]))
 }
 
 // holdCommits is an engine whose commits wait for a release.
