@@ -113,13 +113,26 @@ var footprints = map[string]struct {
 		e.enqueue("B", "b1", "b2")
 		return nil
 	}, receiveN(2)},
+	"receive-group": {having("a1", "a2"), func(e *env, _ any) error {
+		group := "A"
+		_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, Group: &group})
+		return err
+	}},
 	"receive-nothing":     {having(), receiveN(10)},
 	"receive-stale-empty": {staleEmpty, receiveN(10)},
 	"receive-stale-held":  {staleHeld, receiveN(10)},
 	"takeover":            {expired(2, 2), receiveN(2)},
-	"ack-some":            {holding(3, 2), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim), c.(*layer.Claim).Items[0].ID) }},
-	"ack-leaves-items":    {holding(3, 2), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim)) }},
-	"ack-empties":         {holding(2, 2), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim)) }},
+	"ack-and-receive": {func(e *env) any {
+		c := holding(2, 2)(e)
+		e.enqueue("B", "b1")
+		return c
+	}, func(e *env, c any) error {
+		_, err := e.q.AckReceive(e.ctx, c.(*layer.Claim), layer.ReceiveOptions{Max: 2})
+		return err
+	}},
+	"ack-some":         {holding(3, 2), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim), c.(*layer.Claim).Items[0].ID) }},
+	"ack-leaves-items": {holding(3, 2), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim)) }},
+	"ack-empties":      {holding(2, 2), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim)) }},
 	"extend": {holding(1, 1), func(e *env, c any) error {
 		_, err := e.q.Extend(e.ctx, c.(*layer.Claim), time.Minute)
 		return err

@@ -673,50 +673,53 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 		return nil
 	}
 	defer q.staging.release()
-	random := q.staging.random
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
-		w := q.work(ctx, tx)
-		key := q.keys.request(index, random)
-		if err := tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
-			return fmt.Errorf("guard request: %w", err)
-		}
-		rows, err := tx.Snapshot().GetRange(q.keys.grants(random).Selectors(), kv.RangeOptions{}).Wait(ctx)
-		if err != nil {
-			return fmt.Errorf("read grants: %w", err)
-		}
-		for _, row := range rows {
-			p, err := q.keys.parse(row.Key)
-			if err != nil {
-				return fmt.Errorf("%w: %w", ErrCorrupt, err)
-			}
-			token, err := unpackInt(row.Key, row.Value)
-			if err != nil {
-				return err
-			}
-			tx.Clear(row.Key)
-			l, err := q.readLock(ctx, tx, p.group)
-			if err != nil {
-				return err
-			}
-			if l == nil || l.kind != kindGrant || l.token != token {
-				continue // taken over
-			}
-			tx.Clear(q.keys.lock(p.group))
-			tx.Clear(q.keys.timer(l.endMS, p.group))
-			s := settlement{claim: &Claim{Group: p.group}}
-			s.next = tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(q.keys.items(p.group).Begin))
-			if err := s.release(w); err != nil {
-				return err
-			}
-		}
-		tx.Clear(key)
-		tx.Clear(q.keys.wake(random))
-		return w.finish()
-	})
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.work(ctx, tx).withdraw(index) })
 	if err == nil {
 		q.staging.set(staged{gone: true})
 	}
 	return err
+}
+
+// withdraw is withdraw in one transaction. Footprint: a read conflict on the request, which every grant to it
+// rewrites; per grant, one on the lock, and as a release.
+func (w *work) withdraw(index int64) error {
+	q, tx, random := w.q, w.tx, w.q.staging.random
+	key := q.keys.request(index, random)
+	if err := tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
+		return fmt.Errorf("guard request: %w", err)
+	}
+	rows, err := tx.Snapshot().GetRange(q.keys.grants(random).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read grants: %w", err)
+	}
+	for _, row := range rows {
+		p, err := q.keys.parse(row.Key)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		token, err := unpackInt(row.Key, row.Value)
+		if err != nil {
+			return err
+		}
+		tx.Clear(row.Key)
+		l, err := q.readLock(w.ctx, tx, p.group)
+		if err != nil {
+			return err
+		}
+		if l == nil || l.kind != kindGrant || l.token != token {
+			continue // taken over
+		}
+		tx.Clear(q.keys.lock(p.group))
+		tx.Clear(q.keys.timer(l.endMS, p.group))
+		s := settlement{claim: &Claim{Group: p.group}}
+		s.next = tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(q.keys.items(p.group).Begin))
+		if err := s.release(w); err != nil {
+			return err
+		}
+	}
+	tx.Clear(key)
+	tx.Clear(q.keys.wake(random))
+	return w.finish()
 }
 
 // sweepRequests clears the requests of handles that have died, with their grants and wake keys. The groups that

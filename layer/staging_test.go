@@ -214,6 +214,14 @@ func TestDeadRequester(t *testing.T) {
 			require.NoError(e.t, next.q.Ack(e.ctx, next.get(e.t)))
 		})
 	})
+	t.Run("a request past its deadline is not woken, even if nobody has swept it", func(t *testing.T) {
+		e := newEnv(t, anyEngine, false)
+		w := e.wait(2, never, layer.ReceiveOptions{})
+		e.put(random, 1, -time.Second)
+		e.enqueue("A", "a1")
+		require.NoError(t, w.q.Ack(e.ctx, w.get(t)))
+		e.write(func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("request"))) })
+	})
 	t.Run("after a grant", func(t *testing.T) {
 		onMemory(t, func(e *env) {
 			e.put(random, 1, time.Minute)
@@ -249,6 +257,7 @@ func TestLeaving(t *testing.T) {
 		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Wait: 10 * time.Millisecond})
 		require.NoError(e.t, err)
 		require.Empty(e.t, claims, "the wait ended with nothing")
+		require.Eventually(e.t, func() bool { return e.requests() == 0 }, 10*time.Second, time.Millisecond)
 
 		closing := e.wait(3, 50*time.Millisecond, layer.ReceiveOptions{})
 		go func() { <-closing.claims }()

@@ -1,0 +1,171 @@
+package layer
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+)
+
+// stagedSteps are the steps of staging that run inside a handle's own transactions, as they run beside others. They are
+// called here one by one, which is why this file is inside the package.
+type stagedSteps struct {
+	t   *testing.T
+	ctx context.Context
+	db  kv.DB
+	q   *Queue // grants, and claims
+	own *Queue // has a request
+	key []byte // of that request
+}
+
+func newStagedSteps(t *testing.T) *stagedSteps {
+	s := &stagedSteps{t: t, ctx: t.Context(), db: embedded.OpenMemory(embedded.Options{})}
+	t.Cleanup(func() { require.NoError(t, s.db.Close()) })
+	var err error
+	s.q, err = Create(s.ctx, s.db, nil, "q", Options{Seed: 1})
+	require.NoError(t, err)
+	s.own, err = Open(s.ctx, s.db, nil, "q", Options{Seed: 2})
+	require.NoError(t, err)
+	const index = 5
+	s.key = s.own.keys.request(index, s.own.staging.random)
+	r := request{owner: "own", wants: 9, deadlineMS: s.q.nowMS() + requestLife.Milliseconds()}
+	s.run(func(tx kv.Tx) error { tx.Set(s.key, r.pack()); return nil })
+	s.own.staging.set(staged{request: index, deadlineMS: r.deadlineMS})
+	for _, g := range []string{"A", "B"} {
+		_, err := s.q.Enqueue(s.ctx, Message{Group: g})
+		require.NoError(t, err)
+	}
+	return s
+}
+
+func (s *stagedSteps) run(fn func(tx kv.Tx) error) {
+	s.t.Helper()
+	_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error { return fn(tx) })
+	require.NoError(s.t, err)
+}
+
+// overlap runs second while first is under way and returns what first's commit says.
+func (s *stagedSteps) overlap(first, second func(tx kv.Tx) error) error {
+	s.t.Helper()
+	tx, err := s.db.Begin(kv.TxOptions{})
+	require.NoError(s.t, err)
+	defer tx.Cancel()
+	_, err = tx.ReadVersion().Wait(s.ctx)
+	require.NoError(s.t, err)
+	require.NoError(s.t, first(tx))
+	s.run(second)
+	_, err = tx.Commit().Wait(s.ctx)
+	return err
+}
+
+// grant grants the oldest group that has a hint to the request. hide is a group that it does not see.
+func (s *stagedSteps) grant(hide string) func(tx kv.Tx) error {
+	return func(tx kv.Tx) error {
+		w := s.q.work(s.ctx, tx)
+		c := w.newClaimer(nil)
+		for {
+			found, err := c.search.next(1)
+			require.NoError(s.t, err)
+			require.NotEmpty(s.t, found)
+			if found[0].group != hide {
+				c.looks = append(c.looks, c.read(found[0], 1))
+				break
+			}
+		}
+		c.search.pending, c.search.timers.exhausted = nil, true
+		for i := range c.search.shards {
+			c.search.shards[i].exhausted = true
+		}
+		return c.grantOthers()
+	}
+}
+
+func (s *stagedSteps) claim(tx kv.Tx) error {
+	claims, err := s.q.ReceiveTx(s.ctx, tx, ReceiveOptions{MaxGroups: 1})
+	require.Len(s.t, claims, 1)
+	return err
+}
+
+// withdrawn is what a handle does whose receives have all left.
+func (s *stagedSteps) withdrawn(tx kv.Tx) error {
+	index, _ := s.own.staging.requested()
+	return s.own.work(s.ctx, tx).withdraw(index)
+}
+
+// served is the clearing of a request whose receives have all been served.
+func (s *stagedSteps) served(tx kv.Tx) error {
+	w := s.own.work(s.ctx, tx)
+	w.mayStage = true
+	o := &operation{waits: true, receive: &reception{claims: []*Claim{{}}}}
+	outcome, err := w.stage([]*operation{o}, w.newClaimer(nil))
+	require.True(s.t, outcome.gone)
+	return err
+}
+
+// TestStagingMustConflict: who grants conflicts with who claims the group, with who grants to the same request, and
+// with the request's own handle when that clears it.
+func TestStagingMustConflict(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		first, second func(s *stagedSteps) func(tx kv.Tx) error
+		conflict      bool
+	}{
+		{"grant, claim of the group", grantFirst, func(s *stagedSteps) func(kv.Tx) error { return s.claim }, true},
+		{"claim, grant of the group", func(s *stagedSteps) func(kv.Tx) error { return s.claim }, grantFirst, true},
+		{"grant, grant of another group to the same request", grantFirst, grantSecond, true},
+		{"grant, clearing of the request", grantFirst, func(s *stagedSteps) func(kv.Tx) error { return s.served }, true},
+		{"clearing of the request, grant", func(s *stagedSteps) func(kv.Tx) error { return s.served }, grantFirst, true},
+		{"withdrawal of the request, grant", withdrawal, grantFirst, true},
+		{"grant, withdrawal of the request", grantFirst, withdrawal, true},
+		{"grant, enqueue to the group", grantFirst, enqueueA, false},
+		{"withdrawal, enqueue", withdrawal, enqueueA, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStagedSteps(t)
+			err := s.overlap(c.first(s), c.second(s))
+			if c.conflict {
+				require.Equal(t, kv.CodeNotCommitted, kv.Code(err), "must conflict, got %v", err)
+			} else {
+				require.NoError(t, err, "must not conflict")
+			}
+		})
+	}
+}
+
+func grantFirst(s *stagedSteps) func(tx kv.Tx) error  { return s.grant("") }
+func grantSecond(s *stagedSteps) func(tx kv.Tx) error { return s.grant("A") }
+func withdrawal(s *stagedSteps) func(tx kv.Tx) error  { return s.withdrawn }
+
+func enqueueA(s *stagedSteps) func(tx kv.Tx) error {
+	return func(tx kv.Tx) error {
+		_, err := s.q.EnqueueTx(s.ctx, tx, Message{Group: "A"})
+		return err
+	}
+}
+
+// TestWithdrawalReturnsGrants: a handle that withdraws gives back at once what it was granted, with no attempt
+// counted, and what was taken over meanwhile stays where it is.
+func TestWithdrawalReturnsGrants(t *testing.T) {
+	s := newStagedSteps(t)
+	s.run(s.grant(""))
+	s.run(s.grant("A"))
+	// B was taken over by another: its grant is void.
+	s.run(func(tx kv.Tx) error {
+		tx.Set(s.q.keys.lock("B"), (&lock{token: 1 << 50, owner: "x", endMS: s.q.nowMS() + 60_000, kind: kindDelay}).pack())
+		tx.Set(s.q.keys.timer(s.q.nowMS()+60_000, "B"), packTimer(kindDelay, 1))
+		return nil
+	})
+	index, _ := s.own.staging.requested()
+	require.NoError(t, s.own.withdraw(s.ctx, index))
+	claims, err := s.q.Receive(s.ctx, ReceiveOptions{})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	require.Equal(t, "A", claims[0].Group)
+	require.Zero(t, claims[0].Items[0].Attempts)
+	report, err := s.q.Check(s.ctx, CheckOptions{})
+	require.NoError(t, err)
+	require.Zero(t, report.Requests+report.Grants)
+}
