@@ -63,6 +63,30 @@ golden: ## write the golden files anew; the diff is the review
 unchanged: golden ## fail if generated files are not what is committed
 	git diff --exit-code -- layer/testdata
 
+# fdbkv/, the adapter to FoundationDB, is a module of its own. Only to build it and to run it takes FoundationDB.
+.PHONY: typecheck-fdb
+typecheck-fdb: ## the types of fdbkv/ and its tests, on any machine
+	@cd fdbkv && CGO_ENABLED=0 $(GO) run ./typecheck
+	@cd fdbkv && CGO_ENABLED=0 $(GO) test ./typecheck ./internal/cluster
+
+.PHONY: test-fdb
+test-fdb: ## every suite on a cluster: FDB_CLUSTER_FILE, or a throw-away one (FDB_BIN, FDB_ENGINE=ssd); else SKIP
+	@cd fdbkv && $(GO) run ./testcluster -- $(MAKE) --no-print-directory -C .. fdb-suites
+
+.PHONY: fdb-suites
+fdb-suites: # of test-fdb, which sets FDB_CLUSTER_FILE
+	@cd fdbkv && if ! client=$$($(GO) run ./testcluster/client 2>&1); then \
+		echo "SKIP: there is a cluster, but no client library to build with: that takes cgo, foundationdb/fdb_c.h" \
+			"(CGO_CFLAGS=-I...) and libfdb_c (CGO_LDFLAGS=-L...)"; \
+		echo "$$client"; \
+	else \
+		echo "$$client" && $(GO) vet ./... && $(GO) test -count 1 -timeout 10m ./...; \
+	fi
+
+.PHONY: build-fdb
+build-fdb: ## the command with the engine fdb, bin/fdbfifo-fdb: needs libfdb_c and its header
+	cd fdbkv && CGO_ENABLED=1 $(GO) build -o ../bin/fdbfifo-fdb ./cmd/fdbfifo
+
 .PHONY: ci
-ci: lint bare test race unchanged bench-once ## all checks, under 15 minutes on 2 cores
+ci: lint bare test race unchanged bench-once typecheck-fdb test-fdb ## all checks, under 15 minutes on 2 cores
 	$(MAKE) fuzz FUZZTIME=5s
