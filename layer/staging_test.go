@@ -187,6 +187,54 @@ func TestOneFulfilsForAll(t *testing.T) {
 	})
 }
 
+// TestDrainedWhileStaged: a handle that is woken for a group which is empty again by the time it looks goes on waiting,
+// and is woken for the next.
+func TestDrainedWhileStaged(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	w := e.wait(2, never, layer.ReceiveOptions{})
+	for range 3 {
+		looks := w.q.Paths().Looks
+		require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+			if err := enqueueTo("A")(e, tx, nil); err != nil {
+				return err
+			}
+			return take(e, tx, nil)
+		}))
+		require.Eventually(t, func() bool { return w.q.Paths().Looks > looks }, 10*time.Second, time.Millisecond, "it was woken")
+	}
+	require.Empty(t, e.all("A"))
+	e.enqueue("B", "b1")
+	c := w.get(t)
+	require.Equal(t, "B", c.Group)
+	require.NoError(t, w.q.Ack(e.ctx, c))
+}
+
+// TestMoreGroupsThanRequests, and more than the requests want: what nobody waits for stays ready.
+func TestMoreGroupsThanRequests(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	waiters := []*waiter{e.wait(2, never, layer.ReceiveOptions{}), e.wait(3, never, layer.ReceiveOptions{})}
+	var msgs []layer.Message
+	for i := range 9 {
+		msgs = append(msgs, layer.Message{Group: fmt.Sprint(i)})
+	}
+	_, err := e.q.Enqueue(e.ctx, msgs...)
+	require.NoError(t, err)
+	seen := map[string]bool{}
+	for _, w := range waiters {
+		c := w.get(t)
+		seen[c.Group] = true
+		require.NoError(t, w.q.Ack(e.ctx, c))
+	}
+	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{})
+	require.NoError(t, err)
+	require.Len(t, claims, 7)
+	for _, c := range claims {
+		require.False(t, seen[c.Group])
+		require.NoError(t, e.q.Ack(e.ctx, c))
+	}
+	require.Zero(t, e.requests())
+}
+
 // put writes a request of a handle that is dead, older than any other.
 func (e *env) put(random uuid.UUID, wants int64, deadline time.Duration) {
 	e.write(func(tx kv.Tx) {
