@@ -63,6 +63,17 @@ func queue(t *testing.T) string {
 	return fmt.Sprintf("%s-%d-%d", t.Name(), os.Getpid(), time.Now().UnixNano())
 }
 
+// departures writes the first n of the built-in ones to a file.
+func departures(t *testing.T, n int) (name string) {
+	t.Helper()
+	text, err := os.ReadFile("../../../data/flights-20k.csv")
+	require.NoError(t, err)
+	lines := bytes.SplitAfterN(text, []byte("\n"), n+2) // the header, n lines, the rest
+	name = filepath.Join(t.TempDir(), "departures.csv")
+	require.NoError(t, os.WriteFile(name, bytes.Join(lines[:n+1], nil), 0o600))
+	return name
+}
+
 // What one process enqueues another finds and finishes.
 func TestCommands(t *testing.T) {
 	q := queue(t)
@@ -83,14 +94,8 @@ func TestCommands(t *testing.T) {
 // Four worker processes, one of which ends by SIGKILL with groups in hand: by what is in the database nothing is
 // lost, nothing doubled, nothing out of order, and the dead one's groups were taken over.
 func TestDemoProcessesKilled(t *testing.T) {
-	text, err := os.ReadFile("../../../data/flights-20k.csv")
-	require.NoError(t, err)
-	lines := bytes.SplitAfterN(text, []byte("\n"), 5002)
-	some := filepath.Join(t.TempDir(), "some.csv")
-	require.NoError(t, os.WriteFile(some, bytes.Join(lines[:5001], nil), 0o600))
-
-	stdout, stderr, code := run(t, nil, "demo", "--engine", "fdb", "--queue", queue(t), "--data", some, "--processes", "4", "--kill",
-		"--lease", "2s", "--json")
+	stdout, stderr, code := run(t, nil, "demo", "--engine", "fdb", "--queue", queue(t), "--data", departures(t, 5000),
+		"--processes", "4", "--kill", "--lease", "2s", "--json")
 	require.Equal(t, cli.ExitOK, code, stderr)
 	var got map[string]float64
 	require.NoError(t, json.Unmarshal([]byte(stdout), &got))

@@ -32,10 +32,12 @@ const startTimeout = 90 * time.Second
 type Cluster struct {
 	File string // its cluster file
 
-	dir    string
-	cli    string
-	server *exec.Cmd
-	exited chan struct{} // closed when the server has ended; exit is set before
+	dir  string
+	cli  string
+	args []string // of the server, its program first
+
+	server *exec.Cmd     // the latest run; nil = there was none
+	exited chan struct{} // closed when it has ended; exit is set before
 	exit   error
 }
 
@@ -72,7 +74,7 @@ func launch(ctx context.Context, server, cli string) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{File: filepath.Join(dir, "fdb.cluster"), dir: dir, cli: cli, exited: make(chan struct{})}
+	c := &Cluster{File: filepath.Join(dir, "fdb.cluster"), dir: dir, cli: cli}
 	if err := c.start(ctx, server); err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
@@ -108,23 +110,56 @@ func (c *Cluster) start(ctx context.Context, server string) error {
 			return err
 		}
 	}
-	c.server = exec.Command(server,
-		"--cluster-file", c.File, "--public-address", address, "--datadir", data, "--logdir", logs,
-		"--memory", "4GiB", "--storage-memory", "1GiB", "--parentpid", strconv.Itoa(os.Getpid()))
-	if err := c.server.Start(); err != nil {
-		c.server = nil
+	c.args = []string{
+		server, "--cluster-file", c.File, "--public-address", address, "--datadir", data, "--logdir", logs,
+		"--memory", "4GiB", "--storage-memory", "1GiB", "--parentpid", strconv.Itoa(os.Getpid()),
+	}
+	if err := c.serve(); err != nil {
 		return err
 	}
-	go func() {
-		c.exit = c.server.Wait()
-		close(c.exited)
-	}()
 	// Tenants are off in a new database, and the adapter has a test of them.
 	if err := c.run(ctx, "configure new single "+engine+" tenant_mode=optional_experimental"); err != nil {
 		return err
 	}
-	// "configure" returns before the database is there; reading a key waits for it.
-	return c.run(ctx, "get ready")
+	// "configure" returns before the database is there.
+	return c.answers(ctx)
+}
+
+// serve starts the server.
+func (c *Cluster) serve() error {
+	server, exited := exec.Command(c.args[0], c.args[1:]...), make(chan struct{})
+	if err := server.Start(); err != nil {
+		return err
+	}
+	c.server, c.exited = server, exited
+	go func() {
+		c.exit = server.Wait()
+		close(exited)
+	}()
+	return nil
+}
+
+// answers waits until a key can be read.
+func (c *Cluster) answers(ctx context.Context) error { return c.run(ctx, "get ready") }
+
+// Kill ends the server with SIGKILL, as a machine that fails does: what it had not synced is gone. Its folder stays.
+func (c *Cluster) Kill() error {
+	err := c.server.Process.Kill()
+	<-c.exited
+	return err
+}
+
+// Restart starts the server anew after Kill, on the same data, and waits until it answers.
+func (c *Cluster) Restart(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := c.serve(); err != nil {
+		return fmt.Errorf("cluster: restart: %w", err)
+	}
+	if err := c.answers(ctx); err != nil {
+		return fmt.Errorf("cluster: restart: %w", err)
+	}
+	return nil
 }
 
 // run executes one command of fdbcli. It fails at once if the server has ended.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -78,4 +79,25 @@ func TestStop(t *testing.T) {
 	_, err = net.Dial("tcp", address)
 	require.Error(t, err)
 	requireNothingLeft(t)
+}
+
+// TestKillAndRestart: what was written before the server was killed is there after it was started anew.
+func TestKillAndRestart(t *testing.T) {
+	t.Setenv(cluster.EngineVariable, "ssd")
+	c, err := cluster.Start(t.Context())
+	if errors.Is(err, cluster.ErrNoBinaries) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Stop()) }()
+	fdbcli := func(command string) string {
+		out, err := exec.CommandContext(t.Context(), filepath.Join(os.Getenv(cluster.BinVariable), "fdbcli"),
+			"-C", c.File, "--exec", command).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		return string(out)
+	}
+	fdbcli("writemode on; set here still")
+	require.NoError(t, c.Kill())
+	require.NoError(t, c.Restart(t.Context()))
+	require.Contains(t, fdbcli("get here"), "still")
 }
