@@ -554,8 +554,9 @@ type looked struct {
 	watch kv.Future[struct{}]
 }
 
+// cancel gives up the watch, if the look came as far as that.
 func (l *looked) cancel() {
-	if l.watch != nil {
+	if l != nil && l.watch != nil {
 		l.watch.Cancel()
 	}
 }
@@ -566,9 +567,7 @@ func (q *Queue) look(ctx context.Context) (*looked, error) {
 	var l *looked
 	dead := false
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
-		if l != nil {
-			l.cancel() // of an attempt that failed
-		}
+		l.cancel() // of an attempt that failed
 		l = &looked{wait: q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)}
 		now := q.nowMS()
 		snapshot := tx.Snapshot()
