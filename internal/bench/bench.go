@@ -101,6 +101,18 @@ type Sizes struct {
 	EnqueuesEach          int // of one item each
 	Batches               int // enqueued, claimed and acked for mutations_per_message
 
+	Handles     []int // separate claimers of claimers_floor and of the plot, ascending
+	ReadyGroups int   // of claimers_floor, the plot and the recipe's comparison
+	ScarceItems int   // of the one group of transactions_per_item_one_group
+	Idle        int   // receivers of idle_transactions_per_s
+	Wakes       int   // enqueues of wake_p50_roundtrips
+	Senders     int   // goroutines of coalescing_gain
+
+	LongRounds int           // of the figures whose slices are long
+	LongSlice  time.Duration // of those with many claimers, which need time to get under way
+	Watch      time.Duration // how long idle receivers are watched
+	Patience   time.Duration // after which an item that has not come is lost
+
 	Rounds int // of a ratio, whose median it is
 	Slices int // of either side, in a round
 	// Slice is how long a slice of engine_ratio lasts; one of a ratio of times is SliceBatches long.
@@ -113,6 +125,8 @@ func Full() Sizes {
 	return Sizes{
 		Shallow: 1000, Deep: 1_000_000, FewGroups: 100, ManyGroups: 100_000, Held: 10_000,
 		Claimers: 4, Enqueuers: 64, EnqueuesEach: 200, Batches: 1000,
+		Handles: []int{1, 2, 4, 8, 16, 32, 64}, ReadyGroups: 10_000, ScarceItems: 1000, Idle: 1000, Wakes: 300, Senders: 256,
+		LongRounds: 7, LongSlice: 300 * time.Millisecond, Watch: 10 * time.Second, Patience: 20 * time.Second,
 		Rounds: 31, Slices: 4, Slice: 100 * time.Millisecond, SliceBatches: 50,
 	}
 }
@@ -122,6 +136,8 @@ func Tiny() Sizes {
 	return Sizes{
 		Shallow: 100, Deep: 1000, FewGroups: 5, ManyGroups: 50, Held: 20,
 		Claimers: 4, Enqueuers: 8, EnqueuesEach: 5, Batches: 5,
+		Handles: []int{1, 2, 4}, ReadyGroups: 200, ScarceItems: 10, Idle: 10, Wakes: 3, Senders: 8,
+		LongRounds: 1, LongSlice: time.Millisecond, Watch: 20 * time.Millisecond, Patience: 300 * time.Millisecond,
 		Rounds: 3, Slices: 2, Slice: time.Millisecond, SliceBatches: 2,
 	}
 }
@@ -135,6 +151,14 @@ func All(s Sizes) []Benchmark {
 		heldRatio(s),
 		enqueueConflicts(s),
 		mutationsPerMessage(s),
+		claimersFloor(s),
+		transactionsPerItem(s),
+		idleTransactions(s),
+		wakeRoundTrips(s),
+		coalescingGain(s),
+		transactionsPerBatch(s),
+		recipeRatio(s),
+		recipeRatioSingle(s),
 	}
 }
 

@@ -1,0 +1,87 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// coalescingGain compares many goroutines that enqueue one message at a time with coalescing and without.
+func coalescingGain(s Sizes) Benchmark {
+	const name = "coalescing_gain"
+	means := fmt.Sprintf("messages/s of %d goroutines that enqueue one at a time, coalescing on to off", s.Senders)
+	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
+		space, err := env.Open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer space.closing(&err)
+		var sides [2]*senders
+		for i, o := range []layer.Options{{NoCoalescing: true}, {}} {
+			h, err := layer.Create(ctx, space.DB, space.Prefix, fmt.Sprintf("coalescing-%d", i), o)
+			if err != nil {
+				return nil, err
+			}
+			sides[i] = &senders{q: &queue{Queue: h, env: env}, n: s.Senders, each: sendsEach}
+		}
+		c, err := compare(ctx, env, s.LongRounds, 2, sides[0].slice, sides[1].slice)
+		if err != nil {
+			return nil, err
+		}
+		for _, side := range sides {
+			if err := side.q.verify(ctx); err != nil {
+				return nil, err
+			}
+		}
+		off, on := median(sides[0].took), median(sides[1].took)
+		return []Result{
+			{name, c.ratio(), "ratio", means, c.spread(), atLeast(8)},
+			{"coalescing_p50_ratio", on / off, "ratio", "median time of one enqueue, coalescing on to off", "", atMost(2)},
+			{"coalesced_messages_per_s", c.b, "items/s", "", "", Target{}},
+			{"uncoalesced_messages_per_s", c.a, "items/s", "", "", Target{}},
+			{"coalesced_p50_us", on, "us", "", "", Target{}},
+			{"uncoalesced_p50_us", off, "us", "", "", Target{}},
+		}, nil
+	}}
+}
+
+// sendsEach is how many messages a goroutine enqueues in a slice, one after the other: the first of them finds
+// nothing in flight.
+const sendsEach = 10
+
+// senders are goroutines that enqueue into a group each.
+type senders struct {
+	q       *queue
+	n, each int
+	took    []float64 // microseconds, of each enqueue
+}
+
+// slice returns the messages enqueued a second.
+func (s *senders) slice(ctx context.Context) (float64, error) {
+	var wg sync.WaitGroup
+	errs := make([]error, s.n)
+	took := make([][]float64, s.n)
+	begun := time.Now()
+	for i := range s.n {
+		wg.Go(func() {
+			m := messages(groupName(i), 1)
+			for range s.each {
+				begun := time.Now()
+				if errs[i] = s.q.enqueue(ctx, m...); errs[i] != nil {
+					return
+				}
+				took[i] = append(took[i], micros(time.Since(begun)))
+			}
+		})
+	}
+	wg.Wait()
+	all := time.Since(begun)
+	for _, t := range took {
+		s.took = append(s.took, t...)
+	}
+	return float64(s.n*s.each) / all.Seconds(), errors.Join(errs...)
+}

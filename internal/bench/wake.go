@@ -1,0 +1,131 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// wakeHandles is how many handles wait in wakeRoundTrips, with one receive each.
+const wakeHandles = 4
+
+// wakeRoundTrips measures how long after the beginning of an enqueue into an empty group a waiting receive returns
+// its item, in units of a small transaction's time on the same engine, measured in turns with it.
+func wakeRoundTrips(s Sizes) Benchmark {
+	const (
+		name  = "wake_p50_roundtrips"
+		means = "from the call of an enqueue into an empty group to the return of a waiting receive, in round trips of one read-write transaction"
+	)
+	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
+		space, err := env.Open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer space.closing(&err)
+		q, err := newQueue(ctx, env, space, "wake")
+		if err != nil {
+			return nil, err
+		}
+		c, err := newCrew(ctx, q, space, wakeHandles, layer.Options{}, layer.ReceiveOptions{Wait: layer.MaxWait})
+		if err != nil {
+			return nil, err
+		}
+		wakes, trips, err := wakes(ctx, env, space, c, s)
+		if err = errors.Join(err, c.close(ctx)); err != nil {
+			return nil, err
+		}
+		if err := q.verify(ctx); err != nil {
+			return nil, err
+		}
+		slices.Sort(wakes)
+		trip, p50, p99 := median(trips), median(wakes), wakes[len(wakes)*99/100]
+		detail := fmt.Sprintf("%d enqueues, %d waiting handles", len(wakes), wakeHandles)
+		return []Result{
+			{name, p50 / trip, "round trips", means, detail, atMost(3)},
+			{"wake_p99_roundtrips", p99 / trip, "round trips", "the same, 99 of 100", detail, atMost(10)},
+			{"wake_p50_us", p50, "us", "", "", Target{}},
+			{"roundtrip_us", trip, "us", "one get and one set of a key in a transaction, median", "", Target{}},
+		}, nil
+	}}
+}
+
+// wakes returns the microseconds of each wake and of each round trip.
+func wakes(ctx context.Context, env Env, space Space, c *crew, s Sizes) (wakes, trips []float64, err error) {
+	waiting, stop := context.WithCancelCause(ctx)
+	got := make(chan time.Time, len(c.claimers))
+	var wg sync.WaitGroup
+	defer func() {
+		stop(errAllDone)
+		wg.Wait()
+		if cause := context.Cause(waiting); !errors.Is(cause, errAllDone) {
+			err = cause
+		}
+	}()
+	for _, one := range c.claimers {
+		wg.Go(func() {
+			for waiting.Err() == nil {
+				claims, err := one.handle.Receive(waiting, one.o)
+				at := time.Now()
+				if err == nil && len(claims) > 0 {
+					if err = one.handle.Ack(waiting, claims[0]); err == nil {
+						c.q.left.Add(-1)
+						got <- at
+					}
+				}
+				if err != nil {
+					stop(err)
+				}
+			}
+		})
+	}
+	key := append(bytes.Clone(space.Prefix), tuple.Tuple{"trip"}.Pack()...)
+	trip := func() (float64, error) {
+		begun := time.Now()
+		_, err := kv.Run(ctx, space.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			v, err := tx.Get(key).Wait(ctx)
+			if err == nil {
+				tx.Set(key, append(v[:0:0], "trip"...))
+			}
+			return err
+		})
+		return micros(time.Since(begun)), err
+	}
+	pause := 5 * time.Millisecond
+	for i := range s.Wakes {
+		env.progress("measuring", i, s.Wakes)
+		// The one that was served must wait again, and whatever is measured begins from rest.
+		if err := sleep(ctx, pause); err != nil {
+			return nil, nil, err
+		}
+		t, err := trip()
+		if err != nil {
+			return nil, nil, err
+		}
+		trips = append(trips, t)
+		pause = max(pause, 10*time.Duration(t)*time.Microsecond)
+		if err := sleep(ctx, pause); err != nil {
+			return nil, nil, err
+		}
+		begun := time.Now()
+		if err := c.q.enqueue(ctx, messages(groupName(i%10), 1)...); err != nil {
+			return nil, nil, err
+		}
+		select {
+		case at := <-got:
+			wakes = append(wakes, micros(at.Sub(begun)))
+		case <-waiting.Done():
+			return nil, nil, context.Cause(waiting)
+		case <-time.After(s.Patience):
+			return nil, nil, fmt.Errorf("%w: no receive woke within %v", errWrong, s.Patience)
+		}
+	}
+	return wakes, trips, nil
+}
