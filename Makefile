@@ -64,10 +64,13 @@ unchanged: golden ## fail if generated files are not what is committed
 	git diff --exit-code -- layer/testdata
 
 # fdbkv/, the adapter to FoundationDB, is a module of its own. Only to build it and to run it takes FoundationDB.
+FDBKV_STATICCHECK = $(GO) tool -modfile=../tools/go.mod staticcheck
+
 .PHONY: typecheck-fdb
 typecheck-fdb: ## the types of fdbkv/ and its tests, on any machine
 	@cd fdbkv && CGO_ENABLED=0 $(GO) run ./typecheck
 	@cd fdbkv && CGO_ENABLED=0 $(GO) test ./typecheck ./internal/cluster
+	@cd fdbkv && $(GO) mod tidy -diff
 
 .PHONY: test-fdb
 test-fdb: ## every suite on a cluster: FDB_CLUSTER_FILE, or a throw-away one (FDB_BIN, FDB_ENGINE=ssd); else SKIP
@@ -80,7 +83,9 @@ fdb-suites: # of test-fdb, which sets FDB_CLUSTER_FILE
 			"(CGO_CFLAGS=-I...) and libfdb_c (CGO_LDFLAGS=-L...)"; \
 		echo "$$client"; \
 	else \
-		echo "$$client" && $(GO) vet ./... && $(GO) test -count 1 -timeout 10m ./...; \
+		command -v "$${FDB_BIN:+$$FDB_BIN/}fdbserver" >/dev/null || \
+			echo "SKIP: the tests that kill, restart or lock a cluster of their own: no fdbserver in FDB_BIN or on the PATH"; \
+		echo "$$client" && $(GO) vet ./... && $(FDBKV_STATICCHECK) ./... && $(GO) test -count 1 -timeout 10m ./...; \
 	fi
 
 .PHONY: build-fdb

@@ -1,0 +1,1 @@
+../../layer/look_test.go
