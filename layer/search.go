@@ -12,9 +12,9 @@ import (
 
 // search walks the hints of ready groups and the due timers, both at snapshot, a few at a time, the oldest first.
 //
-// With a window it starts at a random place within it instead: at an index (a due time) between the oldest one it
-// knows of and the present, so that what it passes over is not even walked past. If nothing lies behind that
-// place, it starts over from the oldest.
+// With a window it starts at a random place within it instead: at an index (a due time) between the oldest and the
+// newest one it knows of, so that what it passes over is not even walked past. Beside that it reads where the hints
+// begin and end now, for the next time. If nothing lies behind the place, it starts over from the oldest.
 type search struct {
 	w       *work
 	shards  []cursor // of hints
@@ -69,8 +69,9 @@ func (s *search) begin() error {
 	q := s.w.q
 	s.spread = true
 	s.shards = make([]cursor, 0, q.config.Shards)
+	newest := min(q.spread.newest.Load(), now)
 	for shard := range int64(q.config.Shards) {
-		s.shards = append(s.shards, newCursor(q.keys.readyFrom(shard, q.within(q.spread.oldest.Load(), now, fraction))))
+		s.shards = append(s.shards, newCursor(q.keys.readyFrom(shard, q.within(q.spread.oldest.Load(), newest, fraction))))
 	}
 	s.timers = newCursor(q.keys.timersDue(q.within(q.spread.due.Load(), s.w.nowMS, fraction), s.w.nowMS))
 	return nil
@@ -124,6 +125,12 @@ func (s *search) fill(n int) error {
 	limit := n + 1
 	fromTheOldest := !s.spread && s.timers.begin.Offset == 1 && !s.timers.begin.OrEqual
 	snapshot := s.w.tx.Snapshot()
+	var bounds [2]kv.Future[[]byte]
+	if s.spread {
+		// Of one shard: groups are spread over them evenly.
+		all := s.w.q.keys.readyFrom(int64(s.w.q.random.n(s.w.q.config.Shards)), 0)
+		bounds[0], bounds[1] = snapshot.GetKey(kv.FirstGreaterOrEqual(all.Begin)), snapshot.GetKey(kv.LastLessThan(all.End))
+	}
 	hints := make([]kv.Future[[]kv.KV], len(s.shards))
 	for i := range s.shards {
 		hints[i] = s.shards[i].read(snapshot, limit)
@@ -148,6 +155,11 @@ func (s *search) fill(n int) error {
 		}
 		s.w.q.spread.oldest.Store(oldest)
 	}
+	if s.spread {
+		if err := s.learnBounds(bounds); err != nil {
+			return err
+		}
+	}
 	due, err := timers.Wait(s.w.ctx)
 	if err != nil {
 		return fmt.Errorf("read timers: %w", err)
@@ -168,6 +180,26 @@ func (s *search) fill(n int) error {
 		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: index, timer: true})
 	}
 	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
+	return nil
+}
+
+// learnBounds notes where the hints begin and end.
+func (s *search) learnBounds(bounds [2]kv.Future[[]byte]) error {
+	q := s.w.q
+	for i, note := range []*atomic.Int64{&q.spread.oldest, &q.spread.newest} {
+		k, err := bounds[i].Wait(s.w.ctx)
+		if err != nil {
+			return fmt.Errorf("read ready hints: %w", err)
+		}
+		if !q.keys.section(nameReady).Contains(k) {
+			continue // there are none
+		}
+		p, err := q.keys.parse(k)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		note.Store(p.index)
+	}
 	return nil
 }
 
@@ -206,6 +238,7 @@ type spread struct {
 	// window is over what part of the ready groups, by age, the handle spreads its claims, in 1/maxWindow.
 	window atomic.Int64
 	oldest atomic.Int64 // index of the oldest hint when last seen
+	newest atomic.Int64 // and of the newest; only a spread search looks
 	due    atomic.Int64 // due time of the oldest timer when last seen, ms
 	// perGroup is how many items a group gave lately, in 1/16; 0 = not known.
 	perGroup atomic.Int64
@@ -216,13 +249,13 @@ const (
 	minWindow = 1 << 10
 )
 
-// widen is for a conflict: the window doubles.
+// widen is for a conflict: the window grows eightfold, so that many handles that begin at once are soon apart.
 func (s *spread) widen() {
-	s.window.Store(min(2*max(s.window.Load(), minWindow/2), maxWindow))
+	s.window.Store(min(8*max(s.window.Load(), minWindow/8), maxWindow))
 }
 
-// narrow is for a transaction without conflict: the window shrinks by a 64th, so that in the long run about one
-// transaction in a hundred conflicts (a doubling is made up for by 44 shrinks).
+// narrow is for a transaction without conflict: the window shrinks by a 64th, so that in the long run less than one
+// transaction in a hundred conflicts (one growth is made up for by 132 shrinks).
 func (s *spread) narrow() {
 	if w := s.window.Load() * 63 / 64; w >= minWindow {
 		s.window.Store(w)
