@@ -187,7 +187,14 @@ func (q *Queue) queueUp(os ...*operation) {
 	p := &q.pipeline
 	if q.opts.NoCoalescing {
 		for _, o := range os {
-			go q.runShared(q.newBatch([]*operation{o}))
+			b := q.newBatch([]*operation{o})
+			p.flying++
+			go func() {
+				q.runShared(b)
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				p.flying--
+			}()
 		}
 		return
 	}
@@ -327,6 +334,9 @@ func (q *Queue) runShared(b *batch) {
 	}
 	for _, o := range batch {
 		o.batch = nil
+		if o.waits && q.closed.Load() && o.settle == nil && o.result() == nil && len(o.receive.claims) == 0 {
+			o.err = ErrClosed // it would have waited
+		}
 		switch {
 		case o.waits && !o.abandoned && !o.lastTurn && o.result() == nil && len(o.receive.claims) == 0 && !q.closed.Load():
 			o.settled, o.settle = o.settled || o.settle != nil, nil // what it waits for is the receive

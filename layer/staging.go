@@ -768,11 +768,24 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 	p.mu.Unlock()
 	q.endLife()
 	q.attendance.Wait()
+	// What is in flight may still register the request, or clear it.
+	for q.inFlight() {
+		if !q.pause(ctx, busyPause, nil) {
+			return context.Cause(ctx)
+		}
+	}
 	index, _ := q.staging.requested()
 	if index == 0 {
 		return nil
 	}
 	return q.withdraw(ctx, index)
+}
+
+// inFlight reports whether a transaction of the handle's operations is in flight.
+func (q *Queue) inFlight() bool {
+	q.pipeline.mu.Lock()
+	defer q.pipeline.mu.Unlock()
+	return q.pipeline.flying > 0
 }
 
 // Paths counts, since the handle was opened, how its receives came by their claims.

@@ -3,6 +3,7 @@ package layer_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -314,6 +315,25 @@ func TestLeaving(t *testing.T) {
 		require.Zero(e.t, e.requests())
 		require.Empty(e.t, e.rows(kv.PrefixRange(key("wake"))))
 	})
+}
+
+// TestCloseWhileReceiving: a handle that is closed while a receive registers its request leaves none behind.
+func TestCloseWhileReceiving(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	for n := range uint64(60) {
+		q := e.handle(100 + n)
+		done := make(chan error, 1)
+		go func() {
+			_, err := q.Receive(e.ctx, layer.ReceiveOptions{Wait: layer.MaxWait})
+			done <- err
+		}()
+		for range n * 20 {
+			runtime.Gosched() // close a little later each time
+		}
+		require.NoError(t, q.Close(e.ctx))
+		require.ErrorIs(t, <-done, layer.ErrClosed)
+	}
+	require.Zero(t, e.requests())
 }
 
 // TestAbandonedReceiveGivesBack: claims that come when the caller has gone are released, with no attempt counted; a
