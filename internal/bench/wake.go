@@ -98,7 +98,7 @@ func wakes(ctx context.Context, env Env, space Space, c *crew, s Sizes) (wakes, 
 		})
 		return micros(time.Since(begun)), err
 	}
-	pause := 5 * time.Millisecond
+	const pause = 20 * time.Millisecond
 	for i := range s.Wakes {
 		env.progress("measuring", i, s.Wakes)
 		// The one that was served must wait again, and whatever is measured begins from rest.
@@ -110,7 +110,6 @@ func wakes(ctx context.Context, env Env, space Space, c *crew, s Sizes) (wakes, 
 			return nil, nil, err
 		}
 		trips = append(trips, t)
-		pause = max(pause, 10*time.Duration(t)*time.Microsecond)
 		if err := sleep(ctx, pause); err != nil {
 			return nil, nil, err
 		}
