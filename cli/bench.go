@@ -25,6 +25,7 @@ import (
 type benchFlags struct {
 	run  []string
 	list bool
+	plot string
 }
 
 const benchHelp = `Measure the queue on the engine, and the engine beside it. Each benchmark works in a database of its own, in
@@ -44,11 +45,17 @@ func newBenchCmd(s *session) *cobra.Command {
 			if !c.Flags().Changed("engine") {
 				s.engine = "memory"
 			}
+			if f.plot != "" {
+				return s.plotBench(c.Context(), bench.Full(), f.plot)
+			}
 			return s.bench(c.Context(), bench.All(bench.Full()), f)
 		},
 	}
 	c.Flags().StringArrayVar(&f.run, "run", nil, "run this benchmark only; `NAME` as in --list, may be given more than once")
 	c.Flags().BoolVar(&f.list, "list", false, "list the benchmarks and run none")
+	c.Flags().StringVar(&f.plot, "plot", "", "measure claimers on each path instead, and write an SVG to `FILE.svg` and a table to FILE.md")
+	c.MarkFlagsMutuallyExclusive("plot", "run")
+	c.MarkFlagsMutuallyExclusive("plot", "list")
 	return c
 }
 

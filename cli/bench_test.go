@@ -29,6 +29,8 @@ func benchSession(engine string, asJSON bool) (s *session, stdout, stderr *bytes
 // requiredFigures are those that scripts may count on.
 var requiredFigures = []string{
 	"engine_ratio", "depth_ratio", "groups_ratio", "held_ratio", "enqueue_conflicts", "mutations_per_message",
+	"claimers_floor", "conflicts_per_claim", "transactions_per_item_one_group", "idle_transactions_per_s",
+	"wake_p50_roundtrips", "wake_p99_roundtrips", "coalescing_gain", "transactions_per_batch",
 }
 
 // With --json each figure is an object on a line of its own with exactly a name, a value and a unit.
@@ -82,8 +84,8 @@ func TestBenchRunsByName(t *testing.T) {
 func TestBenchList(t *testing.T) {
 	s, stdout, stderr := benchSession("memory", false)
 	require.NoError(t, s.bench(t.Context(), bench.All(bench.Full()), benchFlags{list: true}))
-	for _, name := range requiredFigures {
-		require.Contains(t, stdout.String(), "\n"+name)
+	for _, b := range bench.All(bench.Full()) {
+		require.Contains(t, stdout.String(), "\n"+b.Name)
 	}
 	require.Empty(t, stderr.String())
 }
@@ -148,4 +150,19 @@ func TestBenchLeavesOtherDataAlone(t *testing.T) {
 	}
 	require.NoError(t, s.bench(t.Context(), bench.All(bench.Tiny()), benchFlags{run: []string{"depth_ratio"}}))
 	require.Equal(t, before, rows())
+}
+
+// --plot writes the drawing and the table beside it, with what was measured where.
+func TestBenchPlot(t *testing.T) {
+	s, _, _ := benchSession("memory", false)
+	path := filepath.Join(t.TempDir(), "claimers.svg")
+	require.NoError(t, s.plotBench(t.Context(), bench.Tiny(), path))
+	require.FileExists(t, path)
+	table, err := os.ReadFile(strings.TrimSuffix(path, ".svg") + ".md")
+	require.NoError(t, err)
+	require.Contains(t, string(table), "engine memory")
+	require.Contains(t, string(table), "| 4 |")
+
+	var usage *usageError
+	require.ErrorAs(t, s.plotBench(t.Context(), bench.Tiny(), "claimers.png"), &usage)
 }

@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"fdbfifo/internal/bench"
+)
+
+// plotBench measures the paths of a receive and writes path, an SVG, and beside it the same figures as a Markdown
+// table with a description of the machine.
+func (s *session) plotBench(ctx context.Context, sizes bench.Sizes, path string) error {
+	if !strings.HasSuffix(path, ".svg") {
+		return usagef("--plot wants a file whose name ends in .svg, not %q", path)
+	}
+	name, _, _ := strings.Cut(s.engine, ":")
+	all, err := bench.Sweep(ctx, bench.Env{Open: s.openBenchSpace}, sizes)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", errInterrupted, err)
+		}
+		return err
+	}
+	machine := fmt.Sprintf("engine %s, %d cores, %s/%s, %s", name, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+	date := s.app.Now().UTC().Format(time.DateOnly)
+	var svg, table bytes.Buffer
+	if err := bench.WriteSVG(&svg, all, machine+", "+date); err != nil {
+		return err
+	}
+	fmt.Fprintf(&table, "# Claimers\n\nClaim + ack of %d ready groups by claimers with a handle each, in batches of 10 items of one group.\n\n", sizes.ReadyGroups)
+	fmt.Fprintf(&table, "- machine: %s\n- date: %s\n- command: `fdbfifo bench --engine %s --plot %s`\n\n", machine, date, name, filepath.Base(path))
+	fmt.Fprintf(&table, "![plot](%s)\n\n", filepath.Base(path))
+	if err := bench.WriteMarkdown(&table, all); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path, svg.Bytes(), 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(strings.TrimSuffix(path, ".svg")+".md", table.Bytes(), 0o644)
+}
