@@ -434,21 +434,7 @@ func (c *claimer) free(l look) (bool, error) {
 // many as the receives that are still owed are likely to take.
 func (c *claimer) next() (look, bool, error) {
 	if len(c.looks) == 0 {
-		n, limit := 0, 1
-		for _, r := range c.owed {
-			left := r.o.Max - r.items
-			switch {
-			case r.o.Strategy == FillGroup:
-				n += min(c.q.spread.groupsFor(left), r.o.MaxGroups-len(r.claims))
-				limit = max(limit, left)
-			case r.o.Strategy == Layers:
-				n += min(left, r.o.MaxGroups)
-				limit = max(limit, left)
-			default:
-				n += min(left, r.o.MaxGroups-len(r.claims))
-			}
-		}
-		n = min(max(n, 1), maxWave)
+		n, limit := c.wanted()
 		wave, err := c.search.next(n)
 		if err != nil {
 			return look{}, false, err
@@ -458,7 +444,7 @@ func (c *claimer) next() (look, bool, error) {
 				// A second hint of a group met before: what was found then makes this one stale too. As long as
 				// nothing has been settled, and so no conflict been added, it stays.
 				if settled {
-					c.tx.Clear(w.key)
+					c.clear(w.key)
 				}
 				continue
 			}
@@ -475,6 +461,32 @@ func (c *claimer) next() (look, bool, error) {
 	l := c.looks[0]
 	c.looks = c.looks[1:]
 	return l, true, nil
+}
+
+// wanted is how many groups the receives that are still owed are likely to take, and how many items at most of one.
+func (c *claimer) wanted() (groups, items int) {
+	groups, items = 0, 1
+	for _, r := range c.owed {
+		groups += c.q.wantedGroups(r)
+		if r.o.Strategy != Heads {
+			items = max(items, r.o.Max-r.items)
+		}
+	}
+	return min(max(groups, 1), maxWave), items
+}
+
+// wantedGroups is how many more groups a receive is likely to take, 1 at least.
+func (q *Queue) wantedGroups(r *reception) int {
+	left, groups := r.o.Max-r.items, r.o.MaxGroups-len(r.claims)
+	switch r.o.Strategy {
+	case FillGroup:
+		groups = min(groups, q.spread.groupsFor(left))
+	case Layers:
+		groups = min(left, r.o.MaxGroups)
+	default:
+		groups = min(left, groups)
+	}
+	return max(groups, 1)
 }
 
 // read starts the reads of one candidate.
@@ -580,6 +592,7 @@ func (c *claimer) hold(l look, lockKey []byte, held, next *lock, headIndex int64
 func (c *claimer) clear(key []byte) {
 	if key != nil {
 		c.tx.Clear(key)
+		c.cleared = true
 	}
 }
 

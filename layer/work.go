@@ -19,8 +19,10 @@ type work struct {
 	counts  map[string]int  // by how much each counter goes up
 	// mayStage: this transaction, of those that the handle has in flight, may register or clear its request.
 	mayStage bool
+	skip     int  // how many of the oldest groups another transaction of the handle is about to take
 	others   int  // groups granted to other handles
 	wrote    bool // something that a retry must not do again
+	cleared  bool // something stale
 }
 
 func (q *Queue) work(ctx context.Context, tx kv.Tx) *work {
