@@ -167,7 +167,9 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 	}
 	w := q.work(ctx, tx)
 	r := &reception{o: o}
-	if _, err := w.claim(r); err != nil {
+	c := w.newClaimer([]*reception{r})
+	c.begin()
+	if err := c.claim(); err != nil {
 		return nil, wrap("receive", err)
 	}
 	if err := w.finish(); err != nil {
@@ -285,8 +287,11 @@ type claimer struct {
 	met    map[string]bool // groups looked at in this transaction; true = settled, under a conflict
 	looks  []look          // under way
 	owed   []*reception    // that have not had their turn, to know how much to read ahead
-	taken  int             // groups
-	items  int
+	passed []candidate     // left to the handle's other transactions in flight
+	// granted is the grants to the handle, being read; nil = it has no request.
+	granted kv.Future[[]kv.KV]
+	taken   int // groups
+	items   int
 }
 
 // candidate is a hint, a due timer or a grant: a group that may be ready.
@@ -310,30 +315,41 @@ type look struct {
 // maxWave bounds the groups looked at together, and with that the memory of a receive.
 const maxWave = 64
 
-// claim receives for each of rs, in their order.
-func (w *work) claim(rs ...*reception) (*claimer, error) {
-	c := w.newClaimer(rs)
+func (w *work) newClaimer(rs []*reception) *claimer {
+	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
+}
+
+// begin starts the reads that do not depend on any other. What the transaction writes between this and claim is
+// taken into account.
+func (c *claimer) begin() {
+	if index, _ := c.q.staging.requested(); index != 0 {
+		random := c.q.staging.random
+		c.granted = c.tx.Snapshot().GetRange(c.q.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave})
+	}
+	for _, r := range c.owed {
+		if r.o.Group == nil {
+			n, _ := c.wanted()
+			c.search.start(n)
+			return
+		}
+	}
+}
+
+// claim receives for each that is owed, in their order.
+func (c *claimer) claim() error {
 	if err := c.accept(); err != nil {
-		return nil, err
+		return err
 	}
 	for len(c.owed) > 0 {
-		r := c.owed[0]
-		if err := c.receive(r); err != nil {
-			return nil, err
+		if err := c.receive(c.owed[0]); err != nil {
+			return err
 		}
 		c.owed = c.owed[1:]
 	}
 	if c.taken > 0 {
-		w.q.spread.learn(c.items, c.taken)
+		c.q.spread.learn(c.items, c.taken)
 	}
-	return c, nil
-}
-
-func (w *work) newClaimer(rs []*reception) *claimer {
-	for _, r := range rs {
-		r.begin()
-	}
-	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
+	return nil
 }
 
 // receive takes groups for r until it is full or there are no more.
@@ -448,6 +464,10 @@ func (c *claimer) next() (look, bool, error) {
 				}
 				continue
 			}
+			if c.flight != nil && !c.q.flights.take(c.flight, w.group) {
+				c.passed = append(c.passed, w)
+				continue
+			}
 			c.met[w.group] = false
 			c.looks = append(c.looks, c.read(w, limit))
 		}
@@ -455,7 +475,15 @@ func (c *claimer) next() (look, bool, error) {
 			if len(wave) > 0 {
 				return c.next()
 			}
-			return look{}, false, nil
+			if len(c.passed) == 0 || len(c.owed) == 0 || len(c.owed[0].claims) > 0 {
+				return look{}, false, nil
+			}
+			// There is nothing else. Whether the handle's other transactions take these is not known yet.
+			for _, w := range c.passed[:min(n, len(c.passed))] {
+				c.met[w.group] = false
+				c.looks = append(c.looks, c.read(w, limit))
+			}
+			c.passed = nil
 		}
 	}
 	l := c.looks[0]

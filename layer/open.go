@@ -91,6 +91,7 @@ type Queue struct {
 	random   *entropy
 	receipts receipts
 	spread   spread
+	flights  flights
 	paths    pathCounts
 	slot     int64
 	closed   atomic.Bool

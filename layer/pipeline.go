@@ -96,7 +96,7 @@ func (s size) tooLarge() bool {
 type batch struct {
 	operations []*operation
 	groups     int // that its receives are likely to take; 0 = it has none
-	skip       int // how many of the oldest groups another batch in flight is about to take
+	others     int // that those of other batches in flight are
 	cancel     context.CancelFunc
 	abandoned  int // guarded by the pipeline's mutex; how many callers have gone
 }
@@ -312,7 +312,7 @@ func (q *Queue) newBatch(os []*operation) *batch {
 	}
 	if b.groups > 0 {
 		p := &q.pipeline
-		b.skip = p.taking
+		b.others = p.taking
 		p.receiving, p.taking = p.receiving+1, p.taking+b.groups
 	}
 	return b
@@ -353,7 +353,7 @@ func (q *Queue) runShared(b *batch) {
 	q.pipeline.mu.Lock()
 	b.cancel = cancel
 	q.pipeline.mu.Unlock()
-	q.run(ctx, b.operations, b.skip)
+	q.run(ctx, b.operations, b.others)
 	cancel()
 
 	batch := b.operations
@@ -403,8 +403,8 @@ func (q *Queue) giveBackAll(claims []*Claim) {
 }
 
 // run runs the operations in one transaction, or, if one of them makes that fail for good, each in its own.
-func (q *Queue) run(ctx context.Context, batch []*operation, skip int) {
-	err := q.runTogether(ctx, batch, skip)
+func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
+	err := q.runTogether(ctx, batch, others)
 	if err != nil && len(batch) > 1 && ctx.Err() == nil && !unknown(err) {
 		for _, o := range batch {
 			o.err = q.runTogether(ctx, []*operation{o}, 0)
@@ -422,14 +422,17 @@ func unknown(err error) bool {
 	return errors.As(err, &e) && (e.InFlight || e.MaybeCommitted())
 }
 
-// runTogether runs the operations in one transaction that happens once.
-func (q *Queue) runTogether(ctx context.Context, batch []*operation, skip int) error {
+// runTogether runs the operations in one transaction that happens once. others is how many groups the handle's other
+// transactions in flight are likely to take.
+func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int) error {
 	conflicts := 0
 	var outcome staged
 	slot := waits(batch) && q.staging.acquire()
 	if slot {
 		defer q.staging.release()
 	}
+	f := &flight{}
+	defer q.flights.end(f)
 	err := q.once(ctx,
 		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 			for ; conflicts < a.Conflicts; conflicts++ {
@@ -437,9 +440,8 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, skip int) e
 			}
 			w := q.work(ctx, tx)
 			w.mayStage = slot
-			if a.N == 0 {
-				w.skip = skip
-			}
+			q.flights.end(f) // what an attempt that failed was about to claim
+			w.flight, w.beside = f, others
 			outcome.turn.cancel() // of an attempt that failed
 			var err error
 			if outcome, err = w.perform(batch, a.Conflicts); err != nil || !w.wrote {
@@ -493,11 +495,12 @@ func waits(batch []*operation) bool {
 }
 
 // perform does the work of all operations: first the settlements, those of one group one after the other, then the
-// enqueues, then the receives, so that these find what the others leave ready.
+// enqueues, then the receives, so that these find what the others leave ready. What the receives will read is begun
+// before, so that it does not take a round trip of its own.
 func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 	var settle []*operation
 	var enqueue []*enqueuing
-	var receive []*operation
+	var receive receiving
 	for _, o := range batch {
 		o.settleErr = nil
 		if o.settle != nil {
@@ -507,8 +510,12 @@ func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 			enqueue = append(enqueue, o.enqueue)
 		}
 		if o.receive != nil {
-			receive = append(receive, o)
+			receive.add(o)
 		}
+	}
+	if !receive.none() && !receive.stageFirst(w.q, conflicts) {
+		receive.claimer = w.newClaimer(receive.all())
+		receive.claimer.begin()
 	}
 	for len(settle) > 0 {
 		var now, later []*operation
@@ -530,12 +537,44 @@ func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 		return staged{}, err
 	}
 	w.wrote = w.wrote || len(enqueue) > 0
-	outcome, err := w.receive(receive, conflicts)
+	outcome, err := w.receive(&receive)
 	if err != nil {
 		return staged{}, err
 	}
 	outcome.granted = w.others
 	return outcome, w.finish()
+}
+
+// receiving is the operations of a transaction that receive.
+type receiving struct {
+	operations []*operation
+	waiting    int      // of them
+	called     bool     // from the waiting list: all of them are
+	claimer    *claimer // nil = they are staged without a look
+}
+
+func (r *receiving) add(o *operation) {
+	o.receive.begin()
+	r.operations = append(r.operations, o)
+	if o.waits {
+		r.waiting++
+	}
+	r.called = r.called || o.turn != nil
+}
+
+func (r *receiving) none() bool { return len(r.operations) == 0 }
+
+// stageFirst reports whether all of them wait and are to be staged without a look.
+func (r *receiving) stageFirst(q *Queue, conflicts int) bool {
+	return !r.called && r.waiting == len(r.operations) && q.stageFirst(conflicts)
+}
+
+func (r *receiving) all() []*reception {
+	rs := make([]*reception, len(r.operations))
+	for i, o := range r.operations {
+		rs[i] = o.receive
+	}
+	return rs
 }
 
 // settle takes the settlements, of different groups, through their steps together.
@@ -564,31 +603,29 @@ func (w *work) settle(os []*operation) error {
 
 // receive claims for the operations whose settlement, if any, was done, and stages those that wait for a group to
 // become ready.
-func (w *work) receive(os []*operation, conflicts int) (staged, error) {
+func (w *work) receive(all *receiving) (staged, error) {
 	var rs []*reception
 	var waiting []*operation
-	called := false
-	for _, o := range os {
-		o.receive.begin()
+	for _, o := range all.operations {
 		if o.settleErr == nil {
 			rs = append(rs, o.receive)
 			if o.waits {
 				waiting = append(waiting, o)
 			}
-			called = called || o.turn != nil
 		}
 	}
+	c := all.claimer
 	if len(rs) == 0 {
 		return staged{}, nil
 	}
-	if called {
-		return w.takeTurn(rs, waiting)
-	}
-	if len(waiting) == len(rs) && w.q.stageFirst(conflicts) {
+	if c == nil {
 		return w.stage(waiting, nil)
 	}
-	c, err := w.claim(rs...)
-	if err != nil {
+	c.owed = rs
+	if all.called {
+		return w.takeTurn(c, waiting)
+	}
+	if err := c.claim(); err != nil {
 		return staged{}, err
 	}
 	w.claimed(rs)

@@ -3,6 +3,7 @@ package layer
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"fdbfifo/kv"
@@ -20,7 +21,6 @@ type search struct {
 	timers  cursor
 	pending []candidate
 	away    bool // on a walk
-	skipped bool // began behind the groups that another transaction of the handle is about to take
 	begun   bool
 	newest  kv.Future[[]byte] // the last hint's key; nil = not asked for
 	reads   *searchReads      // under way; nil = none
@@ -62,13 +62,6 @@ func (s *search) begin() {
 	begin, shard, away := q.spread.place(q, s.w.nowMS)
 	if !away {
 		s.fromTheOldest()
-		if s.w.skip > 0 {
-			s.skipped = true
-			for i := range s.shards {
-				s.shards[i].begin.Offset += s.w.skip / len(s.shards)
-			}
-			s.timers.exhausted = true
-		}
 		return
 	}
 	s.begun, s.away = true, true
@@ -95,13 +88,6 @@ func (s *search) next(n int) ([]candidate, error) {
 	if len(s.pending) == 0 {
 		if err := s.fill(n); err != nil {
 			return nil, err
-		}
-		if len(s.pending) == 0 && s.skipped {
-			s.skipped = false
-			s.fromTheOldest()
-			if err := s.fill(n); err != nil {
-				return nil, err
-			}
 		}
 		if len(s.pending) == 0 && s.away {
 			// The walk is over, or it was to land where there is nothing: then nearer, among the few that there are.
@@ -141,8 +127,9 @@ func (s *search) start(n int) {
 	if s.reads != nil {
 		return
 	}
-	// One more than asked for: a hint may be stale, and one row costs less than another round trip.
-	r := &searchReads{limit: n + 1, oldest: !s.away && !s.skipped && s.timers.begin.Offset == 1 && !s.timers.begin.OrEqual}
+	// One more than asked for: a hint may be stale, and one row costs less than another round trip. And as many as the
+	// handle's other transactions are about to take.
+	r := &searchReads{limit: n + 1 + s.w.beside, oldest: !s.away && s.timers.begin.Offset == 1 && !s.timers.begin.OrEqual}
 	snapshot := s.w.tx.Snapshot()
 	for i := range s.shards {
 		r.hints = append(r.hints, s.shards[i].read(snapshot, r.limit))
@@ -159,18 +146,37 @@ type searchReads struct {
 	oldest bool // they begin at the oldest
 }
 
+// fill reads on until there is something to look at, or nothing more to read.
 func (s *search) fill(n int) error {
+	for {
+		if err := s.readMore(n); err != nil || len(s.pending) > 0 || s.exhausted() {
+			return err
+		}
+	}
+}
+
+func (s *search) exhausted() bool {
+	return s.timers.exhausted && !slices.ContainsFunc(s.shards, func(c cursor) bool { return !c.exhausted })
+}
+
+func (s *search) readMore(n int) error {
 	s.start(n)
 	limit, hints, timers, fromTheOldest := s.reads.limit, s.reads.hints, s.reads.timers, s.reads.oldest
 	s.reads = nil
+	// Behind these indexes nothing has been read yet.
+	whole := int64(math.MaxInt64)
 	for i, f := range hints {
 		rows, err := f.Wait(s.w.ctx)
 		if err != nil {
 			return fmt.Errorf("read ready hints: %w", err)
 		}
 		s.shards[i].passed(rows, limit)
-		if err := s.addHints(rows); err != nil {
+		last, err := s.addHints(rows)
+		if err != nil {
 			return err
+		}
+		if !s.shards[i].exhausted {
+			whole = min(whole, last)
 		}
 	}
 	if !s.away {
@@ -196,14 +202,32 @@ func (s *search) fill(n int) error {
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
+		if s.w.settled[p.group] {
+			continue // read before the claim was ended
+		}
 		_, index, err := unpackTimer(row.Key, row.Value)
 		if err != nil {
 			return err
 		}
 		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: index, timer: true})
 	}
+	s.addOwn(whole)
 	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
 	return nil
+}
+
+// addOwn adds the hints that the transaction itself has set, up to the index that the reads have come to. The reads may
+// have begun before.
+func (s *search) addOwn(whole int64) {
+	var later []candidate
+	for _, c := range s.w.hinted {
+		if c.index <= whole {
+			s.pending = append(s.pending, c)
+		} else {
+			later = append(later, c)
+		}
+	}
+	s.w.hinted = later
 }
 
 // learnNewest notes where the hints end, if that was asked for.
@@ -228,21 +252,26 @@ func (s *search) learnNewest() error {
 	return nil
 }
 
-func (s *search) addHints(rows []kv.KV) error {
+// addHints returns the index of the last of them.
+func (s *search) addHints(rows []kv.KV) (last int64, err error) {
 	for _, row := range rows {
 		p, err := s.w.q.keys.parse(row.Key)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		last = p.index
+		if s.w.settled[p.group] {
+			continue // read before the claim was ended
 		}
 		attempts := int64(0)
 		if len(row.Value) > 0 {
 			if attempts, err = unpackInt(row.Key, row.Value); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: p.index, attempts: int(attempts)})
 	}
-	return nil
+	return last, nil
 }
 
 func packTimer(kind string, headIndex int64) []byte {

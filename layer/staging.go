@@ -275,14 +275,10 @@ func (q *Queue) othersWait() bool {
 
 // accept looks at what the handle was granted before anything else.
 func (c *claimer) accept() error {
-	random := c.q.staging.random
-	if index, _ := c.q.staging.requested(); index == 0 {
+	if c.granted == nil {
 		return nil
 	}
-	granted := c.tx.Snapshot().GetRange(c.q.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave})
-	n, _ := c.wanted()
-	c.search.start(n) // at the same time: as a rule there are no grants
-	rows, err := granted.Wait(c.ctx)
+	rows, err := c.granted.Wait(c.ctx)
 	if err != nil {
 		return fmt.Errorf("read grants: %w", err)
 	}
@@ -428,7 +424,7 @@ func (w *work) touch(random uuid.UUID) {
 // wakeOldest touches the wake key of the oldest request that lives and wants. It reads at snapshot: whoever makes
 // groups ready conflicts neither with requests nor with each other.
 func (w *work) wakeOldest() error {
-	rows, err := w.tx.Snapshot().GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe}).Wait(w.ctx)
+	rows, err := w.requests.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}
@@ -596,10 +592,9 @@ func (q *Queue) call() turn {
 
 // takeTurn claims for receives that were called, grants what else is ready to other handles, and stages those that got
 // nothing. If there was nothing to write, it watches.
-func (w *work) takeTurn(rs []*reception, waiting []*operation) (staged, error) {
-	t := w.beginTurn()
-	c, err := w.claim(rs...)
-	if err != nil {
+func (w *work) takeTurn(c *claimer, waiting []*operation) (staged, error) {
+	t, rs := w.beginTurn(), c.owed
+	if err := c.claim(); err != nil {
 		return staged{}, err
 	}
 	w.claimed(rs)
