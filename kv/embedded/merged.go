@@ -9,8 +9,8 @@ type merged struct {
 	tx     *transaction
 	pinned *snapshot // fetched only when the overlay alone cannot answer
 
-	// vanished is called, if set, in place of a walk's fn for a key with own operations that leave it absent.
-	vanished func(key string) bool
+	// walk is the selector being resolved, if it is one that goes over the keys.
+	walk *walk
 }
 
 // base returns the snapshot's data, which stays open until the read ends.
@@ -104,8 +104,8 @@ func (m *merged) visit(
 		switch {
 		case v.present:
 			return fn(s.begin, v.data), nil
-		case m.vanished != nil:
-			return m.vanished(s.begin), nil
+		case m.walk != nil:
+			return m.walk.step(s.begin, false), nil
 		}
 		return true, nil
 	}
@@ -159,20 +159,17 @@ var allKeys = keyRange{"", maxKey}
 // resolve walks from s.key and does not leave the given range. It looks at keys only. bound says that the selector
 // bounds a range, and need not stop at a key that is there.
 func (m *merged) resolve(s selector, within keyRange, bound bool) (resolved, error) {
-	w := walk{resolved{offset: s.offset}, bound}
-	step, over := m.ascend, (*walk).ahead
-	r := keyRange{s.key, within.end}
-	w.key = within.end
-	if s.offset <= 0 {
-		step, over = m.descend, (*walk).back
-		r = keyRange{within.begin, s.key}
+	w := walk{resolved{within.end, s.offset}, s.offset > 0, bound}
+	m.walk = &w
+	each := func(key, _ string) bool { return w.step(key, true) }
+	var err error
+	if w.ahead {
+		err = m.ascend(keyRange{s.key, within.end}, true, each)
+	} else {
 		w.key = within.begin
+		err = m.descend(keyRange{within.begin, s.key}, true, each)
 	}
-	if !m.own.empty() {
-		m.vanished = func(key string) bool { return over(&w, key, false) }
-		defer func() { m.vanished = nil }()
-	}
-	err := step(r, true, func(key, _ string) bool { return over(&w, key, true) })
+	m.walk = nil
 	return w.resolved, err
 }
 
@@ -180,22 +177,19 @@ func (m *merged) resolve(s selector, within keyRange, bound bool) (resolved, err
 // all the same: FoundationDB's client does not look at values on its way.
 type walk struct {
 	resolved
-	bound bool
+	ahead bool
+	bound bool // of a range: it may stop at an absent key
 }
 
-func (w *walk) ahead(key string, present bool) (more bool) {
+func (w *walk) step(key string, present bool) (more bool) {
 	switch {
-	case w.offset > 1:
+	case w.ahead && w.offset > 1:
 		w.offset--
-	case present:
+		return true
+	case w.ahead && present:
 		w.key = key
 		return false
-	}
-	return true
-}
-
-func (w *walk) back(key string, present bool) (more bool) {
-	if w.offset == 0 && !present && !w.bound {
+	case w.ahead || w.offset == 0 && !present && !w.bound:
 		return true
 	}
 	w.offset++
