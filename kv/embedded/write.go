@@ -106,7 +106,7 @@ func (t *transaction) ClearRange(r kv.KeyRange) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	err := checkRange(r)
-	if kv.Code(err) == kv.CodeInvertedRange {
+	if err != nil && kv.Code(err) == kv.CodeInvertedRange {
 		t.deferError(err) // a client sees this before all else, also before a use after Commit
 		return
 	}

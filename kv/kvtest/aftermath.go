@@ -46,6 +46,13 @@ func aftermath(u *suite) {
 		got := wait(s, stamp)
 		require.Equal(s.T, []kv.KeyRange{kv.SingleKey(append(s.key("q"), got[:]...))}, write)
 	})
+	u.promise("the commit has the conflict ranges of earlier writes to where its versionstamped key may lie, listed or not",
+		func(s *space) {
+			reader, _ := s.at()
+			require.NoError(s.T, s.run(reader, "get qq; set a"))
+			s.update(func(tx kv.Tx) { require.NoError(s.T, s.run(tx, "clearrange q r; stampkey q")) })
+			require.Equal(s.T, kv.CodeNotCommitted, code(s, reader.Commit()))
+		})
 	for _, c := range []struct {
 		name string
 		do   func(s *space, tx kv.ManagedTx)

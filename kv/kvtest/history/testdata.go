@@ -9,7 +9,7 @@ import (
 )
 
 // Seeds are the recorded ones: 1 to Seeds.
-const Seeds = 48
+const Seeds = 64
 
 // Read returns the history of a seed recorded in dir, without the lines that say how it was recorded.
 func Read(dir string, seed uint64) (string, error) {

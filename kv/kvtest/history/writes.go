@@ -27,6 +27,10 @@ func (g *generator) clearRange(who int) {
 	if g.rng.IntN(5) == 0 {
 		begin, end = stamps, "w"
 	}
+	g.clearRangeOf(who, begin, end)
+}
+
+func (g *generator) clearRangeOf(who int, begin, end string) {
 	g.add(who, func(p *player, tx *party) string {
 		tx.tx.ClearRange(p.keys(begin, end))
 		return ""
@@ -60,7 +64,11 @@ func (g *generator) stampValue(who int) {
 	}, `versionstamped value %s "<{stamp}>"`, show(k))
 }
 
+// stampKey writes a versionstamped key, at times to where the transaction has written already.
 func (g *generator) stampKey(who int) {
+	if g.rng.IntN(8) == 0 {
+		g.clearRangeOf(who, stamps, "w")
+	}
 	before, after := stamps+string("xy"[g.rng.IntN(2)]), string("123"[g.rng.IntN(3)])
 	v := g.value()
 	g.add(who, func(p *player, tx *party) string {
