@@ -119,7 +119,7 @@ type pipeline struct {
 
 // maxReceiving is how many of a handle's transactions in flight may receive: while the one waits for its commit the
 // other reads. They pass over each other's groups, so there must be plenty; otherwise one serves all receives.
-const maxReceiving = 2
+const maxReceiving = 3
 
 // mayReceive reports whether another transaction may receive now. The pipeline's mutex is held.
 func (q *Queue) mayReceive() bool {
