@@ -18,6 +18,9 @@ type jsonStats struct {
 	Nacked        int64  `json:"nacked"`
 	Expired       int64  `json:"expired"`
 	Taken         int64  `json:"taken"`
+	Cancelled     int64  `json:"cancelled"`
+	Purged        int64  `json:"purged"`
+	Forced        int64  `json:"forced"`
 }
 
 func newStatsCmd(s *session) *cobra.Command {
@@ -43,6 +46,7 @@ func (s *session) printStats(st layer.Stats) error {
 			Queue: s.queue, Depth: st.Depth, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
 			OldestReadyMS: st.OldestReady.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
 			Acked: st.Acked, Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken,
+			Cancelled: st.Cancelled, Purged: st.Purged, Forced: st.Forced,
 		})
 	}
 	t := newTable()
@@ -61,6 +65,9 @@ func (s *session) printStats(st layer.Stats) error {
 		{"nacked", commas(st.Nacked), "deliveries that a worker gave back as failed"},
 		{"expired", commas(st.Expired), "deliveries whose lease ran out"},
 		{"taken", commas(st.Taken), "removed within a caller's transaction"},
+		{"cancelled", commas(st.Cancelled), "removed by an operator, one by one"},
+		{"purged", commas(st.Purged), "removed by an operator, all of a group or queue"},
+		{"forced", commas(st.Forced), "claims that an operator ended"},
 	})
 	return s.printTable(t)
 }

@@ -84,6 +84,53 @@ func nackDelayed(e *env, tx kv.Tx, given any) error {
 	return e.q.NackTx(e.ctx, tx, given.(*layer.Claim), layer.NackOptions{Delay: time.Hour})
 }
 
+// nth is the id of the n-th item of A, whatever was given.
+func nth(e *env, n int) layer.ID {
+	items, err := e.calm().Peek(e.ctx, "A", n)
+	require.NoError(e.t, err)
+	require.Len(e.t, items, n)
+	return items[n-1].ID
+}
+
+// cancelNth cancels the n-th item of A.
+func cancelNth(n int) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error { return e.q.CancelTx(e.ctx, tx, nth(e, n)) }
+}
+
+func editNth(n int) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error {
+		return e.q.EditTx(e.ctx, tx, nth(e, n), func(m *layer.Message) error {
+			m.Body = []byte("edited")
+			return nil
+		})
+	}
+}
+
+func forceRelease(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.ForceReleaseTx(e.ctx, tx, "A", layer.ForceReleaseOptions{})
+	return err
+}
+
+func retryNow(e *env, tx kv.Tx, _ any) error { return e.q.RetryNowTx(e.ctx, tx, "A") }
+
+// delayed enqueues n items to A and gives them back with a delay.
+func delayed(n int) func(e *env) any {
+	return func(e *env) any {
+		c := holding(n, n)(e).(*layer.Claim)
+		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Delay: time.Minute}))
+		return nil
+	}
+}
+
+// and adds a group B that is ready.
+func and(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		given := setup(e)
+		e.enqueue("B", "b1")
+		return given
+	}
+}
+
 // having enqueues bodies to A.
 func having(bodies ...string) func(e *env) any {
 	return func(e *env) any {
@@ -210,6 +257,41 @@ func TestConflicts(t *testing.T) {
 		{"nack, ack of the same claim", holding(1, 1), nack, ackAll, must, nil},
 		{"nack with a delay, extend", holding(1, 1), nackDelayed, extend, must, nil},
 		{"nack, enqueue to the group", holding(1, 1), nack, enqueueTo("A"), mustNot, nil},
+
+		{"take of an expired group, ack by the holder", expired(1, 1), take, ackAll, must, nil},
+		{"take of an expired group, extend by the holder", expired(1, 1), take, extend, must, nil},
+		{"take of an expired group, takeover", expired(1, 1), take, claimAll, must, nil},
+		{"take that clears a timer of a held group, extend of it", staleTimer, take, extend, must, nil},
+
+		{"cancel, claim of the group", having("a1", "a2"), cancelNth(2), claimOne, must, nil},
+		{"claim, cancel in the group", having("a1", "a2"), claimOne, cancelNth(2), must, nil},
+		{"take, cancel in the group", having("a1", "a2"), take, cancelNth(2), must, nil},
+		{"cancel, take from the group", having("a1", "a2"), cancelNth(2), take, must, nil},
+		{"cancel behind a claim, ack that ends it", holding(2, 1), cancelNth(2), ackAll, must, nil},
+		{"ack that ends a claim, cancel behind it", holding(2, 1), ackAll, cancelNth(2), must, nil},
+		{"cancel, cancel of the same item", having("a1", "a2"), cancelNth(1), cancelNth(1), must, nil},
+		{"cancel, edit of the same item", having("a1", "a2"), cancelNth(2), editNth(2), must, nil},
+		{"cancel of the only item, enqueue to the group", having("a1"), cancelNth(1), enqueueTo("A"), must, nil},
+		{"enqueue, cancel of the only item (trap 3)", having("a1"), enqueueTo("A"), cancelNth(1), must, nil},
+		{"cancel of the head, enqueue to the group", having("a1", "a2"), cancelNth(1), enqueueTo("A"), mustNot, nil},
+		{"enqueue, cancel of the head", having("a1", "a2"), enqueueTo("A"), cancelNth(1), mustNot, nil},
+		{"cancel of the tail, enqueue to the group", having("a1", "a2"), cancelNth(2), enqueueTo("A"), mustNot, nil},
+		{"cancel, claim of another group", and(holding(2, 1)), cancelNth(2), claimOne, mustNot, nil},
+		{"cancel of the head of an expired claim, ack by the holder", expired(2, 1), cancelNth(1), ackAll, must, nil},
+		{"edit, claim of the group", having("a1", "a2"), editNth(2), claimOne, must, nil},
+		{"claim, edit in the group", having("a1", "a2"), claimOne, editNth(2), must, nil},
+		{"edit, edit of the same item", having("a1"), editNth(1), editNth(1), must, nil},
+		{"edit, enqueue to the group", having("a1"), editNth(1), enqueueTo("A"), mustNot, nil},
+		{"edit, claim of another group", and(holding(2, 1)), editNth(2), claimOne, mustNot, nil},
+		{"forced release, ack by the holder", holding(1, 1), forceRelease, ackAll, must, nil},
+		{"ack, forced release", holding(1, 1), ackAll, forceRelease, must, nil},
+		{"extend, forced release", holding(1, 1), extend, forceRelease, must, nil},
+		{"forced release, enqueue to the group", holding(1, 1), forceRelease, enqueueTo("A"), mustNot, nil},
+		{"forced release, claim of another group", and(holding(1, 1)), forceRelease, claimOne, mustNot, nil},
+		{"retry now, retry now", delayed(1), retryNow, retryNow, must, nil},
+		{"retry now, cancel in the group", delayed(2), retryNow, cancelNth(2), must, nil},
+		{"retry now, enqueue to the group", delayed(1), retryNow, enqueueTo("A"), mustNot, nil},
+		{"retry now, claim of another group", and(delayed(1)), retryNow, claimOne, mustNot, nil},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()

@@ -146,12 +146,35 @@ var footprints = map[string]struct {
 	"take-empties": {having("a1", "a2"), func(e *env, _ any) error {
 		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 2); return err })
 	}},
-	"peek": {having("a1"), func(e *env, _ any) error { _, err := e.q.Peek(e.ctx, "A", 5); return err }},
+	"take-of-expired": {expired(2, 1), func(e *env, _ any) error {
+		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 1); return err })
+	}},
+	"cancel-head":       {having("a1", "a2"), once(cancelNth(1))},
+	"cancel-behind":     {having("a1", "a2"), once(cancelNth(2))},
+	"cancel-last":       {having("a1"), once(cancelNth(1))},
+	"cancel-in-expired": {expired(2, 2), once(cancelNth(2))},
+	"cancel-delayed":    {delayed(2), once(cancelNth(1))},
+	"skip":              {having("a1", "a2"), func(e *env, _ any) error { _, err := e.q.Skip(e.ctx, "A"); return err }},
+	"edit":              {having("a1"), once(editNth(1))},
+	"force-release":     {holding(2, 2), once(forceRelease)},
+	"force-release-counted": {holding(2, 2), func(e *env, _ any) error {
+		_, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{CountAttempt: true})
+		return err
+	}},
+	"retry-now": {delayed(2), once(retryNow)},
+	"peek":      {having("a1"), func(e *env, _ any) error { _, err := e.q.Peek(e.ctx, "A", 5); return err }},
 	"groups": {having("a1"), func(e *env, _ any) error {
 		_, err := e.q.Groups(e.ctx, layer.GroupsOptions{})
 		return err
 	}},
 	"stats": {having("a1"), func(e *env, _ any) error { _, err := e.q.Stats(e.ctx); return err }},
+}
+
+// once makes an operation of its own of one in a transaction.
+func once(op func(e *env, tx kv.Tx, given any) error) func(e *env, given any) error {
+	return func(e *env, given any) error {
+		return e.q.Once(e.ctx, func(tx kv.Tx) error { return op(e, tx, given) })
+	}
 }
 
 func enqueueN(e *env, groups ...string) error {

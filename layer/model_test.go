@@ -42,6 +42,11 @@ func TestModel(t *testing.T) {
 				"nack":     m.nack,
 				"extend":   m.extend,
 				"take":     m.take,
+				"cancel":   m.cancel,
+				"skip":     m.skip,
+				"edit":     m.edit,
+				"force":    m.force,
+				"retry":    m.retry,
 				"advance":  m.advance,
 				"abort":    m.abort,
 				"check":    m.check,
@@ -127,6 +132,7 @@ type modelTest struct {
 	workers []*modelWorker
 	calm    *layer.Queue // without faults and skew
 	claims  []*modelClaim
+	gone    []layer.ID // cancelled
 	bodies  int
 }
 
@@ -264,12 +270,7 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 		require.True(t, g.deliverable(now), "group %q is held or empty", c.Group)
 		require.Greater(t, c.Token, g.token, "the token of a group grows")
 		require.Equal(t, now+o.Lease.Milliseconds(), c.Until.UnixMilli())
-		if g.lock != nil && g.lock.claim {
-			tried := g.item(g.lock.outstanding[0])
-			tried.attempts++
-			tried.lastErr = "lease expired, held by " + g.lock.owner
-			m.model.stats.Expired++
-		}
+		m.lapse(g)
 		n := min(left, len(g.items))
 		require.Len(t, c.Items, n, "all that fits of a group is delivered")
 		g.lock = &modelLock{claim: true, token: c.Token, owner: w.name, endMS: now + o.Lease.Milliseconds()}
@@ -283,6 +284,17 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 		m.model.stats.Received += int64(n)
 		m.claims = append(m.claims, &modelClaim{w, c})
 	}
+}
+
+// lapse ends the lock of a group whose time has run out.
+func (m *modelTest) lapse(g *modelGroup) {
+	if g.lock != nil && g.lock.claim {
+		tried := g.item(g.lock.outstanding[0])
+		tried.attempts++
+		tried.lastErr = "lease expired, held by " + g.lock.owner
+		m.model.stats.Expired++
+	}
+	g.lock = nil
 }
 
 // checkChoice holds a receive to the choice of groups: it finds something if there is something, and if no fault
@@ -436,9 +448,17 @@ func (m *modelTest) extend(t *rapid.T) {
 
 func (m *modelTest) take(t *rapid.T) {
 	w, limit := m.worker(t), rapid.IntRange(1, 5).Draw(t, "max")
+	now := w.now().UnixMilli()
 	var oldest *modelGroup
+	due := 0
 	for _, g := range m.model.groups {
-		if g.lock == nil && len(g.items) > 0 && (oldest == nil || older(g, oldest)) {
+		if !g.deliverable(now) {
+			continue
+		}
+		if g.lock != nil {
+			due++
+		}
+		if oldest == nil || older(g, oldest) {
 			oldest = g
 		}
 	}
@@ -454,8 +474,13 @@ func (m *modelTest) take(t *rapid.T) {
 	}
 	require.NotEmpty(t, items)
 	g := m.group(items[0].ID.Group)
-	require.Equal(t, oldest.items[0].id, items[0].ID, "the oldest head is taken")
+	require.True(t, g.deliverable(now), "group %q is held", items[0].ID.Group)
+	if due <= 1 {
+		require.Equal(t, oldest.index(), g.index(), "the oldest head is taken")
+	}
+	require.Equal(t, g.items[0].id, items[0].ID)
 	require.Len(t, items, min(limit, len(g.items)))
+	m.lapse(g)
 	var ids []layer.ID
 	for i, item := range items {
 		m.same(t, g.items[i], item)
@@ -463,6 +488,119 @@ func (m *modelTest) take(t *rapid.T) {
 	}
 	g.remove(ids)
 	m.model.stats.Taken += int64(len(ids))
+}
+
+// anyItem chooses an item that is there, or now and then one that was.
+func (m *modelTest) anyItem(t *rapid.T) layer.ID {
+	var ids []layer.ID
+	for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
+		for _, item := range m.model.groups[name].items {
+			ids = append(ids, item.id)
+		}
+	}
+	ids = append(ids, m.gone...)
+	if len(ids) == 0 {
+		t.Skip("no item yet")
+	}
+	return rapid.SampledFrom(ids).Draw(t, "item")
+}
+
+// waits returns the group of an item that an operator of the worker may change, and checks err if he may not.
+func (m *modelTest) waits(t *rapid.T, w *modelWorker, id layer.ID, err error) *modelGroup {
+	g := m.group(id.Group)
+	if g.item(id) == nil {
+		require.ErrorIs(t, err, layer.ErrNoItem)
+		return nil
+	}
+	if g.lock != nil && slices.Contains(g.lock.outstanding, id) {
+		if g.lock.endMS > w.now().UnixMilli() {
+			require.ErrorIs(t, err, layer.ErrInHand)
+			return nil
+		}
+		m.lapse(g)
+	}
+	require.NoError(t, err)
+	return g
+}
+
+func (m *modelTest) cancel(t *rapid.T) {
+	w, id := m.worker(t), m.anyItem(t)
+	m.cancelled(t, w, id, w.q.Cancel(m.e.ctx, id))
+}
+
+func (m *modelTest) cancelled(t *rapid.T, w *modelWorker, id layer.ID, err error) {
+	g := m.waits(t, w, id, err)
+	if g == nil {
+		return
+	}
+	if g.lock != nil && !g.lock.claim && g.items[0].id == id {
+		g.lock = nil // the delay was for this item
+	}
+	g.remove([]layer.ID{id})
+	m.gone = append(m.gone, id)
+	m.model.stats.Cancelled++
+}
+
+func (m *modelTest) skip(t *rapid.T) {
+	w := m.worker(t)
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	id, err := w.q.Skip(m.e.ctx, name)
+	g := m.group(name)
+	if len(g.items) == 0 {
+		require.ErrorIs(t, err, layer.ErrNoItem)
+		return
+	}
+	head := g.items[0].id
+	if err == nil {
+		require.Equal(t, head, id)
+	}
+	m.cancelled(t, w, head, err)
+}
+
+func (m *modelTest) edit(t *rapid.T) {
+	w, id := m.worker(t), m.anyItem(t)
+	m.bodies++
+	body := fmt.Sprint(m.bodies)
+	err := w.q.Edit(m.e.ctx, id, func(msg *layer.Message) error {
+		msg.Body = []byte(body)
+		return nil
+	})
+	if g := m.waits(t, w, id, err); g != nil {
+		g.item(id).body = body
+	}
+}
+
+func (m *modelTest) force(t *rapid.T) {
+	w := m.worker(t)
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	o := layer.ForceReleaseOptions{CountAttempt: rapid.Bool().Draw(t, "count")}
+	h, err := w.q.ForceRelease(m.e.ctx, name, o)
+	g := m.group(name)
+	if g.lock == nil || !g.lock.claim {
+		require.ErrorIs(t, err, layer.ErrNotHeld)
+		return
+	}
+	require.NoError(t, err)
+	require.Equal(t, layer.Holder{Owner: g.lock.owner, Token: g.lock.token, Outstanding: len(g.lock.outstanding)}, h)
+	if o.CountAttempt {
+		tried := g.item(g.lock.outstanding[0])
+		tried.attempts, tried.lastErr = tried.attempts+1, "released by force, held by "+g.lock.owner
+	}
+	g.lock = nil
+	m.model.stats.Forced++
+}
+
+func (m *modelTest) retry(t *rapid.T) {
+	w := m.worker(t)
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	err := w.q.RetryNow(m.e.ctx, name)
+	g := m.group(name)
+	if g.lock == nil || g.lock.claim {
+		require.ErrorIs(t, err, layer.ErrNotDelayed)
+		return
+	}
+	require.NoError(t, err)
+	g.lock = nil
 }
 
 func (m *modelTest) advance(t *rapid.T) {

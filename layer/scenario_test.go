@@ -34,6 +34,9 @@ import (
 //	release GROUP [acked=(BODY,...)] [delay=10s]
 //	extend GROUP lease=30s
 //	take max=N                                TakeTx, in a transaction of its own
+//	cancel BODY | skip GROUP | edit BODY NEWBODY [headers=(k:v,...)]
+//	force GROUP [count] [reason=TEXT] [of=WORKER]   ForceRelease; of: only the claim that this worker was given last
+//	retry GROUP                               RetryNow
 //	advance 10s                               moves the clock of all workers
 //	fault KIND                                the next call at that fault's place meets it
 //	groups | peek GROUP | stats | check
@@ -127,6 +130,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.settle(&a)
 	case "take":
 		out, err = s.take(&a)
+	case "cancel", "skip", "edit", "force", "retry":
+		out, err = s.operate(&a)
 	case "groups", "peek", "stats", "check":
 		out, err = s.look(&a)
 	default:
@@ -137,6 +142,14 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return "claim lost"
 	case errors.Is(err, layer.ErrNotInClaim):
 		return "not in claim"
+	case errors.Is(err, layer.ErrNoItem):
+		return "no such item"
+	case errors.Is(err, layer.ErrInHand):
+		return "in hand"
+	case errors.Is(err, layer.ErrNotHeld):
+		return "not held"
+	case errors.Is(err, layer.ErrNotDelayed):
+		return "not delayed"
 	case err != nil:
 		return "error: " + err.Error()
 	case out == "":
@@ -236,6 +249,49 @@ func (s *scenario) take(a *arguments) (string, error) {
 	return groupName(items[0].ID.Group) + ":" + s.items(a, items), nil
 }
 
+// operate runs the verbs of an operator.
+func (s *scenario) operate(a *arguments) (string, error) {
+	q := s.worker(a).q
+	switch a.d.Cmd {
+	case "cancel":
+		return "", q.Cancel(s.e.ctx, s.id(a, a.word(0)))
+	case "skip":
+		id, err := q.Skip(s.e.ctx, a.word(0))
+		return s.bodies[id], err
+	case "edit":
+		id := s.id(a, a.word(0))
+		err := q.Edit(s.e.ctx, id, func(m *layer.Message) error {
+			require.Equal(a.t, fullBody(a, a.word(0)), m.Body, "an edit is given the whole message")
+			m.Body = fullBody(a, a.word(1))
+			maps.Copy(m.Headers, a.headers())
+			return nil
+		})
+		if err == nil {
+			s.bodies[id] = a.word(1)
+		}
+		return "", err
+	case "force":
+		o := layer.ForceReleaseOptions{CountAttempt: slices.Contains(a.words(), "count"), Reason: a.text("reason", "")}
+		if of := a.text("of", ""); of != "" {
+			o.Token = s.workers[of].claims[a.word(0)].Token
+		}
+		h, err := q.ForceRelease(s.e.ctx, a.word(0), o)
+		return fmt.Sprintf("was held by %s, outstanding=%d", h.Owner, h.Outstanding), err
+	}
+	return "", q.RetryNow(s.e.ctx, a.word(0))
+}
+
+// id is that of the message that a transcript calls by its body.
+func (s *scenario) id(a *arguments, body string) layer.ID {
+	for id, name := range s.bodies {
+		if name == body {
+			return id
+		}
+	}
+	a.d.Fatalf(a.t, "%q was never enqueued", body)
+	return layer.ID{}
+}
+
 // look runs the verbs that change nothing.
 func (s *scenario) look(a *arguments) (string, error) {
 	q := s.worker(a).q
@@ -275,6 +331,9 @@ func (s *scenario) look(a *arguments) (string, error) {
 		}
 		fmt.Fprintf(&out, "enqueued=%d received=%d acked=%d nacked=%d expired=%d taken=%d depth=%d\n",
 			st.Enqueued, st.Received, st.Acked, st.Nacked, st.Expired, st.Taken, st.Depth)
+		if st.Cancelled+st.Purged+st.Forced > 0 {
+			fmt.Fprintf(&out, "cancelled=%d purged=%d forced=%d\n", st.Cancelled, st.Purged, st.Forced)
+		}
 		fmt.Fprintf(&out, "ready=%d busy=%d oldest ready=%s", st.ReadyGroups, st.BusyGroups, st.OldestReady)
 	case "check":
 		r, err := q.Check(s.e.ctx, layer.CheckOptions{})

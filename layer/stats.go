@@ -11,12 +11,15 @@ import (
 
 // The counters.
 const (
-	countEnqueued = "enqueued"
-	countReceived = "received"
-	countAcked    = "acked"
-	countNacked   = "nacked"
-	countExpired  = "expired"
-	countTaken    = "taken"
+	countEnqueued  = "enqueued"
+	countReceived  = "received"
+	countAcked     = "acked"
+	countNacked    = "nacked"
+	countExpired   = "expired"
+	countTaken     = "taken"
+	countCancelled = "cancelled"
+	countPurged    = "purged"
+	countForced    = "forced"
 )
 
 // Stats are figures about a queue. The counters run since its creation and count items, a redelivery anew.
@@ -27,7 +30,11 @@ type Stats struct {
 	Nacked   int64 // failed deliveries that a holder reported
 	Expired  int64 // failed deliveries whose lease ran out
 	Taken    int64 // removed by TakeTx
-	Depth    int64 // items in the queue: Enqueued - Acked - Taken
+	// Removed by Cancel and Skip, and by Purge.
+	Cancelled int64
+	Purged    int64
+	Forced    int64 // claims that ForceRelease or Purge ended
+	Depth     int64 // items in the queue: Enqueued - Acked - Taken - Cancelled - Purged
 
 	// Hints of ready groups and timers of held or delayed ones, counted up to StatsCap. A hint may be stale.
 	ReadyGroups int64
@@ -70,9 +77,15 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.Expired += n
 			case countTaken:
 				s.Taken += n
+			case countCancelled:
+				s.Cancelled += n
+			case countPurged:
+				s.Purged += n
+			case countForced:
+				s.Forced += n
 			}
 		}
-		s.Depth = s.Enqueued - s.Acked - s.Taken
+		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Cancelled - s.Purged
 		if s.OldestReady, err = q.oldestReady(ctx, tx); err != nil {
 			return err
 		}
