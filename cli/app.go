@@ -141,6 +141,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newGroupsCmd(s),
 		newQueuesCmd(s),
 		newStatsCmd(s),
+		newConfigCmd(s),
 		newCheckCmd(s),
 		newBenchCmd(s),
 		newKeyCmd(s),

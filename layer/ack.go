@@ -91,10 +91,11 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 // settlement is an ack, a nack or an extend. Its three steps, begin, check and finish, are taken by each attempt
 // of a transaction; between them others of the same transaction take theirs, so that their reads overlap.
 type settlement struct {
-	claim *Claim
-	ids   []ID          // to ack; none = all that is outstanding, if nothing is given back
-	back  *NackOptions  // nil = nothing is given back
-	lease time.Duration // not 0 = extend by this
+	claim   *Claim
+	ids     []ID         // to ack; none = all that is outstanding, if nothing is given back
+	back    *NackOptions // nil = nothing is given back
+	extends bool
+	lease   time.Duration // of an extend; 0 = the queue's
 
 	// Of the attempt under way.
 	lock    kv.Future[[]byte]
@@ -130,9 +131,8 @@ func (s *settlement) check(w *work) error {
 		return fmt.Errorf("%w: group %q, token %d", ErrClaimLost, group, s.claim.Token)
 	}
 	s.held = l
-	if s.lease > 0 {
-		s.extend(w, key)
-		return nil
+	if s.extends {
+		return s.extend(w, key)
 	}
 	acked, left, err := l.divide(group, s.ids, s.back == nil)
 	if err != nil {

@@ -221,7 +221,7 @@ func (c *checker) row(row kv.KV) {
 			c.still(row.Key, RuleValue, fmt.Sprintf("counter of %d bytes", len(row.Value)))
 		}
 	case nameMeta:
-		if _, err := unpackInt(row.Key, row.Value); err != nil {
+		if _, err := describeMeta(row.Key, row.Value); err != nil {
 			c.still(row.Key, RuleValue, err.Error())
 		}
 	}

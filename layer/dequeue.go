@@ -19,7 +19,7 @@ type ReceiveOptions struct {
 	MaxBytes int
 	// MaxGroups is the number of groups to claim; 0 = as many as it takes to fill Max.
 	MaxGroups int
-	// Lease is how long the claims last unless extended; 0 = DefaultLease, else MinLease to MaxLease.
+	// Lease is how long the claims last unless extended; 0 = the queue's, else MinLease to MaxLease.
 	Lease time.Duration
 	// Strategy says how the receive spreads over groups. Not with Group.
 	Strategy Strategy
@@ -36,9 +36,6 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 	}
 	if o.MaxBytes == 0 {
 		o.MaxBytes = DefaultMaxBytes
-	}
-	if o.Lease == 0 {
-		o.Lease = DefaultLease
 	}
 	if o.Max < 0 || o.Max > MaxBatch {
 		return o, &LimitError{What: "receive", Unit: "items", Got: int64(o.Max), Min: 1, Max: MaxBatch}
@@ -545,7 +542,11 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 	if err := c.succeed(l, held, claim); err != nil {
 		return err
 	}
-	end := c.nowMS + r.o.Lease.Milliseconds()
+	lease, err := c.lease(r.o.Lease)
+	if err != nil {
+		return err
+	}
+	end := c.nowMS + lease.Milliseconds()
 	claim.Until = fromMillis(end)
 	next := lock{token: claim.Token, owner: c.q.opts.Owner, endMS: end, outstanding: taken, kind: kindClaim}
 	c.hold(l, lockKey, held, &next, taken[0].index)
@@ -575,6 +576,15 @@ func (c *claimer) hold(l look, lockKey []byte, held, next *lock, headIndex int64
 	c.tx.Set(lockKey, next.pack())
 	c.tx.Set(c.q.keys.timer(next.endMS, l.group), packTimer(next.kind, headIndex))
 	delete(c.ready, l.group)
+}
+
+// lease is the queue's if d is 0.
+func (w *work) lease(d time.Duration) (time.Duration, error) {
+	if d > 0 {
+		return d, nil
+	}
+	config, err := w.config()
+	return config.Lease, err
 }
 
 func (c *claimer) clear(key []byte) {

@@ -1,7 +1,9 @@
 package layer
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -111,7 +113,7 @@ type description struct {
 var descriptions = map[string]description{
 	nameMeta: {
 		key:   func(p parsedKey) string { return "setting " + strconv.Quote(p.field) },
-		value: describeInt,
+		value: describeMeta,
 	},
 	nameItem: {
 		group: groupFirst,
@@ -182,6 +184,18 @@ func countWords(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+func describeMeta(key, value []byte) (string, error) {
+	if !bytes.HasSuffix(key, tuple.AppendString(nil, metaConfig)) {
+		return describeInt(key, value)
+	}
+	config, version, err := unpackConfig(key, value)
+	if err != nil {
+		return "", err
+	}
+	document, err := json.Marshal(config)
+	return fmt.Sprintf("version %d: %s", version, document), err
 }
 
 func describeInt(key, value []byte) (string, error) {

@@ -146,6 +146,14 @@ var footprints = map[string]struct {
 	"take-empties": {having("a1", "a2"), func(e *env, _ any) error {
 		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 2); return err })
 	}},
+	"configure": {having(), func(e *env, _ any) error {
+		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
+		return err
+	}},
+	"receive-follows": {having("a1"), func(e *env, _ any) error {
+		e.clock.advance(time.Second)
+		return receiveN(1)(e, nil)
+	}},
 	"peek": {having("a1"), func(e *env, _ any) error { _, err := e.q.Peek(e.ctx, "A", 5); return err }},
 	"groups": {having("a1"), func(e *env, _ any) error {
 		_, err := e.q.Groups(e.ctx, layer.GroupsOptions{})

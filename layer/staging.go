@@ -571,7 +571,7 @@ func (q *Queue) look(ctx context.Context) (*looked, error) {
 		l = &looked{wait: q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)}
 		now := q.nowMS()
 		snapshot := tx.Snapshot()
-		hints := make([]kv.Future[[]kv.KV], q.config.Shards)
+		hints := make([]kv.Future[[]kv.KV], q.keys.shards)
 		for i := range hints {
 			hints[i] = snapshot.GetRange(q.keys.readyFrom(int64(i), 0).Selectors(), kv.RangeOptions{Limit: lookProbe})
 		}

@@ -15,7 +15,7 @@ import (
 // with the prefix given to Open and the tuple (queue); the rest is a tuple too:
 //
 //	name     key after the queue's prefix            value
-//	meta     ("meta", field)                         tuple. Fields: see config.go
+//	meta     ("meta", field)                         tuple. Fields: see open.go
 //	item     ("item", group, index, random)          envelope and body, see envelope.go; random is a UUID
 //	part     ("part", group, index, random, n)       bytes: the n-th continuation of a large body, n from 0
 //	lock     ("lock", group)                         tuple: token, owner, lease end (ms), outstanding items, kind

@@ -30,7 +30,7 @@ type WorkerOptions struct {
 	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. With a Handler they are
 	// acked together, after the last; with a TxHandler one by one.
 	Batch int
-	// Lease is the lease of a claim; it is extended while handlers run. 0 = DefaultLease.
+	// Lease is the lease of a claim; it is extended while handlers run. 0 = the queue's.
 	Lease time.Duration
 	// Poll is how long one receive waits for a group to become ready, before the worker receives anew. Waiting
 	// receives are woken, so it decides little. 0 = DefaultPoll, at most MaxWait.
@@ -113,9 +113,6 @@ func newWorker(q *Queue, o WorkerOptions, inTx bool, handle func(context.Context
 	}
 	if o.Batch == 0 {
 		o.Batch = DefaultMax
-	}
-	if o.Lease == 0 {
-		o.Lease = DefaultLease
 	}
 	if o.RetryDelay == nil {
 		o.RetryDelay = DefaultRetryDelay
@@ -303,20 +300,22 @@ func (w *Worker) call(ctx context.Context, c *Claim, item Item) (err error) {
 	return w.handle(ctx, c, item)
 }
 
-// extend prolongs the lease each time a third of it has passed, until ctx ends. When the claim is lost it ends
+// extend prolongs the lease each time a third of what is left of it has passed, until ctx ends. When the claim is lost it ends
 // the handlers' context.
 func (w *Worker) extend(ctx context.Context, cancel context.CancelCauseFunc, c *Claim) {
-	ticker := time.NewTicker(w.o.Lease / 3)
-	defer ticker.Stop()
+	until := c.Until
 	for {
+		timer := time.NewTimer(max(until.Sub(w.q.opts.Now()), MinLease) / 3)
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return
-		case <-ticker.C:
+		case <-timer.C:
 		}
-		_, err := w.q.Extend(ctx, c, w.o.Lease)
+		next, err := w.q.Extend(ctx, c, w.o.Lease)
 		switch {
 		case err == nil:
+			until = next
 		case errors.Is(err, ErrClaimLost):
 			w.report(err)
 			cancel(err)
