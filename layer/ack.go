@@ -147,10 +147,13 @@ func (s *settlement) check(w *work) error {
 		return nil
 	}
 	w.tx.Clear(w.q.keys.timer(l.endMS, group))
-	if len(left) == 0 {
+	switch {
+	case len(left) == 0 && l.mark != nil:
+		w.tx.Set(key, l.mark.lock(l.token).pack())
+	case len(left) == 0:
 		w.tx.Clear(key)
-		s.next = w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin))
-	} else {
+		s.next = w.head(group)
+	default:
 		s.attempt = w.tx.Snapshot().Get(w.q.keys.attempt(left[0].id(group)))
 	}
 	return nil
@@ -160,7 +163,7 @@ func (s *settlement) check(w *work) error {
 func (s *settlement) finish(w *work) error {
 	switch {
 	case s.next != nil:
-		return s.release(w)
+		return w.release(s.claim.Group, s.next)
 	case s.attempt != nil:
 		return s.giveBack(w)
 	}
@@ -222,34 +225,7 @@ func (w *work) remove(group string, all, acked []delivered) {
 	endRun()
 }
 
-// release frees a group whose claim has ended: it sets the hint if there are items, and otherwise makes sure
-// that there are none.
-func (s *settlement) release(w *work) error {
-	next, err := s.next.Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read head: %w", err)
-	}
-	// An enqueue that commits first, before the item found or into the empty group, counted on us to leave a
-	// hint for its item.
-	gap := w.q.keys.items(s.claim.Group)
-	found := gap.Contains(next)
-	if found {
-		gap.End = kv.KeyAfter(next)
-	}
-	if err := w.tx.AddReadConflictRange(gap); err != nil {
-		return fmt.Errorf("guard gap: %w", err)
-	}
-	if !found {
-		return nil
-	}
-	p, err := w.q.keys.parse(next)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	return w.rehint(p.index, s.claim.Group, 0)
-}
-
-// giveBack counts the attempt and leaves the group ready, or delayed.
+// giveBack counts the attempt and leaves the group ready, delayed or marked.
 func (s *settlement) giveBack(w *work) error {
 	first := s.left[0].id(s.claim.Group)
 	key := w.q.keys.attempt(first)
@@ -271,6 +247,10 @@ func (s *settlement) giveBack(w *work) error {
 		record = record.failed(w.nowMS, text)
 		w.tx.Set(key, record.pack())
 		w.count(countNacked, 1)
+	}
+	if s.held.mark != nil {
+		w.tx.Set(w.q.keys.lock(first.Group), s.held.mark.lock(s.held.token).pack())
+		return nil
 	}
 	if s.back.Delay > 0 {
 		// Held by nobody until then: every hint of the group is stale for so long.

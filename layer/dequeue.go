@@ -424,7 +424,7 @@ func (c *claimer) free(l look) (bool, error) {
 		return !l.timer, nil
 	}
 	held, err := unpackLock(c.q.keys.lock(l.group), v)
-	return err == nil && held.endMS <= c.nowMS, nil
+	return err == nil && held.endMS <= c.nowMS && held.mark == nil, nil
 }
 
 // next returns the next group to look at, its reads under way. Those of a whole wave are started together: as
@@ -528,6 +528,8 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 		}
 		c.clear(l.key)
 		return nil
+	case expired && held.mark != nil:
+		return c.settleMarked(l, lockKey, held)
 	case len(rows) == 0:
 		return c.settleEmpty(l, lockKey, held)
 	}
@@ -609,15 +611,40 @@ func (c *claimer) succeed(l look, held *lock, claim *Claim) error {
 		return err
 	}
 	if failed {
-		record = record.failed(c.nowMS, "lease expired, held by "+held.owner)
-		c.tx.Set(c.q.keys.attempt(id), record.pack())
-		c.count(countExpired, 1)
+		record = c.expire(id, held, record)
 	}
 	for i := range claim.Items {
 		if claim.Items[i].ID == id {
 			claim.Items[i].Attempts = record.count
 		}
 	}
+	return nil
+}
+
+// expire counts the failed attempt of the item that was tried under an expired claim.
+func (c *claimer) expire(id ID, held *lock, record attempt) attempt {
+	record = record.failed(c.nowMS, "lease expired, held by "+held.owner)
+	c.tx.Set(c.q.keys.attempt(id), record.pack())
+	c.count(countExpired, 1)
+	return record
+}
+
+// settleMarked ends an expired claim on a group that was marked meanwhile.
+func (c *claimer) settleMarked(l look, lockKey []byte, held *lock) error {
+	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
+		return fmt.Errorf("guard lock: %w", err)
+	}
+	if len(held.outstanding) > 0 {
+		id := held.outstanding[0].id(l.group)
+		record, err := c.q.readAttempt(c.ctx, c.tx.Snapshot(), id)
+		if err != nil {
+			return err
+		}
+		c.expire(id, held, record)
+	}
+	c.unhold(l.group, held)
+	c.clear(l.key)
+	c.tx.Set(lockKey, held.mark.lock(held.token).pack())
 	return nil
 }
 

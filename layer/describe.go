@@ -243,6 +243,9 @@ func describeLock(key, value []byte) (string, error) {
 	if l.kind == kindDelay {
 		return fmt.Sprintf("held by nobody, a retry waits until %s", timeWords(l.endMS)), nil
 	}
+	if l.isMark() {
+		return l.mark.words(), nil
+	}
 	var indexes []string
 	for _, d := range l.outstanding[:min(describedItems, len(l.outstanding))] {
 		indexes = append(indexes, strconv.FormatInt(d.index, 10))
@@ -250,8 +253,16 @@ func describeLock(key, value []byte) (string, error) {
 	if more := len(l.outstanding) - len(indexes); more > 0 {
 		indexes = append(indexes, fmt.Sprintf("%d more", more))
 	}
-	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s", l.kind, l.owner, l.token,
-		timeWords(l.endMS), countWords(len(l.outstanding), "item"), strings.Join(indexes, ", ")), nil
+	then := ""
+	if l.mark != nil {
+		then = "; when that ends, " + l.mark.words()
+	}
+	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s%s", l.kind, l.owner, l.token,
+		timeWords(l.endMS), countWords(len(l.outstanding), "item"), strings.Join(indexes, ", "), then), nil
+}
+
+func (m *mark) words() string {
+	return fmt.Sprintf("%s by %q since %s: %q", m.public().State, m.who, timeWords(m.sinceMS), m.reason)
 }
 
 func describeRequest(key, value []byte) (string, error) {

@@ -710,9 +710,7 @@ func (w *work) withdraw(index int64) error {
 		}
 		tx.Clear(q.keys.lock(p.group))
 		tx.Clear(q.keys.timer(l.endMS, p.group))
-		s := settlement{claim: &Claim{Group: p.group}}
-		s.next = tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(q.keys.items(p.group).Begin))
-		if err := s.release(w); err != nil {
+		if err := w.release(p.group, w.head(p.group)); err != nil {
 			return err
 		}
 	}

@@ -17,6 +17,10 @@ const (
 	countNacked   = "nacked"
 	countExpired  = "expired"
 	countTaken    = "taken"
+
+	// Of groups, and they go down too: the marks there are.
+	countPausedGroups = "paused_groups"
+	countParkedGroups = "parked_groups"
 )
 
 // Stats are figures about a queue. The counters run since its creation and count items, a redelivery anew.
@@ -32,6 +36,9 @@ type Stats struct {
 	// Hints of ready groups and timers of held or delayed ones, counted up to StatsCap. A hint may be stale.
 	ReadyGroups int64
 	BusyGroups  int64
+	// Groups that are paused or parked, the empty ones and those included that will be when their claim ends.
+	PausedGroups int64
+	ParkedGroups int64
 	// OldestReady is the age of the oldest ready group's head; 0 if there is none.
 	OldestReady time.Duration
 }
@@ -70,6 +77,10 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.Expired += n
 			case countTaken:
 				s.Taken += n
+			case countPausedGroups:
+				s.PausedGroups += n
+			case countParkedGroups:
+				s.ParkedGroups += n
 			}
 		}
 		s.Depth = s.Enqueued - s.Acked - s.Taken
