@@ -41,8 +41,11 @@ type NackOptions struct {
 	Acked []ID
 	// Err is kept with the attempt of the item that was tried, its first maxErrorText bytes; may be nil.
 	Err error
-	// Delay keeps the whole group from being delivered for so long; 0 to MaxDelay.
+	// Delay keeps the whole group, and no other, from being delivered for so long; 0 to MaxDelay. 0 = as the queue's
+	// retry policy has it, or not at all if nothing failed (Release).
 	Delay time.Duration
+	// AtOnce delivers again without a delay, whatever the policy says. Not with Delay.
+	AtOnce bool
 	// Release gives back without counting a failed attempt: the items were not tried.
 	Release bool
 }
@@ -50,20 +53,27 @@ type NackOptions struct {
 // Nack gives a claim back: all that it still has is delivered again, in the same order. The first of it is the
 // item that was tried and counts a failed attempt; those behind it count none.
 //
-// Errors: as Ack's, and *LimitError for the delay.
+// Errors: as Ack's, *LimitError for the delay, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
-	if err := checkDelay(o.Delay); err != nil {
-		return err
+	if err := o.check(); err != nil {
+		return wrap("nack", err)
 	}
 	return wrap("nack", q.submit(ctx, &operation{settle: &settlement{claim: c, ids: o.Acked, back: &o}}))
 }
 
 // NackTx gives a claim back in the caller's transaction, as AckTx acks.
 func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) error {
-	if err := checkDelay(o.Delay); err != nil {
-		return err
+	if err := o.check(); err != nil {
+		return wrap("nack", err)
 	}
 	return wrap("nack", q.settleTx(ctx, tx, &settlement{claim: c, ids: o.Acked, back: &o}))
+}
+
+func (o *NackOptions) check() error {
+	if o.AtOnce && o.Delay != 0 {
+		return fmt.Errorf("%w: a delay of %s, and at once", ErrOptions, o.Delay)
+	}
+	return checkDelay(o.Delay)
 }
 
 func wrap(verb string, err error) error {
@@ -252,13 +262,26 @@ func (s *settlement) giveBack(w *work) error {
 		w.tx.Set(w.q.keys.lock(first.Group), s.held.mark.lock(s.held.token).pack())
 		return nil
 	}
-	if s.back.Delay > 0 {
+	wait, err := s.wait(w, record.count)
+	if err != nil {
+		return err
+	}
+	if ms := wait.Milliseconds(); ms > 0 {
 		// Held by nobody until then: every hint of the group is stale for so long.
-		delay := lock{token: s.held.token, endMS: w.nowMS + s.back.Delay.Milliseconds(), kind: kindDelay}
+		delay := lock{token: s.held.token, endMS: w.nowMS + ms, kind: kindDelay}
 		w.tx.Set(w.q.keys.lock(first.Group), delay.pack())
 		w.tx.Set(w.q.keys.timer(delay.endMS, first.Group), packTimer(kindDelay, first.Index))
 		return nil
 	}
 	w.tx.Clear(w.q.keys.lock(first.Group))
 	return w.rehint(first.Index, first.Group, record.count)
+}
+
+// wait is how long the group is not to be delivered after that many failures.
+func (s *settlement) wait(w *work, failures int) (time.Duration, error) {
+	if s.back.Delay > 0 || s.back.AtOnce || s.back.Release {
+		return s.back.Delay, nil
+	}
+	config, err := w.config()
+	return config.Retry.delay(failures, w.q.random.float()), err
 }

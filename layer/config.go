@@ -25,6 +25,8 @@ type Config struct {
 	Lease time.Duration
 	// Delay is how long a message is kept back that names no delay of its own, 0 to MaxDelay; 0 = not at all.
 	Delay time.Duration
+	// Retry says how long a group waits after its head has failed, if the nack does not say it.
+	Retry RetryPolicy
 }
 
 // settings has a row for each setting, in the order in which they are listed and stored. It is never changed.
@@ -39,13 +41,28 @@ var settings = []setting{
 		"how long a claim lasts unless it says otherwise or is extended"),
 	durationSetting("delay", func(c *Config) *time.Duration { return &c.Delay }, 0, 0, MaxDelay,
 		"how long a message is kept back that names no delay of its own"),
+	choiceSetting("retry", func(c *Config) *RetryKind { return &c.Retry.Kind }, retryNames,
+		"how the wait after a failed delivery grows with the failures"),
+	durationSetting("retry_base", func(c *Config) *time.Duration { return &c.Retry.Base }, DefaultRetryBase, MinRetry, MaxDelay,
+		"the wait after the first failure"),
+	durationSetting("retry_max", func(c *Config) *time.Duration { return &c.Retry.Max }, DefaultRetryMax, MinRetry, MaxDelay,
+		"the longest wait that an exponential one grows to"),
 }
 
 // withDefaults returns c complete and checked.
 func (c Config) withDefaults() (Config, error) {
+	if c.Retry.Max == 0 {
+		c.Retry.Max = max(DefaultRetryMax, c.Retry.Base)
+	}
 	for _, s := range settings {
 		if err := s.settle(&c); err != nil {
 			return c, err
+		}
+	}
+	if c.Retry.Max < c.Retry.Base {
+		return c, &LimitError{
+			What: "retry_max", Unit: "ms", Got: c.Retry.Max.Milliseconds(), Min: c.Retry.Base.Milliseconds(),
+			Max: MaxDelay.Milliseconds(),
 		}
 	}
 	return c, nil

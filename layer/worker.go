@@ -36,7 +36,7 @@ type WorkerOptions struct {
 	// receives are woken, so it decides little. 0 = DefaultPoll, at most MaxWait.
 	Poll time.Duration
 	// RetryDelay says how long a group waits after its head has failed for the attempts-th time, from 1 on.
-	// It is cut to 0 … MaxDelay. nil = DefaultRetryDelay.
+	// It is cut to 0 … MaxDelay. nil = as the queue's retry policy has it.
 	RetryDelay func(attempts int) time.Duration
 	// OnError is told every error: a handler's (*HandlerError), a lost claim, the engine's. It may be called
 	// by several goroutines at once. nil = errors are not reported, only acted on.
@@ -48,15 +48,6 @@ const (
 	DefaultConcurrency = 8
 	DefaultPoll        = 20 * time.Second
 )
-
-// DefaultRetryDelay is 100 ms after the first failure and doubles with each, up to a minute.
-func DefaultRetryDelay(attempts int) time.Duration {
-	d := 100 * time.Millisecond
-	for ; attempts > 1 && d < time.Minute; attempts-- {
-		d *= 2
-	}
-	return min(d, time.Minute)
-}
 
 // HandlerError is a handler's error or panic, with the item that it was about.
 type HandlerError struct {
@@ -113,9 +104,6 @@ func newWorker(q *Queue, o WorkerOptions, inTx bool, handle func(context.Context
 	}
 	if o.Batch == 0 {
 		o.Batch = DefaultMax
-	}
-	if o.RetryDelay == nil {
-		o.RetryDelay = DefaultRetryDelay
 	}
 	if o.Concurrency < 0 {
 		return nil, &LimitError{What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency}
@@ -285,7 +273,10 @@ func (w *Worker) giveBack(c *Claim, acked []ID, failed error, attempts int) {
 		if errors.As(failed, &h) {
 			o.Err = h.Err
 		}
-		o.Delay = min(max(w.o.RetryDelay(attempts), 0), MaxDelay)
+		if w.o.RetryDelay != nil {
+			o.Delay = min(max(w.o.RetryDelay(attempts), 0), MaxDelay)
+			o.AtOnce = o.Delay == 0
+		}
 	}
 	w.report(w.q.Nack(ctx, c, o))
 }
