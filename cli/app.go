@@ -146,6 +146,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newRetryCmd(s),
 		newQueuesCmd(s),
 		newStatsCmd(s),
+		newConfigCmd(s),
 		newCheckCmd(s),
 		newBenchCmd(s),
 		newKeyCmd(s),

@@ -50,6 +50,8 @@ type jsonCheck struct {
 	Groups      int64           `json:"groups"`
 	Held        int64           `json:"held"`
 	Delayed     int64           `json:"delayed"`
+	Paused      int64           `json:"paused"`
+	Parked      int64           `json:"parked"`
 	StaleHints  int64           `json:"stale_hints"`
 	StaleTimers int64           `json:"stale_timers"`
 	Attempts    int64           `json:"attempts"`
@@ -71,6 +73,7 @@ func (s *session) printCheck(r *layer.CheckReport) error {
 		}
 		return printJSON(s.stdout, jsonCheck{
 			Queue: s.queue, Items: r.Items, Bytes: r.Bytes, Groups: r.Groups, Held: r.Held, Delayed: r.Delayed,
+			Paused: r.Paused, Parked: r.Parked,
 			StaleHints: r.StaleHints, StaleTimers: r.StaleTimers, Attempts: r.Attempts, Receipts: r.Receipts,
 			Violations: broken,
 		})
@@ -82,6 +85,8 @@ func (s *session) printCheck(r *layer.CheckReport) error {
 		{"groups", commas(r.Groups), ""},
 		{"held", commas(r.Held), ""},
 		{"delayed", commas(r.Delayed), ""},
+		{"paused", commas(r.Paused), ""},
+		{"parked", commas(r.Parked), ""},
 		{"stale hints", commas(r.StaleHints), "allowed, cleared when met"},
 		{"stale timers", commas(r.StaleTimers), "allowed, cleared when met"},
 		{"attempt records", commas(r.Attempts), ""},

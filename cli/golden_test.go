@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +136,10 @@ func (h *harness) run(t *testing.T, args []string, stdin string) string {
 	}
 	err := h.app().Run(context.Background(), args, strings.NewReader(stdin), &stdout, &stderr)
 	switch args[0] {
+	case "config":
+		if !slices.Contains(args, "--set") {
+			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
+		}
 	case "peek", "groups", "queues", "why", "stats", "check", "decode", "key":
 		require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 	}

@@ -11,6 +11,8 @@ type jsonStats struct {
 	Depth         int64  `json:"depth"`
 	ReadyGroups   int64  `json:"ready_groups"`
 	BusyGroups    int64  `json:"busy_groups"`
+	PausedGroups  int64  `json:"paused_groups"`
+	ParkedGroups  int64  `json:"parked_groups"`
 	OldestReadyMS int64  `json:"oldest_ready_ms"`
 	Enqueued      int64  `json:"enqueued"`
 	Received      int64  `json:"received"`
@@ -44,6 +46,7 @@ func (s *session) printStats(st layer.Stats) error {
 	if s.json {
 		return printJSON(s.stdout, jsonStats{
 			Queue: s.queue, Depth: st.Depth, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
+			PausedGroups: st.PausedGroups, ParkedGroups: st.ParkedGroups,
 			OldestReadyMS: st.OldestReady.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
 			Acked: st.Acked, Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken,
 			Cancelled: st.Cancelled, Purged: st.Purged, Forced: st.Forced,
@@ -55,6 +58,8 @@ func (s *session) printStats(st layer.Stats) error {
 		{"messages now", commas(st.Depth), ""},
 		{"ready groups", commas(st.ReadyGroups), "hints, a few may be stale"},
 		{"busy groups", commas(st.BusyGroups), "held, or waiting for a retry"},
+		{"paused groups", commas(st.PausedGroups), ""},
+		{"parked groups", commas(st.ParkedGroups), "their head has failed for good"},
 		{"oldest ready", short(st.OldestReady), ""},
 	})
 	t.AppendSeparator()

@@ -41,8 +41,11 @@ type NackOptions struct {
 	Acked []ID
 	// Err is kept with the attempt of the item that was tried, its first maxErrorText bytes; may be nil.
 	Err error
-	// Delay keeps the whole group from being delivered for so long; 0 to MaxDelay.
+	// Delay keeps the whole group, and no other, from being delivered for so long; 0 to MaxDelay. 0 = as the queue's
+	// retry policy has it, or not at all if nothing failed (Release).
 	Delay time.Duration
+	// AtOnce delivers again without a delay, whatever the policy says. Not with Delay.
+	AtOnce bool
 	// Release gives back without counting a failed attempt: the items were not tried.
 	Release bool
 }
@@ -50,20 +53,27 @@ type NackOptions struct {
 // Nack gives a claim back: all that it still has is delivered again, in the same order. The first of it is the
 // item that was tried and counts a failed attempt; those behind it count none.
 //
-// Errors: as Ack's, and *LimitError for the delay.
+// Errors: as Ack's, *LimitError for the delay, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
-	if err := checkDelay(o.Delay); err != nil {
-		return err
+	if err := o.check(); err != nil {
+		return wrap("nack", err)
 	}
 	return wrap("nack", q.submit(ctx, &operation{settle: &settlement{claim: c, ids: o.Acked, back: &o}}))
 }
 
 // NackTx gives a claim back in the caller's transaction, as AckTx acks.
 func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) error {
-	if err := checkDelay(o.Delay); err != nil {
-		return err
+	if err := o.check(); err != nil {
+		return wrap("nack", err)
 	}
 	return wrap("nack", q.settleTx(ctx, tx, &settlement{claim: c, ids: o.Acked, back: &o}))
+}
+
+func (o *NackOptions) check() error {
+	if o.AtOnce && o.Delay != 0 {
+		return fmt.Errorf("%w: a delay of %s, and at once", ErrOptions, o.Delay)
+	}
+	return checkDelay(o.Delay)
 }
 
 func wrap(verb string, err error) error {
@@ -91,10 +101,11 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 // settlement is an ack, a nack or an extend. Its three steps, begin, check and finish, are taken by each attempt
 // of a transaction; between them others of the same transaction take theirs, so that their reads overlap.
 type settlement struct {
-	claim *Claim
-	ids   []ID          // to ack; none = all that is outstanding, if nothing is given back
-	back  *NackOptions  // nil = nothing is given back
-	lease time.Duration // not 0 = extend by this
+	claim   *Claim
+	ids     []ID         // to ack; none = all that is outstanding, if nothing is given back
+	back    *NackOptions // nil = nothing is given back
+	extends bool
+	lease   time.Duration // of an extend; 0 = the queue's
 
 	// Of the attempt under way.
 	lock    kv.Future[[]byte]
@@ -130,9 +141,8 @@ func (s *settlement) check(w *work) error {
 		return fmt.Errorf("%w: group %q, token %d", ErrClaimLost, group, s.claim.Token)
 	}
 	s.held = l
-	if s.lease > 0 {
-		s.extend(w, key)
-		return nil
+	if s.extends {
+		return s.extend(w, key)
 	}
 	acked, left, err := l.divide(group, s.ids, s.back == nil)
 	if err != nil {
@@ -147,10 +157,13 @@ func (s *settlement) check(w *work) error {
 		return nil
 	}
 	w.tx.Clear(w.q.keys.timer(l.endMS, group))
-	if len(left) == 0 {
+	switch {
+	case len(left) == 0 && l.mark != nil:
+		w.tx.Set(key, l.mark.lock(l.token).pack())
+	case len(left) == 0:
 		w.tx.Clear(key)
-		s.next = w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin))
-	} else {
+		s.next = w.head(group)
+	default:
 		s.attempt = w.tx.Snapshot().Get(w.q.keys.attempt(left[0].id(group)))
 	}
 	return nil
@@ -160,7 +173,7 @@ func (s *settlement) check(w *work) error {
 func (s *settlement) finish(w *work) error {
 	switch {
 	case s.next != nil:
-		return s.release(w)
+		return w.release(s.claim.Group, s.next)
 	case s.attempt != nil:
 		return s.giveBack(w)
 	}
@@ -222,34 +235,7 @@ func (w *work) remove(group string, all, acked []delivered) {
 	endRun()
 }
 
-// release frees a group whose claim has ended: it sets the hint if there are items, and otherwise makes sure
-// that there are none.
-func (s *settlement) release(w *work) error {
-	next, err := s.next.Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read head: %w", err)
-	}
-	// An enqueue that commits first, before the item found or into the empty group, counted on us to leave a
-	// hint for its item.
-	gap := w.q.keys.items(s.claim.Group)
-	found := gap.Contains(next)
-	if found {
-		gap.End = kv.KeyAfter(next)
-	}
-	if err := w.tx.AddReadConflictRange(gap); err != nil {
-		return fmt.Errorf("guard gap: %w", err)
-	}
-	if !found {
-		return nil
-	}
-	p, err := w.q.keys.parse(next)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	return w.rehint(p.index, s.claim.Group, 0)
-}
-
-// giveBack counts the attempt and leaves the group ready, or delayed.
+// giveBack counts the attempt and leaves the group ready, delayed or marked.
 func (s *settlement) giveBack(w *work) error {
 	first := s.left[0].id(s.claim.Group)
 	key := w.q.keys.attempt(first)
@@ -272,13 +258,30 @@ func (s *settlement) giveBack(w *work) error {
 		w.tx.Set(key, record.pack())
 		w.count(countNacked, 1)
 	}
-	if s.back.Delay > 0 {
+	if s.held.mark != nil {
+		w.tx.Set(w.q.keys.lock(first.Group), s.held.mark.lock(s.held.token).pack())
+		return nil
+	}
+	wait, err := s.wait(w, record.count)
+	if err != nil {
+		return err
+	}
+	if ms := wait.Milliseconds(); ms > 0 {
 		// Held by nobody until then: every hint of the group is stale for so long.
-		delay := lock{token: s.held.token, endMS: w.nowMS + s.back.Delay.Milliseconds(), kind: kindDelay}
+		delay := lock{token: s.held.token, endMS: w.nowMS + ms, kind: kindDelay}
 		w.tx.Set(w.q.keys.lock(first.Group), delay.pack())
 		w.tx.Set(w.q.keys.timer(delay.endMS, first.Group), packTimer(kindDelay, first.Index))
 		return nil
 	}
 	w.tx.Clear(w.q.keys.lock(first.Group))
 	return w.rehint(first.Index, first.Group, record.count)
+}
+
+// wait is how long the group is not to be delivered after that many failures.
+func (s *settlement) wait(w *work, failures int) (time.Duration, error) {
+	if s.back.Delay > 0 || s.back.AtOnce || s.back.Release {
+		return s.back.Delay, nil
+	}
+	config, err := w.config()
+	return config.Retry.delay(failures, w.q.random.float()), err
 }

@@ -18,7 +18,7 @@ type attempt struct {
 	lastErr string
 }
 
-// failed returns a with one failure more.
+// failed returns a with one failure more. A failure without a text leaves the last one that had one.
 func (a attempt) failed(nowMS int64, text string) attempt {
 	if a.count == 0 {
 		a.firstMS = nowMS
@@ -26,7 +26,10 @@ func (a attempt) failed(nowMS int64, text string) attempt {
 	if len(text) > maxErrorText {
 		text = text[:maxErrorText]
 	}
-	a.count, a.lastMS, a.lastErr = a.count+1, nowMS, strings.ToValidUTF8(text, "\uFFFD")
+	a.count, a.lastMS = a.count+1, nowMS
+	if text != "" {
+		a.lastErr = strings.ToValidUTF8(text, "\uFFFD")
+	}
 	return a
 }
 

@@ -14,7 +14,7 @@ import (
 
 // The rules that Check holds a queue to. I1 of the design is RuleReachable.
 const (
-	RuleReachable   = "a group with items has a ready hint, or a lock" // never missing; may be stale or doubled
+	RuleReachable   = "a group with items has a ready hint, a lock, or a mark" // never missing; may be stale or doubled
 	RuleLockTimer   = "a lock has its timer"
 	RuleLockItems   = "a lock's outstanding items are in its group"
 	RuleItem        = "an item is readable, with all its parts"
@@ -40,6 +40,8 @@ type CheckReport struct {
 	Items, Bytes int64 // bodies' bytes
 	// Groups that have items, and of these: held under a claim, held by a delay.
 	Groups, Held, Delayed int64
+	// Groups that are paused or parked, the empty ones included.
+	Paused, Parked int64
 	// Hints and timers that stand for nothing any more. They are allowed, and cleared when met.
 	StaleHints, StaleTimers int64
 	Attempts, Receipts      int64
@@ -221,7 +223,7 @@ func (c *checker) row(row kv.KV) {
 			c.still(row.Key, RuleValue, fmt.Sprintf("counter of %d bytes", len(row.Value)))
 		}
 	case nameMeta:
-		if _, err := unpackInt(row.Key, row.Value); err != nil {
+		if _, err := describeMeta(row.Key, row.Value); err != nil {
 			c.still(row.Key, RuleValue, err.Error())
 		}
 	}
@@ -320,6 +322,13 @@ func (c *checker) compare() {
 			c.report.Delayed++
 		case kindClaim:
 			c.report.Held++
+		case kindPause:
+			c.report.Paused++
+		case kindPark:
+			c.report.Parked++
+		}
+		if g.lock.isMark() {
+			continue // it has no timer, and no item needs to be there
 		}
 		if !timed || g.lock.kind == kindClaim || g.items == 0 {
 			c.suspect(c.q.keys.lock(name), func(tx kv.ReadTx) (string, string, error) {
@@ -380,7 +389,7 @@ func (c *checker) lockSound(tx kv.ReadTx, group string) (string, string, error) 
 	if errors.Is(err, ErrCorrupt) {
 		return RuleValue, err.Error(), nil
 	}
-	if err != nil || l == nil {
+	if err != nil || l == nil || l.isMark() {
 		return "", "", err
 	}
 	timer := tx.Get(c.q.keys.timer(l.endMS, group))

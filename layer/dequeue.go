@@ -19,7 +19,7 @@ type ReceiveOptions struct {
 	MaxBytes int
 	// MaxGroups is the number of groups to claim; 0 = as many as it takes to fill Max.
 	MaxGroups int
-	// Lease is how long the claims last unless extended; 0 = DefaultLease, else MinLease to MaxLease.
+	// Lease is how long the claims last unless extended; 0 = the queue's, else MinLease to MaxLease.
 	Lease time.Duration
 	// Strategy says how the receive spreads over groups. Not with Group.
 	Strategy Strategy
@@ -36,9 +36,6 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 	}
 	if o.MaxBytes == 0 {
 		o.MaxBytes = DefaultMaxBytes
-	}
-	if o.Lease == 0 {
-		o.Lease = DefaultLease
 	}
 	if o.Max < 0 || o.Max > MaxBatch {
 		return o, &LimitError{What: "receive", Unit: "items", Got: int64(o.Max), Min: 1, Max: MaxBatch}
@@ -427,7 +424,7 @@ func (c *claimer) free(l look) (bool, error) {
 		return !l.timer, nil
 	}
 	held, err := unpackLock(c.q.keys.lock(l.group), v)
-	return err == nil && held.endMS <= c.nowMS, nil
+	return err == nil && held.endMS <= c.nowMS && held.mark == nil, nil
 }
 
 // next returns the next group to look at, its reads under way. Those of a whole wave are started together: as
@@ -531,6 +528,8 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 		}
 		c.clear(l.key)
 		return nil
+	case expired && held.mark != nil:
+		return c.settleMarked(l, lockKey, held)
 	case len(rows) == 0:
 		return c.settleEmpty(l, lockKey, held)
 	}
@@ -545,7 +544,11 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 	if err := c.succeed(l, held, claim); err != nil {
 		return err
 	}
-	end := c.nowMS + r.o.Lease.Milliseconds()
+	lease, err := c.lease(r.o.Lease)
+	if err != nil {
+		return err
+	}
+	end := c.nowMS + lease.Milliseconds()
 	claim.Until = fromMillis(end)
 	next := lock{token: claim.Token, owner: c.q.opts.Owner, endMS: end, outstanding: taken, kind: kindClaim}
 	c.hold(l, lockKey, held, &next, taken[0].index)
@@ -577,6 +580,15 @@ func (c *claimer) hold(l look, lockKey []byte, held, next *lock, headIndex int64
 	delete(c.ready, l.group)
 }
 
+// lease is the queue's if d is 0.
+func (w *work) lease(d time.Duration) (time.Duration, error) {
+	if d > 0 {
+		return d, nil
+	}
+	config, err := w.config()
+	return config.Lease, err
+}
+
 func (c *claimer) clear(key []byte) {
 	if key != nil {
 		c.tx.Clear(key)
@@ -599,15 +611,40 @@ func (c *claimer) succeed(l look, held *lock, claim *Claim) error {
 		return err
 	}
 	if failed {
-		record = record.failed(c.nowMS, "lease expired, held by "+held.owner)
-		c.tx.Set(c.q.keys.attempt(id), record.pack())
-		c.count(countExpired, 1)
+		record = c.expire(id, held, record)
 	}
 	for i := range claim.Items {
 		if claim.Items[i].ID == id {
 			claim.Items[i].Attempts = record.count
 		}
 	}
+	return nil
+}
+
+// expire counts the failed attempt of the item that was tried under an expired claim.
+func (c *claimer) expire(id ID, held *lock, record attempt) attempt {
+	record = record.failed(c.nowMS, "lease expired, held by "+held.owner)
+	c.tx.Set(c.q.keys.attempt(id), record.pack())
+	c.count(countExpired, 1)
+	return record
+}
+
+// settleMarked ends an expired claim on a group that was marked meanwhile.
+func (c *claimer) settleMarked(l look, lockKey []byte, held *lock) error {
+	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
+		return fmt.Errorf("guard lock: %w", err)
+	}
+	if len(held.outstanding) > 0 {
+		id := held.outstanding[0].id(l.group)
+		record, err := c.q.readAttempt(c.ctx, c.tx.Snapshot(), id)
+		if err != nil {
+			return err
+		}
+		c.expire(id, held, record)
+	}
+	c.unhold(l.group, held)
+	c.clear(l.key)
+	c.tx.Set(lockKey, held.mark.lock(held.token).pack())
 	return nil
 }
 

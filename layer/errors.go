@@ -3,6 +3,7 @@ package layer
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Errors that a caller may meet and tell apart with errors.Is; the engine's own are *kv.Error. None of them is
@@ -51,7 +52,32 @@ type LimitError struct {
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("layer: %s is %d %s, allowed are %d to %d", e.What, e.Got, e.Unit, e.Min, e.Max)
+	unit := ""
+	if e.Unit != "" {
+		unit = " " + e.Unit
+	}
+	return fmt.Sprintf("layer: %s is %d%s, allowed are %d to %d", e.What, e.Got, unit, e.Min, e.Max)
+}
+
+// ValueError: a value is none of those there are. It wraps ErrOptions. Nothing was done.
+type ValueError struct {
+	What    string // the name of what has the value, e.g. "schedule"
+	Got     string
+	Allowed string // in words
+}
+
+func (e *ValueError) Error() string {
+	return fmt.Sprintf("layer: %s is %q, allowed is: %s", e.What, e.Got, e.Allowed)
+}
+
+// Unwrap returns ErrOptions.
+func (e *ValueError) Unwrap() error { return ErrOptions }
+
+// UnknownSettingError: a configuration has settings that this version of the library does not have.
+type UnknownSettingError struct{ Names []string }
+
+func (e *UnknownSettingError) Error() string {
+	return "layer: unknown setting " + strings.Join(e.Names, ", ")
 }
 
 // FormatError: the queue was written in a format that this version of the library does not know.

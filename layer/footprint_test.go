@@ -162,7 +162,15 @@ var footprints = map[string]struct {
 		return err
 	}},
 	"retry-now": {delayed(2), once(retryNow)},
-	"peek":      {having("a1"), func(e *env, _ any) error { _, err := e.q.Peek(e.ctx, "A", 5); return err }},
+	"configure": {having(), func(e *env, _ any) error {
+		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
+		return err
+	}},
+	"receive-follows": {having("a1"), func(e *env, _ any) error {
+		e.clock.advance(time.Second)
+		return receiveN(1)(e, nil)
+	}},
+	"peek": {having("a1"), func(e *env, _ any) error { _, err := e.q.Peek(e.ctx, "A", 5); return err }},
 	"groups": {having("a1"), func(e *env, _ any) error {
 		_, err := e.q.Groups(e.ctx, layer.GroupsOptions{})
 		return err

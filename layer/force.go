@@ -25,7 +25,7 @@ type Holder struct {
 	Outstanding int   // items delivered and not acked
 }
 
-// ForceRelease takes a group from whoever holds it and makes it ready: its claim is lost from then on, whatever is left
+// ForceRelease takes a group from whoever holds it and makes it ready, or paused if it was paused meanwhile: its claim is lost from then on, whatever is left
 // of the lease, and the next one has a greater token. The holder learns of it when it acks, nacks or extends
 // (ErrClaimLost); until then its handler may still be running. No attempt is counted unless o says so.
 //
@@ -76,7 +76,6 @@ func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o Fo
 			return fmt.Errorf("%w: group %q is held under token %d, not %d", ErrClaimLost, group, l.token, o.Token)
 		}
 		h = Holder{Owner: l.owner, Token: l.token, Outstanding: len(l.outstanding)}
-		w.unlock(group, l)
 		w.count(countForced, 1)
 		if o.CountAttempt {
 			text := "released by force, held by " + l.owner
@@ -86,6 +85,9 @@ func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o Fo
 			if err := w.fail(l.outstanding[0].id(group), text); err != nil {
 				return err
 			}
+		}
+		if !w.unlock(group, l) {
+			return nil
 		}
 		return w.free(group)
 	})

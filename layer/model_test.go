@@ -172,7 +172,7 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 		require.NoError(t, err)
 		return w
 	}
-	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed})
+	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed, Config: layer.Config{Retry: atOnce}})
 	require.NoError(t, err)
 	m.workers = []*modelWorker{open(db, "even", 0), open(db, "ahead", 30*time.Second), open(db, "behind", -30*time.Second)}
 	m.calm = open(e.raw, "", 0).q

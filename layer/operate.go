@@ -187,34 +187,28 @@ func (w *work) cancel(id ID) error {
 	if err := w.excludeHolders(id.Group); err != nil {
 		return err
 	}
-	if i.stuck {
-		if err := w.lapse(id.Group, i.lock); err != nil {
+	isHead := bytes.Equal(i.head, w.q.keys.item(id))
+	free := false // and without a hint of its head
+	switch {
+	case i.stuck:
+		if free, err = w.lapse(id.Group, i.lock); err != nil {
 			return err
 		}
+	case !isHead: // what led to the group leads to it still
+	case i.lock == nil:
+		free = true
+	case i.lock.kind == kindDelay: // the delay was for this item
+		free = w.unlock(id.Group, i.lock)
 	}
-	isHead := bytes.Equal(i.head, w.q.keys.item(id))
+	if isHead {
+		w.tx.Clear(w.q.keys.ready(id.Index, id.Group))
+	}
 	w.tx.Clear(w.q.keys.item(id))
 	w.tx.ClearRange(w.q.keys.parts(id))
 	w.tx.Clear(w.q.keys.attempt(id))
 	w.count(countCancelled, 1)
-	return w.headGone(id, isHead, i.lock, i.stuck)
-}
-
-// headGone leaves a group in order after an item was removed that nobody held. lapsed says that the group's claim was
-// ended on the way.
-func (w *work) headGone(id ID, isHead bool, l *lock, lapsed bool) error {
-	switch {
-	case lapsed:
-	case !isHead:
-		return nil // what led to the group leads to it still
-	case l == nil:
-	case l.kind == kindDelay:
-		w.unlock(id.Group, l) // the delay was for this item
-	default:
-		return nil // its end leads to the group
-	}
-	if isHead {
-		w.tx.Clear(w.q.keys.ready(id.Index, id.Group))
+	if !free {
+		return nil
 	}
 	return w.free(id.Group)
 }
@@ -246,10 +240,11 @@ func (w *work) edit(id ID, change func(m *Message) error) error {
 		return err
 	}
 	if i.stuck {
-		if err := w.lapse(id.Group, i.lock); err != nil {
-			return err
+		free, err := w.lapse(id.Group, i.lock)
+		if err == nil && free {
+			err = w.free(id.Group)
 		}
-		if err := w.free(id.Group); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -263,24 +258,29 @@ func (w *work) edit(id ID, change func(m *Message) error) error {
 	return nil
 }
 
-// unlock clears a lock and what belongs to it.
-func (w *work) unlock(group string, l *lock) {
-	w.tx.Clear(w.q.keys.lock(group))
-	w.tx.Clear(w.q.keys.timer(l.endMS, group))
-	if random, ok := l.grantedTo(); ok {
-		w.tx.Clear(w.q.keys.grant(random, group))
+// unlock ends a lock: it goes, with what belongs to it, or becomes the mark that it bears. It reports whether the group
+// is then free.
+func (w *work) unlock(group string, l *lock) (free bool) {
+	w.unhold(group, l)
+	if l.mark != nil {
+		w.tx.Set(w.q.keys.lock(group), l.mark.lock(l.token).pack())
+		return false
 	}
+	w.tx.Clear(w.q.keys.lock(group))
+	return true
 }
 
 // lapse ends a lock whose time has run out, as a receive that meets it would: the item that was tried under a claim
-// counts a failed attempt; the end of a delay or of a grant counts none. The group is then to be freed or held anew.
-func (w *work) lapse(group string, l *lock) error {
-	w.unlock(group, l)
-	if l.kind != kindClaim || len(l.outstanding) == 0 {
-		return nil
+// counts a failed attempt; the end of a delay or of a grant counts none. A group that is then free is left without a
+// hint.
+func (w *work) lapse(group string, l *lock) (free bool, err error) {
+	if l.kind == kindClaim && len(l.outstanding) > 0 {
+		w.count(countExpired, 1)
+		if err := w.fail(l.outstanding[0].id(group), "lease expired, held by "+l.owner); err != nil {
+			return false, err
+		}
 	}
-	w.count(countExpired, 1)
-	return w.fail(l.outstanding[0].id(group), "lease expired, held by "+l.owner)
+	return w.unlock(group, l), nil
 }
 
 // fail counts a failed attempt of an item.
@@ -293,27 +293,22 @@ func (w *work) fail(id ID, text string) error {
 	return nil
 }
 
-// free leaves a group that nobody holds any more: it sets the hint if there are items, and otherwise makes sure that
-// there are none. It sees what the transaction has done so far. Beside it, any hint of the group may be cleared.
+// free is release for a group that nobody had in hand: its head may have failed before, and its hint says how often.
+// It sees what the transaction has done so far. Beside it, any other hint of the group may be cleared.
 func (w *work) free(group string) error {
 	items := w.q.keys.items(group)
-	next, err := w.q.firstItem(w.ctx, w.tx.Snapshot(), items)
+	head, err := w.q.firstItem(w.ctx, w.tx.Snapshot(), items)
 	if err != nil {
 		return err
 	}
-	// An enqueue that commits first, before the item found or into the empty group, counted on a hint for its item.
-	gap := items
-	if next != nil {
-		gap.End = kv.KeyAfter(next)
-	}
-	if err := w.tx.AddReadConflictRange(gap); err != nil {
-		return fmt.Errorf("guard gap: %w", err)
-	}
-	if next == nil {
+	if head == nil {
 		delete(w.ready, group)
-		return nil
+		return w.guardGap(items)
 	}
-	p, err := w.q.keys.parse(next)
+	if err := w.guardGap(kv.KeyRange{Begin: items.Begin, End: kv.KeyAfter(head)}); err != nil {
+		return err
+	}
+	p, err := w.q.keys.parse(head)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
@@ -322,4 +317,13 @@ func (w *work) free(group string) error {
 		return err
 	}
 	return w.rehint(p.index, group, record.count)
+}
+
+// guardGap is the conflict with an enqueue into gap: one that commits first, before the head found or into the empty
+// group, counted on a hint for its item.
+func (w *work) guardGap(gap kv.KeyRange) error {
+	if err := w.tx.AddReadConflictRange(gap); err != nil {
+		return fmt.Errorf("guard gap: %w", err)
+	}
+	return nil
 }

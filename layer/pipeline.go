@@ -568,7 +568,7 @@ func (o *operation) pack() tuple.Tuple {
 		code = settledNotInClaim
 	case o.settleErr != nil:
 		code = settledCorrupt
-	case o.settle != nil && o.settle.lease > 0:
+	case o.settle != nil && o.settle.extends:
 		until = millis(o.settle.until)
 	}
 	if o.enqueue != nil {

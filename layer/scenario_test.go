@@ -30,9 +30,10 @@ import (
 //	enqueue GROUP BODY... [headers=(k:v,...)] or without arguments, one such line a message: one transaction
 //	receive [max=N] [bytes=N] [groups=N] [lease=30s]
 //	ack GROUP [items=(BODY,...)]
-//	nack GROUP [acked=(BODY,...)] [delay=10s] [error=TEXT]
+//	nack GROUP [acked=(BODY,...)] [delay=10s] [at-once] [error=TEXT]
 //	release GROUP [acked=(BODY,...)] [delay=10s]
 //	extend GROUP lease=30s
+//	config NAME=VALUE...                      changes the configuration; it begins with retry=at_once
 //	take max=N                                TakeTx, in a transaction of its own
 //	cancel BODY | skip GROUP | edit BODY NEWBODY [headers=(k:v,...)]
 //	force GROUP [count] [reason=TEXT] [of=WORKER]   ForceRelease; of: only the claim that this worker was given last
@@ -76,7 +77,7 @@ func newScenario(t *testing.T, e *env) *scenario {
 	// Transcripts force conflicts where that order does not show.
 	delete(s.plan.Chances, fault.Conflict)
 	s.db = fault.Wrap(e.raw, s.plan)
-	_, err := layer.Create(e.ctx, e.raw, testPrefix, s.queue, layer.Options{})
+	_, err := layer.Create(e.ctx, e.raw, testPrefix, s.queue, layer.Options{Config: layer.Config{Retry: atOnce}})
 	require.NoError(t, err)
 	s.open(t, "w1", 0)
 	t.Cleanup(func() {
@@ -128,6 +129,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.receive(&a)
 	case "ack", "nack", "release", "extend":
 		out, err = s.settle(&a)
+	case "config":
+		out, err = s.configure(&a)
 	case "take":
 		out, err = s.take(&a)
 	case "cancel", "skip", "edit", "force", "retry":
@@ -220,7 +223,7 @@ func (s *scenario) settle(a *arguments) (string, error) {
 	if c == nil {
 		a.d.Fatalf(a.t, "no claim on %q", group)
 	}
-	o := layer.NackOptions{Acked: s.ids(a, c, "acked"), Delay: a.duration("delay")}
+	o := layer.NackOptions{Acked: s.ids(a, c, "acked"), Delay: a.duration("delay"), AtOnce: slices.Contains(a.words(), "at-once")}
 	if text := a.text("error", ""); text != "" {
 		o.Err = errors.New(text)
 	}
@@ -234,6 +237,17 @@ func (s *scenario) settle(a *arguments) (string, error) {
 		o.Release = true
 	}
 	return "", w.q.Nack(s.e.ctx, c, o)
+}
+
+func (s *scenario) configure(a *arguments) (string, error) {
+	_, version, err := s.worker(a).q.Configure(s.e.ctx, func(c *layer.Config) {
+		for _, arg := range a.d.CmdArgs {
+			if arg.Key != "worker" {
+				require.NoError(a.t, c.Set(arg.Key, strings.Join(arg.Vals, " ")))
+			}
+		}
+	})
+	return fmt.Sprintf("version %d", version), err
 }
 
 func (s *scenario) take(a *arguments) (string, error) {

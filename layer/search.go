@@ -68,9 +68,9 @@ func (s *search) begin() error {
 	}
 	q := s.w.q
 	s.spread = true
-	s.shards = make([]cursor, 0, q.config.Shards)
+	s.shards = make([]cursor, 0, q.keys.shards)
 	newest := min(q.spread.newest.Load(), now)
-	for shard := range int64(q.config.Shards) {
+	for shard := range q.keys.shards {
 		s.shards = append(s.shards, newCursor(q.keys.readyFrom(shard, q.within(q.spread.oldest.Load(), newest, fraction))))
 	}
 	s.timers = newCursor(q.keys.timersDue(q.within(q.spread.due.Load(), s.w.nowMS, fraction), s.w.nowMS))
@@ -90,7 +90,7 @@ func (s *search) fromTheOldest() {
 	q := s.w.q
 	s.begun, s.spread = true, false
 	s.shards = s.shards[:0]
-	for shard := range int64(q.config.Shards) {
+	for shard := range q.keys.shards {
 		s.shards = append(s.shards, newCursor(q.keys.readyFrom(shard, 0)))
 	}
 	s.timers = newCursor(q.keys.timersDue(0, s.w.nowMS))
@@ -128,7 +128,7 @@ func (s *search) fill(n int) error {
 	var bounds [2]kv.Future[[]byte]
 	if s.spread {
 		// Of one shard: groups are spread over them evenly.
-		all := s.w.q.keys.readyFrom(int64(s.w.q.random.n(s.w.q.config.Shards)), 0)
+		all := s.w.q.keys.readyFrom(int64(s.w.q.random.n(int(s.w.q.keys.shards))), 0)
 		bounds[0], bounds[1] = snapshot.GetKey(kv.FirstGreaterOrEqual(all.Begin)), snapshot.GetKey(kv.LastLessThan(all.End))
 	}
 	hints := make([]kv.Future[[]kv.KV], len(s.shards))

@@ -571,7 +571,7 @@ func (q *Queue) look(ctx context.Context) (*looked, error) {
 		l = &looked{wait: q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)}
 		now := q.nowMS()
 		snapshot := tx.Snapshot()
-		hints := make([]kv.Future[[]kv.KV], q.config.Shards)
+		hints := make([]kv.Future[[]kv.KV], q.keys.shards)
 		for i := range hints {
 			hints[i] = snapshot.GetRange(q.keys.readyFrom(int64(i), 0).Selectors(), kv.RangeOptions{Limit: lookProbe})
 		}
@@ -710,9 +710,7 @@ func (w *work) withdraw(index int64) error {
 		}
 		tx.Clear(q.keys.lock(p.group))
 		tx.Clear(q.keys.timer(l.endMS, p.group))
-		s := settlement{claim: &Claim{Group: p.group}}
-		s.next = tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(q.keys.items(p.group).Begin))
-		if err := s.release(w); err != nil {
+		if err := w.release(p.group, w.head(p.group)); err != nil {
 			return err
 		}
 	}

@@ -20,6 +20,10 @@ const (
 	countCancelled = "cancelled"
 	countPurged    = "purged"
 	countForced    = "forced"
+
+	// Of groups, and they go down too: the marks there are.
+	countPausedGroups = "paused_groups"
+	countParkedGroups = "parked_groups"
 )
 
 // Stats are figures about a queue. The counters run since its creation and count items, a redelivery anew.
@@ -39,6 +43,9 @@ type Stats struct {
 	// Hints of ready groups and timers of held or delayed ones, counted up to StatsCap. A hint may be stale.
 	ReadyGroups int64
 	BusyGroups  int64
+	// Groups that are paused or parked, the empty ones and those included that will be when their claim ends.
+	PausedGroups int64
+	ParkedGroups int64
 	// OldestReady is the age of the oldest ready group's head; 0 if there is none.
 	OldestReady time.Duration
 }
@@ -83,6 +90,10 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.Purged += n
 			case countForced:
 				s.Forced += n
+			case countPausedGroups:
+				s.PausedGroups += n
+			case countParkedGroups:
+				s.ParkedGroups += n
 			}
 		}
 		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Cancelled - s.Purged

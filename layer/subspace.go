@@ -15,10 +15,11 @@ import (
 // with the prefix given to Open and the tuple (queue); the rest is a tuple too:
 //
 //	name     key after the queue's prefix            value
-//	meta     ("meta", field)                         tuple. Fields: see config.go
+//	meta     ("meta", field)                         tuple. Fields: see open.go
 //	item     ("item", group, index, random)          envelope and body, see envelope.go; random is a UUID
 //	part     ("part", group, index, random, n)       bytes: the n-th continuation of a large body, n from 0
-//	lock     ("lock", group)                         tuple: token, owner, lease end (ms), outstanding items, kind
+//	lock     ("lock", group)                         tuple: token, owner, lease end (ms), outstanding items, kind,
+//	                                                and a note if there is a mark: kind, who, reason, since (ms)
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group)              tuple: kind, index of the head
 //	attempt  ("attempt", group, index, random)       tuple: count, first (ms), last (ms), last error
@@ -37,6 +38,9 @@ import (
 // A lock of kind "delay" is held by nobody: it keeps a group from being claimed until its lease end. That makes
 // every hint of the group stale while the delay lasts, as with a holder's lock. A lock of kind "grant" keeps a
 // group for the handle whose random is its owner, until that accepts or the short lease ends.
+//
+// A lock of kind "pause" or "park" is a mark: it keeps the group from everybody, has no end and no timer. A lock of
+// kind "claim" with a note becomes that mark when the claim ends.
 //
 // The random of request, grant and wake is the handle's: a handle has one request at a time.
 //

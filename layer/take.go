@@ -88,6 +88,10 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 			w.unlock(group, l)
 		}
 		return nil, nil
+	case l != nil && l.mark != nil:
+		tx.Clear(c.key)
+		_, err := w.lapse(group, l)
+		return nil, err
 	}
 	var items []Item
 	var taken []delivered
@@ -114,7 +118,7 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 		return nil, err
 	}
 	if l != nil {
-		if err := w.lapse(group, l); err != nil {
+		if _, err := w.lapse(group, l); err != nil {
 			return nil, err
 		}
 		// What the hint would have said; the failure just counted is seen.

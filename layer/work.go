@@ -15,6 +15,7 @@ type work struct {
 	tx      kv.Tx
 	nowMS   int64
 	version kv.Future[int64]
+	follow  *following
 	ready   map[string]bool // the groups that this transaction leaves ready
 	counts  map[string]int  // by how much each counter goes up
 	// mayStage: this transaction, of those that the handle has in flight, may register or clear its request.
@@ -24,7 +25,7 @@ type work struct {
 }
 
 func (q *Queue) work(ctx context.Context, tx kv.Tx) *work {
-	return &work{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion()}
+	return &work{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
 }
 
 // clock is the read version and the queue's offset: what indexes and tokens are made of.
@@ -35,6 +36,9 @@ func (w *work) clock() (int64, error) {
 	}
 	return rv + w.q.offset, nil
 }
+
+// config is the queue's configuration, which holds for the whole transaction.
+func (w *work) config() (Config, error) { return w.follow.wait(w.ctx) }
 
 // hint says that group is ready. attempts is how often its head has failed, as far as is known.
 func (w *work) hint(index int64, group string, attempts int) {
@@ -51,7 +55,11 @@ func (w *work) hint(index int64, group string, attempts int) {
 
 // rehint is hint for a group that was in hand: where it takes its place is the queue's schedule.
 func (w *work) rehint(headIndex int64, group string, attempts int) error {
-	if w.q.config.Schedule == RoundRobin {
+	config, err := w.config()
+	if err != nil {
+		return err
+	}
+	if config.Schedule == RoundRobin {
 		now, err := w.clock()
 		if err != nil {
 			return err
@@ -76,6 +84,10 @@ func (w *work) count(name string, n int) {
 // finish ends a transaction's work on the queue: it writes the counters, and if a group is left ready it wakes the
 // oldest waiting request. That one fulfils for all, so one is enough, however many groups there are.
 func (w *work) finish() error {
+	// Also where nothing asked for it: a handle whose transactions never do would not follow.
+	if _, err := w.config(); err != nil {
+		return err
+	}
 	for name, n := range w.counts {
 		w.q.add(w.tx, name, n)
 	}

@@ -30,13 +30,13 @@ type WorkerOptions struct {
 	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. With a Handler they are
 	// acked together, after the last; with a TxHandler one by one.
 	Batch int
-	// Lease is the lease of a claim; it is extended while handlers run. 0 = DefaultLease.
+	// Lease is the lease of a claim; it is extended while handlers run. 0 = the queue's.
 	Lease time.Duration
 	// Poll is how long one receive waits for a group to become ready, before the worker receives anew. Waiting
 	// receives are woken, so it decides little. 0 = DefaultPoll, at most MaxWait.
 	Poll time.Duration
 	// RetryDelay says how long a group waits after its head has failed for the attempts-th time, from 1 on.
-	// It is cut to 0 … MaxDelay. nil = DefaultRetryDelay.
+	// It is cut to 0 … MaxDelay. nil = as the queue's retry policy has it.
 	RetryDelay func(attempts int) time.Duration
 	// OnError is told every error: a handler's (*HandlerError), a lost claim, the engine's. It may be called
 	// by several goroutines at once. nil = errors are not reported, only acted on.
@@ -48,15 +48,6 @@ const (
 	DefaultConcurrency = 8
 	DefaultPoll        = 20 * time.Second
 )
-
-// DefaultRetryDelay is 100 ms after the first failure and doubles with each, up to a minute.
-func DefaultRetryDelay(attempts int) time.Duration {
-	d := 100 * time.Millisecond
-	for ; attempts > 1 && d < time.Minute; attempts-- {
-		d *= 2
-	}
-	return min(d, time.Minute)
-}
 
 // HandlerError is a handler's error or panic, with the item that it was about.
 type HandlerError struct {
@@ -113,12 +104,6 @@ func newWorker(q *Queue, o WorkerOptions, inTx bool, handle func(context.Context
 	}
 	if o.Batch == 0 {
 		o.Batch = DefaultMax
-	}
-	if o.Lease == 0 {
-		o.Lease = DefaultLease
-	}
-	if o.RetryDelay == nil {
-		o.RetryDelay = DefaultRetryDelay
 	}
 	if o.Concurrency < 0 {
 		return nil, &LimitError{What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency}
@@ -288,7 +273,10 @@ func (w *Worker) giveBack(c *Claim, acked []ID, failed error, attempts int) {
 		if errors.As(failed, &h) {
 			o.Err = h.Err
 		}
-		o.Delay = min(max(w.o.RetryDelay(attempts), 0), MaxDelay)
+		if w.o.RetryDelay != nil {
+			o.Delay = min(max(w.o.RetryDelay(attempts), 0), MaxDelay)
+			o.AtOnce = o.Delay == 0
+		}
 	}
 	w.report(w.q.Nack(ctx, c, o))
 }
@@ -303,20 +291,22 @@ func (w *Worker) call(ctx context.Context, c *Claim, item Item) (err error) {
 	return w.handle(ctx, c, item)
 }
 
-// extend prolongs the lease each time a third of it has passed, until ctx ends. When the claim is lost it ends
+// extend prolongs the lease each time a third of what is left of it has passed, until ctx ends. When the claim is lost it ends
 // the handlers' context.
 func (w *Worker) extend(ctx context.Context, cancel context.CancelCauseFunc, c *Claim) {
-	ticker := time.NewTicker(w.o.Lease / 3)
-	defer ticker.Stop()
+	until := c.Until
 	for {
+		timer := time.NewTimer(max(until.Sub(w.q.opts.Now()), MinLease) / 3)
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return
-		case <-ticker.C:
+		case <-timer.C:
 		}
-		_, err := w.q.Extend(ctx, c, w.o.Lease)
+		next, err := w.q.Extend(ctx, c, w.o.Lease)
 		switch {
 		case err == nil:
+			until = next
 		case errors.Is(err, ErrClaimLost):
 			w.report(err)
 			cancel(err)
