@@ -144,6 +144,8 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newSkipCmd(s),
 		newReleaseCmd(s),
 		newRetryCmd(s),
+		newPauseCmd(s),
+		newResumeCmd(s),
 		newQueuesCmd(s),
 		newStatsCmd(s),
 		newConfigCmd(s),

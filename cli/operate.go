@@ -252,7 +252,7 @@ func refused(err error) error {
 		hint = "Wait until its worker is done, or take its group away from it: fdbfifo release --group GROUP."
 	case errors.Is(err, layer.ErrNoItem):
 		hint = "It may have been handled meanwhile. fdbfifo peek --json prints the ids of those that wait."
-	case errors.Is(err, layer.ErrNotHeld), errors.Is(err, layer.ErrNotDelayed):
+	case errors.Is(err, layer.ErrNotHeld), errors.Is(err, layer.ErrNotDelayed), errors.Is(err, layer.ErrNotPaused):
 		hint = "fdbfifo groups says what state each group is in."
 	case errors.Is(err, layer.ErrClaimLost):
 		hint = "It is in other hands, or free: fdbfifo groups --json prints the tokens."

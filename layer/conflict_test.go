@@ -113,6 +113,43 @@ func forceRelease(e *env, tx kv.Tx, _ any) error {
 
 func retryNow(e *env, tx kv.Tx, _ any) error { return e.q.RetryNowTx(e.ctx, tx, "A") }
 
+func pauseGroup(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.PauseGroupTx(e.ctx, tx, "A", layer.PauseOptions{})
+	return err
+}
+
+func resumeGroup(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.ResumeGroupTx(e.ctx, tx, "A")
+	return err
+}
+
+func pauseQueue(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.PauseTx(e.ctx, tx, layer.PauseOptions{})
+	return err
+}
+
+func resumeQueue(e *env, tx kv.Tx, _ any) error { _, err := e.q.ResumeTx(e.ctx, tx); return err }
+
+// paused pauses A after setup.
+func paused(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		given := setup(e)
+		_, err := e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{})
+		require.NoError(e.t, err)
+		return given
+	}
+}
+
+// pausedQueue pauses the queue after setup.
+func pausedQueue(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		given := setup(e)
+		_, err := e.q.Pause(e.ctx, layer.PauseOptions{})
+		require.NoError(e.t, err)
+		return given
+	}
+}
+
 // delayed enqueues n items to A and gives them back with a delay.
 func delayed(n int) func(e *env) any {
 	return func(e *env) any {
@@ -292,6 +329,24 @@ func TestConflicts(t *testing.T) {
 		{"retry now, cancel in the group", delayed(2), retryNow, cancelNth(2), must, nil},
 		{"retry now, enqueue to the group", delayed(1), retryNow, enqueueTo("A"), mustNot, nil},
 		{"retry now, claim of another group", and(delayed(1)), retryNow, claimOne, mustNot, nil},
+
+		{"pause of a group, claim of it", having("a1"), pauseGroup, claimOne, must, nil},
+		{"claim, pause of the group", having("a1"), claimOne, pauseGroup, must, nil},
+		{"take, pause of the group", having("a1"), take, pauseGroup, must, nil},
+		{"ack that ends a claim, pause of the group", holding(1, 1), ackAll, pauseGroup, must, nil},
+		{"pause of a group, enqueue to it", having("a1"), pauseGroup, enqueueTo("A"), mustNot, nil},
+		{"enqueue to the empty group, pause of it", having(), enqueueTo("A"), pauseGroup, mustNot, nil},
+		{"pause of a group, claim of another", and(holding(1, 1)), pauseGroup, claimOne, mustNot, nil},
+		{"resume of a group, resume of it", paused(having("a1")), resumeGroup, resumeGroup, must, nil},
+		{"resume of an empty group, enqueue to it", paused(having()), resumeGroup, enqueueTo("A"), must, nil},
+		{"resume of a group, enqueue to it", paused(having("a1")), resumeGroup, enqueueTo("A"), mustNot, nil},
+		{"claim that clears a hint of a paused group, resume of it", paused(having("a1")), claimAll, resumeGroup, must, nil},
+		{"resume of a group, claim of another", and(paused(having("a1"))), resumeGroup, claimOne, mustNot, nil},
+		{"pause of the queue, pause of it", having(), pauseQueue, pauseQueue, must, nil},
+		{"resume of the queue, resume of it", pausedQueue(having()), resumeQueue, resumeQueue, must, nil},
+		{"pause of the queue, claim", having("a1"), pauseQueue, claimOne, mustNot, nil},
+		{"claim, pause of the queue", having("a1"), claimOne, pauseQueue, mustNot, nil},
+		{"enqueue, pause of the queue", having(), enqueueTo("A"), pauseQueue, mustNot, nil},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()

@@ -336,7 +336,11 @@ func (w *work) newClaimer(rs []*reception) *claimer {
 // receive takes groups for r until it is full or there are no more.
 func (c *claimer) receive(r *reception) error {
 	if r.o.Group != nil {
-		return c.settle(r, c.read(candidate{group: *r.o.Group}, r.o.Max), r.o.Max)
+		l := c.read(candidate{group: *r.o.Group}, r.o.Max)
+		if paused, err := c.paused(); err != nil || paused {
+			return err
+		}
+		return c.settle(r, l, r.o.Max)
 	}
 	if r.o.Strategy == Layers {
 		return c.receiveLayers(r)
@@ -427,7 +431,7 @@ func (c *claimer) free(l look) (bool, error) {
 	return err == nil && held.endMS <= c.nowMS && held.mark == nil, nil
 }
 
-// next returns the next group to look at, its reads under way. Those of a whole wave are started together: as
+// next returns the next group to look at, its reads under way; none if the queue is paused. Those of a whole wave are started together: as
 // many as the receives that are still owed are likely to take.
 func (c *claimer) next() (look, bool, error) {
 	if len(c.looks) == 0 {
@@ -468,6 +472,10 @@ func (c *claimer) next() (look, bool, error) {
 			}
 			return look{}, false, nil
 		}
+	}
+	// Here, when the reads are under way: it may have to be read itself.
+	if paused, err := c.paused(); err != nil || paused {
+		return look{}, false, err
 	}
 	l := c.looks[0]
 	c.looks = c.looks[1:]

@@ -161,7 +161,13 @@ var footprints = map[string]struct {
 		_, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{CountAttempt: true})
 		return err
 	}},
-	"retry-now": {delayed(2), once(retryNow)},
+	"retry-now":      {delayed(2), once(retryNow)},
+	"pause-group":    {having("a1"), once(pauseGroup)},
+	"pause-held":     {holding(1, 1), once(pauseGroup)},
+	"resume-group":   {paused(having("a1")), once(resumeGroup)},
+	"pause-queue":    {having(), once(pauseQueue)},
+	"resume-queue":   {pausedQueue(having("a1")), once(resumeQueue)},
+	"receive-paused": {pausedQueue(having("a1")), receiveN(1)},
 	"configure": {having(), func(e *env, _ any) error {
 		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
 		return err

@@ -47,6 +47,8 @@ func TestModel(t *testing.T) {
 				"edit":     m.edit,
 				"force":    m.force,
 				"retry":    m.retry,
+				"pause":    m.pause,
+				"resume":   m.resume,
 				"advance":  m.advance,
 				"abort":    m.abort,
 				"check":    m.check,
@@ -70,6 +72,7 @@ type model struct {
 type modelGroup struct {
 	items []*modelItem
 	lock  *modelLock
+	mark  *layer.Mark
 	token int64 // the largest so far
 }
 
@@ -121,7 +124,7 @@ func older(a, b *modelGroup) bool {
 
 // deliverable: has items, and nobody holds it by a clock that shows nowMS.
 func (g *modelGroup) deliverable(nowMS int64) bool {
-	return len(g.items) > 0 && (g.lock == nil || g.lock.endMS <= nowMS)
+	return len(g.items) > 0 && g.mark == nil && (g.lock == nil || g.lock.endMS <= nowMS)
 }
 
 // modelTest drives a queue and its model.
@@ -263,6 +266,7 @@ func (m *modelTest) receive(t *rapid.T) {
 // received holds the claims to what the model allows, and takes them over.
 func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions, claims []*layer.Claim) {
 	now := w.now().UnixMilli()
+	defer m.met(t, now)
 	m.checkChoice(t, now, o, claims)
 	left := o.Max
 	for _, c := range claims {
@@ -430,7 +434,7 @@ func (m *modelTest) nack(t *rapid.T) {
 	}
 	head := g.lock.outstanding[0]
 	g.lock = nil
-	if o.Delay > 0 {
+	if o.Delay > 0 && g.mark == nil {
 		g.lock = &modelLock{endMS: w.now().Add(o.Delay).UnixMilli(), index: head.Index}
 	}
 }
@@ -449,6 +453,7 @@ func (m *modelTest) extend(t *rapid.T) {
 func (m *modelTest) take(t *rapid.T) {
 	w, limit := m.worker(t), rapid.IntRange(1, 5).Draw(t, "max")
 	now := w.now().UnixMilli()
+	defer m.met(t, now)
 	var oldest *modelGroup
 	due := 0
 	for _, g := range m.model.groups {
@@ -603,6 +608,54 @@ func (m *modelTest) retry(t *rapid.T) {
 	g.lock = nil
 }
 
+func (m *modelTest) pause(t *rapid.T) {
+	w := m.worker(t)
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	o := layer.PauseOptions{By: "op", Reason: "why", Force: rapid.Bool().Draw(t, "force")}
+	got, err := w.q.PauseGroup(m.e.ctx, name, o)
+	require.NoError(t, err)
+	g := m.group(name)
+	if g.mark == nil {
+		g.mark = &layer.Mark{State: layer.Paused, By: "op", Reason: "why", Since: w.now()}
+	}
+	require.Equal(t, *g.mark, got)
+	switch {
+	case g.lock == nil:
+	case !g.lock.claim:
+		g.lock = nil
+	case o.Force:
+		g.lock = nil
+		m.model.stats.Forced++
+	}
+}
+
+func (m *modelTest) resume(t *rapid.T) {
+	w := m.worker(t)
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	got, err := w.q.ResumeGroup(m.e.ctx, name)
+	g := m.group(name)
+	if g.mark == nil {
+		require.ErrorIs(t, err, layer.ErrNotPaused)
+		return
+	}
+	require.NoError(t, err)
+	require.Equal(t, *g.mark, got)
+	g.mark = nil
+}
+
+// met takes over what a receive or a take may have done on its way: a claim that has run out on a paused group ends when
+// it is met.
+func (m *modelTest) met(t *rapid.T, now int64) {
+	groups, err := m.calm.Groups(m.e.ctx, layer.GroupsOptions{})
+	require.NoError(t, err)
+	for _, info := range groups {
+		g := m.group(info.Group)
+		if g.mark != nil && g.lock != nil && g.lock.endMS <= now && info.State == layer.Paused {
+			m.lapse(g)
+		}
+	}
+}
+
 func (m *modelTest) advance(t *rapid.T) {
 	m.e.clock.advance(time.Duration(rapid.IntRange(1, 40_000).Draw(t, "ms")) * time.Millisecond)
 }
@@ -636,6 +689,13 @@ func (m *modelTest) abort(t *rapid.T) {
 func (m *modelTest) drain(t *rapid.T) {
 	m.e.clock.advance(10 * time.Minute)
 	w := m.workers[0]
+	for name, g := range m.model.groups {
+		if g.mark != nil {
+			_, err := w.q.ResumeGroup(m.e.ctx, name)
+			require.NoError(t, err)
+			g.mark = nil
+		}
+	}
 	for {
 		o := layer.ReceiveOptions{Max: 8, Lease: time.Minute}
 		claims, err := w.q.Receive(m.e.ctx, o)
@@ -673,10 +733,12 @@ func (m *modelTest) compare(t *rapid.T) {
 		}
 		head := g.items[0]
 		info := layer.GroupInfo{
-			Group: name, State: layer.Ready, Depth: int64(len(g.items)), Head: head.id,
+			Group: name, State: layer.Ready, Mark: g.mark, Depth: int64(len(g.items)), Head: head.id,
 			Attempts: head.attempts, LastError: head.lastErr,
 		}
 		switch l := g.lock; {
+		case l == nil && g.mark != nil:
+			info.State = layer.Paused
 		case l == nil:
 		case l.claim:
 			info.State, info.Owner, info.Token, info.Outstanding = layer.Held, l.owner, l.token, len(l.outstanding)
@@ -712,5 +774,10 @@ func (m *modelTest) check(t *rapid.T) {
 	stats, err := m.calm.Stats(m.e.ctx)
 	require.NoError(t, err)
 	stats.ReadyGroups, stats.BusyGroups, stats.OldestReady = 0, 0, 0
+	for _, g := range m.model.groups {
+		if g.mark != nil {
+			want.PausedGroups++
+		}
+	}
 	require.Equal(t, want, stats)
 }

@@ -70,6 +70,16 @@ func TestOperatorErrors(t *testing.T) {
 			return err
 		}},
 		{"retry of what is held", layer.ErrNotDelayed, func() error { return e.q.RetryNow(e.ctx, "A") }},
+		{"resume of what is not paused", layer.ErrNotPaused, func() error { _, err := e.q.ResumeGroup(e.ctx, "A"); return err }},
+		{"resume of a queue that is not paused", layer.ErrNotPaused, func() error { _, err := e.q.Resume(e.ctx); return err }},
+		{"pause of a queue by force", layer.ErrOptions, func() error {
+			_, err := e.q.Pause(e.ctx, layer.PauseOptions{Force: true})
+			return err
+		}},
+		{"pause by who is no text", layer.ErrInvalidUTF8, func() error {
+			_, err := e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{By: "\xff"})
+			return err
+		}},
 		{"retry of what is empty", layer.ErrNotDelayed, func() error { return e.q.RetryNow(e.ctx, "B") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -91,6 +101,16 @@ func TestOperatorErrors(t *testing.T) {
 	} {
 		var limit *layer.LimitError
 		require.ErrorAs(t, call(), &limit, name)
+	}
+	for name, o := range map[string]layer.PauseOptions{
+		"by":     {By: string(make([]byte, layer.MaxQueueNameSize+1))},
+		"reason": {Reason: string(make([]byte, 1001))},
+	} {
+		var limit *layer.LimitError
+		_, err := e.q.PauseGroup(e.ctx, "A", o)
+		require.ErrorAs(t, err, &limit, name)
+		_, err = e.q.Pause(e.ctx, o)
+		require.ErrorAs(t, err, &limit, name)
 	}
 	require.NoError(t, e.q.Close(e.ctx))
 	require.ErrorIs(t, e.q.Cancel(e.ctx, ids[1]), layer.ErrClosed)
@@ -128,6 +148,17 @@ func TestOperatorUnknownCommits(t *testing.T) {
 			e.plan.ForceNext(kind)
 			require.NoError(t, e.q.RetryNow(e.ctx, "A"))
 			require.NotNil(t, e.receive(e.q, 1))
+			for _, op := range []func() (layer.Mark, error){
+				func() (layer.Mark, error) { return e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{Reason: "why"}) },
+				func() (layer.Mark, error) { return e.q.ResumeGroup(e.ctx, "A") },
+				func() (layer.Mark, error) { return e.q.Pause(e.ctx, layer.PauseOptions{Reason: "why"}) },
+				func() (layer.Mark, error) { return e.q.Resume(e.ctx) },
+			} {
+				e.plan.ForceNext(kind)
+				m, err := op()
+				require.NoError(t, err)
+				require.Equal(t, layer.Mark{State: layer.Paused, By: "worker-1", Reason: "why", Since: e.clock.now()}, m)
+			}
 		})
 	}
 }
@@ -193,7 +224,14 @@ func TestOperatorWakes(t *testing.T) {
 			_, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{})
 			return err
 		}},
-		"retry":             {time.Hour, func(e *env, _ layer.ID) error { return e.q.RetryNow(e.ctx, "A") }},
+		"retry": {time.Hour, func(e *env, _ layer.ID) error { return e.q.RetryNow(e.ctx, "A") }},
+		"resume of the group": {0, func(e *env, _ layer.ID) error {
+			if _, err := e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{Force: true}); err != nil {
+				return err
+			}
+			_, err := e.q.ResumeGroup(e.ctx, "A")
+			return err
+		}},
 		"cancel of a delay": {time.Hour, func(e *env, id layer.ID) error { return e.q.Cancel(e.ctx, id) }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -223,6 +261,39 @@ func TestOperatorWakes(t *testing.T) {
 			require.NoError(t, waiter.Close(e.ctx))
 		})
 	}
+}
+
+// TestPausedQueueWaits: receives that wait go on waiting while the queue is paused, at the cost of their polls, also if
+// groups are ready; the resume wakes them.
+func TestPausedQueueWaits(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1")
+	_, err := e.q.Pause(e.ctx, layer.PauseOptions{Reason: "rollout"})
+	require.NoError(t, err)
+	o := e.options(2)
+	o.Poll = time.Hour
+	waiter, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+	require.NoError(t, err)
+	got := make(chan []*layer.Claim, 1)
+	go func() {
+		claims, err := waiter.Receive(e.ctx, layer.ReceiveOptions{Wait: time.Minute})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- claims
+	}()
+	require.Eventually(t, func() bool { return waiter.Paths().Looks > 0 }, time.Minute, time.Millisecond)
+	e.enqueue("B", "b1") // wakes it, for nothing
+	require.Eventually(t, func() bool { return waiter.Paths().Looks > 1 }, time.Minute, time.Millisecond)
+	for range 20 {
+		e.enqueue("B", "b2") // gives a wait that spins the time to show
+	}
+	require.Less(t, waiter.Paths().Looks, int64(5))
+	require.Empty(t, got)
+	_, err = e.q.Resume(e.ctx)
+	require.NoError(t, err)
+	require.NotEmpty(t, <-got)
+	require.NoError(t, waiter.Close(e.ctx))
 }
 
 // TestCancelCorruptItem: an item that cannot be read holds its group up; cancelling it is the cure.

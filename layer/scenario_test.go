@@ -38,6 +38,7 @@ import (
 //	cancel BODY | skip GROUP | edit BODY NEWBODY [headers=(k:v,...)]
 //	force GROUP [count] [reason=TEXT] [of=WORKER]   ForceRelease; of: only the claim that this worker was given last
 //	retry GROUP                               RetryNow
+//	pause [GROUP] [reason=TEXT] [by=WHO] [force] | resume [GROUP]     of the whole queue without GROUP
 //	advance 10s                               moves the clock of all workers
 //	fault KIND                                the next call at that fault's place meets it
 //	groups | peek GROUP | stats | check
@@ -135,6 +136,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.take(&a)
 	case "cancel", "skip", "edit", "force", "retry":
 		out, err = s.operate(&a)
+	case "pause", "resume":
+		out, err = s.pause(&a)
 	case "groups", "peek", "stats", "check":
 		out, err = s.look(&a)
 	default:
@@ -153,6 +156,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return "not held"
 	case errors.Is(err, layer.ErrNotDelayed):
 		return "not delayed"
+	case errors.Is(err, layer.ErrNotPaused):
+		return "not paused"
 	case err != nil:
 		return "error: " + err.Error()
 	case out == "":
@@ -295,6 +300,27 @@ func (s *scenario) operate(a *arguments) (string, error) {
 	return "", q.RetryNow(s.e.ctx, a.word(0))
 }
 
+func (s *scenario) pause(a *arguments) (string, error) {
+	q := s.worker(a).q
+	words := slices.DeleteFunc(a.words(), func(w string) bool { return w == "force" })
+	o := layer.PauseOptions{
+		By: a.text("by", ""), Reason: a.text("reason", ""), Force: len(words) < len(a.words()),
+	}
+	var m layer.Mark
+	var err error
+	switch {
+	case a.d.Cmd == "pause" && len(words) > 0:
+		m, err = q.PauseGroup(s.e.ctx, words[0], o)
+	case a.d.Cmd == "pause":
+		m, err = q.Pause(s.e.ctx, o)
+	case len(words) > 0:
+		m, err = q.ResumeGroup(s.e.ctx, words[0])
+	default:
+		m, err = q.Resume(s.e.ctx)
+	}
+	return fmt.Sprintf("%s by %s (%s) for %s", m.State, m.By, m.Reason, s.e.clock.now().Sub(m.Since)), err
+}
+
 // id is that of the message that a transcript calls by its body.
 func (s *scenario) id(a *arguments, body string) layer.ID {
 	for id, name := range s.bodies {
@@ -327,6 +353,9 @@ func (s *scenario) look(a *arguments) (string, error) {
 			if g.State != layer.Ready {
 				fmt.Fprintf(&out, " left=%s", g.Left)
 			}
+			if g.Mark != nil {
+				fmt.Fprintf(&out, " %s by %s (%s)", g.Mark.State, g.Mark.By, g.Mark.Reason)
+			}
 			out.WriteByte('\n')
 		}
 		if out.Len() == 0 {
@@ -347,6 +376,12 @@ func (s *scenario) look(a *arguments) (string, error) {
 			st.Enqueued, st.Received, st.Acked, st.Nacked, st.Expired, st.Taken, st.Depth)
 		if st.Cancelled+st.Purged+st.Forced > 0 {
 			fmt.Fprintf(&out, "cancelled=%d purged=%d forced=%d\n", st.Cancelled, st.Purged, st.Forced)
+		}
+		if st.PausedGroups+st.ParkedGroups > 0 {
+			fmt.Fprintf(&out, "paused groups=%d parked groups=%d\n", st.PausedGroups, st.ParkedGroups)
+		}
+		if st.Paused != nil {
+			fmt.Fprintf(&out, "paused by %s (%s)\n", st.Paused.By, st.Paused.Reason)
 		}
 		fmt.Fprintf(&out, "ready=%d busy=%d oldest ready=%s", st.ReadyGroups, st.BusyGroups, st.OldestReady)
 	case "check":

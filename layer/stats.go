@@ -46,6 +46,8 @@ type Stats struct {
 	// Groups that are paused or parked, the empty ones and those included that will be when their claim ends.
 	PausedGroups int64
 	ParkedGroups int64
+	// Paused is the pause of the whole queue; nil = it is not paused.
+	Paused *Mark
 	// OldestReady is the age of the oldest ready group's head; 0 if there is none.
 	OldestReady time.Duration
 }
@@ -97,6 +99,11 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 			}
 		}
 		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Cancelled - s.Purged
+		paused, err := q.readPause(ctx, tx)
+		if err != nil {
+			return err
+		}
+		s.Paused = paused.public()
 		if s.OldestReady, err = q.oldestReady(ctx, tx); err != nil {
 			return err
 		}

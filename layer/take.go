@@ -46,6 +46,9 @@ func (w *work) takeTo(max int) ([]Item, error) {
 		if err != nil || len(found) == 0 {
 			return nil, err
 		}
+		if paused, err := w.paused(); err != nil || paused {
+			return nil, err
+		}
 		for _, c := range found {
 			items, err := w.takeFrom(c, max)
 			if err != nil || len(items) > 0 {
