@@ -149,6 +149,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newQueuesCmd(s),
 		newStatsCmd(s),
 		newConfigCmd(s),
+		newSweepCmd(s),
 		newCheckCmd(s),
 		newBenchCmd(s),
 		newKeyCmd(s),
