@@ -167,6 +167,14 @@ var footprints = map[string]struct {
 	"resume-group": {paused(having("a1")), once(resumeGroup)},
 	"pause-queue":  {having(), once(pauseQueue)},
 	"resume-queue": {pausedQueue(having("a1")), once(resumeQueue)},
+	"why": {func(e *env) any {
+		e.enqueue("B", "b1")
+		return e.enqueue("A", "a1", "a2", "a3")[2]
+	}, func(e *env, id any) error { _, err := e.q.Why(e.ctx, id.(layer.ID)); return err }},
+	"why-held": {func(e *env) any { holding(2, 2)(e); return nth(e, 2) }, func(e *env, id any) error {
+		_, err := e.q.Why(e.ctx, id.(layer.ID))
+		return err
+	}},
 	"sweep": {func(e *env) any {
 		e.leaveReceipts(1)
 		e.clock.advance(2 * time.Hour)

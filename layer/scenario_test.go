@@ -41,7 +41,7 @@ import (
 //	pause [GROUP] [reason=TEXT] [by=WHO] [force] | resume [GROUP]     of the whole queue without GROUP
 //	advance 10s                               moves the clock of all workers
 //	fault KIND                                the next call at that fault's place meets it
-//	groups | peek GROUP | stats | check
+//	groups | peek GROUP | stats | check | why BODY
 //
 // To write the output anew: go test ./layer -run 'TestScenarios/memory$' -rewrite
 func TestScenarios(t *testing.T) {
@@ -138,7 +138,7 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.operate(&a)
 	case "pause", "resume":
 		out, err = s.pause(&a)
-	case "groups", "peek", "stats", "check":
+	case "groups", "peek", "stats", "check", "why":
 		out, err = s.look(&a)
 	default:
 		d.Fatalf(t, "unknown verb %q", d.Cmd)
@@ -361,6 +361,28 @@ func (s *scenario) look(a *arguments) (string, error) {
 		if out.Len() == 0 {
 			return "no groups", nil
 		}
+	case "why":
+		e, err := q.Why(s.e.ctx, s.id(a, a.word(0)))
+		for _, r := range e.Reasons {
+			fmt.Fprint(&out, r.Cause)
+			if r.Count > 0 {
+				fmt.Fprintf(&out, " %d", r.Count)
+			}
+			if r.Owner != "" {
+				fmt.Fprintf(&out, " owner=%s", r.Owner)
+			}
+			if r.Left != 0 {
+				fmt.Fprintf(&out, " left=%s", r.Left)
+			}
+			if r.Err != "" {
+				fmt.Fprintf(&out, " (%s)", r.Err)
+			}
+			if r.Mark != nil {
+				fmt.Fprintf(&out, " by %s (%s)", r.Mark.By, r.Mark.Reason)
+			}
+			out.WriteByte('\n')
+		}
+		return out.String(), err
 	case "peek":
 		items, err := q.Peek(s.e.ctx, a.word(0), layer.MaxBatch)
 		if err != nil || len(items) == 0 {
