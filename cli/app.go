@@ -142,6 +142,8 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newQueuesCmd(s),
 		newStatsCmd(s),
 		newConfigCmd(s),
+		newDeadCmd(s),
+		newUnparkCmd(s),
 		newCheckCmd(s),
 		newBenchCmd(s),
 		newKeyCmd(s),

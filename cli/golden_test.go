@@ -26,7 +26,7 @@ import (
 //	run             the first line is the command line, the rest is stdin
 //	clock D         moves the clock by a duration
 //	file NAME       writes a file into the working directory
-//	claim GROUPS N  claims up to N items, as a worker elsewhere would
+//	claim items=N   claims up to N items of a group, as a worker elsewhere would; with fail or reject it gives them back
 //	clear           removes the key whose parts are given, as nobody should
 //
 // Each read-only command is held to changing nothing: the whole database is the same before and after.
@@ -99,6 +99,9 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 		claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: n, MaxGroups: 1})
 		require.NoError(t, err)
 		require.Len(t, claims, 1)
+		if d.HasArg("reject") {
+			require.NoError(t, q.Nack(ctx, claims[0], layer.NackOptions{Err: fmt.Errorf("exit status 3"), Reject: "no such flight"}))
+		}
 		if d.HasArg("fail") {
 			require.NoError(t, q.Nack(ctx, claims[0], layer.NackOptions{Err: fmt.Errorf("exit status 3"), Delay: time.Minute}))
 		}
@@ -125,6 +128,10 @@ func (h *harness) run(t *testing.T, args []string, stdin string) string {
 	switch args[0] {
 	case "config":
 		if !slices.Contains(args, "--set") {
+			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
+		}
+	case "dead":
+		if len(args) > 1 && args[1] == "list" {
 			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 		}
 	case "peek", "groups", "queues", "stats", "check", "decode", "key":

@@ -48,10 +48,14 @@ type NackOptions struct {
 	AtOnce bool
 	// Release gives back without counting a failed attempt: the items were not tried.
 	Release bool
+	// Reject, if not empty, is the reason why the item that was tried will never succeed: it has failed for good, see
+	// OnFailure. The reason is kept, its first maxErrorText bytes. Not with Release, Delay or AtOnce.
+	Reject string
 }
 
 // Nack gives a claim back: all that it still has is delivered again, in the same order. The first of it is the
-// item that was tried and counts a failed attempt; those behind it count none.
+// item that was tried and counts a failed attempt; those behind it count none. If that was its last, or it is rejected,
+// it is parked as the queue's OnFailure has it, and those behind it are free at once.
 //
 // Errors: as Ack's, *LimitError for the delay, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
@@ -72,6 +76,9 @@ func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) e
 func (o *NackOptions) check() error {
 	if o.AtOnce && o.Delay != 0 {
 		return fmt.Errorf("%w: a delay of %s, and at once", ErrOptions, o.Delay)
+	}
+	if o.Reject != "" && (o.Release || o.AtOnce || o.Delay != 0) {
+		return fmt.Errorf("%w: reject, and deliver again", ErrOptions)
 	}
 	return checkDelay(o.Delay)
 }
@@ -255,8 +262,18 @@ func (s *settlement) giveBack(w *work) error {
 			text = s.back.Err.Error()
 		}
 		record = record.failed(w.nowMS, text)
-		w.tx.Set(key, record.pack())
 		w.count(countNacked, 1)
+		f, err := w.fail(first, record, s.back.Reject)
+		if err != nil {
+			return err
+		}
+		switch {
+		case f.parksItem():
+			return s.parkItem(w, &f)
+		case f.parksGroup():
+			s.held.mark = f.mark(w, s.held.mark)
+		}
+		f.write(w)
 	}
 	if s.held.mark != nil {
 		w.tx.Set(w.q.keys.lock(first.Group), s.held.mark.lock(s.held.token).pack())
@@ -275,6 +292,24 @@ func (s *settlement) giveBack(w *work) error {
 	}
 	w.tx.Clear(w.q.keys.lock(first.Group))
 	return w.rehint(first.Index, first.Group, record.count)
+}
+
+// parkItem takes the item that was tried aside and leaves the rest of the group ready, or marked.
+func (s *settlement) parkItem(w *work, f *failure) error {
+	if _, err := f.park(w); err != nil {
+		return err
+	}
+	group := s.claim.Group
+	lock := w.q.keys.lock(group)
+	if s.held.mark != nil {
+		w.tx.Set(lock, s.held.mark.lock(s.held.token).pack())
+		return nil
+	}
+	w.tx.Clear(lock)
+	if len(s.left) == 1 {
+		return w.release(group, w.head(group))
+	}
+	return w.rehint(s.left[1].index, group, 0)
 }
 
 // wait is how long the group is not to be delivered after that many failures.

@@ -84,6 +84,15 @@ func nackDelayed(e *env, tx kv.Tx, given any) error {
 	return e.q.NackTx(e.ctx, tx, given.(*layer.Claim), layer.NackOptions{Delay: time.Hour})
 }
 
+func reject(e *env, tx kv.Tx, given any) error {
+	return e.q.NackTx(e.ctx, tx, given.(*layer.Claim), layer.NackOptions{Reject: "no use"})
+}
+
+func unpark(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.UnparkTx(e.ctx, tx, "A")
+	return err
+}
+
 // having enqueues bodies to A.
 func having(bodies ...string) func(e *env) any {
 	return func(e *env) any {
@@ -210,6 +219,24 @@ func TestConflicts(t *testing.T) {
 		{"nack, ack of the same claim", holding(1, 1), nack, ackAll, must, nil},
 		{"nack with a delay, extend", holding(1, 1), nackDelayed, extend, must, nil},
 		{"nack, enqueue to the group", holding(1, 1), nack, enqueueTo("A"), mustNot, nil},
+
+		{"nack that parks the item, enqueue to the group", holding(2, 2), reject, enqueueTo("A"), mustNot, nil},
+		{"nack that parks the last item, enqueue to the group (trap 3)", holding(1, 1), reject, enqueueTo("A"), must, nil},
+		{"enqueue, nack that parks the tail (trap 3)", holding(1, 1), enqueueTo("A"), reject, must, nil},
+		{"nack that parks the last item, enqueue to another group", holding(1, 1), reject, enqueueTo("B"), mustNot, nil},
+		{"nack that parks the item, ack of the same claim", holding(2, 2), reject, ackAll, must, nil},
+		{"nack that parks the item, takeover", expired(2, 2), reject, claimAll, must, nil},
+		{"nack that parks the group, enqueue to it", parkingGroups(holding(1, 1)), reject, enqueueTo("A"), mustNot, nil},
+		{"takeover that parks the item, ack by the old holder", lastAttempt(2, 2), claimAll, ackAll, must, nil},
+		{"takeover that parks the item, extend by the old holder", lastAttempt(2, 2), claimAll, extend, must, nil},
+		{"takeover that parks the item, enqueue to the group", lastAttempt(2, 2), claimAll, enqueueTo("A"), mustNot, nil},
+		{"takeover that parks the last item, enqueue to the group (trap 3)", lastAttempt(1, 1), claimAll, enqueueTo("A"), must, nil},
+		{"enqueue, takeover that parks the tail (trap 3)", lastAttempt(1, 1), enqueueTo("A"), claimAll, must, nil},
+		{"takeover that parks the group, ack by the old holder", parkingGroups(lastAttempt(2, 2)), claimAll, ackAll, must, nil},
+		{"takeover that parks the group, takeover", parkingGroups(lastAttempt(2, 2)), claimAll, claimAll, must, nil},
+		{"takeover that parks the group, enqueue to it", parkingGroups(lastAttempt(2, 2)), claimAll, enqueueTo("A"), mustNot, nil},
+		{"unpark, unpark", parkedGroup, unpark, unpark, must, nil},
+		{"unpark, enqueue to the group", parkedGroup, unpark, enqueueTo("A"), mustNot, nil},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()

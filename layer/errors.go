@@ -29,6 +29,8 @@ var (
 	ErrClosed = errors.New("layer: closed")
 	// ErrOptions: options that contradict each other, or a value that is none of those there are.
 	ErrOptions = errors.New("layer: contradictory or unknown options")
+	// ErrNotParked: the group bears no park that could be removed.
+	ErrNotParked = errors.New("layer: group is not parked")
 	// ErrInvalidID: the text is not that of a message's id.
 	ErrInvalidID = errors.New("layer: malformed message id")
 )

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/fault"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -44,6 +46,7 @@ func TestModel(t *testing.T) {
 				"take":     m.take,
 				"advance":  m.advance,
 				"abort":    m.abort,
+				"unpark":   m.unpark,
 				"check":    m.check,
 			})
 			m.drain(t)
@@ -59,13 +62,16 @@ const maxModelRunsOnDisk = 10
 // model is what a queue is: groups, each with items in order, and at most one lock.
 type model struct {
 	groups map[string]*modelGroup
+	config layer.Config
 	stats  layer.Stats
 }
 
 type modelGroup struct {
 	items []*modelItem
 	lock  *modelLock
-	token int64 // the largest so far
+	token int64       // the largest so far
+	mark  *layer.Mark // if it is parked
+	dead  []*modelItem
 }
 
 type modelItem struct {
@@ -73,6 +79,8 @@ type modelItem struct {
 	body     string
 	attempts int
 	lastErr  string
+	reason   string // of a dead letter
+	parkedMS int64  // likewise
 }
 
 type modelLock struct {
@@ -116,7 +124,59 @@ func older(a, b *modelGroup) bool {
 
 // deliverable: has items, and nobody holds it by a clock that shows nowMS.
 func (g *modelGroup) deliverable(nowMS int64) bool {
-	return len(g.items) > 0 && (g.lock == nil || g.lock.endMS <= nowMS)
+	return len(g.items) > 0 && g.mark == nil && (g.lock == nil || g.lock.endMS <= nowMS)
+}
+
+// expired is whether a claim of the group has run out.
+func (g *modelGroup) expired(nowMS int64) bool {
+	return g.lock != nil && g.lock.claim && g.lock.endMS <= nowMS
+}
+
+// gives is deliverable, for a receive that may have to park something first.
+func (m *model) gives(g *modelGroup, nowMS int64) bool {
+	if !g.deliverable(nowMS) {
+		return false
+	}
+	if !g.expired(nowMS) || !m.fatal(g, g.item(g.lock.outstanding[0]).attempts+1, "") {
+		return true
+	}
+	return m.config.OnFailure == layer.ParkItem && len(g.items) > 1
+}
+
+// fatal reports whether an item has failed for good after so many attempts.
+func (m *model) fatal(_ *modelGroup, attempts int, rejected string) bool {
+	c := m.config
+	return c.OnFailure != layer.Block && (rejected != "" || c.MaxAttempts > 0 && attempts >= c.MaxAttempts)
+}
+
+// fail counts a failed delivery of the item that was tried under the group's claim, which ends. It returns false if
+// the item has failed for good.
+func (m *model) fail(g *modelGroup, by, text, rejected string, nowMS int64) bool {
+	tried := g.item(g.lock.outstanding[0])
+	tried.attempts++
+	tried.lastErr = text
+	g.lock = nil
+	if !m.fatal(g, tried.attempts, rejected) {
+		return true
+	}
+	reason := rejected
+	if reason == "" {
+		reason = fmt.Sprintf("%d attempts failed", tried.attempts)
+		if tried.attempts == 1 {
+			reason = "1 attempt failed"
+		}
+	}
+	if m.config.OnFailure == layer.ParkGroup {
+		g.mark = &layer.Mark{State: layer.Parked, By: by, Reason: reason + ": " + text, Since: time.UnixMilli(nowMS)}
+		m.stats.ParkedGroups++
+		return false
+	}
+	tried.reason, tried.parkedMS = reason, nowMS
+	g.remove([]layer.ID{tried.id})
+	g.dead = append(g.dead, tried)
+	slices.SortFunc(g.dead, func(a, b *modelItem) int { return cmp.Compare(a.id.Index, b.id.Index) })
+	m.stats.Parked++
+	return false
 }
 
 // modelTest drives a queue and its model.
@@ -126,6 +186,7 @@ type modelTest struct {
 	model   model
 	workers []*modelWorker
 	calm    *layer.Queue // without faults and skew
+	name    string       // of the queue
 	claims  []*modelClaim
 	bodies  int
 }
@@ -143,7 +204,7 @@ type modelClaim struct {
 }
 
 func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
-	m := &modelTest{e: e, faults: faults, model: model{groups: make(map[string]*modelGroup)}}
+	m := &modelTest{e: e, name: name, faults: faults, model: model{groups: make(map[string]*modelGroup)}}
 	seed := rapid.Uint64Range(1, 1<<40).Draw(t, "seed")
 	db := e.raw
 	if faults {
@@ -166,11 +227,21 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 		require.NoError(t, err)
 		return w
 	}
-	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed, Config: layer.Config{Retry: atOnce}})
+	m.model.config = layer.Config{
+		Retry:       layer.RetryPolicy{Kind: rapid.SampledFrom([]layer.RetryKind{layer.RetryAtOnce, layer.RetryConstant}).Draw(t, "retry")},
+		MaxAttempts: rapid.IntRange(0, 3).Draw(t, "max attempts"),
+		OnFailure:   layer.OnFailure(rapid.IntRange(0, 2).Draw(t, "on failure")),
+	}
+	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed, Config: m.model.config})
 	require.NoError(t, err)
 	m.workers = []*modelWorker{open(db, "even", 0), open(db, "ahead", 30*time.Second), open(db, "behind", -30*time.Second)}
 	m.calm = open(e.raw, "", 0).q
 	return m
+}
+
+// key builds a key of the queue by hand.
+func (m *modelTest) key(elements ...any) []byte {
+	return append(append([]byte(nil), testPrefix...), append(tuple.Tuple{m.name}, elements...).Pack()...)
 }
 
 func (m *modelTest) worker(t *rapid.T) *modelWorker {
@@ -258,6 +329,7 @@ func (m *modelTest) receive(t *rapid.T) {
 func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions, claims []*layer.Claim) {
 	now := w.now().UnixMilli()
 	m.checkChoice(t, now, o, claims)
+	m.parked(t, w, o, claims)
 	left := o.Max
 	for _, c := range claims {
 		g := m.group(c.Group)
@@ -265,9 +337,7 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 		require.Greater(t, c.Token, g.token, "the token of a group grows")
 		require.Equal(t, now+o.Lease.Milliseconds(), c.Until.UnixMilli())
 		if g.lock != nil && g.lock.claim {
-			tried := g.item(g.lock.outstanding[0])
-			tried.attempts++
-			tried.lastErr = "lease expired, held by " + g.lock.owner
+			m.model.fail(g, w.name, "lease expired, held by "+g.lock.owner, "", now)
 			m.model.stats.Expired++
 		}
 		n := min(left, len(g.items))
@@ -285,13 +355,54 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 	}
 }
 
+// parked takes note of the groups that the receive met with a lease run out, that had failed for good with it, and of
+// which nothing was left to deliver. It need not have met all, unless it has looked at all there is.
+func (m *modelTest) parked(t *rapid.T, w *modelWorker, o layer.ReceiveOptions, claims []*layer.Claim) {
+	now := w.now().UnixMilli()
+	items, maxGroups := 0, o.MaxGroups
+	if maxGroups == 0 {
+		maxGroups = o.Max
+	}
+	for _, c := range claims {
+		items += len(c.Items)
+	}
+	all := items < o.Max && len(claims) < maxGroups
+	for name, g := range m.model.groups {
+		if !g.expired(now) || slices.ContainsFunc(claims, func(c *layer.Claim) bool { return c.Group == name }) {
+			continue
+		}
+		tried := g.item(g.lock.outstanding[0])
+		if !m.model.fatal(g, tried.attempts+1, "") {
+			continue
+		}
+		met := all
+		if !all {
+			tx, err := m.e.raw.Begin(kv.TxOptions{})
+			require.NoError(t, err)
+			held, err := tx.Get(m.key("lock", name)).Wait(m.e.ctx)
+			require.NoError(t, err)
+			tx.Cancel()
+			met = held == nil
+			if held != nil {
+				l, err := tuple.Unpack(held)
+				require.NoError(t, err)
+				met = l[4] == "park"
+			}
+		}
+		if met {
+			m.model.fail(g, w.name, "lease expired, held by "+g.lock.owner, "", now)
+			m.model.stats.Expired++
+		}
+	}
+}
+
 // checkChoice holds a receive to the choice of groups: it finds something if there is something, and if no fault
 // makes it spread and no timer is due, it takes the oldest heads, and as many as it may.
 func (m *modelTest) checkChoice(t *rapid.T, now int64, o layer.ReceiveOptions, claims []*layer.Claim) {
 	var ready []*modelGroup
 	due := 0
 	for _, g := range m.model.groups {
-		if g.deliverable(now) {
+		if m.model.gives(g, now) {
 			ready = append(ready, g)
 			if g.lock != nil {
 				due++
@@ -404,6 +515,9 @@ func (m *modelTest) nack(t *rapid.T) {
 		Delay:   time.Duration(rapid.SampledFrom([]int{0, 0, 1, 10, 60}).Draw(t, "delay")) * time.Second,
 		Err:     errors.New("boom"),
 	}
+	if !o.Release && o.Delay == 0 && rapid.IntRange(0, 3).Draw(t, "reject") == 0 {
+		o.Reject = "no use"
+	}
 	g := m.held(t, c, ids, w.q.Nack(m.e.ctx, c.claim, o))
 	if g == nil {
 		return
@@ -411,14 +525,17 @@ func (m *modelTest) nack(t *rapid.T) {
 	if m.acked(g, ids); g.lock == nil {
 		return
 	}
-	if !o.Release {
-		tried := g.item(g.lock.outstanding[0])
-		tried.attempts, tried.lastErr = tried.attempts+1, "boom"
-		m.model.stats.Nacked++
-	}
 	head := g.lock.outstanding[0]
+	again := true
+	if !o.Release {
+		m.model.stats.Nacked++
+		again = m.model.fail(g, w.name, "boom", o.Reject, w.now().UnixMilli())
+		if o.Delay == 0 && m.model.config.Retry.Kind == layer.RetryConstant {
+			o.Delay = layer.DefaultRetryBase
+		}
+	}
 	g.lock = nil
-	if o.Delay > 0 {
+	if again && o.Delay > 0 {
 		g.lock = &modelLock{endMS: w.now().Add(o.Delay).UnixMilli(), index: head.Index}
 	}
 }
@@ -438,7 +555,7 @@ func (m *modelTest) take(t *rapid.T) {
 	w, limit := m.worker(t), rapid.IntRange(1, 5).Draw(t, "max")
 	var oldest *modelGroup
 	for _, g := range m.model.groups {
-		if g.lock == nil && len(g.items) > 0 && (oldest == nil || older(g, oldest)) {
+		if g.lock == nil && g.mark == nil && len(g.items) > 0 && (oldest == nil || older(g, oldest)) {
 			oldest = g
 		}
 	}
@@ -494,9 +611,45 @@ func (m *modelTest) abort(t *rapid.T) {
 	require.ErrorIs(t, err, abort)
 }
 
-// drain receives and acks until nothing is left: everything that was enqueued is delivered.
+// unpark lets a group go on, if it is parked.
+func (m *modelTest) unpark(t *rapid.T) {
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	m.unparkGroup(t, m.worker(t), name)
+}
+
+func (m *modelTest) unparkGroup(t *rapid.T, w *modelWorker, name string) {
+	g := m.group(name)
+	was, err := w.q.Unpark(m.e.ctx, name)
+	if g.mark == nil {
+		require.ErrorIs(t, err, layer.ErrNotParked)
+		return
+	}
+	require.NoError(t, err)
+	require.Equal(t, *g.mark, was)
+	g.mark = nil
+	m.model.stats.ParkedGroups--
+	if len(g.items) > 0 {
+		g.items[0].attempts, g.items[0].lastErr = 0, ""
+	}
+}
+
+// drain receives and acks until nothing is left: everything that was enqueued is delivered, or a dead letter.
 func (m *modelTest) drain(t *rapid.T) {
 	m.e.clock.advance(10 * time.Minute)
+	m.drainReady(t)
+	for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
+		if m.model.groups[name].mark != nil {
+			m.unparkGroup(t, m.workers[0], name)
+		}
+	}
+	m.drainReady(t)
+	m.compare(t)
+	for name, g := range m.model.groups {
+		require.Empty(t, g.items, "group %q was never delivered", name)
+	}
+}
+
+func (m *modelTest) drainReady(t *rapid.T) {
 	w := m.workers[0]
 	for {
 		o := layer.ReceiveOptions{Max: 8, Lease: time.Minute}
@@ -511,10 +664,6 @@ func (m *modelTest) drain(t *rapid.T) {
 			g := m.group(c.Group)
 			m.acked(g, slices.Clone(g.lock.outstanding))
 		}
-	}
-	m.compare(t)
-	for name, g := range m.model.groups {
-		require.Empty(t, g.items, "group %q was never delivered", name)
 	}
 }
 
@@ -539,6 +688,8 @@ func (m *modelTest) compare(t *rapid.T) {
 			Attempts: head.attempts, LastError: head.lastErr,
 		}
 		switch l := g.lock; {
+		case g.mark != nil:
+			info.State, info.Mark = layer.Parked, g.mark
 		case l == nil:
 		case l.claim:
 			info.State, info.Owner, info.Token, info.Outstanding = layer.Held, l.owner, l.token, len(l.outstanding)
@@ -557,6 +708,29 @@ func (m *modelTest) compare(t *rapid.T) {
 		got[i].HeadAge = 0 // by the enqueuer's clock
 	}
 	require.Equal(t, want, got)
+	m.compareDead(t)
+}
+
+// compareDead holds the dead letters to the model.
+func (m *modelTest) compareDead(t *rapid.T) {
+	page, err := m.calm.DeadLetters(m.e.ctx, layer.DeadOptions{Limit: layer.MaxBatch, Bodies: true})
+	require.NoError(t, err)
+	require.Nil(t, page.Next)
+	letters := page.Letters
+	for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
+		for _, want := range m.model.groups[name].dead {
+			require.NotEmpty(t, letters, "dead letter %s is missing", want.body)
+			got := letters[0]
+			letters = letters[1:]
+			require.Equal(t, want.id, got.ID)
+			require.Equal(t, want.body, string(got.Body))
+			require.Equal(t, want.reason, got.Reason)
+			require.Equal(t, want.lastErr, got.LastError)
+			require.Equal(t, want.attempts, got.Attempts)
+			require.Equal(t, want.parkedMS, got.Parked.UnixMilli())
+		}
+	}
+	require.Empty(t, letters)
 }
 
 func (m *modelTest) check(t *rapid.T) {
@@ -571,6 +745,10 @@ func (m *modelTest) check(t *rapid.T) {
 
 	want := m.model.stats
 	want.Depth = items
+	for _, g := range m.model.groups {
+		want.Dead += int64(len(g.dead))
+	}
+	require.Equal(t, want.Dead, report.Dead)
 	stats, err := m.calm.Stats(m.e.ctx)
 	require.NoError(t, err)
 	stats.ReadyGroups, stats.BusyGroups, stats.OldestReady = 0, 0, 0

@@ -17,6 +17,7 @@ const (
 	countNacked   = "nacked"
 	countExpired  = "expired"
 	countTaken    = "taken"
+	countParked   = "parked"
 
 	// Of groups, and they go down too: the marks there are.
 	countPausedGroups = "paused_groups"
@@ -31,7 +32,9 @@ type Stats struct {
 	Nacked   int64 // failed deliveries that a holder reported
 	Expired  int64 // failed deliveries whose lease ran out
 	Taken    int64 // removed by TakeTx
-	Depth    int64 // items in the queue: Enqueued - Acked - Taken
+	Parked   int64 // taken aside, to the dead letters
+	Depth    int64 // items in the queue: Enqueued - Acked - Taken - Parked
+	Dead     int64 // dead letters: Parked
 
 	// Hints of ready groups and timers of held or delayed ones, counted up to StatsCap. A hint may be stale.
 	ReadyGroups int64
@@ -77,13 +80,16 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.Expired += n
 			case countTaken:
 				s.Taken += n
+			case countParked:
+				s.Parked += n
 			case countPausedGroups:
 				s.PausedGroups += n
 			case countParkedGroups:
 				s.ParkedGroups += n
 			}
 		}
-		s.Depth = s.Enqueued - s.Acked - s.Taken
+		s.Dead = s.Parked
+		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Parked
 		if s.OldestReady, err = q.oldestReady(ctx, tx); err != nil {
 			return err
 		}
