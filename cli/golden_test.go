@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -28,6 +29,7 @@ import (
 //	file NAME       writes a file into the working directory
 //	claim items=N   claims up to N items of a group, as a worker elsewhere would; with fail or reject it gives them back
 //	clear           removes the key whose parts are given, as nobody should
+//	names           from here on an id is written {BODY}, in command lines and in what they print
 //
 // Each read-only command is held to changing nothing: the whole database is the same before and after.
 func TestGolden(t *testing.T) {
@@ -57,9 +59,11 @@ type shared struct{ kv.DB }
 func (shared) Close() error { return nil }
 
 type harness struct {
-	clock *still
-	db    kv.DB
-	runs  uint64
+	clock  *still
+	db     kv.DB
+	runs   uint64
+	ids    map[string]string // by body; nil unless ids are written so
+	bodies map[string]string // the first of each id
 }
 
 func newHarness(t *testing.T) *harness {
@@ -107,6 +111,9 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 		}
 		require.NoError(t, q.Close(ctx))
 		return fmt.Sprintf("%d of %s\n", len(claims[0].Items), claims[0].Group)
+	case "names":
+		h.ids, h.bodies = make(map[string]string), make(map[string]string)
+		return ""
 	case "clear":
 		parts, err := tuple.Parse(d.Input)
 		require.NoError(t, err)
@@ -124,6 +131,12 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 func (h *harness) run(t *testing.T, args []string, stdin string) string {
 	var stdout, stderr bytes.Buffer
 	before := dump(t, h.db)
+	h.name(t)
+	for i := range args {
+		for body, id := range h.ids {
+			args[i] = strings.ReplaceAll(args[i], "{"+body+"}", id)
+		}
+	}
 	err := h.app().Run(context.Background(), args, strings.NewReader(stdin), &stdout, &stderr)
 	switch args[0] {
 	case "config":
@@ -134,7 +147,7 @@ func (h *harness) run(t *testing.T, args []string, stdin string) string {
 		if len(args) > 1 && args[1] == "list" {
 			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 		}
-	case "peek", "groups", "queues", "stats", "check", "decode", "key":
+	case "peek", "groups", "queues", "why", "stats", "check", "decode", "key":
 		require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 	}
 	var s strings.Builder
@@ -143,7 +156,35 @@ func (h *harness) run(t *testing.T, args []string, stdin string) string {
 		s.WriteString("stderr: " + line)
 	}
 	fmt.Fprintf(&s, "exit %d\n", ExitCode(err))
-	return s.String()
+	out := s.String()
+	h.name(t)
+	for id, body := range h.bodies {
+		out = strings.ReplaceAll(out, id, "{"+body+"}")
+	}
+	return out
+}
+
+// name learns the ids of the messages that there are.
+func (h *harness) name(t *testing.T) {
+	ctx := context.Background()
+	q, err := layer.Open(ctx, h.db, prefix(), "default", layer.Options{Now: h.clock.Now})
+	if h.ids == nil || errors.Is(err, layer.ErrNoQueue) {
+		return
+	}
+	require.NoError(t, err)
+	groups, err := q.Groups(ctx, layer.GroupsOptions{})
+	require.NoError(t, err)
+	for _, g := range groups {
+		items, err := q.Peek(ctx, g.Group, layer.MaxBatch)
+		require.NoError(t, err)
+		for _, item := range items {
+			id := item.ID.String()
+			if h.ids[string(item.Body)] = id; h.bodies[id] == "" {
+				h.bodies[id] = string(item.Body)
+			}
+		}
+	}
+	require.NoError(t, q.Close(ctx))
 }
 
 // splitArgs splits a command line at blanks outside single quotes.

@@ -1,27 +1,33 @@
 package cli
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"fdbfifo/layer"
 )
 
 type jsonStats struct {
-	Queue         string `json:"queue"`
-	Depth         int64  `json:"depth"`
-	ReadyGroups   int64  `json:"ready_groups"`
-	BusyGroups    int64  `json:"busy_groups"`
-	PausedGroups  int64  `json:"paused_groups"`
-	ParkedGroups  int64  `json:"parked_groups"`
-	OldestReadyMS int64  `json:"oldest_ready_ms"`
-	Enqueued      int64  `json:"enqueued"`
-	Received      int64  `json:"received"`
-	Acked         int64  `json:"acked"`
-	Nacked        int64  `json:"nacked"`
-	Expired       int64  `json:"expired"`
-	Taken         int64  `json:"taken"`
-	Parked        int64  `json:"parked"`
-	Dead          int64  `json:"dead"`
+	Queue         string    `json:"queue"`
+	Paused        *jsonMark `json:"paused,omitempty"`
+	Depth         int64     `json:"depth"`
+	ReadyGroups   int64     `json:"ready_groups"`
+	BusyGroups    int64     `json:"busy_groups"`
+	PausedGroups  int64     `json:"paused_groups"`
+	ParkedGroups  int64     `json:"parked_groups"`
+	OldestReadyMS int64     `json:"oldest_ready_ms"`
+	Enqueued      int64     `json:"enqueued"`
+	Received      int64     `json:"received"`
+	Acked         int64     `json:"acked"`
+	Nacked        int64     `json:"nacked"`
+	Expired       int64     `json:"expired"`
+	Taken         int64     `json:"taken"`
+	Parked        int64     `json:"parked"`
+	Dead          int64     `json:"dead"`
+	Cancelled     int64     `json:"cancelled"`
+	Purged        int64     `json:"purged"`
+	Forced        int64     `json:"forced"`
 }
 
 func newStatsCmd(s *session) *cobra.Command {
@@ -42,13 +48,19 @@ func newStatsCmd(s *session) *cobra.Command {
 }
 
 func (s *session) printStats(st layer.Stats) error {
+	if st.Paused != nil && !s.json {
+		if _, err := fmt.Fprintf(s.stdout, "the queue is %s\n", markWords(*st.Paused)); err != nil {
+			return err
+		}
+	}
 	if s.json {
 		return printJSON(s.stdout, jsonStats{
-			Queue: s.queue, Depth: st.Depth, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
+			Queue: s.queue, Paused: newJSONMark(st.Paused), Depth: st.Depth, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
 			PausedGroups: st.PausedGroups, ParkedGroups: st.ParkedGroups,
 			OldestReadyMS: st.OldestReady.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
 			Acked: st.Acked, Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken,
 			Parked: st.Parked, Dead: st.Dead,
+			Cancelled: st.Cancelled, Purged: st.Purged, Forced: st.Forced,
 		})
 	}
 	t := newTable()
@@ -71,6 +83,9 @@ func (s *session) printStats(st layer.Stats) error {
 		{"expired", commas(st.Expired), "deliveries whose lease ran out"},
 		{"taken", commas(st.Taken), "removed within a caller's transaction"},
 		{"parked", commas(st.Parked), "failed for good and taken aside"},
+		{"cancelled", commas(st.Cancelled), "removed by an operator, one by one"},
+		{"purged", commas(st.Purged), "removed by an operator, all of a group or queue"},
+		{"forced", commas(st.Forced), "claims that an operator ended"},
 	})
 	return s.printTable(t)
 }

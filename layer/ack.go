@@ -263,7 +263,7 @@ func (s *settlement) giveBack(w *work) error {
 		}
 		record = record.failed(w.nowMS, text)
 		w.count(countNacked, 1)
-		f, err := w.fail(first, record, s.back.Reject)
+		f, err := w.judge(first, record, s.back.Reject)
 		if err != nil {
 			return err
 		}

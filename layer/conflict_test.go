@@ -88,9 +88,88 @@ func reject(e *env, tx kv.Tx, given any) error {
 	return e.q.NackTx(e.ctx, tx, given.(*layer.Claim), layer.NackOptions{Reject: "no use"})
 }
 
-func unpark(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.UnparkTx(e.ctx, tx, "A")
+// nth is the id of the n-th item of A, whatever was given.
+func nth(e *env, n int) layer.ID {
+	items, err := e.calm().Peek(e.ctx, "A", n)
+	require.NoError(e.t, err)
+	require.Len(e.t, items, n)
+	return items[n-1].ID
+}
+
+// cancelNth cancels the n-th item of A.
+func cancelNth(n int) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error { return e.q.CancelTx(e.ctx, tx, nth(e, n)) }
+}
+
+func editNth(n int) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error {
+		return e.q.EditTx(e.ctx, tx, nth(e, n), func(m *layer.Message) error {
+			m.Body = []byte("edited")
+			return nil
+		})
+	}
+}
+
+func forceRelease(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.ForceReleaseTx(e.ctx, tx, "A", layer.ForceReleaseOptions{})
 	return err
+}
+
+func retryNow(e *env, tx kv.Tx, _ any) error { return e.q.RetryNowTx(e.ctx, tx, "A") }
+
+func pauseGroup(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.PauseGroupTx(e.ctx, tx, "A", layer.PauseOptions{})
+	return err
+}
+
+func resumeGroup(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.ResumeGroupTx(e.ctx, tx, "A")
+	return err
+}
+
+func pauseQueue(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.PauseTx(e.ctx, tx, layer.PauseOptions{})
+	return err
+}
+
+func resumeQueue(e *env, tx kv.Tx, _ any) error { _, err := e.q.ResumeTx(e.ctx, tx); return err }
+
+// paused pauses A after setup.
+func paused(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		given := setup(e)
+		_, err := e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{})
+		require.NoError(e.t, err)
+		return given
+	}
+}
+
+// pausedQueue pauses the queue after setup.
+func pausedQueue(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		given := setup(e)
+		_, err := e.q.Pause(e.ctx, layer.PauseOptions{})
+		require.NoError(e.t, err)
+		return given
+	}
+}
+
+// delayed enqueues n items to A and gives them back with a delay.
+func delayed(n int) func(e *env) any {
+	return func(e *env) any {
+		c := holding(n, n)(e).(*layer.Claim)
+		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Delay: time.Minute}))
+		return nil
+	}
+}
+
+// and adds a group B that is ready.
+func and(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		given := setup(e)
+		e.enqueue("B", "b1")
+		return given
+	}
 }
 
 // having enqueues bodies to A.
@@ -235,8 +314,60 @@ func TestConflicts(t *testing.T) {
 		{"takeover that parks the group, ack by the old holder", parkingGroups(lastAttempt(2, 2)), claimAll, ackAll, must, nil},
 		{"takeover that parks the group, takeover", parkingGroups(lastAttempt(2, 2)), claimAll, claimAll, must, nil},
 		{"takeover that parks the group, enqueue to it", parkingGroups(lastAttempt(2, 2)), claimAll, enqueueTo("A"), mustNot, nil},
-		{"unpark, unpark", parkedGroup, unpark, unpark, must, nil},
-		{"unpark, enqueue to the group", parkedGroup, unpark, enqueueTo("A"), mustNot, nil},
+		{"resume of a parked group, resume of it", parkedGroup, resumeGroup, resumeGroup, must, nil},
+		{"resume of a parked group, enqueue to it", parkedGroup, resumeGroup, enqueueTo("A"), mustNot, nil},
+		{"take of an expired group, ack by the holder", expired(1, 1), take, ackAll, must, nil},
+		{"take of an expired group, extend by the holder", expired(1, 1), take, extend, must, nil},
+		{"take of an expired group, takeover", expired(1, 1), take, claimAll, must, nil},
+		{"take that clears a timer of a held group, extend of it", staleTimer, take, extend, must, nil},
+
+		{"cancel, claim of the group", having("a1", "a2"), cancelNth(2), claimOne, must, nil},
+		{"claim, cancel in the group", having("a1", "a2"), claimOne, cancelNth(2), must, nil},
+		{"take, cancel in the group", having("a1", "a2"), take, cancelNth(2), must, nil},
+		{"cancel, take from the group", having("a1", "a2"), cancelNth(2), take, must, nil},
+		{"cancel behind a claim, ack that ends it", holding(2, 1), cancelNth(2), ackAll, must, nil},
+		{"ack that ends a claim, cancel behind it", holding(2, 1), ackAll, cancelNth(2), must, nil},
+		{"cancel, cancel of the same item", having("a1", "a2"), cancelNth(1), cancelNth(1), must, nil},
+		{"cancel, edit of the same item", having("a1", "a2"), cancelNth(2), editNth(2), must, nil},
+		{"cancel of the only item, enqueue to the group", having("a1"), cancelNth(1), enqueueTo("A"), must, nil},
+		{"enqueue, cancel of the only item (trap 3)", having("a1"), enqueueTo("A"), cancelNth(1), must, nil},
+		{"cancel of the head, enqueue to the group", having("a1", "a2"), cancelNth(1), enqueueTo("A"), mustNot, nil},
+		{"enqueue, cancel of the head", having("a1", "a2"), enqueueTo("A"), cancelNth(1), mustNot, nil},
+		{"cancel of the tail, enqueue to the group", having("a1", "a2"), cancelNth(2), enqueueTo("A"), mustNot, nil},
+		{"cancel, claim of another group", and(holding(2, 1)), cancelNth(2), claimOne, mustNot, nil},
+		{"cancel of the head of an expired claim, ack by the holder", expired(2, 1), cancelNth(1), ackAll, must, nil},
+		{"edit, claim of the group", having("a1", "a2"), editNth(2), claimOne, must, nil},
+		{"claim, edit in the group", having("a1", "a2"), claimOne, editNth(2), must, nil},
+		{"edit, edit of the same item", having("a1"), editNth(1), editNth(1), must, nil},
+		{"edit, enqueue to the group", having("a1"), editNth(1), enqueueTo("A"), mustNot, nil},
+		{"edit, claim of another group", and(holding(2, 1)), editNth(2), claimOne, mustNot, nil},
+		{"forced release, ack by the holder", holding(1, 1), forceRelease, ackAll, must, nil},
+		{"ack, forced release", holding(1, 1), ackAll, forceRelease, must, nil},
+		{"extend, forced release", holding(1, 1), extend, forceRelease, must, nil},
+		{"forced release, enqueue to the group", holding(1, 1), forceRelease, enqueueTo("A"), mustNot, nil},
+		{"forced release, claim of another group", and(holding(1, 1)), forceRelease, claimOne, mustNot, nil},
+		{"retry now, retry now", delayed(1), retryNow, retryNow, must, nil},
+		{"retry now, cancel in the group", delayed(2), retryNow, cancelNth(2), must, nil},
+		{"retry now, enqueue to the group", delayed(1), retryNow, enqueueTo("A"), mustNot, nil},
+		{"retry now, claim of another group", and(delayed(1)), retryNow, claimOne, mustNot, nil},
+
+		{"pause of a group, claim of it", having("a1"), pauseGroup, claimOne, must, nil},
+		{"claim, pause of the group", having("a1"), claimOne, pauseGroup, must, nil},
+		{"take, pause of the group", having("a1"), take, pauseGroup, must, nil},
+		{"ack that ends a claim, pause of the group", holding(1, 1), ackAll, pauseGroup, must, nil},
+		{"pause of a group, enqueue to it", having("a1"), pauseGroup, enqueueTo("A"), mustNot, nil},
+		{"enqueue to the empty group, pause of it", having(), enqueueTo("A"), pauseGroup, mustNot, nil},
+		{"pause of a group, claim of another", and(holding(1, 1)), pauseGroup, claimOne, mustNot, nil},
+		{"resume of a group, resume of it", paused(having("a1")), resumeGroup, resumeGroup, must, nil},
+		{"resume of an empty group, enqueue to it", paused(having()), resumeGroup, enqueueTo("A"), must, nil},
+		{"resume of a group, enqueue to it", paused(having("a1")), resumeGroup, enqueueTo("A"), mustNot, nil},
+		{"claim that clears a hint of a paused group, resume of it", paused(having("a1")), claimAll, resumeGroup, must, nil},
+		{"resume of a group, claim of another", and(paused(having("a1"))), resumeGroup, claimOne, mustNot, nil},
+		{"pause of the queue, pause of it", having(), pauseQueue, pauseQueue, must, nil},
+		{"resume of the queue, resume of it", pausedQueue(having()), resumeQueue, resumeQueue, must, nil},
+		{"pause of the queue, claim", having("a1"), pauseQueue, claimOne, mustNot, nil},
+		{"claim, pause of the queue", having("a1"), claimOne, pauseQueue, mustNot, nil},
+		{"enqueue, pause of the queue", having(), enqueueTo("A"), pauseQueue, mustNot, nil},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()

@@ -44,7 +44,7 @@ func (f *DeadFilter) check() error {
 		return fmt.Errorf("%w: ids of dead letters, and something else to choose by", ErrOptions)
 	}
 	for _, id := range f.IDs {
-		if err := id.check(); err != nil {
+		if err := checkID(id); err != nil {
 			return err
 		}
 	}
@@ -55,17 +55,6 @@ func (f *DeadFilter) check() error {
 	}
 	if !f.ParkedFrom.IsZero() && !f.ParkedBefore.IsZero() && !f.ParkedFrom.Before(f.ParkedBefore) {
 		return fmt.Errorf("%w: parked from %s on, and before %s", ErrOptions, f.ParkedFrom, f.ParkedBefore)
-	}
-	return nil
-}
-
-// check refuses what is no id of any item.
-func (id ID) check() error {
-	if err := checkGroup(id.Group); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalidID, err)
-	}
-	if id.Index < 0 {
-		return fmt.Errorf("%w: index %d", ErrInvalidID, id.Index)
 	}
 	return nil
 }

@@ -336,7 +336,11 @@ func (w *work) newClaimer(rs []*reception) *claimer {
 // receive takes groups for r until it is full or there are no more.
 func (c *claimer) receive(r *reception) error {
 	if r.o.Group != nil {
-		return c.settle(r, c.read(candidate{group: *r.o.Group}, r.o.Max), r.o.Max)
+		l := c.read(candidate{group: *r.o.Group}, r.o.Max)
+		if paused, err := c.paused(); err != nil || paused {
+			return err
+		}
+		return c.settle(r, l, r.o.Max)
 	}
 	if r.o.Strategy == Layers {
 		return c.receiveLayers(r)
@@ -427,7 +431,7 @@ func (c *claimer) free(l look) (bool, error) {
 	return err == nil && held.endMS <= c.nowMS && held.mark == nil, nil
 }
 
-// next returns the next group to look at, its reads under way. Those of a whole wave are started together: as
+// next returns the next group to look at, its reads under way; none if the queue is paused. Those of a whole wave are started together: as
 // many as the receives that are still owed are likely to take.
 func (c *claimer) next() (look, bool, error) {
 	if len(c.looks) == 0 {
@@ -468,6 +472,10 @@ func (c *claimer) next() (look, bool, error) {
 			}
 			return look{}, false, nil
 		}
+	}
+	// Here, when the reads are under way: it may have to be read itself.
+	if paused, err := c.paused(); err != nil || paused {
+		return look{}, false, err
 	}
 	l := c.looks[0]
 	c.looks = c.looks[1:]
@@ -604,9 +612,10 @@ func (w *work) lease(d time.Duration) (time.Duration, error) {
 	return config.Lease, err
 }
 
-func (c *claimer) clear(key []byte) {
+// clear clears a key, if it is one.
+func (w *work) clear(key []byte) {
 	if key != nil {
-		c.tx.Clear(key)
+		w.tx.Clear(key)
 	}
 }
 
@@ -615,14 +624,12 @@ func (c *claimer) expire(l look, held *lock) (*failure, error) {
 	if held == nil || held.kind != kindClaim || len(held.outstanding) == 0 {
 		return nil, nil
 	}
-	id := held.outstanding[0].id(l.group)
-	record, err := c.q.readAttempt(c.ctx, c.tx.Snapshot(), id)
-	if err != nil {
-		return nil, err
-	}
-	f, err := c.fail(id, record.failed(c.nowMS, "lease expired, held by "+held.owner), "")
+	f, err := c.judgeTried(l.group, held, lapsed(held))
 	return &f, err
 }
+
+// lapsed is the text of the failure of a lease that has run out.
+func lapsed(l *lock) string { return "lease expired, held by " + l.owner }
 
 // succeed looks at the lock that the claim takes the place of: the item that was tried under an expired claim
 // counts a failed attempt, f; the end of a delay or of a grant counts none.
@@ -655,23 +662,14 @@ func (c *claimer) settleMarked(l look, lockKey []byte, held *lock, f *failure) e
 	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
 		return fmt.Errorf("guard lock: %w", err)
 	}
-	m := held.mark
 	if f != nil {
-		if f.parksGroup() {
-			m = f.mark(c.work, m)
-		}
-		if f.parksItem() {
-			if _, err := f.park(c.work); err != nil {
-				return err
-			}
-		} else {
-			f.write(c.work)
+		if err := f.carryOut(c.work, held, ID{}); err != nil {
+			return err
 		}
 		c.count(countExpired, 1)
 	}
-	c.unhold(l.group, held)
 	c.clear(l.key)
-	c.tx.Set(lockKey, m.lock(held.token).pack())
+	c.unlock(l.group, held)
 	return nil
 }
 
@@ -686,10 +684,9 @@ func (c *claimer) settleParked(l look, lockKey []byte, held *lock, f *failure) (
 		return false, fmt.Errorf("guard lock: %w", err)
 	}
 	c.count(countExpired, 1)
-	c.unhold(l.group, held)
 	c.clear(l.key)
-	c.tx.Clear(lockKey)
-	return true, c.release(l.group, c.head(l.group))
+	c.unlock(l.group, held)
+	return true, c.work.free(l.group)
 }
 
 // settleEmpty clears what is left of a group without items.

@@ -192,6 +192,13 @@ func countWords(n int, noun string) string {
 }
 
 func describeMeta(key, value []byte) (string, error) {
+	if bytes.HasSuffix(key, tuple.AppendString(nil, metaPaused)) {
+		m, err := unpackPause(key, value)
+		if err != nil {
+			return "", err
+		}
+		return m.words(), nil
+	}
 	if !bytes.HasSuffix(key, tuple.AppendString(nil, metaConfig)) {
 		return describeInt(key, value)
 	}

@@ -29,10 +29,19 @@ var (
 	ErrClosed = errors.New("layer: closed")
 	// ErrOptions: options that contradict each other, or a value that is none of those there are.
 	ErrOptions = errors.New("layer: contradictory or unknown options")
-	// ErrNotParked: the group bears no park that could be removed.
-	ErrNotParked = errors.New("layer: group is not parked")
-	// ErrInvalidID: the text is not that of a message's id.
+	// ErrInvalidID: a message's id, or the text of one, does not have the form of an id.
 	ErrInvalidID = errors.New("layer: malformed message id")
+	// ErrNoItem: there is no such item (any more): it was acked, taken, cancelled or purged, or never there.
+	ErrNoItem = errors.New("layer: no such item")
+	// ErrInHand: the item was delivered under a claim whose lease lasts. Wait for it to end, or end it with
+	// ForceRelease.
+	ErrInHand = errors.New("layer: item is in a holder's hands")
+	// ErrNotHeld: nobody holds the group.
+	ErrNotHeld = errors.New("layer: group is not held")
+	// ErrNotPaused: the group, or the queue, is not paused.
+	ErrNotPaused = errors.New("layer: not paused")
+	// ErrNotDelayed: the group does not wait for a retry.
+	ErrNotDelayed = errors.New("layer: group is not delayed")
 )
 
 // LimitError: a value lies outside its limits. Nothing was done.

@@ -51,8 +51,8 @@ type failure struct {
 	reason string // why it is parked; "" = it is not, and is delivered again
 }
 
-// fail decides what follows from the failure that record counts already. rejected is the reason given, or "".
-func (w *work) fail(id ID, record attempt, rejected string) (failure, error) {
+// judge decides what follows from the failure that record counts already. rejected is the reason given, or "".
+func (w *work) judge(id ID, record attempt, rejected string) (failure, error) {
 	f := failure{id: id, record: record}
 	config, err := w.config()
 	if err != nil {
@@ -72,6 +72,35 @@ func (w *work) fail(id ID, record attempt, rejected string) (failure, error) {
 // parksItem and parksGroup say what is parked, if anything is.
 func (f *failure) parksItem() bool  { return f != nil && f.reason != "" && f.fate == ParkItem }
 func (f *failure) parksGroup() bool { return f != nil && f.reason != "" && f.fate == ParkGroup }
+
+// judgeTried is judge for the item that was tried under a claim, with one failure more. It writes nothing.
+func (w *work) judgeTried(group string, l *lock, text string) (failure, error) {
+	id := l.outstanding[0].id(group)
+	record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), id)
+	if err != nil {
+		return failure{}, err
+	}
+	return w.judge(id, record.failed(w.nowMS, text), "")
+}
+
+// carryOut writes what follows, for a claim whose end the caller writes: a group that is parked has it in the lock's
+// mark. Unless the item is spared, which is about to be changed or removed.
+func (f *failure) carryOut(w *work, l *lock, spared ID) error {
+	if f.id == spared {
+		f.reason = ""
+	}
+	if f.parksItem() {
+		parked, err := f.park(w)
+		if err != nil || parked {
+			return err
+		}
+	}
+	if f.parksGroup() {
+		l.mark = f.mark(w, l.mark)
+	}
+	f.write(w)
+	return nil
+}
 
 // write keeps the attempt with an item that stays in its group.
 func (f *failure) write(w *work) {

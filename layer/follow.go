@@ -11,7 +11,7 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// A handle follows its queue's configuration without a timer: a transaction that begins when what the handle knows is
+// A handle follows its queue's configuration, and whether it is paused, without a timer: a transaction that begins when what the handle knows is
 // older than followAge reads it anew, beside its other reads, and goes by what it finds.
 
 // followAge keeps a handle in use within a second of the configuration: a transaction that begins with what is just
@@ -23,7 +23,30 @@ type followed struct {
 	mu      sync.Mutex
 	config  Config    // guarded by mu
 	version int64     // guarded by mu; 0 = nothing is known yet
+	paused  *mark     // guarded by mu; nil = the queue is not paused
 	read    time.Time // guarded by mu; by the handle's clock
+}
+
+// learnConfig is learn for a configuration that was read by itself.
+func (f *followed) learnConfig(config Config, version int64) {
+	f.mu.Lock()
+	read := f.read
+	f.mu.Unlock()
+	f.learn(config, version, read)
+}
+
+// learnPause takes over whether the queue is paused.
+func (f *followed) learnPause(m *mark) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.paused = m
+}
+
+// forget makes the next transaction read anew.
+func (f *followed) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.read = time.Time{}
 }
 
 // learn takes over what was read, unless it is older than what is known. It returns what is known then.
@@ -37,40 +60,45 @@ func (f *followed) learn(config Config, version int64, read time.Time) Config {
 	return f.config
 }
 
-// fresh returns the configuration, and whether it need not be read anew.
-func (f *followed) fresh(now time.Time) (Config, bool) {
+// fresh returns what is known, and whether it need not be read anew.
+func (f *followed) fresh(now time.Time) (Config, *mark, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	age := now.Sub(f.read)
-	return f.config, f.version > 0 && age >= 0 && age < followAge
+	return f.config, f.paused, f.version > 0 && age >= 0 && age < followAge
 }
 
 // Config is the queue's configuration as this handle knows it: as of its last transaction, or at most half a second
 // older.
 func (q *Queue) Config() Config {
-	c, _ := q.followed.fresh(time.Time{})
+	c, _, _ := q.followed.fresh(time.Time{})
 	return c
 }
 
-// following is the configuration that one transaction goes by.
+// following is the configuration that one transaction goes by, and whether the queue is paused for it.
 type following struct {
 	q      *Queue
 	read   time.Time
-	stored kv.Future[[]byte] // nil if config is known
+	stored kv.Future[[]byte] // nil if config and paused are known
+	pause  kv.Future[[]byte]
 	config Config
+	paused *mark
 }
 
 // follow begins to read the configuration if the handle has to. It is a snapshot read: a change of the configuration
 // makes nobody's transaction conflict.
 func (q *Queue) follow(tx kv.Tx) *following {
-	f := &following{q: q, read: q.opts.Now()}
-	config, fresh := q.followed.fresh(f.read)
-	if fresh {
-		f.config = config
-	} else {
-		f.stored = tx.Snapshot().Get(q.keys.meta(metaConfig))
+	now := q.opts.Now()
+	if config, paused, fresh := q.followed.fresh(now); fresh {
+		return &following{q: q, read: now, config: config, paused: paused}
 	}
-	return f
+	return q.followAnew(tx)
+}
+
+// followAnew is follow for a transaction that must not go by what the handle knows.
+func (q *Queue) followAnew(tx kv.Tx) *following {
+	s := tx.Snapshot()
+	return &following{q: q, read: q.opts.Now(), stored: s.Get(q.keys.meta(metaConfig)), pause: s.Get(q.keys.meta(metaPaused))}
 }
 
 // wait returns the configuration.
@@ -86,6 +114,14 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
+	pauseKey := f.q.keys.meta(metaPaused)
+	if value, err = f.pause.Wait(ctx); err != nil {
+		return Config{}, fmt.Errorf("read pause: %w", err)
+	}
+	if f.paused, err = unpackPause(pauseKey, value); err != nil {
+		return Config{}, err
+	}
+	f.q.followed.learnPause(f.paused)
 	f.config, f.stored = f.q.followed.learn(config, version, f.read), nil
 	return f.config, nil
 }
@@ -139,7 +175,7 @@ func (q *Queue) Configure(ctx context.Context, change func(c *Config)) (Config, 
 	if err != nil {
 		return Config{}, 0, wrap("configure", err)
 	}
-	q.followed.learn(config, version, q.opts.Now())
+	q.followed.learnConfig(config, version)
 	return config, version, nil
 }
 
@@ -197,6 +233,6 @@ func (q *Queue) ReadConfig(ctx context.Context) (Config, int64, error) {
 	if err != nil {
 		return Config{}, 0, wrap("configuration", err)
 	}
-	q.followed.learn(config, version, q.opts.Now())
+	q.followed.learnConfig(config, version)
 	return config, version, nil
 }

@@ -152,11 +152,33 @@ var footprints = map[string]struct {
 	"takeover-parks-item":  {lastAttempt(2, 2), receiveN(2)},
 	"takeover-parks-last":  {lastAttempt(1, 1), receiveN(2)},
 	"takeover-parks-group": {parkingGroups(lastAttempt(2, 2)), receiveN(2)},
-	"unpark":               {parkedGroup, func(e *env, _ any) error { _, err := e.q.Unpark(e.ctx, "A"); return err }},
+	"resume-parked":        {parkedGroup, once(resumeGroup)},
 	"dead-letters": {deadLetters(2), func(e *env, _ any) error {
 		_, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{Limit: 1})
 		return err
 	}},
+	"take-of-expired": {expired(2, 1), func(e *env, _ any) error {
+		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 1); return err })
+	}},
+	"cancel-head":       {having("a1", "a2"), once(cancelNth(1))},
+	"cancel-behind":     {having("a1", "a2"), once(cancelNth(2))},
+	"cancel-last":       {having("a1"), once(cancelNth(1))},
+	"cancel-in-expired": {expired(2, 2), once(cancelNth(2))},
+	"cancel-delayed":    {delayed(2), once(cancelNth(1))},
+	"skip":              {having("a1", "a2"), func(e *env, _ any) error { _, err := e.q.Skip(e.ctx, "A"); return err }},
+	"edit":              {having("a1"), once(editNth(1))},
+	"force-release":     {holding(2, 2), once(forceRelease)},
+	"force-release-counted": {holding(2, 2), func(e *env, _ any) error {
+		_, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{CountAttempt: true})
+		return err
+	}},
+	"retry-now":      {delayed(2), once(retryNow)},
+	"pause-group":    {having("a1"), once(pauseGroup)},
+	"pause-held":     {holding(1, 1), once(pauseGroup)},
+	"resume-group":   {paused(having("a1")), once(resumeGroup)},
+	"pause-queue":    {having(), once(pauseQueue)},
+	"resume-queue":   {pausedQueue(having("a1")), once(resumeQueue)},
+	"receive-paused": {pausedQueue(having("a1")), receiveN(1)},
 	"configure": {having(), func(e *env, _ any) error {
 		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
 		return err
@@ -215,6 +237,13 @@ func deadLetters(n int) func(e *env) any {
 			require.NoError(e.t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Reject: "no use"}))
 		}
 		return ids
+	}
+}
+
+// once makes an operation of its own of one in a transaction.
+func once(op func(e *env, tx kv.Tx, given any) error) func(e *env, given any) error {
+	return func(e *env, given any) error {
+		return e.q.Once(e.ctx, func(tx kv.Tx) error { return op(e, tx, given) })
 	}
 }
 

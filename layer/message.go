@@ -56,6 +56,17 @@ func ParseID(s string) (ID, error) {
 	return ID{Group: group, Index: n, Random: u}, nil
 }
 
+// checkID refuses what cannot be the id of any message.
+func checkID(id ID) error {
+	if err := checkGroup(id.Group); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidID, err)
+	}
+	if id.Index < 0 || id.Random == uuid.Nil {
+		return fmt.Errorf("%w: %s", ErrInvalidID, id)
+	}
+	return nil
+}
+
 // Item is a message in the queue, as delivered or peeked at. It belongs to the caller.
 type Item struct {
 	ID       ID

@@ -44,9 +44,15 @@ func TestModel(t *testing.T) {
 				"nack":     m.nack,
 				"extend":   m.extend,
 				"take":     m.take,
+				"cancel":   m.cancel,
+				"skip":     m.skip,
+				"edit":     m.edit,
+				"force":    m.force,
+				"retry":    m.retry,
+				"pause":    m.pause,
+				"resume":   m.resume,
 				"advance":  m.advance,
 				"abort":    m.abort,
-				"unpark":   m.unpark,
 				"check":    m.check,
 			})
 			m.drain(t)
@@ -69,8 +75,8 @@ type model struct {
 type modelGroup struct {
 	items []*modelItem
 	lock  *modelLock
-	token int64       // the largest so far
-	mark  *layer.Mark // if it is parked
+	mark  *layer.Mark
+	token int64 // the largest so far
 	dead  []*modelItem
 }
 
@@ -137,26 +143,26 @@ func (m *model) gives(g *modelGroup, nowMS int64) bool {
 	if !g.deliverable(nowMS) {
 		return false
 	}
-	if !g.expired(nowMS) || !m.fatal(g, g.item(g.lock.outstanding[0]).attempts+1, "") {
+	if !g.expired(nowMS) || !m.fatal(g.item(g.lock.outstanding[0]).attempts+1, "") {
 		return true
 	}
 	return m.config.OnFailure == layer.ParkItem && len(g.items) > 1
 }
 
 // fatal reports whether an item has failed for good after so many attempts.
-func (m *model) fatal(_ *modelGroup, attempts int, rejected string) bool {
+func (m *model) fatal(attempts int, rejected string) bool {
 	c := m.config
 	return c.OnFailure != layer.Block && (rejected != "" || c.MaxAttempts > 0 && attempts >= c.MaxAttempts)
 }
 
 // fail counts a failed delivery of the item that was tried under the group's claim, which ends. It returns false if
 // the item has failed for good.
-func (m *model) fail(g *modelGroup, by, text, rejected string, nowMS int64) bool {
+func (m *model) fail(g *modelGroup, w *modelWorker, text, rejected string, spared *layer.ID) bool {
 	tried := g.item(g.lock.outstanding[0])
 	tried.attempts++
 	tried.lastErr = text
 	g.lock = nil
-	if !m.fatal(g, tried.attempts, rejected) {
+	if !m.fatal(tried.attempts, rejected) || spared != nil && *spared == tried.id {
 		return true
 	}
 	reason := rejected
@@ -166,12 +172,14 @@ func (m *model) fail(g *modelGroup, by, text, rejected string, nowMS int64) bool
 			reason = "1 attempt failed"
 		}
 	}
+	now := w.now().UnixMilli()
 	if m.config.OnFailure == layer.ParkGroup {
-		g.mark = &layer.Mark{State: layer.Parked, By: by, Reason: reason + ": " + text, Since: time.UnixMilli(nowMS)}
-		m.stats.ParkedGroups++
+		if g.mark == nil || g.mark.State != layer.Parked {
+			g.mark = &layer.Mark{State: layer.Parked, By: w.name, Reason: reason + ": " + text, Since: time.UnixMilli(now)}
+		}
 		return false
 	}
-	tried.reason, tried.parkedMS = reason, nowMS
+	tried.reason, tried.parkedMS = reason, now
 	g.remove([]layer.ID{tried.id})
 	g.dead = append(g.dead, tried)
 	slices.SortFunc(g.dead, func(a, b *modelItem) int { return cmp.Compare(a.id.Index, b.id.Index) })
@@ -188,6 +196,7 @@ type modelTest struct {
 	calm    *layer.Queue // without faults and skew
 	name    string       // of the queue
 	claims  []*modelClaim
+	gone    []layer.ID // cancelled
 	bodies  int
 }
 
@@ -328,18 +337,15 @@ func (m *modelTest) receive(t *rapid.T) {
 // received holds the claims to what the model allows, and takes them over.
 func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions, claims []*layer.Claim) {
 	now := w.now().UnixMilli()
+	defer m.met(t, w)
 	m.checkChoice(t, now, o, claims)
-	m.parked(t, w, o, claims)
 	left := o.Max
 	for _, c := range claims {
 		g := m.group(c.Group)
 		require.True(t, g.deliverable(now), "group %q is held or empty", c.Group)
 		require.Greater(t, c.Token, g.token, "the token of a group grows")
 		require.Equal(t, now+o.Lease.Milliseconds(), c.Until.UnixMilli())
-		if g.lock != nil && g.lock.claim {
-			m.model.fail(g, w.name, "lease expired, held by "+g.lock.owner, "", now)
-			m.model.stats.Expired++
-		}
+		m.lapse(g, w, nil)
 		n := min(left, len(g.items))
 		require.Len(t, c.Items, n, "all that fits of a group is delivered")
 		g.lock = &modelLock{claim: true, token: c.Token, owner: w.name, endMS: now + o.Lease.Milliseconds()}
@@ -355,45 +361,14 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 	}
 }
 
-// parked takes note of the groups that the receive met with a lease run out, that had failed for good with it, and of
-// which nothing was left to deliver. It need not have met all, unless it has looked at all there is.
-func (m *modelTest) parked(t *rapid.T, w *modelWorker, o layer.ReceiveOptions, claims []*layer.Claim) {
-	now := w.now().UnixMilli()
-	items, maxGroups := 0, o.MaxGroups
-	if maxGroups == 0 {
-		maxGroups = o.Max
+// lapse ends the lock of a group whose time has run out, as the worker that met it would. An item that is spared is not
+// parked.
+func (m *modelTest) lapse(g *modelGroup, w *modelWorker, spared *layer.ID) {
+	if g.lock != nil && g.lock.claim {
+		m.model.stats.Expired++
+		m.model.fail(g, w, "lease expired, held by "+g.lock.owner, "", spared)
 	}
-	for _, c := range claims {
-		items += len(c.Items)
-	}
-	all := items < o.Max && len(claims) < maxGroups
-	for name, g := range m.model.groups {
-		if !g.expired(now) || slices.ContainsFunc(claims, func(c *layer.Claim) bool { return c.Group == name }) {
-			continue
-		}
-		tried := g.item(g.lock.outstanding[0])
-		if !m.model.fatal(g, tried.attempts+1, "") {
-			continue
-		}
-		met := all
-		if !all {
-			tx, err := m.e.raw.Begin(kv.TxOptions{})
-			require.NoError(t, err)
-			held, err := tx.Get(m.key("lock", name)).Wait(m.e.ctx)
-			require.NoError(t, err)
-			tx.Cancel()
-			met = held == nil
-			if held != nil {
-				l, err := tuple.Unpack(held)
-				require.NoError(t, err)
-				met = l[4] == "park"
-			}
-		}
-		if met {
-			m.model.fail(g, w.name, "lease expired, held by "+g.lock.owner, "", now)
-			m.model.stats.Expired++
-		}
-	}
+	g.lock = nil
 }
 
 // checkChoice holds a receive to the choice of groups: it finds something if there is something, and if no fault
@@ -529,13 +504,13 @@ func (m *modelTest) nack(t *rapid.T) {
 	again := true
 	if !o.Release {
 		m.model.stats.Nacked++
-		again = m.model.fail(g, w.name, "boom", o.Reject, w.now().UnixMilli())
+		again = m.model.fail(g, w, "boom", o.Reject, nil)
 		if o.Delay == 0 && m.model.config.Retry.Kind == layer.RetryConstant {
 			o.Delay = layer.DefaultRetryBase
 		}
 	}
 	g.lock = nil
-	if again && o.Delay > 0 {
+	if again && o.Delay > 0 && g.mark == nil {
 		g.lock = &modelLock{endMS: w.now().Add(o.Delay).UnixMilli(), index: head.Index}
 	}
 }
@@ -553,9 +528,18 @@ func (m *modelTest) extend(t *rapid.T) {
 
 func (m *modelTest) take(t *rapid.T) {
 	w, limit := m.worker(t), rapid.IntRange(1, 5).Draw(t, "max")
+	now := w.now().UnixMilli()
+	defer m.met(t, w)
 	var oldest *modelGroup
+	due := 0
 	for _, g := range m.model.groups {
-		if g.lock == nil && g.mark == nil && len(g.items) > 0 && (oldest == nil || older(g, oldest)) {
+		if !m.model.gives(g, now) {
+			continue
+		}
+		if g.lock != nil {
+			due++
+		}
+		if oldest == nil || older(g, oldest) {
 			oldest = g
 		}
 	}
@@ -571,7 +555,12 @@ func (m *modelTest) take(t *rapid.T) {
 	}
 	require.NotEmpty(t, items)
 	g := m.group(items[0].ID.Group)
-	require.Equal(t, oldest.items[0].id, items[0].ID, "the oldest head is taken")
+	require.True(t, g.deliverable(now), "group %q is held", items[0].ID.Group)
+	if due <= 1 {
+		require.Equal(t, oldest.index(), g.index(), "the oldest head is taken")
+	}
+	m.lapse(g, w, nil)
+	require.Equal(t, g.items[0].id, items[0].ID)
 	require.Len(t, items, min(limit, len(g.items)))
 	var ids []layer.ID
 	for i, item := range items {
@@ -580,6 +569,181 @@ func (m *modelTest) take(t *rapid.T) {
 	}
 	g.remove(ids)
 	m.model.stats.Taken += int64(len(ids))
+}
+
+// anyItem chooses an item that is there, or now and then one that was.
+func (m *modelTest) anyItem(t *rapid.T) layer.ID {
+	var ids []layer.ID
+	for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
+		for _, item := range m.model.groups[name].items {
+			ids = append(ids, item.id)
+		}
+	}
+	ids = append(ids, m.gone...)
+	if len(ids) == 0 {
+		t.Skip("no item yet")
+	}
+	return rapid.SampledFrom(ids).Draw(t, "item")
+}
+
+// waits returns the group of an item that an operator of the worker may change, and checks err if he may not.
+func (m *modelTest) waits(t *rapid.T, w *modelWorker, id layer.ID, err error) *modelGroup {
+	g := m.group(id.Group)
+	if g.item(id) == nil {
+		require.ErrorIs(t, err, layer.ErrNoItem)
+		return nil
+	}
+	if g.lock != nil && slices.Contains(g.lock.outstanding, id) {
+		if g.lock.endMS > w.now().UnixMilli() {
+			require.ErrorIs(t, err, layer.ErrInHand)
+			return nil
+		}
+		m.lapse(g, w, &id)
+	}
+	require.NoError(t, err)
+	return g
+}
+
+func (m *modelTest) cancel(t *rapid.T) {
+	w, id := m.worker(t), m.anyItem(t)
+	m.cancelled(t, w, id, w.q.Cancel(m.e.ctx, id))
+}
+
+func (m *modelTest) cancelled(t *rapid.T, w *modelWorker, id layer.ID, err error) {
+	g := m.waits(t, w, id, err)
+	if g == nil {
+		return
+	}
+	if g.lock != nil && !g.lock.claim && g.items[0].id == id {
+		g.lock = nil // the delay was for this item
+	}
+	g.remove([]layer.ID{id})
+	m.gone = append(m.gone, id)
+	m.model.stats.Cancelled++
+}
+
+func (m *modelTest) skip(t *rapid.T) {
+	w := m.worker(t)
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	id, err := w.q.Skip(m.e.ctx, name)
+	g := m.group(name)
+	if len(g.items) == 0 {
+		require.ErrorIs(t, err, layer.ErrNoItem)
+		return
+	}
+	head := g.items[0].id
+	if err == nil {
+		require.Equal(t, head, id)
+	}
+	m.cancelled(t, w, head, err)
+}
+
+func (m *modelTest) edit(t *rapid.T) {
+	w, id := m.worker(t), m.anyItem(t)
+	m.bodies++
+	body := fmt.Sprint(m.bodies)
+	err := w.q.Edit(m.e.ctx, id, func(msg *layer.Message) error {
+		msg.Body = []byte(body)
+		return nil
+	})
+	if g := m.waits(t, w, id, err); g != nil {
+		g.item(id).body = body
+	}
+}
+
+func (m *modelTest) force(t *rapid.T) {
+	w := m.worker(t)
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	o := layer.ForceReleaseOptions{CountAttempt: rapid.Bool().Draw(t, "count")}
+	h, err := w.q.ForceRelease(m.e.ctx, name, o)
+	g := m.group(name)
+	if g.lock == nil || !g.lock.claim {
+		require.ErrorIs(t, err, layer.ErrNotHeld)
+		return
+	}
+	require.NoError(t, err)
+	require.Equal(t, layer.Holder{Owner: g.lock.owner, Token: g.lock.token, Outstanding: len(g.lock.outstanding)}, h)
+	if o.CountAttempt {
+		m.model.fail(g, w, "released by force, held by "+g.lock.owner, "", nil)
+	}
+	g.lock = nil
+	m.model.stats.Forced++
+}
+
+func (m *modelTest) retry(t *rapid.T) {
+	w := m.worker(t)
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	err := w.q.RetryNow(m.e.ctx, name)
+	g := m.group(name)
+	if g.lock == nil || g.lock.claim {
+		require.ErrorIs(t, err, layer.ErrNotDelayed)
+		return
+	}
+	require.NoError(t, err)
+	g.lock = nil
+}
+
+func (m *modelTest) pause(t *rapid.T) {
+	w := m.worker(t)
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	o := layer.PauseOptions{By: "op", Reason: "why", Force: rapid.Bool().Draw(t, "force")}
+	got, err := w.q.PauseGroup(m.e.ctx, name, o)
+	require.NoError(t, err)
+	g := m.group(name)
+	if g.mark == nil {
+		g.mark = &layer.Mark{State: layer.Paused, By: "op", Reason: "why", Since: w.now()}
+	}
+	require.Equal(t, *g.mark, got)
+	switch {
+	case g.lock == nil:
+	case !g.lock.claim:
+		g.lock = nil
+	case o.Force:
+		g.lock = nil
+		m.model.stats.Forced++
+	}
+}
+
+func (m *modelTest) resume(t *rapid.T) {
+	m.resumeGroup(t, m.worker(t), rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group"))
+}
+
+func (m *modelTest) resumeGroup(t *rapid.T, w *modelWorker, name string) {
+	got, err := w.q.ResumeGroup(m.e.ctx, name)
+	g := m.group(name)
+	if g.mark == nil {
+		require.ErrorIs(t, err, layer.ErrNotPaused)
+		return
+	}
+	require.NoError(t, err)
+	require.Equal(t, *g.mark, got)
+	if g.mark.State == layer.Parked && len(g.items) > 0 {
+		g.items[0].attempts, g.items[0].lastErr = 0, "" // tried anew
+	}
+	g.mark = nil
+}
+
+// met takes over what a receive or a take may have done on its way: a claim that has run out ends when it is met, on a
+// paused group, and on one of which nothing is left to deliver because its head has failed for good.
+func (m *modelTest) met(t *rapid.T, w *modelWorker) {
+	for name, g := range m.model.groups {
+		if !g.expired(w.now().UnixMilli()) {
+			continue
+		}
+		tx, err := m.e.raw.Begin(kv.TxOptions{})
+		require.NoError(t, err)
+		held, err := tx.Get(m.key("lock", name)).Wait(m.e.ctx)
+		require.NoError(t, err)
+		tx.Cancel()
+		if held != nil {
+			l, err := tuple.Unpack(held)
+			require.NoError(t, err)
+			if l[4] == "claim" {
+				continue
+			}
+		}
+		m.lapse(g, w, nil)
+	}
 }
 
 func (m *modelTest) advance(t *rapid.T) {
@@ -611,38 +775,15 @@ func (m *modelTest) abort(t *rapid.T) {
 	require.ErrorIs(t, err, abort)
 }
 
-// unpark lets a group go on, if it is parked.
-func (m *modelTest) unpark(t *rapid.T) {
-	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
-	m.unparkGroup(t, m.worker(t), name)
-}
-
-func (m *modelTest) unparkGroup(t *rapid.T, w *modelWorker, name string) {
-	g := m.group(name)
-	was, err := w.q.Unpark(m.e.ctx, name)
-	if g.mark == nil {
-		require.ErrorIs(t, err, layer.ErrNotParked)
-		return
-	}
-	require.NoError(t, err)
-	require.Equal(t, *g.mark, was)
-	g.mark = nil
-	m.model.stats.ParkedGroups--
-	if len(g.items) > 0 {
-		g.items[0].attempts, g.items[0].lastErr = 0, ""
-	}
-}
-
 // drain receives and acks until nothing is left: everything that was enqueued is delivered, or a dead letter.
 func (m *modelTest) drain(t *rapid.T) {
 	m.e.clock.advance(10 * time.Minute)
-	m.drainReady(t)
-	for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
-		if m.model.groups[name].mark != nil {
-			m.unparkGroup(t, m.workers[0], name)
+	for range 2 { // a lease that has run out may park its group
+		for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
+			m.resumeGroup(t, m.workers[0], name)
 		}
+		m.drainReady(t)
 	}
-	m.drainReady(t)
 	m.compare(t)
 	for name, g := range m.model.groups {
 		require.Empty(t, g.items, "group %q was never delivered", name)
@@ -684,12 +825,12 @@ func (m *modelTest) compare(t *rapid.T) {
 		}
 		head := g.items[0]
 		info := layer.GroupInfo{
-			Group: name, State: layer.Ready, Depth: int64(len(g.items)), Head: head.id,
+			Group: name, State: layer.Ready, Mark: g.mark, Depth: int64(len(g.items)), Head: head.id,
 			Attempts: head.attempts, LastError: head.lastErr,
 		}
 		switch l := g.lock; {
-		case g.mark != nil:
-			info.State, info.Mark = layer.Parked, g.mark
+		case l == nil && g.mark != nil:
+			info.State = g.mark.State
 		case l == nil:
 		case l.claim:
 			info.State, info.Owner, info.Token, info.Outstanding = layer.Held, l.owner, l.token, len(l.outstanding)
@@ -752,5 +893,14 @@ func (m *modelTest) check(t *rapid.T) {
 	stats, err := m.calm.Stats(m.e.ctx)
 	require.NoError(t, err)
 	stats.ReadyGroups, stats.BusyGroups, stats.OldestReady = 0, 0, 0
+	for _, g := range m.model.groups {
+		switch {
+		case g.mark == nil:
+		case g.mark.State == layer.Parked:
+			want.ParkedGroups++
+		default:
+			want.PausedGroups++
+		}
+	}
 	require.Equal(t, want, stats)
 }

@@ -27,6 +27,7 @@ const (
 	metaFormat = "format" // tuple (format)
 	metaOffset = "offset" // tuple (offset): index and token are read version + offset
 	metaConfig = "config" // tuple (version, JSON text): see config.go
+	metaPaused = "paused" // tuple (since (ms), who, reason); not there = the queue is not paused
 )
 
 // offsetSlack is how far the items may run ahead of the clock before an open takes it for a database whose

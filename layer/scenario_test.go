@@ -31,11 +31,14 @@ import (
 //	receive [max=N] [bytes=N] [groups=N] [lease=30s]
 //	ack GROUP [items=(BODY,...)]
 //	nack GROUP [acked=(BODY,...)] [delay=10s] [at-once] [error=TEXT] [reject=TEXT]
-//	unpark GROUP
 //	release GROUP [acked=(BODY,...)] [delay=10s]
 //	extend GROUP lease=30s
 //	config NAME=VALUE...                      changes the configuration; it begins with retry=at_once
 //	take max=N                                TakeTx, in a transaction of its own
+//	cancel BODY | skip GROUP | edit BODY NEWBODY [headers=(k:v,...)]
+//	force GROUP [count] [reason=TEXT] [of=WORKER]   ForceRelease; of: only the claim that this worker was given last
+//	retry GROUP                               RetryNow
+//	pause [GROUP] [reason=TEXT] [by=WHO] [force] | resume [GROUP]     of the whole queue without GROUP
 //	advance 10s                               moves the clock of all workers
 //	fault KIND                                the next call at that fault's place meets it
 //	groups | peek GROUP | stats | check | dead [group=GROUP] [text=TEXT] [older=10s] [newer=10s] [limit=N]
@@ -131,12 +134,12 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.configure(&a)
 	case "take":
 		out, err = s.take(&a)
-	case "unpark":
-		var was layer.Mark
-		was, err = s.worker(&a).q.Unpark(s.e.ctx, a.word(0))
-		out = fmt.Sprintf("was parked by %s: %s", was.By, was.Reason)
 	case "dead":
 		out, err = s.dead(&a)
+	case "cancel", "skip", "edit", "force", "retry":
+		out, err = s.operate(&a)
+	case "pause", "resume":
+		out, err = s.pause(&a)
 	case "groups", "peek", "stats", "check":
 		out, err = s.look(&a)
 	default:
@@ -147,6 +150,16 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return "claim lost"
 	case errors.Is(err, layer.ErrNotInClaim):
 		return "not in claim"
+	case errors.Is(err, layer.ErrNoItem):
+		return "no such item"
+	case errors.Is(err, layer.ErrInHand):
+		return "in hand"
+	case errors.Is(err, layer.ErrNotHeld):
+		return "not held"
+	case errors.Is(err, layer.ErrNotDelayed):
+		return "not delayed"
+	case errors.Is(err, layer.ErrNotPaused):
+		return "not paused"
 	case err != nil:
 		return "error: " + err.Error()
 	case out == "":
@@ -257,6 +270,70 @@ func (s *scenario) take(a *arguments) (string, error) {
 	return groupName(items[0].ID.Group) + ":" + s.items(a, items), nil
 }
 
+// operate runs the verbs of an operator.
+func (s *scenario) operate(a *arguments) (string, error) {
+	q := s.worker(a).q
+	switch a.d.Cmd {
+	case "cancel":
+		return "", q.Cancel(s.e.ctx, s.id(a, a.word(0)))
+	case "skip":
+		id, err := q.Skip(s.e.ctx, a.word(0))
+		return s.bodies[id], err
+	case "edit":
+		id := s.id(a, a.word(0))
+		err := q.Edit(s.e.ctx, id, func(m *layer.Message) error {
+			require.Equal(a.t, fullBody(a, a.word(0)), m.Body, "an edit is given the whole message")
+			m.Body = fullBody(a, a.word(1))
+			maps.Copy(m.Headers, a.headers())
+			return nil
+		})
+		if err == nil {
+			s.bodies[id] = a.word(1)
+		}
+		return "", err
+	case "force":
+		o := layer.ForceReleaseOptions{CountAttempt: slices.Contains(a.words(), "count"), Reason: a.text("reason", "")}
+		if of := a.text("of", ""); of != "" {
+			o.Token = s.workers[of].claims[a.word(0)].Token
+		}
+		h, err := q.ForceRelease(s.e.ctx, a.word(0), o)
+		return fmt.Sprintf("was held by %s, outstanding=%d", h.Owner, h.Outstanding), err
+	}
+	return "", q.RetryNow(s.e.ctx, a.word(0))
+}
+
+func (s *scenario) pause(a *arguments) (string, error) {
+	q := s.worker(a).q
+	words := slices.DeleteFunc(a.words(), func(w string) bool { return w == "force" })
+	o := layer.PauseOptions{
+		By: a.text("by", ""), Reason: a.text("reason", ""), Force: len(words) < len(a.words()),
+	}
+	var m layer.Mark
+	var err error
+	switch {
+	case a.d.Cmd == "pause" && len(words) > 0:
+		m, err = q.PauseGroup(s.e.ctx, words[0], o)
+	case a.d.Cmd == "pause":
+		m, err = q.Pause(s.e.ctx, o)
+	case len(words) > 0:
+		m, err = q.ResumeGroup(s.e.ctx, words[0])
+	default:
+		m, err = q.Resume(s.e.ctx)
+	}
+	return fmt.Sprintf("%s by %s (%s) for %s", m.State, m.By, m.Reason, s.e.clock.now().Sub(m.Since)), err
+}
+
+// id is that of the message that a transcript calls by its body.
+func (s *scenario) id(a *arguments, body string) layer.ID {
+	for id, name := range s.bodies {
+		if name == body {
+			return id
+		}
+	}
+	a.d.Fatalf(a.t, "%q was never enqueued", body)
+	return layer.ID{}
+}
+
 // look runs the verbs that change nothing.
 func (s *scenario) look(a *arguments) (string, error) {
 	q := s.worker(a).q
@@ -279,7 +356,7 @@ func (s *scenario) look(a *arguments) (string, error) {
 				fmt.Fprintf(&out, " left=%s", g.Left)
 			}
 			if g.Mark != nil {
-				fmt.Fprintf(&out, " %s by %s %s ago: %s", g.Mark.State, g.Mark.By, s.e.clock.now().Sub(g.Mark.Since), g.Mark.Reason)
+				fmt.Fprintf(&out, " %s by %s (%s)", g.Mark.State, g.Mark.By, g.Mark.Reason)
 			}
 			out.WriteByte('\n')
 		}
@@ -299,9 +376,18 @@ func (s *scenario) look(a *arguments) (string, error) {
 		}
 		fmt.Fprintf(&out, "enqueued=%d received=%d acked=%d nacked=%d expired=%d taken=%d depth=%d\n",
 			st.Enqueued, st.Received, st.Acked, st.Nacked, st.Expired, st.Taken, st.Depth)
+		if st.Cancelled+st.Purged+st.Forced > 0 {
+			fmt.Fprintf(&out, "cancelled=%d purged=%d forced=%d\n", st.Cancelled, st.Purged, st.Forced)
+		}
+		if st.PausedGroups+st.ParkedGroups > 0 {
+			fmt.Fprintf(&out, "paused groups=%d parked groups=%d\n", st.PausedGroups, st.ParkedGroups)
+		}
+		if st.Paused != nil {
+			fmt.Fprintf(&out, "paused by %s (%s)\n", st.Paused.By, st.Paused.Reason)
+		}
 		fmt.Fprintf(&out, "ready=%d busy=%d oldest ready=%s", st.ReadyGroups, st.BusyGroups, st.OldestReady)
-		if st.Parked > 0 || st.ParkedGroups > 0 {
-			fmt.Fprintf(&out, "\nparked=%d dead=%d parked groups=%d", st.Parked, st.Dead, st.ParkedGroups)
+		if st.Parked > 0 {
+			fmt.Fprintf(&out, "\nparked=%d dead=%d", st.Parked, st.Dead)
 		}
 	case "check":
 		r, err := q.Check(s.e.ctx, layer.CheckOptions{})

@@ -568,9 +568,12 @@ func (q *Queue) look(ctx context.Context) (*looked, error) {
 	dead := false
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
 		l.cancel() // of an attempt that failed
-		l = &looked{wait: q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)}
+		poll := q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)
+		l = &looked{wait: poll}
 		now := q.nowMS()
 		snapshot := tx.Snapshot()
+		// Anew: whoever has just resumed the queue counts on the handle that he wakes.
+		following := q.followAnew(tx)
 		hints := make([]kv.Future[[]kv.KV], q.keys.shards)
 		for i := range hints {
 			hints[i] = snapshot.GetRange(q.keys.readyFrom(int64(i), 0).Selectors(), kv.RangeOptions{Limit: lookProbe})
@@ -619,6 +622,12 @@ func (q *Queue) look(ctx context.Context) (*looked, error) {
 				left += time.Duration(q.random.n(int(skewOfTurns)))
 			}
 			l.wait = min(l.wait, max(left, time.Millisecond))
+		}
+		if _, err := following.wait(ctx); err != nil {
+			return err
+		}
+		if following.paused != nil {
+			l.ready, l.wait = 0, poll
 		}
 		if l.ready == 0 {
 			l.watch = tx.Watch(q.keys.wake(q.staging.random))

@@ -11,13 +11,16 @@ import (
 
 // The counters.
 const (
-	countEnqueued = "enqueued"
-	countReceived = "received"
-	countAcked    = "acked"
-	countNacked   = "nacked"
-	countExpired  = "expired"
-	countTaken    = "taken"
-	countParked   = "parked"
+	countEnqueued  = "enqueued"
+	countReceived  = "received"
+	countAcked     = "acked"
+	countNacked    = "nacked"
+	countExpired   = "expired"
+	countTaken     = "taken"
+	countParked    = "parked"
+	countCancelled = "cancelled"
+	countPurged    = "purged"
+	countForced    = "forced"
 
 	// Of groups, and they go down too: the marks there are.
 	countPausedGroups = "paused_groups"
@@ -33,8 +36,12 @@ type Stats struct {
 	Expired  int64 // failed deliveries whose lease ran out
 	Taken    int64 // removed by TakeTx
 	Parked   int64 // taken aside, to the dead letters
-	Depth    int64 // items in the queue: Enqueued - Acked - Taken - Parked
-	Dead     int64 // dead letters: Parked
+	// Removed by Cancel and Skip, and by Purge.
+	Cancelled int64
+	Purged    int64
+	Forced    int64 // claims that ForceRelease or Purge ended
+	Depth     int64 // items in the queue: Enqueued - Acked - Taken - Parked - Cancelled - Purged
+	Dead      int64 // dead letters: Parked
 
 	// Hints of ready groups and timers of held or delayed ones, counted up to StatsCap. A hint may be stale.
 	ReadyGroups int64
@@ -42,6 +49,8 @@ type Stats struct {
 	// Groups that are paused or parked, the empty ones and those included that will be when their claim ends.
 	PausedGroups int64
 	ParkedGroups int64
+	// Paused is the pause of the whole queue; nil = it is not paused.
+	Paused *Mark
 	// OldestReady is the age of the oldest ready group's head; 0 if there is none.
 	OldestReady time.Duration
 }
@@ -82,6 +91,12 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.Taken += n
 			case countParked:
 				s.Parked += n
+			case countCancelled:
+				s.Cancelled += n
+			case countPurged:
+				s.Purged += n
+			case countForced:
+				s.Forced += n
 			case countPausedGroups:
 				s.PausedGroups += n
 			case countParkedGroups:
@@ -89,7 +104,12 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 			}
 		}
 		s.Dead = s.Parked
-		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Parked
+		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Parked - s.Cancelled - s.Purged
+		paused, err := q.readPause(ctx, tx)
+		if err != nil {
+			return err
+		}
+		s.Paused = paused.public()
 		if s.OldestReady, err = q.oldestReady(ctx, tx); err != nil {
 			return err
 		}

@@ -168,10 +168,10 @@ func TestUnknownCommits(t *testing.T) {
 				require.EqualValues(t, 1, stats.Parked)
 				require.EqualValues(t, 1, stats.Expired)
 			})
-			once("unpark", func(t *testing.T, e *env, strike func()) {
+			once("resume of a parked group", func(t *testing.T, e *env, strike func()) {
 				parkedGroup(e)
 				strike()
-				was, err := e.q.Unpark(e.ctx, "A")
+				was, err := e.q.ResumeGroup(e.ctx, "A")
 				require.NoError(t, err)
 				require.Equal(t, "no use", was.Reason)
 				stats, err := e.q.Stats(e.ctx)

@@ -40,6 +40,12 @@ func (w *work) clock() (int64, error) {
 // config is the queue's configuration, which holds for the whole transaction.
 func (w *work) config() (Config, error) { return w.follow.wait(w.ctx) }
 
+// paused reports whether the queue is paused, as this transaction sees it.
+func (w *work) paused() (bool, error) {
+	_, err := w.config()
+	return w.follow.paused != nil, err
+}
+
 // hint says that group is ready. attempts is how often its head has failed, as far as is known.
 func (w *work) hint(index int64, group string, attempts int) {
 	var value []byte
