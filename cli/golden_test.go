@@ -8,11 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -29,6 +31,7 @@ import (
 //	file NAME       writes a file into the working directory
 //	claim items=N   claims up to N items of a group, as a worker elsewhere would; with fail or reject it gives them back
 //	clear           removes the key whose parts are given, as nobody should
+//	leave N         leaves N receipts, as processes do that are killed
 //	names           from here on an id is written {BODY}, in command lines and in what they print
 //
 // Each read-only command is held to changing nothing: the whole database is the same before and after.
@@ -111,6 +114,17 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 		}
 		require.NoError(t, q.Close(ctx))
 		return fmt.Sprintf("%d of %s\n", len(claims[0].Items), claims[0].Group)
+	case "leave":
+		n, err := strconv.Atoi(d.CmdArgs[0].Key)
+		require.NoError(t, err)
+		_, err = kv.Run(ctx, h.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			for range n {
+				tx.Set(append(prefix(), tuple.Tuple{"default", "receipt", uuid.New()}.Pack()...), tuple.Tuple{h.clock.now.UnixMilli()}.Pack())
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		return ""
 	case "names":
 		h.ids, h.bodies = make(map[string]string), make(map[string]string)
 		return ""

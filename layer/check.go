@@ -150,9 +150,7 @@ func (c *checker) view(fn func(tx kv.ReadTx) error) error {
 	if c.q.closed.Load() {
 		return ErrClosed
 	}
-	o := c.q.opts.Tx
-	o.Batch = true
-	_, err := kv.Run(c.ctx, c.q.db, o, func(tx kv.Tx, _ kv.Attempt) error { return fn(tx.Snapshot()) })
+	_, err := kv.Run(c.ctx, c.q.db, c.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error { return fn(tx.Snapshot()) })
 	return err
 }
 

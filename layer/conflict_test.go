@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -368,6 +369,14 @@ func TestConflicts(t *testing.T) {
 		{"pause of the queue, claim", having("a1"), pauseQueue, claimOne, mustNot, nil},
 		{"claim, pause of the queue", having("a1"), claimOne, pauseQueue, mustNot, nil},
 		{"enqueue, pause of the queue", having(), enqueueTo("A"), pauseQueue, mustNot, nil},
+		{"enqueue and claim, sweep", having("a1"), func(e *env, tx kv.Tx, given any) error {
+			return errors.Join(enqueueTo("B")(e, tx, given), claimOne(e, tx, given))
+		}, func(e *env, _ kv.Tx, _ any) error {
+			e.leaveReceipts(3)
+			e.clock.advance(2 * time.Hour)
+			_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+			return err
+		}, mustNot, nil},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()

@@ -109,7 +109,7 @@ func (q *Queue) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error
 	size := int64(0)
 	for !walk.done() {
 		var found []deadRow
-		err := q.sweep(ctx, func(tx kv.Tx) (err error) {
+		err := q.step(ctx, func(tx kv.Tx) (err error) {
 			if found, err = walk.read(ctx, tx.Snapshot(), deadRows); err != nil || !o.Bodies {
 				return err
 			}
@@ -270,13 +270,11 @@ func (r *deadRow) open() error {
 	return nil
 }
 
-// sweep runs one step of a long piece of work, at batch priority.
-func (q *Queue) sweep(ctx context.Context, fn func(tx kv.Tx) error) error {
+// step runs one step of a long piece of work, at batch priority.
+func (q *Queue) step(ctx context.Context, fn func(tx kv.Tx) error) error {
 	if q.closed.Load() {
 		return ErrClosed
 	}
-	o := q.opts.Tx
-	o.Batch = true
-	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, _ kv.Attempt) error { return fn(tx) })
+	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error { return fn(tx) })
 	return err
 }

@@ -172,12 +172,25 @@ var footprints = map[string]struct {
 		_, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{CountAttempt: true})
 		return err
 	}},
-	"retry-now":      {delayed(2), once(retryNow)},
-	"pause-group":    {having("a1"), once(pauseGroup)},
-	"pause-held":     {holding(1, 1), once(pauseGroup)},
-	"resume-group":   {paused(having("a1")), once(resumeGroup)},
-	"pause-queue":    {having(), once(pauseQueue)},
-	"resume-queue":   {pausedQueue(having("a1")), once(resumeQueue)},
+	"retry-now":    {delayed(2), once(retryNow)},
+	"pause-group":  {having("a1"), once(pauseGroup)},
+	"pause-held":   {holding(1, 1), once(pauseGroup)},
+	"resume-group": {paused(having("a1")), once(resumeGroup)},
+	"pause-queue":  {having(), once(pauseQueue)},
+	"resume-queue": {pausedQueue(having("a1")), once(resumeQueue)},
+	"sweep": {func(e *env) any {
+		e.leaveReceipts(1)
+		e.clock.advance(2 * time.Hour)
+		return nil
+	}, func(e *env, _ any) error { _, err := e.q.Sweep(e.ctx, layer.SweepOptions{}); return err }},
+	"sweep-skipped": {func(e *env) any {
+		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(e.t, err)
+		return nil
+	}, func(e *env, _ any) error {
+		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{Every: time.Hour})
+		return err
+	}},
 	"receive-paused": {pausedQueue(having("a1")), receiveN(1)},
 	"configure": {having(), func(e *env, _ any) error {
 		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })

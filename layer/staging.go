@@ -731,9 +731,7 @@ func (w *work) withdraw(index int64) error {
 // sweepRequests clears the requests of handles that have died, with their grants and wake keys. The groups that
 // were granted to them come back when the short lease of the grant ends.
 func (q *Queue) sweepRequests(ctx context.Context) error {
-	o := q.opts.Tx
-	o.Batch = true
-	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
 		now := q.nowMS()
 		rows, err := tx.Snapshot().GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
 		if err != nil {

@@ -62,7 +62,8 @@ func (e *HandlerError) Error() string { return fmt.Sprintf("layer: handler: item
 // Unwrap returns the handler's error.
 func (e *HandlerError) Unwrap() error { return e.Err }
 
-// Worker receives and handles items on a fixed number of goroutines.
+// Worker receives and handles items on a fixed number of goroutines. Beside them it sweeps the queue now and then, see
+// Sweep.
 type Worker struct {
 	q       *Queue
 	o       WorkerOptions
@@ -136,6 +137,7 @@ func (w *Worker) Start() {
 	for range w.o.Concurrency {
 		w.wg.Go(w.loop)
 	}
+	w.wg.Go(w.sweep)
 }
 
 // Stop takes no more work, lets each handler finish the item it is at, gives the rest back without counting an
@@ -211,6 +213,31 @@ func (w *Worker) loop() {
 		ctx, cancel := w.endContext()
 		defer cancel()
 		w.report(wrap("ack", w.q.submit(ctx, &operation{settle: done})))
+	}
+}
+
+// sweep sweeps the queue now and then, in turns with the workers of other processes.
+func (w *Worker) sweep() {
+	ctx, cancel := context.WithCancel(w.ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-w.stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for {
+		timer := time.NewTimer(sweepEvery/2 + time.Duration(w.q.random.float()*float64(sweepEvery)))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		if _, err := w.q.Sweep(ctx, SweepOptions{Every: sweepEvery}); err != nil && ctx.Err() == nil {
+			w.report(err)
+		}
 	}
 }
 
