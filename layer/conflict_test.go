@@ -85,6 +85,11 @@ func nackDelayed(e *env, tx kv.Tx, given any) error {
 	return e.q.NackTx(e.ctx, tx, given.(*layer.Claim), layer.NackOptions{Delay: time.Hour})
 }
 
+func releaseSecond(e *env, tx kv.Tx, given any) error {
+	c := given.(*layer.Claim)
+	return e.q.NackTx(e.ctx, tx, c, layer.NackOptions{Release: true, From: &c.Items[1].ID})
+}
+
 func reject(e *env, tx kv.Tx, given any) error {
 	return e.q.NackTx(e.ctx, tx, given.(*layer.Claim), layer.NackOptions{Reject: "no use"})
 }
@@ -300,6 +305,10 @@ func TestConflicts(t *testing.T) {
 		{"nack with a delay, extend", holding(1, 1), nackDelayed, extend, must, nil},
 		{"nack, enqueue to the group", holding(1, 1), nack, enqueueTo("A"), mustNot, nil},
 
+		{"release of the end, enqueue to the group", holding(2, 2), releaseSecond, enqueueTo("A"), mustNot, nil},
+		{"release of the end, ack of the claim", holding(2, 2), releaseSecond, ackAll, must, nil},
+		{"ack of the first, release of the end", holding(2, 2), ackFirst, releaseSecond, must, nil},
+		{"release of the end, takeover", expired(2, 2), releaseSecond, claimAll, must, nil},
 		{"nack that parks the item, enqueue to the group", holding(2, 2), reject, enqueueTo("A"), mustNot, nil},
 		{"nack that parks the last item, enqueue to the group (trap 3)", holding(1, 1), reject, enqueueTo("A"), must, nil},
 		{"enqueue, nack that parks the tail (trap 3)", holding(1, 1), enqueueTo("A"), reject, must, nil},

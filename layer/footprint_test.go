@@ -140,6 +140,10 @@ var footprints = map[string]struct {
 	"nack":       {holding(2, 2), nackWith(layer.NackOptions{})},
 	"nack-delay": {holding(2, 2), nackWith(layer.NackOptions{Delay: time.Minute})},
 	"release":    {holding(2, 2), nackWith(layer.NackOptions{Release: true})},
+	"release-from": {holding(3, 3), func(e *env, c any) error {
+		claim := c.(*layer.Claim)
+		return e.q.Nack(e.ctx, claim, layer.NackOptions{Release: true, Acked: []layer.ID{claim.Items[0].ID}, From: &claim.Items[2].ID})
+	}},
 	"take-leaves-items": {having("a1", "a2"), func(e *env, _ any) error {
 		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 1); return err })
 	}},

@@ -493,8 +493,37 @@ func (m *modelTest) nack(t *rapid.T) {
 	if !o.Release && o.Delay == 0 && rapid.IntRange(0, 3).Draw(t, "reject") == 0 {
 		o.Reject = "no use"
 	}
-	g := m.held(t, c, ids, w.q.Nack(m.e.ctx, c.claim, o))
+	named := ids
+	if o.Release && o.Delay == 0 && rapid.Bool().Draw(t, "from one on") {
+		from := rapid.SampledFrom(c.claim.Items).Draw(t, "from").ID
+		o.From = &from
+		if slices.Contains(ids, from) {
+			// It is acked and so not there to be given back; or the claim is lost.
+			err := w.q.Nack(m.e.ctx, c.claim, o)
+			require.True(t, errors.Is(err, layer.ErrNotInClaim) || errors.Is(err, layer.ErrClaimLost), "%v", err)
+			return
+		}
+		named = append(slices.Clone(ids), from)
+	}
+	g := m.held(t, c, named, w.q.Nack(m.e.ctx, c.claim, o))
 	if g == nil {
+		return
+	}
+	if o.From != nil {
+		var kept []layer.ID
+		for _, id := range g.lock.outstanding {
+			if id == *o.From {
+				break
+			}
+			if !slices.Contains(ids, id) {
+				kept = append(kept, id)
+			}
+		}
+		g.remove(ids)
+		m.model.stats.Acked += int64(len(ids))
+		if g.lock.outstanding = kept; len(kept) == 0 {
+			g.lock = nil
+		}
 		return
 	}
 	if m.acked(g, ids); g.lock == nil {

@@ -31,7 +31,7 @@ import (
 //	receive [max=N] [bytes=N] [groups=N] [lease=30s]
 //	ack GROUP [items=(BODY,...)]
 //	nack GROUP [acked=(BODY,...)] [delay=10s] [at-once] [error=TEXT] [reject=TEXT]
-//	release GROUP [acked=(BODY,...)] [delay=10s]
+//	release GROUP [acked=(BODY,...)] [delay=10s] [from=BODY]
 //	extend GROUP lease=30s
 //	config NAME=VALUE...                      changes the configuration; it begins with retry=at_once
 //	take max=N                                TakeTx, in a transaction of its own
@@ -233,6 +233,9 @@ func (s *scenario) settle(a *arguments) (string, error) {
 	o := layer.NackOptions{Acked: s.ids(a, c, "acked"), Delay: a.duration("delay"), AtOnce: slices.Contains(a.words(), "at-once"), Reject: a.text("reject", "")}
 	if text := a.text("error", ""); text != "" {
 		o.Err = errors.New(text)
+	}
+	if ids := s.ids(a, c, "from"); len(ids) > 0 {
+		o.From = &ids[0]
 	}
 	switch a.d.Cmd {
 	case "ack":
