@@ -150,6 +150,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newQueuesCmd(s),
 		newStatsCmd(s),
 		newConfigCmd(s),
+		newDeadCmd(s),
 		newSweepCmd(s),
 		newCheckCmd(s),
 		newBenchCmd(s),

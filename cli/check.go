@@ -55,6 +55,7 @@ type jsonCheck struct {
 	StaleHints  int64           `json:"stale_hints"`
 	StaleTimers int64           `json:"stale_timers"`
 	Attempts    int64           `json:"attempts"`
+	Dead        int64           `json:"dead"`
 	Receipts    int64           `json:"receipts"`
 	Violations  []jsonViolation `json:"violations"`
 }
@@ -74,7 +75,7 @@ func (s *session) printCheck(r *layer.CheckReport) error {
 		return printJSON(s.stdout, jsonCheck{
 			Queue: s.queue, Items: r.Items, Bytes: r.Bytes, Groups: r.Groups, Held: r.Held, Delayed: r.Delayed,
 			Paused: r.Paused, Parked: r.Parked,
-			StaleHints: r.StaleHints, StaleTimers: r.StaleTimers, Attempts: r.Attempts, Receipts: r.Receipts,
+			StaleHints: r.StaleHints, StaleTimers: r.StaleTimers, Attempts: r.Attempts, Dead: r.Dead, Receipts: r.Receipts,
 			Violations: broken,
 		})
 	}
@@ -90,6 +91,7 @@ func (s *session) printCheck(r *layer.CheckReport) error {
 		{"stale hints", commas(r.StaleHints), "allowed, cleared when met"},
 		{"stale timers", commas(r.StaleTimers), "allowed, cleared when met"},
 		{"attempt records", commas(r.Attempts), ""},
+		{"dead letters", commas(r.Dead), ""},
 		{"receipts", commas(r.Receipts), ""},
 		{"violations", commas(int64(len(r.Violations))), ""},
 	})

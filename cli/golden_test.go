@@ -29,7 +29,7 @@ import (
 //	run             the first line is the command line, the rest is stdin
 //	clock D         moves the clock by a duration
 //	file NAME       writes a file into the working directory
-//	claim GROUPS N  claims up to N items, as a worker elsewhere would
+//	claim items=N   claims up to N items of a group, as a worker elsewhere would; with fail or reject it gives them back
 //	clear           removes the key whose parts are given, as nobody should
 //	leave N         leaves N receipts, as processes do that are killed
 //	names           from here on an id is written {BODY}, in command lines and in what they print
@@ -106,7 +106,10 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 		claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: n, MaxGroups: 1})
 		require.NoError(t, err)
 		require.Len(t, claims, 1)
-		if d.HasArg("fail") { // and then gives it back
+		if d.HasArg("reject") {
+			require.NoError(t, q.Nack(ctx, claims[0], layer.NackOptions{Err: fmt.Errorf("exit status 3"), Reject: "no such flight"}))
+		}
+		if d.HasArg("fail") {
 			require.NoError(t, q.Nack(ctx, claims[0], layer.NackOptions{Err: fmt.Errorf("exit status 3"), Delay: time.Minute}))
 		}
 		require.NoError(t, q.Close(ctx))
@@ -152,6 +155,10 @@ func (h *harness) run(t *testing.T, args []string, stdin string) string {
 	switch args[0] {
 	case "config":
 		if !slices.Contains(args, "--set") {
+			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
+		}
+	case "dead":
+		if len(args) > 1 && args[1] == "list" {
 			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 		}
 	case "peek", "groups", "queues", "why", "stats", "check", "decode", "key":

@@ -23,6 +23,8 @@ type jsonStats struct {
 	Nacked        int64     `json:"nacked"`
 	Expired       int64     `json:"expired"`
 	Taken         int64     `json:"taken"`
+	Parked        int64     `json:"parked"`
+	Dead          int64     `json:"dead"`
 	Cancelled     int64     `json:"cancelled"`
 	Purged        int64     `json:"purged"`
 	Forced        int64     `json:"forced"`
@@ -57,6 +59,7 @@ func (s *session) printStats(st layer.Stats) error {
 			PausedGroups: st.PausedGroups, ParkedGroups: st.ParkedGroups,
 			OldestReadyMS: st.OldestReady.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
 			Acked: st.Acked, Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken,
+			Parked: st.Parked, Dead: st.Dead,
 			Cancelled: st.Cancelled, Purged: st.Purged, Forced: st.Forced,
 		})
 	}
@@ -64,6 +67,7 @@ func (s *session) printStats(st layer.Stats) error {
 	alignRight(t, 2)
 	t.AppendRows([]tableRow{
 		{"messages now", commas(st.Depth), ""},
+		{"dead letters", commas(st.Dead), ""},
 		{"ready groups", commas(st.ReadyGroups), "hints, a few may be stale"},
 		{"busy groups", commas(st.BusyGroups), "held, or waiting for a retry"},
 		{"paused groups", commas(st.PausedGroups), ""},
@@ -78,6 +82,7 @@ func (s *session) printStats(st layer.Stats) error {
 		{"nacked", commas(st.Nacked), "deliveries that a worker gave back as failed"},
 		{"expired", commas(st.Expired), "deliveries whose lease ran out"},
 		{"taken", commas(st.Taken), "removed within a caller's transaction"},
+		{"parked", commas(st.Parked), "failed for good and taken aside"},
 		{"cancelled", commas(st.Cancelled), "removed by an operator, one by one"},
 		{"purged", commas(st.Purged), "removed by an operator, all of a group or queue"},
 		{"forced", commas(st.Forced), "claims that an operator ended"},

@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"fdbfifo/kv"
@@ -48,10 +49,19 @@ type NackOptions struct {
 	AtOnce bool
 	// Release gives back without counting a failed attempt: the items were not tried.
 	Release bool
+	// From, if not nil, is where what is given back begins: this item and all behind it, whether a later one was
+	// handled or not, because a group is delivered in order. What stands before it stays in the claim, with its lease;
+	// if nothing does, the claim ends. Only with Release, and without a delay: what has failed is always the first of
+	// what is left, so a failure gives all of it back.
+	From *ID
+	// Reject, if not empty, is the reason why the item that was tried will never succeed: it has failed for good, see
+	// OnFailure. The reason is kept, its first maxErrorText bytes. Not with Release, Delay or AtOnce.
+	Reject string
 }
 
-// Nack gives a claim back: all that it still has is delivered again, in the same order. The first of it is the
-// item that was tried and counts a failed attempt; those behind it count none.
+// Nack gives a claim back, or its end (From): all that it still has is delivered again, in the same order. The first of it is the
+// item that was tried and counts a failed attempt; those behind it count none. If that was its last, or it is rejected,
+// it is parked as the queue's OnFailure has it, and those behind it are free at once.
 //
 // Errors: as Ack's, *LimitError for the delay, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
@@ -72,6 +82,12 @@ func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) e
 func (o *NackOptions) check() error {
 	if o.AtOnce && o.Delay != 0 {
 		return fmt.Errorf("%w: a delay of %s, and at once", ErrOptions, o.Delay)
+	}
+	if o.From != nil && (!o.Release || o.AtOnce || o.Delay != 0) {
+		return fmt.Errorf("%w: From goes with Release, and without a delay", ErrOptions)
+	}
+	if o.Reject != "" && (o.Release || o.AtOnce || o.Delay != 0) {
+		return fmt.Errorf("%w: reject, and deliver again", ErrOptions)
 	}
 	return checkDelay(o.Delay)
 }
@@ -148,6 +164,19 @@ func (s *settlement) check(w *work) error {
 	if err != nil {
 		return err
 	}
+	if s.back != nil && s.back.From != nil {
+		n := place(left, *s.back.From, group)
+		if n < 0 {
+			return fmt.Errorf("%w: %s", ErrNotInClaim, s.back.From)
+		}
+		if n > 0 {
+			w.remove(group, l.outstanding, acked)
+			w.count(countAcked, len(acked))
+			l.outstanding = left[:n]
+			w.tx.Set(key, l.pack())
+			return nil
+		}
+	}
 	s.left = left
 	w.remove(group, l.outstanding, acked)
 	w.count(countAcked, len(acked))
@@ -206,6 +235,11 @@ func (l *lock) divide(group string, ids []ID, allIfNone bool) (acked, left []del
 	return acked, left, nil
 }
 
+// place is where id stands in left, or -1.
+func place(left []delivered, id ID, group string) int {
+	return slices.IndexFunc(left, func(d delivered) bool { return d.id(group) == id })
+}
+
 // remove clears the items acked, out of those under the claim, by their exact keys: a range from the first to
 // the last would take with it an item whose enqueue committed late, between them. Attempt records need no such
 // care, because only an item that was tried has one: they go by ranges, one for each run of acked items.
@@ -255,8 +289,18 @@ func (s *settlement) giveBack(w *work) error {
 			text = s.back.Err.Error()
 		}
 		record = record.failed(w.nowMS, text)
-		w.tx.Set(key, record.pack())
 		w.count(countNacked, 1)
+		f, err := w.judge(first, record, s.back.Reject)
+		if err != nil {
+			return err
+		}
+		switch {
+		case f.parksItem():
+			return s.parkItem(w, &f)
+		case f.parksGroup():
+			s.held.mark = f.mark(w, s.held.mark)
+		}
+		f.write(w)
 	}
 	if s.held.mark != nil {
 		w.tx.Set(w.q.keys.lock(first.Group), s.held.mark.lock(s.held.token).pack())
@@ -275,6 +319,24 @@ func (s *settlement) giveBack(w *work) error {
 	}
 	w.tx.Clear(w.q.keys.lock(first.Group))
 	return w.rehint(first.Index, first.Group, record.count)
+}
+
+// parkItem takes the item that was tried aside and leaves the rest of the group ready, or marked.
+func (s *settlement) parkItem(w *work, f *failure) error {
+	if _, err := f.park(w); err != nil {
+		return err
+	}
+	group := s.claim.Group
+	lock := w.q.keys.lock(group)
+	if s.held.mark != nil {
+		w.tx.Set(lock, s.held.mark.lock(s.held.token).pack())
+		return nil
+	}
+	w.tx.Clear(lock)
+	if len(s.left) == 1 {
+		return w.release(group, w.head(group))
+	}
+	return w.rehint(s.left[1].index, group, 0)
 }
 
 // wait is how long the group is not to be delivered after that many failures.

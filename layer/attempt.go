@@ -23,14 +23,19 @@ func (a attempt) failed(nowMS int64, text string) attempt {
 	if a.count == 0 {
 		a.firstMS = nowMS
 	}
+	a.count, a.lastMS = a.count+1, nowMS
+	if text != "" {
+		a.lastErr = cut(text)
+	}
+	return a
+}
+
+// cut bounds a text that is kept, and makes it UTF-8.
+func cut(text string) string {
 	if len(text) > maxErrorText {
 		text = text[:maxErrorText]
 	}
-	a.count, a.lastMS = a.count+1, nowMS
-	if text != "" {
-		a.lastErr = strings.ToValidUTF8(text, "\uFFFD")
-	}
-	return a
+	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
 func (a attempt) pack() []byte {

@@ -18,7 +18,8 @@ const (
 	RuleLockTimer   = "a lock has its timer"
 	RuleLockItems   = "a lock's outstanding items are in its group"
 	RuleItem        = "an item is readable, with all its parts"
-	RulePart        = "a part belongs to an item"
+	RulePart        = "a part belongs to an item or a dead letter"
+	RuleDead        = "a dead letter is readable, with all its parts"
 	RuleAttempt     = "an attempt record belongs to an item"
 	RuleValue       = "a value has the form of its key"
 	RuleKey         = "a key has a form of the table"
@@ -45,6 +46,8 @@ type CheckReport struct {
 	// Hints and timers that stand for nothing any more. They are allowed, and cleared when met.
 	StaleHints, StaleTimers int64
 	Attempts, Receipts      int64
+	// Dead letters; they are not among the items.
+	Dead int64
 	// Requests of handles whose receives wait, and grants to them that they have not accepted yet.
 	Requests, Grants int64
 	Violations       []Violation // none = the queue is sound
@@ -170,16 +173,18 @@ func (c *checker) row(row kv.KV) {
 	switch p.name {
 	case nameItem:
 		c.item(p, row)
+	case nameDead:
+		c.dead(p, row)
 	case namePart:
 		if !c.parts[p.itemID()] {
-			c.owned(row.Key, RulePart, p.itemID())
+			c.owned(row.Key, RulePart, p.itemID(), c.q.keys.item(p.itemID()), c.q.keys.dead(p.itemID()))
 		}
 	case nameAttempt:
 		c.report.Attempts++
 		if _, err := unpackAttempt(row.Key, row.Value); err != nil {
 			c.still(row.Key, RuleValue, err.Error())
 		}
-		c.owned(row.Key, RuleAttempt, p.itemID())
+		c.owned(row.Key, RuleAttempt, p.itemID(), c.q.keys.item(p.itemID()))
 	case nameLock:
 		l, err := unpackLock(row.Key, row.Value)
 		if err != nil {
@@ -265,17 +270,54 @@ func (c *checker) still(key []byte, rule, detail string) {
 	})
 }
 
-// owned: the pair breaks rule if it is there and its item is not.
-func (c *checker) owned(key []byte, rule string, id ID) {
+// dead takes a dead letter into account.
+func (c *checker) dead(p parsedKey, row kv.KV) {
+	c.report.Dead++
+	d, err := unpackDead(row.Key, row.Value)
+	var e envelope
+	if err == nil {
+		e, _, err = openEnvelope(d.item)
+	}
+	if err != nil {
+		c.still(row.Key, RuleDead, err.Error())
+		return
+	}
+	if e.parts == 0 {
+		return
+	}
+	c.parts[p.itemID()] = true
+	c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) {
+		v, err := tx.Get(row.Key).Wait(c.ctx)
+		if err != nil || v == nil {
+			return "", "", err
+		}
+		d, err := unpackDead(row.Key, v)
+		if err == nil {
+			_, err = c.q.readItem(c.ctx, tx, kv.KV{Key: c.q.keys.item(p.itemID()), Value: d.item})
+		}
+		if errors.Is(err, ErrCorrupt) {
+			return RuleDead, err.Error(), nil
+		}
+		return "", "", err
+	})
+}
+
+// owned: the pair breaks rule if it is there and none of its owners is.
+func (c *checker) owned(key []byte, rule string, id ID, owners ...[]byte) {
 	c.suspect(key, func(tx kv.ReadTx) (string, string, error) {
-		own, item := tx.Get(key), tx.Get(c.q.keys.item(id))
+		own := tx.Get(key)
+		values := make([]kv.Future[[]byte], len(owners))
+		for i := range owners {
+			values[i] = tx.Get(owners[i])
+		}
 		v, err := own.Wait(c.ctx)
 		if err != nil || v == nil {
 			return "", "", err
 		}
-		i, err := item.Wait(c.ctx)
-		if err != nil || i != nil {
-			return "", "", err
+		for _, f := range values {
+			if v, err = f.Wait(c.ctx); err != nil || v != nil {
+				return "", "", err
+			}
 		}
 		return rule, "no item " + id.String(), nil
 	})

@@ -27,6 +27,10 @@ type Config struct {
 	Delay time.Duration
 	// Retry says how long a group waits after its head has failed, if the nack does not say it.
 	Retry RetryPolicy
+	// MaxAttempts is after how many failed deliveries an item has failed for good, up to 1,000,000; 0 = never.
+	MaxAttempts int
+	// OnFailure is what becomes of it then.
+	OnFailure OnFailure
 }
 
 // settings has a row for each setting, in the order in which they are listed and stored. It is never changed.
@@ -47,6 +51,10 @@ var settings = []setting{
 		"the wait after the first failure"),
 	durationSetting("retry_max", func(c *Config) *time.Duration { return &c.Retry.Max }, DefaultRetryMax, MinRetry, MaxDelay,
 		"the longest wait that an exponential one grows to"),
+	intSetting("max_attempts", func(c *Config) *int { return &c.MaxAttempts }, 0, 0, maxMaxAttempts,
+		"failed deliveries after which an item has failed for good; 0 = never"),
+	choiceSetting("on_failure", func(c *Config) *OnFailure { return &c.OnFailure }, onFailureNames,
+		"what becomes of an item that has failed for good"),
 }
 
 // withDefaults returns c complete and checked.

@@ -85,6 +85,15 @@ func nackDelayed(e *env, tx kv.Tx, given any) error {
 	return e.q.NackTx(e.ctx, tx, given.(*layer.Claim), layer.NackOptions{Delay: time.Hour})
 }
 
+func releaseSecond(e *env, tx kv.Tx, given any) error {
+	c := given.(*layer.Claim)
+	return e.q.NackTx(e.ctx, tx, c, layer.NackOptions{Release: true, From: &c.Items[1].ID})
+}
+
+func reject(e *env, tx kv.Tx, given any) error {
+	return e.q.NackTx(e.ctx, tx, given.(*layer.Claim), layer.NackOptions{Reject: "no use"})
+}
+
 // nth is the id of the n-th item of A, whatever was given.
 func nth(e *env, n int) layer.ID {
 	items, err := e.calm().Peek(e.ctx, "A", n)
@@ -296,6 +305,27 @@ func TestConflicts(t *testing.T) {
 		{"nack with a delay, extend", holding(1, 1), nackDelayed, extend, must, nil},
 		{"nack, enqueue to the group", holding(1, 1), nack, enqueueTo("A"), mustNot, nil},
 
+		{"release of the end, enqueue to the group", holding(2, 2), releaseSecond, enqueueTo("A"), mustNot, nil},
+		{"release of the end, ack of the claim", holding(2, 2), releaseSecond, ackAll, must, nil},
+		{"ack of the first, release of the end", holding(2, 2), ackFirst, releaseSecond, must, nil},
+		{"release of the end, takeover", expired(2, 2), releaseSecond, claimAll, must, nil},
+		{"nack that parks the item, enqueue to the group", holding(2, 2), reject, enqueueTo("A"), mustNot, nil},
+		{"nack that parks the last item, enqueue to the group (trap 3)", holding(1, 1), reject, enqueueTo("A"), must, nil},
+		{"enqueue, nack that parks the tail (trap 3)", holding(1, 1), enqueueTo("A"), reject, must, nil},
+		{"nack that parks the last item, enqueue to another group", holding(1, 1), reject, enqueueTo("B"), mustNot, nil},
+		{"nack that parks the item, ack of the same claim", holding(2, 2), reject, ackAll, must, nil},
+		{"nack that parks the item, takeover", expired(2, 2), reject, claimAll, must, nil},
+		{"nack that parks the group, enqueue to it", parkingGroups(holding(1, 1)), reject, enqueueTo("A"), mustNot, nil},
+		{"takeover that parks the item, ack by the old holder", lastAttempt(2, 2), claimAll, ackAll, must, nil},
+		{"takeover that parks the item, extend by the old holder", lastAttempt(2, 2), claimAll, extend, must, nil},
+		{"takeover that parks the item, enqueue to the group", lastAttempt(2, 2), claimAll, enqueueTo("A"), mustNot, nil},
+		{"takeover that parks the last item, enqueue to the group (trap 3)", lastAttempt(1, 1), claimAll, enqueueTo("A"), must, nil},
+		{"enqueue, takeover that parks the tail (trap 3)", lastAttempt(1, 1), enqueueTo("A"), claimAll, must, nil},
+		{"takeover that parks the group, ack by the old holder", parkingGroups(lastAttempt(2, 2)), claimAll, ackAll, must, nil},
+		{"takeover that parks the group, takeover", parkingGroups(lastAttempt(2, 2)), claimAll, claimAll, must, nil},
+		{"takeover that parks the group, enqueue to it", parkingGroups(lastAttempt(2, 2)), claimAll, enqueueTo("A"), mustNot, nil},
+		{"resume of a parked group, resume of it", parkedGroup, resumeGroup, resumeGroup, must, nil},
+		{"resume of a parked group, enqueue to it", parkedGroup, resumeGroup, enqueueTo("A"), mustNot, nil},
 		{"take of an expired group, ack by the holder", expired(1, 1), take, ackAll, must, nil},
 		{"take of an expired group, extend by the holder", expired(1, 1), take, extend, must, nil},
 		{"take of an expired group, takeover", expired(1, 1), take, claimAll, must, nil},

@@ -536,10 +536,25 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 		}
 		c.clear(l.key)
 		return nil
-	case expired && held.mark != nil:
-		return c.settleMarked(l, lockKey, held)
-	case len(rows) == 0:
+	case len(rows) == 0 && (held == nil || held.mark == nil):
 		return c.settleEmpty(l, lockKey, held)
+	}
+	f, err := c.expire(l, held)
+	if err != nil {
+		return err
+	}
+	switch {
+	case expired && held.mark != nil, f.parksGroup():
+		return c.settleMarked(l, lockKey, held, f)
+	case f.parksItem():
+		parked, err := c.settleParked(l, lockKey, held, f)
+		if err != nil {
+			return err
+		}
+		if parked {
+			// The group is as one that was never claimed.
+			return c.decide(r, c.read(candidate{group: l.group}, limit), limit)
+		}
 	}
 	// The read was bounded by what was wanted before the groups of the same wave that came first.
 	claim, taken, err := c.take(r, l, held, rows[:min(len(rows), limit)])
@@ -549,7 +564,7 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
 		return fmt.Errorf("guard lock: %w", err)
 	}
-	if err := c.succeed(l, held, claim); err != nil {
+	if err := c.succeed(l, held, f, claim); err != nil {
 		return err
 	}
 	lease, err := c.lease(r.o.Lease)
@@ -597,29 +612,42 @@ func (w *work) lease(d time.Duration) (time.Duration, error) {
 	return config.Lease, err
 }
 
-func (c *claimer) clear(key []byte) {
+// clear clears a key, if it is one.
+func (w *work) clear(key []byte) {
 	if key != nil {
-		c.tx.Clear(key)
+		w.tx.Clear(key)
 	}
 }
 
+// expire is the failure of the item that was tried under an expired claim, if held is one. It writes nothing.
+func (c *claimer) expire(l look, held *lock) (*failure, error) {
+	if held == nil || held.kind != kindClaim || len(held.outstanding) == 0 {
+		return nil, nil
+	}
+	f, err := c.judgeTried(l.group, held, lapsed(held))
+	return &f, err
+}
+
+// lapsed is the text of the failure of a lease that has run out.
+func lapsed(l *lock) string { return "lease expired, held by " + l.owner }
+
 // succeed looks at the lock that the claim takes the place of: the item that was tried under an expired claim
-// counts a failed attempt; the end of a delay or of a grant counts none.
-func (c *claimer) succeed(l look, held *lock, claim *Claim) error {
+// counts a failed attempt, f; the end of a delay or of a grant counts none.
+func (c *claimer) succeed(l look, held *lock, f *failure, claim *Claim) error {
 	if held == nil && l.key != nil {
 		return nil // its hint has said how often the head has failed
 	}
 	id := claim.Items[0].ID
-	failed := held != nil && held.kind == kindClaim
-	if failed && len(held.outstanding) > 0 {
-		id = held.outstanding[0].id(claim.Group)
-	}
-	record, err := c.q.readAttempt(c.ctx, c.tx.Snapshot(), id)
-	if err != nil {
-		return err
-	}
-	if failed {
-		record = c.expire(id, held, record)
+	var record attempt
+	if f != nil {
+		f.write(c.work)
+		c.count(countExpired, 1)
+		id, record = f.id, f.record
+	} else {
+		var err error
+		if record, err = c.q.readAttempt(c.ctx, c.tx.Snapshot(), id); err != nil {
+			return err
+		}
 	}
 	for i := range claim.Items {
 		if claim.Items[i].ID == id {
@@ -629,31 +657,36 @@ func (c *claimer) succeed(l look, held *lock, claim *Claim) error {
 	return nil
 }
 
-// expire counts the failed attempt of the item that was tried under an expired claim.
-func (c *claimer) expire(id ID, held *lock, record attempt) attempt {
-	record = record.failed(c.nowMS, "lease expired, held by "+held.owner)
-	c.tx.Set(c.q.keys.attempt(id), record.pack())
-	c.count(countExpired, 1)
-	return record
-}
-
-// settleMarked ends an expired claim on a group that was marked meanwhile.
-func (c *claimer) settleMarked(l look, lockKey []byte, held *lock) error {
+// settleMarked ends an expired claim on a group that was marked meanwhile, or that is parked because of this failure.
+func (c *claimer) settleMarked(l look, lockKey []byte, held *lock, f *failure) error {
 	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
 		return fmt.Errorf("guard lock: %w", err)
 	}
-	if len(held.outstanding) > 0 {
-		id := held.outstanding[0].id(l.group)
-		record, err := c.q.readAttempt(c.ctx, c.tx.Snapshot(), id)
-		if err != nil {
+	if f != nil {
+		if err := f.carryOut(c.work, held, ID{}); err != nil {
 			return err
 		}
-		c.expire(id, held, record)
+		c.count(countExpired, 1)
 	}
-	c.unhold(l.group, held)
 	c.clear(l.key)
-	c.tx.Set(lockKey, held.mark.lock(held.token).pack())
+	c.unlock(l.group, held)
 	return nil
+}
+
+// settleParked ends an expired claim whose tried item has failed for good: that is taken aside, and the group is left
+// ready. It returns false, and has done nothing, if the item is not there.
+func (c *claimer) settleParked(l look, lockKey []byte, held *lock, f *failure) (bool, error) {
+	parked, err := f.park(c.work)
+	if err != nil || !parked {
+		return false, err
+	}
+	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
+		return false, fmt.Errorf("guard lock: %w", err)
+	}
+	c.count(countExpired, 1)
+	c.clear(l.key)
+	c.unlock(l.group, held)
+	return true, c.work.free(l.group)
 }
 
 // settleEmpty clears what is left of a group without items.

@@ -149,6 +149,11 @@ var descriptions = map[string]description{
 		key:   func(p parsedKey) string { return "failed deliveries of item " + itemWords(p) },
 		value: describeAttempt,
 	},
+	nameDead: {
+		group: groupFirst,
+		key:   func(p parsedKey) string { return "dead letter " + itemWords(p) },
+		value: describeDead,
+	},
 	nameRequest: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("request of a handle whose receives wait, since %d, random %s", p.index, p.id)
@@ -312,6 +317,16 @@ func describeAttempt(key, value []byte) (string, error) {
 		return "", err
 	}
 	return fmt.Sprintf("%d, the first at %s, the last at %s: %q", a.count, timeWords(a.firstMS), timeWords(a.lastMS), a.lastErr), nil
+}
+
+func describeDead(key, value []byte) (string, error) {
+	d, err := unpackDead(key, value)
+	if err != nil {
+		return "", err
+	}
+	item, err := describeItem(key, d.item)
+	return fmt.Sprintf("parked at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s", timeWords(d.parkedMS),
+		d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
 }
 
 func describeReceipt(key, value []byte) (string, error) {

@@ -65,7 +65,7 @@ func (p *keyPrinter) print(key []byte) string {
 			if v == 0 && t[0] == "ready" {
 				continue // a bound, or a shard
 			}
-			if t[0] == "item" || t[0] == "attempt" || t[0] == "part" && i == 2 || t[0] == "ready" && i == 2 {
+			if t[0] == "item" || t[0] == "attempt" || t[0] == "dead" || t[0] == "part" && i == 2 || t[0] == "ready" && i == 2 {
 				if p.indexes[v] == "" {
 					p.indexes[v] = fmt.Sprintf("i%d", len(p.indexes)+1)
 				}
@@ -140,11 +140,26 @@ var footprints = map[string]struct {
 	"nack":       {holding(2, 2), nackWith(layer.NackOptions{})},
 	"nack-delay": {holding(2, 2), nackWith(layer.NackOptions{Delay: time.Minute})},
 	"release":    {holding(2, 2), nackWith(layer.NackOptions{Release: true})},
+	"release-from": {holding(3, 3), func(e *env, c any) error {
+		claim := c.(*layer.Claim)
+		return e.q.Nack(e.ctx, claim, layer.NackOptions{Release: true, Acked: []layer.ID{claim.Items[0].ID}, From: &claim.Items[2].ID})
+	}},
 	"take-leaves-items": {having("a1", "a2"), func(e *env, _ any) error {
 		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 1); return err })
 	}},
 	"take-empties": {having("a1", "a2"), func(e *env, _ any) error {
 		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 2); return err })
+	}},
+	"nack-parks-item":      {holding(3, 2), nackWith(layer.NackOptions{Reject: "no use"})},
+	"nack-parks-last-item": {holding(1, 1), nackWith(layer.NackOptions{Reject: "no use"})},
+	"nack-parks-group":     {parkingGroups(holding(2, 2)), nackWith(layer.NackOptions{Reject: "no use"})},
+	"takeover-parks-item":  {lastAttempt(2, 2), receiveN(2)},
+	"takeover-parks-last":  {lastAttempt(1, 1), receiveN(2)},
+	"takeover-parks-group": {parkingGroups(lastAttempt(2, 2)), receiveN(2)},
+	"resume-parked":        {parkedGroup, once(resumeGroup)},
+	"dead-letters": {deadLetters(2), func(e *env, _ any) error {
+		_, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{Limit: 1})
+		return err
 	}},
 	"take-of-expired": {expired(2, 1), func(e *env, _ any) error {
 		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 1); return err })
@@ -203,6 +218,51 @@ var footprints = map[string]struct {
 		return err
 	}},
 	"stats": {having("a1"), func(e *env, _ any) error { _, err := e.q.Stats(e.ctx); return err }},
+}
+
+// configure changes the configuration.
+func (e *env) configure(change func(c *layer.Config)) {
+	e.t.Helper()
+	_, _, err := e.q.Configure(e.ctx, change)
+	require.NoError(e.t, err)
+}
+
+// parkingGroups is setup in a queue that parks groups.
+func parkingGroups(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		e.configure(func(c *layer.Config) { c.OnFailure = layer.ParkGroup })
+		return setup(e)
+	}
+}
+
+// lastAttempt is expired, in a queue where that was the last attempt.
+func lastAttempt(n, max int) func(e *env) any {
+	return func(e *env) any {
+		e.configure(func(c *layer.Config) { c.MaxAttempts = 1 })
+		return expired(n, max)(e)
+	}
+}
+
+// parkedGroup has the group A of two items parked.
+func parkedGroup(e *env) any {
+	c := parkingGroups(holding(2, 2))(e).(*layer.Claim)
+	require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Reject: "no use"}))
+	return nil
+}
+
+// deadLetters makes n dead letters in group A, which is empty then, and gives their ids.
+func deadLetters(n int) func(e *env) any {
+	return func(e *env) any {
+		bodies := make([]string, n)
+		for i := range bodies {
+			bodies[i] = fmt.Sprint("dead", i)
+		}
+		ids := e.enqueue("A", bodies...)
+		for range n {
+			require.NoError(e.t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Reject: "no use"}))
+		}
+		return ids
+	}
 }
 
 // once makes an operation of its own of one in a transaction.

@@ -82,7 +82,7 @@ func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o Fo
 			if o.Reason != "" {
 				text += ": " + o.Reason
 			}
-			if err := w.fail(l.outstanding[0].id(group), text); err != nil {
+			if err := w.failTried(group, l, text, ID{}); err != nil {
 				return err
 			}
 		}

@@ -98,7 +98,7 @@ func (w *work) mark(group string, m mark) (*mark, error) {
 }
 
 // unmark removes the mark of that kind from a group and returns it, or nil if the group bears none. If nobody holds
-// the group it becomes ready.
+// the group it becomes ready; if it was parked, its head is tried anew, with no attempts counted.
 //
 // Footprint: reads and writes the lock, with conflicts; if nobody holds the group, as the end of a claim.
 func (w *work) unmark(group, kind string) (*mark, error) {
@@ -115,7 +115,29 @@ func (w *work) unmark(group, kind string) (*mark, error) {
 		return old, nil
 	}
 	w.tx.Clear(key)
+	if kind == kindPark {
+		if err := w.forgive(group); err != nil {
+			return nil, err
+		}
+	}
 	return old, w.free(group)
+}
+
+// forgive clears the failed attempts of a group's head.
+func (w *work) forgive(group string) error {
+	head, err := w.head(group).Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read head: %w", err)
+	}
+	if !w.q.keys.items(group).Contains(head) {
+		return nil
+	}
+	p, err := w.q.keys.parse(head)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	w.tx.Clear(w.q.keys.attempt(p.itemID()))
+	return nil
 }
 
 // unhold clears what stands beside a lock that ends: its timer and its grant.

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/fault"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -66,6 +68,7 @@ const maxModelRunsOnDisk = 10
 // model is what a queue is: groups, each with items in order, and at most one lock.
 type model struct {
 	groups map[string]*modelGroup
+	config layer.Config
 	stats  layer.Stats
 }
 
@@ -74,6 +77,7 @@ type modelGroup struct {
 	lock  *modelLock
 	mark  *layer.Mark
 	token int64 // the largest so far
+	dead  []*modelItem
 }
 
 type modelItem struct {
@@ -81,6 +85,8 @@ type modelItem struct {
 	body     string
 	attempts int
 	lastErr  string
+	reason   string // of a dead letter
+	parkedMS int64  // likewise
 }
 
 type modelLock struct {
@@ -127,6 +133,60 @@ func (g *modelGroup) deliverable(nowMS int64) bool {
 	return len(g.items) > 0 && g.mark == nil && (g.lock == nil || g.lock.endMS <= nowMS)
 }
 
+// expired is whether a claim of the group has run out.
+func (g *modelGroup) expired(nowMS int64) bool {
+	return g.lock != nil && g.lock.claim && g.lock.endMS <= nowMS
+}
+
+// gives is deliverable, for a receive that may have to park something first.
+func (m *model) gives(g *modelGroup, nowMS int64) bool {
+	if !g.deliverable(nowMS) {
+		return false
+	}
+	if !g.expired(nowMS) || !m.fatal(g.item(g.lock.outstanding[0]).attempts+1, "") {
+		return true
+	}
+	return m.config.OnFailure == layer.ParkItem && len(g.items) > 1
+}
+
+// fatal reports whether an item has failed for good after so many attempts.
+func (m *model) fatal(attempts int, rejected string) bool {
+	c := m.config
+	return c.OnFailure != layer.Block && (rejected != "" || c.MaxAttempts > 0 && attempts >= c.MaxAttempts)
+}
+
+// fail counts a failed delivery of the item that was tried under the group's claim, which ends. It returns false if
+// the item has failed for good.
+func (m *model) fail(g *modelGroup, w *modelWorker, text, rejected string, spared *layer.ID) bool {
+	tried := g.item(g.lock.outstanding[0])
+	tried.attempts++
+	tried.lastErr = text
+	g.lock = nil
+	if !m.fatal(tried.attempts, rejected) || spared != nil && *spared == tried.id {
+		return true
+	}
+	reason := rejected
+	if reason == "" {
+		reason = fmt.Sprintf("%d attempts failed", tried.attempts)
+		if tried.attempts == 1 {
+			reason = "1 attempt failed"
+		}
+	}
+	now := w.now().UnixMilli()
+	if m.config.OnFailure == layer.ParkGroup {
+		if g.mark == nil || g.mark.State != layer.Parked {
+			g.mark = &layer.Mark{State: layer.Parked, By: w.name, Reason: reason + ": " + text, Since: time.UnixMilli(now)}
+		}
+		return false
+	}
+	tried.reason, tried.parkedMS = reason, now
+	g.remove([]layer.ID{tried.id})
+	g.dead = append(g.dead, tried)
+	slices.SortFunc(g.dead, func(a, b *modelItem) int { return cmp.Compare(a.id.Index, b.id.Index) })
+	m.stats.Parked++
+	return false
+}
+
 // modelTest drives a queue and its model.
 type modelTest struct {
 	e       *env
@@ -134,6 +194,7 @@ type modelTest struct {
 	model   model
 	workers []*modelWorker
 	calm    *layer.Queue // without faults and skew
+	name    string       // of the queue
 	claims  []*modelClaim
 	gone    []layer.ID // cancelled
 	bodies  int
@@ -152,7 +213,7 @@ type modelClaim struct {
 }
 
 func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
-	m := &modelTest{e: e, faults: faults, model: model{groups: make(map[string]*modelGroup)}}
+	m := &modelTest{e: e, name: name, faults: faults, model: model{groups: make(map[string]*modelGroup)}}
 	seed := rapid.Uint64Range(1, 1<<40).Draw(t, "seed")
 	db := e.raw
 	if faults {
@@ -175,11 +236,21 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 		require.NoError(t, err)
 		return w
 	}
-	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed, Config: layer.Config{Retry: atOnce}})
+	m.model.config = layer.Config{
+		Retry:       layer.RetryPolicy{Kind: rapid.SampledFrom([]layer.RetryKind{layer.RetryAtOnce, layer.RetryConstant}).Draw(t, "retry")},
+		MaxAttempts: rapid.IntRange(0, 3).Draw(t, "max attempts"),
+		OnFailure:   layer.OnFailure(rapid.IntRange(0, 2).Draw(t, "on failure")),
+	}
+	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed, Config: m.model.config})
 	require.NoError(t, err)
 	m.workers = []*modelWorker{open(db, "even", 0), open(db, "ahead", 30*time.Second), open(db, "behind", -30*time.Second)}
 	m.calm = open(e.raw, "", 0).q
 	return m
+}
+
+// key builds a key of the queue by hand.
+func (m *modelTest) key(elements ...any) []byte {
+	return append(append([]byte(nil), testPrefix...), append(tuple.Tuple{m.name}, elements...).Pack()...)
 }
 
 func (m *modelTest) worker(t *rapid.T) *modelWorker {
@@ -266,7 +337,7 @@ func (m *modelTest) receive(t *rapid.T) {
 // received holds the claims to what the model allows, and takes them over.
 func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions, claims []*layer.Claim) {
 	now := w.now().UnixMilli()
-	defer m.met(t, now)
+	defer m.met(t, w)
 	m.checkChoice(t, now, o, claims)
 	left := o.Max
 	for _, c := range claims {
@@ -274,7 +345,7 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 		require.True(t, g.deliverable(now), "group %q is held or empty", c.Group)
 		require.Greater(t, c.Token, g.token, "the token of a group grows")
 		require.Equal(t, now+o.Lease.Milliseconds(), c.Until.UnixMilli())
-		m.lapse(g)
+		m.lapse(g, w, nil)
 		n := min(left, len(g.items))
 		require.Len(t, c.Items, n, "all that fits of a group is delivered")
 		g.lock = &modelLock{claim: true, token: c.Token, owner: w.name, endMS: now + o.Lease.Milliseconds()}
@@ -290,13 +361,12 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 	}
 }
 
-// lapse ends the lock of a group whose time has run out.
-func (m *modelTest) lapse(g *modelGroup) {
+// lapse ends the lock of a group whose time has run out, as the worker that met it would. An item that is spared is not
+// parked.
+func (m *modelTest) lapse(g *modelGroup, w *modelWorker, spared *layer.ID) {
 	if g.lock != nil && g.lock.claim {
-		tried := g.item(g.lock.outstanding[0])
-		tried.attempts++
-		tried.lastErr = "lease expired, held by " + g.lock.owner
 		m.model.stats.Expired++
+		m.model.fail(g, w, "lease expired, held by "+g.lock.owner, "", spared)
 	}
 	g.lock = nil
 }
@@ -307,7 +377,7 @@ func (m *modelTest) checkChoice(t *rapid.T, now int64, o layer.ReceiveOptions, c
 	var ready []*modelGroup
 	due := 0
 	for _, g := range m.model.groups {
-		if g.deliverable(now) {
+		if m.model.gives(g, now) {
 			ready = append(ready, g)
 			if g.lock != nil {
 				due++
@@ -420,21 +490,56 @@ func (m *modelTest) nack(t *rapid.T) {
 		Delay:   time.Duration(rapid.SampledFrom([]int{0, 0, 1, 10, 60}).Draw(t, "delay")) * time.Second,
 		Err:     errors.New("boom"),
 	}
-	g := m.held(t, c, ids, w.q.Nack(m.e.ctx, c.claim, o))
+	if !o.Release && o.Delay == 0 && rapid.IntRange(0, 3).Draw(t, "reject") == 0 {
+		o.Reject = "no use"
+	}
+	named := ids
+	if o.Release && o.Delay == 0 && rapid.Bool().Draw(t, "from one on") {
+		from := rapid.SampledFrom(c.claim.Items).Draw(t, "from").ID
+		o.From = &from
+		if slices.Contains(ids, from) {
+			// It is acked and so not there to be given back; or the claim is lost.
+			err := w.q.Nack(m.e.ctx, c.claim, o)
+			require.True(t, errors.Is(err, layer.ErrNotInClaim) || errors.Is(err, layer.ErrClaimLost), "%v", err)
+			return
+		}
+		named = append(slices.Clone(ids), from)
+	}
+	g := m.held(t, c, named, w.q.Nack(m.e.ctx, c.claim, o))
 	if g == nil {
+		return
+	}
+	if o.From != nil {
+		var kept []layer.ID
+		for _, id := range g.lock.outstanding {
+			if id == *o.From {
+				break
+			}
+			if !slices.Contains(ids, id) {
+				kept = append(kept, id)
+			}
+		}
+		g.remove(ids)
+		m.model.stats.Acked += int64(len(ids))
+		if g.lock.outstanding = kept; len(kept) == 0 {
+			g.lock = nil
+		}
 		return
 	}
 	if m.acked(g, ids); g.lock == nil {
 		return
 	}
-	if !o.Release {
-		tried := g.item(g.lock.outstanding[0])
-		tried.attempts, tried.lastErr = tried.attempts+1, "boom"
-		m.model.stats.Nacked++
-	}
 	head := g.lock.outstanding[0]
+	again := true
+	if !o.Release {
+		m.model.stats.Nacked++
+		again = m.model.fail(g, w, "boom", o.Reject, nil)
+		if o.Delay == 0 && m.model.config.Retry.Kind == layer.RetryConstant {
+			o.Delay = layer.DefaultRetryBase
+		}
+	}
 	g.lock = nil
-	if o.Delay > 0 && g.mark == nil {
+	if again && o.Delay > 0 && g.mark == nil {
 		g.lock = &modelLock{endMS: w.now().Add(o.Delay).UnixMilli(), index: head.Index}
 	}
 }
@@ -453,11 +558,11 @@ func (m *modelTest) extend(t *rapid.T) {
 func (m *modelTest) take(t *rapid.T) {
 	w, limit := m.worker(t), rapid.IntRange(1, 5).Draw(t, "max")
 	now := w.now().UnixMilli()
-	defer m.met(t, now)
+	defer m.met(t, w)
 	var oldest *modelGroup
 	due := 0
 	for _, g := range m.model.groups {
-		if !g.deliverable(now) {
+		if !m.model.gives(g, now) {
 			continue
 		}
 		if g.lock != nil {
@@ -483,9 +588,9 @@ func (m *modelTest) take(t *rapid.T) {
 	if due <= 1 {
 		require.Equal(t, oldest.index(), g.index(), "the oldest head is taken")
 	}
+	m.lapse(g, w, nil)
 	require.Equal(t, g.items[0].id, items[0].ID)
 	require.Len(t, items, min(limit, len(g.items)))
-	m.lapse(g)
 	var ids []layer.ID
 	for i, item := range items {
 		m.same(t, g.items[i], item)
@@ -522,7 +627,7 @@ func (m *modelTest) waits(t *rapid.T, w *modelWorker, id layer.ID, err error) *m
 			require.ErrorIs(t, err, layer.ErrInHand)
 			return nil
 		}
-		m.lapse(g)
+		m.lapse(g, w, &id)
 	}
 	require.NoError(t, err)
 	return g
@@ -588,8 +693,7 @@ func (m *modelTest) force(t *rapid.T) {
 	require.NoError(t, err)
 	require.Equal(t, layer.Holder{Owner: g.lock.owner, Token: g.lock.token, Outstanding: len(g.lock.outstanding)}, h)
 	if o.CountAttempt {
-		tried := g.item(g.lock.outstanding[0])
-		tried.attempts, tried.lastErr = tried.attempts+1, "released by force, held by "+g.lock.owner
+		m.model.fail(g, w, "released by force, held by "+g.lock.owner, "", nil)
 	}
 	g.lock = nil
 	m.model.stats.Forced++
@@ -630,8 +734,10 @@ func (m *modelTest) pause(t *rapid.T) {
 }
 
 func (m *modelTest) resume(t *rapid.T) {
-	w := m.worker(t)
-	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	m.resumeGroup(t, m.worker(t), rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group"))
+}
+
+func (m *modelTest) resumeGroup(t *rapid.T, w *modelWorker, name string) {
 	got, err := w.q.ResumeGroup(m.e.ctx, name)
 	g := m.group(name)
 	if g.mark == nil {
@@ -640,19 +746,32 @@ func (m *modelTest) resume(t *rapid.T) {
 	}
 	require.NoError(t, err)
 	require.Equal(t, *g.mark, got)
+	if g.mark.State == layer.Parked && len(g.items) > 0 {
+		g.items[0].attempts, g.items[0].lastErr = 0, "" // tried anew
+	}
 	g.mark = nil
 }
 
-// met takes over what a receive or a take may have done on its way: a claim that has run out on a paused group ends when
-// it is met.
-func (m *modelTest) met(t *rapid.T, now int64) {
-	groups, err := m.calm.Groups(m.e.ctx, layer.GroupsOptions{})
-	require.NoError(t, err)
-	for _, info := range groups {
-		g := m.group(info.Group)
-		if g.mark != nil && g.lock != nil && g.lock.endMS <= now && info.State == layer.Paused {
-			m.lapse(g)
+// met takes over what a receive or a take may have done on its way: a claim that has run out ends when it is met, on a
+// paused group, and on one of which nothing is left to deliver because its head has failed for good.
+func (m *modelTest) met(t *rapid.T, w *modelWorker) {
+	for name, g := range m.model.groups {
+		if !g.expired(w.now().UnixMilli()) {
+			continue
 		}
+		tx, err := m.e.raw.Begin(kv.TxOptions{})
+		require.NoError(t, err)
+		held, err := tx.Get(m.key("lock", name)).Wait(m.e.ctx)
+		require.NoError(t, err)
+		tx.Cancel()
+		if held != nil {
+			l, err := tuple.Unpack(held)
+			require.NoError(t, err)
+			if l[4] == "claim" {
+				continue
+			}
+		}
+		m.lapse(g, w, nil)
 	}
 }
 
@@ -685,17 +804,23 @@ func (m *modelTest) abort(t *rapid.T) {
 	require.ErrorIs(t, err, abort)
 }
 
-// drain receives and acks until nothing is left: everything that was enqueued is delivered.
+// drain receives and acks until nothing is left: everything that was enqueued is delivered, or a dead letter.
 func (m *modelTest) drain(t *rapid.T) {
 	m.e.clock.advance(10 * time.Minute)
-	w := m.workers[0]
-	for name, g := range m.model.groups {
-		if g.mark != nil {
-			_, err := w.q.ResumeGroup(m.e.ctx, name)
-			require.NoError(t, err)
-			g.mark = nil
+	for range 2 { // a lease that has run out may park its group
+		for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
+			m.resumeGroup(t, m.workers[0], name)
 		}
+		m.drainReady(t)
 	}
+	m.compare(t)
+	for name, g := range m.model.groups {
+		require.Empty(t, g.items, "group %q was never delivered", name)
+	}
+}
+
+func (m *modelTest) drainReady(t *rapid.T) {
+	w := m.workers[0]
 	for {
 		o := layer.ReceiveOptions{Max: 8, Lease: time.Minute}
 		claims, err := w.q.Receive(m.e.ctx, o)
@@ -709,10 +834,6 @@ func (m *modelTest) drain(t *rapid.T) {
 			g := m.group(c.Group)
 			m.acked(g, slices.Clone(g.lock.outstanding))
 		}
-	}
-	m.compare(t)
-	for name, g := range m.model.groups {
-		require.Empty(t, g.items, "group %q was never delivered", name)
 	}
 }
 
@@ -738,7 +859,7 @@ func (m *modelTest) compare(t *rapid.T) {
 		}
 		switch l := g.lock; {
 		case l == nil && g.mark != nil:
-			info.State = layer.Paused
+			info.State = g.mark.State
 		case l == nil:
 		case l.claim:
 			info.State, info.Owner, info.Token, info.Outstanding = layer.Held, l.owner, l.token, len(l.outstanding)
@@ -757,6 +878,29 @@ func (m *modelTest) compare(t *rapid.T) {
 		got[i].HeadAge = 0 // by the enqueuer's clock
 	}
 	require.Equal(t, want, got)
+	m.compareDead(t)
+}
+
+// compareDead holds the dead letters to the model.
+func (m *modelTest) compareDead(t *rapid.T) {
+	page, err := m.calm.DeadLetters(m.e.ctx, layer.DeadOptions{Limit: layer.MaxBatch, Bodies: true})
+	require.NoError(t, err)
+	require.Nil(t, page.Next)
+	letters := page.Letters
+	for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
+		for _, want := range m.model.groups[name].dead {
+			require.NotEmpty(t, letters, "dead letter %s is missing", want.body)
+			got := letters[0]
+			letters = letters[1:]
+			require.Equal(t, want.id, got.ID)
+			require.Equal(t, want.body, string(got.Body))
+			require.Equal(t, want.reason, got.Reason)
+			require.Equal(t, want.lastErr, got.LastError)
+			require.Equal(t, want.attempts, got.Attempts)
+			require.Equal(t, want.parkedMS, got.Parked.UnixMilli())
+		}
+	}
+	require.Empty(t, letters)
 }
 
 func (m *modelTest) check(t *rapid.T) {
@@ -771,11 +915,19 @@ func (m *modelTest) check(t *rapid.T) {
 
 	want := m.model.stats
 	want.Depth = items
+	for _, g := range m.model.groups {
+		want.Dead += int64(len(g.dead))
+	}
+	require.Equal(t, want.Dead, report.Dead)
 	stats, err := m.calm.Stats(m.e.ctx)
 	require.NoError(t, err)
 	stats.ReadyGroups, stats.BusyGroups, stats.OldestReady = 0, 0, 0
 	for _, g := range m.model.groups {
-		if g.mark != nil {
+		switch {
+		case g.mark == nil:
+		case g.mark.State == layer.Parked:
+			want.ParkedGroups++
+		default:
 			want.PausedGroups++
 		}
 	}

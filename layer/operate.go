@@ -191,7 +191,7 @@ func (w *work) cancel(id ID) error {
 	free := false // and without a hint of its head
 	switch {
 	case i.stuck:
-		if free, err = w.lapse(id.Group, i.lock); err != nil {
+		if free, err = w.lapse(id.Group, i.lock, id); err != nil {
 			return err
 		}
 	case !isHead: // what led to the group leads to it still
@@ -240,7 +240,7 @@ func (w *work) edit(id ID, change func(m *Message) error) error {
 		return err
 	}
 	if i.stuck {
-		free, err := w.lapse(id.Group, i.lock)
+		free, err := w.lapse(id.Group, i.lock, id)
 		if err == nil && free {
 			err = w.free(id.Group)
 		}
@@ -272,25 +272,24 @@ func (w *work) unlock(group string, l *lock) (free bool) {
 
 // lapse ends a lock whose time has run out, as a receive that meets it would: the item that was tried under a claim
 // counts a failed attempt; the end of a delay or of a grant counts none. A group that is then free is left without a
-// hint.
-func (w *work) lapse(group string, l *lock) (free bool, err error) {
+// hint. The item that is spared, if any, is not parked.
+func (w *work) lapse(group string, l *lock, spared ID) (free bool, err error) {
 	if l.kind == kindClaim && len(l.outstanding) > 0 {
 		w.count(countExpired, 1)
-		if err := w.fail(l.outstanding[0].id(group), "lease expired, held by "+l.owner); err != nil {
+		if err := w.failTried(group, l, lapsed(l), spared); err != nil {
 			return false, err
 		}
 	}
 	return w.unlock(group, l), nil
 }
 
-// fail counts a failed attempt of an item.
-func (w *work) fail(id ID, text string) error {
-	record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), id)
+// failTried counts a failed attempt of the item that was tried under a claim, and what follows from it.
+func (w *work) failTried(group string, l *lock, text string, spared ID) error {
+	f, err := w.judgeTried(group, l, text)
 	if err != nil {
 		return err
 	}
-	w.tx.Set(w.q.keys.attempt(id), record.failed(w.nowMS, text).pack())
-	return nil
+	return f.carryOut(w, l, spared)
 }
 
 // free is release for a group that nobody had in hand: its head may have failed before, and its hint says how often.

@@ -30,8 +30,8 @@ import (
 //	enqueue GROUP BODY... [headers=(k:v,...)] or without arguments, one such line a message: one transaction
 //	receive [max=N] [bytes=N] [groups=N] [lease=30s]
 //	ack GROUP [items=(BODY,...)]
-//	nack GROUP [acked=(BODY,...)] [delay=10s] [at-once] [error=TEXT]
-//	release GROUP [acked=(BODY,...)] [delay=10s]
+//	nack GROUP [acked=(BODY,...)] [delay=10s] [at-once] [error=TEXT] [reject=TEXT]
+//	release GROUP [acked=(BODY,...)] [delay=10s] [from=BODY]
 //	extend GROUP lease=30s
 //	config NAME=VALUE...                      changes the configuration; it begins with retry=at_once
 //	take max=N                                TakeTx, in a transaction of its own
@@ -41,7 +41,8 @@ import (
 //	pause [GROUP] [reason=TEXT] [by=WHO] [force] | resume [GROUP]     of the whole queue without GROUP
 //	advance 10s                               moves the clock of all workers
 //	fault KIND                                the next call at that fault's place meets it
-//	groups | peek GROUP | stats | check | why BODY
+//	groups | peek GROUP | stats | check | dead [group=GROUP] [text=TEXT] [older=10s] [newer=10s] [limit=N]
+//	why BODY
 //
 // To write the output anew: go test ./layer -run 'TestScenarios/memory$' -rewrite
 func TestScenarios(t *testing.T) {
@@ -134,6 +135,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.configure(&a)
 	case "take":
 		out, err = s.take(&a)
+	case "dead":
+		out, err = s.dead(&a)
 	case "cancel", "skip", "edit", "force", "retry":
 		out, err = s.operate(&a)
 	case "pause", "resume":
@@ -228,9 +231,12 @@ func (s *scenario) settle(a *arguments) (string, error) {
 	if c == nil {
 		a.d.Fatalf(a.t, "no claim on %q", group)
 	}
-	o := layer.NackOptions{Acked: s.ids(a, c, "acked"), Delay: a.duration("delay"), AtOnce: slices.Contains(a.words(), "at-once")}
+	o := layer.NackOptions{Acked: s.ids(a, c, "acked"), Delay: a.duration("delay"), AtOnce: slices.Contains(a.words(), "at-once"), Reject: a.text("reject", "")}
 	if text := a.text("error", ""); text != "" {
 		o.Err = errors.New(text)
+	}
+	if ids := s.ids(a, c, "from"); len(ids) > 0 {
+		o.From = &ids[0]
 	}
 	switch a.d.Cmd {
 	case "ack":
@@ -350,7 +356,7 @@ func (s *scenario) look(a *arguments) (string, error) {
 			if g.Owner != "" {
 				fmt.Fprintf(&out, " owner=%s outstanding=%d", g.Owner, g.Outstanding)
 			}
-			if g.State != layer.Ready {
+			if g.State != layer.Ready && g.State != layer.Parked {
 				fmt.Fprintf(&out, " left=%s", g.Left)
 			}
 			if g.Mark != nil {
@@ -406,6 +412,9 @@ func (s *scenario) look(a *arguments) (string, error) {
 			fmt.Fprintf(&out, "paused by %s (%s)\n", st.Paused.By, st.Paused.Reason)
 		}
 		fmt.Fprintf(&out, "ready=%d busy=%d oldest ready=%s", st.ReadyGroups, st.BusyGroups, st.OldestReady)
+		if st.Parked > 0 {
+			fmt.Fprintf(&out, "\nparked=%d dead=%d", st.Parked, st.Dead)
+		}
 	case "check":
 		r, err := q.Check(s.e.ctx, layer.CheckOptions{})
 		if err != nil {
@@ -413,11 +422,65 @@ func (s *scenario) look(a *arguments) (string, error) {
 		}
 		fmt.Fprintf(&out, "items=%d groups=%d held=%d delayed=%d attempts=%d stale hints=%d timers=%d\n",
 			r.Items, r.Groups, r.Held, r.Delayed, r.Attempts, r.StaleHints, r.StaleTimers)
+		if r.Dead > 0 || r.Parked > 0 {
+			fmt.Fprintf(&out, "dead=%d parked groups=%d\n", r.Dead, r.Parked)
+		}
 		for _, v := range r.Violations {
 			fmt.Fprintln(&out, v)
 		}
 	}
 	return out.String(), nil
+}
+
+// dead lists dead letters, a page of limit after the other, with their bodies.
+func (s *scenario) dead(a *arguments) (string, error) {
+	o := layer.DeadOptions{DeadFilter: s.filter(a), Limit: a.number("limit"), Bodies: true}
+	var out strings.Builder
+	for {
+		page, err := s.worker(a).q.DeadLetters(s.e.ctx, o)
+		if err != nil {
+			return "", err
+		}
+		for _, d := range page.Letters {
+			require.True(a.t, bytes.Equal(fullBody(a, s.bodies[d.ID]), d.Body), "body of %s", s.bodies[d.ID])
+			require.EqualValues(a.t, len(d.Body), d.Size)
+			now := s.e.clock.now()
+			fmt.Fprintf(&out, "%s: %s parked %s ago: %s: %s, attempts=%d, first %s ago, last %s ago\n", groupName(d.ID.Group),
+				s.bodies[d.ID], now.Sub(d.Parked), d.Reason, d.LastError, d.Attempts, now.Sub(d.First), now.Sub(d.Last))
+		}
+		if page.Next == nil {
+			break
+		}
+		out.WriteString("next page\n")
+		o.After = page.Next
+	}
+	if out.Len() == 0 {
+		return "none", nil
+	}
+	return out.String(), nil
+}
+
+// filter reads which dead letters are meant.
+func (s *scenario) filter(a *arguments) layer.DeadFilter {
+	f := layer.DeadFilter{Text: a.text("text", "")}
+	if a.d.HasArg("group") {
+		group := strings.Trim(a.text("group", ""), `"`)
+		f.Group = &group
+	}
+	if a.d.HasArg("older") {
+		f.ParkedBefore = s.e.clock.now().Add(-a.duration("older"))
+	}
+	if a.d.HasArg("newer") {
+		f.ParkedFrom = s.e.clock.now().Add(-a.duration("newer"))
+	}
+	if arg, ok := a.d.Arg("ids"); ok {
+		for id, name := range s.bodies {
+			if slices.Contains(arg.Vals, name) {
+				f.IDs = append(f.IDs, id)
+			}
+		}
+	}
+	return f
 }
 
 // items prints items as the transcript names them, and holds their bodies to what was enqueued.

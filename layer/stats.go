@@ -17,6 +17,7 @@ const (
 	countNacked    = "nacked"
 	countExpired   = "expired"
 	countTaken     = "taken"
+	countParked    = "parked"
 	countCancelled = "cancelled"
 	countPurged    = "purged"
 	countForced    = "forced"
@@ -34,11 +35,13 @@ type Stats struct {
 	Nacked   int64 // failed deliveries that a holder reported
 	Expired  int64 // failed deliveries whose lease ran out
 	Taken    int64 // removed by TakeTx
+	Parked   int64 // taken aside, to the dead letters
 	// Removed by Cancel and Skip, and by Purge.
 	Cancelled int64
 	Purged    int64
 	Forced    int64 // claims that ForceRelease or Purge ended
-	Depth     int64 // items in the queue: Enqueued - Acked - Taken - Cancelled - Purged
+	Depth     int64 // items in the queue: Enqueued - Acked - Taken - Parked - Cancelled - Purged
+	Dead      int64 // dead letters: Parked
 
 	// Hints of ready groups and timers of held or delayed ones, counted up to StatsCap. A hint may be stale.
 	ReadyGroups int64
@@ -86,6 +89,8 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.Expired += n
 			case countTaken:
 				s.Taken += n
+			case countParked:
+				s.Parked += n
 			case countCancelled:
 				s.Cancelled += n
 			case countPurged:
@@ -98,7 +103,8 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.ParkedGroups += n
 			}
 		}
-		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Cancelled - s.Purged
+		s.Dead = s.Parked
+		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Parked - s.Cancelled - s.Purged
 		paused, err := q.readPause(ctx, tx)
 		if err != nil {
 			return err

@@ -27,7 +27,7 @@ import (
 //	grant    ("grant", random, group)                tuple: token
 //	wake     ("wake", random)                        int64, little-endian, changed by atomic add; watched
 //	dedup    ("dedup", scope, id)                    reserved: de-duplication
-//	dead     ("dead", group, index, random)          reserved: dead letters
+//	dead     ("dead", group, index, random)          what is known of the failure, then the item's value: see dead.go
 //	receipt  ("receipt", random)                     tuple: time (ms), then the result of the operation
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
 //
@@ -53,6 +53,7 @@ const (
 	nameReady   = "ready"
 	nameTimer   = "timer"
 	nameAttempt = "attempt"
+	nameDead    = "dead"
 	nameRequest = "request"
 	nameGrant   = "grant"
 	nameWake    = "wake"
@@ -107,6 +108,7 @@ func (s subspace) itemKey(name string, id ID, extra int) []byte {
 
 func (s subspace) item(id ID) []byte              { return s.itemKey(nameItem, id, 0) }
 func (s subspace) attempt(id ID) []byte           { return s.itemKey(nameAttempt, id, 0) }
+func (s subspace) dead(id ID) []byte              { return s.itemKey(nameDead, id, 0) }
 func (s subspace) items(group string) kv.KeyRange { return below(s.startGroup(nameItem, group, 1)) }
 func (s subspace) parts(id ID) kv.KeyRange        { return below(s.itemKey(namePart, id, 1)) }
 func (s subspace) lock(group string) []byte       { return s.startGroup(nameLock, group, 0) }
@@ -172,7 +174,7 @@ type parsedKey struct {
 	name  string
 	field string // meta: the field; count: the counter's name
 	group string
-	index int64 // item, part, attempt, ready, request; timer: due (ms); count: slot
+	index int64 // item, part, attempt, dead, ready, request; timer: due (ms); count: slot
 	id    uuid.UUID
 	n     int64 // part; ready: shard
 }
@@ -192,7 +194,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	switch p.name {
 	case nameMeta:
 		p.field = d.str()
-	case nameItem, nameAttempt:
+	case nameItem, nameAttempt, nameDead:
 		p.group, p.index, p.id = d.str(), d.int(), d.uuid()
 	case namePart:
 		p.group, p.index, p.id, p.n = d.str(), d.int(), d.uuid(), d.int()

@@ -83,18 +83,27 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 	}
 	switch {
 	case l != nil && l.endMS > w.nowMS, l == nil && c.timer:
-		tx.Clear(c.key)
+		w.clear(c.key)
 		return nil, nil
 	case len(rows) == 0:
-		tx.Clear(c.key)
+		w.clear(c.key)
 		if l != nil {
 			w.unlock(group, l)
 		}
 		return nil, nil
 	case l != nil && l.mark != nil:
-		tx.Clear(c.key)
-		_, err := w.lapse(group, l)
+		w.clear(c.key)
+		_, err := w.lapse(group, l, ID{})
 		return nil, err
+	}
+	if l != nil && l.kind == kindClaim {
+		f, err := w.judgeTried(group, l, lapsed(l))
+		if err != nil {
+			return nil, err
+		}
+		if f.parksItem() || f.parksGroup() {
+			return w.takeBehind(c, l, max)
+		}
 	}
 	var items []Item
 	var taken []delivered
@@ -121,7 +130,7 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 		return nil, err
 	}
 	if l != nil {
-		if _, err := w.lapse(group, l); err != nil {
+		if _, err := w.lapse(group, l, ID{}); err != nil {
 			return nil, err
 		}
 		// What the hint would have said; the failure just counted is seen.
@@ -134,7 +143,7 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 		}
 	}
 	w.remove(group, taken, taken)
-	tx.Clear(c.key)
+	w.clear(c.key)
 	delete(w.ready, group)
 	if len(rows) > len(taken) {
 		p, err := q.keys.parse(rows[len(taken)].Key)
@@ -147,4 +156,22 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 	}
 	w.count(countTaken, len(taken))
 	return items, nil
+}
+
+// takeBehind ends an expired claim whose tried item has failed for good, and takes what is left of the group, if that is
+// not parked.
+func (w *work) takeBehind(c candidate, l *lock, max int) ([]Item, error) {
+	free, err := w.lapse(c.group, l, ID{})
+	if err != nil {
+		return nil, err
+	}
+	w.clear(c.key)
+	if !free {
+		return nil, nil
+	}
+	if err := w.free(c.group); err != nil {
+		return nil, err
+	}
+	// As a group that was never claimed.
+	return w.takeFrom(candidate{group: c.group, index: -1}, max)
 }

@@ -16,6 +16,8 @@ type Cause string
 const (
 	// CauseGone: there is no such item; it was acked, taken, cancelled or purged, or never there.
 	CauseGone Cause = "gone"
+	// CauseDead: it has failed for good and was taken aside, Count failed attempts; Err is the reason, and the last error.
+	CauseDead Cause = "dead"
 	// CauseQueuePaused: the whole queue is paused: Mark.
 	CauseQueuePaused Cause = "queue paused"
 	// CauseGroupPaused, CauseGroupParked: its group bears a mark: Mark.
@@ -118,8 +120,7 @@ func (x *explaining) explain() error {
 		return fmt.Errorf("read item: %w", err)
 	}
 	if string(k) != string(key) {
-		x.add(Reason{Cause: CauseGone})
-		return nil
+		return x.absent()
 	}
 	if k, err = head.Wait(x.ctx); err != nil {
 		return fmt.Errorf("read head: %w", err)
@@ -160,6 +161,29 @@ func (x *explaining) explain() error {
 		return nil
 	}
 	return x.ready(l, first)
+}
+
+// absent says what has become of an item that is not in its group.
+func (x *explaining) absent() error {
+	key := x.q.keys.dead(x.id)
+	v, err := x.tx.Get(key).Wait(x.ctx)
+	if err != nil {
+		return fmt.Errorf("read dead letter: %w", err)
+	}
+	if v == nil {
+		x.add(Reason{Cause: CauseGone})
+		return nil
+	}
+	d, err := unpackDead(key, v)
+	if err != nil {
+		return err
+	}
+	text := d.reason
+	if d.lastErr != "" {
+		text += ": " + d.lastErr
+	}
+	x.add(Reason{Cause: CauseDead, Count: int64(d.attempts), Err: text})
+	return nil
 }
 
 // failed says how often the delivery of an item has failed.
@@ -294,6 +318,8 @@ func (r Reason) String() string {
 	switch r.Cause {
 	case CauseGone:
 		return "there is no such message: it was handled or removed, or never there"
+	case CauseDead:
+		return "it is among the dead letters: " + strings.TrimSpace(r.Err)
 	case CauseQueuePaused:
 		return "the queue is " + r.Mark.String()
 	case CauseGroupPaused, CauseGroupParked:

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,8 @@ import (
 	"fdbfifo/kv"
 )
 
-// Handler handles one item. nil finishes it; an error or a panic gives it back, and those behind it. The
+// Handler handles one item. nil finishes it; an error or a panic gives it back, and those behind it; a *RejectError
+// says that it will never succeed. The
 // context ends when the claim is lost or the worker is stopped by force: return then.
 //
 // An item may be handled more than once: the lease may end while a handler still runs, or the process may die
@@ -300,7 +302,10 @@ func (w *Worker) giveBack(c *Claim, acked []ID, failed error, attempts int) {
 		if errors.As(failed, &h) {
 			o.Err = h.Err
 		}
-		if w.o.RetryDelay != nil {
+		var rejected *RejectError
+		if errors.As(failed, &rejected) {
+			o.Reject, o.Err = cmp.Or(rejected.Reason, "rejected by the handler"), rejected.Err
+		} else if w.o.RetryDelay != nil {
 			o.Delay = min(max(w.o.RetryDelay(attempts), 0), MaxDelay)
 			o.AtOnce = o.Delay == 0
 		}
