@@ -169,7 +169,7 @@ var footprints = map[string]struct {
 	"cancel-last":       {having("a1"), once(cancelNth(1))},
 	"cancel-in-expired": {expired(2, 2), once(cancelNth(2))},
 	"cancel-delayed":    {delayed(2), once(cancelNth(1))},
-	"skip":              {having("a1", "a2"), func(e *env, _ any) error { _, err := e.q.Skip(e.ctx, "A"); return err }},
+	"skip":              {having("a1", "a2"), func(e *env, _ any) error { _, err := e.q.Skip(e.ctx, "A", layer.SkipOptions{}); return err }},
 	"edit":              {having("a1"), once(editNth(1))},
 	"force-release":     {holding(2, 2), once(forceRelease)},
 	"force-release-counted": {holding(2, 2), func(e *env, _ any) error {

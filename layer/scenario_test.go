@@ -35,7 +35,7 @@ import (
 //	extend GROUP lease=30s
 //	config NAME=VALUE...                      changes the configuration; it begins with retry=at_once
 //	take max=N                                TakeTx, in a transaction of its own
-//	cancel BODY | skip GROUP | edit BODY NEWBODY [headers=(k:v,...)]
+//	cancel BODY | skip GROUP [reason=TEXT] [by=WHO] | edit BODY NEWBODY [headers=(k:v,...)]
 //	force GROUP [count] [reason=TEXT] [of=WORKER]   ForceRelease; of: only the claim that this worker was given last
 //	retry GROUP                               RetryNow
 //	pause [GROUP] [reason=TEXT] [by=WHO] [force] | resume [GROUP]     of the whole queue without GROUP
@@ -281,7 +281,7 @@ func (s *scenario) operate(a *arguments) (string, error) {
 	case "cancel":
 		return "", q.Cancel(s.e.ctx, s.id(a, a.word(0)))
 	case "skip":
-		id, err := q.Skip(s.e.ctx, a.word(0))
+		id, err := q.Skip(s.e.ctx, a.word(0), layer.SkipOptions{By: a.text("by", ""), Reason: a.text("reason", "")})
 		return s.bodies[id], err
 	case "edit":
 		id := s.id(a, a.word(0))
@@ -445,8 +445,12 @@ func (s *scenario) dead(a *arguments) (string, error) {
 			require.True(a.t, bytes.Equal(fullBody(a, s.bodies[d.ID]), d.Body), "body of %s", s.bodies[d.ID])
 			require.EqualValues(a.t, len(d.Body), d.Size)
 			now := s.e.clock.now()
-			fmt.Fprintf(&out, "%s: %s parked %s ago: %s: %s, attempts=%d, first %s ago, last %s ago\n", groupName(d.ID.Group),
-				s.bodies[d.ID], now.Sub(d.Parked), d.Reason, d.LastError, d.Attempts, now.Sub(d.First), now.Sub(d.Last))
+			fmt.Fprintf(&out, "%s: %s parked %s ago: %s: %s, attempts=%d", groupName(d.ID.Group),
+				s.bodies[d.ID], now.Sub(d.Parked), d.Reason, d.LastError, d.Attempts)
+			if d.Attempts > 0 {
+				fmt.Fprintf(&out, ", first %s ago, last %s ago", now.Sub(d.First), now.Sub(d.Last))
+			}
+			out.WriteByte('\n')
 		}
 		if page.Next == nil {
 			break
