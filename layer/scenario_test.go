@@ -412,6 +412,9 @@ func (s *scenario) look(a *arguments) (string, error) {
 			fmt.Fprintf(&out, "paused by %s (%s)\n", st.Paused.By, st.Paused.Reason)
 		}
 		fmt.Fprintf(&out, "ready=%d busy=%d oldest ready=%s", st.ReadyGroups, st.BusyGroups, st.OldestReady)
+		if st.BusyGroups > 0 {
+			fmt.Fprintf(&out, "\nheld=%d delayed=%d oldest=%s", st.HeldGroups, st.DelayedGroups, st.OldestHead)
+		}
 		if st.Parked > 0 {
 			fmt.Fprintf(&out, "\nparked=%d dead=%d", st.Parked, st.Dead)
 		}
