@@ -38,6 +38,16 @@ func (q *Queue) once(
 	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
 	applied func(tx kv.Tx, result tuple.Tuple) error,
 ) error {
+	return q.onceWith(ctx, q.opts.Tx, body, applied)
+}
+
+// onceWith is once for a transaction with options of its own.
+func (q *Queue) onceWith(
+	ctx context.Context,
+	o kv.TxOptions,
+	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
+	applied func(tx kv.Tx, result tuple.Tuple) error,
+) error {
 	if q.closed.Load() {
 		return ErrClosed
 	}
@@ -45,7 +55,7 @@ func (q *Queue) once(
 	key := q.keys.receipt(own)
 	written, cleared := false, false // own in the database; old no longer there
 	begunMS := q.nowMS()
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, a kv.Attempt) error {
+	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, a kv.Attempt) error {
 		written, cleared = a.MaybeCommitted, false
 		if a.MaybeCommitted {
 			// A serialisable read: a commit of unknown outcome that lands later than this makes us conflict.
