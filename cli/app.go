@@ -139,6 +139,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newWorkCmd(s),
 		newPeekCmd(s),
 		newGroupsCmd(s),
+		newWhyCmd(s),
 		newCancelCmd(s),
 		newEditCmd(s),
 		newSkipCmd(s),

@@ -144,8 +144,8 @@ type jsonDead struct {
 	Reason    string            `json:"reason"`
 	LastError string            `json:"last_error,omitempty"`
 	Attempts  int               `json:"attempts"`
-	First     time.Time         `json:"first"`
-	Last      time.Time         `json:"last"`
+	First     time.Time         `json:"first,omitzero"`
+	Last      time.Time         `json:"last,omitzero"`
 	Parked    time.Time         `json:"parked"`
 	Enqueued  time.Time         `json:"enqueued"`
 	Headers   map[string]string `json:"headers,omitempty"`

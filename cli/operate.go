@@ -78,14 +78,18 @@ If its group waits for a retry of this message, the wait ends. peek --json print
 
 func newSkipCmd(s *session) *cobra.Command {
 	var group string
+	var o layer.SkipOptions
 	c := &cobra.Command{
-		Use:   "skip --group GROUP",
-		Short: "Remove the first message of a group, so that the next one's turn comes",
-		Long: `Remove the first message of a group for good, whichever it is, so that the next one's turn comes. A message in a
-worker's hands is refused. To be sure which message goes, use cancel.`,
+		Use:   "skip --group GROUP [--reason TEXT] [--by WHO]",
+		Short: "Take the first message of a group aside, so that the next one's turn comes",
+		Long: `Take the first message of a group aside, whichever it is, to the dead letters, so that the next one's turn comes. A
+message in a worker's hands is refused. To be sure which message goes, or to remove it for good, use cancel.`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if o.By == "" {
+				o.By = s.operator()
+			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				id, err := q.Skip(c.Context(), group)
+				id, err := q.Skip(c.Context(), group, o)
 				if err != nil {
 					return refused(err)
 				}
@@ -94,7 +98,14 @@ worker's hands is refused. To be sure which message goes, use cancel.`,
 		},
 	}
 	addGroupFlag(c, &group)
+	addByReasonFlags(c, &o.By, &o.Reason)
 	return c
+}
+
+// addByReasonFlags adds --by and --reason.
+func addByReasonFlags(c *cobra.Command, by, reason *string) {
+	c.Flags().StringVar(by, "by", "", "`WHO` does it; left out, you")
+	c.Flags().StringVar(reason, "reason", "", "why, `TEXT` that others are shown")
 }
 
 func newEditCmd(s *session) *cobra.Command {

@@ -44,8 +44,7 @@ workers follow the pause of the whole queue within a second.`,
 		},
 	}
 	c.Flags().StringVar(&group, "group", "", "the `GROUP`; left out, the whole queue")
-	c.Flags().StringVar(&o.By, "by", "", "`WHO` pauses; left out, you")
-	c.Flags().StringVar(&o.Reason, "reason", "", "why, `TEXT` that others are shown")
+	addByReasonFlags(c, &o.By, &o.Reason)
 	c.Flags().BoolVar(&o.Force, "force", false, "take the group from the worker that holds it")
 	return c
 }

@@ -14,9 +14,12 @@ type jsonStats struct {
 	Depth         int64     `json:"depth"`
 	ReadyGroups   int64     `json:"ready_groups"`
 	BusyGroups    int64     `json:"busy_groups"`
+	HeldGroups    int64     `json:"held_groups"`
+	DelayedGroups int64     `json:"delayed_groups"`
 	PausedGroups  int64     `json:"paused_groups"`
 	ParkedGroups  int64     `json:"parked_groups"`
 	OldestReadyMS int64     `json:"oldest_ready_ms"`
+	OldestHeadMS  int64     `json:"oldest_head_ms"`
 	Enqueued      int64     `json:"enqueued"`
 	Received      int64     `json:"received"`
 	Acked         int64     `json:"acked"`
@@ -58,8 +61,8 @@ func (s *session) printStats(st layer.Stats) error {
 	if s.json {
 		return printJSON(s.stdout, jsonStats{
 			Queue: s.queue, Paused: newJSONMark(st.Paused), Depth: st.Depth, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
-			PausedGroups: st.PausedGroups, ParkedGroups: st.ParkedGroups,
-			OldestReadyMS: st.OldestReady.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
+			HeldGroups: st.HeldGroups, DelayedGroups: st.DelayedGroups, PausedGroups: st.PausedGroups, ParkedGroups: st.ParkedGroups,
+			OldestReadyMS: st.OldestReady.Milliseconds(), OldestHeadMS: st.OldestHead.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
 			Acked: st.Acked, Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken,
 			Parked: st.Parked, Redriven: st.Redriven, Discarded: st.Discarded, Dead: st.Dead,
 			Cancelled: st.Cancelled, Purged: st.Purged, Forced: st.Forced,
@@ -70,11 +73,14 @@ func (s *session) printStats(st layer.Stats) error {
 	t.AppendRows([]tableRow{
 		{"messages now", commas(st.Depth), ""},
 		{"dead letters", commas(st.Dead), ""},
-		{"ready groups", commas(st.ReadyGroups), "hints, a few may be stale"},
-		{"busy groups", commas(st.BusyGroups), "held, or waiting for a retry"},
+		{"ready groups", commas(st.ReadyGroups), "wait for a worker; a few may be stale"},
+		{"busy groups", commas(st.BusyGroups), ""},
+		{"  held", commas(st.HeldGroups), ""},
+		{"  delayed", commas(st.DelayedGroups), "wait for a retry"},
 		{"paused groups", commas(st.PausedGroups), ""},
 		{"parked groups", commas(st.ParkedGroups), "their head has failed for good"},
 		{"oldest ready", short(st.OldestReady), ""},
+		{"oldest head", short(st.OldestHead), "of ready and busy groups"},
 	})
 	t.AppendSeparator()
 	t.AppendRows([]tableRow{

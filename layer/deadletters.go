@@ -20,12 +20,12 @@ type DeadLetter struct {
 	Body     []byte            // nil if it was not asked for
 	Size     int64             // of the body, bytes
 	Enqueued time.Time
-	// Reason is why it was parked: how many attempts failed, or the reason it was rejected with.
+	// Reason is why it was parked: how many attempts failed, the reason it was rejected with, or who skipped it.
 	Reason    string
 	LastError string // of the last failed delivery that gave one
 	Attempts  int    // failed deliveries
 	First     time.Time
-	Last      time.Time // failed delivery
+	Last      time.Time // failed delivery; zero if none has failed, see Skip
 	Parked    time.Time
 }
 
@@ -294,7 +294,10 @@ func (r *deadRow) open() error {
 	r.letter = DeadLetter{
 		ID: r.letter.ID, Headers: e.headers, Size: max(int64(len(body)), e.size), Enqueued: fromMillis(e.enqueuedMS),
 		Reason: d.reason, LastError: d.lastErr, Attempts: d.attempts,
-		First: fromMillis(d.firstMS), Last: fromMillis(d.lastMS), Parked: fromMillis(d.parkedMS),
+		Parked: fromMillis(d.parkedMS),
+	}
+	if d.attempts > 0 {
+		r.letter.First, r.letter.Last = fromMillis(d.firstMS), fromMillis(d.lastMS)
 	}
 	return nil
 }

@@ -181,7 +181,7 @@ var footprints = map[string]struct {
 	"cancel-last":       {having("a1"), once(cancelNth(1))},
 	"cancel-in-expired": {expired(2, 2), once(cancelNth(2))},
 	"cancel-delayed":    {delayed(2), once(cancelNth(1))},
-	"skip":              {having("a1", "a2"), func(e *env, _ any) error { _, err := e.q.Skip(e.ctx, "A"); return err }},
+	"skip":              {having("a1", "a2"), func(e *env, _ any) error { _, err := e.q.Skip(e.ctx, "A", layer.SkipOptions{}); return err }},
 	"edit":              {having("a1"), once(editNth(1))},
 	"force-release":     {holding(2, 2), once(forceRelease)},
 	"force-release-counted": {holding(2, 2), func(e *env, _ any) error {
@@ -194,6 +194,14 @@ var footprints = map[string]struct {
 	"resume-group": {paused(having("a1")), once(resumeGroup)},
 	"pause-queue":  {having(), once(pauseQueue)},
 	"resume-queue": {pausedQueue(having("a1")), once(resumeQueue)},
+	"why": {func(e *env) any {
+		e.enqueue("B", "b1")
+		return e.enqueue("A", "a1", "a2", "a3")[2]
+	}, func(e *env, id any) error { _, err := e.q.Why(e.ctx, id.(layer.ID)); return err }},
+	"why-held": {func(e *env) any { holding(2, 2)(e); return nth(e, 2) }, func(e *env, id any) error {
+		_, err := e.q.Why(e.ctx, id.(layer.ID))
+		return err
+	}},
 	"sweep": {func(e *env) any {
 		e.leaveReceipts(1)
 		e.clock.advance(2 * time.Hour)

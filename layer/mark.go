@@ -199,6 +199,15 @@ type Mark struct {
 	Since  time.Time
 }
 
+// String says who has paused or parked, when and why.
+func (m Mark) String() string {
+	text := fmt.Sprintf("%s by %q since %s", m.State, m.By, timeWords(millis(m.Since)))
+	if m.Reason != "" {
+		text += ": " + m.Reason
+	}
+	return text
+}
+
 // public is nil for nil.
 func (m *mark) public() *Mark {
 	if m == nil {

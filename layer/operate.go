@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -35,16 +36,24 @@ func (q *Queue) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
 	return wrap("cancel", q.operate(ctx, tx, func(w *work) error { return w.cancel(id) }))
 }
 
-// Skip cancels the head of a group, whichever that is, and returns its id: for a group that its head holds up.
-// To be sure which item goes, use Cancel.
+// SkipOptions say who skips, and why.
+type SkipOptions struct {
+	// By is who skips, for people; "" = the handle's Owner. At most MaxQueueNameSize bytes.
+	By string
+	// Reason is why, for people; at most 1,000 bytes.
+	Reason string
+}
+
+// Skip takes the head of a group aside, whichever that is, to the dead letters, and returns its id: for a group that
+// its head holds up. A delay of the group ends. To be sure which item goes, or to remove it for good, use Cancel.
 //
-// Errors: as Cancel's; ErrNoItem if the group is empty.
-func (q *Queue) Skip(ctx context.Context, group string) (ID, error) {
+// Errors: as Cancel's; ErrNoItem if the group is empty; *LimitError and ErrInvalidUTF8.
+func (q *Queue) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
 	var id ID
 	err := q.once(ctx,
 		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
 			var err error
-			id, err = q.SkipTx(ctx, tx, group)
+			id, err = q.SkipTx(ctx, tx, group, o)
 			return tuple.Tuple{id.Index, id.Random}, err
 		},
 		func(_ kv.Tx, t tuple.Tuple) error {
@@ -62,9 +71,19 @@ func (q *Queue) Skip(ctx context.Context, group string) (ID, error) {
 }
 
 // SkipTx skips in the caller's transaction, as CancelTx cancels.
-func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string) (ID, error) {
+func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
 	if err := checkGroup(group); err != nil {
 		return ID{}, wrap("skip", err)
+	}
+	if err := checkByReason(o.By, o.Reason); err != nil {
+		return ID{}, wrap("skip", err)
+	}
+	if o.By == "" {
+		o.By = q.opts.Owner
+	}
+	reason := "skipped by " + o.By
+	if o.Reason != "" {
+		reason += ": " + o.Reason
 	}
 	var id ID
 	err := q.operate(ctx, tx, func(w *work) error {
@@ -80,9 +99,31 @@ func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string) (ID, error) 
 			return fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
 		id = p.itemID()
-		return w.cancel(id)
+		return w.takeOut(id, func() error {
+			record, err := q.readAttempt(ctx, tx.Snapshot(), id)
+			if err != nil {
+				return err
+			}
+			f := failure{id: id, record: record, reason: cut(reason)}
+			_, err = f.park(w)
+			return err
+		})
 	})
 	return id, wrap("skip", err)
+}
+
+// checkByReason checks who does something, and why.
+func checkByReason(by, reason string) error {
+	if len(by) > MaxQueueNameSize {
+		return &LimitError{What: "by", Unit: "bytes", Got: int64(len(by)), Max: MaxQueueNameSize}
+	}
+	if len(reason) > maxErrorText {
+		return &LimitError{What: "reason", Unit: "bytes", Got: int64(len(reason)), Max: maxErrorText}
+	}
+	if !utf8.ValidString(by) || !utf8.ValidString(reason) {
+		return fmt.Errorf("%w: by %q, reason %q", ErrInvalidUTF8, by, reason)
+	}
+	return nil
 }
 
 // Edit changes the body and the headers of an item that waits. change is given the message as it is and changes it;
@@ -180,6 +221,17 @@ func (w *work) excludeHolders(group string) error {
 }
 
 func (w *work) cancel(id ID) error {
+	return w.takeOut(id, func() error {
+		w.tx.Clear(w.q.keys.item(id))
+		w.tx.ClearRange(w.q.keys.parts(id))
+		w.tx.Clear(w.q.keys.attempt(id))
+		w.count(countCancelled, 1)
+		return nil
+	})
+}
+
+// takeOut takes an item that waits out of its group: remove removes it.
+func (w *work) takeOut(id ID, remove func() error) error {
 	i, err := w.waitingItem(id)
 	if err != nil {
 		return err
@@ -203,12 +255,8 @@ func (w *work) cancel(id ID) error {
 	if isHead {
 		w.tx.Clear(w.q.keys.ready(id.Index, id.Group))
 	}
-	w.tx.Clear(w.q.keys.item(id))
-	w.tx.ClearRange(w.q.keys.parts(id))
-	w.tx.Clear(w.q.keys.attempt(id))
-	w.count(countCancelled, 1)
-	if !free {
-		return nil
+	if err := remove(); err != nil || !free {
+		return err
 	}
 	return w.free(id.Group)
 }

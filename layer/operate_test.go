@@ -54,9 +54,9 @@ func TestOperatorErrors(t *testing.T) {
 		{"edit with a header that is no text", layer.ErrInvalidUTF8, func() error {
 			return e.q.Edit(e.ctx, ids[1], func(m *layer.Message) error { m.Headers["k"] = "\xff"; return nil })
 		}},
-		{"skip in hand", layer.ErrInHand, func() error { _, err := e.q.Skip(e.ctx, "A"); return err }},
-		{"skip in an empty group", layer.ErrNoItem, func() error { _, err := e.q.Skip(e.ctx, "B"); return err }},
-		{"skip in no group", layer.ErrInvalidUTF8, func() error { _, err := e.q.Skip(e.ctx, "\xff"); return err }},
+		{"skip in hand", layer.ErrInHand, func() error { _, err := e.q.Skip(e.ctx, "A", layer.SkipOptions{}); return err }},
+		{"skip in an empty group", layer.ErrNoItem, func() error { _, err := e.q.Skip(e.ctx, "B", layer.SkipOptions{}); return err }},
+		{"skip in no group", layer.ErrInvalidUTF8, func() error { _, err := e.q.Skip(e.ctx, "\xff", layer.SkipOptions{}); return err }},
 		{"release of what nobody holds", layer.ErrNotHeld, func() error {
 			_, err := e.q.ForceRelease(e.ctx, "B", layer.ForceReleaseOptions{})
 			return err
@@ -95,7 +95,7 @@ func TestOperatorErrors(t *testing.T) {
 				return nil
 			})
 		},
-		"skip":    func() error { _, err := e.q.Skip(e.ctx, long); return err },
+		"skip":    func() error { _, err := e.q.Skip(e.ctx, long, layer.SkipOptions{}); return err },
 		"retry":   func() error { return e.q.RetryNow(e.ctx, long) },
 		"release": func() error { _, err := e.q.ForceRelease(e.ctx, long, layer.ForceReleaseOptions{}); return err },
 	} {
@@ -111,6 +111,8 @@ func TestOperatorErrors(t *testing.T) {
 		require.ErrorAs(t, err, &limit, name)
 		_, err = e.q.Pause(e.ctx, o)
 		require.ErrorAs(t, err, &limit, name)
+		_, err = e.q.Skip(e.ctx, "A", layer.SkipOptions{By: o.By, Reason: o.Reason})
+		require.ErrorAs(t, err, &limit, name)
 	}
 	require.NoError(t, e.q.Close(e.ctx))
 	require.ErrorIs(t, e.q.Cancel(e.ctx, ids[1]), layer.ErrClosed)
@@ -125,7 +127,7 @@ func TestOperatorUnknownCommits(t *testing.T) {
 			e := newEnv(t, anyEngine, false)
 			ids := e.enqueue("A", "a1", "a2", "a3")
 			e.plan.ForceNext(kind)
-			id, err := e.q.Skip(e.ctx, "A")
+			id, err := e.q.Skip(e.ctx, "A", layer.SkipOptions{})
 			require.NoError(t, err)
 			require.Equal(t, ids[0], id, "not the one behind it")
 			require.Equal(t, []string{"a2", "a3"}, e.all("A"))
@@ -201,7 +203,7 @@ func TestMoveInOneTransaction(t *testing.T) {
 			if _, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: c.Group, Body: []byte("new")}); err != nil {
 				return err
 			}
-			if _, err := e.q.SkipTx(e.ctx, tx, c.Group); err != nil {
+			if _, err := e.q.SkipTx(e.ctx, tx, c.Group, layer.SkipOptions{}); err != nil {
 				return err
 			}
 			var err error

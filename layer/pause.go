@@ -3,7 +3,6 @@ package layer
 import (
 	"context"
 	"fmt"
-	"unicode/utf8"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -31,14 +30,8 @@ func (w *work) pauseMark(o PauseOptions) (mark, error) {
 	if o.By == "" {
 		o.By = w.q.opts.Owner
 	}
-	if len(o.By) > MaxQueueNameSize {
-		return mark{}, &LimitError{What: "by", Unit: "bytes", Got: int64(len(o.By)), Max: MaxQueueNameSize}
-	}
-	if len(o.Reason) > maxErrorText {
-		return mark{}, &LimitError{What: "reason", Unit: "bytes", Got: int64(len(o.Reason)), Max: maxErrorText}
-	}
-	if !utf8.ValidString(o.By) || !utf8.ValidString(o.Reason) {
-		return mark{}, fmt.Errorf("%w: by %q, reason %q", ErrInvalidUTF8, o.By, o.Reason)
+	if err := checkByReason(o.By, o.Reason); err != nil {
+		return mark{}, err
 	}
 	return mark{kind: kindPause, who: o.By, reason: o.Reason, sinceMS: w.nowMS}, nil
 }

@@ -35,7 +35,7 @@ import (
 //	extend GROUP lease=30s
 //	config NAME=VALUE...                      changes the configuration; it begins with retry=at_once
 //	take max=N                                TakeTx, in a transaction of its own
-//	cancel BODY | skip GROUP | edit BODY NEWBODY [headers=(k:v,...)]
+//	cancel BODY | skip GROUP [reason=TEXT] [by=WHO] | edit BODY NEWBODY [headers=(k:v,...)]
 //	force GROUP [count] [reason=TEXT] [of=WORKER]   ForceRelease; of: only the claim that this worker was given last
 //	retry GROUP                               RetryNow
 //	pause [GROUP] [reason=TEXT] [by=WHO] [force] | resume [GROUP]     of the whole queue without GROUP
@@ -44,6 +44,7 @@ import (
 //	discard, likewise without tail, body and headers
 //	fault KIND                                the next call at that fault's place meets it
 //	groups | peek GROUP | stats | check | dead [group=GROUP] [text=TEXT] [older=10s] [newer=10s] [limit=N]
+//	why BODY
 //
 // To write the output anew: go test ./layer -run 'TestScenarios/memory$' -rewrite
 func TestScenarios(t *testing.T) {
@@ -144,7 +145,7 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.operate(&a)
 	case "pause", "resume":
 		out, err = s.pause(&a)
-	case "groups", "peek", "stats", "check":
+	case "groups", "peek", "stats", "check", "why":
 		out, err = s.look(&a)
 	default:
 		d.Fatalf(t, "unknown verb %q", d.Cmd)
@@ -286,7 +287,7 @@ func (s *scenario) operate(a *arguments) (string, error) {
 	case "cancel":
 		return "", q.Cancel(s.e.ctx, s.id(a, a.word(0)))
 	case "skip":
-		id, err := q.Skip(s.e.ctx, a.word(0))
+		id, err := q.Skip(s.e.ctx, a.word(0), layer.SkipOptions{By: a.text("by", ""), Reason: a.text("reason", "")})
 		return s.bodies[id], err
 	case "edit":
 		id := s.id(a, a.word(0))
@@ -372,6 +373,28 @@ func (s *scenario) look(a *arguments) (string, error) {
 		if out.Len() == 0 {
 			return "no groups", nil
 		}
+	case "why":
+		e, err := q.Why(s.e.ctx, s.id(a, a.word(0)))
+		for _, r := range e.Reasons {
+			fmt.Fprint(&out, r.Cause)
+			if r.Count > 0 {
+				fmt.Fprintf(&out, " %d", r.Count)
+			}
+			if r.Owner != "" {
+				fmt.Fprintf(&out, " owner=%s", r.Owner)
+			}
+			if r.Left != 0 {
+				fmt.Fprintf(&out, " left=%s", r.Left)
+			}
+			if r.Err != "" {
+				fmt.Fprintf(&out, " (%s)", r.Err)
+			}
+			if r.Mark != nil {
+				fmt.Fprintf(&out, " by %s (%s)", r.Mark.By, r.Mark.Reason)
+			}
+			out.WriteByte('\n')
+		}
+		return out.String(), err
 	case "peek":
 		items, err := q.Peek(s.e.ctx, a.word(0), layer.MaxBatch)
 		if err != nil || len(items) == 0 {
@@ -395,6 +418,9 @@ func (s *scenario) look(a *arguments) (string, error) {
 			fmt.Fprintf(&out, "paused by %s (%s)\n", st.Paused.By, st.Paused.Reason)
 		}
 		fmt.Fprintf(&out, "ready=%d busy=%d oldest ready=%s", st.ReadyGroups, st.BusyGroups, st.OldestReady)
+		if st.BusyGroups > 0 {
+			fmt.Fprintf(&out, "\nheld=%d delayed=%d oldest=%s", st.HeldGroups, st.DelayedGroups, st.OldestHead)
+		}
 		if st.Parked > 0 {
 			fmt.Fprintf(&out, "\nparked=%d dead=%d", st.Parked, st.Dead)
 		}
@@ -431,8 +457,12 @@ func (s *scenario) dead(a *arguments) (string, error) {
 			require.True(a.t, bytes.Equal(fullBody(a, s.bodies[d.ID]), d.Body), "body of %s", s.bodies[d.ID])
 			require.EqualValues(a.t, len(d.Body), d.Size)
 			now := s.e.clock.now()
-			fmt.Fprintf(&out, "%s: %s parked %s ago: %s: %s, attempts=%d, first %s ago, last %s ago\n", groupName(d.ID.Group),
-				s.bodies[d.ID], now.Sub(d.Parked), d.Reason, d.LastError, d.Attempts, now.Sub(d.First), now.Sub(d.Last))
+			fmt.Fprintf(&out, "%s: %s parked %s ago: %s: %s, attempts=%d", groupName(d.ID.Group),
+				s.bodies[d.ID], now.Sub(d.Parked), d.Reason, d.LastError, d.Attempts)
+			if d.Attempts > 0 {
+				fmt.Fprintf(&out, ", first %s ago, last %s ago", now.Sub(d.First), now.Sub(d.Last))
+			}
+			out.WriteByte('\n')
 		}
 		if page.Next == nil {
 			break

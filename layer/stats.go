@@ -48,16 +48,24 @@ type Stats struct {
 	Depth     int64 // items in the queue: Enqueued - Acked - Taken - Parked + Redriven - Cancelled - Purged
 	Dead      int64 // dead letters: Parked - Redriven - Discarded
 
-	// Hints of ready groups and timers of held or delayed ones, counted up to StatsCap. A hint may be stale.
+	// ReadyGroups is the number to scale workers by: groups that a receive would get, those included whose lease or
+	// delay has ended. BusyGroups are those whose lease or delay lasts. Both are counted up to StatsCap, by hints and
+	// timers, of which a few may be stale.
 	ReadyGroups int64
 	BusyGroups  int64
+	// HeldGroups and DelayedGroups are what the busy ones are: under a claim or a grant, and waiting for a retry. If
+	// there are more than 10,000 busy ones, of those that end first.
+	HeldGroups    int64
+	DelayedGroups int64
 	// Groups that are paused or parked, the empty ones and those included that will be when their claim ends.
 	PausedGroups int64
 	ParkedGroups int64
 	// Paused is the pause of the whole queue; nil = it is not paused.
 	Paused *Mark
-	// OldestReady is the age of the oldest ready group's head; 0 if there is none.
+	// OldestReady is the age of the oldest ready group's head, OldestHead that of the oldest ready, held or delayed
+	// group's; 0 if there is none.
 	OldestReady time.Duration
+	OldestHead  time.Duration
 }
 
 // StatsCap is where Stats stops counting groups.
@@ -119,40 +127,21 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 			return err
 		}
 		s.Paused = paused.public()
-		if s.OldestReady, err = q.oldestReady(ctx, tx); err != nil {
+		c := &groupCounts{q: q, ctx: ctx, tx: tx, nowMS: q.nowMS()}
+		if err := c.count(); err != nil {
 			return err
 		}
-		if s.ReadyGroups, err = countKeys(ctx, tx, q.keys.section(nameReady), StatsCap); err != nil {
+		s.ReadyGroups, s.BusyGroups, s.HeldGroups, s.DelayedGroups = c.ready, c.busy, c.held, c.delayed
+		if s.OldestReady, err = c.age(c.oldestReady); err != nil {
 			return err
 		}
-		s.BusyGroups, err = countKeys(ctx, tx, q.keys.section(nameTimer), StatsCap)
+		s.OldestHead, err = c.age(c.oldest)
 		return err
 	})
 	if err != nil {
 		return Stats{}, fmt.Errorf("layer: stats: %w", err)
 	}
 	return s, nil
-}
-
-// oldestReady is the age of the head that the oldest hint stands for.
-func (q *Queue) oldestReady(ctx context.Context, tx kv.ReadTx) (time.Duration, error) {
-	rows, err := tx.GetRange(q.keys.section(nameReady).Selectors(), kv.RangeOptions{Limit: 1}).Wait(ctx)
-	if err != nil || len(rows) == 0 {
-		return 0, err
-	}
-	p, err := q.keys.parse(rows[0].Key)
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	heads, err := tx.GetRange(q.keys.items(p.group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(ctx)
-	if err != nil || len(heads) == 0 {
-		return 0, err
-	}
-	e, _, err := openEnvelope(heads[0].Value)
-	if err != nil {
-		return 0, corrupt(heads[0].Key, err)
-	}
-	return max(0, time.Duration(q.nowMS()-e.enqueuedMS)*time.Millisecond), nil
 }
 
 // view runs a body that only reads, at snapshot.
