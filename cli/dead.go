@@ -18,12 +18,12 @@ why it failed, and its group goes on.`
 func newDeadCmd(s *session) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dead COMMAND",
-		Short: "List dead letters",
+		Short: "List, redrive or discard the messages that have failed for good",
 		Long:  deadHelp,
 		Args:  knownSubcommand,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newDeadListCmd(s))
+	c.AddCommand(newDeadListCmd(s), newDeadRedriveCmd(s), newDeadDiscardCmd(s))
 	for _, sub := range c.Commands() {
 		if sub.Args == nil {
 			sub.Args = noArgs

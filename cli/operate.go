@@ -109,8 +109,7 @@ func addByReasonFlags(c *cobra.Command, by, reason *string) {
 }
 
 func newEditCmd(s *session) *cobra.Command {
-	var body, file string
-	var set, remove []string
+	var f editFlags
 	c := &cobra.Command{
 		Use:   "edit ID [--body TEXT | --file FILE] [--header NAME=VALUE]... [--remove-header NAME]...",
 		Short: "Change the body or the headers of one waiting message",
@@ -122,56 +121,22 @@ What is not named stays as it is. A message in a worker's hands is refused.`,
 			if err != nil {
 				return usagef("%w", err)
 			}
-			headers, err := parseHeaders(set)
+			change, err := f.change(s, c)
 			if err != nil {
 				return err
 			}
-			for _, name := range remove {
-				if _, both := headers[name]; both {
-					return usagef("--header and --remove-header both name %q", name)
-				}
-			}
-			changed := c.Flags().Changed
-			if changed("body") && changed("file") {
-				return usagef("give either --body TEXT or --file FILE (- is stdin)")
-			}
-			newBody := changed("body") || changed("file")
-			if !newBody && len(headers) == 0 && len(remove) == 0 {
+			if change == nil {
 				return usagef("edit wants --body, --file, --header or --remove-header: nothing would change")
 			}
-			text := []byte(body)
-			if changed("file") {
-				if text, err = s.readBody(file); err != nil {
-					return err
-				}
-			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				err := q.Edit(c.Context(), id, func(m *layer.Message) error {
-					if newBody {
-						m.Body = text
-					}
-					for name, value := range headers {
-						m.Headers[name] = value
-					}
-					for _, name := range remove {
-						if _, ok := m.Headers[name]; !ok {
-							return fmt.Errorf("the message has no header %q", name)
-						}
-						delete(m.Headers, name)
-					}
-					return nil
-				})
-				if err != nil {
+				if err := q.Edit(c.Context(), id, change); err != nil {
 					return refused(err)
 				}
 				return s.done("edited", &id, id.Group)
 			})
 		},
 	}
-	c.Flags().StringVar(&body, "body", "", "the new body, `TEXT`")
-	c.Flags().StringVar(&file, "file", "", "a `FILE` with the new body; - is stdin")
-	c.Flags().StringArrayVar(&set, "header", nil, "a header to set, `NAME=VALUE`")
-	c.Flags().StringArrayVar(&remove, "remove-header", nil, "the `NAME` of a header to remove")
+	f.add(c)
 	return c
 }
 
@@ -263,6 +228,8 @@ func refused(err error) error {
 		hint = "Wait until its worker is done, or take its group away from it: fdbfifo release --group GROUP."
 	case errors.Is(err, layer.ErrNoItem):
 		hint = "It may have been handled meanwhile. fdbfifo peek --json prints the ids of those that wait."
+	case errors.Is(err, layer.ErrNotDead):
+		hint = "It may have been redriven or discarded meanwhile; the others are done. fdbfifo dead list prints the ids."
 	case errors.Is(err, layer.ErrNotHeld), errors.Is(err, layer.ErrNotDelayed), errors.Is(err, layer.ErrNotPaused):
 		hint = "fdbfifo groups says what state each group is in."
 	case errors.Is(err, layer.ErrClaimLost):

@@ -27,6 +27,8 @@ type jsonStats struct {
 	Expired       int64     `json:"expired"`
 	Taken         int64     `json:"taken"`
 	Parked        int64     `json:"parked"`
+	Redriven      int64     `json:"redriven"`
+	Discarded     int64     `json:"discarded"`
 	Dead          int64     `json:"dead"`
 	Cancelled     int64     `json:"cancelled"`
 	Purged        int64     `json:"purged"`
@@ -62,7 +64,7 @@ func (s *session) printStats(st layer.Stats) error {
 			HeldGroups: st.HeldGroups, DelayedGroups: st.DelayedGroups, PausedGroups: st.PausedGroups, ParkedGroups: st.ParkedGroups,
 			OldestReadyMS: st.OldestReady.Milliseconds(), OldestHeadMS: st.OldestHead.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
 			Acked: st.Acked, Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken,
-			Parked: st.Parked, Dead: st.Dead,
+			Parked: st.Parked, Redriven: st.Redriven, Discarded: st.Discarded, Dead: st.Dead,
 			Cancelled: st.Cancelled, Purged: st.Purged, Forced: st.Forced,
 		})
 	}
@@ -89,6 +91,8 @@ func (s *session) printStats(st layer.Stats) error {
 		{"expired", commas(st.Expired), "deliveries whose lease ran out"},
 		{"taken", commas(st.Taken), "removed within a caller's transaction"},
 		{"parked", commas(st.Parked), "failed for good and taken aside"},
+		{"redriven", commas(st.Redriven), "dead letters that were given back"},
+		{"discarded", commas(st.Discarded), "dead letters that were removed"},
 		{"cancelled", commas(st.Cancelled), "removed by an operator, one by one"},
 		{"purged", commas(st.Purged), "removed by an operator, all of a group or queue"},
 		{"forced", commas(st.Forced), "claims that an operator ended"},

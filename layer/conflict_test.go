@@ -90,6 +90,28 @@ func releaseSecond(e *env, tx kv.Tx, given any) error {
 	return e.q.NackTx(e.ctx, tx, c, layer.NackOptions{Release: true, From: &c.Items[1].ID})
 }
 
+// redriveFirst and discardFirst are of the first of the ids given, or of the first dead letter there is.
+func redriveFirst(o layer.RedriveOptions) func(e *env, tx kv.Tx, given any) error {
+	return func(e *env, tx kv.Tx, given any) error { return e.q.RedriveTx(e.ctx, tx, o, firstDead(e)) }
+}
+
+func discardFirst(e *env, tx kv.Tx, _ any) error { return e.q.DiscardTx(e.ctx, tx, firstDead(e)) }
+
+func firstDead(e *env) layer.ID {
+	page, err := e.calm().DeadLetters(e.ctx, layer.DeadOptions{})
+	require.NoError(e.t, err)
+	require.NotEmpty(e.t, page.Letters)
+	return page.Letters[0].ID
+}
+
+// behindDead is setup in a group A whose first item is a dead letter.
+func behindDead(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		e.bury("A", "dead")
+		return setup(e)
+	}
+}
+
 func reject(e *env, tx kv.Tx, given any) error {
 	return e.q.NackTx(e.ctx, tx, given.(*layer.Claim), layer.NackOptions{Reject: "no use"})
 }
@@ -239,6 +261,7 @@ func staleTimer(e *env) any {
 // traps 2, 3 and 9 of the design).
 func TestConflicts(t *testing.T) {
 	const must, mustNot = true, false
+	back, toTail := layer.RedriveOptions{}, layer.RedriveOptions{ToTail: true}
 	for _, p := range []pair{
 		{"enqueue, enqueue to the same empty group", having(), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
 		{"enqueue, enqueue to the same group", having("a1"), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
@@ -332,6 +355,32 @@ func TestConflicts(t *testing.T) {
 		{"takeover that parks the group, ack by the old holder", parkingGroups(lastAttempt(2, 2)), claimAll, ackAll, must, nil},
 		{"takeover that parks the group, takeover", parkingGroups(lastAttempt(2, 2)), claimAll, claimAll, must, nil},
 		{"takeover that parks the group, enqueue to it", parkingGroups(lastAttempt(2, 2)), claimAll, enqueueTo("A"), mustNot, nil},
+		{"redrive, redrive of the same letter", behindDead(having()), redriveFirst(back), redriveFirst(back), must, nil},
+		{"redrive, redrive of it to the tail", behindDead(having()), redriveFirst(back), redriveFirst(toTail), must, nil},
+		{"redrive to the tail, redrive of it to the tail", behindDead(having()), redriveFirst(toTail), redriveFirst(toTail), must, nil},
+		{"redrive, discard of the same letter", behindDead(having()), redriveFirst(back), discardFirst, must, nil},
+		{"discard, redrive of the same letter", behindDead(having()), discardFirst, redriveFirst(toTail), must, nil},
+		{"discard, discard of the same letter", behindDead(having()), discardFirst, discardFirst, must, nil},
+		{"redrive, claim of the group", behindDead(having("a1")), redriveFirst(back), claimOne, must, nil},
+		{"claim, redrive into the group", behindDead(having("a1")), claimOne, redriveFirst(back), must, nil},
+		{"redrive, take from the group", behindDead(having("a1")), redriveFirst(back), take, must, nil},
+		{"take, redrive into the group", behindDead(having("a1")), take, redriveFirst(back), must, nil},
+		{"redrive into a held group, ack that ends the claim", behindDead(holding(2, 2)), redriveFirst(back), ackAll, must, nil},
+		{"ack that ends the claim, redrive into the group", behindDead(holding(2, 2)), ackAll, redriveFirst(back), must, nil},
+		{"redrive into a held group, nack", behindDead(holding(2, 2)), redriveFirst(back), nack, must, nil},
+		{"redrive into an expired group, takeover", behindDead(expired(2, 2)), redriveFirst(back), claimAll, must, nil},
+		{"redrive into a paused group, resume of it", behindDead(paused(having())), redriveFirst(back), resumeGroup, must, nil},
+		{"resume of a paused group, redrive into it", behindDead(paused(having())), resumeGroup, redriveFirst(back), must, nil},
+		{"claim that clears a hint of an empty group, redrive into it (trap 2)", behindDead(staleEmpty), claimAll, redriveFirst(back), must, nil},
+		{"redrive, enqueue to the group", behindDead(having("a1")), redriveFirst(back), enqueueTo("A"), mustNot, nil},
+		{"redrive into an empty group, enqueue to it", behindDead(having()), redriveFirst(back), enqueueTo("A"), mustNot, nil},
+		{"enqueue to an empty group, redrive into it", behindDead(having()), enqueueTo("A"), redriveFirst(back), mustNot, nil},
+		{"redrive, claim of another group", behindDead(and(holding(1, 1))), redriveFirst(back), claimOne, mustNot, nil},
+		{"redrive to the tail, claim of the group", behindDead(having("a1")), redriveFirst(toTail), claimOne, mustNot, nil},
+		{"redrive to the tail, enqueue to the group", behindDead(having("a1")), redriveFirst(toTail), enqueueTo("A"), mustNot, nil},
+		{"redrive to the tail, take of the tail (trap 3)", behindDead(having("a1")), redriveFirst(toTail), take, must, nil},
+		{"discard, claim of the group", behindDead(having("a1")), discardFirst, claimOne, mustNot, nil},
+		{"discard, enqueue to the group", behindDead(having()), discardFirst, enqueueTo("A"), mustNot, nil},
 		{"resume of a parked group, resume of it", parkedGroup, resumeGroup, resumeGroup, must, nil},
 		{"resume of a parked group, enqueue to it", parkedGroup, resumeGroup, enqueueTo("A"), mustNot, nil},
 		{"take of an expired group, ack by the holder", expired(1, 1), take, ackAll, must, nil},

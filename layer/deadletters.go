@@ -1,9 +1,12 @@
 package layer
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,7 +31,7 @@ type DeadLetter struct {
 
 // DeadFilter chooses dead letters: those for which everything holds that is set. The zero value chooses all.
 type DeadFilter struct {
-	// IDs chooses these alone. Not with anything else.
+	// IDs chooses these alone, in the order of the list whatever theirs. Not with anything else.
 	IDs []ID
 	// Group, if not nil, is the only group.
 	Group *string
@@ -107,18 +110,18 @@ func (q *Queue) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error
 	walk := q.walkDead(&o.DeadFilter, o.After)
 	var page DeadPage
 	size := int64(0)
-	for !walk.done() {
-		var found []deadRow
+	for !walk.ended {
+		var step deadStep
 		err := q.step(ctx, func(tx kv.Tx) (err error) {
-			if found, err = walk.read(ctx, tx.Snapshot(), deadRows); err != nil || !o.Bodies {
+			if step, err = walk.read(ctx, tx.Snapshot(), deadRows); err != nil || !o.Bodies {
 				return err
 			}
-			return q.readBodies(ctx, tx.Snapshot(), found)
+			return q.readBodies(ctx, tx.Snapshot(), step.rows)
 		})
 		if err != nil {
 			return DeadPage{}, wrap("dead letters", err)
 		}
-		for _, row := range found {
+		for _, row := range step.rows {
 			if size += int64(len(row.letter.Body)); len(page.Letters) == o.Limit || len(page.Letters) > 0 && size > DefaultMaxBytes {
 				last := page.Letters[len(page.Letters)-1].ID
 				page.Next = &last
@@ -126,7 +129,7 @@ func (q *Queue) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error
 			}
 			page.Letters = append(page.Letters, row.letter)
 		}
-		walk.passed()
+		walk.pass(step)
 	}
 	return page, nil
 }
@@ -156,99 +159,125 @@ type deadRow struct {
 	key    []byte
 	value  []byte
 	dead   *dead // nil if it cannot be read
+	nth    int   // among those that its step has looked at, from 0
 }
 
 // deadWalk goes through the dead letters that a filter chooses, a few a transaction.
 type deadWalk struct {
-	q       *Queue
-	filter  *DeadFilter
-	ids     []ID // that are still to be looked at, if the filter has ids
-	rows    kv.KeyRange
-	next    cursor
-	behind  cursor // of what was read last
-	behindN int    // likewise: of ids
-	scanned int    // likewise: letters looked at, chosen or not
-	missing []ID   // likewise: ids that are no dead letters
+	q      *Queue
+	filter *DeadFilter
+	end    []byte
+	after  []byte // the key behind which it goes on; nil = begin
+	begin  []byte
+	ids    []ID // of the filter, in order, each once
+	idsAt  int  // how many of them it has looked at
+	ended  bool
+}
+
+// deadStep is what one transaction of a walk has read. A walk passes it when the transaction is done.
+type deadStep struct {
+	rows    []deadRow // that are chosen
+	scanned int       // letters looked at, chosen or not
+	missing []ID      // ids that are no dead letters
+	last    []byte    // the last key looked at; nil = none
+	ids     int
+	ended   bool
 }
 
 func (q *Queue) walkDead(f *DeadFilter, after *ID) *deadWalk {
-	w := &deadWalk{q: q, filter: f, ids: f.IDs, rows: q.keys.section(nameDead)}
+	rows := q.keys.section(nameDead)
 	if f.Group != nil {
-		w.rows = below(q.keys.startGroup(nameDead, *f.Group, 1))
+		rows = below(q.keys.startGroup(nameDead, *f.Group, 1))
 	}
-	w.next = newCursor(w.rows)
+	w := &deadWalk{q: q, filter: f, begin: rows.Begin, end: rows.End, ids: slices.Clone(f.IDs)}
+	slices.SortFunc(w.ids, func(a, b ID) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Index, b.Index), bytes.Compare(a.Random[:], b.Random[:]))
+	})
+	w.ids = slices.Compact(w.ids)
 	if after == nil {
 		return w
 	}
-	for i, id := range w.ids {
-		if id == *after {
-			w.ids = w.ids[i+1:]
-			break
-		}
-	}
-	w.next.begin = kv.FirstGreaterThan(q.keys.dead(*after))
+	w.after = q.keys.dead(*after)
+	w.idsAt = slices.Index(w.ids, *after) + 1
+	w.ended = len(w.ids) > 0 && w.idsAt == len(w.ids)
 	return w
 }
 
-// done reports whether nothing is left to read.
-func (w *deadWalk) done() bool {
-	if len(w.filter.IDs) > 0 {
-		return len(w.ids) == 0
-	}
-	return w.next.exhausted
-}
-
-// read reads up to limit letters and returns those that are chosen. It may be repeated; passed goes on to the next.
-func (w *deadWalk) read(ctx context.Context, tx kv.ReadTx, limit int) ([]deadRow, error) {
-	w.missing = nil
+// read reads up to limit letters. Whether that conflicts depends on tx.
+func (w *deadWalk) read(ctx context.Context, tx kv.ReadTx, limit int) (deadStep, error) {
+	var step deadStep
+	var err error
 	var rows []kv.KV
-	if len(w.filter.IDs) > 0 {
-		w.behindN = min(limit, len(w.ids))
-		values := make([]kv.Future[[]byte], w.behindN)
-		for i, id := range w.ids[:w.behindN] {
-			values[i] = tx.Get(w.q.keys.dead(id))
-		}
-		for i, id := range w.ids[:w.behindN] {
-			v, err := values[i].Wait(ctx)
-			if err != nil {
-				return nil, fmt.Errorf("read dead letter: %w", err)
-			}
-			if v == nil {
-				w.missing = append(w.missing, id)
-				continue
-			}
-			rows = append(rows, kv.KV{Key: w.q.keys.dead(id), Value: v})
-		}
+	if len(w.ids) > 0 {
+		rows, err = w.readIDs(ctx, tx, limit, &step)
 	} else {
-		var err error
-		if rows, err = w.next.read(tx, limit).Wait(ctx); err != nil {
-			return nil, fmt.Errorf("read dead letters: %w", err)
-		}
-		w.behind = w.next
-		w.behind.passed(rows, limit)
+		rows, err = w.readRange(ctx, tx, limit, &step)
 	}
-	w.scanned = len(rows)
-	var found []deadRow
-	for _, row := range rows {
+	if err != nil {
+		return step, err
+	}
+	step.scanned = len(rows)
+	for i, row := range rows {
 		p, err := w.q.keys.parse(row.Key)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return step, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
-		r := deadRow{key: row.Key, value: row.Value, letter: DeadLetter{ID: p.itemID()}}
+		r := deadRow{nth: i, key: row.Key, value: row.Value, letter: DeadLetter{ID: p.itemID()}}
 		if err := r.open(); err != nil {
 			r.dead, r.letter.Reason = nil, err.Error()
 		} else if !w.filter.matches(r.dead) {
 			continue
 		}
-		found = append(found, r)
+		step.rows = append(step.rows, r)
 	}
-	return found, nil
+	return step, nil
 }
 
-// passed goes on behind what was read last.
-func (w *deadWalk) passed() {
-	w.next = w.behind
-	w.ids = w.ids[min(w.behindN, len(w.ids)):]
+func (w *deadWalk) readRange(ctx context.Context, tx kv.ReadTx, limit int, step *deadStep) ([]kv.KV, error) {
+	begin := kv.FirstGreaterOrEqual(w.begin)
+	if w.after != nil {
+		begin = kv.FirstGreaterThan(w.after)
+	}
+	rows, err := tx.GetRange(kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(w.end)}, kv.RangeOptions{Limit: limit}).Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read dead letters: %w", err)
+	}
+	if step.ended = len(rows) < limit; len(rows) > 0 {
+		step.last = rows[len(rows)-1].Key
+	}
+	return rows, nil
+}
+
+func (w *deadWalk) readIDs(ctx context.Context, tx kv.ReadTx, limit int, step *deadStep) ([]kv.KV, error) {
+	ids := w.ids[w.idsAt:]
+	ids = ids[:min(limit, len(ids))]
+	step.ids, step.ended = len(ids), w.idsAt+len(ids) == len(w.ids)
+	values := make([]kv.Future[[]byte], len(ids))
+	for i, id := range ids {
+		values[i] = tx.Get(w.q.keys.dead(id))
+	}
+	var rows []kv.KV
+	for i, id := range ids {
+		v, err := values[i].Wait(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read dead letter: %w", err)
+		}
+		if v == nil {
+			step.missing = append(step.missing, id)
+			continue
+		}
+		rows = append(rows, kv.KV{Key: w.q.keys.dead(id), Value: v})
+	}
+	return rows, nil
+}
+
+// pass goes on behind a step.
+func (w *deadWalk) pass(step deadStep) {
+	w.idsAt += step.ids
+	w.ended = step.ended
+	if step.last != nil {
+		w.after = step.last
+	}
 }
 
 // open reads the value.

@@ -547,13 +547,12 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 	case expired && held.mark != nil, f.parksGroup():
 		return c.settleMarked(l, lockKey, held, f)
 	case f.parksItem():
-		parked, err := c.settleParked(l, lockKey, held, f)
-		if err != nil {
+		parked, behind, err := c.settleParked(l, lockKey, held, f)
+		if err != nil || parked && behind == nil {
 			return err
 		}
 		if parked {
-			// The group is as one that was never claimed.
-			return c.decide(r, c.read(candidate{group: l.group}, limit), limit)
+			return c.decide(r, c.read(*behind, limit), limit)
 		}
 	}
 	// The read was bounded by what was wanted before the groups of the same wave that came first.
@@ -674,19 +673,23 @@ func (c *claimer) settleMarked(l look, lockKey []byte, held *lock, f *failure) e
 }
 
 // settleParked ends an expired claim whose tried item has failed for good: that is taken aside, and the group is left
-// ready. It returns false, and has done nothing, if the item is not there.
-func (c *claimer) settleParked(l look, lockKey []byte, held *lock, f *failure) (bool, error) {
-	parked, err := f.park(c.work)
-	if err != nil || !parked {
-		return false, err
+// ready. It returns false, and has done nothing, if the item is not there; else behind is what is left of the group, if
+// anything is.
+func (c *claimer) settleParked(l look, lockKey []byte, held *lock, f *failure) (parked bool, behind *candidate, err error) {
+	if parked, err = f.park(c.work); err != nil || !parked {
+		return false, nil, err
 	}
 	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
-		return false, fmt.Errorf("guard lock: %w", err)
+		return false, nil, fmt.Errorf("guard lock: %w", err)
 	}
 	c.count(countExpired, 1)
 	c.clear(l.key)
 	c.unlock(l.group, held)
-	return true, c.work.free(l.group)
+	next, found, err := c.freed(l.group)
+	if err != nil || !found {
+		return true, nil, err
+	}
+	return true, &next, nil
 }
 
 // settleEmpty clears what is left of a group without items.

@@ -33,6 +33,8 @@ var (
 	ErrInvalidID = errors.New("layer: malformed message id")
 	// ErrNoItem: there is no such item (any more): it was acked, taken, cancelled or purged, or never there.
 	ErrNoItem = errors.New("layer: no such item")
+	// ErrNotDead: there is no such dead letter (any more): it was redriven or discarded, or never there.
+	ErrNotDead = errors.New("layer: no such dead letter")
 	// ErrInHand: the item was delivered under a claim whose lease lasts. Wait for it to end, or end it with
 	// ForceRelease.
 	ErrInHand = errors.New("layer: item is in a holder's hands")

@@ -158,6 +158,18 @@ var footprints = map[string]struct {
 	"takeover-parks-last":  {lastAttempt(1, 1), receiveN(2)},
 	"takeover-parks-group": {parkingGroups(lastAttempt(2, 2)), receiveN(2)},
 	"resume-parked":        {parkedGroup, once(resumeGroup)},
+	"redrive":              {behindDead(having("a1")), once(redriveFirst(layer.RedriveOptions{}))},
+	"redrive-held":         {behindDead(holding(1, 1)), once(redriveFirst(layer.RedriveOptions{}))},
+	"redrive-to-tail":      {behindDead(having("a1")), once(redriveFirst(layer.RedriveOptions{ToTail: true}))},
+	"redrive-all": {deadLetters(2), func(e *env, _ any) error {
+		_, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+		return err
+	}},
+	"redrive-dry": {deadLetters(2), func(e *env, _ any) error {
+		_, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{DryRun: true})
+		return err
+	}},
+	"discard": {behindDead(having("a1")), once(discardFirst)},
 	"dead-letters": {deadLetters(2), func(e *env, _ any) error {
 		_, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{Limit: 1})
 		return err

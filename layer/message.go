@@ -74,7 +74,8 @@ type Item struct {
 	Headers  map[string]string // nil if there are none
 	Enqueued time.Time         // by the producer's clock, to the millisecond
 	// Attempts is how often a delivery of this item has failed before, as far as the claim knows: it is exact
-	// in the attempt record, which decides, and may be too small here after a rare race of two enqueues.
+	// in the attempt record, which decides, and may be too small here after a rare race of two enqueues, or if dead
+	// letters were redriven to their places before it.
 	Attempts int
 }
 

@@ -38,11 +38,11 @@ func (q *Queue) once(
 	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
 	applied func(tx kv.Tx, result tuple.Tuple) error,
 ) error {
-	return q.onceAs(ctx, q.opts.Tx, body, applied)
+	return q.onceWith(ctx, q.opts.Tx, body, applied)
 }
 
-// onceAs is once in a transaction with these options.
-func (q *Queue) onceAs(
+// onceWith is once for a transaction with options of its own.
+func (q *Queue) onceWith(
 	ctx context.Context,
 	o kv.TxOptions,
 	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),

@@ -366,6 +366,27 @@ func (w *work) free(group string) error {
 	return w.rehint(p.index, group, record.count)
 }
 
+// freed is free, and returns the group as its hint now names it; found is false if it is empty.
+func (w *work) freed(group string) (c candidate, found bool, err error) {
+	if err := w.free(group); err != nil || !w.ready[group] {
+		return c, false, err
+	}
+	head, err := w.q.firstItem(w.ctx, w.tx.Snapshot(), w.q.keys.items(group))
+	if err != nil {
+		return c, false, err
+	}
+	p, err := w.q.keys.parse(head)
+	if err != nil {
+		return c, false, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), p.itemID())
+	if err != nil {
+		return c, false, err
+	}
+	index, err := w.placeOf(p.index)
+	return candidate{key: w.q.keys.ready(index, group), group: group, index: p.index, attempts: record.count}, true, err
+}
+
 // guardGap is the conflict with an enqueue into gap: one that commits first, before the head found or into the empty
 // group, counted on a hint for its item.
 func (w *work) guardGap(gap kv.KeyRange) error {

@@ -31,6 +31,9 @@ const (
 	// purgeWidth bounds the items, and with them the groups, that one step reads: with the largest values that is 5 MB.
 	// A step that conflicts goes on with half.
 	purgeWidth = 50
+	// purgePatience is how many conflicts a step takes before it leaves the hints of its groups: then enqueues into
+	// these do not conflict with it any more.
+	purgePatience = 2
 	// purgeStride is how many items of one group a step removes at once when there are so many.
 	purgeStride = 1000
 )
@@ -84,7 +87,7 @@ type purgePlace struct {
 func (p *purger) step() error {
 	var place purgePlace
 	var done PurgeReport
-	err := p.q.onceAs(p.ctx, p.q.batchOptions(),
+	err := p.q.onceWith(p.ctx, p.q.batchOptions(),
 		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p, conflicts: a.Conflicts, place: p.purgePlace}
 			if err := s.run(); err != nil {
@@ -131,8 +134,8 @@ func (p *purger) step() error {
 // purgeStep is one attempt of a step.
 //
 // Footprint, per group: a read and a write conflict on the lock. If nobody holds the group, one on the gap up to the
-// head that is left, or on the whole group if that is empty now; not in an attempt after a conflict: then the hint is
-// left, so that a stream of enqueues cannot hold the purge up.
+// head that is left, or on the whole group if that is empty now. After a few conflicts not even that: the hint is left
+// then, so that a stream of enqueues cannot hold the purge up.
 type purgeStep struct {
 	*work
 	p         *purger
@@ -349,7 +352,7 @@ func (s *purgeStep) end(group string, l *lock, whole bool) (free bool) {
 
 // leave leaves a free group in order whose items from first on are gone.
 func (s *purgeStep) leave(first ID, whole bool) error {
-	if s.conflicts > 0 {
+	if s.conflicts > purgePatience {
 		s.hint(first.Index, first.Group, 0) // whoever meets it finds what there is
 		return nil
 	}

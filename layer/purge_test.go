@@ -62,7 +62,9 @@ func TestPurge(t *testing.T) {
 		require.EqualValues(e.t, 1, s.Depth)
 		require.EqualValues(e.t, 2652, s.Purged)
 		require.EqualValues(e.t, 1, s.HeldGroups)
-		require.Zero(e.t, s.ReadyGroups, "no hint is left, unless a conflict came between")
+		if e.plan.Chances == nil {
+			require.Zero(e.t, s.ReadyGroups, "no hint is left, unless conflicts came between")
+		}
 		require.NoError(e.t, e.q.Ack(e.ctx, c))
 		report, err = e.q.Purge(e.ctx, layer.PurgeOptions{})
 		require.NoError(e.t, err)
@@ -197,9 +199,9 @@ func (t beforeCommitTx) Commit() kv.Future[struct{}] {
 }
 
 // TestPurgeAmidEnqueues (I1): items that are enqueued between a step's reads and its commit are reachable afterwards,
-// and a stream of them cannot hold the purge up: from the first conflict on it leaves the group's hint.
+// and a stream of them cannot hold the purge up: after a few conflicts it leaves the group's hint.
 func TestPurgeAmidEnqueues(t *testing.T) {
-	for _, n := range []int64{1, 3} {
+	for _, n := range []int64{1, 10} {
 		for _, items := range []int{1, 5, 1001} {
 			e := newEnv(t, anyEngine, false)
 			e.fill("A", items)
@@ -215,6 +217,9 @@ func TestPurgeAmidEnqueues(t *testing.T) {
 			report, err := q.Purge(e.ctx, layer.PurgeOptions{})
 			require.NoError(t, err)
 			require.NotZero(t, came)
+			if items < 1000 {
+				require.LessOrEqual(t, came, int64(4), "one step, three conflicts at most")
+			}
 			require.Equal(t, int64(items)+came, int64(len(e.all("A")))+report.Items)
 			e.check()
 			if left := len(e.all("A")); left > 0 {

@@ -40,6 +40,8 @@ import (
 //	retry GROUP                               RetryNow
 //	pause [GROUP] [reason=TEXT] [by=WHO] [force] | resume [GROUP]     of the whole queue without GROUP
 //	advance 10s                               moves the clock of all workers
+//	redrive [ids=(BODY,...)] [group=GROUP] [text=TEXT] [older=10s] [newer=10s] [tail] [dry] [limit=N] [body=BODY] [headers=(k:v,...)]
+//	discard, likewise without tail, body and headers
 //	fault KIND                                the next call at that fault's place meets it
 //	groups | peek GROUP | stats | check | dead [group=GROUP] [text=TEXT] [older=10s] [newer=10s] [limit=N]
 //	why BODY | purge [GROUP] [force]
@@ -137,6 +139,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.take(&a)
 	case "dead":
 		out, err = s.dead(&a)
+	case "redrive", "discard":
+		out, err = s.redrive(&a)
 	case "cancel", "skip", "edit", "force", "retry":
 		out, err = s.operate(&a)
 	case "pause", "resume":
@@ -153,6 +157,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return "claim lost"
 	case errors.Is(err, layer.ErrNotInClaim):
 		return "not in claim"
+	case errors.Is(err, layer.ErrNotDead):
+		return "not dead: " + out
 	case errors.Is(err, layer.ErrNoItem):
 		return "no such item"
 	case errors.Is(err, layer.ErrInHand):
@@ -430,6 +436,9 @@ func (s *scenario) look(a *arguments) (string, error) {
 		if st.Parked > 0 {
 			fmt.Fprintf(&out, "\nparked=%d dead=%d", st.Parked, st.Dead)
 		}
+		if st.Redriven+st.Discarded > 0 {
+			fmt.Fprintf(&out, " redriven=%d discarded=%d", st.Redriven, st.Discarded)
+		}
 	case "check":
 		r, err := q.Check(s.e.ctx, layer.CheckOptions{})
 		if err != nil {
@@ -477,6 +486,55 @@ func (s *scenario) dead(a *arguments) (string, error) {
 		return "none", nil
 	}
 	return out.String(), nil
+}
+
+func (s *scenario) redrive(a *arguments) (string, error) {
+	q, dry, limit := s.worker(a).q, slices.Contains(a.words(), "dry"), int64(a.number("limit"))
+	var report layer.DeadReport
+	var err error
+	if a.d.Cmd == "discard" {
+		report, err = q.Discard(s.e.ctx, s.filter(a), layer.DiscardOptions{DryRun: dry, Limit: limit})
+	} else {
+		o := layer.RedriveOptions{ToTail: slices.Contains(a.words(), "tail"), DryRun: dry, Limit: limit}
+		edited := make(map[layer.ID]string)
+		if body := a.text("body", ""); body != "" || a.d.HasArg("headers") {
+			o.Edit = func(d layer.DeadLetter, m *layer.Message) error {
+				require.True(a.t, bytes.Equal(fullBody(a, s.bodies[d.ID]), m.Body), "an edit is given the whole message")
+				if body != "" {
+					m.Body = fullBody(a, body)
+					edited[d.ID] = body
+				}
+				maps.Copy(m.Headers, a.headers())
+				return nil
+			}
+		}
+		report, err = q.Redrive(s.e.ctx, s.filter(a), o)
+		maps.Copy(s.bodies, edited)
+		// At the tail it has another id, of the same random.
+		items, err := q.Groups(s.e.ctx, layer.GroupsOptions{})
+		require.NoError(a.t, err)
+		for _, g := range items {
+			s.rename(a, g.Group)
+		}
+	}
+	return fmt.Sprintf("%d of %d, missing %d", report.Done, report.Scanned, len(report.Missing)), err
+}
+
+// rename finds the names of items that have come back to a group under another id.
+func (s *scenario) rename(a *arguments, group string) {
+	items, err := s.worker(a).q.Peek(s.e.ctx, group, layer.MaxBatch)
+	require.NoError(a.t, err)
+	for _, item := range items {
+		if _, known := s.bodies[item.ID]; known {
+			continue
+		}
+		for id, name := range s.bodies {
+			if id.Random == item.ID.Random {
+				delete(s.bodies, id)
+				s.bodies[item.ID] = name
+			}
+		}
+	}
 }
 
 // filter reads which dead letters are meant.

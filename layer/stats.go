@@ -18,6 +18,8 @@ const (
 	countExpired   = "expired"
 	countTaken     = "taken"
 	countParked    = "parked"
+	countRedriven  = "redriven"
+	countDiscarded = "discarded"
 	countCancelled = "cancelled"
 	countPurged    = "purged"
 	countForced    = "forced"
@@ -36,12 +38,15 @@ type Stats struct {
 	Expired  int64 // failed deliveries whose lease ran out
 	Taken    int64 // removed by TakeTx
 	Parked   int64 // taken aside, to the dead letters
+	// Dead letters that came back to their groups, and that were removed.
+	Redriven  int64
+	Discarded int64
 	// Removed by Cancel and Skip, and by Purge.
 	Cancelled int64
 	Purged    int64
 	Forced    int64 // claims that ForceRelease or Purge ended
-	Depth     int64 // items in the queue: Enqueued - Acked - Taken - Parked - Cancelled - Purged
-	Dead      int64 // dead letters: Parked
+	Depth     int64 // items in the queue: Enqueued - Acked - Taken - Parked + Redriven - Cancelled - Purged
+	Dead      int64 // dead letters: Parked - Redriven - Discarded
 
 	// ReadyGroups is the number to scale workers by: groups that a receive would get, those included whose lease or
 	// delay has ended. BusyGroups are those whose lease or delay lasts. Both are counted up to StatsCap, by hints and
@@ -99,6 +104,10 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.Taken += n
 			case countParked:
 				s.Parked += n
+			case countRedriven:
+				s.Redriven += n
+			case countDiscarded:
+				s.Discarded += n
 			case countCancelled:
 				s.Cancelled += n
 			case countPurged:
@@ -111,8 +120,8 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.ParkedGroups += n
 			}
 		}
-		s.Dead = s.Parked
-		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Parked - s.Cancelled - s.Purged
+		s.Dead = s.Parked - s.Redriven - s.Discarded
+		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Parked + s.Redriven - s.Cancelled - s.Purged
 		paused, err := q.readPause(ctx, tx)
 		if err != nil {
 			return err

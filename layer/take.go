@@ -169,9 +169,9 @@ func (w *work) takeBehind(c candidate, l *lock, max int) ([]Item, error) {
 	if !free {
 		return nil, nil
 	}
-	if err := w.free(c.group); err != nil {
+	behind, found, err := w.freed(c.group)
+	if err != nil || !found {
 		return nil, err
 	}
-	// As a group that was never claimed.
-	return w.takeFrom(candidate{group: c.group, index: -1}, max)
+	return w.takeFrom(behind, max)
 }

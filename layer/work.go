@@ -61,19 +61,22 @@ func (w *work) hint(index int64, group string, attempts int) {
 
 // rehint is hint for a group that was in hand: where it takes its place is the queue's schedule.
 func (w *work) rehint(headIndex int64, group string, attempts int) error {
-	config, err := w.config()
+	index, err := w.placeOf(headIndex)
 	if err != nil {
 		return err
 	}
-	if config.Schedule == RoundRobin {
-		now, err := w.clock()
-		if err != nil {
-			return err
-		}
-		headIndex = max(headIndex, now)
-	}
-	w.hint(headIndex, group, attempts)
+	w.hint(index, group, attempts)
 	return nil
+}
+
+// placeOf is the index of the hint of a group that was in hand.
+func (w *work) placeOf(headIndex int64) (int64, error) {
+	config, err := w.config()
+	if err != nil || config.Schedule != RoundRobin {
+		return headIndex, err
+	}
+	now, err := w.clock()
+	return max(headIndex, now), err
 }
 
 // count adds to a counter, once for all operations of the transaction.
