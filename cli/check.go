@@ -50,9 +50,12 @@ type jsonCheck struct {
 	Groups      int64           `json:"groups"`
 	Held        int64           `json:"held"`
 	Delayed     int64           `json:"delayed"`
+	Paused      int64           `json:"paused"`
+	Parked      int64           `json:"parked"`
 	StaleHints  int64           `json:"stale_hints"`
 	StaleTimers int64           `json:"stale_timers"`
 	Attempts    int64           `json:"attempts"`
+	Dead        int64           `json:"dead"`
 	Receipts    int64           `json:"receipts"`
 	Violations  []jsonViolation `json:"violations"`
 }
@@ -71,7 +74,8 @@ func (s *session) printCheck(r *layer.CheckReport) error {
 		}
 		return printJSON(s.stdout, jsonCheck{
 			Queue: s.queue, Items: r.Items, Bytes: r.Bytes, Groups: r.Groups, Held: r.Held, Delayed: r.Delayed,
-			StaleHints: r.StaleHints, StaleTimers: r.StaleTimers, Attempts: r.Attempts, Receipts: r.Receipts,
+			Paused: r.Paused, Parked: r.Parked,
+			StaleHints: r.StaleHints, StaleTimers: r.StaleTimers, Attempts: r.Attempts, Dead: r.Dead, Receipts: r.Receipts,
 			Violations: broken,
 		})
 	}
@@ -82,9 +86,12 @@ func (s *session) printCheck(r *layer.CheckReport) error {
 		{"groups", commas(r.Groups), ""},
 		{"held", commas(r.Held), ""},
 		{"delayed", commas(r.Delayed), ""},
+		{"paused", commas(r.Paused), ""},
+		{"parked", commas(r.Parked), ""},
 		{"stale hints", commas(r.StaleHints), "allowed, cleared when met"},
 		{"stale timers", commas(r.StaleTimers), "allowed, cleared when met"},
 		{"attempt records", commas(r.Attempts), ""},
+		{"dead letters", commas(r.Dead), ""},
 		{"receipts", commas(r.Receipts), ""},
 		{"violations", commas(int64(len(r.Violations))), ""},
 	})

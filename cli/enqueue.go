@@ -79,18 +79,9 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 	case changed("group") && changed("group-field"):
 		return o, usagef("give either --group or --group-field")
 	}
-	for _, header := range f.headers {
-		name, value, ok := strings.Cut(header, "=")
-		if !ok || name == "" {
-			return o, usagef("--header wants NAME=VALUE, not %q", header)
-		}
-		if o.headers == nil {
-			o.headers = make(map[string]string)
-		}
-		if _, twice := o.headers[name]; twice {
-			return o, usagef("--header %s is given twice", name)
-		}
-		o.headers[name] = value
+	var err error
+	if o.headers, err = parseHeaders(f.headers); err != nil {
+		return o, err
 	}
 	if changed("body") {
 		return o, nil
@@ -109,6 +100,25 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 		return o, usagef("unknown --format %q: there are csv and jsonl", o.format)
 	}
 	return o, nil
+}
+
+// parseHeaders reads the values of --header; nil if there are none.
+func parseHeaders(given []string) (map[string]string, error) {
+	var headers map[string]string
+	for _, header := range given {
+		name, value, ok := strings.Cut(header, "=")
+		if !ok || name == "" {
+			return nil, usagef("--header wants NAME=VALUE, not %q", header)
+		}
+		if headers == nil {
+			headers = make(map[string]string)
+		}
+		if _, twice := headers[name]; twice {
+			return nil, usagef("--header %s is given twice", name)
+		}
+		headers[name] = value
+	}
+	return headers, nil
 }
 
 type enqueueResult struct {

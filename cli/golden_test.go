@@ -3,14 +3,18 @@ package cli
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -25,8 +29,10 @@ import (
 //	run             the first line is the command line, the rest is stdin
 //	clock D         moves the clock by a duration
 //	file NAME       writes a file into the working directory
-//	claim GROUPS N  claims up to N items, as a worker elsewhere would
+//	claim items=N   claims up to N items of a group, as a worker elsewhere would; with fail or reject it gives them back
 //	clear           removes the key whose parts are given, as nobody should
+//	leave N         leaves N receipts, as processes do that are killed
+//	names           from here on an id is written {BODY}, in command lines and in what they print
 //
 // Each read-only command is held to changing nothing: the whole database is the same before and after.
 func TestGolden(t *testing.T) {
@@ -56,9 +62,11 @@ type shared struct{ kv.DB }
 func (shared) Close() error { return nil }
 
 type harness struct {
-	clock *still
-	db    kv.DB
-	runs  uint64
+	clock  *still
+	db     kv.DB
+	runs   uint64
+	ids    map[string]string // by body; nil unless ids are written so
+	bodies map[string]string // the first of each id
 }
 
 func newHarness(t *testing.T) *harness {
@@ -98,11 +106,28 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 		claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: n, MaxGroups: 1})
 		require.NoError(t, err)
 		require.Len(t, claims, 1)
+		if d.HasArg("reject") {
+			require.NoError(t, q.Nack(ctx, claims[0], layer.NackOptions{Err: fmt.Errorf("exit status 3"), Reject: "no such flight"}))
+		}
 		if d.HasArg("fail") {
 			require.NoError(t, q.Nack(ctx, claims[0], layer.NackOptions{Err: fmt.Errorf("exit status 3"), Delay: time.Minute}))
 		}
 		require.NoError(t, q.Close(ctx))
 		return fmt.Sprintf("%d of %s\n", len(claims[0].Items), claims[0].Group)
+	case "leave":
+		n, err := strconv.Atoi(d.CmdArgs[0].Key)
+		require.NoError(t, err)
+		_, err = kv.Run(ctx, h.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			for range n {
+				tx.Set(append(prefix(), tuple.Tuple{"default", "receipt", uuid.New()}.Pack()...), tuple.Tuple{h.clock.now.UnixMilli()}.Pack())
+			}
+			return nil
+		})
+		require.NoError(t, err)
+		return ""
+	case "names":
+		h.ids, h.bodies = make(map[string]string), make(map[string]string)
+		return ""
 	case "clear":
 		parts, err := tuple.Parse(d.Input)
 		require.NoError(t, err)
@@ -120,9 +145,23 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 func (h *harness) run(t *testing.T, args []string, stdin string) string {
 	var stdout, stderr bytes.Buffer
 	before := dump(t, h.db)
+	h.name(t)
+	for i := range args {
+		for body, id := range h.ids {
+			args[i] = strings.ReplaceAll(args[i], "{"+body+"}", id)
+		}
+	}
 	err := h.app().Run(context.Background(), args, strings.NewReader(stdin), &stdout, &stderr)
 	switch args[0] {
-	case "peek", "groups", "queues", "stats", "check", "decode", "key":
+	case "config":
+		if !slices.Contains(args, "--set") {
+			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
+		}
+	case "dead":
+		if len(args) > 1 && args[1] == "list" {
+			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
+		}
+	case "peek", "groups", "queues", "why", "stats", "check", "decode", "key":
 		require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 	}
 	var s strings.Builder
@@ -131,7 +170,35 @@ func (h *harness) run(t *testing.T, args []string, stdin string) string {
 		s.WriteString("stderr: " + line)
 	}
 	fmt.Fprintf(&s, "exit %d\n", ExitCode(err))
-	return s.String()
+	out := s.String()
+	h.name(t)
+	for id, body := range h.bodies {
+		out = strings.ReplaceAll(out, id, "{"+body+"}")
+	}
+	return out
+}
+
+// name learns the ids of the messages that there are.
+func (h *harness) name(t *testing.T) {
+	ctx := context.Background()
+	q, err := layer.Open(ctx, h.db, prefix(), "default", layer.Options{Now: h.clock.Now})
+	if h.ids == nil || errors.Is(err, layer.ErrNoQueue) {
+		return
+	}
+	require.NoError(t, err)
+	groups, err := q.Groups(ctx, layer.GroupsOptions{})
+	require.NoError(t, err)
+	for _, g := range groups {
+		items, err := q.Peek(ctx, g.Group, layer.MaxBatch)
+		require.NoError(t, err)
+		for _, item := range items {
+			id := item.ID.String()
+			if h.ids[string(item.Body)] = id; h.bodies[id] == "" {
+				h.bodies[id] = string(item.Body)
+			}
+		}
+	}
+	require.NoError(t, q.Close(ctx))
 }
 
 // splitArgs splits a command line at blanks outside single quotes.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
@@ -21,7 +22,8 @@ func newGroupsCmd(s *session) *cobra.Command {
 		Use:   "groups [--sort depth|age|name] [-n N]",
 		Short: "List the groups that have messages: depth, age, state, holder",
 		Long: `List the groups that have messages. States: ready (free to be claimed), held (by a worker), expired (its
-worker's lease has run out, the next one takes over), delayed (waits for a retry), corrupt (see check). It changes nothing.`,
+worker's lease has run out, the next one takes over), delayed (waits for a retry), paused (by an operator), parked (its head
+has failed for good), corrupt (see check). A group that is held, and paused or parked when that ends, says so. It changes nothing.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			order, ok := orders[by]
 			if !ok {
@@ -81,6 +83,23 @@ type jsonGroup struct {
 	Token       int64  `json:"token,omitempty"`
 	Outstanding int    `json:"outstanding"`
 	LeftMS      int64  `json:"left_ms"`
+
+	Mark *jsonMark `json:"mark,omitempty"`
+}
+
+// jsonMark says why a group is paused or parked, or will be when its claim ends.
+type jsonMark struct {
+	State  string    `json:"state"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+}
+
+func newJSONMark(m *layer.Mark) *jsonMark {
+	if m == nil {
+		return nil
+	}
+	return &jsonMark{State: string(m.State), By: m.By, Reason: m.Reason, Since: m.Since.UTC()}
 }
 
 func (s *session) printGroups(groups []layer.GroupInfo, total int) error {
@@ -89,7 +108,7 @@ func (s *session) printGroups(groups []layer.GroupInfo, total int) error {
 			err := printJSON(s.stdout, jsonGroup{
 				Group: g.Group, State: string(g.State), Depth: g.Depth, HeadAgeMS: g.HeadAge.Milliseconds(),
 				Attempts: g.Attempts, LastError: g.LastError, Owner: g.Owner, Token: g.Token,
-				Outstanding: g.Outstanding, LeftMS: g.Left.Milliseconds(),
+				Outstanding: g.Outstanding, LeftMS: g.Left.Milliseconds(), Mark: newJSONMark(g.Mark),
 			})
 			if err != nil {
 				return err
@@ -111,15 +130,23 @@ func (s *session) printGroups(groups []layer.GroupInfo, total int) error {
 	const others = 48 // columns of the rest, and what stands between the columns
 	for i, g := range groups {
 		left, failed := "", ""
-		if g.State != layer.Ready {
+		state, holder, why := string(g.State), g.Owner, g.LastError
+		if g.Left != 0 {
 			left = short(g.Left)
+		}
+		switch {
+		case g.Mark == nil:
+		case g.Mark.State == g.State:
+			holder, why = g.Mark.By, g.Mark.Reason
+		default:
+			state += ", then " + string(g.Mark.State)
 		}
 		if g.Attempts > 0 {
 			failed = strconv.Itoa(g.Attempts)
 		}
 		t.AppendRow(tableRow{
-			names[i], commas(g.Depth), short(g.HeadAge), string(g.State), left, oneLine([]byte(g.Owner), maxNameWidth),
-			failed, oneLine([]byte(g.LastError), max(minTextWidth, s.width()-used-others)),
+			names[i], commas(g.Depth), short(g.HeadAge), state, left, oneLine([]byte(holder), maxNameWidth),
+			failed, oneLine([]byte(why), max(minTextWidth, s.width()-used-others)),
 		})
 	}
 	if err := s.printTable(t); err != nil {

@@ -22,7 +22,7 @@ func newKeyCmd(s *session) *cobra.Command {
 		Short: "Print the range of a queue's keys, for fdbcli's getrange",
 		Long: fmt.Sprintf(`Print begin and end of the range in which a queue has its keys of one kind, as fdbcli reads them; with groups,
 one such line for each. No database is asked. Kinds: queue (all its keys), %s; a plural does as
-well. Only item, part, lock and attempt go by group.`, strings.Join(layer.KeyNames(), ", ")),
+well. Only item, part, lock, attempt and dead go by group.`, strings.Join(layer.KeyNames(), ", ")),
 		Example: `  fdbcli --exec "getrange $(fdbfifo key items ATL) 1"
   fdbcli --exec "getrange $(fdbfifo key lock) 100" | fdbfifo decode`,
 		Args: cobra.ArbitraryArgs,

@@ -1,23 +1,38 @@
 package cli
 
 import (
+	"fmt"
+
 	"github.com/spf13/cobra"
 
 	"fdbfifo/layer"
 )
 
 type jsonStats struct {
-	Queue         string `json:"queue"`
-	Depth         int64  `json:"depth"`
-	ReadyGroups   int64  `json:"ready_groups"`
-	BusyGroups    int64  `json:"busy_groups"`
-	OldestReadyMS int64  `json:"oldest_ready_ms"`
-	Enqueued      int64  `json:"enqueued"`
-	Received      int64  `json:"received"`
-	Acked         int64  `json:"acked"`
-	Nacked        int64  `json:"nacked"`
-	Expired       int64  `json:"expired"`
-	Taken         int64  `json:"taken"`
+	Queue         string    `json:"queue"`
+	Paused        *jsonMark `json:"paused,omitempty"`
+	Depth         int64     `json:"depth"`
+	ReadyGroups   int64     `json:"ready_groups"`
+	BusyGroups    int64     `json:"busy_groups"`
+	HeldGroups    int64     `json:"held_groups"`
+	DelayedGroups int64     `json:"delayed_groups"`
+	PausedGroups  int64     `json:"paused_groups"`
+	ParkedGroups  int64     `json:"parked_groups"`
+	OldestReadyMS int64     `json:"oldest_ready_ms"`
+	OldestHeadMS  int64     `json:"oldest_head_ms"`
+	Enqueued      int64     `json:"enqueued"`
+	Received      int64     `json:"received"`
+	Acked         int64     `json:"acked"`
+	Nacked        int64     `json:"nacked"`
+	Expired       int64     `json:"expired"`
+	Taken         int64     `json:"taken"`
+	Parked        int64     `json:"parked"`
+	Redriven      int64     `json:"redriven"`
+	Discarded     int64     `json:"discarded"`
+	Dead          int64     `json:"dead"`
+	Cancelled     int64     `json:"cancelled"`
+	Purged        int64     `json:"purged"`
+	Forced        int64     `json:"forced"`
 }
 
 func newStatsCmd(s *session) *cobra.Command {
@@ -38,20 +53,34 @@ func newStatsCmd(s *session) *cobra.Command {
 }
 
 func (s *session) printStats(st layer.Stats) error {
+	if st.Paused != nil && !s.json {
+		if _, err := fmt.Fprintf(s.stdout, "the queue is %s\n", markWords(*st.Paused)); err != nil {
+			return err
+		}
+	}
 	if s.json {
 		return printJSON(s.stdout, jsonStats{
-			Queue: s.queue, Depth: st.Depth, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
-			OldestReadyMS: st.OldestReady.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
+			Queue: s.queue, Paused: newJSONMark(st.Paused), Depth: st.Depth, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
+			HeldGroups: st.HeldGroups, DelayedGroups: st.DelayedGroups, PausedGroups: st.PausedGroups, ParkedGroups: st.ParkedGroups,
+			OldestReadyMS: st.OldestReady.Milliseconds(), OldestHeadMS: st.OldestHead.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
 			Acked: st.Acked, Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken,
+			Parked: st.Parked, Redriven: st.Redriven, Discarded: st.Discarded, Dead: st.Dead,
+			Cancelled: st.Cancelled, Purged: st.Purged, Forced: st.Forced,
 		})
 	}
 	t := newTable()
 	alignRight(t, 2)
 	t.AppendRows([]tableRow{
 		{"messages now", commas(st.Depth), ""},
-		{"ready groups", commas(st.ReadyGroups), "hints, a few may be stale"},
-		{"busy groups", commas(st.BusyGroups), "held, or waiting for a retry"},
+		{"dead letters", commas(st.Dead), ""},
+		{"ready groups", commas(st.ReadyGroups), "wait for a worker; a few may be stale"},
+		{"busy groups", commas(st.BusyGroups), ""},
+		{"  held", commas(st.HeldGroups), ""},
+		{"  delayed", commas(st.DelayedGroups), "wait for a retry"},
+		{"paused groups", commas(st.PausedGroups), ""},
+		{"parked groups", commas(st.ParkedGroups), "their head has failed for good"},
 		{"oldest ready", short(st.OldestReady), ""},
+		{"oldest head", short(st.OldestHead), "of ready and busy groups"},
 	})
 	t.AppendSeparator()
 	t.AppendRows([]tableRow{
@@ -61,6 +90,12 @@ func (s *session) printStats(st layer.Stats) error {
 		{"nacked", commas(st.Nacked), "deliveries that a worker gave back as failed"},
 		{"expired", commas(st.Expired), "deliveries whose lease ran out"},
 		{"taken", commas(st.Taken), "removed within a caller's transaction"},
+		{"parked", commas(st.Parked), "failed for good and taken aside"},
+		{"redriven", commas(st.Redriven), "dead letters that were given back"},
+		{"discarded", commas(st.Discarded), "dead letters that were removed"},
+		{"cancelled", commas(st.Cancelled), "removed by an operator, one by one"},
+		{"purged", commas(st.Purged), "removed by an operator, all of a group or queue"},
+		{"forced", commas(st.Forced), "claims that an operator ended"},
 	})
 	return s.printTable(t)
 }

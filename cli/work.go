@@ -52,7 +52,7 @@ func newWorkCmd(s *session) *cobra.Command {
 			if f.batch < 1 || f.batch > layer.MaxBatch {
 				return usagef("--batch is %d: 1 to %d are allowed", f.batch, layer.MaxBatch)
 			}
-			if f.lease < layer.MinLease || f.lease > layer.MaxLease {
+			if c.Flags().Changed("lease") && (f.lease < layer.MinLease || f.lease > layer.MaxLease) {
 				return usagef("--lease is %s: %s to %s are allowed", f.lease, layer.MinLease, layer.MaxLease)
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error { return s.work(c.Context(), q, f) })
@@ -61,7 +61,7 @@ func newWorkCmd(s *session) *cobra.Command {
 	c.Flags().StringVar(&f.exec, "exec", "", "the `COMMAND`, run by sh -c")
 	c.Flags().IntVar(&f.workers, "workers", layer.DefaultConcurrency, "run at most `N` commands at a time")
 	c.Flags().IntVar(&f.batch, "batch", 1, "take, and finish, at most `N` messages of a group together")
-	c.Flags().DurationVar(&f.lease, "lease", layer.DefaultLease, "`TIME` after which a dead worker's group is free again; a live worker extends it")
+	c.Flags().DurationVar(&f.lease, "lease", 0, "`TIME` after which a dead worker's group is free again; a live worker extends it; left out, the queue's")
 	c.Flags().BoolVar(&f.untilEmpty, "until-empty", false, "end when the queue has no messages left")
 	return c
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"fdbfifo/kv"
@@ -42,29 +43,54 @@ type NackOptions struct {
 	Acked []ID
 	// Err is kept with the attempt of the item that was tried, its first maxErrorText bytes; may be nil.
 	Err error
-	// Delay keeps the whole group from being delivered for so long; 0 to MaxDelay.
+	// Delay keeps the whole group, and no other, from being delivered for so long; 0 to MaxDelay. 0 = as the queue's
+	// retry policy has it, or not at all if nothing failed (Release).
 	Delay time.Duration
+	// AtOnce delivers again without a delay, whatever the policy says. Not with Delay.
+	AtOnce bool
 	// Release gives back without counting a failed attempt: the items were not tried.
 	Release bool
+	// From, if not nil, is where what is given back begins: this item and all behind it, whether a later one was
+	// handled or not, because a group is delivered in order. What stands before it stays in the claim, with its lease;
+	// if nothing does, the claim ends. Only with Release, and without a delay: what has failed is always the first of
+	// what is left, so a failure gives all of it back.
+	From *ID
+	// Reject, if not empty, is the reason why the item that was tried will never succeed: it has failed for good, see
+	// OnFailure. The reason is kept, its first maxErrorText bytes. Not with Release, Delay or AtOnce.
+	Reject string
 }
 
-// Nack gives a claim back: all that it still has is delivered again, in the same order. The first of it is the
-// item that was tried and counts a failed attempt; those behind it count none.
+// Nack gives a claim back, or its end (From): all that it still has is delivered again, in the same order. The first of it is the
+// item that was tried and counts a failed attempt; those behind it count none. If that was its last, or it is rejected,
+// it is parked as the queue's OnFailure has it, and those behind it are free at once.
 //
-// Errors: as Ack's, and *LimitError for the delay.
+// Errors: as Ack's, *LimitError for the delay, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
-	if err := checkDelay(o.Delay); err != nil {
-		return err
+	if err := o.check(); err != nil {
+		return wrap("nack", err)
 	}
 	return wrap("nack", q.submit(ctx, &operation{settle: &settlement{claim: c, ids: o.Acked, back: &o}}))
 }
 
 // NackTx gives a claim back in the caller's transaction, as AckTx acks.
 func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) error {
-	if err := checkDelay(o.Delay); err != nil {
-		return err
+	if err := o.check(); err != nil {
+		return wrap("nack", err)
 	}
 	return wrap("nack", q.settleTx(ctx, tx, &settlement{claim: c, ids: o.Acked, back: &o}))
+}
+
+func (o *NackOptions) check() error {
+	if o.AtOnce && o.Delay != 0 {
+		return fmt.Errorf("%w: a delay of %s, and at once", ErrOptions, o.Delay)
+	}
+	if o.From != nil && (!o.Release || o.AtOnce || o.Delay != 0) {
+		return fmt.Errorf("%w: From goes with Release, and without a delay", ErrOptions)
+	}
+	if o.Reject != "" && (o.Release || o.AtOnce || o.Delay != 0) {
+		return fmt.Errorf("%w: reject, and deliver again", ErrOptions)
+	}
+	return checkDelay(o.Delay)
 }
 
 func wrap(verb string, err error) error {
@@ -92,10 +118,11 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 // settlement is an ack, a nack or an extend. Its three steps, begin, check and finish, are taken by each attempt
 // of a transaction; between them others of the same transaction take theirs, so that their reads overlap.
 type settlement struct {
-	claim *Claim
-	ids   []ID          // to ack; none = all that is outstanding, if nothing is given back
-	back  *NackOptions  // nil = nothing is given back
-	lease time.Duration // not 0 = extend by this
+	claim   *Claim
+	ids     []ID         // to ack; none = all that is outstanding, if nothing is given back
+	back    *NackOptions // nil = nothing is given back
+	extends bool
+	lease   time.Duration // of an extend; 0 = the queue's
 
 	// Of the attempt under way.
 	lock    kv.Future[[]byte]
@@ -138,13 +165,25 @@ func (s *settlement) check(w *work) error {
 		return fmt.Errorf("%w: group %q, token %d", ErrClaimLost, group, s.claim.Token)
 	}
 	s.held = l
-	if s.lease > 0 {
-		s.extend(w, key)
-		return nil
+	if s.extends {
+		return s.extend(w, key)
 	}
 	acked, left, err := l.divide(group, s.ids, s.back == nil)
 	if err != nil {
 		return err
+	}
+	if s.back != nil && s.back.From != nil {
+		n := place(left, *s.back.From, group)
+		if n < 0 {
+			return fmt.Errorf("%w: %s", ErrNotInClaim, s.back.From)
+		}
+		if n > 0 {
+			w.remove(group, l.outstanding, acked)
+			w.count(countAcked, len(acked))
+			l.outstanding = left[:n]
+			w.tx.Set(key, l.pack())
+			return nil
+		}
 	}
 	s.left = left
 	w.remove(group, l.outstanding, acked)
@@ -156,10 +195,13 @@ func (s *settlement) check(w *work) error {
 	}
 	w.tx.Clear(w.q.keys.timer(l.endMS, group))
 	w.ended(group)
-	if len(left) == 0 {
+	switch {
+	case len(left) == 0 && l.mark != nil:
+		w.tx.Set(key, l.mark.lock(l.token).pack())
+	case len(left) == 0:
 		w.tx.Clear(key)
 		return s.readNext(w, acked)
-	} else {
+	default:
 		s.attempt = w.tx.Snapshot().Get(w.q.keys.attempt(left[0].id(group)))
 	}
 	return nil
@@ -180,7 +222,7 @@ func (s *settlement) readNext(w *work, acked []delivered) error {
 			return nil
 		}
 	}
-	s.next = w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(items.Begin))
+	s.next = w.head(s.claim.Group)
 	return nil
 }
 
@@ -196,7 +238,7 @@ func (w *work) ended(group string) {
 func (s *settlement) finish(w *work) error {
 	switch {
 	case s.next != nil:
-		return s.release(w)
+		return w.release(s.claim.Group, s.next)
 	case s.attempt != nil:
 		return s.giveBack(w)
 	}
@@ -229,6 +271,11 @@ func (l *lock) divide(group string, ids []ID, allIfNone bool) (acked, left []del
 	return acked, left, nil
 }
 
+// place is where id stands in left, or -1.
+func place(left []delivered, id ID, group string) int {
+	return slices.IndexFunc(left, func(d delivered) bool { return d.id(group) == id })
+}
+
 // remove clears the items acked, out of those under the claim, by their exact keys: a range from the first to
 // the last would take with it an item whose enqueue committed late, between them. Attempt records need no such
 // care, because only an item that was tried has one: they go by ranges, one for each run of acked items.
@@ -258,34 +305,7 @@ func (w *work) remove(group string, all, acked []delivered) {
 	endRun()
 }
 
-// release frees a group whose claim has ended: it sets the hint if there are items, and otherwise makes sure
-// that there are none.
-func (s *settlement) release(w *work) error {
-	next, err := s.next.Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read head: %w", err)
-	}
-	// An enqueue that commits first, before the item found or into the empty group, counted on us to leave a
-	// hint for its item.
-	gap := w.q.keys.items(s.claim.Group)
-	found := gap.Contains(next)
-	if found {
-		gap.End = kv.KeyAfter(next)
-	}
-	if err := w.tx.AddReadConflictRange(gap); err != nil {
-		return fmt.Errorf("guard gap: %w", err)
-	}
-	if !found {
-		return nil
-	}
-	p, err := w.q.keys.parse(next)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	return w.rehint(p.index, s.claim.Group, 0)
-}
-
-// giveBack counts the attempt and leaves the group ready, or delayed.
+// giveBack counts the attempt and leaves the group ready, delayed or marked.
 func (s *settlement) giveBack(w *work) error {
 	first := s.left[0].id(s.claim.Group)
 	key := w.q.keys.attempt(first)
@@ -305,16 +325,61 @@ func (s *settlement) giveBack(w *work) error {
 			text = s.back.Err.Error()
 		}
 		record = record.failed(w.nowMS, text)
-		w.tx.Set(key, record.pack())
 		w.count(countNacked, 1)
+		f, err := w.judge(first, record, s.back.Reject)
+		if err != nil {
+			return err
+		}
+		switch {
+		case f.parksItem():
+			return s.parkItem(w, &f)
+		case f.parksGroup():
+			s.held.mark = f.mark(w, s.held.mark)
+		}
+		f.write(w)
 	}
-	if s.back.Delay > 0 {
+	if s.held.mark != nil {
+		w.tx.Set(w.q.keys.lock(first.Group), s.held.mark.lock(s.held.token).pack())
+		return nil
+	}
+	wait, err := s.wait(w, record.count)
+	if err != nil {
+		return err
+	}
+	if ms := wait.Milliseconds(); ms > 0 {
 		// Held by nobody until then: every hint of the group is stale for so long.
-		delay := lock{token: s.held.token, endMS: w.nowMS + s.back.Delay.Milliseconds(), kind: kindDelay}
+		delay := lock{token: s.held.token, endMS: w.nowMS + ms, kind: kindDelay}
 		w.tx.Set(w.q.keys.lock(first.Group), delay.pack())
 		w.tx.Set(w.q.keys.timer(delay.endMS, first.Group), packTimer(kindDelay, first.Index))
 		return nil
 	}
 	w.tx.Clear(w.q.keys.lock(first.Group))
 	return w.rehint(first.Index, first.Group, record.count)
+}
+
+// parkItem takes the item that was tried aside and leaves the rest of the group ready, or marked.
+func (s *settlement) parkItem(w *work, f *failure) error {
+	if _, err := f.park(w); err != nil {
+		return err
+	}
+	group := s.claim.Group
+	lock := w.q.keys.lock(group)
+	if s.held.mark != nil {
+		w.tx.Set(lock, s.held.mark.lock(s.held.token).pack())
+		return nil
+	}
+	w.tx.Clear(lock)
+	if len(s.left) == 1 {
+		return w.release(group, w.head(group))
+	}
+	return w.rehint(s.left[1].index, group, 0)
+}
+
+// wait is how long the group is not to be delivered after that many failures.
+func (s *settlement) wait(w *work, failures int) (time.Duration, error) {
+	if s.back.Delay > 0 || s.back.AtOnce || s.back.Release {
+		return s.back.Delay, nil
+	}
+	config, err := w.config()
+	return config.Retry.delay(failures, w.q.random.float()), err
 }

@@ -18,16 +18,24 @@ type attempt struct {
 	lastErr string
 }
 
-// failed returns a with one failure more.
+// failed returns a with one failure more. A failure without a text leaves the last one that had one.
 func (a attempt) failed(nowMS int64, text string) attempt {
 	if a.count == 0 {
 		a.firstMS = nowMS
 	}
+	a.count, a.lastMS = a.count+1, nowMS
+	if text != "" {
+		a.lastErr = cut(text)
+	}
+	return a
+}
+
+// cut bounds a text that is kept, and makes it UTF-8.
+func cut(text string) string {
 	if len(text) > maxErrorText {
 		text = text[:maxErrorText]
 	}
-	a.count, a.lastMS, a.lastErr = a.count+1, nowMS, strings.ToValidUTF8(text, "\uFFFD")
-	return a
+	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
 func (a attempt) pack() []byte {

@@ -14,11 +14,12 @@ import (
 
 // The rules that Check holds a queue to. I1 of the design is RuleReachable.
 const (
-	RuleReachable   = "a group with items has a ready hint, or a lock" // never missing; may be stale or doubled
+	RuleReachable   = "a group with items has a ready hint, a lock, or a mark" // never missing; may be stale or doubled
 	RuleLockTimer   = "a lock has its timer"
 	RuleLockItems   = "a lock's outstanding items are in its group"
 	RuleItem        = "an item is readable, with all its parts"
-	RulePart        = "a part belongs to an item"
+	RulePart        = "a part belongs to an item or a dead letter"
+	RuleDead        = "a dead letter is readable, with all its parts"
 	RuleAttempt     = "an attempt record belongs to an item"
 	RuleValue       = "a value has the form of its key"
 	RuleKey         = "a key has a form of the table"
@@ -40,9 +41,13 @@ type CheckReport struct {
 	Items, Bytes int64 // bodies' bytes
 	// Groups that have items, and of these: held under a claim, held by a delay.
 	Groups, Held, Delayed int64
+	// Groups that are paused or parked, the empty ones included.
+	Paused, Parked int64
 	// Hints and timers that stand for nothing any more. They are allowed, and cleared when met.
 	StaleHints, StaleTimers int64
 	Attempts, Receipts      int64
+	// Dead letters; they are not among the items.
+	Dead int64
 	// Requests of handles whose receives wait, and grants to them that they have not accepted yet.
 	Requests, Grants int64
 	Violations       []Violation // none = the queue is sound
@@ -145,9 +150,7 @@ func (c *checker) view(fn func(tx kv.ReadTx) error) error {
 	if c.q.closed.Load() {
 		return ErrClosed
 	}
-	o := c.q.opts.Tx
-	o.Batch = true
-	_, err := kv.Run(c.ctx, c.q.db, o, func(tx kv.Tx, _ kv.Attempt) error { return fn(tx.Snapshot()) })
+	_, err := kv.Run(c.ctx, c.q.db, c.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error { return fn(tx.Snapshot()) })
 	return err
 }
 
@@ -170,16 +173,18 @@ func (c *checker) row(row kv.KV) {
 	switch p.name {
 	case nameItem:
 		c.item(p, row)
+	case nameDead:
+		c.dead(p, row)
 	case namePart:
 		if !c.parts[p.itemID()] {
-			c.owned(row.Key, RulePart, p.itemID())
+			c.owned(row.Key, RulePart, p.itemID(), c.q.keys.item(p.itemID()), c.q.keys.dead(p.itemID()))
 		}
 	case nameAttempt:
 		c.report.Attempts++
 		if _, err := unpackAttempt(row.Key, row.Value); err != nil {
 			c.still(row.Key, RuleValue, err.Error())
 		}
-		c.owned(row.Key, RuleAttempt, p.itemID())
+		c.owned(row.Key, RuleAttempt, p.itemID(), c.q.keys.item(p.itemID()))
 	case nameLock:
 		l, err := unpackLock(row.Key, row.Value)
 		if err != nil {
@@ -221,7 +226,7 @@ func (c *checker) row(row kv.KV) {
 			c.still(row.Key, RuleValue, fmt.Sprintf("counter of %d bytes", len(row.Value)))
 		}
 	case nameMeta:
-		if _, err := unpackInt(row.Key, row.Value); err != nil {
+		if _, err := describeMeta(row.Key, row.Value); err != nil {
 			c.still(row.Key, RuleValue, err.Error())
 		}
 	}
@@ -265,17 +270,54 @@ func (c *checker) still(key []byte, rule, detail string) {
 	})
 }
 
-// owned: the pair breaks rule if it is there and its item is not.
-func (c *checker) owned(key []byte, rule string, id ID) {
+// dead takes a dead letter into account.
+func (c *checker) dead(p parsedKey, row kv.KV) {
+	c.report.Dead++
+	d, err := unpackDead(row.Key, row.Value)
+	var e envelope
+	if err == nil {
+		e, _, err = openEnvelope(d.item)
+	}
+	if err != nil {
+		c.still(row.Key, RuleDead, err.Error())
+		return
+	}
+	if e.parts == 0 {
+		return
+	}
+	c.parts[p.itemID()] = true
+	c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) {
+		v, err := tx.Get(row.Key).Wait(c.ctx)
+		if err != nil || v == nil {
+			return "", "", err
+		}
+		d, err := unpackDead(row.Key, v)
+		if err == nil {
+			_, err = c.q.readItem(c.ctx, tx, kv.KV{Key: c.q.keys.item(p.itemID()), Value: d.item})
+		}
+		if errors.Is(err, ErrCorrupt) {
+			return RuleDead, err.Error(), nil
+		}
+		return "", "", err
+	})
+}
+
+// owned: the pair breaks rule if it is there and none of its owners is.
+func (c *checker) owned(key []byte, rule string, id ID, owners ...[]byte) {
 	c.suspect(key, func(tx kv.ReadTx) (string, string, error) {
-		own, item := tx.Get(key), tx.Get(c.q.keys.item(id))
+		own := tx.Get(key)
+		values := make([]kv.Future[[]byte], len(owners))
+		for i := range owners {
+			values[i] = tx.Get(owners[i])
+		}
 		v, err := own.Wait(c.ctx)
 		if err != nil || v == nil {
 			return "", "", err
 		}
-		i, err := item.Wait(c.ctx)
-		if err != nil || i != nil {
-			return "", "", err
+		for _, f := range values {
+			if v, err = f.Wait(c.ctx); err != nil || v != nil {
+				return "", "", err
+			}
 		}
 		return rule, "no item " + id.String(), nil
 	})
@@ -320,6 +362,13 @@ func (c *checker) compare() {
 			c.report.Delayed++
 		case kindClaim:
 			c.report.Held++
+		case kindPause:
+			c.report.Paused++
+		case kindPark:
+			c.report.Parked++
+		}
+		if g.lock.isMark() {
+			continue // it has no timer, and no item needs to be there
 		}
 		if !timed || g.lock.kind == kindClaim || g.items == 0 {
 			c.suspect(c.q.keys.lock(name), func(tx kv.ReadTx) (string, string, error) {
@@ -380,7 +429,7 @@ func (c *checker) lockSound(tx kv.ReadTx, group string) (string, string, error) 
 	if errors.Is(err, ErrCorrupt) {
 		return RuleValue, err.Error(), nil
 	}
-	if err != nil || l == nil {
+	if err != nil || l == nil || l.isMark() {
 		return "", "", err
 	}
 	timer := tx.Get(c.q.keys.timer(l.endMS, group))

@@ -59,6 +59,18 @@ func TestCheckFindsEachViolation(t *testing.T) {
 		{"a part without its item", layer.RulePart, set(key("part", "A", int64(7), random, int64(0)), []byte("x"))},
 		{"an attempt without its item", layer.RuleAttempt,
 			set(key("attempt", "A", int64(7), random), tuple.Tuple{int64(1), int64(2), int64(3), "e"}.Pack())},
+		{"a dead letter that cannot be read", layer.RuleDead, set(key("dead", "A", int64(7), random), []byte{9})},
+		{"a dead letter without its parts", layer.RuleDead, func(e *env) func(kv.Tx) {
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "B", Body: make([]byte, 200_000)})
+			require.NoError(e.t, err)
+			group := "B"
+			claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Group: &group})
+			require.NoError(e.t, err)
+			require.NoError(e.t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Reject: "no use"}))
+			return func(tx kv.Tx) { tx.Clear(e.rows(kv.PrefixRange(key("part")))[1].Key) }
+		}},
+		{"a mark with an end", layer.RuleValue, set(key("lock", "Z"),
+			tuple.Tuple{int64(1), "w", int64(9), tuple.Tuple{}, "pause", tuple.Tuple{"pause", "w", "why", int64(1)}}.Pack())},
 		{"a lock that cannot be read", layer.RuleValue, set(key("lock", "Z"), []byte("?"))},
 		{"a hint that cannot be read", layer.RuleValue, set(key("ready", int64(0), int64(1), "A"), []byte("?"))},
 		{"a timer that cannot be read", layer.RuleValue, set(key("timer", int64(1), "A"), []byte("?"))},

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -84,6 +85,129 @@ func nackDelayed(e *env, tx kv.Tx, given any) error {
 	return e.q.NackTx(e.ctx, tx, given.(*layer.Claim), layer.NackOptions{Delay: time.Hour})
 }
 
+func releaseSecond(e *env, tx kv.Tx, given any) error {
+	c := given.(*layer.Claim)
+	return e.q.NackTx(e.ctx, tx, c, layer.NackOptions{Release: true, From: &c.Items[1].ID})
+}
+
+// redriveFirst and discardFirst are of the first of the ids given, or of the first dead letter there is.
+func redriveFirst(o layer.RedriveOptions) func(e *env, tx kv.Tx, given any) error {
+	return func(e *env, tx kv.Tx, given any) error { return e.q.RedriveTx(e.ctx, tx, o, firstDead(e)) }
+}
+
+func discardFirst(e *env, tx kv.Tx, _ any) error { return e.q.DiscardTx(e.ctx, tx, firstDead(e)) }
+
+func firstDead(e *env) layer.ID {
+	page, err := e.calm().DeadLetters(e.ctx, layer.DeadOptions{})
+	require.NoError(e.t, err)
+	require.NotEmpty(e.t, page.Letters)
+	return page.Letters[0].ID
+}
+
+// behindDead is setup in a group A whose first item is a dead letter.
+func behindDead(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		e.bury("A", "dead")
+		return setup(e)
+	}
+}
+
+func reject(e *env, tx kv.Tx, given any) error {
+	return e.q.NackTx(e.ctx, tx, given.(*layer.Claim), layer.NackOptions{Reject: "no use"})
+}
+
+// nth is the id of the n-th item of A, whatever was given.
+func nth(e *env, n int) layer.ID {
+	items, err := e.calm().Peek(e.ctx, "A", n)
+	require.NoError(e.t, err)
+	require.Len(e.t, items, n)
+	return items[n-1].ID
+}
+
+// cancelNth cancels the n-th item of A.
+func cancelNth(n int) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error { return e.q.CancelTx(e.ctx, tx, nth(e, n)) }
+}
+
+func editNth(n int) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error {
+		return e.q.EditTx(e.ctx, tx, nth(e, n), func(m *layer.Message) error {
+			m.Body = []byte("edited")
+			return nil
+		})
+	}
+}
+
+func forceRelease(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.ForceReleaseTx(e.ctx, tx, "A", layer.ForceReleaseOptions{})
+	return err
+}
+
+func retryNow(e *env, tx kv.Tx, _ any) error { return e.q.RetryNowTx(e.ctx, tx, "A") }
+
+func pauseGroup(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.PauseGroupTx(e.ctx, tx, "A", layer.PauseOptions{})
+	return err
+}
+
+func resumeGroup(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.ResumeGroupTx(e.ctx, tx, "A")
+	return err
+}
+
+func pauseQueue(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.PauseTx(e.ctx, tx, layer.PauseOptions{})
+	return err
+}
+
+func resumeQueue(e *env, tx kv.Tx, _ any) error { _, err := e.q.ResumeTx(e.ctx, tx); return err }
+
+// paused pauses A after setup.
+func paused(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		given := setup(e)
+		_, err := e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{})
+		require.NoError(e.t, err)
+		return given
+	}
+}
+
+// pausedQueue pauses the queue after setup.
+func pausedQueue(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		given := setup(e)
+		_, err := e.q.Pause(e.ctx, layer.PauseOptions{})
+		require.NoError(e.t, err)
+		return given
+	}
+}
+
+// purgeGroup purges a group, in transactions of its own.
+func purgeGroup(group string, force bool) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, _ kv.Tx, _ any) error {
+		_, err := e.q.Purge(e.ctx, layer.PurgeOptions{Group: &group, Force: force})
+		return err
+	}
+}
+
+// delayed enqueues n items to A and gives them back with a delay.
+func delayed(n int) func(e *env) any {
+	return func(e *env) any {
+		c := holding(n, n)(e).(*layer.Claim)
+		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Delay: time.Minute}))
+		return nil
+	}
+}
+
+// and adds a group B that is ready.
+func and(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		given := setup(e)
+		e.enqueue("B", "b1")
+		return given
+	}
+}
+
 // having enqueues bodies to A.
 func having(bodies ...string) func(e *env) any {
 	return func(e *env) any {
@@ -137,6 +261,7 @@ func staleTimer(e *env) any {
 // traps 2, 3 and 9 of the design).
 func TestConflicts(t *testing.T) {
 	const must, mustNot = true, false
+	back, toTail := layer.RedriveOptions{}, layer.RedriveOptions{ToTail: true}
 	for _, p := range []pair{
 		{"enqueue, enqueue to the same empty group", having(), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
 		{"enqueue, enqueue to the same group", having("a1"), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
@@ -210,6 +335,122 @@ func TestConflicts(t *testing.T) {
 		{"nack, ack of the same claim", holding(1, 1), nack, ackAll, must, nil},
 		{"nack with a delay, extend", holding(1, 1), nackDelayed, extend, must, nil},
 		{"nack, enqueue to the group", holding(1, 1), nack, enqueueTo("A"), mustNot, nil},
+
+		{"release of the end, enqueue to the group", holding(2, 2), releaseSecond, enqueueTo("A"), mustNot, nil},
+		{"release of the end, ack of the claim", holding(2, 2), releaseSecond, ackAll, must, nil},
+		{"ack of the first, release of the end", holding(2, 2), ackFirst, releaseSecond, must, nil},
+		{"release of the end, takeover", expired(2, 2), releaseSecond, claimAll, must, nil},
+		{"nack that parks the item, enqueue to the group", holding(2, 2), reject, enqueueTo("A"), mustNot, nil},
+		{"nack that parks the last item, enqueue to the group (trap 3)", holding(1, 1), reject, enqueueTo("A"), must, nil},
+		{"enqueue, nack that parks the tail (trap 3)", holding(1, 1), enqueueTo("A"), reject, must, nil},
+		{"nack that parks the last item, enqueue to another group", holding(1, 1), reject, enqueueTo("B"), mustNot, nil},
+		{"nack that parks the item, ack of the same claim", holding(2, 2), reject, ackAll, must, nil},
+		{"nack that parks the item, takeover", expired(2, 2), reject, claimAll, must, nil},
+		{"nack that parks the group, enqueue to it", parkingGroups(holding(1, 1)), reject, enqueueTo("A"), mustNot, nil},
+		{"takeover that parks the item, ack by the old holder", lastAttempt(2, 2), claimAll, ackAll, must, nil},
+		{"takeover that parks the item, extend by the old holder", lastAttempt(2, 2), claimAll, extend, must, nil},
+		{"takeover that parks the item, enqueue to the group", lastAttempt(2, 2), claimAll, enqueueTo("A"), mustNot, nil},
+		{"takeover that parks the last item, enqueue to the group (trap 3)", lastAttempt(1, 1), claimAll, enqueueTo("A"), must, nil},
+		{"enqueue, takeover that parks the tail (trap 3)", lastAttempt(1, 1), enqueueTo("A"), claimAll, must, nil},
+		{"takeover that parks the group, ack by the old holder", parkingGroups(lastAttempt(2, 2)), claimAll, ackAll, must, nil},
+		{"takeover that parks the group, takeover", parkingGroups(lastAttempt(2, 2)), claimAll, claimAll, must, nil},
+		{"takeover that parks the group, enqueue to it", parkingGroups(lastAttempt(2, 2)), claimAll, enqueueTo("A"), mustNot, nil},
+		{"redrive, redrive of the same letter", behindDead(having()), redriveFirst(back), redriveFirst(back), must, nil},
+		{"redrive, redrive of it to the tail", behindDead(having()), redriveFirst(back), redriveFirst(toTail), must, nil},
+		{"redrive to the tail, redrive of it to the tail", behindDead(having()), redriveFirst(toTail), redriveFirst(toTail), must, nil},
+		{"redrive, discard of the same letter", behindDead(having()), redriveFirst(back), discardFirst, must, nil},
+		{"discard, redrive of the same letter", behindDead(having()), discardFirst, redriveFirst(toTail), must, nil},
+		{"discard, discard of the same letter", behindDead(having()), discardFirst, discardFirst, must, nil},
+		{"redrive, claim of the group", behindDead(having("a1")), redriveFirst(back), claimOne, must, nil},
+		{"claim, redrive into the group", behindDead(having("a1")), claimOne, redriveFirst(back), must, nil},
+		{"redrive, take from the group", behindDead(having("a1")), redriveFirst(back), take, must, nil},
+		{"take, redrive into the group", behindDead(having("a1")), take, redriveFirst(back), must, nil},
+		{"redrive into a held group, ack that ends the claim", behindDead(holding(2, 2)), redriveFirst(back), ackAll, must, nil},
+		{"ack that ends the claim, redrive into the group", behindDead(holding(2, 2)), ackAll, redriveFirst(back), must, nil},
+		{"redrive into a held group, nack", behindDead(holding(2, 2)), redriveFirst(back), nack, must, nil},
+		{"redrive into an expired group, takeover", behindDead(expired(2, 2)), redriveFirst(back), claimAll, must, nil},
+		{"redrive into a paused group, resume of it", behindDead(paused(having())), redriveFirst(back), resumeGroup, must, nil},
+		{"resume of a paused group, redrive into it", behindDead(paused(having())), resumeGroup, redriveFirst(back), must, nil},
+		{"claim that clears a hint of an empty group, redrive into it (trap 2)", behindDead(staleEmpty), claimAll, redriveFirst(back), must, nil},
+		{"redrive, enqueue to the group", behindDead(having("a1")), redriveFirst(back), enqueueTo("A"), mustNot, nil},
+		{"redrive into an empty group, enqueue to it", behindDead(having()), redriveFirst(back), enqueueTo("A"), mustNot, nil},
+		{"enqueue to an empty group, redrive into it", behindDead(having()), enqueueTo("A"), redriveFirst(back), mustNot, nil},
+		{"redrive, claim of another group", behindDead(and(holding(1, 1))), redriveFirst(back), claimOne, mustNot, nil},
+		{"redrive to the tail, claim of the group", behindDead(having("a1")), redriveFirst(toTail), claimOne, mustNot, nil},
+		{"redrive to the tail, enqueue to the group", behindDead(having("a1")), redriveFirst(toTail), enqueueTo("A"), mustNot, nil},
+		{"redrive to the tail, take of the tail (trap 3)", behindDead(having("a1")), redriveFirst(toTail), take, must, nil},
+		{"discard, claim of the group", behindDead(having("a1")), discardFirst, claimOne, mustNot, nil},
+		{"discard, enqueue to the group", behindDead(having()), discardFirst, enqueueTo("A"), mustNot, nil},
+		{"resume of a parked group, resume of it", parkedGroup, resumeGroup, resumeGroup, must, nil},
+		{"resume of a parked group, enqueue to it", parkedGroup, resumeGroup, enqueueTo("A"), mustNot, nil},
+		{"take of an expired group, ack by the holder", expired(1, 1), take, ackAll, must, nil},
+		{"take of an expired group, extend by the holder", expired(1, 1), take, extend, must, nil},
+		{"take of an expired group, takeover", expired(1, 1), take, claimAll, must, nil},
+		{"take that clears a timer of a held group, extend of it", staleTimer, take, extend, must, nil},
+
+		{"cancel, claim of the group", having("a1", "a2"), cancelNth(2), claimOne, must, nil},
+		{"claim, cancel in the group", having("a1", "a2"), claimOne, cancelNth(2), must, nil},
+		{"take, cancel in the group", having("a1", "a2"), take, cancelNth(2), must, nil},
+		{"cancel, take from the group", having("a1", "a2"), cancelNth(2), take, must, nil},
+		{"cancel behind a claim, ack that ends it", holding(2, 1), cancelNth(2), ackAll, must, nil},
+		{"ack that ends a claim, cancel behind it", holding(2, 1), ackAll, cancelNth(2), must, nil},
+		{"cancel, cancel of the same item", having("a1", "a2"), cancelNth(1), cancelNth(1), must, nil},
+		{"cancel, edit of the same item", having("a1", "a2"), cancelNth(2), editNth(2), must, nil},
+		{"cancel of the only item, enqueue to the group", having("a1"), cancelNth(1), enqueueTo("A"), must, nil},
+		{"enqueue, cancel of the only item (trap 3)", having("a1"), enqueueTo("A"), cancelNth(1), must, nil},
+		{"cancel of the head, enqueue to the group", having("a1", "a2"), cancelNth(1), enqueueTo("A"), mustNot, nil},
+		{"enqueue, cancel of the head", having("a1", "a2"), enqueueTo("A"), cancelNth(1), mustNot, nil},
+		{"cancel of the tail, enqueue to the group", having("a1", "a2"), cancelNth(2), enqueueTo("A"), mustNot, nil},
+		{"cancel, claim of another group", and(holding(2, 1)), cancelNth(2), claimOne, mustNot, nil},
+		{"cancel of the head of an expired claim, ack by the holder", expired(2, 1), cancelNth(1), ackAll, must, nil},
+		{"edit, claim of the group", having("a1", "a2"), editNth(2), claimOne, must, nil},
+		{"claim, edit in the group", having("a1", "a2"), claimOne, editNth(2), must, nil},
+		{"edit, edit of the same item", having("a1"), editNth(1), editNth(1), must, nil},
+		{"edit, enqueue to the group", having("a1"), editNth(1), enqueueTo("A"), mustNot, nil},
+		{"edit, claim of another group", and(holding(2, 1)), editNth(2), claimOne, mustNot, nil},
+		{"forced release, ack by the holder", holding(1, 1), forceRelease, ackAll, must, nil},
+		{"ack, forced release", holding(1, 1), ackAll, forceRelease, must, nil},
+		{"extend, forced release", holding(1, 1), extend, forceRelease, must, nil},
+		{"forced release, enqueue to the group", holding(1, 1), forceRelease, enqueueTo("A"), mustNot, nil},
+		{"forced release, claim of another group", and(holding(1, 1)), forceRelease, claimOne, mustNot, nil},
+		{"retry now, retry now", delayed(1), retryNow, retryNow, must, nil},
+		{"retry now, cancel in the group", delayed(2), retryNow, cancelNth(2), must, nil},
+		{"retry now, enqueue to the group", delayed(1), retryNow, enqueueTo("A"), mustNot, nil},
+		{"retry now, claim of another group", and(delayed(1)), retryNow, claimOne, mustNot, nil},
+
+		{"pause of a group, claim of it", having("a1"), pauseGroup, claimOne, must, nil},
+		{"claim, pause of the group", having("a1"), claimOne, pauseGroup, must, nil},
+		{"take, pause of the group", having("a1"), take, pauseGroup, must, nil},
+		{"ack that ends a claim, pause of the group", holding(1, 1), ackAll, pauseGroup, must, nil},
+		{"pause of a group, enqueue to it", having("a1"), pauseGroup, enqueueTo("A"), mustNot, nil},
+		{"enqueue to the empty group, pause of it", having(), enqueueTo("A"), pauseGroup, mustNot, nil},
+		{"pause of a group, claim of another", and(holding(1, 1)), pauseGroup, claimOne, mustNot, nil},
+		{"resume of a group, resume of it", paused(having("a1")), resumeGroup, resumeGroup, must, nil},
+		{"resume of an empty group, enqueue to it", paused(having()), resumeGroup, enqueueTo("A"), must, nil},
+		{"resume of a group, enqueue to it", paused(having("a1")), resumeGroup, enqueueTo("A"), mustNot, nil},
+		{"claim that clears a hint of a paused group, resume of it", paused(having("a1")), claimAll, resumeGroup, must, nil},
+		{"resume of a group, claim of another", and(paused(having("a1"))), resumeGroup, claimOne, mustNot, nil},
+		{"pause of the queue, pause of it", having(), pauseQueue, pauseQueue, must, nil},
+		{"resume of the queue, resume of it", pausedQueue(having()), resumeQueue, resumeQueue, must, nil},
+		{"pause of the queue, claim", having("a1"), pauseQueue, claimOne, mustNot, nil},
+		{"claim, pause of the queue", having("a1"), claimOne, pauseQueue, mustNot, nil},
+		{"enqueue, pause of the queue", having(), enqueueTo("A"), pauseQueue, mustNot, nil},
+		{"claim, purge of the group", having("a1"), claimOne, purgeGroup("A", false), must, nil},
+		{"take, purge of the group", having("a1"), take, purgeGroup("A", false), must, nil},
+		{"ack, forced purge of the group", holding(2, 2), ackFirst, purgeGroup("A", true), must, nil},
+		{"extend, forced purge of the group", holding(2, 2), extend, purgeGroup("A", true), must, nil},
+		{"extend, purge of what is in hand only", holding(2, 2), extend, purgeGroup("A", false), mustNot, nil},
+		{"enqueue, purge of the group (trap 3)", having("a1"), enqueueTo("A"), purgeGroup("A", false), must, nil},
+		{"enqueue to another group, purge", having("a1"), enqueueTo("B"), purgeGroup("A", false), mustNot, nil},
+		{"claim of another group, purge", and(holding(2, 1)), claimOne, purgeGroup("A", false), mustNot, nil},
+		{"enqueue and claim, sweep", having("a1"), func(e *env, tx kv.Tx, given any) error {
+			return errors.Join(enqueueTo("B")(e, tx, given), claimOne(e, tx, given))
+		}, func(e *env, _ kv.Tx, _ any) error {
+			e.leaveReceipts(3)
+			e.clock.advance(2 * time.Hour)
+			_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+			return err
+		}, mustNot, nil},
 	} {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel()

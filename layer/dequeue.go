@@ -19,7 +19,7 @@ type ReceiveOptions struct {
 	MaxBytes int
 	// MaxGroups is the number of groups to claim; 0 = as many as it takes to fill Max.
 	MaxGroups int
-	// Lease is how long the claims last unless extended; 0 = DefaultLease, else MinLease to MaxLease.
+	// Lease is how long the claims last unless extended; 0 = the queue's, else MinLease to MaxLease.
 	Lease time.Duration
 	// Strategy says how the receive spreads over groups. Not with Group.
 	Strategy Strategy
@@ -36,9 +36,6 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 	}
 	if o.MaxBytes == 0 {
 		o.MaxBytes = DefaultMaxBytes
-	}
-	if o.Lease == 0 {
-		o.Lease = DefaultLease
 	}
 	if o.Max < 0 || o.Max > MaxBatch {
 		return o, &LimitError{What: "receive", Unit: "items", Got: int64(o.Max), Min: 1, Max: MaxBatch}
@@ -355,7 +352,11 @@ func (c *claimer) claim() error {
 // receive takes groups for r until it is full or there are no more.
 func (c *claimer) receive(r *reception) error {
 	if r.o.Group != nil {
-		return c.settle(r, c.read(candidate{group: *r.o.Group}, r.o.Max), r.o.Max)
+		l := c.read(candidate{group: *r.o.Group}, r.o.Max)
+		if paused, err := c.paused(); err != nil || paused {
+			return err
+		}
+		return c.settle(r, l, r.o.Max)
 	}
 	if r.o.Strategy == Layers {
 		return c.receiveLayers(r)
@@ -443,10 +444,10 @@ func (c *claimer) free(l look) (bool, error) {
 		return !l.timer, nil
 	}
 	held, err := unpackLock(c.q.keys.lock(l.group), v)
-	return err == nil && held.endMS <= c.nowMS, nil
+	return err == nil && held.endMS <= c.nowMS && held.mark == nil, nil
 }
 
-// next returns the next group to look at, its reads under way. Those of a whole wave are started together: as
+// next returns the next group to look at, its reads under way; none if the queue is paused. Those of a whole wave are started together: as
 // many as the receives that are still owed are likely to take.
 func (c *claimer) next() (look, bool, error) {
 	if len(c.looks) == 0 {
@@ -485,6 +486,10 @@ func (c *claimer) next() (look, bool, error) {
 			}
 			c.passed = nil
 		}
+	}
+	// Here, when the reads are under way: it may have to be read itself.
+	if paused, err := c.paused(); err != nil || paused {
+		return look{}, false, err
 	}
 	l := c.looks[0]
 	c.looks = c.looks[1:]
@@ -571,8 +576,24 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 		}
 		c.clear(l.key)
 		return nil
-	case len(rows) == 0:
+	case len(rows) == 0 && (held == nil || held.mark == nil):
 		return c.settleEmpty(l, lockKey, held)
+	}
+	f, err := c.expire(l, held)
+	if err != nil {
+		return err
+	}
+	switch {
+	case expired && held.mark != nil, f.parksGroup():
+		return c.settleMarked(l, lockKey, held, f)
+	case f.parksItem():
+		parked, behind, err := c.settleParked(l, lockKey, held, f)
+		if err != nil || parked && behind == nil {
+			return err
+		}
+		if parked {
+			return c.decide(r, c.read(*behind, limit), limit)
+		}
 	}
 	// The read was bounded by what was wanted before the groups of the same wave that came first.
 	claim, taken, err := c.take(r, l, held, rows[:min(len(rows), limit)])
@@ -582,10 +603,14 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
 		return fmt.Errorf("guard lock: %w", err)
 	}
-	if err := c.succeed(l, held, claim); err != nil {
+	if err := c.succeed(l, held, f, claim); err != nil {
 		return err
 	}
-	end := c.nowMS + r.o.Lease.Milliseconds()
+	lease, err := c.lease(r.o.Lease)
+	if err != nil {
+		return err
+	}
+	end := c.nowMS + lease.Milliseconds()
 	claim.Until = fromMillis(end)
 	next := lock{token: claim.Token, owner: c.q.opts.Owner, endMS: end, outstanding: taken, kind: kindClaim}
 	c.hold(l, lockKey, held, &next, taken[0].index)
@@ -617,32 +642,52 @@ func (c *claimer) hold(l look, lockKey []byte, held, next *lock, headIndex int64
 	delete(c.ready, l.group)
 }
 
-func (c *claimer) clear(key []byte) {
+// lease is the queue's if d is 0.
+func (w *work) lease(d time.Duration) (time.Duration, error) {
+	if d > 0 {
+		return d, nil
+	}
+	config, err := w.config()
+	return config.Lease, err
+}
+
+// clear clears a key, if it is one.
+func (w *work) clear(key []byte) {
 	if key != nil {
-		c.tx.Clear(key)
-		c.cleared = true
+		w.tx.Clear(key)
+		w.cleared = true
 	}
 }
 
+// expire is the failure of the item that was tried under an expired claim, if held is one. It writes nothing.
+func (c *claimer) expire(l look, held *lock) (*failure, error) {
+	if held == nil || held.kind != kindClaim || len(held.outstanding) == 0 {
+		return nil, nil
+	}
+	f, err := c.judgeTried(l.group, held, lapsed(held))
+	return &f, err
+}
+
+// lapsed is the text of the failure of a lease that has run out.
+func lapsed(l *lock) string { return "lease expired, held by " + l.owner }
+
 // succeed looks at the lock that the claim takes the place of: the item that was tried under an expired claim
-// counts a failed attempt; the end of a delay or of a grant counts none.
-func (c *claimer) succeed(l look, held *lock, claim *Claim) error {
+// counts a failed attempt, f; the end of a delay or of a grant counts none.
+func (c *claimer) succeed(l look, held *lock, f *failure, claim *Claim) error {
 	if held == nil && l.key != nil {
 		return nil // its hint has said how often the head has failed
 	}
 	id := claim.Items[0].ID
-	failed := held != nil && held.kind == kindClaim
-	if failed && len(held.outstanding) > 0 {
-		id = held.outstanding[0].id(claim.Group)
-	}
-	record, err := c.q.readAttempt(c.ctx, c.tx.Snapshot(), id)
-	if err != nil {
-		return err
-	}
-	if failed {
-		record = record.failed(c.nowMS, "lease expired, held by "+held.owner)
-		c.tx.Set(c.q.keys.attempt(id), record.pack())
+	var record attempt
+	if f != nil {
+		f.write(c.work)
 		c.count(countExpired, 1)
+		id, record = f.id, f.record
+	} else {
+		var err error
+		if record, err = c.q.readAttempt(c.ctx, c.tx.Snapshot(), id); err != nil {
+			return err
+		}
 	}
 	for i := range claim.Items {
 		if claim.Items[i].ID == id {
@@ -650,6 +695,42 @@ func (c *claimer) succeed(l look, held *lock, claim *Claim) error {
 		}
 	}
 	return nil
+}
+
+// settleMarked ends an expired claim on a group that was marked meanwhile, or that is parked because of this failure.
+func (c *claimer) settleMarked(l look, lockKey []byte, held *lock, f *failure) error {
+	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
+		return fmt.Errorf("guard lock: %w", err)
+	}
+	if f != nil {
+		if err := f.carryOut(c.work, held, ID{}); err != nil {
+			return err
+		}
+		c.count(countExpired, 1)
+	}
+	c.clear(l.key)
+	c.unlock(l.group, held)
+	return nil
+}
+
+// settleParked ends an expired claim whose tried item has failed for good: that is taken aside, and the group is left
+// ready. It returns false, and has done nothing, if the item is not there; else behind is what is left of the group, if
+// anything is.
+func (c *claimer) settleParked(l look, lockKey []byte, held *lock, f *failure) (parked bool, behind *candidate, err error) {
+	if parked, err = f.park(c.work); err != nil || !parked {
+		return false, nil, err
+	}
+	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
+		return false, nil, fmt.Errorf("guard lock: %w", err)
+	}
+	c.count(countExpired, 1)
+	c.clear(l.key)
+	c.unlock(l.group, held)
+	next, found, err := c.freed(l.group)
+	if err != nil || !found {
+		return true, nil, err
+	}
+	return true, &next, nil
 }
 
 // settleEmpty clears what is left of a group without items.

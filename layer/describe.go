@@ -1,7 +1,9 @@
 package layer
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -111,7 +113,7 @@ type description struct {
 var descriptions = map[string]description{
 	nameMeta: {
 		key:   func(p parsedKey) string { return "setting " + strconv.Quote(p.field) },
-		value: describeInt,
+		value: describeMeta,
 	},
 	nameItem: {
 		group: groupFirst,
@@ -146,6 +148,11 @@ var descriptions = map[string]description{
 		group: groupFirst,
 		key:   func(p parsedKey) string { return "failed deliveries of item " + itemWords(p) },
 		value: describeAttempt,
+	},
+	nameDead: {
+		group: groupFirst,
+		key:   func(p parsedKey) string { return "dead letter " + itemWords(p) },
+		value: describeDead,
 	},
 	nameRequest: {
 		key: func(p parsedKey) string {
@@ -182,6 +189,25 @@ func countWords(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+func describeMeta(key, value []byte) (string, error) {
+	if bytes.HasSuffix(key, tuple.AppendString(nil, metaPaused)) {
+		m, err := unpackPause(key, value)
+		if err != nil {
+			return "", err
+		}
+		return m.words(), nil
+	}
+	if !bytes.HasSuffix(key, tuple.AppendString(nil, metaConfig)) {
+		return describeInt(key, value)
+	}
+	config, version, err := unpackConfig(key, value)
+	if err != nil {
+		return "", err
+	}
+	document, err := json.Marshal(config)
+	return fmt.Sprintf("version %d: %s", version, document), err
 }
 
 func describeInt(key, value []byte) (string, error) {
@@ -229,6 +255,9 @@ func describeLock(key, value []byte) (string, error) {
 	if l.kind == kindDelay {
 		return fmt.Sprintf("held by nobody, a retry waits until %s", timeWords(l.endMS)), nil
 	}
+	if l.isMark() {
+		return l.mark.words(), nil
+	}
 	var indexes []string
 	for _, d := range l.outstanding[:min(describedItems, len(l.outstanding))] {
 		indexes = append(indexes, strconv.FormatInt(d.index, 10))
@@ -236,8 +265,16 @@ func describeLock(key, value []byte) (string, error) {
 	if more := len(l.outstanding) - len(indexes); more > 0 {
 		indexes = append(indexes, fmt.Sprintf("%d more", more))
 	}
-	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s", l.kind, l.owner, l.token,
-		timeWords(l.endMS), countWords(len(l.outstanding), "item"), strings.Join(indexes, ", ")), nil
+	then := ""
+	if l.mark != nil {
+		then = "; when that ends, " + l.mark.words()
+	}
+	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s%s", l.kind, l.owner, l.token,
+		timeWords(l.endMS), countWords(len(l.outstanding), "item"), strings.Join(indexes, ", "), then), nil
+}
+
+func (m *mark) words() string {
+	return fmt.Sprintf("%s by %q since %s: %q", m.public().State, m.who, timeWords(m.sinceMS), m.reason)
 }
 
 func describeRequest(key, value []byte) (string, error) {
@@ -280,6 +317,16 @@ func describeAttempt(key, value []byte) (string, error) {
 		return "", err
 	}
 	return fmt.Sprintf("%d, the first at %s, the last at %s: %q", a.count, timeWords(a.firstMS), timeWords(a.lastMS), a.lastErr), nil
+}
+
+func describeDead(key, value []byte) (string, error) {
+	d, err := unpackDead(key, value)
+	if err != nil {
+		return "", err
+	}
+	item, err := describeItem(key, d.item)
+	return fmt.Sprintf("parked at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s", timeWords(d.parkedMS),
+		d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
 }
 
 func describeReceipt(key, value []byte) (string, error) {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -36,6 +37,15 @@ func TestDescribe(t *testing.T) {
 	fail(time.Minute)
 	message("failed", []byte("y"), nil)
 	fail(0)
+	message("dead", []byte("d"), nil)
+	claims, err = e.q.Receive(e.ctx, layer.ReceiveOptions{MaxGroups: 1, Group: ptr("dead")})
+	require.NoError(t, err)
+	require.NoError(t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Err: errors.New("no luck"), Reject: "no use"}))
+	e.configure(func(c *layer.Config) { c.OnFailure = layer.ParkGroup })
+	message("parked", []byte("p"), nil)
+	claims, err = e.q.Receive(e.ctx, layer.ReceiveOptions{MaxGroups: 1, Group: ptr("parked")})
+	require.NoError(t, err)
+	require.NoError(t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Reject: "no use"}))
 	message("ready", []byte("z"), nil)
 	random := uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
 	e.put(random, 2, time.Minute)
@@ -83,11 +93,17 @@ func TestDescribe(t *testing.T) {
 		`failed deliveries of item N of group "failed", id ID.failed`: `1, the first at 2023-11-14 22:13:20.000 UTC, the last at 2023-11-14 22:13:20.000 UTC: "no luck"`,
 		`request of a handle whose receives wait, since 1, random ID`: `of "dead", wants 2 groups, counts as dead after 2023-11-14 22:14:20.000 UTC`,
 		`grant of group "ready" to the request of ID`:                 `token N`,
-		`wake key of the request of ID`:                               `3`,
+		`dead letter N of group "dead", id ID.dead`: `parked at 2023-11-14 22:13:20.000 UTC: "no use", 1 failed deliveries, ` +
+			`the first at 2023-11-14 22:13:20.000 UTC, the last at 2023-11-14 22:13:20.000 UTC: "no luck"; ` +
+			`enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "d"`,
+		`lock of group "parked"`:        `parked by "worker-1" since 2023-11-14 22:13:20.000 UTC: "no use"`,
+		`wake key of the request of ID`: `3`,
 	} {
 		require.Equal(t, value, words[key], "%s, of %v", key, words)
 	}
 }
+
+func ptr[T any](v T) *T { return &v }
 
 // TestDescribeOthers: a key of no queue is none, and damage is named.
 func TestDescribeOthers(t *testing.T) {
@@ -101,6 +117,12 @@ func TestDescribeOthers(t *testing.T) {
 		{Key: key("lock")},
 		{Key: key("lock", "A", "B")},
 		{Key: key("lock", "A"), Value: []byte{}},
+		{Key: key("lock", "A"), Value: key0(int64(1), "w", int64(2), tuple.Tuple{}, "pause")},
+		{Key: key("lock", "A"), Value: key0(int64(1), "w", int64(2), tuple.Tuple{}, "park", tuple.Tuple{"park", "w", "x", int64(1)})},
+		{Key: key("lock", "A"), Value: key0(int64(1), "w", int64(2), tuple.Tuple{}, "delay", tuple.Tuple{"park", "w", "x", int64(1)})},
+		{Key: key("dead", "A", int64(1), uuid.UUID{}), Value: []byte{1, 9}},
+		{Key: key("meta", "config"), Value: key0(int64(1))},
+		{Key: key("meta", "config"), Value: key0(int64(1), "{")},
 		{Key: key("item", "A", int64(1)), Value: []byte{}},
 		{Key: key("ready", int64(0), int64(7), "A"), Value: []byte("x")},
 		{Key: key("timer", int64(7), "A"), Value: []byte("x")},
@@ -115,7 +137,7 @@ func TestDescribeOthers(t *testing.T) {
 
 // TestGroupSection: the range of a group's keys holds those of this group and no others.
 func TestGroupSection(t *testing.T) {
-	for _, name := range []string{"item", "part", "attempt", "lock"} {
+	for _, name := range []string{"item", "part", "attempt", "dead", "lock"} {
 		r, ok := layer.GroupSection(testPrefix, testQueue, name, "A")
 		require.True(t, ok)
 		inside, other, longer := key(name, "A", int64(1)), key(name, "B", int64(1)), key(name, "AA", int64(1))

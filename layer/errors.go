@@ -3,6 +3,7 @@ package layer
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // Errors that a caller may meet and tell apart with errors.Is; the engine's own are *kv.Error. None of them is
@@ -28,8 +29,21 @@ var (
 	ErrClosed = errors.New("layer: closed")
 	// ErrOptions: options that contradict each other, or a value that is none of those there are.
 	ErrOptions = errors.New("layer: contradictory or unknown options")
-	// ErrInvalidID: the text is not that of a message's id.
+	// ErrInvalidID: a message's id, or the text of one, does not have the form of an id.
 	ErrInvalidID = errors.New("layer: malformed message id")
+	// ErrNoItem: there is no such item (any more): it was acked, taken, cancelled or purged, or never there.
+	ErrNoItem = errors.New("layer: no such item")
+	// ErrNotDead: there is no such dead letter (any more): it was redriven or discarded, or never there.
+	ErrNotDead = errors.New("layer: no such dead letter")
+	// ErrInHand: the item was delivered under a claim whose lease lasts. Wait for it to end, or end it with
+	// ForceRelease.
+	ErrInHand = errors.New("layer: item is in a holder's hands")
+	// ErrNotHeld: nobody holds the group.
+	ErrNotHeld = errors.New("layer: group is not held")
+	// ErrNotPaused: the group, or the queue, is not paused.
+	ErrNotPaused = errors.New("layer: not paused")
+	// ErrNotDelayed: the group does not wait for a retry.
+	ErrNotDelayed = errors.New("layer: group is not delayed")
 )
 
 // LimitError: a value lies outside its limits. Nothing was done.
@@ -42,7 +56,32 @@ type LimitError struct {
 }
 
 func (e *LimitError) Error() string {
-	return fmt.Sprintf("layer: %s is %d %s, allowed are %d to %d", e.What, e.Got, e.Unit, e.Min, e.Max)
+	unit := ""
+	if e.Unit != "" {
+		unit = " " + e.Unit
+	}
+	return fmt.Sprintf("layer: %s is %d%s, allowed are %d to %d", e.What, e.Got, unit, e.Min, e.Max)
+}
+
+// ValueError: a value is none of those there are. It wraps ErrOptions. Nothing was done.
+type ValueError struct {
+	What    string // the name of what has the value, e.g. "schedule"
+	Got     string
+	Allowed string // in words
+}
+
+func (e *ValueError) Error() string {
+	return fmt.Sprintf("layer: %s is %q, allowed is: %s", e.What, e.Got, e.Allowed)
+}
+
+// Unwrap returns ErrOptions.
+func (e *ValueError) Unwrap() error { return ErrOptions }
+
+// UnknownSettingError: a configuration has settings that this version of the library does not have.
+type UnknownSettingError struct{ Names []string }
+
+func (e *UnknownSettingError) Error() string {
+	return "layer: unknown setting " + strings.Join(e.Names, ", ")
 }
 
 // FormatError: the queue was written in a format that this version of the library does not know.

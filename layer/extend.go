@@ -8,7 +8,7 @@ import (
 )
 
 // Extend makes a claim last for lease from now on (not from its old end), and returns its new end.
-// lease is MinLease to MaxLease; 0 = DefaultLease.
+// lease is MinLease to MaxLease; 0 = the queue's.
 //
 // Errors: ErrClaimLost, *LimitError, ErrClosed, and the engine's.
 func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time.Time, error) {
@@ -33,18 +33,20 @@ func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Dur
 }
 
 func newExtension(c *Claim, lease time.Duration) (*settlement, error) {
-	if lease == 0 {
-		lease = DefaultLease
-	}
-	return &settlement{claim: c, lease: lease}, checkLease(lease)
+	return &settlement{claim: c, extends: true, lease: lease}, checkLease(lease)
 }
 
 // extend rewrites lock and timer, under the read conflict on the lock that begin added.
-func (s *settlement) extend(w *work, key []byte) {
+func (s *settlement) extend(w *work, key []byte) error {
+	lease, err := w.lease(s.lease)
+	if err != nil {
+		return err
+	}
 	l, group := s.held, s.claim.Group
 	w.tx.Clear(w.q.keys.timer(l.endMS, group))
-	l.endMS = w.nowMS + s.lease.Milliseconds()
+	l.endMS = w.nowMS + lease.Milliseconds()
 	w.tx.Set(key, l.pack())
 	w.tx.Set(w.q.keys.timer(l.endMS, group), packTimer(kindClaim, l.outstanding[0].index))
 	s.until = fromMillis(l.endMS)
+	return nil
 }

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -65,7 +66,7 @@ func (p *keyPrinter) print(key []byte) string {
 			if v == 0 && t[0] == "ready" {
 				continue // a bound, or a shard
 			}
-			if t[0] == "item" || t[0] == "attempt" || t[0] == "part" && i == 2 || t[0] == "ready" && i == 2 {
+			if t[0] == "item" || t[0] == "attempt" || t[0] == "dead" || t[0] == "part" && i == 2 || t[0] == "ready" && i == 2 {
 				if p.indexes[v] == "" {
 					p.indexes[v] = fmt.Sprintf("i%d", len(p.indexes)+1)
 				}
@@ -140,11 +141,98 @@ var footprints = map[string]struct {
 	"nack":       {holding(2, 2), nackWith(layer.NackOptions{})},
 	"nack-delay": {holding(2, 2), nackWith(layer.NackOptions{Delay: time.Minute})},
 	"release":    {holding(2, 2), nackWith(layer.NackOptions{Release: true})},
+	"release-from": {holding(3, 3), func(e *env, c any) error {
+		claim := c.(*layer.Claim)
+		return e.q.Nack(e.ctx, claim, layer.NackOptions{Release: true, Acked: []layer.ID{claim.Items[0].ID}, From: &claim.Items[2].ID})
+	}},
 	"take-leaves-items": {having("a1", "a2"), func(e *env, _ any) error {
 		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 1); return err })
 	}},
 	"take-empties": {having("a1", "a2"), func(e *env, _ any) error {
 		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 2); return err })
+	}},
+	"nack-parks-item":      {holding(3, 2), nackWith(layer.NackOptions{Reject: "no use"})},
+	"nack-parks-last-item": {holding(1, 1), nackWith(layer.NackOptions{Reject: "no use"})},
+	"nack-parks-group":     {parkingGroups(holding(2, 2)), nackWith(layer.NackOptions{Reject: "no use"})},
+	"takeover-parks-item":  {lastAttempt(2, 2), receiveN(2)},
+	"takeover-parks-last":  {lastAttempt(1, 1), receiveN(2)},
+	"takeover-parks-group": {parkingGroups(lastAttempt(2, 2)), receiveN(2)},
+	"resume-parked":        {parkedGroup, once(resumeGroup)},
+	"redrive":              {behindDead(having("a1")), once(redriveFirst(layer.RedriveOptions{}))},
+	"redrive-held":         {behindDead(holding(1, 1)), once(redriveFirst(layer.RedriveOptions{}))},
+	"redrive-to-tail":      {behindDead(having("a1")), once(redriveFirst(layer.RedriveOptions{ToTail: true}))},
+	"redrive-all": {deadLetters(2), func(e *env, _ any) error {
+		_, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+		return err
+	}},
+	"redrive-dry": {deadLetters(2), func(e *env, _ any) error {
+		_, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{DryRun: true})
+		return err
+	}},
+	"discard": {behindDead(having("a1")), once(discardFirst)},
+	"dead-letters": {deadLetters(2), func(e *env, _ any) error {
+		_, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{Limit: 1})
+		return err
+	}},
+	"take-of-expired": {expired(2, 1), func(e *env, _ any) error {
+		return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 1); return err })
+	}},
+	"cancel-head":       {having("a1", "a2"), once(cancelNth(1))},
+	"cancel-behind":     {having("a1", "a2"), once(cancelNth(2))},
+	"cancel-last":       {having("a1"), once(cancelNth(1))},
+	"cancel-in-expired": {expired(2, 2), once(cancelNth(2))},
+	"cancel-delayed":    {delayed(2), once(cancelNth(1))},
+	"skip":              {having("a1", "a2"), func(e *env, _ any) error { _, err := e.q.Skip(e.ctx, "A", layer.SkipOptions{}); return err }},
+	"edit":              {having("a1"), once(editNth(1))},
+	"force-release":     {holding(2, 2), once(forceRelease)},
+	"force-release-counted": {holding(2, 2), func(e *env, _ any) error {
+		_, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{CountAttempt: true})
+		return err
+	}},
+	"retry-now":    {delayed(2), once(retryNow)},
+	"pause-group":  {having("a1"), once(pauseGroup)},
+	"pause-held":   {holding(1, 1), once(pauseGroup)},
+	"resume-group": {paused(having("a1")), once(resumeGroup)},
+	"pause-queue":  {having(), once(pauseQueue)},
+	"resume-queue": {pausedQueue(having("a1")), once(resumeQueue)},
+	"purge-group":  {having("a1", "a2"), func(e *env, _ any) error { return purgeGroup("A", false)(e, nil, nil) }},
+	"purge-held":   {holding(3, 2), func(e *env, _ any) error { return purgeGroup("A", false)(e, nil, nil) }},
+	"purge-force":  {holding(3, 2), func(e *env, _ any) error { return purgeGroup("A", true)(e, nil, nil) }},
+	"purge-deep": {func(e *env) any { e.fill("A", 1001); return nil }, func(e *env, _ any) error {
+		ctx, cancel := context.WithCancel(e.ctx)
+		_, err := e.q.Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }}) // one step
+		require.ErrorIs(e.t, err, context.Canceled)
+		return nil
+	}},
+	"why": {func(e *env) any {
+		e.enqueue("B", "b1")
+		return e.enqueue("A", "a1", "a2", "a3")[2]
+	}, func(e *env, id any) error { _, err := e.q.Why(e.ctx, id.(layer.ID)); return err }},
+	"why-held": {func(e *env) any { holding(2, 2)(e); return nth(e, 2) }, func(e *env, id any) error {
+		_, err := e.q.Why(e.ctx, id.(layer.ID))
+		return err
+	}},
+	"sweep": {func(e *env) any {
+		e.leaveReceipts(1)
+		e.clock.advance(2 * time.Hour)
+		return nil
+	}, func(e *env, _ any) error { _, err := e.q.Sweep(e.ctx, layer.SweepOptions{}); return err }},
+	"sweep-skipped": {func(e *env) any {
+		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(e.t, err)
+		return nil
+	}, func(e *env, _ any) error {
+		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{Every: time.Hour})
+		return err
+	}},
+	"receive-paused": {pausedQueue(having("a1")), receiveN(1)},
+	"configure": {having(), func(e *env, _ any) error {
+		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
+		return err
+	}},
+	"receive-follows": {having("a1"), func(e *env, _ any) error {
+		e.clock.advance(time.Second)
+		return receiveN(1)(e, nil)
 	}},
 	"peek": {having("a1"), func(e *env, _ any) error { _, err := e.q.Peek(e.ctx, "A", 5); return err }},
 	"groups": {having("a1"), func(e *env, _ any) error {
@@ -152,6 +240,58 @@ var footprints = map[string]struct {
 		return err
 	}},
 	"stats": {having("a1"), func(e *env, _ any) error { _, err := e.q.Stats(e.ctx); return err }},
+}
+
+// configure changes the configuration.
+func (e *env) configure(change func(c *layer.Config)) {
+	e.t.Helper()
+	_, _, err := e.q.Configure(e.ctx, change)
+	require.NoError(e.t, err)
+}
+
+// parkingGroups is setup in a queue that parks groups.
+func parkingGroups(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		e.configure(func(c *layer.Config) { c.OnFailure = layer.ParkGroup })
+		return setup(e)
+	}
+}
+
+// lastAttempt is expired, in a queue where that was the last attempt.
+func lastAttempt(n, max int) func(e *env) any {
+	return func(e *env) any {
+		e.configure(func(c *layer.Config) { c.MaxAttempts = 1 })
+		return expired(n, max)(e)
+	}
+}
+
+// parkedGroup has the group A of two items parked.
+func parkedGroup(e *env) any {
+	c := parkingGroups(holding(2, 2))(e).(*layer.Claim)
+	require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Reject: "no use"}))
+	return nil
+}
+
+// deadLetters makes n dead letters in group A, which is empty then, and gives their ids.
+func deadLetters(n int) func(e *env) any {
+	return func(e *env) any {
+		bodies := make([]string, n)
+		for i := range bodies {
+			bodies[i] = fmt.Sprint("dead", i)
+		}
+		ids := e.enqueue("A", bodies...)
+		for range n {
+			require.NoError(e.t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Reject: "no use"}))
+		}
+		return ids
+	}
+}
+
+// once makes an operation of its own of one in a transaction.
+func once(op func(e *env, tx kv.Tx, given any) error) func(e *env, given any) error {
+	return func(e *env, given any) error {
+		return e.q.Once(e.ctx, func(tx kv.Tx) error { return op(e, tx, given) })
+	}
 }
 
 func enqueueN(e *env, groups ...string) error {

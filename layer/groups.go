@@ -19,6 +19,8 @@ const (
 	Held    State = "held"    // under a claim
 	Expired State = "expired" // under a claim whose lease has run out: taken over by the next receive
 	Delayed State = "delayed" // given back with a delay that has not ended
+	Paused  State = "paused"  // by an operator, until it is resumed: see GroupInfo.Mark
+	Parked  State = "parked"  // its head has failed for good; until it is redriven or resumed: see GroupInfo.Mark
 	Granted State = "granted" // kept for a handle whose receives wait; it accepts within 2 s, or the group is free
 	Corrupt State = "corrupt" // its lock or its head cannot be read: LastError says why, Check tells more
 )
@@ -37,6 +39,9 @@ type GroupInfo struct {
 	Outstanding int           // likewise: items delivered and not acked
 	// Left is what is left of the lease or of the delay, by this process's clock; negative if expired.
 	Left time.Duration
+	// Mark says who has paused or parked the group, and why. A group that is held or expired has it too if it was
+	// marked under its claim: it is paused or parked as soon as that ends. nil = none.
+	Mark *Mark
 }
 
 // GroupsOptions bound a listing. The zero value lists the first DefaultGroups groups.
@@ -132,8 +137,10 @@ func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDept
 	}
 	now := q.nowMS()
 	if l != nil {
-		info.Left = time.Duration(l.endMS-now) * time.Millisecond
+		info.Left, info.Mark = time.Duration(l.endMS-now)*time.Millisecond, l.mark.public()
 		switch {
+		case l.isMark():
+			info.State, info.Left = info.Mark.State, 0
 		case l.kind == kindDelay && l.endMS > now:
 			info.State = Delayed
 		case l.kind == kindGrant && l.endMS > now:

@@ -35,6 +35,9 @@ var testPrefix = tuple.Tuple{"test"}.Pack()
 
 const testQueue = "q"
 
+// atOnce is the retry policy of the tests' queues, unless they are about retries: what is given back is there again.
+var atOnce = layer.RetryPolicy{Kind: layer.RetryAtOnce}
+
 // clock is the workers' clock; it stands still unless told.
 type clock struct {
 	ms   atomic.Int64
@@ -96,7 +99,9 @@ func newEnv(t *testing.T, open func(t *testing.T) kv.DB, faults bool) *env {
 
 // options of the n-th handle.
 func (e *env) options(n uint64) layer.Options {
-	return layer.Options{Owner: fmt.Sprintf("worker-%d", n), Now: e.clock.now, Seed: e.seed + n}
+	return layer.Options{
+		Owner: fmt.Sprintf("worker-%d", n), Now: e.clock.now, Seed: e.seed + n, Config: layer.Config{Retry: atOnce},
+	}
 }
 
 // handle opens another handle, as another process would.

@@ -35,7 +35,7 @@ const (
 	// MaxShards bounds the shards of the ready hints: a receive reads them all.
 	MaxShards = 64
 
-	// DefaultLease is the lease of a receive that names none.
+	// DefaultLease is the lease of a queue whose configuration names none.
 	DefaultLease = 30 * time.Second
 	// DefaultMax is the number of items of a receive that names none.
 	DefaultMax = 10
@@ -73,7 +73,11 @@ func checkQueueName(name string) error {
 	return nil
 }
 
+// checkLease allows 0 too, which stands for the queue's.
 func checkLease(d time.Duration) error {
+	if d == 0 {
+		return nil
+	}
 	if d < MinLease || d > MaxLease {
 		return &LimitError{
 			What: "lease", Unit: "ms", Got: d.Milliseconds(), Min: MinLease.Milliseconds(), Max: MaxLease.Milliseconds(),

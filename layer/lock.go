@@ -13,6 +13,8 @@ const (
 	kindClaim = "claim" // held by a claim's owner
 	kindDelay = "delay" // held by nobody until its end: a retry delay
 	kindGrant = "grant" // kept for a waiting request until its end: its owner is the request's random
+	kindPause = "pause" // held by nobody, without end: see mark.go
+	kindPark  = "park"  // likewise
 )
 
 // lock is the value of a group's lock.
@@ -22,6 +24,7 @@ type lock struct {
 	endMS       int64
 	outstanding []delivered // of a claim, in key order: what was delivered and is not acked yet
 	kind        string
+	mark        *mark // of a claim: what follows it; of a pause or park: itself; else nil
 }
 
 // delivered is one item under a claim. parts says how many parts its body has, so that an ack can clear them
@@ -39,7 +42,11 @@ func (l *lock) pack() []byte {
 	for _, d := range l.outstanding {
 		out = append(out, d.index, d.random, d.parts)
 	}
-	return tuple.Tuple{l.token, l.owner, l.endMS, out, l.kind}.Pack()
+	t := tuple.Tuple{l.token, l.owner, l.endMS, out, l.kind}
+	if l.mark != nil {
+		t = append(t, l.mark.note())
+	}
+	return t.Pack()
 }
 
 func unpackLock(key, value []byte) (*lock, error) {
@@ -48,7 +55,7 @@ func unpackLock(key, value []byte) (*lock, error) {
 		return nil, corrupt(key, err)
 	}
 	l := &lock{}
-	ok := len(t) == 5
+	ok := len(t) == 5 || len(t) == 6
 	var out tuple.Tuple
 	if ok {
 		var oks [5]bool
@@ -57,8 +64,11 @@ func unpackLock(key, value []byte) (*lock, error) {
 		l.endMS, oks[2] = t[2].(int64)
 		out, oks[3] = t[3].(tuple.Tuple)
 		l.kind, oks[4] = t[4].(string)
-		ok = oks == [5]bool{true, true, true, true, true} && len(out)%3 == 0 &&
-			(l.kind == kindClaim || l.kind == kindDelay || l.kind == kindGrant)
+		noted := true
+		if len(t) == 6 {
+			l.mark, noted = unpackNote(t[5])
+		}
+		ok = oks == [5]bool{true, true, true, true, true} && len(out)%3 == 0 && noted && l.sound()
 	}
 	if !ok {
 		return nil, corrupt(key, fmt.Errorf("lock %v", t))
@@ -74,6 +84,17 @@ func unpackLock(key, value []byte) (*lock, error) {
 		l.outstanding = append(l.outstanding, delivered{index: index, random: random, parts: parts})
 	}
 	return l, nil
+}
+
+// sound reports whether kind and mark fit.
+func (l *lock) sound() bool {
+	switch l.kind {
+	case kindClaim:
+		return true
+	case kindDelay, kindGrant:
+		return l.mark == nil
+	}
+	return l.isMark() && l.mark != nil && l.mark.kind == l.kind && l.endMS == noEnd
 }
 
 // grantedTo returns the random of the request that a group is kept for.

@@ -56,6 +56,17 @@ func ParseID(s string) (ID, error) {
 	return ID{Group: group, Index: n, Random: u}, nil
 }
 
+// checkID refuses what cannot be the id of any message.
+func checkID(id ID) error {
+	if err := checkGroup(id.Group); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalidID, err)
+	}
+	if id.Index < 0 || id.Random == uuid.Nil {
+		return fmt.Errorf("%w: %s", ErrInvalidID, id)
+	}
+	return nil
+}
+
 // Item is a message in the queue, as delivered or peeked at. It belongs to the caller.
 type Item struct {
 	ID       ID
@@ -63,7 +74,8 @@ type Item struct {
 	Headers  map[string]string // nil if there are none
 	Enqueued time.Time         // by the producer's clock, to the millisecond
 	// Attempts is how often a delivery of this item has failed before, as far as the claim knows: it is exact
-	// in the attempt record, which decides, and may be too small here after a rare race of two enqueues.
+	// in the attempt record, which decides, and may be too small here after a rare race of two enqueues, or if dead
+	// letters were redriven to their places before it.
 	Attempts int
 }
 

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,6 +17,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/fault"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -42,8 +44,18 @@ func TestModel(t *testing.T) {
 				"nack":     m.nack,
 				"extend":   m.extend,
 				"take":     m.take,
+				"cancel":   m.cancel,
+				"skip":     m.skip,
+				"edit":     m.edit,
+				"force":    m.force,
+				"retry":    m.retry,
+				"purge":    m.purge,
+				"pause":    m.pause,
+				"resume":   m.resume,
 				"advance":  m.advance,
 				"abort":    m.abort,
+				"redrive":  m.redrive,
+				"discard":  m.discard,
 				"check":    m.check,
 			})
 			m.drain(t)
@@ -59,13 +71,16 @@ const maxModelRunsOnDisk = 10
 // model is what a queue is: groups, each with items in order, and at most one lock.
 type model struct {
 	groups map[string]*modelGroup
+	config layer.Config
 	stats  layer.Stats
 }
 
 type modelGroup struct {
 	items []*modelItem
 	lock  *modelLock
+	mark  *layer.Mark
 	token int64 // the largest so far
+	dead  []*modelItem
 }
 
 type modelItem struct {
@@ -73,6 +88,8 @@ type modelItem struct {
 	body     string
 	attempts int
 	lastErr  string
+	reason   string // of a dead letter
+	parkedMS int64  // likewise
 }
 
 type modelLock struct {
@@ -116,7 +133,66 @@ func older(a, b *modelGroup) bool {
 
 // deliverable: has items, and nobody holds it by a clock that shows nowMS.
 func (g *modelGroup) deliverable(nowMS int64) bool {
-	return len(g.items) > 0 && (g.lock == nil || g.lock.endMS <= nowMS)
+	return len(g.items) > 0 && g.mark == nil && (g.lock == nil || g.lock.endMS <= nowMS)
+}
+
+// expired is whether a claim of the group has run out.
+func (g *modelGroup) expired(nowMS int64) bool {
+	return g.lock != nil && g.lock.claim && g.lock.endMS <= nowMS
+}
+
+// gives is deliverable, for a receive that may have to park something first.
+func (m *model) gives(g *modelGroup, nowMS int64) bool {
+	if !g.deliverable(nowMS) {
+		return false
+	}
+	if !g.expired(nowMS) || !m.fatal(g.item(g.lock.outstanding[0]).attempts+1, "") {
+		return true
+	}
+	return m.config.OnFailure == layer.ParkItem && len(g.items) > 1
+}
+
+// fatal reports whether an item has failed for good after so many attempts.
+func (m *model) fatal(attempts int, rejected string) bool {
+	c := m.config
+	return c.OnFailure != layer.Block && (rejected != "" || c.MaxAttempts > 0 && attempts >= c.MaxAttempts)
+}
+
+// fail counts a failed delivery of the item that was tried under the group's claim, which ends. It returns false if
+// the item has failed for good.
+func (m *model) fail(g *modelGroup, w *modelWorker, text, rejected string, spared *layer.ID) bool {
+	tried := g.item(g.lock.outstanding[0])
+	tried.attempts++
+	tried.lastErr = text
+	g.lock = nil
+	if !m.fatal(tried.attempts, rejected) || spared != nil && *spared == tried.id {
+		return true
+	}
+	reason := rejected
+	if reason == "" {
+		reason = fmt.Sprintf("%d attempts failed", tried.attempts)
+		if tried.attempts == 1 {
+			reason = "1 attempt failed"
+		}
+	}
+	now := w.now().UnixMilli()
+	if m.config.OnFailure == layer.ParkGroup {
+		if g.mark == nil || g.mark.State != layer.Parked {
+			g.mark = &layer.Mark{State: layer.Parked, By: w.name, Reason: reason + ": " + text, Since: time.UnixMilli(now)}
+		}
+		return false
+	}
+	m.park(g, tried, reason, now)
+	return false
+}
+
+// park takes an item aside.
+func (m *model) park(g *modelGroup, item *modelItem, reason string, nowMS int64) {
+	item.reason, item.parkedMS = reason, nowMS
+	g.remove([]layer.ID{item.id})
+	g.dead = append(g.dead, item)
+	slices.SortFunc(g.dead, func(a, b *modelItem) int { return cmp.Compare(a.id.Index, b.id.Index) })
+	m.stats.Parked++
 }
 
 // modelTest drives a queue and its model.
@@ -126,8 +202,13 @@ type modelTest struct {
 	model   model
 	workers []*modelWorker
 	calm    *layer.Queue // without faults and skew
+	name    string       // of the queue
 	claims  []*modelClaim
-	bodies  int
+	gone    []layer.ID // cancelled
+	// jumped: an item came back to its old place. Then hints and claims may not know of failures before it, and a group
+	// may have more than one hint.
+	jumped bool
+	bodies int
 }
 
 type modelWorker struct {
@@ -143,7 +224,7 @@ type modelClaim struct {
 }
 
 func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
-	m := &modelTest{e: e, faults: faults, model: model{groups: make(map[string]*modelGroup)}}
+	m := &modelTest{e: e, name: name, faults: faults, model: model{groups: make(map[string]*modelGroup)}}
 	seed := rapid.Uint64Range(1, 1<<40).Draw(t, "seed")
 	db := e.raw
 	if faults {
@@ -166,11 +247,21 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 		require.NoError(t, err)
 		return w
 	}
-	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed})
+	m.model.config = layer.Config{
+		Retry:       layer.RetryPolicy{Kind: rapid.SampledFrom([]layer.RetryKind{layer.RetryAtOnce, layer.RetryConstant}).Draw(t, "retry")},
+		MaxAttempts: rapid.IntRange(0, 3).Draw(t, "max attempts"),
+		OnFailure:   layer.OnFailure(rapid.IntRange(0, 2).Draw(t, "on failure")),
+	}
+	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed, Config: m.model.config})
 	require.NoError(t, err)
 	m.workers = []*modelWorker{open(db, "even", 0), open(db, "ahead", 30*time.Second), open(db, "behind", -30*time.Second)}
 	m.calm = open(e.raw, "", 0).q
 	return m
+}
+
+// key builds a key of the queue by hand.
+func (m *modelTest) key(elements ...any) []byte {
+	return append(append([]byte(nil), testPrefix...), append(tuple.Tuple{m.name}, elements...).Pack()...)
 }
 
 func (m *modelTest) worker(t *rapid.T) *modelWorker {
@@ -257,6 +348,7 @@ func (m *modelTest) receive(t *rapid.T) {
 // received holds the claims to what the model allows, and takes them over.
 func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions, claims []*layer.Claim) {
 	now := w.now().UnixMilli()
+	defer m.met(t, w)
 	m.checkChoice(t, now, o, claims)
 	left := o.Max
 	for _, c := range claims {
@@ -264,18 +356,13 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 		require.True(t, g.deliverable(now), "group %q is held or empty", c.Group)
 		require.Greater(t, c.Token, g.token, "the token of a group grows")
 		require.Equal(t, now+o.Lease.Milliseconds(), c.Until.UnixMilli())
-		if g.lock != nil && g.lock.claim {
-			tried := g.item(g.lock.outstanding[0])
-			tried.attempts++
-			tried.lastErr = "lease expired, held by " + g.lock.owner
-			m.model.stats.Expired++
-		}
+		m.lapse(g, w, nil)
 		n := min(left, len(g.items))
 		require.Len(t, c.Items, n, "all that fits of a group is delivered")
 		g.lock = &modelLock{claim: true, token: c.Token, owner: w.name, endMS: now + o.Lease.Milliseconds()}
 		g.token = c.Token
 		for i, item := range c.Items {
-			m.same(t, g.items[i], item)
+			m.delivered(t, g.items[i], item)
 			g.lock.outstanding = append(g.lock.outstanding, item.ID)
 		}
 		g.lock.index = g.items[0].id.Index
@@ -285,13 +372,23 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 	}
 }
 
+// lapse ends the lock of a group whose time has run out, as the worker that met it would. An item that is spared is not
+// parked.
+func (m *modelTest) lapse(g *modelGroup, w *modelWorker, spared *layer.ID) {
+	if g.lock != nil && g.lock.claim {
+		m.model.stats.Expired++
+		m.model.fail(g, w, "lease expired, held by "+g.lock.owner, "", spared)
+	}
+	g.lock = nil
+}
+
 // checkChoice holds a receive to the choice of groups: it finds something if there is something, and if no fault
 // makes it spread and no timer is due, it takes the oldest heads, and as many as it may.
 func (m *modelTest) checkChoice(t *rapid.T, now int64, o layer.ReceiveOptions, claims []*layer.Claim) {
 	var ready []*modelGroup
 	due := 0
 	for _, g := range m.model.groups {
-		if g.deliverable(now) {
+		if m.model.gives(g, now) {
 			ready = append(ready, g)
 			if g.lock != nil {
 				due++
@@ -299,7 +396,7 @@ func (m *modelTest) checkChoice(t *rapid.T, now int64, o layer.ReceiveOptions, c
 		}
 	}
 	require.Equal(t, len(ready) > 0, len(claims) > 0, "something is found if and only if something is ready")
-	if m.faults || len(ready) == 0 {
+	if m.faults || m.jumped || len(ready) == 0 {
 		return
 	}
 	sort.Slice(ready, func(i, j int) bool { return older(ready[i], ready[j]) })
@@ -330,6 +427,15 @@ func (m *modelTest) same(t *rapid.T, want *modelItem, got layer.Item) {
 	require.Equal(t, want.id, got.ID)
 	require.Equal(t, want.body, string(got.Body))
 	require.Equal(t, want.attempts, got.Attempts, "attempts of %s", want.body)
+}
+
+// delivered is same for an item that was delivered: a claim may know of fewer attempts than the record.
+func (m *modelTest) delivered(t *rapid.T, want *modelItem, got layer.Item) {
+	if m.jumped {
+		require.LessOrEqual(t, got.Attempts, want.attempts)
+		got.Attempts = want.attempts
+	}
+	m.same(t, want, got)
 }
 
 // pick chooses a claim, live or lost, and some of the items it was given.
@@ -404,21 +510,56 @@ func (m *modelTest) nack(t *rapid.T) {
 		Delay:   time.Duration(rapid.SampledFrom([]int{0, 0, 1, 10, 60}).Draw(t, "delay")) * time.Second,
 		Err:     errors.New("boom"),
 	}
-	g := m.held(t, c, ids, w.q.Nack(m.e.ctx, c.claim, o))
+	if !o.Release && o.Delay == 0 && rapid.IntRange(0, 3).Draw(t, "reject") == 0 {
+		o.Reject = "no use"
+	}
+	named := ids
+	if o.Release && o.Delay == 0 && rapid.Bool().Draw(t, "from one on") {
+		from := rapid.SampledFrom(c.claim.Items).Draw(t, "from").ID
+		o.From = &from
+		if slices.Contains(ids, from) {
+			// It is acked and so not there to be given back; or the claim is lost.
+			err := w.q.Nack(m.e.ctx, c.claim, o)
+			require.True(t, errors.Is(err, layer.ErrNotInClaim) || errors.Is(err, layer.ErrClaimLost), "%v", err)
+			return
+		}
+		named = append(slices.Clone(ids), from)
+	}
+	g := m.held(t, c, named, w.q.Nack(m.e.ctx, c.claim, o))
 	if g == nil {
+		return
+	}
+	if o.From != nil {
+		var kept []layer.ID
+		for _, id := range g.lock.outstanding {
+			if id == *o.From {
+				break
+			}
+			if !slices.Contains(ids, id) {
+				kept = append(kept, id)
+			}
+		}
+		g.remove(ids)
+		m.model.stats.Acked += int64(len(ids))
+		if g.lock.outstanding = kept; len(kept) == 0 {
+			g.lock = nil
+		}
 		return
 	}
 	if m.acked(g, ids); g.lock == nil {
 		return
 	}
-	if !o.Release {
-		tried := g.item(g.lock.outstanding[0])
-		tried.attempts, tried.lastErr = tried.attempts+1, "boom"
-		m.model.stats.Nacked++
-	}
 	head := g.lock.outstanding[0]
+	again := true
+	if !o.Release {
+		m.model.stats.Nacked++
+		again = m.model.fail(g, w, "boom", o.Reject, nil)
+		if o.Delay == 0 && m.model.config.Retry.Kind == layer.RetryConstant {
+			o.Delay = layer.DefaultRetryBase
+		}
+	}
 	g.lock = nil
-	if o.Delay > 0 {
+	if again && o.Delay > 0 && g.mark == nil {
 		g.lock = &modelLock{endMS: w.now().Add(o.Delay).UnixMilli(), index: head.Index}
 	}
 }
@@ -436,9 +577,18 @@ func (m *modelTest) extend(t *rapid.T) {
 
 func (m *modelTest) take(t *rapid.T) {
 	w, limit := m.worker(t), rapid.IntRange(1, 5).Draw(t, "max")
+	now := w.now().UnixMilli()
+	defer m.met(t, w)
 	var oldest *modelGroup
+	due := 0
 	for _, g := range m.model.groups {
-		if g.lock == nil && len(g.items) > 0 && (oldest == nil || older(g, oldest)) {
+		if !m.model.gives(g, now) {
+			continue
+		}
+		if g.lock != nil {
+			due++
+		}
+		if oldest == nil || older(g, oldest) {
 			oldest = g
 		}
 	}
@@ -454,15 +604,241 @@ func (m *modelTest) take(t *rapid.T) {
 	}
 	require.NotEmpty(t, items)
 	g := m.group(items[0].ID.Group)
-	require.Equal(t, oldest.items[0].id, items[0].ID, "the oldest head is taken")
+	require.True(t, g.deliverable(now), "group %q is held", items[0].ID.Group)
+	if due <= 1 && !m.jumped {
+		require.Equal(t, oldest.index(), g.index(), "the oldest head is taken")
+	}
+	m.lapse(g, w, nil)
+	require.Equal(t, g.items[0].id, items[0].ID)
 	require.Len(t, items, min(limit, len(g.items)))
 	var ids []layer.ID
 	for i, item := range items {
-		m.same(t, g.items[i], item)
+		m.delivered(t, g.items[i], item)
 		ids = append(ids, item.ID)
 	}
 	g.remove(ids)
 	m.model.stats.Taken += int64(len(ids))
+}
+
+// anyItem chooses an item that is there, or now and then one that was.
+func (m *modelTest) anyItem(t *rapid.T) layer.ID {
+	var ids []layer.ID
+	for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
+		for _, item := range m.model.groups[name].items {
+			ids = append(ids, item.id)
+		}
+	}
+	ids = append(ids, m.gone...)
+	if len(ids) == 0 {
+		t.Skip("no item yet")
+	}
+	return rapid.SampledFrom(ids).Draw(t, "item")
+}
+
+// waits returns the group of an item that an operator of the worker may change, and checks err if he may not.
+func (m *modelTest) waits(t *rapid.T, w *modelWorker, id layer.ID, err error) *modelGroup {
+	g := m.group(id.Group)
+	if g.item(id) == nil {
+		require.ErrorIs(t, err, layer.ErrNoItem)
+		return nil
+	}
+	if g.lock != nil && slices.Contains(g.lock.outstanding, id) {
+		if g.lock.endMS > w.now().UnixMilli() {
+			require.ErrorIs(t, err, layer.ErrInHand)
+			return nil
+		}
+		m.lapse(g, w, &id)
+	}
+	require.NoError(t, err)
+	return g
+}
+
+func (m *modelTest) cancel(t *rapid.T) {
+	w, id := m.worker(t), m.anyItem(t)
+	m.cancelled(t, w, id, w.q.Cancel(m.e.ctx, id))
+}
+
+func (m *modelTest) cancelled(t *rapid.T, w *modelWorker, id layer.ID, err error) {
+	if g := m.takenOut(t, w, id, err); g != nil {
+		g.remove([]layer.ID{id})
+		m.gone = append(m.gone, id)
+		m.model.stats.Cancelled++
+	}
+}
+
+// takenOut returns the group of an item that was to be taken out of it, or nil if it was not.
+func (m *modelTest) takenOut(t *rapid.T, w *modelWorker, id layer.ID, err error) *modelGroup {
+	g := m.waits(t, w, id, err)
+	if g != nil && g.lock != nil && !g.lock.claim && g.items[0].id == id {
+		g.lock = nil // the delay was for this item
+	}
+	return g
+}
+
+func (m *modelTest) skip(t *rapid.T) {
+	w := m.worker(t)
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	id, err := w.q.Skip(m.e.ctx, name, layer.SkipOptions{By: "op", Reason: "why"})
+	g := m.group(name)
+	if len(g.items) == 0 {
+		require.ErrorIs(t, err, layer.ErrNoItem)
+		return
+	}
+	head := g.items[0]
+	if err == nil {
+		require.Equal(t, head.id, id)
+	}
+	if m.takenOut(t, w, head.id, err) != nil {
+		m.model.park(g, head, "skipped by op: why", w.now().UnixMilli())
+	}
+}
+
+func (m *modelTest) edit(t *rapid.T) {
+	w, id := m.worker(t), m.anyItem(t)
+	m.bodies++
+	body := fmt.Sprint(m.bodies)
+	err := w.q.Edit(m.e.ctx, id, func(msg *layer.Message) error {
+		msg.Body = []byte(body)
+		return nil
+	})
+	if g := m.waits(t, w, id, err); g != nil {
+		g.item(id).body = body
+	}
+}
+
+func (m *modelTest) force(t *rapid.T) {
+	w := m.worker(t)
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	o := layer.ForceReleaseOptions{CountAttempt: rapid.Bool().Draw(t, "count")}
+	h, err := w.q.ForceRelease(m.e.ctx, name, o)
+	g := m.group(name)
+	if g.lock == nil || !g.lock.claim {
+		require.ErrorIs(t, err, layer.ErrNotHeld)
+		return
+	}
+	require.NoError(t, err)
+	require.Equal(t, layer.Holder{Owner: g.lock.owner, Token: g.lock.token, Outstanding: len(g.lock.outstanding)}, h)
+	if o.CountAttempt {
+		m.model.fail(g, w, "released by force, held by "+g.lock.owner, "", nil)
+	}
+	g.lock = nil
+	m.model.stats.Forced++
+}
+
+func (m *modelTest) retry(t *rapid.T) {
+	w := m.worker(t)
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	err := w.q.RetryNow(m.e.ctx, name)
+	g := m.group(name)
+	if g.lock == nil || g.lock.claim {
+		require.ErrorIs(t, err, layer.ErrNotDelayed)
+		return
+	}
+	require.NoError(t, err)
+	g.lock = nil
+}
+
+func (m *modelTest) purge(t *rapid.T) {
+	w := m.worker(t)
+	names := slices.Sorted(maps.Keys(m.model.groups))
+	o := layer.PurgeOptions{Force: rapid.Bool().Draw(t, "force")}
+	if rapid.Bool().Draw(t, "one group") {
+		name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+		o.Group, names = &name, []string{name}
+	}
+	got, err := w.q.Purge(m.e.ctx, o)
+	require.NoError(t, err)
+	var want layer.PurgeReport
+	for _, name := range names {
+		g := m.group(name)
+		if len(g.items) == 0 {
+			continue
+		}
+		live := g.lock != nil && g.lock.claim && g.lock.endMS > w.now().UnixMilli()
+		var gone []layer.ID
+		for _, item := range g.items {
+			if live && !o.Force && slices.Contains(g.lock.outstanding, item.id) {
+				want.Kept++
+				continue
+			}
+			gone = append(gone, item.id)
+		}
+		want.Items += int64(len(gone))
+		if live && o.Force {
+			want.Forced++
+		}
+		if !live || o.Force {
+			g.lock = nil
+		}
+		g.remove(gone)
+		m.gone = append(m.gone, gone...)
+	}
+	require.Equal(t, want, got)
+	m.model.stats.Purged += want.Items
+	m.model.stats.Forced += want.Forced
+}
+
+func (m *modelTest) pause(t *rapid.T) {
+	w := m.worker(t)
+	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+	o := layer.PauseOptions{By: "op", Reason: "why", Force: rapid.Bool().Draw(t, "force")}
+	got, err := w.q.PauseGroup(m.e.ctx, name, o)
+	require.NoError(t, err)
+	g := m.group(name)
+	if g.mark == nil {
+		g.mark = &layer.Mark{State: layer.Paused, By: "op", Reason: "why", Since: w.now()}
+	}
+	require.Equal(t, *g.mark, got)
+	switch {
+	case g.lock == nil:
+	case !g.lock.claim:
+		g.lock = nil
+	case o.Force:
+		g.lock = nil
+		m.model.stats.Forced++
+	}
+}
+
+func (m *modelTest) resume(t *rapid.T) {
+	m.resumeGroup(t, m.worker(t), rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group"))
+}
+
+func (m *modelTest) resumeGroup(t *rapid.T, w *modelWorker, name string) {
+	got, err := w.q.ResumeGroup(m.e.ctx, name)
+	g := m.group(name)
+	if g.mark == nil {
+		require.ErrorIs(t, err, layer.ErrNotPaused)
+		return
+	}
+	require.NoError(t, err)
+	require.Equal(t, *g.mark, got)
+	if g.mark.State == layer.Parked && len(g.items) > 0 {
+		g.items[0].attempts, g.items[0].lastErr = 0, "" // tried anew
+	}
+	g.mark = nil
+}
+
+// met takes over what a receive or a take may have done on its way: a claim that has run out ends when it is met, on a
+// paused group, and on one of which nothing is left to deliver because its head has failed for good.
+func (m *modelTest) met(t *rapid.T, w *modelWorker) {
+	for name, g := range m.model.groups {
+		if !g.expired(w.now().UnixMilli()) {
+			continue
+		}
+		tx, err := m.e.raw.Begin(kv.TxOptions{})
+		require.NoError(t, err)
+		held, err := tx.Get(m.key("lock", name)).Wait(m.e.ctx)
+		require.NoError(t, err)
+		tx.Cancel()
+		if held != nil {
+			l, err := tuple.Unpack(held)
+			require.NoError(t, err)
+			if l[4] == "claim" {
+				continue
+			}
+		}
+		m.lapse(g, w, nil)
+	}
 }
 
 func (m *modelTest) advance(t *rapid.T) {
@@ -494,9 +870,101 @@ func (m *modelTest) abort(t *rapid.T) {
 	require.ErrorIs(t, err, abort)
 }
 
-// drain receives and acks until nothing is left: everything that was enqueued is delivered.
+// someDead chooses dead letters: some by their ids, a group's, or all.
+func (m *modelTest) someDead(t *rapid.T) (layer.DeadFilter, []*modelItem) {
+	var f layer.DeadFilter
+	var chosen []*modelItem
+	group := rapid.SampledFrom([]string{"*", "A", "B", "C", "D", ""}).Draw(t, "group")
+	byID := rapid.Bool().Draw(t, "by id")
+	for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
+		for _, item := range m.model.groups[name].dead {
+			if group != "*" && group != name || byID && rapid.Bool().Draw(t, "not this") {
+				continue
+			}
+			chosen = append(chosen, item)
+			if byID {
+				f.IDs = append(f.IDs, item.id)
+			}
+		}
+	}
+	if byID && len(f.IDs) == 0 {
+		t.Skip("no dead letter")
+	}
+	if !byID && group != "*" {
+		f.Group = &group
+	}
+	return f, chosen
+}
+
+func (m *modelTest) redrive(t *rapid.T) {
+	f, chosen := m.someDead(t)
+	o := layer.RedriveOptions{ToTail: rapid.Bool().Draw(t, "to the tail")}
+	suffix := ""
+	if rapid.Bool().Draw(t, "edit") {
+		suffix = "e"
+		o.Edit = func(_ layer.DeadLetter, msg *layer.Message) error {
+			msg.Body = append(msg.Body, suffix...)
+			return nil
+		}
+	}
+	report, err := m.worker(t).q.Redrive(m.e.ctx, f, o)
+	require.NoError(t, err)
+	require.Equal(t, layer.DeadReport{Scanned: int64(len(chosen)), Done: int64(len(chosen))}, report)
+	m.buried(chosen)
+	m.model.stats.Redriven += int64(len(chosen))
+	for _, item := range chosen {
+		g := m.group(item.id.Group)
+		old := item.id
+		item.attempts, item.lastErr, item.body = 0, "", item.body+suffix
+		if !o.ToTail {
+			m.jumped = true
+			g.items = append(g.items, item)
+			slices.SortFunc(g.items, func(a, b *modelItem) int {
+				return cmp.Or(cmp.Compare(a.id.Index, b.id.Index), strings.Compare(string(a.id.Random[:]), string(b.id.Random[:])))
+			})
+			continue
+		}
+		item.id = m.idsOf(t, []layer.Message{{Group: old.Group, Body: []byte(item.body)}})[0]
+		require.NotEqual(t, old, item.id)
+		if n := len(g.items); n > 0 {
+			require.Greater(t, item.id.Index, g.items[n-1].id.Index, "the tail")
+		}
+		g.items = append(g.items, item)
+	}
+}
+
+func (m *modelTest) discard(t *rapid.T) {
+	f, chosen := m.someDead(t)
+	report, err := m.worker(t).q.Discard(m.e.ctx, f, layer.DiscardOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, len(chosen), report.Done)
+	m.buried(chosen)
+	m.model.stats.Discarded += int64(len(chosen))
+}
+
+// buried takes items out of the dead letters.
+func (m *modelTest) buried(chosen []*modelItem) {
+	for _, g := range m.model.groups {
+		g.dead = slices.DeleteFunc(g.dead, func(item *modelItem) bool { return slices.Contains(chosen, item) })
+	}
+}
+
+// drain receives and acks until nothing is left: everything that was enqueued is delivered, or a dead letter.
 func (m *modelTest) drain(t *rapid.T) {
 	m.e.clock.advance(10 * time.Minute)
+	for range 2 { // a lease that has run out may park its group
+		for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
+			m.resumeGroup(t, m.workers[0], name)
+		}
+		m.drainReady(t)
+	}
+	m.compare(t)
+	for name, g := range m.model.groups {
+		require.Empty(t, g.items, "group %q was never delivered", name)
+	}
+}
+
+func (m *modelTest) drainReady(t *rapid.T) {
 	w := m.workers[0]
 	for {
 		o := layer.ReceiveOptions{Max: 8, Lease: time.Minute}
@@ -511,10 +979,6 @@ func (m *modelTest) drain(t *rapid.T) {
 			g := m.group(c.Group)
 			m.acked(g, slices.Clone(g.lock.outstanding))
 		}
-	}
-	m.compare(t)
-	for name, g := range m.model.groups {
-		require.Empty(t, g.items, "group %q was never delivered", name)
 	}
 }
 
@@ -535,10 +999,12 @@ func (m *modelTest) compare(t *rapid.T) {
 		}
 		head := g.items[0]
 		info := layer.GroupInfo{
-			Group: name, State: layer.Ready, Depth: int64(len(g.items)), Head: head.id,
+			Group: name, State: layer.Ready, Mark: g.mark, Depth: int64(len(g.items)), Head: head.id,
 			Attempts: head.attempts, LastError: head.lastErr,
 		}
 		switch l := g.lock; {
+		case l == nil && g.mark != nil:
+			info.State = g.mark.State
 		case l == nil:
 		case l.claim:
 			info.State, info.Owner, info.Token, info.Outstanding = layer.Held, l.owner, l.token, len(l.outstanding)
@@ -557,6 +1023,29 @@ func (m *modelTest) compare(t *rapid.T) {
 		got[i].HeadAge = 0 // by the enqueuer's clock
 	}
 	require.Equal(t, want, got)
+	m.compareDead(t)
+}
+
+// compareDead holds the dead letters to the model.
+func (m *modelTest) compareDead(t *rapid.T) {
+	page, err := m.calm.DeadLetters(m.e.ctx, layer.DeadOptions{Limit: layer.MaxBatch, Bodies: true})
+	require.NoError(t, err)
+	require.Nil(t, page.Next)
+	letters := page.Letters
+	for _, name := range slices.Sorted(maps.Keys(m.model.groups)) {
+		for _, want := range m.model.groups[name].dead {
+			require.NotEmpty(t, letters, "dead letter %s is missing", want.body)
+			got := letters[0]
+			letters = letters[1:]
+			require.Equal(t, want.id, got.ID)
+			require.Equal(t, want.body, string(got.Body))
+			require.Equal(t, want.reason, got.Reason)
+			require.Equal(t, want.lastErr, got.LastError)
+			require.Equal(t, want.attempts, got.Attempts)
+			require.Equal(t, want.parkedMS, got.Parked.UnixMilli())
+		}
+	}
+	require.Empty(t, letters)
 }
 
 func (m *modelTest) check(t *rapid.T) {
@@ -571,8 +1060,37 @@ func (m *modelTest) check(t *rapid.T) {
 
 	want := m.model.stats
 	want.Depth = items
+	for _, g := range m.model.groups {
+		want.Dead += int64(len(g.dead))
+	}
+	require.Equal(t, want.Dead, report.Dead)
 	stats, err := m.calm.Stats(m.e.ctx)
 	require.NoError(t, err)
-	stats.ReadyGroups, stats.BusyGroups, stats.OldestReady = 0, 0, 0
+	stats.OldestReady, stats.OldestHead = 0, 0
+	now := m.e.clock.now().UnixMilli()
+	for _, g := range m.model.groups {
+		// A stale hint of a group that is busy or marked counts as ready; every other figure is exact.
+		switch {
+		case g.lock != nil && g.lock.endMS > now && g.lock.claim:
+			want.HeldGroups++
+			want.BusyGroups++
+		case g.lock != nil && g.lock.endMS > now:
+			want.DelayedGroups++
+			want.BusyGroups++
+		case g.deliverable(now):
+			want.ReadyGroups++
+		}
+	}
+	require.GreaterOrEqual(t, stats.ReadyGroups, want.ReadyGroups)
+	stats.ReadyGroups = want.ReadyGroups
+	for _, g := range m.model.groups {
+		switch {
+		case g.mark == nil:
+		case g.mark.State == layer.Parked:
+			want.ParkedGroups++
+		default:
+			want.PausedGroups++
+		}
+	}
 	require.Equal(t, want, stats)
 }

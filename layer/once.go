@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -23,7 +24,8 @@ import (
 // fn may run several times; it assigns results and never appends. Its error, returned, ends the transaction
 // without effect, unless it wraps a retryable *kv.Error. Return every error of the …Tx calls.
 //
-// If ctx ends while the commit is under way, the error wraps a *kv.Error that says whether it may have landed.
+// If ctx ends while the commit is under way, the error wraps a *kv.Error that says whether it may have landed. So it does
+// if the outcome was still unknown after half an hour, as when the cluster was away for so long.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) { return tuple.Tuple{}, fn(tx) }, nil)
 }
@@ -36,13 +38,24 @@ func (q *Queue) once(
 	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
 	applied func(tx kv.Tx, result tuple.Tuple) error,
 ) error {
+	return q.onceWith(ctx, q.opts.Tx, body, applied)
+}
+
+// onceWith is once for a transaction with options of its own.
+func (q *Queue) onceWith(
+	ctx context.Context,
+	o kv.TxOptions,
+	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
+	applied func(tx kv.Tx, result tuple.Tuple) error,
+) error {
 	if q.closed.Load() {
 		return ErrClosed
 	}
 	own, old := q.random.uuid(), q.receipts.take()
 	key := q.keys.receipt(own)
 	written, cleared := false, false // own in the database; old no longer there
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, a kv.Attempt) error {
+	begunMS := q.nowMS()
+	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, a kv.Attempt) error {
 		written, cleared = a.MaybeCommitted, false
 		if a.MaybeCommitted {
 			// A serialisable read: a commit of unknown outcome that lands later than this makes us conflict.
@@ -61,6 +74,9 @@ func (q *Queue) once(
 				}
 				return applied(tx, t[1:])
 			}
+			if q.nowMS()-begunMS > receiptTrust.Milliseconds() {
+				return errOutcomeLost
+			}
 		}
 		result, err := body(tx, a)
 		if err != nil {
@@ -76,6 +92,9 @@ func (q *Queue) once(
 		}
 		return nil
 	})
+	if errors.Is(err, errOutcomeLost) {
+		err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: err}
+	}
 	if written || err != nil {
 		q.receipts.free(own)
 	}

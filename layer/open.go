@@ -26,8 +26,9 @@ const Format = 1
 const (
 	metaFormat = "format" // tuple (format)
 	metaOffset = "offset" // tuple (offset): index and token are read version + offset
-	metaShards = "shards" // tuple (shards): of the ready hints; fixed
-	metaTurns  = "turns"  // tuple (schedule)
+	metaConfig = "config" // tuple (version, JSON text): see config.go
+	metaSwept  = "swept"  // tuple (when the last sweep began (ms))
+	metaPaused = "paused" // tuple (since (ms), who, reason); not there = the queue is not paused
 )
 
 // offsetSlack is how far the items may run ahead of the clock before an open takes it for a database whose
@@ -57,29 +58,6 @@ type Options struct {
 	Config Config
 }
 
-// Config is what holds for a queue, whoever opens it. The zero value is the normal use.
-type Config struct {
-	// Shards is over how many key ranges the ready hints are spread, 1 to MaxShards; 0 = 1. One keeps the groups
-	// strictly by age. More let a queue outgrow one storage team; a receive then reads them all, in parallel.
-	// Fixed at creation.
-	Shards int
-	// Schedule says where a group takes its place when a claim on it ends.
-	Schedule Schedule
-}
-
-func (c Config) withDefaults() (Config, error) {
-	if c.Shards == 0 {
-		c.Shards = 1
-	}
-	if c.Shards < 1 || c.Shards > MaxShards {
-		return c, &LimitError{What: "shards", Unit: "", Got: int64(c.Shards), Min: 1, Max: MaxShards}
-	}
-	if c.Schedule != OldestHead && c.Schedule != RoundRobin {
-		return c, fmt.Errorf("%w: schedule %d", ErrOptions, c.Schedule)
-	}
-	return c, nil
-}
-
 // Queue is a handle on one queue. It is safe for concurrent use, holds no claim, and keeps nothing of the
 // database but the queue's settings; make one a process and share it. Close it when done.
 type Queue struct {
@@ -95,7 +73,7 @@ type Queue struct {
 	paths    pathCounts
 	slot     int64
 	closed   atomic.Bool
-	config   Config
+	followed followed
 
 	pipeline pipeline
 	staging  staging
@@ -116,7 +94,10 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	if err != nil {
 		return nil, err
 	}
-	q.setConfig(config)
+	packed, err := packConfig(config, 1)
+	if err != nil {
+		return nil, err
+	}
 	exists := false
 	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, a kv.Attempt) error {
 		v, err := tx.Get(q.keys.meta(metaFormat)).Wait(ctx)
@@ -128,8 +109,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		if v == nil {
 			tx.Set(q.keys.meta(metaFormat), tuple.Tuple{int64(Format)}.Pack())
 			tx.Set(q.keys.meta(metaOffset), tuple.Tuple{int64(0)}.Pack())
-			tx.Set(q.keys.meta(metaShards), tuple.Tuple{int64(config.Shards)}.Pack())
-			tx.Set(q.keys.meta(metaTurns), tuple.Tuple{int64(config.Schedule)}.Pack())
+			tx.Set(q.keys.meta(metaConfig), packed)
 		}
 		return nil
 	})
@@ -139,10 +119,13 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	if exists {
 		return nil, fmt.Errorf("%w: %q", ErrQueueExists, name)
 	}
+	q.keys.shards = int64(config.Shards)
+	q.followed.learn(config, 1, q.opts.Now())
 	return q, nil
 }
 
-// Open opens the queue name under prefix. Errors: ErrNoQueue, *FormatError, ErrCorrupt, and the engine's.
+// Open opens the queue name under prefix. Errors: ErrNoQueue, *FormatError,
+// *UnknownSettingError, ErrCorrupt, and the engine's.
 //
 // If the queue's items are ahead of the database's versions, as after a copy into another cluster key by key (a
 // restore by FoundationDB's own tools does not let versions go back), Open raises the offset in meta, so that new items sort behind the old and tokens keep growing. Reopen every other
@@ -191,20 +174,11 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	return q, nil
 }
 
-func (q *Queue) setConfig(c Config) {
-	q.config = c
-	q.keys.shards = int64(c.Shards)
-}
-
-// Config is what the queue was created with.
-func (q *Queue) Config() Config { return q.config }
-
 // load reads the settings and checks them against the database's versions.
 func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	formatKey, offsetKey := q.keys.meta(metaFormat), q.keys.meta(metaOffset)
 	format, offset := tx.Get(formatKey), tx.Get(offsetKey)
-	shardsKey, turnsKey := q.keys.meta(metaShards), q.keys.meta(metaTurns)
-	shards, turns := tx.Get(shardsKey), tx.Get(turnsKey)
+	following := q.follow(tx)
 	hints := q.keys.section(nameReady)
 	last := tx.Snapshot().GetKey(kv.LastLessThan(hints.End))
 	version := tx.ReadVersion()
@@ -230,26 +204,11 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	if q.offset, err = unpackInt(offsetKey, v); err != nil {
 		return err
 	}
-	var config Config
-	if v, err = shards.Wait(ctx); err != nil {
-		return fmt.Errorf("read shards: %w", err)
-	}
-	n, err := unpackInt(shardsKey, v)
+	config, err := following.wait(ctx)
 	if err != nil {
 		return err
 	}
-	config.Shards = int(n)
-	if v, err = turns.Wait(ctx); err != nil {
-		return fmt.Errorf("read schedule: %w", err)
-	}
-	if n, err = unpackInt(turnsKey, v); err != nil {
-		return err
-	}
-	config.Schedule = Schedule(n)
-	if config, err = config.withDefaults(); err != nil {
-		return corrupt(shardsKey, err)
-	}
-	q.setConfig(config)
+	q.keys.shards = int64(config.Shards)
 	rv, err := version.Wait(ctx)
 	if err != nil {
 		return fmt.Errorf("read version: %w", err)

@@ -514,6 +514,10 @@ func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 		}
 	}
 	if !receive.none() && !receive.stageFirst(w.q, conflicts) {
+		if receive.called {
+			// Whoever has just resumed the queue counts on the handle that he woke.
+			w.follow = w.q.followAnew(w.tx)
+		}
 		receive.claimer = w.newClaimer(receive.all())
 		receive.claimer.begin()
 	}
@@ -658,7 +662,7 @@ func (o *operation) pack() tuple.Tuple {
 		code = settledNotInClaim
 	case o.settleErr != nil:
 		code = settledCorrupt
-	case o.settle != nil && o.settle.lease > 0:
+	case o.settle != nil && o.settle.extends:
 		until = millis(o.settle.until)
 	}
 	if o.enqueue != nil {

@@ -30,13 +30,21 @@ import (
 //	enqueue GROUP BODY... [headers=(k:v,...)] or without arguments, one such line a message: one transaction
 //	receive [max=N] [bytes=N] [groups=N] [lease=30s]
 //	ack GROUP [items=(BODY,...)]
-//	nack GROUP [acked=(BODY,...)] [delay=10s] [error=TEXT]
-//	release GROUP [acked=(BODY,...)] [delay=10s]
+//	nack GROUP [acked=(BODY,...)] [delay=10s] [at-once] [error=TEXT] [reject=TEXT]
+//	release GROUP [acked=(BODY,...)] [delay=10s] [from=BODY]
 //	extend GROUP lease=30s
+//	config NAME=VALUE...                      changes the configuration; it begins with retry=at_once
 //	take max=N                                TakeTx, in a transaction of its own
+//	cancel BODY | skip GROUP [reason=TEXT] [by=WHO] | edit BODY NEWBODY [headers=(k:v,...)]
+//	force GROUP [count] [reason=TEXT] [of=WORKER]   ForceRelease; of: only the claim that this worker was given last
+//	retry GROUP                               RetryNow
+//	pause [GROUP] [reason=TEXT] [by=WHO] [force] | resume [GROUP]     of the whole queue without GROUP
 //	advance 10s                               moves the clock of all workers
+//	redrive [ids=(BODY,...)] [group=GROUP] [text=TEXT] [older=10s] [newer=10s] [tail] [dry] [limit=N] [body=BODY] [headers=(k:v,...)]
+//	discard, likewise without tail, body and headers
 //	fault KIND                                the next call at that fault's place meets it
-//	groups | peek GROUP | stats | check
+//	groups | peek GROUP | stats | check | dead [group=GROUP] [text=TEXT] [older=10s] [newer=10s] [limit=N]
+//	why BODY | purge [GROUP] [force]
 //
 // To write the output anew: go test ./layer -run 'TestScenarios/memory$' -rewrite
 func TestScenarios(t *testing.T) {
@@ -73,7 +81,7 @@ func newScenario(t *testing.T, e *env) *scenario {
 	// Transcripts force conflicts where that order does not show.
 	delete(s.plan.Chances, fault.Conflict)
 	s.db = fault.Wrap(e.raw, s.plan)
-	_, err := layer.Create(e.ctx, e.raw, testPrefix, s.queue, layer.Options{})
+	_, err := layer.Create(e.ctx, e.raw, testPrefix, s.queue, layer.Options{Config: layer.Config{Retry: atOnce}})
 	require.NoError(t, err)
 	s.open(t, "w1", 0)
 	t.Cleanup(func() {
@@ -125,9 +133,21 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.receive(&a)
 	case "ack", "nack", "release", "extend":
 		out, err = s.settle(&a)
+	case "config":
+		out, err = s.configure(&a)
 	case "take":
 		out, err = s.take(&a)
-	case "groups", "peek", "stats", "check":
+	case "dead":
+		out, err = s.dead(&a)
+	case "redrive", "discard":
+		out, err = s.redrive(&a)
+	case "cancel", "skip", "edit", "force", "retry":
+		out, err = s.operate(&a)
+	case "pause", "resume":
+		out, err = s.pause(&a)
+	case "purge":
+		out, err = s.purge(&a)
+	case "groups", "peek", "stats", "check", "why":
 		out, err = s.look(&a)
 	default:
 		d.Fatalf(t, "unknown verb %q", d.Cmd)
@@ -137,6 +157,18 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return "claim lost"
 	case errors.Is(err, layer.ErrNotInClaim):
 		return "not in claim"
+	case errors.Is(err, layer.ErrNotDead):
+		return "not dead: " + out
+	case errors.Is(err, layer.ErrNoItem):
+		return "no such item"
+	case errors.Is(err, layer.ErrInHand):
+		return "in hand"
+	case errors.Is(err, layer.ErrNotHeld):
+		return "not held"
+	case errors.Is(err, layer.ErrNotDelayed):
+		return "not delayed"
+	case errors.Is(err, layer.ErrNotPaused):
+		return "not paused"
 	case err != nil:
 		return "error: " + err.Error()
 	case out == "":
@@ -207,9 +239,12 @@ func (s *scenario) settle(a *arguments) (string, error) {
 	if c == nil {
 		a.d.Fatalf(a.t, "no claim on %q", group)
 	}
-	o := layer.NackOptions{Acked: s.ids(a, c, "acked"), Delay: a.duration("delay")}
+	o := layer.NackOptions{Acked: s.ids(a, c, "acked"), Delay: a.duration("delay"), AtOnce: slices.Contains(a.words(), "at-once"), Reject: a.text("reject", "")}
 	if text := a.text("error", ""); text != "" {
 		o.Err = errors.New(text)
+	}
+	if ids := s.ids(a, c, "from"); len(ids) > 0 {
+		o.From = &ids[0]
 	}
 	switch a.d.Cmd {
 	case "ack":
@@ -223,6 +258,17 @@ func (s *scenario) settle(a *arguments) (string, error) {
 	return "", w.q.Nack(s.e.ctx, c, o)
 }
 
+func (s *scenario) configure(a *arguments) (string, error) {
+	_, version, err := s.worker(a).q.Configure(s.e.ctx, func(c *layer.Config) {
+		for _, arg := range a.d.CmdArgs {
+			if arg.Key != "worker" {
+				require.NoError(a.t, c.Set(arg.Key, strings.Join(arg.Vals, " ")))
+			}
+		}
+	})
+	return fmt.Sprintf("version %d", version), err
+}
+
 func (s *scenario) take(a *arguments) (string, error) {
 	w := s.worker(a)
 	var items []layer.Item
@@ -234,6 +280,80 @@ func (s *scenario) take(a *arguments) (string, error) {
 		return "nothing", err
 	}
 	return groupName(items[0].ID.Group) + ":" + s.items(a, items), nil
+}
+
+// operate runs the verbs of an operator.
+func (s *scenario) operate(a *arguments) (string, error) {
+	q := s.worker(a).q
+	switch a.d.Cmd {
+	case "cancel":
+		return "", q.Cancel(s.e.ctx, s.id(a, a.word(0)))
+	case "skip":
+		id, err := q.Skip(s.e.ctx, a.word(0), layer.SkipOptions{By: a.text("by", ""), Reason: a.text("reason", "")})
+		return s.bodies[id], err
+	case "edit":
+		id := s.id(a, a.word(0))
+		err := q.Edit(s.e.ctx, id, func(m *layer.Message) error {
+			require.Equal(a.t, fullBody(a, a.word(0)), m.Body, "an edit is given the whole message")
+			m.Body = fullBody(a, a.word(1))
+			maps.Copy(m.Headers, a.headers())
+			return nil
+		})
+		if err == nil {
+			s.bodies[id] = a.word(1)
+		}
+		return "", err
+	case "force":
+		o := layer.ForceReleaseOptions{CountAttempt: slices.Contains(a.words(), "count"), Reason: a.text("reason", "")}
+		if of := a.text("of", ""); of != "" {
+			o.Token = s.workers[of].claims[a.word(0)].Token
+		}
+		h, err := q.ForceRelease(s.e.ctx, a.word(0), o)
+		return fmt.Sprintf("was held by %s, outstanding=%d", h.Owner, h.Outstanding), err
+	}
+	return "", q.RetryNow(s.e.ctx, a.word(0))
+}
+
+func (s *scenario) pause(a *arguments) (string, error) {
+	q := s.worker(a).q
+	words := slices.DeleteFunc(a.words(), func(w string) bool { return w == "force" })
+	o := layer.PauseOptions{
+		By: a.text("by", ""), Reason: a.text("reason", ""), Force: len(words) < len(a.words()),
+	}
+	var m layer.Mark
+	var err error
+	switch {
+	case a.d.Cmd == "pause" && len(words) > 0:
+		m, err = q.PauseGroup(s.e.ctx, words[0], o)
+	case a.d.Cmd == "pause":
+		m, err = q.Pause(s.e.ctx, o)
+	case len(words) > 0:
+		m, err = q.ResumeGroup(s.e.ctx, words[0])
+	default:
+		m, err = q.Resume(s.e.ctx)
+	}
+	return fmt.Sprintf("%s by %s (%s) for %s", m.State, m.By, m.Reason, s.e.clock.now().Sub(m.Since)), err
+}
+
+func (s *scenario) purge(a *arguments) (string, error) {
+	words := slices.DeleteFunc(a.words(), func(w string) bool { return w == "force" })
+	o := layer.PurgeOptions{Force: len(words) < len(a.words())}
+	if len(words) > 0 {
+		o.Group = &words[0]
+	}
+	r, err := s.worker(a).q.Purge(s.e.ctx, o)
+	return fmt.Sprintf("purged=%d kept=%d forced=%d", r.Items, r.Kept, r.Forced), err
+}
+
+// id is that of the message that a transcript calls by its body.
+func (s *scenario) id(a *arguments, body string) layer.ID {
+	for id, name := range s.bodies {
+		if name == body {
+			return id
+		}
+	}
+	a.d.Fatalf(a.t, "%q was never enqueued", body)
+	return layer.ID{}
 }
 
 // look runs the verbs that change nothing.
@@ -254,14 +374,39 @@ func (s *scenario) look(a *arguments) (string, error) {
 			if g.Owner != "" {
 				fmt.Fprintf(&out, " owner=%s outstanding=%d", g.Owner, g.Outstanding)
 			}
-			if g.State != layer.Ready {
+			if g.State != layer.Ready && g.State != layer.Parked {
 				fmt.Fprintf(&out, " left=%s", g.Left)
+			}
+			if g.Mark != nil {
+				fmt.Fprintf(&out, " %s by %s (%s)", g.Mark.State, g.Mark.By, g.Mark.Reason)
 			}
 			out.WriteByte('\n')
 		}
 		if out.Len() == 0 {
 			return "no groups", nil
 		}
+	case "why":
+		e, err := q.Why(s.e.ctx, s.id(a, a.word(0)))
+		for _, r := range e.Reasons {
+			fmt.Fprint(&out, r.Cause)
+			if r.Count > 0 {
+				fmt.Fprintf(&out, " %d", r.Count)
+			}
+			if r.Owner != "" {
+				fmt.Fprintf(&out, " owner=%s", r.Owner)
+			}
+			if r.Left != 0 {
+				fmt.Fprintf(&out, " left=%s", r.Left)
+			}
+			if r.Err != "" {
+				fmt.Fprintf(&out, " (%s)", r.Err)
+			}
+			if r.Mark != nil {
+				fmt.Fprintf(&out, " by %s (%s)", r.Mark.By, r.Mark.Reason)
+			}
+			out.WriteByte('\n')
+		}
+		return out.String(), err
 	case "peek":
 		items, err := q.Peek(s.e.ctx, a.word(0), layer.MaxBatch)
 		if err != nil || len(items) == 0 {
@@ -275,7 +420,25 @@ func (s *scenario) look(a *arguments) (string, error) {
 		}
 		fmt.Fprintf(&out, "enqueued=%d received=%d acked=%d nacked=%d expired=%d taken=%d depth=%d\n",
 			st.Enqueued, st.Received, st.Acked, st.Nacked, st.Expired, st.Taken, st.Depth)
+		if st.Cancelled+st.Purged+st.Forced > 0 {
+			fmt.Fprintf(&out, "cancelled=%d purged=%d forced=%d\n", st.Cancelled, st.Purged, st.Forced)
+		}
+		if st.PausedGroups+st.ParkedGroups > 0 {
+			fmt.Fprintf(&out, "paused groups=%d parked groups=%d\n", st.PausedGroups, st.ParkedGroups)
+		}
+		if st.Paused != nil {
+			fmt.Fprintf(&out, "paused by %s (%s)\n", st.Paused.By, st.Paused.Reason)
+		}
 		fmt.Fprintf(&out, "ready=%d busy=%d oldest ready=%s", st.ReadyGroups, st.BusyGroups, st.OldestReady)
+		if st.BusyGroups > 0 {
+			fmt.Fprintf(&out, "\nheld=%d delayed=%d oldest=%s", st.HeldGroups, st.DelayedGroups, st.OldestHead)
+		}
+		if st.Parked > 0 {
+			fmt.Fprintf(&out, "\nparked=%d dead=%d", st.Parked, st.Dead)
+		}
+		if st.Redriven+st.Discarded > 0 {
+			fmt.Fprintf(&out, " redriven=%d discarded=%d", st.Redriven, st.Discarded)
+		}
 	case "check":
 		r, err := q.Check(s.e.ctx, layer.CheckOptions{})
 		if err != nil {
@@ -283,11 +446,118 @@ func (s *scenario) look(a *arguments) (string, error) {
 		}
 		fmt.Fprintf(&out, "items=%d groups=%d held=%d delayed=%d attempts=%d stale hints=%d timers=%d\n",
 			r.Items, r.Groups, r.Held, r.Delayed, r.Attempts, r.StaleHints, r.StaleTimers)
+		if r.Dead > 0 || r.Parked > 0 {
+			fmt.Fprintf(&out, "dead=%d parked groups=%d\n", r.Dead, r.Parked)
+		}
 		for _, v := range r.Violations {
 			fmt.Fprintln(&out, v)
 		}
 	}
 	return out.String(), nil
+}
+
+// dead lists dead letters, a page of limit after the other, with their bodies.
+func (s *scenario) dead(a *arguments) (string, error) {
+	o := layer.DeadOptions{DeadFilter: s.filter(a), Limit: a.number("limit"), Bodies: true}
+	var out strings.Builder
+	for {
+		page, err := s.worker(a).q.DeadLetters(s.e.ctx, o)
+		if err != nil {
+			return "", err
+		}
+		for _, d := range page.Letters {
+			require.True(a.t, bytes.Equal(fullBody(a, s.bodies[d.ID]), d.Body), "body of %s", s.bodies[d.ID])
+			require.EqualValues(a.t, len(d.Body), d.Size)
+			now := s.e.clock.now()
+			fmt.Fprintf(&out, "%s: %s parked %s ago: %s: %s, attempts=%d", groupName(d.ID.Group),
+				s.bodies[d.ID], now.Sub(d.Parked), d.Reason, d.LastError, d.Attempts)
+			if d.Attempts > 0 {
+				fmt.Fprintf(&out, ", first %s ago, last %s ago", now.Sub(d.First), now.Sub(d.Last))
+			}
+			out.WriteByte('\n')
+		}
+		if page.Next == nil {
+			break
+		}
+		out.WriteString("next page\n")
+		o.After = page.Next
+	}
+	if out.Len() == 0 {
+		return "none", nil
+	}
+	return out.String(), nil
+}
+
+func (s *scenario) redrive(a *arguments) (string, error) {
+	q, dry, limit := s.worker(a).q, slices.Contains(a.words(), "dry"), int64(a.number("limit"))
+	var report layer.DeadReport
+	var err error
+	if a.d.Cmd == "discard" {
+		report, err = q.Discard(s.e.ctx, s.filter(a), layer.DiscardOptions{DryRun: dry, Limit: limit})
+	} else {
+		o := layer.RedriveOptions{ToTail: slices.Contains(a.words(), "tail"), DryRun: dry, Limit: limit}
+		edited := make(map[layer.ID]string)
+		if body := a.text("body", ""); body != "" || a.d.HasArg("headers") {
+			o.Edit = func(d layer.DeadLetter, m *layer.Message) error {
+				require.True(a.t, bytes.Equal(fullBody(a, s.bodies[d.ID]), m.Body), "an edit is given the whole message")
+				if body != "" {
+					m.Body = fullBody(a, body)
+					edited[d.ID] = body
+				}
+				maps.Copy(m.Headers, a.headers())
+				return nil
+			}
+		}
+		report, err = q.Redrive(s.e.ctx, s.filter(a), o)
+		maps.Copy(s.bodies, edited)
+		// At the tail it has another id, of the same random.
+		items, err := q.Groups(s.e.ctx, layer.GroupsOptions{})
+		require.NoError(a.t, err)
+		for _, g := range items {
+			s.rename(a, g.Group)
+		}
+	}
+	return fmt.Sprintf("%d of %d, missing %d", report.Done, report.Scanned, len(report.Missing)), err
+}
+
+// rename finds the names of items that have come back to a group under another id.
+func (s *scenario) rename(a *arguments, group string) {
+	items, err := s.worker(a).q.Peek(s.e.ctx, group, layer.MaxBatch)
+	require.NoError(a.t, err)
+	for _, item := range items {
+		if _, known := s.bodies[item.ID]; known {
+			continue
+		}
+		for id, name := range s.bodies {
+			if id.Random == item.ID.Random {
+				delete(s.bodies, id)
+				s.bodies[item.ID] = name
+			}
+		}
+	}
+}
+
+// filter reads which dead letters are meant.
+func (s *scenario) filter(a *arguments) layer.DeadFilter {
+	f := layer.DeadFilter{Text: a.text("text", "")}
+	if a.d.HasArg("group") {
+		group := strings.Trim(a.text("group", ""), `"`)
+		f.Group = &group
+	}
+	if a.d.HasArg("older") {
+		f.ParkedBefore = s.e.clock.now().Add(-a.duration("older"))
+	}
+	if a.d.HasArg("newer") {
+		f.ParkedFrom = s.e.clock.now().Add(-a.duration("newer"))
+	}
+	if arg, ok := a.d.Arg("ids"); ok {
+		for id, name := range s.bodies {
+			if slices.Contains(arg.Vals, name) {
+				f.IDs = append(f.IDs, id)
+			}
+		}
+	}
+	return f
 }
 
 // items prints items as the transcript names them, and holds their bodies to what was enqueued.

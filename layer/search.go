@@ -77,7 +77,7 @@ func (s *search) fromTheOldest() {
 	q := s.w.q
 	s.begun, s.away = true, false
 	s.shards = s.shards[:0]
-	for shard := range int64(q.config.Shards) {
+	for shard := range q.keys.shards {
 		s.shards = append(s.shards, newCursor(q.keys.readyFrom(shard, 0)))
 	}
 	s.timers = newCursor(q.keys.timersDue(0, s.w.nowMS))

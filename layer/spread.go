@@ -75,7 +75,7 @@ func (s *spread) place(q *Queue, nowMS int64) (begin kv.KeySelector, shard int64
 		s.level, s.landed = max(s.level-1, 1), false
 	}
 	level := levels[s.level]
-	s.shard = int64(q.random.n(q.config.Shards))
+	s.shard = int64(q.random.n(int(q.keys.shards)))
 	s.left, s.untilMS = walkClaims, nowMS+walkMS
 	from := int64(0)
 	if oldest, newest := s.oldest.Load(), s.newest.Load(); level.fraction > 0 && newest > oldest {

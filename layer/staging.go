@@ -424,6 +424,7 @@ func (w *work) touch(random uuid.UUID) {
 // wakeOldest touches the wake key of the oldest request that lives and wants. It reads at snapshot: whoever makes
 // groups ready conflicts neither with requests nor with each other.
 func (w *work) wakeOldest() error {
+	w.readRequests()
 	rows, err := w.requests.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
@@ -630,7 +631,8 @@ func (w *work) beginTurn() turning {
 // rest is what a turn that wrote nothing waits for.
 func (w *work) rest(t turning, requests []kv.KV) (turn, error) {
 	q := w.q
-	left := turn{wait: q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)}
+	poll := q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)
+	left := turn{wait: poll}
 	first := false
 	if len(requests) > 0 {
 		p, err := q.keys.parse(requests[0].Key)
@@ -659,6 +661,13 @@ func (w *work) rest(t turning, requests []kv.KV) (turn, error) {
 			due += time.Duration(q.random.n(int(skewOfTurns)))
 		}
 		left.wait = min(left.wait, max(due, time.Millisecond))
+	}
+	paused, err := w.paused()
+	if err != nil {
+		return left, err
+	}
+	if paused {
+		left.wait = poll // whatever is due
 	}
 	left.watch = w.tx.Watch(q.keys.wake(q.staging.random))
 	return left, nil
@@ -738,9 +747,7 @@ func (w *work) withdraw(index int64) error {
 		}
 		tx.Clear(q.keys.lock(p.group))
 		tx.Clear(q.keys.timer(l.endMS, p.group))
-		s := settlement{claim: &Claim{Group: p.group}}
-		s.next = tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(q.keys.items(p.group).Begin))
-		if err := s.release(w); err != nil {
+		if err := w.release(p.group, w.head(p.group)); err != nil {
 			return err
 		}
 	}
@@ -752,9 +759,7 @@ func (w *work) withdraw(index int64) error {
 // sweepRequests clears the requests of handles that have died, with their grants and wake keys. The groups that
 // were granted to them come back when the short lease of the grant ends.
 func (q *Queue) sweepRequests(ctx context.Context) error {
-	o := q.opts.Tx
-	o.Batch = true
-	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, _ kv.Attempt) error {
+	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
 		now := q.nowMS()
 		rows, err := tx.Snapshot().GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
 		if err != nil {

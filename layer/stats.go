@@ -11,12 +11,22 @@ import (
 
 // The counters.
 const (
-	countEnqueued = "enqueued"
-	countReceived = "received"
-	countAcked    = "acked"
-	countNacked   = "nacked"
-	countExpired  = "expired"
-	countTaken    = "taken"
+	countEnqueued  = "enqueued"
+	countReceived  = "received"
+	countAcked     = "acked"
+	countNacked    = "nacked"
+	countExpired   = "expired"
+	countTaken     = "taken"
+	countParked    = "parked"
+	countRedriven  = "redriven"
+	countDiscarded = "discarded"
+	countCancelled = "cancelled"
+	countPurged    = "purged"
+	countForced    = "forced"
+
+	// Of groups, and they go down too: the marks there are.
+	countPausedGroups = "paused_groups"
+	countParkedGroups = "parked_groups"
 )
 
 // Stats are figures about a queue. The counters run since its creation and count items, a redelivery anew.
@@ -27,13 +37,35 @@ type Stats struct {
 	Nacked   int64 // failed deliveries that a holder reported
 	Expired  int64 // failed deliveries whose lease ran out
 	Taken    int64 // removed by TakeTx
-	Depth    int64 // items in the queue: Enqueued - Acked - Taken
+	Parked   int64 // taken aside, to the dead letters
+	// Dead letters that came back to their groups, and that were removed.
+	Redriven  int64
+	Discarded int64
+	// Removed by Cancel and Skip, and by Purge.
+	Cancelled int64
+	Purged    int64
+	Forced    int64 // claims that ForceRelease or Purge ended
+	Depth     int64 // items in the queue: Enqueued - Acked - Taken - Parked + Redriven - Cancelled - Purged
+	Dead      int64 // dead letters: Parked - Redriven - Discarded
 
-	// Hints of ready groups and timers of held or delayed ones, counted up to StatsCap. A hint may be stale.
+	// ReadyGroups is the number to scale workers by: groups that a receive would get, those included whose lease or
+	// delay has ended. BusyGroups are those whose lease or delay lasts. Both are counted up to StatsCap, by hints and
+	// timers, of which a few may be stale.
 	ReadyGroups int64
 	BusyGroups  int64
-	// OldestReady is the age of the oldest ready group's head; 0 if there is none.
+	// HeldGroups and DelayedGroups are what the busy ones are: under a claim or a grant, and waiting for a retry. If
+	// there are more than 10,000 busy ones, of those that end first.
+	HeldGroups    int64
+	DelayedGroups int64
+	// Groups that are paused or parked, the empty ones and those included that will be when their claim ends.
+	PausedGroups int64
+	ParkedGroups int64
+	// Paused is the pause of the whole queue; nil = it is not paused.
+	Paused *Mark
+	// OldestReady is the age of the oldest ready group's head, OldestHead that of the oldest ready, held or delayed
+	// group's; 0 if there is none.
 	OldestReady time.Duration
+	OldestHead  time.Duration
 }
 
 // StatsCap is where Stats stops counting groups.
@@ -70,43 +102,46 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.Expired += n
 			case countTaken:
 				s.Taken += n
+			case countParked:
+				s.Parked += n
+			case countRedriven:
+				s.Redriven += n
+			case countDiscarded:
+				s.Discarded += n
+			case countCancelled:
+				s.Cancelled += n
+			case countPurged:
+				s.Purged += n
+			case countForced:
+				s.Forced += n
+			case countPausedGroups:
+				s.PausedGroups += n
+			case countParkedGroups:
+				s.ParkedGroups += n
 			}
 		}
-		s.Depth = s.Enqueued - s.Acked - s.Taken
-		if s.OldestReady, err = q.oldestReady(ctx, tx); err != nil {
+		s.Dead = s.Parked - s.Redriven - s.Discarded
+		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Parked + s.Redriven - s.Cancelled - s.Purged
+		paused, err := q.readPause(ctx, tx)
+		if err != nil {
 			return err
 		}
-		if s.ReadyGroups, err = countKeys(ctx, tx, q.keys.section(nameReady), StatsCap); err != nil {
+		s.Paused = paused.public()
+		c := &groupCounts{q: q, ctx: ctx, tx: tx, nowMS: q.nowMS()}
+		if err := c.count(); err != nil {
 			return err
 		}
-		s.BusyGroups, err = countKeys(ctx, tx, q.keys.section(nameTimer), StatsCap)
+		s.ReadyGroups, s.BusyGroups, s.HeldGroups, s.DelayedGroups = c.ready, c.busy, c.held, c.delayed
+		if s.OldestReady, err = c.age(c.oldestReady); err != nil {
+			return err
+		}
+		s.OldestHead, err = c.age(c.oldest)
 		return err
 	})
 	if err != nil {
 		return Stats{}, fmt.Errorf("layer: stats: %w", err)
 	}
 	return s, nil
-}
-
-// oldestReady is the age of the head that the oldest hint stands for.
-func (q *Queue) oldestReady(ctx context.Context, tx kv.ReadTx) (time.Duration, error) {
-	rows, err := tx.GetRange(q.keys.section(nameReady).Selectors(), kv.RangeOptions{Limit: 1}).Wait(ctx)
-	if err != nil || len(rows) == 0 {
-		return 0, err
-	}
-	p, err := q.keys.parse(rows[0].Key)
-	if err != nil {
-		return 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	heads, err := tx.GetRange(q.keys.items(p.group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(ctx)
-	if err != nil || len(heads) == 0 {
-		return 0, err
-	}
-	e, _, err := openEnvelope(heads[0].Value)
-	if err != nil {
-		return 0, corrupt(heads[0].Key, err)
-	}
-	return max(0, time.Duration(q.nowMS()-e.enqueuedMS)*time.Millisecond), nil
 }
 
 // view runs a body that only reads, at snapshot.

@@ -62,3 +62,8 @@ const (
 	// RoundRobin puts it at the back: one deep group cannot starve the others, even with a single worker.
 	RoundRobin
 )
+
+// scheduleNames are the schedules' names in a configuration.
+var scheduleNames = []string{"oldest_head", "round_robin"}
+
+func (s Schedule) String() string { return nameOf(s, scheduleNames) }

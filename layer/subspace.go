@@ -15,10 +15,11 @@ import (
 // with the prefix given to Open and the tuple (queue); the rest is a tuple too:
 //
 //	name     key after the queue's prefix            value
-//	meta     ("meta", field)                         tuple. Fields: see config.go
+//	meta     ("meta", field)                         tuple. Fields: see open.go
 //	item     ("item", group, index, random)          envelope and body, see envelope.go; random is a UUID
 //	part     ("part", group, index, random, n)       bytes: the n-th continuation of a large body, n from 0
-//	lock     ("lock", group)                         tuple: token, owner, lease end (ms), outstanding items, kind
+//	lock     ("lock", group)                         tuple: token, owner, lease end (ms), outstanding items, kind,
+//	                                                and a note if there is a mark: kind, who, reason, since (ms)
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group)              tuple: kind, index of the head
 //	attempt  ("attempt", group, index, random)       tuple: count, first (ms), last (ms), last error
@@ -26,7 +27,7 @@ import (
 //	grant    ("grant", random, group)                tuple: token
 //	wake     ("wake", random)                        int64, little-endian, changed by atomic add; watched
 //	dedup    ("dedup", scope, id)                    reserved: de-duplication
-//	dead     ("dead", group, index, random)          reserved: dead letters
+//	dead     ("dead", group, index, random)          what is known of the failure, then the item's value: see dead.go
 //	receipt  ("receipt", random)                     tuple: time (ms), then the result of the operation
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
 //
@@ -37,6 +38,9 @@ import (
 // A lock of kind "delay" is held by nobody: it keeps a group from being claimed until its lease end. That makes
 // every hint of the group stale while the delay lasts, as with a holder's lock. A lock of kind "grant" keeps a
 // group for the handle whose random is its owner, until that accepts or the short lease ends.
+//
+// A lock of kind "pause" or "park" is a mark: it keeps the group from everybody, has no end and no timer. A lock of
+// kind "claim" with a note becomes that mark when the claim ends.
 //
 // The random of request, grant and wake is the handle's: a handle has one request at a time.
 //
@@ -49,6 +53,7 @@ const (
 	nameReady   = "ready"
 	nameTimer   = "timer"
 	nameAttempt = "attempt"
+	nameDead    = "dead"
 	nameRequest = "request"
 	nameGrant   = "grant"
 	nameWake    = "wake"
@@ -103,6 +108,7 @@ func (s subspace) itemKey(name string, id ID, extra int) []byte {
 
 func (s subspace) item(id ID) []byte              { return s.itemKey(nameItem, id, 0) }
 func (s subspace) attempt(id ID) []byte           { return s.itemKey(nameAttempt, id, 0) }
+func (s subspace) dead(id ID) []byte              { return s.itemKey(nameDead, id, 0) }
 func (s subspace) items(group string) kv.KeyRange { return below(s.startGroup(nameItem, group, 1)) }
 func (s subspace) parts(id ID) kv.KeyRange        { return below(s.itemKey(namePart, id, 1)) }
 func (s subspace) lock(group string) []byte       { return s.startGroup(nameLock, group, 0) }
@@ -168,7 +174,7 @@ type parsedKey struct {
 	name  string
 	field string // meta: the field; count: the counter's name
 	group string
-	index int64 // item, part, attempt, ready, request; timer: due (ms); count: slot
+	index int64 // item, part, attempt, dead, ready, request; timer: due (ms); count: slot
 	id    uuid.UUID
 	n     int64 // part; ready: shard
 }
@@ -188,7 +194,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	switch p.name {
 	case nameMeta:
 		p.field = d.str()
-	case nameItem, nameAttempt:
+	case nameItem, nameAttempt, nameDead:
 		p.group, p.index, p.id = d.str(), d.int(), d.uuid()
 	case namePart:
 		p.group, p.index, p.id, p.n = d.str(), d.int(), d.uuid(), d.int()

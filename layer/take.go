@@ -12,8 +12,11 @@ import (
 // must be done within the transaction (well under 5 s). It returns nothing if it found no ready group.
 // max is 1 to MaxBatch. The caller answers for an unknown commit: use Once.
 //
-// Reads: hints at snapshot; the lock and the items taken and the one behind them, with conflicts. It excludes
-// other takers and claimers of the group by a write conflict on the lock.
+// A group whose lease or delay has ended is ready, as for Receive: the item that was tried under the claim counts a
+// failed attempt, and the claim is lost.
+//
+// Reads: hints and due timers at snapshot; the lock and the items taken and the one behind them, with conflicts. It
+// excludes other takers and claimers of the group by a write conflict on the lock.
 func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
 	if q.closed.Load() {
 		return nil, ErrClosed
@@ -38,10 +41,12 @@ const takeProbe = 2
 func (w *work) takeTo(max int) ([]Item, error) {
 	s := newSearch(w)
 	s.fromTheOldest()
-	s.timers.exhausted = true // what is held or delayed is a claim's business
 	for {
 		found, err := s.next(takeProbe)
 		if err != nil || len(found) == 0 {
+			return nil, err
+		}
+		if paused, err := w.paused(); err != nil || paused {
 			return nil, err
 		}
 		for _, c := range found {
@@ -53,8 +58,8 @@ func (w *work) takeTo(max int) ([]Item, error) {
 	}
 }
 
-// takeFrom takes from one group. If that is held or empty, the hint is stale and is cleared: the serialisable
-// reads make that conflict with a release and with an enqueue.
+// takeFrom takes from one group. If that is held or empty, the hint or timer is stale and is cleared: the
+// serialisable reads make that conflict with a release and with an enqueue.
 func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 	q, tx, ctx, group := w.q, w.tx, w.ctx, c.group
 	lockKey := q.keys.lock(group)
@@ -70,9 +75,35 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read items: %w", err)
 	}
-	if v != nil || len(rows) == 0 {
-		tx.Clear(c.key)
+	var l *lock
+	if v != nil {
+		if l, err = unpackLock(lockKey, v); err != nil {
+			return nil, nil // there is no telling whether it is held: Check names it
+		}
+	}
+	switch {
+	case l != nil && l.endMS > w.nowMS, l == nil && c.timer:
+		w.clear(c.key)
 		return nil, nil
+	case len(rows) == 0:
+		w.clear(c.key)
+		if l != nil {
+			w.unlock(group, l)
+		}
+		return nil, nil
+	case l != nil && l.mark != nil:
+		w.clear(c.key)
+		_, err := w.lapse(group, l, ID{})
+		return nil, err
+	}
+	if l != nil && l.kind == kindClaim {
+		f, err := w.judgeTried(group, l, lapsed(l))
+		if err != nil {
+			return nil, err
+		}
+		if f.parksItem() || f.parksGroup() {
+			return w.takeBehind(c, l, max)
+		}
 	}
 	var items []Item
 	var taken []delivered
@@ -92,14 +123,27 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 		items = append(items, item)
 		taken = append(taken, delivered{index: item.ID.Index, random: item.ID.Random, parts: e.parts})
 	}
-	if items[0].ID.Index == c.index {
+	if l == nil && items[0].ID.Index == c.index {
 		items[0].Attempts = c.attempts
 	}
-	if err := tx.AddWriteConflictRange(kv.SingleKey(lockKey)); err != nil {
-		return nil, fmt.Errorf("exclude claimers: %w", err)
+	if err := w.excludeHolders(group); err != nil {
+		return nil, err
+	}
+	if l != nil {
+		if _, err := w.lapse(group, l, ID{}); err != nil {
+			return nil, err
+		}
+		// What the hint would have said; the failure just counted is seen.
+		attempts, err := q.readAttempts(ctx, tx.Snapshot(), items[0].ID, items[len(items)-1].ID)
+		if err != nil {
+			return nil, err
+		}
+		for i := range items {
+			items[i].Attempts = attempts[items[i].ID].count
+		}
 	}
 	w.remove(group, taken, taken)
-	tx.Clear(c.key)
+	w.clear(c.key)
 	delete(w.ready, group)
 	if len(rows) > len(taken) {
 		p, err := q.keys.parse(rows[len(taken)].Key)
@@ -112,4 +156,22 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 	}
 	w.count(countTaken, len(taken))
 	return items, nil
+}
+
+// takeBehind ends an expired claim whose tried item has failed for good, and takes what is left of the group, if that is
+// not parked.
+func (w *work) takeBehind(c candidate, l *lock, max int) ([]Item, error) {
+	free, err := w.lapse(c.group, l, ID{})
+	if err != nil {
+		return nil, err
+	}
+	w.clear(c.key)
+	if !free {
+		return nil, nil
+	}
+	behind, found, err := w.freed(c.group)
+	if err != nil || !found {
+		return nil, err
+	}
+	return w.takeFrom(behind, max)
 }

@@ -15,6 +15,7 @@ type work struct {
 	tx      kv.Tx
 	nowMS   int64
 	version kv.Future[int64]
+	follow  *following
 	ready   map[string]bool // the groups that this transaction leaves ready
 	hinted  []candidate     // the hints it has set, in their order
 	settled map[string]bool // the groups whose claims it has ended
@@ -31,7 +32,7 @@ type work struct {
 }
 
 func (q *Queue) work(ctx context.Context, tx kv.Tx) *work {
-	return &work{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion()}
+	return &work{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
 }
 
 // clock is the read version and the queue's offset: what indexes and tokens are made of.
@@ -41,6 +42,15 @@ func (w *work) clock() (int64, error) {
 		return 0, fmt.Errorf("read version: %w", err)
 	}
 	return rv + w.q.offset, nil
+}
+
+// config is the queue's configuration, which holds for the whole transaction.
+func (w *work) config() (Config, error) { return w.follow.wait(w.ctx) }
+
+// paused reports whether the queue is paused, as this transaction sees it.
+func (w *work) paused() (bool, error) {
+	_, err := w.config()
+	return w.follow.paused != nil, err
 }
 
 // hint says that group is ready. attempts is how often its head has failed, as far as is known.
@@ -56,6 +66,11 @@ func (w *work) hint(index int64, group string, attempts int) {
 	}
 	w.ready[group] = true
 	w.hinted = append(w.hinted, candidate{key: key, group: group, index: index, attempts: attempts})
+	w.readRequests()
+}
+
+// readRequests starts reading the requests that may be woken.
+func (w *work) readRequests() {
 	if w.requests == nil {
 		w.requests = w.tx.Snapshot().GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe})
 	}
@@ -63,15 +78,22 @@ func (w *work) hint(index int64, group string, attempts int) {
 
 // rehint is hint for a group that was in hand: where it takes its place is the queue's schedule.
 func (w *work) rehint(headIndex int64, group string, attempts int) error {
-	if w.q.config.Schedule == RoundRobin {
-		now, err := w.clock()
-		if err != nil {
-			return err
-		}
-		headIndex = max(headIndex, now)
+	index, err := w.placeOf(headIndex)
+	if err != nil {
+		return err
 	}
-	w.hint(headIndex, group, attempts)
+	w.hint(index, group, attempts)
 	return nil
+}
+
+// placeOf is the index of the hint of a group that was in hand.
+func (w *work) placeOf(headIndex int64) (int64, error) {
+	config, err := w.config()
+	if err != nil || config.Schedule != RoundRobin {
+		return headIndex, err
+	}
+	now, err := w.clock()
+	return max(headIndex, now), err
 }
 
 // count adds to a counter, once for all operations of the transaction.
@@ -88,6 +110,10 @@ func (w *work) count(name string, n int) {
 // finish ends a transaction's work on the queue: it writes the counters, and if a group is left ready it wakes the
 // oldest waiting request. That one fulfils for all, so one is enough, however many groups there are.
 func (w *work) finish() error {
+	// Also where nothing asked for it: a handle whose transactions never do would not follow.
+	if _, err := w.config(); err != nil {
+		return err
+	}
 	for name, n := range w.counts {
 		w.q.add(w.tx, name, n)
 	}

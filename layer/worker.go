@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,8 @@ import (
 	"fdbfifo/kv"
 )
 
-// Handler handles one item. nil finishes it; an error or a panic gives it back, and those behind it. The
+// Handler handles one item. nil finishes it; an error or a panic gives it back, and those behind it; a *RejectError
+// says that it will never succeed. The
 // context ends when the claim is lost or the worker is stopped by force: return then.
 //
 // An item may be handled more than once: the lease may end while a handler still runs, or the process may die
@@ -30,13 +32,13 @@ type WorkerOptions struct {
 	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. With a Handler they are
 	// acked together, after the last; with a TxHandler one by one.
 	Batch int
-	// Lease is the lease of a claim; it is extended while handlers run. 0 = DefaultLease.
+	// Lease is the lease of a claim; it is extended while handlers run. 0 = the queue's.
 	Lease time.Duration
 	// Poll is how long one receive waits for a group to become ready, before the worker receives anew. Waiting
 	// receives are woken, so it decides little. 0 = DefaultPoll, at most MaxWait.
 	Poll time.Duration
 	// RetryDelay says how long a group waits after its head has failed for the attempts-th time, from 1 on.
-	// It is cut to 0 … MaxDelay. nil = DefaultRetryDelay.
+	// It is cut to 0 … MaxDelay. nil = as the queue's retry policy has it.
 	RetryDelay func(attempts int) time.Duration
 	// OnError is told every error: a handler's (*HandlerError), a lost claim, the engine's. It may be called
 	// by several goroutines at once. nil = errors are not reported, only acted on.
@@ -49,15 +51,6 @@ const (
 	DefaultPoll        = 20 * time.Second
 )
 
-// DefaultRetryDelay is 100 ms after the first failure and doubles with each, up to a minute.
-func DefaultRetryDelay(attempts int) time.Duration {
-	d := 100 * time.Millisecond
-	for ; attempts > 1 && d < time.Minute; attempts-- {
-		d *= 2
-	}
-	return min(d, time.Minute)
-}
-
 // HandlerError is a handler's error or panic, with the item that it was about.
 type HandlerError struct {
 	ID  ID
@@ -69,7 +62,8 @@ func (e *HandlerError) Error() string { return fmt.Sprintf("layer: handler: item
 // Unwrap returns the handler's error.
 func (e *HandlerError) Unwrap() error { return e.Err }
 
-// Worker receives and handles items on a fixed number of goroutines.
+// Worker receives and handles items on a fixed number of goroutines. Beside them it sweeps the queue now and then, see
+// Sweep.
 type Worker struct {
 	q       *Queue
 	o       WorkerOptions
@@ -114,12 +108,6 @@ func newWorker(q *Queue, o WorkerOptions, inTx bool, handle func(context.Context
 	if o.Batch == 0 {
 		o.Batch = DefaultMax
 	}
-	if o.Lease == 0 {
-		o.Lease = DefaultLease
-	}
-	if o.RetryDelay == nil {
-		o.RetryDelay = DefaultRetryDelay
-	}
 	if o.Concurrency < 0 {
 		return nil, &LimitError{What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency}
 	}
@@ -149,6 +137,7 @@ func (w *Worker) Start() {
 	for range w.o.Concurrency {
 		w.wg.Go(w.loop)
 	}
+	w.wg.Go(w.sweep)
 }
 
 // Stop takes no more work, lets each handler finish the item it is at, gives the rest back without counting an
@@ -227,6 +216,31 @@ func (w *Worker) loop() {
 	}
 }
 
+// sweep sweeps the queue now and then, in turns with the workers of other processes.
+func (w *Worker) sweep() {
+	ctx, cancel := context.WithCancel(w.ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-w.stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for {
+		timer := time.NewTimer(sweepEvery/2 + time.Duration(w.q.random.float()*float64(sweepEvery)))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		if _, err := w.q.Sweep(ctx, SweepOptions{Every: sweepEvery}); err != nil && ctx.Err() == nil {
+			w.report(err)
+		}
+	}
+}
+
 // work handles a claim's items in order. It ends the claim, or returns the ack that ends it.
 func (w *Worker) work(c *Claim) *settlement {
 	ctx, cancel := context.WithCancelCause(w.ctx)
@@ -288,7 +302,13 @@ func (w *Worker) giveBack(c *Claim, acked []ID, failed error, attempts int) {
 		if errors.As(failed, &h) {
 			o.Err = h.Err
 		}
-		o.Delay = min(max(w.o.RetryDelay(attempts), 0), MaxDelay)
+		var rejected *RejectError
+		if errors.As(failed, &rejected) {
+			o.Reject, o.Err = cmp.Or(rejected.Reason, "rejected by the handler"), rejected.Err
+		} else if w.o.RetryDelay != nil {
+			o.Delay = min(max(w.o.RetryDelay(attempts), 0), MaxDelay)
+			o.AtOnce = o.Delay == 0
+		}
 	}
 	w.report(w.q.Nack(ctx, c, o))
 }
@@ -303,20 +323,22 @@ func (w *Worker) call(ctx context.Context, c *Claim, item Item) (err error) {
 	return w.handle(ctx, c, item)
 }
 
-// extend prolongs the lease each time a third of it has passed, until ctx ends. When the claim is lost it ends
+// extend prolongs the lease each time a third of what is left of it has passed, until ctx ends. When the claim is lost it ends
 // the handlers' context.
 func (w *Worker) extend(ctx context.Context, cancel context.CancelCauseFunc, c *Claim) {
-	ticker := time.NewTicker(w.o.Lease / 3)
-	defer ticker.Stop()
+	until := c.Until
 	for {
+		timer := time.NewTimer(max(until.Sub(w.q.opts.Now()), MinLease) / 3)
 		select {
 		case <-ctx.Done():
+			timer.Stop()
 			return
-		case <-ticker.C:
+		case <-timer.C:
 		}
-		_, err := w.q.Extend(ctx, c, w.o.Lease)
+		next, err := w.q.Extend(ctx, c, w.o.Lease)
 		switch {
 		case err == nil:
+			until = next
 		case errors.Is(err, ErrClaimLost):
 			w.report(err)
 			cancel(err)

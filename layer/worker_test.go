@@ -261,6 +261,34 @@ func TestWorkerGivesBack(t *testing.T) {
 	}
 }
 
+// TestWorkerRetriesByThePolicy: a worker that says nothing of retries goes by the queue's policy: the group that has
+// failed waits, and its only goroutine goes on with the others.
+func TestWorkerRetriesByThePolicy(t *testing.T) {
+	onEngines(t, func(e *env) {
+		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) {
+			c.Retry = layer.RetryPolicy{Kind: layer.RetryConstant, Base: 7 * time.Second}
+		})
+		require.NoError(e.t, err)
+		j := newJournal()
+		e.enqueue("A", "a1", "a2")
+		e.enqueue("B", "b1")
+		w, err := layer.NewWorker(e.q, func(_ context.Context, item layer.Item) error {
+			if string(item.Body) == "a1" {
+				return errors.New("no luck")
+			}
+			j.handle(item)
+			return nil
+		}, layer.WorkerOptions{Concurrency: 1, Poll: quick, OnError: j.onError})
+		w = start(e.t, w, err)
+		require.ElementsMatch(e.t, []string{"error", "b1"}, j.await(e.t, 2))
+		require.NoError(e.t, w.Stop(e.ctx))
+		a := e.info()["A"]
+		require.Equal(e.t, layer.Delayed, a.State)
+		require.Equal(e.t, 7*time.Second, a.Left)
+		require.Equal(e.t, "no luck", a.LastError)
+	})
+}
+
 // TestTxWorkerFailure: what a failed TxHandler wrote is not there, what those before it wrote is.
 func TestTxWorkerFailure(t *testing.T) {
 	onEngines(t, func(e *env) {
@@ -587,14 +615,4 @@ func TestWorkerOptions(t *testing.T) {
 			require.Nil(e.t, w)
 		}
 	})
-}
-
-// TestDefaultRetryDelay: doubles from 100 ms to a minute.
-func TestDefaultRetryDelay(t *testing.T) {
-	for attempts, want := range map[int]time.Duration{
-		0: 100 * time.Millisecond, 1: 100 * time.Millisecond, 2: 200 * time.Millisecond, 5: 1600 * time.Millisecond,
-		11: time.Minute, 1 << 30: time.Minute,
-	} {
-		require.Equal(t, want, layer.DefaultRetryDelay(attempts), "attempts: %d", attempts)
-	}
 }

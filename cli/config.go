@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+const configHelp = `Print the queue's configuration, or change it: --set gives a setting a value, 0 its default. All that is set with one
+command holds together or not at all. Whoever has the queue open follows within a second.`
+
+func newConfigCmd(s *session) *cobra.Command {
+	var set []string
+	c := &cobra.Command{
+		Use:   "config [QUEUE] [--set NAME=VALUE]...",
+		Short: "Print or change the queue's configuration",
+		Long:  configHelp,
+		Example: `  fdbfifo config orders
+  fdbfifo config orders --set lease=2m --set delay=0`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := s.queueArgument(c, args); err != nil {
+				return err
+			}
+			changes, err := settingFlags(set)
+			if err != nil {
+				return err
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				config, version, err := configure(c.Context(), q, changes)
+				var limit *layer.LimitError
+				if errors.As(err, &limit) {
+					return asUsage(err)
+				}
+				if err != nil {
+					return err
+				}
+				return s.printConfig(config, version)
+			})
+		},
+	}
+	c.Flags().StringArrayVar(&set, "set", nil, "`NAME=VALUE` of a setting (repeatable)")
+	return c
+}
+
+// queueArgument takes the queue's name from the arguments, if it stands there.
+func (s *session) queueArgument(c *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+	case len(args) > 1:
+		return usagef("%s takes one queue's name, not %q as well (see %s --help)", c.Name(), args[1], c.CommandPath())
+	case c.Flags().Changed("queue") && s.queue != args[0]:
+		return usagef("give either --queue %s or %s", display(s.queue), display(args[0]))
+	default:
+		s.queue = args[0]
+	}
+	return nil
+}
+
+// settingFlags turns NAME=VALUE into changes, and checks what can be checked without the queue.
+func settingFlags(set []string) ([]func(c *layer.Config), error) {
+	var changes []func(c *layer.Config)
+	seen := make(map[string]bool)
+	for _, text := range set {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok {
+			return nil, usagef("--set wants NAME=VALUE, not %q", text)
+		}
+		if seen[name] {
+			return nil, usagef("--set %s is given twice", name)
+		}
+		seen[name] = true
+		var scratch layer.Config
+		if err := scratch.Set(name, value); err != nil {
+			return nil, settingUsage(name, err)
+		}
+		changes = append(changes, func(c *layer.Config) {
+			_ = c.Set(name, value) // it went well above
+		})
+	}
+	return changes, nil
+}
+
+// settingUsage says which settings there are, if it is that.
+func settingUsage(name string, err error) error {
+	var unknown *layer.UnknownSettingError
+	if !errors.As(err, &unknown) {
+		return asUsage(err)
+	}
+	var names []string
+	for _, s := range layer.Settings() {
+		names = append(names, s.Name)
+	}
+	return usagef("there is no setting %q: there are %s", name, strings.Join(names, ", "))
+}
+
+func configure(ctx context.Context, q *layer.Queue, changes []func(*layer.Config)) (layer.Config, int64, error) {
+	if len(changes) == 0 {
+		return q.ReadConfig(ctx)
+	}
+	return q.Configure(ctx, func(c *layer.Config) {
+		for _, change := range changes {
+			change(c)
+		}
+	})
+}
+
+func (s *session) printConfig(config layer.Config, version int64) error {
+	if s.json {
+		return printJSON(s.stdout, struct {
+			Queue   string       `json:"queue"`
+			Version int64        `json:"version"`
+			Config  layer.Config `json:"config"`
+		}{s.queue, version, config})
+	}
+	t := newTable("setting", "value", "allowed", "meaning")
+	for _, setting := range layer.Settings() {
+		value, err := config.Setting(setting.Name)
+		if err != nil {
+			return err
+		}
+		t.AppendRow(tableRow{setting.Name, value, setting.Allowed, setting.Help})
+	}
+	t.AppendFooter(tableRow{"version", version})
+	return s.printTable(t)
+}

@@ -1,0 +1,195 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+const deadHelp = `A message that has failed for good (see config: max_attempts, on_failure) is a dead letter: it is kept aside, with
+why it failed, and its group goes on.`
+
+func newDeadCmd(s *session) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "dead COMMAND",
+		Short: "List, redrive or discard the messages that have failed for good",
+		Long:  deadHelp,
+		Args:  knownSubcommand,
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newDeadListCmd(s), newDeadRedriveCmd(s), newDeadDiscardCmd(s))
+	for _, sub := range c.Commands() {
+		if sub.Args == nil {
+			sub.Args = noArgs
+		}
+		sub.DisableFlagsInUseLine = true
+	}
+	return c
+}
+
+// knownSubcommand is met by a word that is no command below c.
+func knownSubcommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	var names []string
+	for _, sub := range c.Commands() {
+		names = append(names, sub.Name())
+	}
+	return usagef("unknown command %q: %s has %s (see %s --help)", args[0], c.CommandPath(), strings.Join(names, ", "), c.CommandPath())
+}
+
+// deadFlags choose dead letters.
+type deadFlags struct {
+	group        string
+	text         string
+	older, newer time.Duration
+}
+
+func (f *deadFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.group, "group", "", "only those of this `GROUP`")
+	c.Flags().StringVar(&f.text, "text", "", "only those with this `TEXT` in their reason or last error")
+	c.Flags().DurationVar(&f.older, "older", 0, "only those parked longer than `TIME` ago")
+	c.Flags().DurationVar(&f.newer, "newer", 0, "only those parked within the last `TIME`")
+}
+
+// filter turns the flags, and ids, into what the layer chooses by.
+func (f *deadFlags) filter(s *session, c *cobra.Command, ids []string) (layer.DeadFilter, error) {
+	o := layer.DeadFilter{Text: f.text}
+	changed := c.Flags().Changed
+	if changed("group") {
+		o.Group = &f.group
+	}
+	now := s.app.Now()
+	for _, age := range []struct {
+		name  string
+		d     time.Duration
+		bound *time.Time
+	}{{"older", f.older, &o.ParkedBefore}, {"newer", f.newer, &o.ParkedFrom}} {
+		if !changed(age.name) {
+			continue
+		}
+		if age.d <= 0 {
+			return o, usagef("--%s is %s: more than 0 is wanted", age.name, age.d)
+		}
+		*age.bound = now.Add(-age.d)
+	}
+	for _, text := range ids {
+		id, err := layer.ParseID(text)
+		if err != nil {
+			return o, asUsage(err)
+		}
+		o.IDs = append(o.IDs, id)
+	}
+	return o, nil
+}
+
+// asUsageIfOptions makes what the layer refuses because of its options an error of the command line.
+func asUsageIfOptions(err error) error {
+	var limit *layer.LimitError
+	if errors.Is(err, layer.ErrOptions) || errors.As(err, &limit) {
+		return asUsage(err)
+	}
+	return err
+}
+
+func newDeadListCmd(s *session) *cobra.Command {
+	var f deadFlags
+	var n int
+	var after string
+	c := &cobra.Command{
+		Use:   "list [--group GROUP] [--text TEXT] [--older TIME] [--newer TIME] [-n N] [--after ID]",
+		Short: "List dead letters, by group",
+		Long:  deadHelp + "\n\nWhat is listed is what all the flags together choose. It changes nothing.",
+		RunE: func(c *cobra.Command, _ []string) error {
+			filter, err := f.filter(s, c, nil)
+			if err != nil {
+				return err
+			}
+			if n < 1 || n > layer.MaxBatch {
+				return usagef("-n is %d: 1 to %d are allowed", n, layer.MaxBatch)
+			}
+			o := layer.DeadOptions{DeadFilter: filter, Limit: n, Bodies: true}
+			if c.Flags().Changed("after") {
+				id, err := layer.ParseID(after)
+				if err != nil {
+					return asUsage(err)
+				}
+				o.After = &id
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				page, err := q.DeadLetters(c.Context(), o)
+				if err != nil {
+					return asUsageIfOptions(err)
+				}
+				return s.printDead(page)
+			})
+		},
+	}
+	f.add(c)
+	c.Flags().IntVarP(&n, "number", "n", 20, "how many, `N`")
+	c.Flags().StringVar(&after, "after", "", "begin behind the letter with this `ID`")
+	return c
+}
+
+type jsonDead struct {
+	ID        string            `json:"id"`
+	Group     string            `json:"group"`
+	Reason    string            `json:"reason"`
+	LastError string            `json:"last_error,omitempty"`
+	Attempts  int               `json:"attempts"`
+	First     time.Time         `json:"first,omitzero"`
+	Last      time.Time         `json:"last,omitzero"`
+	Parked    time.Time         `json:"parked"`
+	Enqueued  time.Time         `json:"enqueued"`
+	Headers   map[string]string `json:"headers,omitempty"`
+	jsonBody
+}
+
+func (s *session) printDead(page layer.DeadPage) error {
+	if s.json {
+		for _, d := range page.Letters {
+			err := printJSON(s.stdout, jsonDead{
+				ID: d.ID.String(), Group: d.ID.Group, Reason: d.Reason, LastError: d.LastError, Attempts: d.Attempts,
+				First: d.First.UTC(), Last: d.Last.UTC(), Parked: d.Parked.UTC(), Enqueued: d.Enqueued.UTC(),
+				Headers: d.Headers, jsonBody: newJSONBody(d.Body),
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(page.Letters) == 0 {
+		_, err := fmt.Fprintln(s.stdout, "no dead letters")
+		return err
+	}
+	now := s.app.Now()
+	t := newTable("id", "parked", "failed", "reason", "last error", "body")
+	alignRight(t, 2, 3)
+	used := 0
+	for _, d := range page.Letters {
+		used = max(used, len(display(d.ID.String()))+len(strconv.Itoa(d.Attempts)))
+	}
+	width := max(minTextWidth, (s.width()-used-20)/3)
+	for _, d := range page.Letters {
+		t.AppendRow(tableRow{
+			display(d.ID.String()), short(max(0, now.Sub(d.Parked))), d.Attempts, oneLine([]byte(d.Reason), width),
+			oneLine([]byte(d.LastError), width), oneLine(d.Body, width),
+		})
+	}
+	if err := s.printTable(t); err != nil {
+		return err
+	}
+	if page.Next != nil {
+		_, err := fmt.Fprintf(s.stdout, "there are more: --after %s\n", display(page.Next.String()))
+		return err
+	}
+	return nil
+}

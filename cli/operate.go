@@ -1,0 +1,241 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+// oneID is for commands that take a message's id and flags.
+func oneID(c *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usagef("%s wants one message id, as peek --json prints it (see %s --help)", c.Name(), c.CommandPath())
+	}
+	return nil
+}
+
+// addGroupFlag adds --group to a command that wants one.
+func addGroupFlag(c *cobra.Command, group *string) {
+	c.Flags().StringVar(group, "group", "", "the `GROUP`; \"\" is the default group")
+	c.PreRunE = func(c *cobra.Command, _ []string) error {
+		if !c.Flags().Changed("group") {
+			return usagef("%s wants --group GROUP (see %s --help)", c.Name(), c.CommandPath())
+		}
+		return nil
+	}
+}
+
+type jsonDone struct {
+	Done  string `json:"done"`
+	ID    string `json:"id,omitempty"`
+	Group string `json:"group"`
+}
+
+// done prints what was done to a message, or to a group if id is nil.
+func (s *session) done(verb string, id *layer.ID, group string) error {
+	if s.json {
+		d := jsonDone{Done: verb, Group: group}
+		if id != nil {
+			d.ID = id.String()
+		}
+		return printJSON(s.stdout, d)
+	}
+	what := "group " + display(group)
+	if id != nil {
+		what = display(id.String())
+	}
+	_, err := fmt.Fprintf(s.stdout, "%s %s\n", verb, what)
+	return err
+}
+
+func newCancelCmd(s *session) *cobra.Command {
+	return &cobra.Command{
+		Use:   "cancel ID",
+		Short: "Remove one waiting message",
+		Long: `Remove one waiting message for good. A message in a worker's hands is refused: wait, or take it away with release.
+If its group waits for a retry of this message, the wait ends. peek --json prints ids.`,
+		Args: oneID,
+		RunE: func(c *cobra.Command, args []string) error {
+			id, err := layer.ParseID(args[0])
+			if err != nil {
+				return usagef("%w", err)
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				if err := q.Cancel(c.Context(), id); err != nil {
+					return refused(err)
+				}
+				return s.done("cancelled", &id, id.Group)
+			})
+		},
+	}
+}
+
+func newSkipCmd(s *session) *cobra.Command {
+	var group string
+	var o layer.SkipOptions
+	c := &cobra.Command{
+		Use:   "skip --group GROUP [--reason TEXT] [--by WHO]",
+		Short: "Take the first message of a group aside, so that the next one's turn comes",
+		Long: `Take the first message of a group aside, whichever it is, to the dead letters, so that the next one's turn comes. A
+message in a worker's hands is refused. To be sure which message goes, or to remove it for good, use cancel.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if o.By == "" {
+				o.By = s.operator()
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				id, err := q.Skip(c.Context(), group, o)
+				if err != nil {
+					return refused(err)
+				}
+				return s.done("skipped", &id, group)
+			})
+		},
+	}
+	addGroupFlag(c, &group)
+	addByReasonFlags(c, &o.By, &o.Reason)
+	return c
+}
+
+// addByReasonFlags adds --by and --reason.
+func addByReasonFlags(c *cobra.Command, by, reason *string) {
+	c.Flags().StringVar(by, "by", "", "`WHO` does it; left out, you")
+	c.Flags().StringVar(reason, "reason", "", "why, `TEXT` that others are shown")
+}
+
+func newEditCmd(s *session) *cobra.Command {
+	var f editFlags
+	c := &cobra.Command{
+		Use:   "edit ID [--body TEXT | --file FILE] [--header NAME=VALUE]... [--remove-header NAME]...",
+		Short: "Change the body or the headers of one waiting message",
+		Long: `Change the body or the headers of one waiting message. It keeps its place, its id, its age and its failed attempts.
+What is not named stays as it is. A message in a worker's hands is refused.`,
+		Args: oneID,
+		RunE: func(c *cobra.Command, args []string) error {
+			id, err := layer.ParseID(args[0])
+			if err != nil {
+				return usagef("%w", err)
+			}
+			change, err := f.change(s, c)
+			if err != nil {
+				return err
+			}
+			if change == nil {
+				return usagef("edit wants --body, --file, --header or --remove-header: nothing would change")
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				if err := q.Edit(c.Context(), id, change); err != nil {
+					return refused(err)
+				}
+				return s.done("edited", &id, id.Group)
+			})
+		},
+	}
+	f.add(c)
+	return c
+}
+
+// readBody reads a body from a file, or from stdin if that is "-", up to the longest that there may be.
+func (s *session) readBody(file string) (body []byte, err error) {
+	in := s.stdin
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		in = f
+	}
+	return io.ReadAll(io.LimitReader(in, layer.MaxBodySize+1))
+}
+
+type jsonRelease struct {
+	jsonDone
+	Owner       string `json:"owner"`
+	Token       int64  `json:"token"`
+	Outstanding int    `json:"outstanding"`
+}
+
+func newReleaseCmd(s *session) *cobra.Command {
+	var group string
+	var o layer.ForceReleaseOptions
+	c := &cobra.Command{
+		Use:   "release --group GROUP [--token N] [--count-attempt [--reason TEXT]]",
+		Short: "Take a group from the worker that holds it",
+		Long: `Take a group from the worker that holds it: the group is ready at once, and that worker's claim is lost. Its handler
+may still be running; what it acks later is refused. No failed attempt is counted, unless --count-attempt is given.
+groups --json prints the token; with --token only that very claim is ended, not a later one.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if o.Reason != "" && !o.CountAttempt {
+				return usagef("--reason goes with --count-attempt")
+			}
+			if c.Flags().Changed("token") && o.Token <= 0 {
+				return usagef("--token is %d: a token is above 0", o.Token)
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				h, err := q.ForceRelease(c.Context(), group, o)
+				if err != nil {
+					return refused(err)
+				}
+				if s.json {
+					return printJSON(s.stdout, jsonRelease{
+						jsonDone: jsonDone{Done: "released", Group: group},
+						Owner:    h.Owner, Token: h.Token, Outstanding: h.Outstanding,
+					})
+				}
+				_, err = fmt.Fprintf(s.stdout, "released group %s, held by %s with %s\n",
+					display(group), display(h.Owner), plural(int64(h.Outstanding), "message"))
+				return err
+			})
+		},
+	}
+	addGroupFlag(c, &group)
+	c.Flags().Int64Var(&o.Token, "token", 0, "end only the claim with this token, `N`")
+	c.Flags().BoolVar(&o.CountAttempt, "count-attempt", false, "count a failed attempt for the message that was tried")
+	c.Flags().StringVar(&o.Reason, "reason", "", "kept with that attempt, `TEXT`")
+	return c
+}
+
+func newRetryCmd(s *session) *cobra.Command {
+	var group string
+	c := &cobra.Command{
+		Use:   "retry --group GROUP",
+		Short: "End the wait of a group whose first message failed",
+		Long:  "End the wait of a group whose first message failed and is to be retried later: it is ready at once.",
+		RunE: func(c *cobra.Command, _ []string) error {
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				if err := q.RetryNow(c.Context(), group); err != nil {
+					return refused(err)
+				}
+				return s.done("ready:", nil, group)
+			})
+		},
+	}
+	addGroupFlag(c, &group)
+	return c
+}
+
+// refused says what can be done when an operator's command was refused; any other error it returns as it is.
+func refused(err error) error {
+	hint := ""
+	switch {
+	case errors.Is(err, layer.ErrInHand):
+		hint = "Wait until its worker is done, or take its group away from it: fdbfifo release --group GROUP."
+	case errors.Is(err, layer.ErrNoItem):
+		hint = "It may have been handled meanwhile. fdbfifo peek --json prints the ids of those that wait."
+	case errors.Is(err, layer.ErrNotDead):
+		hint = "It may have been redriven or discarded meanwhile; the others are done. fdbfifo dead list prints the ids."
+	case errors.Is(err, layer.ErrNotHeld), errors.Is(err, layer.ErrNotDelayed), errors.Is(err, layer.ErrNotPaused):
+		hint = "fdbfifo groups says what state each group is in."
+	case errors.Is(err, layer.ErrClaimLost):
+		hint = "It is in other hands, or free: fdbfifo groups --json prints the tokens."
+	default:
+		return err
+	}
+	return &Error{Text: strings.ReplaceAll(err.Error(), "layer: ", ""), Hint: hint, Err: err}
+}

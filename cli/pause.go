@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"os/user"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+func newPauseCmd(s *session) *cobra.Command {
+	var group string
+	var o layer.PauseOptions
+	c := &cobra.Command{
+		Use:   "pause [--group GROUP] [--reason TEXT] [--by WHO] [--force]",
+		Short: "Keep a group, or the whole queue, from being worked on until it is resumed",
+		Long: `Keep a group, or without --group the whole queue, from being worked on until it is resumed. Messages can still be
+enqueued. A worker that holds the group goes on until it is done with what it has; --force takes the group from it. All
+workers follow the pause of the whole queue within a second.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			oneGroup := c.Flags().Changed("group")
+			if o.Force && !oneGroup {
+				return usagef("--force goes with --group: release takes groups from their workers, one by one")
+			}
+			if o.By == "" {
+				o.By = s.operator()
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				if oneGroup {
+					m, err := q.PauseGroup(c.Context(), group, o)
+					if err != nil {
+						return err
+					}
+					return s.printMark(false, &group, m)
+				}
+				m, err := q.Pause(c.Context(), o)
+				if err != nil {
+					return err
+				}
+				return s.printMark(false, nil, m)
+			})
+		},
+	}
+	c.Flags().StringVar(&group, "group", "", "the `GROUP`; left out, the whole queue")
+	addByReasonFlags(c, &o.By, &o.Reason)
+	c.Flags().BoolVar(&o.Force, "force", false, "take the group from the worker that holds it")
+	return c
+}
+
+func newResumeCmd(s *session) *cobra.Command {
+	var group string
+	c := &cobra.Command{
+		Use:   "resume [--group GROUP]",
+		Short: "Let a paused group, or the whole queue, be worked on again",
+		Long: `Let a group that is paused, or that was parked because its first message failed for good, be worked on again; without
+--group, the whole queue. Groups that are paused themselves stay so when the queue is resumed.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			oneGroup := c.Flags().Changed("group")
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				if oneGroup {
+					m, err := q.ResumeGroup(c.Context(), group)
+					if err != nil {
+						return refused(err)
+					}
+					return s.printMark(true, &group, m)
+				}
+				m, err := q.Resume(c.Context())
+				if err != nil {
+					return refused(err)
+				}
+				return s.printMark(true, nil, m)
+			})
+		},
+	}
+	c.Flags().StringVar(&group, "group", "", "the `GROUP`; left out, the whole queue")
+	return c
+}
+
+// operator names whoever runs the command.
+func (s *session) operator() string {
+	if s.app.Owner != "" {
+		return s.app.Owner
+	}
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return name
+	}
+	return name + "@" + host
+}
+
+type jsonMarked struct {
+	Queue   string  `json:"queue"`
+	Group   *string `json:"group,omitempty"`
+	Resumed bool    `json:"resumed"`
+	jsonMark
+}
+
+// printMark prints the mark of a group, or of the queue if group is nil.
+func (s *session) printMark(resumed bool, group *string, m layer.Mark) error {
+	if s.json {
+		return printJSON(s.stdout, jsonMarked{Queue: s.queue, Group: group, Resumed: resumed, jsonMark: *newJSONMark(&m)})
+	}
+	what := "queue " + display(s.queue)
+	if group != nil {
+		what = "group " + display(*group)
+	}
+	line := what + " is " + markWords(m)
+	if resumed {
+		line = "resumed " + what + ", which was " + markWords(m)
+	}
+	_, err := fmt.Fprintln(s.stdout, line)
+	return err
+}
+
+// markWords says who has paused, when and why.
+func markWords(m layer.Mark) string {
+	words := fmt.Sprintf("%s by %s since %s", m.State, display(m.By), m.Since.UTC().Format("2006-01-02 15:04:05 UTC"))
+	if m.Reason != "" {
+		words += ": " + oneLine([]byte(m.Reason), maxReasonWidth)
+	}
+	return words
+}
+
+// maxReasonWidth is how much of a reason is shown, in columns.
+const maxReasonWidth = 200

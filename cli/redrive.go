@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+// deadSweepFlags are those of the commands that do something to all dead letters that are chosen.
+type deadSweepFlags struct {
+	deadFlags
+	all    bool
+	dryRun bool
+	limit  int64
+}
+
+func (f *deadSweepFlags) add(c *cobra.Command) {
+	f.deadFlags.add(c)
+	c.Flags().BoolVar(&f.all, "all", false, "all that there are")
+	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "change nothing, and say how many it would be")
+	c.Flags().Int64VarP(&f.limit, "number", "n", 0, "at most `N`; 0 = all that are chosen")
+}
+
+// chosen wants the letters to be named, or --all.
+func (f *deadSweepFlags) chosen(s *session, c *cobra.Command, ids []string) (layer.DeadFilter, error) {
+	filter, err := f.filter(s, c, ids)
+	if err != nil {
+		return filter, err
+	}
+	named := len(ids) > 0
+	for _, flag := range []string{"group", "text", "older", "newer"} {
+		named = named || c.Flags().Changed(flag)
+	}
+	switch {
+	case named && f.all:
+		return filter, usagef("give either --all or what to choose by")
+	case !named && !f.all:
+		return filter, usagef("%s wants ids, or --group, --text, --older or --newer, or --all (see %s --help)", c.Name(), c.CommandPath())
+	case f.limit < 0:
+		return filter, usagef("-n is %d: 0 (all) or more", f.limit)
+	}
+	return filter, nil
+}
+
+const stepsHelp = `
+
+It works in small steps beside everything else; interrupted, it has done what it says, and run again it goes on. dead
+list prints ids; what several flags choose is what all of them do.`
+
+func newDeadRedriveCmd(s *session) *cobra.Command {
+	var f deadSweepFlags
+	var e editFlags
+	var toTail bool
+	c := &cobra.Command{
+		Use:   "redrive (ID... | --group GROUP | --text TEXT | --older TIME | --newer TIME | --all) [--to-tail] [--dry-run] [-n N]",
+		Short: "Give dead letters back to their groups",
+		Long: `Give dead letters back to their groups, each at its old place, before what followed it, with no failed attempts
+counted. A group that is held stays with its worker. With --body, --file, --header or --remove-header they are changed on
+the way. If a group has more than 100, pause it meanwhile to keep their order: what is back may be delivered.` + stepsHelp,
+		Example: `  fdbfifo dead redrive --text 'connection refused'
+  fdbfifo dead redrive --group ATL --to-tail --dry-run`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			filter, err := f.chosen(s, c, args)
+			if err != nil {
+				return err
+			}
+			change, err := e.change(s, c)
+			if err != nil {
+				return err
+			}
+			o := layer.RedriveOptions{ToTail: toTail, DryRun: f.dryRun, Limit: f.limit}
+			if change != nil {
+				o.Edit = func(_ layer.DeadLetter, m *layer.Message) error { return change(m) }
+			}
+			return s.sweepDead(c, "redriven", f.dryRun, func(q *layer.Queue, progress func(layer.DeadReport)) (layer.DeadReport, error) {
+				o.Progress = progress
+				return q.Redrive(c.Context(), filter, o)
+			})
+		},
+	}
+	f.add(c)
+	e.add(c)
+	c.Flags().BoolVar(&toTail, "to-tail", false, "at the end of their groups, as if enqueued now")
+	return c
+}
+
+func newDeadDiscardCmd(s *session) *cobra.Command {
+	var f deadSweepFlags
+	c := &cobra.Command{
+		Use:     "discard (ID... | --group GROUP | --text TEXT | --older TIME | --newer TIME | --all) [--dry-run] [-n N]",
+		Aliases: []string{"delete"},
+		Short:   "Remove dead letters for good",
+		Long:    "Remove dead letters for good." + stepsHelp,
+		Example: "  fdbfifo dead discard --older 720h",
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			filter, err := f.chosen(s, c, args)
+			if err != nil {
+				return err
+			}
+			o := layer.DiscardOptions{DryRun: f.dryRun, Limit: f.limit}
+			return s.sweepDead(c, "discarded", f.dryRun, func(q *layer.Queue, progress func(layer.DeadReport)) (layer.DeadReport, error) {
+				o.Progress = progress
+				return q.Discard(c.Context(), filter, o)
+			})
+		},
+	}
+	f.add(c)
+	return c
+}
+
+// sweepDead runs a redrive or a discard and prints what it has done, also if it was interrupted.
+func (s *session) sweepDead(c *cobra.Command, verb string, dryRun bool,
+	sweep func(q *layer.Queue, progress func(layer.DeadReport)) (layer.DeadReport, error),
+) error {
+	return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+		p := s.newProgress("looking at", "dead letter", -1)
+		defer p.close()
+		report, err := sweep(q, func(r layer.DeadReport) { p.set(r.Scanned) })
+		p.close()
+		if errors.Is(err, layer.ErrOptions) {
+			return asUsage(err)
+		}
+		return errors.Join(s.printDeadReport(verb, dryRun, report), refused(err))
+	})
+}
+
+type jsonDeadReport struct {
+	Done       string   `json:"done"`
+	Number     int64    `json:"number"`
+	DryRun     bool     `json:"dry_run"`
+	Scanned    int64    `json:"scanned"`
+	Unreadable int64    `json:"unreadable"`
+	Missing    []string `json:"missing"`
+}
+
+func (s *session) printDeadReport(verb string, dryRun bool, r layer.DeadReport) error {
+	if s.json {
+		missing := make([]string, len(r.Missing))
+		for i, id := range r.Missing {
+			missing[i] = id.String()
+		}
+		return printJSON(s.stdout, jsonDeadReport{
+			Done: verb, Number: r.Done, DryRun: dryRun, Scanned: r.Scanned, Unreadable: r.Unreadable, Missing: missing,
+		})
+	}
+	would := ""
+	if dryRun {
+		would = "would have "
+	}
+	text := fmt.Sprintf("%s%s %s, of %s looked at", would, verb, plural(r.Done, "dead letter"), commas(r.Scanned))
+	if r.Unreadable > 0 {
+		text += fmt.Sprintf("; %s cannot be read and stayed", commas(r.Unreadable))
+	}
+	_, err := fmt.Fprintln(s.stdout, text)
+	return err
+}

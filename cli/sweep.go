@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+func newSweepCmd(s *session) *cobra.Command {
+	return &cobra.Command{
+		Use:   "sweep",
+		Short: "Clear what processes that were killed have left behind",
+		Long: `Clear what nobody needs any more: what processes that were killed have left behind more than an hour ago. Workers do so
+now and then by themselves. It disturbs nobody, and may be interrupted and run again.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				p := s.newProgress("sweeping", "key", -1)
+				defer p.close()
+				report, err := q.Sweep(c.Context(), layer.SweepOptions{
+					Progress: func(r layer.SweepReport) { p.set(r.Keys) },
+				})
+				p.close()
+				// Also of a sweep that was interrupted: it has done what it reports.
+				return errors.Join(s.printSweep(report), err)
+			})
+		},
+	}
+}
+
+type jsonSweep struct {
+	Queue    string `json:"queue"`
+	Keys     int64  `json:"keys"`
+	Receipts int64  `json:"receipts"`
+}
+
+func (s *session) printSweep(r layer.SweepReport) error {
+	if s.json {
+		return printJSON(s.stdout, jsonSweep{Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts})
+	}
+	_, err := fmt.Fprintf(s.stdout, "cleared %s, of %s looked at\n", plural(r.Receipts, "receipt"), plural(r.Keys, "key"))
+	return err
+}

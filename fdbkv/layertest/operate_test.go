@@ -1,0 +1,1 @@
+../../layer/operate_test.go

@@ -1,0 +1,1 @@
+../../layer/redrive_test.go

@@ -1,0 +1,1 @@
+../../layer/stats_test.go

@@ -1,0 +1,1 @@
+../../layer/sweep_test.go

@@ -1,0 +1,1 @@
+../../layer/why_test.go

@@ -1,0 +1,176 @@
+package layer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Config is what holds for a queue, whoever opens it. It is stored with the queue; Configure changes it while the
+// queue is in use, and every handle follows within a second. A field that is zero means its default: that is put in
+// its place before the configuration is stored. Limits are checked by Create and Configure: *LimitError, *ValueError.
+//
+// As JSON, and in the database, it is one object with a member for each setting, see Settings. Durations are texts
+// such as "30s" there. A member that this version does not know is an *UnknownSettingError, never passed over.
+type Config struct {
+	// Shards is over how many key ranges the ready hints are spread, 1 to MaxShards; 0 = 1. One keeps the groups
+	// strictly by age. More let a queue outgrow one storage team; a receive then reads them all, in parallel.
+	// Fixed at creation: no Configure changes it.
+	Shards int
+	// Schedule says where a group takes its place when a claim on it ends.
+	Schedule Schedule
+	// Lease is the lease of a claim whose receive names none, MinLease to MaxLease; 0 = DefaultLease.
+	Lease time.Duration
+	// Delay is how long a message is kept back that names no delay of its own, 0 to MaxDelay; 0 = not at all.
+	Delay time.Duration
+	// Retry says how long a group waits after its head has failed, if the nack does not say it.
+	Retry RetryPolicy
+	// MaxAttempts is after how many failed deliveries an item has failed for good, up to 1,000,000; 0 = never.
+	MaxAttempts int
+	// OnFailure is what becomes of it then.
+	OnFailure OnFailure
+}
+
+// settings has a row for each setting, in the order in which they are listed and stored. It is never changed.
+//
+// To add one: a field above, a row here, a line in docs/operations.md.
+var settings = []setting{
+	intSetting("shards", func(c *Config) *int { return &c.Shards }, 1, 1, MaxShards,
+		"key ranges of the ready hints; fixed at creation"),
+	choiceSetting("schedule", func(c *Config) *Schedule { return &c.Schedule }, scheduleNames,
+		"where a group takes its place when a claim on it ends"),
+	durationSetting("lease", func(c *Config) *time.Duration { return &c.Lease }, DefaultLease, MinLease, MaxLease,
+		"how long a claim lasts unless it says otherwise or is extended"),
+	durationSetting("delay", func(c *Config) *time.Duration { return &c.Delay }, 0, 0, MaxDelay,
+		"how long a message is kept back that names no delay of its own"),
+	choiceSetting("retry", func(c *Config) *RetryKind { return &c.Retry.Kind }, retryNames,
+		"how the wait after a failed delivery grows with the failures"),
+	durationSetting("retry_base", func(c *Config) *time.Duration { return &c.Retry.Base }, DefaultRetryBase, MinRetry, MaxDelay,
+		"the wait after the first failure"),
+	durationSetting("retry_max", func(c *Config) *time.Duration { return &c.Retry.Max }, DefaultRetryMax, MinRetry, MaxDelay,
+		"the longest wait that an exponential one grows to"),
+	intSetting("max_attempts", func(c *Config) *int { return &c.MaxAttempts }, 0, 0, maxMaxAttempts,
+		"failed deliveries after which an item has failed for good; 0 = never"),
+	choiceSetting("on_failure", func(c *Config) *OnFailure { return &c.OnFailure }, onFailureNames,
+		"what becomes of an item that has failed for good"),
+}
+
+// withDefaults returns c complete and checked.
+func (c Config) withDefaults() (Config, error) {
+	if c.Retry.Max == 0 {
+		c.Retry.Max = max(DefaultRetryMax, c.Retry.Base)
+	}
+	for _, s := range settings {
+		if err := s.settle(&c); err != nil {
+			return c, err
+		}
+	}
+	if c.Retry.Max < c.Retry.Base {
+		return c, &LimitError{
+			What: "retry_max", Unit: "ms", Got: c.Retry.Max.Milliseconds(), Min: c.Retry.Base.Milliseconds(),
+			Max: MaxDelay.Milliseconds(),
+		}
+	}
+	return c, nil
+}
+
+// changedFrom checks what may not change.
+func (c Config) changedFrom(old Config) error {
+	if c.Shards != old.Shards {
+		return &LimitError{What: "shards", Got: int64(c.Shards), Min: int64(old.Shards), Max: int64(old.Shards)}
+	}
+	return nil
+}
+
+// Setting describes a setting of a Config.
+type Setting struct {
+	Name    string
+	Allowed string // what its text may be
+	Help    string
+}
+
+// Settings lists the settings of a Config. The slice belongs to the caller.
+func Settings() []Setting {
+	all := make([]Setting, len(settings))
+	for i, s := range settings {
+		all[i] = Setting{Name: s.name, Allowed: s.allowed, Help: s.help}
+	}
+	return all
+}
+
+// Setting returns the text of the setting with that name. Errors: *UnknownSettingError.
+func (c Config) Setting(name string) (string, error) {
+	for _, s := range settings {
+		if s.name == name {
+			return fmt.Sprint(s.value(&c)), nil
+		}
+	}
+	return "", &UnknownSettingError{Names: []string{name}}
+}
+
+// Set sets the setting with that name from its text. Limits are not checked before the configuration is stored.
+// Errors: *UnknownSettingError, and *ValueError for a text that is not of the setting's kind.
+func (c *Config) Set(name, text string) error {
+	for _, s := range settings {
+		if s.name == name {
+			return s.parse(c, text)
+		}
+	}
+	return &UnknownSettingError{Names: []string{name}}
+}
+
+// MarshalJSON writes the settings as one object, in their order.
+func (c Config) MarshalJSON() ([]byte, error) {
+	members := make([]string, len(settings))
+	for i, s := range settings {
+		value, err := json.Marshal(s.value(&c))
+		if err != nil {
+			return nil, fmt.Errorf("layer: setting %s: %w", s.name, err)
+		}
+		members[i] = fmt.Sprintf("%q:%s", s.name, value)
+	}
+	return []byte("{" + strings.Join(members, ",") + "}"), nil
+}
+
+// UnmarshalJSON reads what MarshalJSON writes. A setting that is left out gets its zero value, which stands for its
+// default.
+func (c *Config) UnmarshalJSON(data []byte) error {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(data, &members); err != nil {
+		return fmt.Errorf("layer: configuration: %w", err)
+	}
+	*c = Config{}
+	for _, s := range settings {
+		raw, ok := members[s.name]
+		if !ok {
+			continue
+		}
+		delete(members, s.name)
+		text := string(raw)
+		if raw[0] == '"' {
+			if err := json.Unmarshal(raw, &text); err != nil {
+				return fmt.Errorf("layer: setting %s: %w", s.name, err)
+			}
+		}
+		if err := s.parse(c, text); err != nil {
+			return err
+		}
+	}
+	return unknownSettings(members)
+}
+
+// readConfig reads a stored document.
+func readConfig(key []byte, document string) (Config, error) {
+	var c Config
+	err := json.Unmarshal([]byte(document), &c)
+	if err == nil {
+		c, err = c.withDefaults()
+	}
+	var unknown *UnknownSettingError
+	if err != nil && !errors.As(err, &unknown) {
+		err = corrupt(key, err)
+	}
+	return c, err
+}

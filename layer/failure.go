@@ -1,0 +1,148 @@
+package layer
+
+import (
+	"fmt"
+)
+
+// OnFailure is what becomes of an item that has failed for good: MaxAttempts times, or because it was rejected. It is
+// decided in the transaction that counts the last attempt: that of the nack, or of the claimer that meets the lease
+// run out.
+type OnFailure int
+
+// The policies.
+const (
+	// ParkItem takes the item aside, to the dead letters, and the group goes on with the next.
+	ParkItem OnFailure = iota
+	// ParkGroup stops the group: order is kept, and other groups run on.
+	ParkGroup
+	// Block goes on trying for ever, also what was rejected.
+	Block
+)
+
+var onFailureNames = []string{"park_item", "park_group", "block"}
+
+func (f OnFailure) String() string { return nameOf(f, onFailureNames) }
+
+// maxMaxAttempts bounds MaxAttempts: more is a slip, or means no limit.
+const maxMaxAttempts = 1_000_000
+
+// RejectError, returned or wrapped by a worker's handler, says that the item will never succeed: it fails for good
+// at once, see OnFailure.
+type RejectError struct {
+	Reason string // kept with the dead letter
+	Err    error  // likewise; may be nil
+}
+
+func (e *RejectError) Error() string {
+	if e.Err == nil {
+		return "rejected: " + e.Reason
+	}
+	return fmt.Sprintf("rejected: %s: %v", e.Reason, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *RejectError) Unwrap() error { return e.Err }
+
+// failure is a failed delivery of the item that was tried, and what follows from it.
+type failure struct {
+	id     ID
+	record attempt // with this failure
+	fate   OnFailure
+	reason string // why it is parked; "" = it is not, and is delivered again
+}
+
+// judge decides what follows from the failure that record counts already. rejected is the reason given, or "".
+func (w *work) judge(id ID, record attempt, rejected string) (failure, error) {
+	f := failure{id: id, record: record}
+	config, err := w.config()
+	if err != nil {
+		return f, err
+	}
+	f.fate = config.OnFailure
+	switch {
+	case f.fate == Block:
+	case rejected != "":
+		f.reason = cut(rejected)
+	case config.MaxAttempts > 0 && record.count >= config.MaxAttempts:
+		f.reason = countWords(record.count, "attempt") + " failed"
+	}
+	return f, nil
+}
+
+// parksItem and parksGroup say what is parked, if anything is.
+func (f *failure) parksItem() bool  { return f != nil && f.reason != "" && f.fate == ParkItem }
+func (f *failure) parksGroup() bool { return f != nil && f.reason != "" && f.fate == ParkGroup }
+
+// judgeTried is judge for the item that was tried under a claim, with one failure more. It writes nothing.
+func (w *work) judgeTried(group string, l *lock, text string) (failure, error) {
+	id := l.outstanding[0].id(group)
+	record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), id)
+	if err != nil {
+		return failure{}, err
+	}
+	return w.judge(id, record.failed(w.nowMS, text), "")
+}
+
+// carryOut writes what follows, for a claim whose end the caller writes: a group that is parked has it in the lock's
+// mark. Unless the item is spared, which is about to be changed or removed.
+func (f *failure) carryOut(w *work, l *lock, spared ID) error {
+	if f.id == spared {
+		f.reason = ""
+	}
+	if f.parksItem() {
+		parked, err := f.park(w)
+		if err != nil || parked {
+			return err
+		}
+	}
+	if f.parksGroup() {
+		l.mark = f.mark(w, l.mark)
+	}
+	f.write(w)
+	return nil
+}
+
+// write keeps the attempt with an item that stays in its group.
+func (f *failure) write(w *work) {
+	w.tx.Set(w.q.keys.attempt(f.id), f.record.pack())
+}
+
+// mark is the mark of the group that is parked, in the place of the one that it bears, which may be nil.
+func (f *failure) mark(w *work, old *mark) *mark {
+	if old != nil && old.kind == kindPark {
+		return old
+	}
+	reason := f.reason
+	if f.record.lastErr != "" {
+		reason += ": " + f.record.lastErr
+	}
+	m := &mark{kind: kindPark, who: w.q.opts.Owner, reason: cut(reason), sinceMS: w.nowMS}
+	w.countMark(old, -1)
+	w.countMark(m, 1)
+	return m
+}
+
+// park moves the item to the dead letters; its parts stay where they are. It returns false if the item is not there.
+//
+// Footprint: reads the item at snapshot, under the conflict on the lock that the caller has; clears it and its
+// attempts, writes the dead letter.
+func (f *failure) park(w *work) (bool, error) {
+	keys := w.q.keys
+	key := keys.item(f.id)
+	value, err := w.tx.Snapshot().Get(key).Wait(w.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read item: %w", err)
+	}
+	if value == nil {
+		return false, nil
+	}
+	d := dead{
+		reason: f.reason, lastErr: f.record.lastErr, attempts: f.record.count,
+		firstMS: f.record.firstMS, lastMS: f.record.lastMS, parkedMS: w.nowMS, item: value,
+	}
+	w.tx.Set(keys.dead(f.id), d.pack())
+	w.tx.Clear(key)
+	w.tx.Clear(keys.attempt(f.id))
+	w.count(countParked, 1)
+	return true, nil
+}

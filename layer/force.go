@@ -1,0 +1,120 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// ForceReleaseOptions say how a group is taken from its holder.
+type ForceReleaseOptions struct {
+	// Token, if not 0, is that of the claim to end: another's is left alone, with ErrClaimLost.
+	Token int64
+	// CountAttempt counts a failed attempt for the item that was tried, as if the lease had ended.
+	CountAttempt bool
+	// Reason is kept with that attempt; only with CountAttempt.
+	Reason string
+}
+
+// Holder is who held a group.
+type Holder struct {
+	Owner       string
+	Token       int64 // of the claim that was ended
+	Outstanding int   // items delivered and not acked
+}
+
+// ForceRelease takes a group from whoever holds it and makes it ready, or paused if it was paused meanwhile: its claim is lost from then on, whatever is left
+// of the lease, and the next one has a greater token. The holder learns of it when it acks, nacks or extends
+// (ErrClaimLost); until then its handler may still be running. No attempt is counted unless o says so.
+//
+// Errors: ErrNotHeld, ErrClaimLost if it is held under another token than o.Token, ErrOptions, ErrClosed, and the
+// engine's; nothing was changed then.
+func (q *Queue) ForceRelease(ctx context.Context, group string, o ForceReleaseOptions) (Holder, error) {
+	var h Holder
+	err := q.once(ctx,
+		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+			var err error
+			h, err = q.ForceReleaseTx(ctx, tx, group, o)
+			return tuple.Tuple{h.Owner, h.Token, int64(h.Outstanding)}, err
+		},
+		func(_ kv.Tx, t tuple.Tuple) error {
+			d := keyDecoder{rest: t.Pack()}
+			h = Holder{Owner: d.str(), Token: d.int(), Outstanding: int(d.int())}
+			if d.err != nil {
+				return fmt.Errorf("%w: receipt of a release: %v", ErrCorrupt, t)
+			}
+			return nil
+		})
+	if err != nil {
+		return Holder{}, err
+	}
+	return h, nil
+}
+
+// ForceReleaseTx releases in the caller's transaction. The caller answers for an unknown commit: use Once.
+//
+// Reads: the lock, with a conflict; the key of the head at snapshot, with a conflict on the gap up to it; attempts.
+func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o ForceReleaseOptions) (Holder, error) {
+	if err := checkGroup(group); err != nil {
+		return Holder{}, wrap("force release", err)
+	}
+	if o.Reason != "" && !o.CountAttempt {
+		return Holder{}, wrap("force release", fmt.Errorf("%w: a reason without an attempt to keep it with", ErrOptions))
+	}
+	var h Holder
+	err := q.operate(ctx, tx, func(w *work) error {
+		l, err := q.readLock(ctx, tx, group)
+		if err != nil {
+			return err
+		}
+		if l == nil || l.kind != kindClaim {
+			return fmt.Errorf("%w: group %q", ErrNotHeld, group)
+		}
+		if o.Token != 0 && o.Token != l.token {
+			return fmt.Errorf("%w: group %q is held under token %d, not %d", ErrClaimLost, group, l.token, o.Token)
+		}
+		h = Holder{Owner: l.owner, Token: l.token, Outstanding: len(l.outstanding)}
+		w.count(countForced, 1)
+		if o.CountAttempt {
+			text := "released by force, held by " + l.owner
+			if o.Reason != "" {
+				text += ": " + o.Reason
+			}
+			if err := w.failTried(group, l, text, ID{}); err != nil {
+				return err
+			}
+		}
+		if !w.unlock(group, l) {
+			return nil
+		}
+		return w.free(group)
+	})
+	return h, wrap("force release", err)
+}
+
+// RetryNow ends the delay of a group that waits for a retry: it is ready at once.
+//
+// Errors: ErrNotDelayed, ErrClosed, and the engine's.
+func (q *Queue) RetryNow(ctx context.Context, group string) error {
+	return q.Once(ctx, func(tx kv.Tx) error { return q.RetryNowTx(ctx, tx, group) })
+}
+
+// RetryNowTx ends the delay in the caller's transaction, as ForceReleaseTx releases.
+func (q *Queue) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
+	if err := checkGroup(group); err != nil {
+		return wrap("retry now", err)
+	}
+	return wrap("retry now", q.operate(ctx, tx, func(w *work) error {
+		l, err := q.readLock(ctx, tx, group)
+		if err != nil {
+			return err
+		}
+		if l == nil || l.kind != kindDelay {
+			return fmt.Errorf("%w: group %q", ErrNotDelayed, group)
+		}
+		w.unlock(group, l)
+		return w.free(group)
+	}))
+}

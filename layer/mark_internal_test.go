@@ -1,0 +1,406 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+)
+
+// Marks are set and removed by several operations; the steps that these share are tested here, inside the package.
+type markSteps struct {
+	t   *testing.T
+	ctx context.Context
+	db  kv.DB
+	q   *Queue
+	now time.Time
+}
+
+func newMarkSteps(t *testing.T) *markSteps {
+	s := &markSteps{t: t, ctx: t.Context(), db: embedded.OpenMemory(embedded.Options{}), now: time.UnixMilli(1_700_000_000_000)}
+	var err error
+	s.q, err = Create(s.ctx, s.db, nil, "q", Options{Seed: 1, Owner: "w", Now: func() time.Time { return s.now }})
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		s.sound()
+		require.NoError(t, s.db.Close())
+	})
+	return s
+}
+
+func (s *markSteps) sound() *CheckReport {
+	s.t.Helper()
+	report, err := s.q.Check(context.Background(), CheckOptions{})
+	require.NoError(s.t, err)
+	require.Empty(s.t, report.Violations)
+	return report
+}
+
+func (s *markSteps) enqueue(group string, bodies ...string) {
+	s.t.Helper()
+	for _, body := range bodies {
+		_, err := s.q.Enqueue(s.ctx, Message{Group: group, Body: []byte(body)})
+		require.NoError(s.t, err)
+	}
+}
+
+func (s *markSteps) receive(max int) []*Claim {
+	s.t.Helper()
+	claims, err := s.q.Receive(s.ctx, ReceiveOptions{Max: max, Lease: 10 * time.Second})
+	require.NoError(s.t, err)
+	return claims
+}
+
+func (s *markSteps) state(group string) (State, *Mark) {
+	s.t.Helper()
+	groups, err := s.q.Groups(s.ctx, GroupsOptions{})
+	require.NoError(s.t, err)
+	for _, g := range groups {
+		if g.Group == group {
+			return g.State, g.Mark
+		}
+	}
+	return "", nil
+}
+
+func (s *markSteps) within(fn func(w *work) error) func(tx kv.Tx) error {
+	return func(tx kv.Tx) error {
+		w := s.q.work(s.ctx, tx)
+		if err := fn(w); err != nil {
+			return err
+		}
+		return w.finish()
+	}
+}
+
+func (s *markSteps) marking(group, kind string) func(tx kv.Tx) error {
+	return s.within(func(w *work) error {
+		_, err := w.mark(group, mark{kind: kind, who: "op", reason: "why", sinceMS: w.nowMS})
+		return err
+	})
+}
+
+func (s *markSteps) unmarking(group, kind string) func(tx kv.Tx) error {
+	return s.within(func(w *work) error { _, err := w.unmark(group, kind); return err })
+}
+
+func (s *markSteps) run(fn func(tx kv.Tx) error) {
+	s.t.Helper()
+	_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error { return fn(tx) })
+	require.NoError(s.t, err)
+}
+
+func (s *markSteps) take() []Item {
+	s.t.Helper()
+	var items []Item
+	require.NoError(s.t, s.q.Once(s.ctx, func(tx kv.Tx) (err error) {
+		items, err = s.q.TakeTx(s.ctx, tx, 10)
+		return err
+	}))
+	return items
+}
+
+// grantTo has the queue grant the oldest ready group to a request.
+func (s *markSteps) grantTo(random uuid.UUID) {
+	s.t.Helper()
+	r := request{owner: "x", wants: 1, deadlineMS: s.now.Add(time.Minute).UnixMilli()}
+	s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.request(1, random), r.pack()); return nil })
+	s.run(s.within(func(w *work) error {
+		requests, err := w.beginTurn().requests.Wait(s.ctx)
+		if err != nil {
+			return err
+		}
+		return w.newClaimer(nil).grantOthers(requests)
+	}))
+}
+
+// TestMarkedGroupIsNobodys: a marked group is passed over by receives and takes, whatever it was before: ready,
+// empty, waiting for a retry, or granted; enqueues go on; and without the mark all its items are there, in order.
+func TestMarkedGroupIsNobodys(t *testing.T) {
+	random := uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
+	for name, setup := range map[string]func(s *markSteps){
+		"ready": func(s *markSteps) { s.enqueue("A", "1") },
+		"empty": func(*markSteps) {},
+		"waits for a retry": func(s *markSteps) {
+			s.enqueue("A", "1")
+			require.NoError(s.t, s.q.Nack(s.ctx, s.receive(1)[0], NackOptions{Release: true, Delay: time.Minute}))
+		},
+		"granted": func(s *markSteps) {
+			s.enqueue("A", "1")
+			s.grantTo(random)
+			state, _ := s.state("A")
+			require.Equal(s.t, Granted, state)
+		},
+	} {
+		for _, kind := range []string{kindPause, kindPark} {
+			t.Run(name+", "+kind, func(t *testing.T) {
+				s := newMarkSteps(t)
+				setup(s)
+				s.run(s.marking("A", kind))
+				s.enqueue("A", "2", "3")
+				s.enqueue("B", "b")
+				claims := s.receive(10)
+				require.Len(t, claims, 1, "the others run on")
+				require.Equal(t, "B", claims[0].Group)
+				require.NoError(t, s.q.Ack(s.ctx, claims[0]))
+				s.now = s.now.Add(time.Hour)
+				require.Empty(t, s.receive(10), "a mark has no end")
+				require.Empty(t, s.take())
+				group := "A"
+				claims, err := s.q.Receive(s.ctx, ReceiveOptions{Group: &group})
+				require.NoError(t, err)
+				require.Empty(t, claims, "nor is it for who asks for it by name")
+
+				want := Paused
+				if kind == kindPark {
+					want = Parked
+				}
+				state, m := s.state("A")
+				require.Equal(t, want, state)
+				require.Equal(t, &Mark{State: want, By: "op", Reason: "why", Since: time.UnixMilli(1_700_000_000_000)}, m)
+				report := s.sound()
+				require.EqualValues(t, 1, report.Paused+report.Parked)
+				require.Zero(t, report.StaleTimers+report.Grants+report.Delayed, "what gave way has left nothing behind")
+				stats, err := s.q.Stats(s.ctx)
+				require.NoError(t, err)
+				require.EqualValues(t, 1, stats.PausedGroups+stats.ParkedGroups)
+
+				other := map[string]string{kindPause: kindPark, kindPark: kindPause}[kind]
+				s.run(s.unmarking("A", other))
+				require.Empty(t, s.receive(10), "only the mark of that kind is removed")
+				s.run(s.unmarking("A", kind))
+				s.run(s.unmarking("A", kind)) // nothing is left to remove
+				claims = s.receive(10)
+				require.Len(t, claims, 1)
+				var got []string
+				for _, item := range claims[0].Items {
+					got = append(got, string(item.Body))
+				}
+				if name == "empty" {
+					require.Equal(t, []string{"2", "3"}, got)
+				} else {
+					require.Equal(t, []string{"1", "2", "3"}, got)
+				}
+				require.NoError(t, s.q.Ack(s.ctx, claims[0]))
+				stats, err = s.q.Stats(s.ctx)
+				require.NoError(t, err)
+				require.Zero(t, stats.PausedGroups+stats.ParkedGroups)
+			})
+		}
+	}
+}
+
+// TestMarkUnderAClaim: a group that is marked under its claim stays with the holder, and is marked when the claim
+// ends, however that comes about. An enqueue meanwhile is not lost.
+func TestMarkUnderAClaim(t *testing.T) {
+	for name, end := range map[string]func(s *markSteps, c *Claim) error{
+		"ack":              func(s *markSteps, c *Claim) error { return s.q.Ack(s.ctx, c) },
+		"nack":             func(s *markSteps, c *Claim) error { return s.q.Nack(s.ctx, c, NackOptions{Err: errors.New("x")}) },
+		"nack with delay":  func(s *markSteps, c *Claim) error { return s.q.Nack(s.ctx, c, NackOptions{Delay: time.Second}) },
+		"release":          func(s *markSteps, c *Claim) error { return s.q.Nack(s.ctx, c, NackOptions{Release: true}) },
+		"nack of the rest": func(s *markSteps, c *Claim) error { return s.q.Nack(s.ctx, c, NackOptions{Acked: ids(c)}) },
+		"expiry": func(s *markSteps, _ *Claim) error {
+			s.now = s.now.Add(time.Hour)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newMarkSteps(t)
+			s.enqueue("A", "1", "2", "3")
+			c := s.receive(3)[0]
+			s.run(s.marking("A", kindPause))
+			_, err := s.q.Extend(s.ctx, c, time.Minute)
+			require.NoError(t, err)
+			require.NoError(t, s.q.Ack(s.ctx, c, c.Items[0].ID))
+			state, m := s.state("A")
+			require.Equal(t, Held, state)
+			require.Equal(t, Paused, m.State, "what follows the claim")
+			s.sound()
+
+			require.NoError(t, end(s, c))
+			s.enqueue("A", "4")
+			require.Empty(t, s.receive(10))
+			require.Empty(t, s.take())
+			state, _ = s.state("A")
+			require.Equal(t, Paused, state)
+			require.ErrorIs(t, s.q.Ack(s.ctx, c), ErrClaimLost)
+			report := s.sound()
+			require.EqualValues(t, 1, report.Paused)
+			require.Zero(t, report.StaleTimers)
+
+			s.run(s.unmarking("A", kindPause))
+			left := s.receive(10)[0].Items
+			switch name {
+			case "ack", "nack of the rest":
+				require.Len(t, left, 1)
+			default:
+				require.Len(t, left, 3)
+				require.Equal(t, "2", string(left[0].Body))
+			}
+			if name == "expiry" {
+				record, err := s.q.Peek(s.ctx, "A", 1)
+				require.NoError(t, err)
+				require.Equal(t, 1, record[0].Attempts, "the lease ran out under the item that was tried")
+			}
+		})
+	}
+	t.Run("removed before the claim ends", func(t *testing.T) {
+		s := newMarkSteps(t)
+		s.enqueue("A", "1", "2")
+		c := s.receive(1)[0]
+		s.run(s.marking("A", kindPause))
+		s.run(s.unmarking("A", kindPause))
+		require.Empty(t, s.receive(10), "still held")
+		require.NoError(t, s.q.Ack(s.ctx, c))
+		require.Len(t, s.receive(10), 1)
+	})
+}
+
+func ids(c *Claim) []ID {
+	var all []ID
+	for _, item := range c.Items[1:] {
+		all = append(all, item.ID)
+	}
+	return all
+}
+
+// TestMarkOfAMarkedGroup: the first mark counts, but a park takes the place of a pause: then the resume of the pause
+// does not start a group that has failed.
+func TestMarkOfAMarkedGroup(t *testing.T) {
+	s := newMarkSteps(t)
+	s.enqueue("A", "1")
+	state := func() State { state, _ := s.state("A"); return state }
+	s.run(s.marking("A", kindPause))
+	s.now = s.now.Add(time.Minute)
+	s.run(s.marking("A", kindPause))
+	_, m := s.state("A")
+	require.Equal(t, s.now.Add(-time.Minute), m.Since, "the first one")
+	s.run(s.marking("A", kindPark))
+	require.Equal(t, Parked, state())
+	s.run(s.marking("A", kindPause))
+	require.Equal(t, Parked, state())
+	s.run(s.unmarking("A", kindPause))
+	require.Equal(t, Parked, state())
+	stats, err := s.q.Stats(s.ctx)
+	require.NoError(t, err)
+	require.Zero(t, stats.PausedGroups)
+	require.EqualValues(t, 1, stats.ParkedGroups)
+	s.run(s.unmarking("A", kindPark))
+	require.Equal(t, Ready, state())
+}
+
+// TestUnmarkWakes: a group that becomes ready because its mark is removed wakes the oldest request.
+func TestUnmarkWakes(t *testing.T) {
+	s := newMarkSteps(t)
+	random := uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
+	s.enqueue("A", "1")
+	s.run(s.marking("A", kindPause))
+	r := request{owner: "x", wants: 1, deadlineMS: s.now.Add(time.Minute).UnixMilli()}
+	s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.request(1, random), r.pack()); return nil })
+	s.run(s.unmarking("A", kindPause))
+	s.run(func(tx kv.Tx) error {
+		v, err := tx.Get(s.q.keys.wake(random)).Wait(s.ctx)
+		require.NotNil(t, v)
+		return err
+	})
+}
+
+// TestMarkConflicts: who marks or unmarks a group conflicts with who claims, takes, acks, nacks or extends it, in
+// either order, and with nobody else.
+func TestMarkConflicts(t *testing.T) {
+	claim := func(s *markSteps, _ *Claim) func(kv.Tx) error {
+		return func(tx kv.Tx) error { _, err := s.q.ReceiveTx(s.ctx, tx, ReceiveOptions{}); return err }
+	}
+	take := func(s *markSteps, _ *Claim) func(kv.Tx) error {
+		return func(tx kv.Tx) error { _, err := s.q.TakeTx(s.ctx, tx, 10); return err }
+	}
+	ack := func(s *markSteps, c *Claim) func(kv.Tx) error {
+		return func(tx kv.Tx) error { return s.q.AckTx(s.ctx, tx, c) }
+	}
+	nack := func(s *markSteps, c *Claim) func(kv.Tx) error {
+		return func(tx kv.Tx) error { return s.q.NackTx(s.ctx, tx, c, NackOptions{}) }
+	}
+	extend := func(s *markSteps, c *Claim) func(kv.Tx) error {
+		return func(tx kv.Tx) error { _, err := s.q.ExtendTx(s.ctx, tx, c, time.Minute); return err }
+	}
+	enqueue := func(s *markSteps, _ *Claim) func(kv.Tx) error {
+		return func(tx kv.Tx) error { _, err := s.q.EnqueueTx(s.ctx, tx, Message{Group: "A"}); return err }
+	}
+	pause := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.marking("A", kindPause) }
+	resume := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.unmarking("A", kindPause) }
+	other := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.marking("B", kindPause) }
+
+	ready := func(s *markSteps) *Claim { s.enqueue("A", "1", "2"); return nil }
+	held := func(s *markSteps) *Claim { s.enqueue("A", "1", "2"); return s.receive(2)[0] }
+	expired := func(s *markSteps) *Claim {
+		c := held(s)
+		s.now = s.now.Add(time.Hour)
+		return c
+	}
+	marked := func(s *markSteps) *Claim { ready(s); s.run(s.marking("A", kindPause)); return nil }
+	// markedEmpty has a hint of an item that was there for a moment.
+	markedEmpty := func(s *markSteps) *Claim { s.run(s.marking("A", kindPause)); return nil }
+	heldMarked := func(s *markSteps) *Claim { c := held(s); s.run(s.marking("A", kindPause)); return c }
+	expiredMarked := func(s *markSteps) *Claim { c := expired(s); s.run(s.marking("A", kindPause)); return c }
+
+	type step = func(s *markSteps, c *Claim) func(kv.Tx) error
+	for _, c := range []struct {
+		name          string
+		setup         func(s *markSteps) *Claim
+		first, second step
+		conflict      bool
+	}{
+		{"mark, claim", ready, pause, claim, true},
+		{"claim, mark", ready, claim, pause, true},
+		{"mark, take", ready, pause, take, true},
+		{"take, mark", ready, take, pause, true},
+		{"mark, mark", ready, pause, pause, true},
+		{"mark, ack", held, pause, ack, true},
+		{"ack, mark", held, ack, pause, true},
+		{"mark, nack", held, pause, nack, true},
+		{"nack, mark", held, nack, pause, true},
+		{"mark, extend", held, pause, extend, true},
+		{"extend, mark", held, extend, pause, true},
+		{"mark, takeover", expired, pause, claim, true},
+		{"takeover, mark", expired, claim, pause, true},
+		{"mark, enqueue to the group", ready, pause, enqueue, false},
+		{"enqueue to the group, mark", ready, enqueue, pause, false},
+		{"mark of an empty group, enqueue to it", func(*markSteps) *Claim { return nil }, pause, enqueue, false},
+		{"mark of another group, claim", ready, other, claim, false},
+		{"claim, mark of another group", ready, claim, other, false},
+
+		{"unmark, claim that clears the stale hint", marked, resume, claim, false},
+		{"claim that clears the stale hint, unmark", marked, claim, resume, true},
+		{"unmark, enqueue to the group", marked, resume, enqueue, false},
+		{"unmark of an empty group, enqueue to it", markedEmpty, resume, enqueue, true},
+		{"enqueue to an empty group, unmark", markedEmpty, enqueue, resume, false},
+		{"unmark, ack", heldMarked, resume, ack, true},
+		{"ack, unmark", heldMarked, ack, resume, true},
+		{"unmark, end of the expired claim", expiredMarked, resume, claim, true},
+		{"end of the expired claim, unmark", expiredMarked, claim, resume, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newMarkSteps(t)
+			given := c.setup(s)
+			tx, err := s.db.Begin(kv.TxOptions{})
+			require.NoError(t, err)
+			defer tx.Cancel()
+			_, err = tx.ReadVersion().Wait(s.ctx)
+			require.NoError(t, err)
+			require.NoError(t, c.first(s, given)(tx))
+			s.run(c.second(s, given))
+			_, err = tx.Commit().Wait(s.ctx)
+			if c.conflict {
+				require.Equal(t, kv.CodeNotCommitted, kv.Code(err), "must conflict, got %v", err)
+			} else {
+				require.NoError(t, err, "must not conflict")
+			}
+		})
+	}
+}

@@ -1,0 +1,392 @@
+package layer_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
+	"fdbfifo/layer"
+)
+
+// TestOperatorErrors: what cannot be done is refused with an error of its own, and nothing has changed.
+func TestOperatorErrors(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	ids := e.enqueue("A", "a1", "a2")
+	e.receive(e.q, 1)
+	change := func(m *layer.Message) error { m.Body = []byte("x"); return nil }
+	boom := errors.New("boom")
+	unknown := layer.ID{Group: "A", Index: ids[0].Index, Random: uuid.New()}
+	long := string(make([]byte, layer.MaxGroupSize+1))
+	for _, c := range []struct {
+		name string
+		err  error
+		call func() error
+	}{
+		{"cancel in hand", layer.ErrInHand, func() error { return e.q.Cancel(e.ctx, ids[0]) }},
+		{"cancel of nothing", layer.ErrNoItem, func() error { return e.q.Cancel(e.ctx, unknown) }},
+		{"cancel in another group", layer.ErrNoItem, func() error {
+			return e.q.Cancel(e.ctx, layer.ID{Group: "B", Index: ids[0].Index, Random: ids[0].Random})
+		}},
+		{"cancel by no id", layer.ErrInvalidID, func() error { return e.q.Cancel(e.ctx, layer.ID{}) }},
+		{"cancel by a negative index", layer.ErrInvalidID, func() error {
+			return e.q.Cancel(e.ctx, layer.ID{Group: "A", Index: -1, Random: ids[0].Random})
+		}},
+		{"cancel by a group that is none", layer.ErrInvalidID, func() error {
+			return e.q.Cancel(e.ctx, layer.ID{Group: "\xff", Index: 1, Random: ids[0].Random})
+		}},
+		{"edit in hand", layer.ErrInHand, func() error { return e.q.Edit(e.ctx, ids[0], change) }},
+		{"edit of nothing", layer.ErrNoItem, func() error { return e.q.Edit(e.ctx, unknown, change) }},
+		{"edit by no id", layer.ErrInvalidID, func() error { return e.q.Edit(e.ctx, layer.ID{}, change) }},
+		{"edit into another group", layer.ErrOptions, func() error {
+			return e.q.Edit(e.ctx, ids[1], func(m *layer.Message) error { m.Group = "B"; return nil })
+		}},
+		{"edit that changes its mind", boom, func() error {
+			return e.q.Edit(e.ctx, ids[1], func(m *layer.Message) error { m.Body = []byte("x"); return boom })
+		}},
+		{"edit with a header that is no text", layer.ErrInvalidUTF8, func() error {
+			return e.q.Edit(e.ctx, ids[1], func(m *layer.Message) error { m.Headers["k"] = "\xff"; return nil })
+		}},
+		{"skip in hand", layer.ErrInHand, func() error { _, err := e.q.Skip(e.ctx, "A", layer.SkipOptions{}); return err }},
+		{"skip in an empty group", layer.ErrNoItem, func() error { _, err := e.q.Skip(e.ctx, "B", layer.SkipOptions{}); return err }},
+		{"skip in no group", layer.ErrInvalidUTF8, func() error { _, err := e.q.Skip(e.ctx, "\xff", layer.SkipOptions{}); return err }},
+		{"release of what nobody holds", layer.ErrNotHeld, func() error {
+			_, err := e.q.ForceRelease(e.ctx, "B", layer.ForceReleaseOptions{})
+			return err
+		}},
+		{"release of another's claim", layer.ErrClaimLost, func() error {
+			_, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{Token: 1})
+			return err
+		}},
+		{"release with a reason for nothing", layer.ErrOptions, func() error {
+			_, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{Reason: "stuck"})
+			return err
+		}},
+		{"retry of what is held", layer.ErrNotDelayed, func() error { return e.q.RetryNow(e.ctx, "A") }},
+		{"resume of what is not paused", layer.ErrNotPaused, func() error { _, err := e.q.ResumeGroup(e.ctx, "A"); return err }},
+		{"resume of a queue that is not paused", layer.ErrNotPaused, func() error { _, err := e.q.Resume(e.ctx); return err }},
+		{"pause of a queue by force", layer.ErrOptions, func() error {
+			_, err := e.q.Pause(e.ctx, layer.PauseOptions{Force: true})
+			return err
+		}},
+		{"pause by who is no text", layer.ErrInvalidUTF8, func() error {
+			_, err := e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{By: "\xff"})
+			return err
+		}},
+		{"retry of what is empty", layer.ErrNotDelayed, func() error { return e.q.RetryNow(e.ctx, "B") }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := e.rows(kv.PrefixRange(testPrefix))
+			require.ErrorIs(t, c.call(), c.err)
+			require.Equal(t, before, e.rows(kv.PrefixRange(testPrefix)))
+		})
+	}
+	for name, call := range map[string]func() error{
+		"edit": func() error {
+			return e.q.Edit(e.ctx, ids[1], func(m *layer.Message) error {
+				m.Body = make([]byte, layer.MaxBodySize+1)
+				return nil
+			})
+		},
+		"skip":    func() error { _, err := e.q.Skip(e.ctx, long, layer.SkipOptions{}); return err },
+		"retry":   func() error { return e.q.RetryNow(e.ctx, long) },
+		"release": func() error { _, err := e.q.ForceRelease(e.ctx, long, layer.ForceReleaseOptions{}); return err },
+	} {
+		var limit *layer.LimitError
+		require.ErrorAs(t, call(), &limit, name)
+	}
+	for name, o := range map[string]layer.PauseOptions{
+		"by":     {By: string(make([]byte, layer.MaxQueueNameSize+1))},
+		"reason": {Reason: string(make([]byte, 1001))},
+	} {
+		var limit *layer.LimitError
+		_, err := e.q.PauseGroup(e.ctx, "A", o)
+		require.ErrorAs(t, err, &limit, name)
+		_, err = e.q.Pause(e.ctx, o)
+		require.ErrorAs(t, err, &limit, name)
+		_, err = e.q.Skip(e.ctx, "A", layer.SkipOptions{By: o.By, Reason: o.Reason})
+		require.ErrorAs(t, err, &limit, name)
+	}
+	require.NoError(t, e.q.Close(e.ctx))
+	require.ErrorIs(t, e.q.Cancel(e.ctx, ids[1]), layer.ErrClosed)
+	require.ErrorIs(t, e.q.RetryNow(e.ctx, "A"), layer.ErrClosed)
+}
+
+// TestOperatorUnknownCommits (trap 4): the operator's operations, too, have their effect once and return what they
+// would have returned, when the outcome of the commit was unknown.
+func TestOperatorUnknownCommits(t *testing.T) {
+	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
+		t.Run(kind.String(), func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			ids := e.enqueue("A", "a1", "a2", "a3")
+			e.plan.ForceNext(kind)
+			id, err := e.q.Skip(e.ctx, "A", layer.SkipOptions{})
+			require.NoError(t, err)
+			require.Equal(t, ids[0], id, "not the one behind it")
+			require.Equal(t, []string{"a2", "a3"}, e.all("A"))
+			e.plan.ForceNext(kind)
+			require.NoError(t, e.q.Cancel(e.ctx, ids[1]))
+			e.plan.ForceNext(kind)
+			require.NoError(t, e.q.Edit(e.ctx, ids[2], func(m *layer.Message) error {
+				m.Body = append(m.Body, '+')
+				return nil
+			}))
+			require.Equal(t, []string{"a3+"}, e.all("A"))
+			c := e.receive(e.q, 1)
+			e.plan.ForceNext(kind)
+			h, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{CountAttempt: true})
+			require.NoError(t, err)
+			require.Equal(t, layer.Holder{Owner: "worker-1", Token: c.Token, Outstanding: 1}, h)
+			c = e.receive(e.q, 1)
+			require.Equal(t, 1, c.Items[0].Attempts, "the attempt counts once")
+			require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Delay: time.Hour}))
+			e.plan.ForceNext(kind)
+			require.NoError(t, e.q.RetryNow(e.ctx, "A"))
+			require.NotNil(t, e.receive(e.q, 1))
+			for _, op := range []func() (layer.Mark, error){
+				func() (layer.Mark, error) { return e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{Reason: "why"}) },
+				func() (layer.Mark, error) { return e.q.ResumeGroup(e.ctx, "A") },
+				func() (layer.Mark, error) { return e.q.Pause(e.ctx, layer.PauseOptions{Reason: "why"}) },
+				func() (layer.Mark, error) { return e.q.Resume(e.ctx) },
+			} {
+				e.plan.ForceNext(kind)
+				m, err := op()
+				require.NoError(t, err)
+				require.Equal(t, layer.Mark{State: layer.Paused, By: "worker-1", Reason: "why", Since: e.clock.now()}, m)
+			}
+		})
+	}
+}
+
+// TestMoveInOneTransaction (G6): the forms for the caller's transaction compose. A message moves to another group, and
+// what is done is done together or not at all.
+func TestMoveInOneTransaction(t *testing.T) {
+	onEngines(t, func(e *env) {
+		ids := e.enqueue("A", "a1", "a2", "a3")
+		move := func(tx kv.Tx) error {
+			for _, id := range ids[:2] {
+				var body []byte
+				err := e.q.EditTx(e.ctx, tx, id, func(m *layer.Message) error { body = m.Body; return nil })
+				if err != nil {
+					return err
+				}
+				if err := e.q.CancelTx(e.ctx, tx, id); err != nil {
+					return err
+				}
+				if _, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: "B", Body: body}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		abort := errors.New("changed my mind")
+		require.ErrorIs(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error { return errors.Join(move(tx), abort) }), abort)
+		require.Equal(e.t, []string{"a1", "a2", "a3"}, e.all("A"))
+		require.NoError(e.t, e.q.Once(e.ctx, move))
+		require.Equal(e.t, []string{"a3"}, e.all("A"))
+		require.Equal(e.t, []string{"a1", "a2"}, e.all("B"))
+
+		// All in one: taken from its holder, the head skipped, the rest received anew.
+		c := e.receive(e.q, 1)
+		var again []*layer.Claim
+		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+			if _, err := e.q.ForceReleaseTx(e.ctx, tx, c.Group, layer.ForceReleaseOptions{Token: c.Token}); err != nil {
+				return err
+			}
+			if _, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: c.Group, Body: []byte("new")}); err != nil {
+				return err
+			}
+			if _, err := e.q.SkipTx(e.ctx, tx, c.Group, layer.SkipOptions{}); err != nil {
+				return err
+			}
+			var err error
+			again, err = e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &c.Group})
+			return err
+		}))
+		require.NotContains(e.t, e.all(c.Group), string(c.Items[0].Body))
+		require.Equal(e.t, e.all(c.Group), bodies(again[0].Items))
+		require.ErrorIs(e.t, e.q.Ack(e.ctx, c), layer.ErrClaimLost)
+	})
+}
+
+// TestOperatorWakes: what an operation makes ready is received by a handle that waits, without its poll.
+func TestOperatorWakes(t *testing.T) {
+	for name, op := range map[string]struct {
+		delay time.Duration
+		run   func(e *env, id layer.ID) error
+	}{
+		"release": {0, func(e *env, _ layer.ID) error {
+			_, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{})
+			return err
+		}},
+		"retry": {time.Hour, func(e *env, _ layer.ID) error { return e.q.RetryNow(e.ctx, "A") }},
+		"resume of the group": {0, func(e *env, _ layer.ID) error {
+			if _, err := e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{Force: true}); err != nil {
+				return err
+			}
+			_, err := e.q.ResumeGroup(e.ctx, "A")
+			return err
+		}},
+		"cancel of a delay": {time.Hour, func(e *env, id layer.ID) error { return e.q.Cancel(e.ctx, id) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newEnv(t, anyEngine, false)
+			id := e.enqueue("A", "a1", "a2")[0]
+			c := e.receive(e.q, 1)
+			if op.delay > 0 {
+				require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Delay: op.delay}))
+			}
+			o := e.options(2)
+			o.Poll = time.Hour
+			waiter, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+			require.NoError(t, err)
+			got := make(chan []*layer.Claim, 1)
+			go func() {
+				claims, err := waiter.Receive(e.ctx, layer.ReceiveOptions{Wait: time.Minute})
+				if err != nil {
+					t.Error(err)
+				}
+				got <- claims
+			}()
+			require.Eventually(t, func() bool { return len(e.rows(kv.PrefixRange(key("request")))) > 0 }, time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool { return waiter.Paths().Looks > 0 }, time.Minute, time.Millisecond)
+			require.NoError(t, op.run(e, id))
+			require.Len(t, <-got, 1)
+			require.NoError(t, waiter.Close(e.ctx))
+		})
+	}
+}
+
+// TestPausedQueueWaits: receives that wait go on waiting while the queue is paused, at the cost of their polls, also if
+// groups are ready; the resume wakes them.
+func TestPausedQueueWaits(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1")
+	_, err := e.q.Pause(e.ctx, layer.PauseOptions{Reason: "rollout"})
+	require.NoError(t, err)
+	o := e.options(2)
+	o.Poll = time.Hour
+	waiter, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+	require.NoError(t, err)
+	got := make(chan []*layer.Claim, 1)
+	go func() {
+		claims, err := waiter.Receive(e.ctx, layer.ReceiveOptions{Wait: time.Minute})
+		if err != nil {
+			t.Error(err)
+		}
+		got <- claims
+	}()
+	require.Eventually(t, func() bool { return waiter.Paths().Looks > 0 }, time.Minute, time.Millisecond)
+	e.enqueue("B", "b1") // wakes it, for nothing
+	require.Eventually(t, func() bool { return waiter.Paths().Looks > 1 }, time.Minute, time.Millisecond)
+	for range 20 {
+		e.enqueue("B", "b2") // gives a wait that spins the time to show
+	}
+	require.Less(t, waiter.Paths().Looks, int64(5))
+	require.Empty(t, got)
+	_, err = e.q.Resume(e.ctx)
+	require.NoError(t, err)
+	require.NotEmpty(t, <-got)
+	require.NoError(t, waiter.Close(e.ctx))
+}
+
+// TestCancelCorruptItem: an item that cannot be read holds its group up; cancelling it is the cure.
+func TestCancelCorruptItem(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	ids := e.enqueue("A", "a1", "a2")
+	item := e.rows(kv.PrefixRange(key("item")))[0]
+	e.write(func(tx kv.Tx) { tx.Set(item.Key, []byte{9, 9}) })
+	_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{})
+	require.ErrorIs(t, err, layer.ErrCorrupt)
+	require.ErrorIs(t, e.q.Edit(e.ctx, ids[0], func(*layer.Message) error { return nil }), layer.ErrCorrupt)
+	require.NoError(t, e.q.Cancel(e.ctx, ids[0]))
+	require.Equal(t, []string{"a2"}, bodies(e.receive(e.q, 5).Items))
+}
+
+// TestEditNeverShowsHalf: while a message is edited between bodies of different length, each of one letter, whoever
+// reads, peeks or receives gets one of the bodies whole.
+func TestEditNeverShowsHalf(t *testing.T) {
+	onEngines(t, func(e *env) {
+		sizes := []int{10, 100_000, 400_000, 95_000}
+		whole := func(body []byte) bool {
+			return len(body) > 0 && bytes.Equal(body, bytes.Repeat(body[:1], len(body))) && len(body) == sizes[int(body[0]-'a')]
+		}
+		id := e.enqueue("A", string(bytes.Repeat([]byte("a"), sizes[0])))[0]
+		other := e.handle(2)
+		var wg sync.WaitGroup
+		stop := make(chan struct{})
+		wg.Go(func() {
+			defer close(stop)
+			for i := range 40 {
+				n := i % len(sizes)
+				err := other.Edit(e.ctx, id, func(m *layer.Message) error {
+					if !whole(m.Body) {
+						return fmt.Errorf("an edit was given %d bytes of %q", len(m.Body), m.Body[:1])
+					}
+					m.Body = bytes.Repeat([]byte{byte('a' + n)}, sizes[n])
+					return nil
+				})
+				if err != nil && !errors.Is(err, layer.ErrInHand) {
+					e.t.Error(err)
+					return
+				}
+			}
+		})
+		for running := true; running; {
+			select {
+			case <-stop:
+				running = false
+			default:
+			}
+			items, err := e.q.Peek(e.ctx, "A", 1)
+			require.NoError(e.t, err)
+			require.True(e.t, whole(items[0].Body), "%d bytes of %q", len(items[0].Body), items[0].Body[:1])
+			c := e.receive(e.q, 1)
+			require.True(e.t, whole(c.Items[0].Body))
+			require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
+		}
+		wg.Wait()
+		require.NoError(e.t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
+		require.Empty(e.t, e.rows(kv.PrefixRange(key("part"))), "no part is left behind")
+	})
+}
+
+// TestTakersServeDueTimers (G5): a queue that is served by takers only does not strand what a dead worker held.
+func TestTakersServeDueTimers(t *testing.T) {
+	onEngines(t, func(e *env) {
+		for i := range 20 {
+			e.enqueue(fmt.Sprint(i), "x")
+		}
+		for range 20 {
+			require.NotNil(e.t, e.receive(e.q, 1))
+		}
+		e.clock.advance(time.Hour)
+		taken := 0
+		for {
+			n := 0
+			require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+				items, err := e.q.TakeTx(e.ctx, tx, 10)
+				n = len(items)
+				return err
+			}))
+			if n == 0 {
+				break
+			}
+			taken += n
+		}
+		if e.plan.Chances == nil {
+			require.Equal(e.t, 20, taken)
+		}
+		for _, name := range []string{"item", "lock", "timer", "ready", "attempt"} {
+			require.Empty(e.t, e.rows(kv.PrefixRange(key(name))), name)
+		}
+	})
+}

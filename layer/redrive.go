@@ -1,0 +1,430 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// RedriveOptions say how dead letters go back to their groups. The zero value puts each back at its old place.
+type RedriveOptions struct {
+	// ToTail puts them at the end of their groups, as if they were enqueued now: with new ids. Else each comes back
+	// under its own id, before what followed it.
+	ToTail bool
+	// Edit, if not nil, is given each message as it is and may change its body and its headers, but not its group. It
+	// may run several times; its error ends the redrive before this step of it. It is not called by a dry run.
+	Edit func(d DeadLetter, m *Message) error
+	// DryRun changes nothing and reports what would be done.
+	DryRun bool
+	// Limit is how many to redrive at most; 0 = all that are chosen.
+	Limit int64
+	// Progress, if not nil, is called after each transaction with what has been done so far.
+	Progress func(DeadReport)
+}
+
+// DiscardOptions say how dead letters are removed.
+type DiscardOptions struct {
+	// DryRun changes nothing and reports what would be done.
+	DryRun bool
+	// Limit is how many to remove at most; 0 = all that are chosen.
+	Limit int64
+	// Progress, if not nil, is called after each transaction with what has been done so far.
+	Progress func(DeadReport)
+}
+
+// DeadReport is what a redrive or a discard has done.
+type DeadReport struct {
+	Scanned int64 // dead letters looked at
+	Done    int64 // of these: redriven, or discarded; of a dry run: that would be
+	// Unreadable letters are left where they are: DeadLetters lists them with the reason.
+	Unreadable int64
+	Missing    []ID // chosen by their ids, and no dead letters
+}
+
+// The bounds of one transaction of a redrive or a discard.
+const (
+	deadStepRows  = 100
+	deadStepBytes = 1 << 20 // what it writes; a first letter alone may have more
+)
+
+// Redrive gives the dead letters that f chooses back to their groups, with no attempts counted. It works in short
+// transactions at batch priority, each all or none; it may be stopped at any point and run again to go on. A group that
+// is held stays with its holder: what comes back before its items is delivered after them, when the claim has ended.
+//
+// The letters of a group come back in their order, up to 100 a transaction; between two transactions what has come back
+// may be delivered. Pause a group (PauseGroup) that has more, if its order must be kept through all of them.
+//
+// If it returns an error, the report says what was done before that. Errors: ErrNotDead if ids were chosen that are no
+// dead letters, when all others are done; ErrOptions, ErrInvalidID, *LimitError; those of Edit; ErrClosed, and the
+// engine's.
+func (q *Queue) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (DeadReport, error) {
+	s := deadSweep{q: q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: o.Limit, progress: o.Progress}
+	s.size = func(row *deadRow) int64 {
+		if o.ToTail || o.Edit != nil {
+			return row.letter.Size + int64(len(row.value))
+		}
+		return int64(len(row.value))
+	}
+	s.do = func(w *work, rows []deadRow) error { return w.redrive(rows, &o) }
+	report, err := s.run()
+	return report, wrap("redrive", err)
+}
+
+// RedriveTx redrives chosen letters, up to MaxBatch, in the caller's transaction, all or none. DryRun, Limit and Progress
+// are not for it (ErrOptions). The caller answers for an unknown commit: use Once.
+//
+// Reads: each letter, with a conflict; without ToTail the lock of each group, with a conflict. Conflicts without ToTail:
+// with claims, acks, takes of these groups, and what else reads their locks; with ToTail: as an enqueue.
+func (q *Queue) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ...ID) error {
+	if o.DryRun || o.Limit != 0 || o.Progress != nil {
+		return wrap("redrive", fmt.Errorf("%w: a dry run, limit or progress of a single transaction", ErrOptions))
+	}
+	return wrap("redrive", q.deadTx(ctx, tx, ids, func(w *work, rows []deadRow) error { return w.redrive(rows, &o) }))
+}
+
+// Discard removes the dead letters that f chooses, for good. It works as Redrive does, and never touches a group.
+func (q *Queue) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
+	s := deadSweep{q: q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: o.Limit, progress: o.Progress}
+	s.size = func(*deadRow) int64 { return 0 }
+	s.do = func(w *work, rows []deadRow) error { return w.discard(rows) }
+	report, err := s.run()
+	return report, wrap("discard", err)
+}
+
+// DiscardTx discards chosen letters, up to MaxBatch, in the caller's transaction, all or none.
+//
+// Reads: each letter, with a conflict.
+func (q *Queue) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
+	return wrap("discard", q.deadTx(ctx, tx, ids, func(w *work, rows []deadRow) error { return w.discard(rows) }))
+}
+
+// deadTx does something to chosen letters in the caller's transaction.
+func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *work, rows []deadRow) error) error {
+	if q.closed.Load() {
+		return ErrClosed
+	}
+	if len(ids) > MaxBatch {
+		return &LimitError{What: "batch", Unit: "dead letters", Got: int64(len(ids)), Max: MaxBatch}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	f := DeadFilter{IDs: ids}
+	if err := f.check(); err != nil {
+		return err
+	}
+	step, err := q.walkDead(&f, nil).read(ctx, tx.Snapshot(), len(ids))
+	if err != nil {
+		return err
+	}
+	if len(step.missing) > 0 {
+		return fmt.Errorf("%w: %s", ErrNotDead, step.missing[0])
+	}
+	for i := range step.rows {
+		if step.rows[i].dead == nil {
+			return fmt.Errorf("%w: %s", ErrCorrupt, step.rows[i].letter.Reason)
+		}
+	}
+	w := q.work(ctx, tx)
+	if err := do(w, step.rows); err != nil {
+		return err
+	}
+	return w.finish()
+}
+
+// deadSweep does something to all dead letters that a filter chooses, step by step.
+type deadSweep struct {
+	q        *Queue
+	ctx      context.Context
+	filter   DeadFilter
+	dryRun   bool
+	limit    int64
+	progress func(DeadReport)
+	size     func(row *deadRow) int64 // what do writes for it, in bytes
+	do       func(w *work, rows []deadRow) error
+	report   DeadReport
+}
+
+func (s *deadSweep) run() (DeadReport, error) {
+	if s.limit < 0 {
+		return s.report, &LimitError{What: "limit", Unit: "dead letters", Got: s.limit, Max: math.MaxInt64}
+	}
+	if err := s.filter.check(); err != nil {
+		return s.report, err
+	}
+	if s.limit == 0 {
+		s.limit = math.MaxInt64
+	}
+	for walk := s.q.walkDead(&s.filter, nil); !walk.ended && s.report.Done < s.limit; {
+		done, err := s.step(walk)
+		if err != nil {
+			return s.report, err
+		}
+		walk.pass(done.deadStep)
+		s.report.Scanned += int64(done.scanned)
+		s.report.Done += done.done
+		s.report.Unreadable += done.unreadable
+		s.report.Missing = append(s.report.Missing, done.missing...)
+		if s.progress != nil {
+			s.progress(s.report)
+		}
+	}
+	switch n := len(s.report.Missing); n {
+	case 0:
+		return s.report, nil
+	case 1:
+		return s.report, fmt.Errorf("%w: %s", ErrNotDead, s.report.Missing[0])
+	default:
+		return s.report, fmt.Errorf("%w: %s, and %d more", ErrNotDead, s.report.Missing[0], n-1)
+	}
+}
+
+// sweptStep is what a step has done.
+type sweptStep struct {
+	deadStep
+	done       int64
+	unreadable int64
+}
+
+// step runs one transaction. It happens once: without the receipt, what a commit of unknown outcome has done would be
+// missing from the report, and the ids that it is done with be taken for unknown ones.
+func (s *deadSweep) step(walk *deadWalk) (sweptStep, error) {
+	var out sweptStep
+	err := s.q.onceWith(s.ctx, s.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+		var rows []deadRow
+		var err error
+		if out, rows, err = s.choose(walk, tx); err != nil || s.dryRun || len(rows) == 0 {
+			return nil, err
+		}
+		w := s.q.work(s.ctx, tx)
+		if err := s.do(w, rows); err != nil {
+			return nil, err
+		}
+		return out.pack(), w.finish()
+	}, func(_ kv.Tx, result tuple.Tuple) (err error) {
+		out, err = unpackSwept(result)
+		return err
+	})
+	return out, err
+}
+
+// choose reads what one transaction is to work on. The reads are at snapshot: do adds the conflicts.
+func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx) (sweptStep, []deadRow, error) {
+	step, err := walk.read(s.ctx, tx.Snapshot(), deadStepRows)
+	out := sweptStep{deadStep: step}
+	if err != nil {
+		return out, nil, err
+	}
+	var rows []deadRow
+	size := int64(0)
+	for i := range step.rows {
+		row := &step.rows[i]
+		if row.dead == nil {
+			out.unreadable++
+			continue
+		}
+		size += s.size(row)
+		if len(rows) > 0 && size > deadStepBytes || s.report.Done+int64(len(rows)) == s.limit {
+			out.cutBefore(i, walk)
+			break
+		}
+		rows = append(rows, *row)
+	}
+	out.done = int64(len(rows))
+	out.rows = nil
+	return out, rows, nil
+}
+
+// cutBefore ends a step before its i-th row, which is the first of the next one. i is not 0.
+func (t *sweptStep) cutBefore(i int, walk *deadWalk) {
+	last := &t.rows[i-1]
+	t.ended, t.last, t.scanned = false, last.key, last.nth+1
+	if len(walk.ids) == 0 {
+		return
+	}
+	ids := walk.ids[walk.idsAt:]
+	t.ids = slices.Index(ids, last.letter.ID) + 1
+	t.missing = slices.DeleteFunc(t.missing, func(id ID) bool { return !slices.Contains(ids[:t.ids], id) })
+}
+
+// pack is what the receipt keeps of a step.
+func (t *sweptStep) pack() tuple.Tuple {
+	ended := int64(0)
+	if t.ended {
+		ended = 1
+	}
+	missing := make(tuple.Tuple, 0, 3*len(t.missing))
+	for _, id := range t.missing {
+		missing = append(missing, id.Group, id.Index, id.Random)
+	}
+	return tuple.Tuple{t.done, t.unreadable, int64(t.scanned), int64(t.ids), ended, t.last, missing}
+}
+
+func unpackSwept(t tuple.Tuple) (sweptStep, error) {
+	bad := fmt.Errorf("%w: receipt of a step: %v", ErrCorrupt, t)
+	var s sweptStep
+	if len(t) != 7 {
+		return s, bad
+	}
+	var n [5]int64
+	for i := range n {
+		var ok bool
+		if n[i], ok = t[i].(int64); !ok {
+			return s, bad
+		}
+	}
+	s.done, s.unreadable, s.scanned, s.ids, s.ended = n[0], n[1], int(n[2]), int(n[3]), n[4] == 1
+	last, ok := t[5].([]byte)
+	missing, ok2 := t[6].(tuple.Tuple)
+	if !ok || !ok2 || len(missing)%3 != 0 {
+		return s, bad
+	}
+	if len(last) > 0 {
+		s.last = last
+	}
+	for i := 0; i < len(missing); i += 3 {
+		group, ok := missing[i].(string)
+		index, ok2 := missing[i+1].(int64)
+		random, ok3 := missing[i+2].(uuid.UUID)
+		if !ok || !ok2 || !ok3 {
+			return s, bad
+		}
+		s.missing = append(s.missing, ID{Group: group, Index: index, Random: random})
+	}
+	return s, nil
+}
+
+// bury takes letters out of the dead ones. Footprint: a read conflict on each, which it clears.
+func (w *work) bury(rows []deadRow) error {
+	for i := range rows {
+		if err := w.tx.AddReadConflictRange(kv.SingleKey(rows[i].key)); err != nil {
+			return fmt.Errorf("guard dead letter: %w", err)
+		}
+		w.tx.Clear(rows[i].key)
+	}
+	return nil
+}
+
+func (w *work) discard(rows []deadRow) error {
+	for i := range rows {
+		w.tx.ClearRange(w.q.keys.parts(rows[i].letter.ID))
+	}
+	w.count(countDiscarded, len(rows))
+	return w.bury(rows)
+}
+
+func (w *work) redrive(rows []deadRow, o *RedriveOptions) error {
+	w.count(countRedriven, len(rows))
+	if o.ToTail {
+		return w.redriveToTail(rows, o)
+	}
+	locks := make(map[string]kv.Future[[]byte])
+	for i := range rows {
+		if group := rows[i].letter.ID.Group; locks[group] == nil {
+			locks[group] = w.tx.Get(w.q.keys.lock(group))
+		}
+	}
+	for i := range rows {
+		if err := w.exhume(&rows[i], o); err != nil {
+			return err
+		}
+	}
+	if err := w.bury(rows); err != nil {
+		return err
+	}
+	for i := range rows {
+		id := rows[i].letter.ID
+		if i > 0 && rows[i-1].letter.ID.Group == id.Group {
+			continue
+		}
+		held, err := locks[id.Group].Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read lock: %w", err)
+		}
+		if err := w.excludeHolders(id.Group); err != nil {
+			return err
+		}
+		// The first of its group here, and perhaps the head now. Whoever holds the group sets its hint when he is done.
+		if held == nil {
+			if err := w.rehint(id.Index, id.Group, 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// exhume puts an item back under its own key.
+func (w *work) exhume(row *deadRow, o *RedriveOptions) error {
+	id := row.letter.ID
+	if o.Edit == nil {
+		w.tx.Set(w.q.keys.item(id), row.dead.item) // its parts are where they were
+		return nil
+	}
+	m, err := w.edited(row, o)
+	if err != nil {
+		return err
+	}
+	value, parts := split(m, millis(row.letter.Enqueued))
+	w.tx.ClearRange(w.q.keys.parts(id))
+	w.tx.Set(w.q.keys.item(id), value)
+	for n, part := range parts {
+		w.tx.Set(w.q.keys.part(id, n), part)
+	}
+	return nil
+}
+
+// edited is the message of a dead letter, as Edit leaves it.
+func (w *work) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
+	id := row.letter.ID
+	item, err := w.q.readItem(w.ctx, w.tx.Snapshot(), kv.KV{Key: w.q.keys.item(id), Value: row.dead.item})
+	if err != nil {
+		return nil, err
+	}
+	m := &Message{Group: id.Group, Body: item.Body, Headers: maps.Clone(item.Headers)}
+	if o.Edit == nil {
+		return m, nil
+	}
+	if m.Headers == nil {
+		m.Headers = make(map[string]string)
+	}
+	if err := o.Edit(row.letter, m); err != nil {
+		return nil, err
+	}
+	if m.Group != id.Group {
+		return nil, fmt.Errorf("%w: an edit cannot move a message to group %q", ErrOptions, m.Group)
+	}
+	_, err = m.check()
+	return m, err
+}
+
+// redriveToTail enqueues letters anew.
+func (w *work) redriveToTail(rows []deadRow, o *RedriveOptions) error {
+	e := &enqueuing{}
+	for i := range rows {
+		m, err := w.edited(&rows[i], o)
+		if err != nil {
+			return err
+		}
+		e.msgs = append(e.msgs, *m)
+		e.randoms = append(e.randoms, rows[i].letter.ID.Random)
+	}
+	for i := range rows {
+		w.tx.ClearRange(w.q.keys.parts(rows[i].letter.ID))
+	}
+	if err := w.bury(rows); err != nil {
+		return err
+	}
+	if err := w.enqueue(e); err != nil {
+		return err
+	}
+	w.count(countEnqueued, -len(rows)) // it counted them, and they were
+	return nil
+}

@@ -1,0 +1,373 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
+	"fdbfifo/layer"
+)
+
+// bury makes dead letters of bodies enqueued to a group, with no transaction for each.
+func (e *env) bury(group string, bodies ...string) []layer.ID {
+	e.t.Helper()
+	calm := e.calm()
+	var ids []layer.ID
+	for part := range slices.Chunk(bodies, 20) {
+		var msgs []layer.Message
+		for _, body := range part {
+			msgs = append(msgs, layer.Message{Group: group, Body: []byte(body)})
+		}
+		got, err := calm.Enqueue(e.ctx, msgs...)
+		require.NoError(e.t, err)
+		ids = append(ids, got...)
+		require.NoError(e.t, calm.Once(e.ctx, func(tx kv.Tx) error {
+			for range part {
+				claims, err := calm.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 1, Group: &group})
+				if err != nil {
+					return err
+				}
+				if err := calm.NackTx(e.ctx, tx, claims[0], layer.NackOptions{Reject: "no use", Err: errors.New("boom")}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+	}
+	return ids
+}
+
+func (e *env) dead() []layer.DeadLetter {
+	e.t.Helper()
+	page, err := e.calm().DeadLetters(e.ctx, layer.DeadOptions{Limit: layer.MaxBatch, Bodies: true})
+	require.NoError(e.t, err)
+	require.Nil(e.t, page.Next)
+	return page.Letters
+}
+
+func numbered(prefix string, n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("%s%03d", prefix, i)
+	}
+	return all
+}
+
+// TestRedriveInSteps: a redrive of many letters works in bounded transactions and tells how far it has come; stopped,
+// it has done what it reports, and run again it goes on. The groups are as they were.
+func TestRedriveInSteps(t *testing.T) {
+	for _, tail := range []bool{false, true} {
+		t.Run(fmt.Sprintf("tail %t", tail), func(t *testing.T) {
+			onEngines(t, func(e *env) {
+				a, b := numbered("a", 130), numbered("b", 90)
+				e.bury("A", a...)
+				e.bury("B", b...)
+				ctx, stop := context.WithCancel(e.ctx)
+				var last layer.DeadReport
+				report, err := e.q.Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail, Progress: func(r layer.DeadReport) {
+					require.LessOrEqual(e.t, r.Done-last.Done, int64(100), "a bounded step")
+					last = r
+					stop()
+				}})
+				require.ErrorIs(e.t, err, context.Canceled)
+				require.Equal(e.t, last, report)
+				require.Len(e.t, e.dead(), 220-int(report.Done))
+				require.NotZero(e.t, report.Done)
+
+				steps := 0
+				again, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail, Progress: func(layer.DeadReport) { steps++ }})
+				require.NoError(e.t, err)
+				require.EqualValues(e.t, 220, report.Done+again.Done)
+				require.Equal(e.t, again.Done, again.Scanned)
+				require.GreaterOrEqual(e.t, steps, 2)
+				require.Equal(e.t, a, e.all("A"))
+				require.Equal(e.t, b, e.all("B"))
+				require.Empty(e.t, e.dead())
+				stats, err := e.calm().Stats(e.ctx)
+				require.NoError(e.t, err)
+				require.EqualValues(e.t, 220, stats.Depth)
+				require.EqualValues(e.t, 220, stats.Enqueued)
+			})
+		})
+	}
+}
+
+// TestRedriveStepsByBytes: large letters make small steps, also of chosen ids, and each unknown id is told once.
+func TestRedriveStepsByBytes(t *testing.T) {
+	onEngines(t, func(e *env) {
+		var bodies []string
+		for i := range 16 {
+			bodies = append(bodies, fmt.Sprintf("%02d", i)+strings.Repeat("x", 200_000))
+		}
+		ids := e.bury("A", bodies...)
+		unknown := slices.Clone(ids)
+		for i := range unknown {
+			unknown[i].Random = uuid.New()
+		}
+		for _, o := range []layer.RedriveOptions{
+			{ToTail: true}, {Edit: func(layer.DeadLetter, *layer.Message) error { return nil }},
+		} {
+			steps := 0
+			o.Progress = func(layer.DeadReport) { steps++ }
+			filter := layer.DeadFilter{IDs: append(slices.Concat(unknown, ids), ids[:3]...)} // some are named twice
+			report, err := e.q.Redrive(e.ctx, filter, o)
+			require.ErrorIs(e.t, err, layer.ErrNotDead)
+			require.EqualValues(e.t, 16, report.Done)
+			require.ElementsMatch(e.t, unknown, report.Missing)
+			require.GreaterOrEqual(e.t, steps, 3)
+
+			// All back to the dead letters.
+			ids = nil
+			for _, body := range bodies {
+				c := e.receive(e.q, 1)
+				require.True(e.t, body == string(c.Items[0].Body), "%.2s, not %.2s", body, c.Items[0].Body)
+				ids = append(ids, c.Items[0].ID)
+				require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Reject: "again"}))
+			}
+			unknown = slices.Clone(ids)
+			for i := range unknown {
+				unknown[i].Random = uuid.New()
+			}
+		}
+		report, err := e.q.Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{})
+		require.NoError(e.t, err)
+		require.EqualValues(e.t, 16, report.Done)
+		require.Empty(e.t, e.rows(kv.PrefixRange(key("part"))), "what is discarded leaves nothing behind")
+		require.Empty(e.t, e.rows(kv.PrefixRange(key("dead"))))
+	})
+}
+
+// TestDryRun: a dry run says what would be done, and does nothing.
+func TestDryRun(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.bury("A", numbered("a", 150)...)
+	before := e.rows(kv.PrefixRange(testPrefix))
+	report, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{DryRun: true})
+	require.NoError(t, err)
+	require.Equal(t, layer.DeadReport{Scanned: 150, Done: 150}, report)
+	report, err = e.q.Discard(e.ctx, layer.DeadFilter{Text: "boom"}, layer.DiscardOptions{DryRun: true, Limit: 120})
+	require.NoError(t, err)
+	require.EqualValues(t, 120, report.Done)
+	require.Equal(t, before, e.rows(kv.PrefixRange(testPrefix)))
+}
+
+// TestRedriveTx: the letters are back, or discarded, if and only if the caller's transaction commits; one that is
+// unknown, or named in vain, is an error.
+func TestRedriveTx(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	ids := e.bury("A", "a1", "a2", "a3")
+	none := ids[0]
+	none.Random = uuid.New()
+	once := func(fn func(tx kv.Tx) error) error { return e.q.Once(e.ctx, fn) }
+	redrive := func(o layer.RedriveOptions, ids ...layer.ID) func(tx kv.Tx) error {
+		return func(tx kv.Tx) error { return e.q.RedriveTx(e.ctx, tx, o, ids...) }
+	}
+	require.ErrorIs(t, once(redrive(layer.RedriveOptions{}, ids[0], none)), layer.ErrNotDead)
+	require.ErrorIs(t, once(redrive(layer.RedriveOptions{}, layer.ID{Index: -1})), layer.ErrInvalidID)
+	require.ErrorIs(t, once(redrive(layer.RedriveOptions{DryRun: true}, ids[0])), layer.ErrOptions)
+	require.ErrorIs(t, once(redrive(layer.RedriveOptions{Limit: 1}, ids[0])), layer.ErrOptions)
+	var limit *layer.LimitError
+	require.ErrorAs(t, once(redrive(layer.RedriveOptions{}, make([]layer.ID, layer.MaxBatch+1)...)), &limit)
+	abort := errors.New("changed my mind")
+	require.ErrorIs(t, once(func(tx kv.Tx) error {
+		require.NoError(t, redrive(layer.RedriveOptions{}, ids[0])(tx))
+		require.NoError(t, e.q.DiscardTx(e.ctx, tx, ids[1]))
+		return abort
+	}), abort)
+	require.Len(t, e.dead(), 3)
+	require.NoError(t, once(redrive(layer.RedriveOptions{})), "no ids are no work")
+	require.NoError(t, once(redrive(layer.RedriveOptions{}, ids[1], ids[0], ids[1])), "in their group's order, each once")
+	require.Equal(t, []string{"a1", "a2"}, e.all("A"))
+	require.NoError(t, once(func(tx kv.Tx) error { return e.q.DiscardTx(e.ctx, tx, ids[2]) }))
+	require.ErrorIs(t, once(func(tx kv.Tx) error { return e.q.DiscardTx(e.ctx, tx, ids[2]) }), layer.ErrNotDead)
+	require.Empty(t, e.dead())
+}
+
+// TestRedriveEditRefused: an edit that is refused ends the redrive with nothing changed by that step.
+func TestRedriveEditRefused(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.bury("A", "a1", "a2")
+	before := e.rows(kv.PrefixRange(key("dead")))
+	own := errors.New("cannot be mended")
+	for _, tail := range []bool{false, true} {
+		for name, edit := range map[string]func(m *layer.Message) error{
+			"error": func(*layer.Message) error { return own },
+			"group": func(m *layer.Message) error { m.Group = "B"; return nil },
+			"large": func(m *layer.Message) error { m.Body = make([]byte, layer.MaxBodySize+1); return nil },
+		} {
+			report, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{
+				ToTail: tail, Edit: func(_ layer.DeadLetter, m *layer.Message) error { return edit(m) },
+			})
+			require.Error(t, err, name)
+			require.True(t, errors.Is(err, own) || errors.Is(err, layer.ErrOptions) || errors.As(err, new(*layer.LimitError)), "%v", err)
+			require.Zero(t, report.Done)
+			require.Equal(t, before, e.rows(kv.PrefixRange(key("dead"))))
+		}
+	}
+	_, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{Limit: -1})
+	require.ErrorAs(t, err, new(*layer.LimitError))
+}
+
+// TestUnreadableDeadLetter: it is listed with the reason, left where it is, and keeps none of the others.
+func TestUnreadableDeadLetter(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	ids := e.bury("A", "a1", "a2", "a3")
+	rows := e.rows(kv.PrefixRange(key("dead")))
+	e.write(func(tx kv.Tx) { tx.Set(rows[1].Key, []byte{9}) })
+	letters := e.dead()
+	require.Len(t, letters, 3)
+	require.Equal(t, ids[1], letters[1].ID)
+	require.Contains(t, letters[1].Reason, "version")
+	report, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+	require.NoError(t, err)
+	require.Equal(t, layer.DeadReport{Scanned: 3, Done: 2, Unreadable: 1}, report)
+	require.Equal(t, []string{"a1", "a3"}, e.all("A"))
+	require.ErrorIs(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+		return e.q.RedriveTx(e.ctx, tx, layer.RedriveOptions{}, ids[1])
+	}), layer.ErrCorrupt)
+	e.write(func(tx kv.Tx) { tx.Set(rows[1].Key, rows[1].Value) })
+}
+
+// TestRedriveUnknownCommit: a step whose commit was unknown is reported as what it did, ids that it is done with are not
+// taken for unknown ones, and nothing is doubled.
+func TestRedriveUnknownCommit(t *testing.T) {
+	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
+		for _, tail := range []bool{false, true} {
+			e := newEnv(t, anyEngine, false)
+			ids := e.bury("A", numbered("a", 130)...)
+			e.plan.ForceNext(kind)
+			report, err := e.q.Redrive(e.ctx, layer.DeadFilter{IDs: ids}, layer.RedriveOptions{ToTail: tail})
+			require.NoError(t, err)
+			require.Equal(t, layer.DeadReport{Scanned: 130, Done: 130}, report, "%s", kind)
+			require.Equal(t, numbered("a", 130), e.all("A"))
+
+			ids = e.bury("B", numbered("b", 130)...)
+			e.plan.ForceNext(kind)
+			group := "B"
+			report, err = e.q.Discard(e.ctx, layer.DeadFilter{Group: &group}, layer.DiscardOptions{})
+			require.NoError(t, err)
+			require.Equal(t, layer.DeadReport{Scanned: 130, Done: 130}, report, "%s", kind)
+			require.Empty(t, e.dead())
+			require.Len(t, ids, 130)
+		}
+	}
+}
+
+// TestRedriveBesideWorkers: redrives, to the old places and to the tails, beside claims, acks, rejections and enqueues
+// of the same groups: each message is acked once, and none is lost (G3).
+func TestRedriveBesideWorkers(t *testing.T) {
+	onEngines(t, func(e *env) {
+		const groups, each = 3, 12
+		random := rand.New(rand.NewPCG(e.seed, 1))
+		done := make(chan struct{})
+		var mu sync.Mutex
+		acked := make(map[string]int)
+		var working, redriving sync.WaitGroup
+		for n := range 3 {
+			q := e.handle(uint64(20 + n))
+			dice := rand.New(rand.NewPCG(random.Uint64(), 2))
+			working.Go(func() {
+				for {
+					claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 4, MaxGroups: 1})
+					if !assert.NoError(e.t, err) {
+						return
+					}
+					for _, c := range claims {
+						if dice.IntN(3) == 0 {
+							if !assert.NoError(e.t, q.Nack(e.ctx, c, layer.NackOptions{Reject: "no use"})) {
+								return
+							}
+							continue
+						}
+						if !assert.NoError(e.t, q.Ack(e.ctx, c)) {
+							return
+						}
+						mu.Lock()
+						for _, item := range c.Items {
+							acked[string(item.Body)]++
+						}
+						mu.Unlock()
+					}
+					mu.Lock()
+					all := len(acked) == groups*each
+					mu.Unlock()
+					if all {
+						return
+					}
+				}
+			})
+		}
+		for _, tail := range []bool{false, true} {
+			q := e.handle(30)
+			if tail {
+				q = e.handle(31)
+			}
+			redriving.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					default:
+					}
+					if _, err := q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail, Limit: 5}); !assert.NoError(e.t, err) {
+						return
+					}
+				}
+			})
+		}
+		for i := range each {
+			for g := range groups {
+				e.enqueue(fmt.Sprint(g), fmt.Sprintf("%d.%d", g, i))
+			}
+		}
+		working.Wait()
+		close(done)
+		redriving.Wait()
+		require.Len(e.t, acked, groups*each)
+		for body, n := range acked {
+			require.Equal(e.t, 1, n, body)
+		}
+		require.Empty(e.t, e.dead())
+		stats, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.Zero(e.t, stats.Depth)
+	})
+}
+
+// TestDeadFilterRefused: what cannot be meant is an error, not passed over.
+func TestDeadFilterRefused(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	ids := e.bury("A", "a1")
+	long := strings.Repeat("g", layer.MaxGroupSize+1)
+	now := e.clock.now()
+	for name, f := range map[string]layer.DeadFilter{
+		"ids and text":  {IDs: ids, Text: "x"},
+		"ids and group": {IDs: ids, Group: ptr("A")},
+		"no id":         {IDs: []layer.ID{{Index: -1}}},
+		"long group":    {Group: &long},
+		"no time":       {ParkedFrom: now, ParkedBefore: now},
+	} {
+		_, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{DeadFilter: f})
+		require.Error(t, err, name)
+		_, err = e.q.Redrive(e.ctx, f, layer.RedriveOptions{})
+		require.Error(t, err, name)
+		_, err = e.q.Discard(e.ctx, f, layer.DiscardOptions{})
+		require.Error(t, err, name)
+	}
+	for _, n := range []int{-1, layer.MaxBatch + 1} {
+		_, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{Limit: n})
+		require.ErrorAs(t, err, new(*layer.LimitError))
+	}
+	require.Len(t, e.dead(), 1)
+}

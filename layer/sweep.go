@@ -1,0 +1,175 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// A sweep clears what nobody needs any more and nobody else clears. Each part of it works in short transactions at
+// batch priority that read a page and clear what is out of date on it, without a conflict with anybody; so a sweep may
+// be stopped at any point and run again, and several at the same time do no harm but waste.
+
+const (
+	// receiptLife is how old a receipt is when it is swept. A handle that goes on clears its own within milliseconds;
+	// what gets as old as this was left by a process that was killed.
+	receiptLife = time.Hour
+	// receiptTrust is for how long, by the clock of the handle that wrote it, a receipt that is not there proves that
+	// its transaction was not applied. What is left to receiptLife is for clocks that differ.
+	receiptTrust = receiptLife / 2
+	// sweepEvery is how often the workers of a queue sweep, together.
+	sweepEvery = 10 * time.Minute
+	// sweepPage bounds the rows of one transaction of a sweep.
+	sweepPage = 200
+)
+
+// SweepOptions configure a sweep. The zero value sweeps at once.
+type SweepOptions struct {
+	// Every, if not 0, makes it one of many: if any sweep of the queue has begun less than Every ago, nothing is
+	// done. Of several that begin at the same time one goes on.
+	Every time.Duration
+	// Progress, if not nil, is called after each transaction with what has been done so far.
+	Progress func(SweepReport)
+}
+
+// SweepReport is what a sweep did. What was cleared by a transaction of unknown outcome may be missing from it.
+type SweepReport struct {
+	Skipped  bool  // another sweep was there, see SweepOptions.Every; the rest is zero
+	Keys     int64 // looked at
+	Receipts int64 // cleared: left by processes that were killed, older than an hour
+}
+
+// Sweep clears what nobody needs any more. Workers do it now and then; a queue that is served without a Worker needs
+// it called, or the command run, once a day or so. If it returns an error, the report says what was done before that.
+//
+// Errors: *LimitError, ErrClosed, and the engine's.
+func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
+	s := &sweeper{q: q, ctx: ctx, o: o}
+	if o.Every < 0 || o.Every > MaxDelay {
+		return s.report, &LimitError{What: "every", Unit: "ms", Got: o.Every.Milliseconds(), Max: MaxDelay.Milliseconds()}
+	}
+	if q.closed.Load() {
+		return s.report, ErrClosed
+	}
+	mine, err := s.begin()
+	if err != nil {
+		return s.report, wrap("sweep", err)
+	}
+	if !mine {
+		return SweepReport{Skipped: true}, nil
+	}
+	for _, part := range []func() error{s.receipts} {
+		if err := part(); err != nil {
+			return s.report, wrap("sweep", err)
+		}
+	}
+	return s.report, nil
+}
+
+type sweeper struct {
+	q      *Queue
+	ctx    context.Context
+	o      SweepOptions
+	report SweepReport
+}
+
+// begin notes in the database that a sweep begins. It returns false if it is another's turn.
+//
+// Footprint: a read conflict on the note, if it is written.
+func (s *sweeper) begin() (mine bool, err error) {
+	q, key := s.q, s.q.keys.meta(metaSwept)
+	_, err = kv.Run(s.ctx, q.db, q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
+		v, err := tx.Snapshot().Get(key).Wait(s.ctx)
+		if err != nil {
+			return fmt.Errorf("read last sweep: %w", err)
+		}
+		now, last := q.nowMS(), int64(0)
+		if v != nil {
+			if last, err = unpackInt(key, v); err != nil {
+				return err
+			}
+		}
+		// A note from the future is of a clock that is wrong.
+		age := time.Duration(now-last) * time.Millisecond
+		if mine = a.MaybeCommitted || age >= s.o.Every || age < -s.o.Every; !mine {
+			return nil
+		}
+		if err := tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
+			return fmt.Errorf("guard last sweep: %w", err)
+		}
+		tx.Set(key, tuple.AppendInt(nil, now))
+		return nil
+	})
+	return mine, err
+}
+
+// batchOptions are those of a large piece of work that yields to everything else.
+func (q *Queue) batchOptions() kv.TxOptions {
+	o := q.opts.Tx
+	o.Batch = true
+	return o
+}
+
+// receipts clears those that were left behind. Whoever still counts on one of them has long stopped, see receiptTrust.
+func (s *sweeper) receipts() error {
+	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, row kv.KV) (bool, error) {
+		writtenMS, ok := receiptTime(row.Value)
+		if !ok || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() {
+			return false, nil
+		}
+		tx.Clear(row.Key)
+		return true, nil
+	}, &s.report.Receipts)
+}
+
+// pages calls visit for each row of r, page by page; it tells whether it has cleared the row, which counted counts.
+func (s *sweeper) pages(r kv.KeyRange, visit func(tx kv.Tx, row kv.KV) (cleared bool, err error), counted *int64) error {
+	for rest := newCursor(r); !rest.exhausted; {
+		var rows []kv.KV
+		cleared := int64(0)
+		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
+			var err error
+			if rows, err = rest.read(tx.Snapshot(), sweepPage).Wait(s.ctx); err != nil {
+				return fmt.Errorf("read page: %w", err)
+			}
+			cleared = 0
+			for _, row := range rows {
+				ok, err := visit(tx, row)
+				if err != nil {
+					return err
+				}
+				if ok {
+					cleared++
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		rest.passed(rows, sweepPage)
+		s.report.Keys += int64(len(rows))
+		*counted += cleared
+		if s.o.Progress != nil {
+			s.o.Progress(s.report)
+		}
+	}
+	return nil
+}
+
+// receiptTime is when a receipt was written, by the clock of its handle. ok is false if it cannot be read: Check names it.
+func receiptTime(value []byte) (ms int64, ok bool) {
+	t, err := tuple.Unpack(value)
+	if err != nil || len(t) == 0 {
+		return 0, false
+	}
+	ms, ok = t[0].(int64)
+	return ms, ok
+}
+
+// errOutcomeLost says that a receipt was looked for so late that a sweep may have cleared it.
+var errOutcomeLost = errors.New("too late to learn what became of the commit")

@@ -1,0 +1,161 @@
+package layer_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// leaveReceipts writes n receipts as processes that were killed leave them.
+func (e *env) leaveReceipts(n int) {
+	e.t.Helper()
+	e.write(func(tx kv.Tx) {
+		for range n {
+			tx.Set(key("receipt", uuid.New()), tuple.Tuple{e.clock.now().UnixMilli()}.Pack())
+		}
+	})
+}
+
+func (e *env) receipts() int { return len(e.rows(kv.PrefixRange(key("receipt")))) }
+
+// TestSweepClearsReceipts: what killed processes have left goes when it is an hour old, in pages; what is younger, and
+// what cannot be read, stays. Handles at work are not disturbed.
+func TestSweepClearsReceipts(t *testing.T) {
+	onEngines(t, func(e *env) {
+		require.NoError(e.t, e.q.Close(e.ctx))
+		e.q = e.handle(2)
+		e.leaveReceipts(450)
+		e.clock.advance(time.Hour - time.Millisecond)
+		report, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(e.t, err)
+		require.Zero(e.t, report.Receipts)
+		require.EqualValues(e.t, 450, report.Keys)
+		e.clock.advance(time.Millisecond)
+		e.leaveReceipts(7)
+		var progress []layer.SweepReport
+		report, err = e.q.Sweep(e.ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) { progress = append(progress, r) }})
+		require.NoError(e.t, err)
+		require.Equal(e.t, 7, e.receipts())
+		require.Equal(e.t, report, progress[len(progress)-1])
+		if e.plan.Chances == nil { // an unknown commit makes it count less
+			require.EqualValues(e.t, 450, report.Receipts)
+			require.EqualValues(e.t, 457, report.Keys)
+			require.Len(e.t, progress, 3)
+		}
+		e.enqueue("A", "a1")
+		require.NoError(e.t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
+	})
+}
+
+// TestSweepPassesOverCorruptReceipt: one that cannot be read does not keep the others from being swept.
+func TestSweepPassesOverCorruptReceipt(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	bad := key("receipt", uuid.New())
+	e.write(func(tx kv.Tx) { tx.Set(bad, []byte("?")) })
+	e.leaveReceipts(3)
+	e.clock.advance(2 * time.Hour)
+	report, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 3, report.Receipts)
+	e.write(func(tx kv.Tx) { tx.Clear(bad) })
+}
+
+// TestSweepGoesOn: a sweep that was stopped has done what it reports, and the next one does the rest.
+func TestSweepGoesOn(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.leaveReceipts(1000)
+	e.clock.advance(2 * time.Hour)
+	ctx, cancel := context.WithCancel(e.ctx)
+	report, err := e.q.Sweep(ctx, layer.SweepOptions{Progress: func(layer.SweepReport) { cancel() }})
+	require.ErrorIs(t, err, context.Canceled)
+	require.EqualValues(t, 200, report.Receipts)
+	require.Equal(t, 800, e.receipts())
+	report, err = e.q.Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 800, report.Receipts)
+}
+
+// TestOneOfManySweeps: of many processes that sweep now and then, one does it at a time.
+func TestOneOfManySweeps(t *testing.T) {
+	onEngines(t, func(e *env) {
+		var swept atomic.Int64
+		round := func() {
+			var wg sync.WaitGroup
+			for i := range 8 {
+				q := e.handle(uint64(10 + i))
+				wg.Go(func() {
+					report, err := q.Sweep(e.ctx, layer.SweepOptions{Every: time.Minute})
+					if err != nil {
+						e.t.Error(err)
+					}
+					if !report.Skipped {
+						swept.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+		}
+		round()
+		require.EqualValues(e.t, 1, swept.Load())
+		round()
+		require.EqualValues(e.t, 1, swept.Load())
+		e.clock.advance(time.Minute)
+		round()
+		require.EqualValues(e.t, 2, swept.Load())
+		// A process whose clock was an hour ahead does not keep the others from it for an hour.
+		e.clock.advance(time.Hour)
+		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(e.t, err)
+		e.clock.advance(-time.Hour)
+		round()
+		require.EqualValues(e.t, 3, swept.Load())
+	})
+}
+
+// TestSweptReceiptIsNotTrusted: an operation that learns the outcome of its commit so late that a sweep may have cleared
+// the receipt says that it does not know, rather than do its work twice.
+func TestSweptReceiptIsNotTrusted(t *testing.T) {
+	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
+		e := newEnv(t, anyEngine, false)
+		other := e.handle(2)
+		q, err := layer.Open(e.ctx, between{e.db, func() {
+			e.clock.advance(2 * time.Hour) // the cluster is away
+			_, err := other.Sweep(e.ctx, layer.SweepOptions{})
+			require.NoError(t, err)
+		}}, testPrefix, testQueue, e.options(3))
+		require.NoError(t, err)
+		e.plan.ForceNext(kind)
+		_, err = q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("a1")})
+		var unknown *kv.Error
+		require.ErrorAs(t, err, &unknown)
+		require.True(t, unknown.MaybeCommitted())
+		want := []string{"a1"}
+		if kind == fault.UnknownLost {
+			want = []string{}
+		}
+		require.Equal(t, want, e.all("A"))
+	}
+}
+
+// TestSweepErrors: a span that is none is refused, and a closed handle.
+func TestSweepErrors(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	for _, every := range []time.Duration{-1 * time.Millisecond, layer.MaxDelay + time.Millisecond} {
+		var limit *layer.LimitError
+		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{Every: every})
+		require.ErrorAs(t, err, &limit)
+	}
+	require.NoError(t, e.q.Close(e.ctx))
+	_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+	require.ErrorIs(t, err, layer.ErrClosed)
+}

@@ -1,0 +1,367 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// Cause is one kind of reason why an item is not being delivered.
+type Cause string
+
+// The causes, in the order in which an explanation has them.
+const (
+	// CauseGone: there is no such item; it was acked, taken, cancelled or purged, or never there.
+	CauseGone Cause = "gone"
+	// CauseDead: it has failed for good and was taken aside, Count failed attempts; Err is the reason, and the last error.
+	CauseDead Cause = "dead"
+	// CauseQueuePaused: the whole queue is paused: Mark.
+	CauseQueuePaused Cause = "queue paused"
+	// CauseGroupPaused, CauseGroupParked: its group bears a mark: Mark.
+	CauseGroupPaused Cause = "group paused"
+	CauseGroupParked Cause = "group parked"
+	// CauseInHand: it has been delivered, to Owner, under Token, and not been acked yet; Left of the lease.
+	CauseInHand Cause = "in hand"
+	// CauseGroupHeld: its group is held by Owner, under Token, for other items; Left of the lease.
+	CauseGroupHeld Cause = "group held"
+	// CauseLeaseExpired: the group's last holder, Owner, has let his lease run out, -Left ago. The next receive or
+	// take that looks takes over.
+	CauseLeaseExpired Cause = "lease expired"
+	// CauseGranted: its group is kept for a handle whose receives wait, for Left at most.
+	CauseGranted Cause = "granted"
+	// CauseDelayed: its group waits for a retry of its head; Left of the delay.
+	CauseDelayed Cause = "delayed"
+	// CauseFailed, CauseHeadFailed: the delivery of this item, or that of the one that is first in its group, has failed
+	// Count times; Err is the last error.
+	CauseFailed     Cause = "failed"
+	CauseHeadFailed Cause = "head failed"
+	// CauseBehind: Count items of its group come before it.
+	CauseBehind Cause = "behind"
+	// CauseTurn: its group is ready; Count groups that are ready too are older, or about as many.
+	CauseTurn Cause = "turn"
+	// CauseNobodyWaits: its group is ready, and no receive waits for one. Workers that are all busy come back; if
+	// there are none, nobody delivers it.
+	CauseNobodyWaits Cause = "nobody waits"
+	// CauseReady: its group is ready, and Count handles have receives that wait: it is about to be delivered.
+	CauseReady Cause = "ready"
+	// CauseUnreachable: the queue breaks its rules: nothing leads to the group. See Check.
+	CauseUnreachable Cause = "unreachable"
+)
+
+// Reason is one reason why an item is not being delivered. Which fields it has is said at its Cause; the others are
+// zero.
+type Reason struct {
+	Cause Cause
+	Count int64
+	// More says that Count is where the counting stopped.
+	More  bool
+	Owner string
+	Token int64
+	Left  time.Duration
+	Err   string
+	Mark  *Mark
+}
+
+// Explanation is why an item is not being delivered.
+type Explanation struct {
+	ID ID
+	// Reasons are never none. Each but the last must come to an end before the item is delivered.
+	Reasons []Reason
+}
+
+// Why counts keys up to whyCap, and reads up to whyRows pairs of a kind.
+const (
+	whyCap  = 10_000
+	whyRows = 1000
+)
+
+// Why says why an item is not being delivered, or not yet, by this moment's state of the queue. It conflicts with
+// nothing and changes nothing, and reads a bounded number of keys.
+//
+// Errors: ErrInvalidID, ErrCorrupt, ErrClosed, and the engine's. An item that is not there is no error: CauseGone.
+func (q *Queue) Why(ctx context.Context, id ID) (Explanation, error) {
+	e := Explanation{ID: id}
+	if err := checkID(id); err != nil {
+		return e, wrap("why", err)
+	}
+	err := q.view(ctx, func(tx kv.ReadTx) error {
+		x := &explaining{q: q, ctx: ctx, tx: tx, id: id, nowMS: q.nowMS()}
+		err := x.explain()
+		e.Reasons = x.reasons
+		return err
+	})
+	if err != nil {
+		return Explanation{ID: id}, wrap("why", err)
+	}
+	return e, nil
+}
+
+// explaining is one look at an item.
+type explaining struct {
+	q       *Queue
+	ctx     context.Context
+	tx      kv.ReadTx
+	id      ID
+	nowMS   int64
+	reasons []Reason
+}
+
+func (x *explaining) add(r Reason) { x.reasons = append(x.reasons, r) }
+
+func (x *explaining) explain() error {
+	items := x.q.keys.items(x.id.Group)
+	key := x.q.keys.item(x.id)
+	found, head := x.tx.GetKey(kv.FirstGreaterOrEqual(key)), x.tx.GetKey(kv.FirstGreaterOrEqual(items.Begin))
+	k, err := found.Wait(x.ctx)
+	if err != nil {
+		return fmt.Errorf("read item: %w", err)
+	}
+	if string(k) != string(key) {
+		return x.absent()
+	}
+	if k, err = head.Wait(x.ctx); err != nil {
+		return fmt.Errorf("read head: %w", err)
+	}
+	first, err := x.q.keys.parse(k)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	paused, err := x.q.readPause(x.ctx, x.tx)
+	if err != nil {
+		return err
+	}
+	if paused != nil {
+		x.add(Reason{Cause: CauseQueuePaused, Mark: paused.public()})
+	}
+	l, err := x.q.readLock(x.ctx, x.tx, x.id.Group)
+	if err != nil {
+		return err
+	}
+	free := l == nil
+	if l != nil {
+		free = x.locked(l)
+	}
+	if err := x.failed(CauseFailed, x.id); err != nil {
+		return err
+	}
+	if first.itemID() != x.id {
+		if err := x.failed(CauseHeadFailed, first.itemID()); err != nil {
+			return err
+		}
+		ahead, err := countKeys(x.ctx, x.tx, kv.KeyRange{Begin: items.Begin, End: key}, whyCap)
+		if err != nil {
+			return err
+		}
+		x.add(Reason{Cause: CauseBehind, Count: ahead, More: ahead == whyCap})
+	}
+	if !free || paused != nil {
+		return nil
+	}
+	return x.ready(l, first)
+}
+
+// absent says what has become of an item that is not in its group.
+func (x *explaining) absent() error {
+	key := x.q.keys.dead(x.id)
+	v, err := x.tx.Get(key).Wait(x.ctx)
+	if err != nil {
+		return fmt.Errorf("read dead letter: %w", err)
+	}
+	if v == nil {
+		x.add(Reason{Cause: CauseGone})
+		return nil
+	}
+	d, err := unpackDead(key, v)
+	if err != nil {
+		return err
+	}
+	text := d.reason
+	if d.lastErr != "" {
+		text += ": " + d.lastErr
+	}
+	x.add(Reason{Cause: CauseDead, Count: int64(d.attempts), Err: text})
+	return nil
+}
+
+// failed says how often the delivery of an item has failed.
+func (x *explaining) failed(cause Cause, id ID) error {
+	record, err := x.q.readAttempt(x.ctx, x.tx, id)
+	if err == nil && record.count > 0 {
+		x.add(Reason{Cause: cause, Count: int64(record.count), Err: record.lastErr})
+	}
+	return err
+}
+
+// locked says what a lock keeps the group for, and returns whether it lets a receive pass.
+func (x *explaining) locked(l *lock) (free bool) {
+	left := time.Duration(l.endMS-x.nowMS) * time.Millisecond
+	holder := Reason{Owner: l.owner, Token: l.token, Left: left}
+	marked := func() {
+		cause := CauseGroupPaused
+		if l.mark.kind == kindPark {
+			cause = CauseGroupParked
+		}
+		x.add(Reason{Cause: cause, Mark: l.mark.public()})
+	}
+	if l.isMark() {
+		marked()
+		return false
+	}
+	over := left <= 0
+	switch {
+	case l.kind == kindClaim && over:
+		holder.Cause = CauseLeaseExpired
+		x.add(holder)
+	case l.kind == kindClaim && l.holds(x.id):
+		holder.Cause = CauseInHand
+		x.add(holder)
+	case l.kind == kindClaim:
+		holder.Cause = CauseGroupHeld
+		x.add(holder)
+	case l.kind == kindDelay && !over:
+		x.add(Reason{Cause: CauseDelayed, Left: left})
+	case l.kind == kindGrant && !over:
+		x.add(Reason{Cause: CauseGranted, Left: left})
+	}
+	if l.mark != nil {
+		marked()
+	}
+	return over && l.mark == nil
+}
+
+// ready says what a group waits for that could be received from at once.
+func (x *explaining) ready(l *lock, head parsedKey) error {
+	if l == nil {
+		older, found, err := x.olderHints(head)
+		if err != nil {
+			return err
+		}
+		if !found {
+			x.add(Reason{Cause: CauseUnreachable})
+			return nil
+		}
+		if older > 0 {
+			x.add(Reason{Cause: CauseTurn, Count: older, More: older == whyCap})
+		}
+	}
+	rows, err := x.tx.GetRange(x.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
+	if err != nil {
+		return fmt.Errorf("read requests: %w", err)
+	}
+	waiting := int64(0)
+	for _, row := range rows {
+		r, err := unpackRequest(row.Key, row.Value)
+		if err != nil {
+			return err
+		}
+		if r.deadlineMS > x.nowMS {
+			waiting++
+		}
+	}
+	if waiting == 0 {
+		x.add(Reason{Cause: CauseNobodyWaits})
+		return nil
+	}
+	x.add(Reason{Cause: CauseReady, Count: waiting, More: len(rows) == whyRows})
+	return nil
+}
+
+// olderHints counts the hints of the group's shard that come before the group's, and says whether it has found that. It
+// is where the head is, unless the group was given another place when its last claim ended (RoundRobin), or its head has
+// changed since.
+func (x *explaining) olderHints(head parsedKey) (older int64, found bool, err error) {
+	shard := x.q.keys.shard(head.group)
+	own := x.q.keys.ready(head.index, head.group)
+	v, err := x.tx.Get(own).Wait(x.ctx)
+	if err != nil {
+		return 0, false, fmt.Errorf("read hint: %w", err)
+	}
+	before := x.q.keys.readyFrom(shard, 0)
+	if v != nil {
+		before.End = own
+		older, err = countKeys(x.ctx, x.tx, before, whyCap)
+		return older, true, err
+	}
+	rows, err := x.tx.GetRange(before.Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
+	if err != nil {
+		return 0, false, fmt.Errorf("read hints: %w", err)
+	}
+	for i, row := range rows {
+		p, err := x.q.keys.parse(row.Key)
+		if err != nil {
+			return 0, false, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		if p.group == head.group {
+			return int64(i), true, nil
+		}
+	}
+	return int64(len(rows)), len(rows) == whyRows, nil
+}
+
+// String is the reason in words.
+func (r Reason) String() string {
+	count := func(noun string) string {
+		if r.More {
+			return fmt.Sprintf("%d or more %ss", r.Count, noun)
+		}
+		return countWords(int(r.Count), noun)
+	}
+	verb := func(subject, one, many string) string {
+		if r.Count == 1 && !r.More {
+			return subject + " " + one
+		}
+		return subject + " " + many
+	}
+	switch r.Cause {
+	case CauseGone:
+		return "there is no such message: it was handled or removed, or never there"
+	case CauseDead:
+		return "it is among the dead letters: " + strings.TrimSpace(r.Err)
+	case CauseQueuePaused:
+		return "the queue is " + r.Mark.String()
+	case CauseGroupPaused, CauseGroupParked:
+		return "its group is " + r.Mark.String()
+	case CauseInHand:
+		return fmt.Sprintf("it is in the hands of %q, whose lease has %s left", r.Owner, r.Left)
+	case CauseGroupHeld:
+		return fmt.Sprintf("its group is in the hands of %q, for other messages; the lease has %s left", r.Owner, r.Left)
+	case CauseLeaseExpired:
+		return fmt.Sprintf("%q had its group until %s ago, when the lease ran out; the next receive takes over", r.Owner, -r.Left)
+	case CauseGranted:
+		return fmt.Sprintf("its group is being given to a receive that waits, which has %s left to take it", r.Left)
+	case CauseDelayed:
+		return fmt.Sprintf("its group waits for a retry, in %s", r.Left)
+	case CauseFailed, CauseHeadFailed:
+		text := "it has failed " + countWords(int(r.Count), "time")
+		if r.Cause == CauseHeadFailed {
+			text = "the first message of its group has failed " + countWords(int(r.Count), "time")
+		}
+		if r.Err != "" {
+			text += ", the last time with: " + strings.TrimSpace(r.Err)
+		}
+		return text
+	case CauseBehind:
+		return verb(count("message")+" of its group", "comes", "come") + " first"
+	case CauseTurn:
+		return verb(count("older group"), "is", "are") + " ready too"
+	case CauseNobodyWaits:
+		return "its group is ready, and no worker is waiting for one: all are busy, or there are none"
+	case CauseReady:
+		return fmt.Sprintf("its group is ready, and %s: it is about to be delivered", verb(count("handle"), "waits", "wait"))
+	case CauseUnreachable:
+		return "nothing leads to its group: the queue breaks its rules, see check"
+	}
+	return string(r.Cause)
+}
+
+// String is the explanation in words, a line for each reason.
+func (e Explanation) String() string {
+	lines := make([]string, len(e.Reasons))
+	for i, r := range e.Reasons {
+		lines[i] = r.String()
+	}
+	return strings.Join(lines, "\n")
+}

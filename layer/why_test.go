@@ -1,0 +1,110 @@
+package layer_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// causes are those of an explanation, in order.
+func (e *env) causes(id layer.ID) []layer.Cause {
+	e.t.Helper()
+	x, err := e.calm().Why(e.ctx, id)
+	require.NoError(e.t, err)
+	require.NotEmpty(e.t, x.Reasons)
+	require.Equal(e.t, len(x.Reasons), strings.Count(x.String(), "\n")+1, "a line for each reason")
+	all := make([]layer.Cause, len(x.Reasons))
+	for i, r := range x.Reasons {
+		all[i] = r.Cause
+	}
+	return all
+}
+
+// TestWhyChangesNothing: asking changes nothing, and conflicts with nothing.
+func TestWhyChangesNothing(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	id := e.enqueue("A", "a1", "a2")[1]
+	e.receive(e.q, 1)
+	before := e.rows(kv.PrefixRange(testPrefix))
+	require.Equal(t, []layer.Cause{layer.CauseGroupHeld, layer.CauseBehind}, e.causes(id))
+	require.Equal(t, before, e.rows(kv.PrefixRange(testPrefix)))
+}
+
+// TestWhyRefusesWhatIsNoID, and takes an id of nothing for one that is gone.
+func TestWhyRefusesWhatIsNoID(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	for _, id := range []layer.ID{{}, {Group: "\xff", Random: uuid.New()}, {Index: -1, Random: uuid.New()}} {
+		_, err := e.q.Why(e.ctx, id)
+		require.ErrorIs(t, err, layer.ErrInvalidID)
+	}
+	require.Equal(t, []layer.Cause{layer.CauseGone}, e.causes(layer.ID{Group: "A", Random: uuid.New()}))
+	require.NoError(t, e.q.Close(e.ctx))
+	_, err := e.q.Why(e.ctx, layer.ID{Random: uuid.New()})
+	require.ErrorIs(t, err, layer.ErrClosed)
+}
+
+// TestWhyCountsWaitingHandles: a message that nobody takes because nobody waits is told from one that is about to be
+// delivered. A request of a handle that died does not count.
+func TestWhyCountsWaitingHandles(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	id := e.enqueue("A", "a1")[0]
+	require.Equal(t, []layer.Cause{layer.CauseNobodyWaits}, e.causes(id))
+	request := key("request", int64(1), uuid.New())
+	deadline := e.clock.now().Add(time.Minute).UnixMilli()
+	e.write(func(tx kv.Tx) { tx.Set(request, tuple.Tuple{"w", int64(1), deadline}.Pack()) })
+	require.Equal(t, []layer.Cause{layer.CauseReady}, e.causes(id))
+	e.clock.advance(time.Hour)
+	require.Equal(t, []layer.Cause{layer.CauseNobodyWaits}, e.causes(id))
+	e.write(func(tx kv.Tx) { tx.Clear(request) })
+}
+
+// TestWhyIsBounded: what stands before a message is counted up to a bound, whatever the depth.
+func TestWhyIsBounded(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	bodies := make([]string, layer.MaxBatch)
+	for range 11 {
+		e.enqueue("A", bodies...)
+	}
+	last := e.enqueue("A", "last")[0]
+	x, err := e.q.Why(e.ctx, last)
+	require.NoError(t, err)
+	require.Equal(t, layer.Reason{Cause: layer.CauseBehind, Count: 10_000, More: true}, x.Reasons[0])
+	require.Equal(t, "10000 or more messages of its group come first", x.Reasons[0].String())
+}
+
+// TestWhyUnreachable: a group that nothing leads to is called so, one whose hint is elsewhere than at its head is not.
+func TestWhyUnreachable(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	id := e.enqueue("A", "a1")[0]
+	hint := e.rows(kv.PrefixRange(key("ready")))[0]
+	e.write(func(tx kv.Tx) {
+		tx.Clear(hint.Key)
+		tx.Set(key("ready", int64(0), id.Index+7, "A"), nil)
+	})
+	require.Equal(t, []layer.Cause{layer.CauseNobodyWaits}, e.causes(id))
+	e.write(func(tx kv.Tx) { tx.Clear(key("ready", int64(0), id.Index+7, "A")) })
+	require.Equal(t, []layer.Cause{layer.CauseUnreachable}, e.causes(id))
+	e.write(func(tx kv.Tx) { tx.Set(hint.Key, nil) })
+}
+
+// TestWhyOfAGrant: a group that is kept for a handle that waits is said to be.
+func TestWhyOfAGrant(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	id := e.enqueue("A", "a1")[0]
+	random := uuid.New()
+	end := e.clock.now().Add(2 * time.Second).UnixMilli()
+	e.write(func(tx kv.Tx) {
+		tx.Set(key("lock", "A"), tuple.Tuple{int64(5), random.String(), end, tuple.Tuple{}, "grant"}.Pack())
+		tx.Set(key("timer", end, "A"), append(key0("grant"), 0x14))
+	})
+	require.Equal(t, []layer.Cause{layer.CauseGranted}, e.causes(id))
+	e.clock.advance(3 * time.Second)
+	require.Equal(t, []layer.Cause{layer.CauseNobodyWaits}, e.causes(id))
+}
