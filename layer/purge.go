@@ -283,10 +283,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	free := s.end(r.group, l, r.whole)
 	s.work.remove(r.group, r.items, gone)
 	s.removed(len(gone))
-	if !free {
-		return nil
-	}
-	return s.leave(gone[0].id(r.group), r.whole)
+	return s.leave(gone[0].id(r.group), free, r.whole)
 }
 
 // wide removes the items of a group from first up to, without, the key end. It returns false, and has done nothing, if
@@ -325,10 +322,7 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	s.tx.ClearRange(kv.KeyRange{Begin: keys.parts(first).Begin, End: keys.parts(last).Begin})
 	s.removed(purgeStride)
 	s.place.next = end
-	if !free {
-		return true, nil
-	}
-	return true, s.leave(first, false)
+	return true, s.leave(first, free, false)
 }
 
 func (s *purgeStep) removed(n int) {
@@ -350,14 +344,17 @@ func (s *purgeStep) end(group string, l *lock, whole bool) (free bool) {
 	return s.unlock(group, l)
 }
 
-// leave leaves a free group in order whose items from first on are gone.
-func (s *purgeStep) leave(first ID, whole bool) error {
-	if s.conflicts > purgePatience {
+// leave leaves a group in order whose items from first on are gone.
+func (s *purgeStep) leave(first ID, free, whole bool) error {
+	if free && s.conflicts > purgePatience {
 		s.hint(first.Index, first.Group, 0) // whoever meets it finds what there is
 		return nil
 	}
 	s.tx.Clear(s.q.keys.ready(first.Index, first.Group))
-	if whole {
+	switch {
+	case !free: // every hint of it is stale
+		return nil
+	case whole:
 		return s.guardGap(s.q.keys.items(first.Group))
 	}
 	return s.work.free(first.Group)
