@@ -182,6 +182,14 @@ func pausedQueue(setup func(e *env) any) func(e *env) any {
 	}
 }
 
+// purgeGroup purges a group, in transactions of its own.
+func purgeGroup(group string, force bool) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, _ kv.Tx, _ any) error {
+		_, err := e.q.Purge(e.ctx, layer.PurgeOptions{Group: &group, Force: force})
+		return err
+	}
+}
+
 // delayed enqueues n items to A and gives them back with a delay.
 func delayed(n int) func(e *env) any {
 	return func(e *env) any {
@@ -427,6 +435,14 @@ func TestConflicts(t *testing.T) {
 		{"pause of the queue, claim", having("a1"), pauseQueue, claimOne, mustNot, nil},
 		{"claim, pause of the queue", having("a1"), claimOne, pauseQueue, mustNot, nil},
 		{"enqueue, pause of the queue", having(), enqueueTo("A"), pauseQueue, mustNot, nil},
+		{"claim, purge of the group", having("a1"), claimOne, purgeGroup("A", false), must, nil},
+		{"take, purge of the group", having("a1"), take, purgeGroup("A", false), must, nil},
+		{"ack, forced purge of the group", holding(2, 2), ackFirst, purgeGroup("A", true), must, nil},
+		{"extend, forced purge of the group", holding(2, 2), extend, purgeGroup("A", true), must, nil},
+		{"extend, purge of what is in hand only", holding(2, 2), extend, purgeGroup("A", false), mustNot, nil},
+		{"enqueue, purge of the group (trap 3)", having("a1"), enqueueTo("A"), purgeGroup("A", false), must, nil},
+		{"enqueue to another group, purge", having("a1"), enqueueTo("B"), purgeGroup("A", false), mustNot, nil},
+		{"claim of another group, purge", and(holding(2, 1)), claimOne, purgeGroup("A", false), mustNot, nil},
 		{"enqueue and claim, sweep", having("a1"), func(e *env, tx kv.Tx, given any) error {
 			return errors.Join(enqueueTo("B")(e, tx, given), claimOne(e, tx, given))
 		}, func(e *env, _ kv.Tx, _ any) error {

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -194,6 +195,15 @@ var footprints = map[string]struct {
 	"resume-group": {paused(having("a1")), once(resumeGroup)},
 	"pause-queue":  {having(), once(pauseQueue)},
 	"resume-queue": {pausedQueue(having("a1")), once(resumeQueue)},
+	"purge-group":  {having("a1", "a2"), func(e *env, _ any) error { return purgeGroup("A", false)(e, nil, nil) }},
+	"purge-held":   {holding(3, 2), func(e *env, _ any) error { return purgeGroup("A", false)(e, nil, nil) }},
+	"purge-force":  {holding(3, 2), func(e *env, _ any) error { return purgeGroup("A", true)(e, nil, nil) }},
+	"purge-deep": {func(e *env) any { e.fill("A", 1001); return nil }, func(e *env, _ any) error {
+		ctx, cancel := context.WithCancel(e.ctx)
+		_, err := e.q.Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }}) // one step
+		require.ErrorIs(e.t, err, context.Canceled)
+		return nil
+	}},
 	"why": {func(e *env) any {
 		e.enqueue("B", "b1")
 		return e.enqueue("A", "a1", "a2", "a3")[2]

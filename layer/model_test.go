@@ -49,6 +49,7 @@ func TestModel(t *testing.T) {
 				"edit":     m.edit,
 				"force":    m.force,
 				"retry":    m.retry,
+				"purge":    m.purge,
 				"pause":    m.pause,
 				"resume":   m.resume,
 				"advance":  m.advance,
@@ -735,6 +736,46 @@ func (m *modelTest) retry(t *rapid.T) {
 	}
 	require.NoError(t, err)
 	g.lock = nil
+}
+
+func (m *modelTest) purge(t *rapid.T) {
+	w := m.worker(t)
+	names := slices.Sorted(maps.Keys(m.model.groups))
+	o := layer.PurgeOptions{Force: rapid.Bool().Draw(t, "force")}
+	if rapid.Bool().Draw(t, "one group") {
+		name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
+		o.Group, names = &name, []string{name}
+	}
+	got, err := w.q.Purge(m.e.ctx, o)
+	require.NoError(t, err)
+	var want layer.PurgeReport
+	for _, name := range names {
+		g := m.group(name)
+		if len(g.items) == 0 {
+			continue
+		}
+		live := g.lock != nil && g.lock.claim && g.lock.endMS > w.now().UnixMilli()
+		var gone []layer.ID
+		for _, item := range g.items {
+			if live && !o.Force && slices.Contains(g.lock.outstanding, item.id) {
+				want.Kept++
+				continue
+			}
+			gone = append(gone, item.id)
+		}
+		want.Items += int64(len(gone))
+		if live && o.Force {
+			want.Forced++
+		}
+		if !live || o.Force {
+			g.lock = nil
+		}
+		g.remove(gone)
+		m.gone = append(m.gone, gone...)
+	}
+	require.Equal(t, want, got)
+	m.model.stats.Purged += want.Items
+	m.model.stats.Forced += want.Forced
 }
 
 func (m *modelTest) pause(t *rapid.T) {

@@ -44,7 +44,7 @@ import (
 //	discard, likewise without tail, body and headers
 //	fault KIND                                the next call at that fault's place meets it
 //	groups | peek GROUP | stats | check | dead [group=GROUP] [text=TEXT] [older=10s] [newer=10s] [limit=N]
-//	why BODY
+//	why BODY | purge [GROUP] [force]
 //
 // To write the output anew: go test ./layer -run 'TestScenarios/memory$' -rewrite
 func TestScenarios(t *testing.T) {
@@ -145,6 +145,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.operate(&a)
 	case "pause", "resume":
 		out, err = s.pause(&a)
+	case "purge":
+		out, err = s.purge(&a)
 	case "groups", "peek", "stats", "check", "why":
 		out, err = s.look(&a)
 	default:
@@ -331,6 +333,16 @@ func (s *scenario) pause(a *arguments) (string, error) {
 		m, err = q.Resume(s.e.ctx)
 	}
 	return fmt.Sprintf("%s by %s (%s) for %s", m.State, m.By, m.Reason, s.e.clock.now().Sub(m.Since)), err
+}
+
+func (s *scenario) purge(a *arguments) (string, error) {
+	words := slices.DeleteFunc(a.words(), func(w string) bool { return w == "force" })
+	o := layer.PurgeOptions{Force: len(words) < len(a.words())}
+	if len(words) > 0 {
+		o.Group = &words[0]
+	}
+	r, err := s.worker(a).q.Purge(s.e.ctx, o)
+	return fmt.Sprintf("purged=%d kept=%d forced=%d", r.Items, r.Kept, r.Forced), err
 }
 
 // id is that of the message that a transcript calls by its body.

@@ -1,0 +1,1 @@
+../../layer/purge_test.go

@@ -1,0 +1,361 @@
+package layer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// PurgeOptions say what a purge removes. The zero value is all of the queue but what is in hand.
+type PurgeOptions struct {
+	// Group, if not nil, is the only group.
+	Group *string
+	// Force takes groups from their holders and removes what these have in hand, too. Without it that stays.
+	Force bool
+	// Progress, if not nil, is called after each step with what has been done so far.
+	Progress func(PurgeReport)
+}
+
+// PurgeReport is what a purge did.
+type PurgeReport struct {
+	Items  int64 // removed
+	Kept   int64 // in their holders' hands
+	Forced int64 // claims that were ended
+}
+
+const (
+	// purgeWidth bounds the items, and with them the groups, that one step reads: with the largest values that is 5 MB.
+	// A step that conflicts goes on with half.
+	purgeWidth = 50
+	// purgePatience is how many conflicts a step takes before it leaves the hints of its groups: then enqueues into
+	// these do not conflict with it any more.
+	purgePatience = 2
+	// purgeStride is how many items of one group a step removes at once when there are so many.
+	purgeStride = 1000
+)
+
+// Purge removes all items of a group, or of the queue, that are there when it comes to their group; what is enqueued
+// behind them meanwhile stays. A delay of a group ends, a claim whose lease has run out ends without an attempt counted,
+// a pause stays. Dead letters stay.
+//
+// It works in steps at batch priority that are short whatever the depth, group by group in the order of their names. A
+// step conflicts with claims of the groups that it purges, and with no others. It may be stopped and run again to go
+// on. If it returns an error, the report says what was done before that.
+//
+// Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
+func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
+	p := &purger{q: q, ctx: ctx, o: o, section: q.keys.section(nameItem)}
+	if o.Group != nil {
+		if err := checkGroup(*o.Group); err != nil {
+			return p.report, wrap("purge", err)
+		}
+		p.section = q.keys.items(*o.Group)
+	}
+	p.next = p.section.Begin
+	for p.next != nil {
+		if err := p.step(); err != nil {
+			return p.report, wrap("purge", err)
+		}
+		if o.Progress != nil {
+			o.Progress(p.report)
+		}
+	}
+	return p.report, nil
+}
+
+type purger struct {
+	q       *Queue
+	ctx     context.Context
+	o       PurgeOptions
+	section kv.KeyRange
+	purgePlace
+	report PurgeReport
+}
+
+// purgePlace is how far a purge has come.
+type purgePlace struct {
+	next []byte // the key to go on at; nil = done
+	// tail is the last item, when the purge came there, of the group it is in; what lies behind was enqueued later.
+	tail []byte
+}
+
+// step removes what one transaction may remove.
+func (p *purger) step() error {
+	var place purgePlace
+	var done PurgeReport
+	err := p.q.onceWith(p.ctx, p.q.batchOptions(),
+		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
+			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p, conflicts: a.Conflicts, place: p.purgePlace}
+			if err := s.run(); err != nil {
+				return nil, err
+			}
+			if err := s.finish(); err != nil {
+				return nil, err
+			}
+			if place, done = s.place, s.done; done.Items == 0 {
+				return nil, nil
+			}
+			return tuple.Tuple{place.next, place.tail, done.Items, done.Kept, done.Forced}, nil
+		},
+		func(_ kv.Tx, t tuple.Tuple) error {
+			ok := len(t) == 5
+			if ok {
+				var oks [3]bool
+				next, isKey := t[0].([]byte)
+				tail, _ := t[1].([]byte)
+				place = purgePlace{next: next, tail: tail}
+				if !isKey || len(next) == 0 {
+					place = purgePlace{} // it was the last step
+				}
+				done.Items, oks[0] = t[2].(int64)
+				done.Kept, oks[1] = t[3].(int64)
+				done.Forced, oks[2] = t[4].(int64)
+				ok = oks == [3]bool{true, true, true}
+			}
+			if !ok {
+				return fmt.Errorf("%w: receipt of a purge: %v", ErrCorrupt, t)
+			}
+			return nil
+		})
+	if err != nil {
+		return err
+	}
+	p.purgePlace = place
+	p.report.Items += done.Items
+	p.report.Kept += done.Kept
+	p.report.Forced += done.Forced
+	return nil
+}
+
+// purgeStep is one attempt of a step.
+//
+// Footprint, per group: a read and a write conflict on the lock. If nobody holds the group, one on the gap up to the
+// head that is left, or on the whole group if that is empty now. After a few conflicts not even that: the hint is left
+// then, so that a stream of enqueues cannot hold the purge up.
+type purgeStep struct {
+	*work
+	p         *purger
+	conflicts int
+	place     purgePlace
+	done      PurgeReport
+}
+
+// purgeRun is items of one group that follow each other.
+type purgeRun struct {
+	group string
+	items []delivered
+	whole bool // all of the group, as of the read version
+	lock  kv.Future[[]byte]
+}
+
+func (s *purgeStep) run() error {
+	width := max(1, purgeWidth>>min(s.conflicts, 16))
+	snapshot := s.tx.Snapshot()
+	rest := kv.KeyRange{Begin: s.place.next, End: s.p.section.End}
+	found := snapshot.GetRange(rest.Selectors(), kv.RangeOptions{Limit: width + 1})
+	far := snapshot.GetKey(kv.KeySelector{Key: s.place.next, Offset: 1 + purgeStride})
+	rows, err := found.Wait(s.ctx)
+	if err != nil {
+		return fmt.Errorf("read items: %w", err)
+	}
+	if len(rows) == 0 {
+		s.place = purgePlace{}
+		return nil
+	}
+	first, err := s.q.keys.parse(rows[0].Key)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	items := s.q.keys.items(first.group)
+	if !items.Contains(s.place.tail) {
+		if s.place.tail, err = snapshot.GetKey(kv.LastLessThan(items.End)).Wait(s.ctx); err != nil {
+			return fmt.Errorf("read tail: %w", err)
+		}
+	}
+	end, err := far.Wait(s.ctx)
+	if err != nil {
+		return fmt.Errorf("read items: %w", err)
+	}
+	if s.conflicts == 0 && bytes.Compare(end, s.place.tail) <= 0 {
+		if wide, err := s.wide(first.itemID(), end); err != nil || wide {
+			return err
+		}
+	}
+	s.place.next = nil
+	if len(rows) > width {
+		s.place.next, rows = rows[width].Key, rows[:width]
+	}
+	return s.narrow(items, rows)
+}
+
+// narrow removes the items of these rows. The first ones are of the group with these items, whose tail is known.
+func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
+	var runs []*purgeRun
+	for _, row := range rows {
+		if items.Contains(row.Key) && bytes.Compare(row.Key, s.place.tail) > 0 {
+			continue // enqueued later
+		}
+		p, err := s.q.keys.parse(row.Key)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		if n := len(runs); n == 0 || runs[n-1].group != p.group {
+			runs = append(runs, &purgeRun{group: p.group, whole: n > 0, lock: s.tx.Get(s.q.keys.lock(p.group))})
+		}
+		d := delivered{index: p.index, random: p.id}
+		if e, _, err := openEnvelope(row.Value); err != nil {
+			d.parts = 1 // as far as can be known
+		} else {
+			d.parts = e.parts
+		}
+		r := runs[len(runs)-1]
+		r.items = append(r.items, d)
+	}
+	if len(runs) == 0 && s.place.next != nil {
+		s.place.next = items.End
+		return nil
+	}
+	if s.place.next != nil {
+		runs[len(runs)-1].whole = false
+	}
+	for _, r := range runs {
+		if err := s.purge(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// held reads the group's lock. kept says that the group is to be left alone because it cannot be read.
+func (s *purgeStep) held(r *purgeRun) (l *lock, kept bool, err error) {
+	key := s.q.keys.lock(r.group)
+	v, err := r.lock.Wait(s.ctx)
+	if err != nil {
+		return nil, false, fmt.Errorf("read lock: %w", err)
+	}
+	if v == nil {
+		return nil, false, nil
+	}
+	l, err = unpackLock(key, v)
+	if errors.Is(err, ErrCorrupt) {
+		if !s.p.o.Force {
+			return nil, true, nil
+		}
+		s.tx.Clear(key)
+		return nil, false, nil
+	}
+	return l, false, err
+}
+
+// inHand reports whether a lock keeps items from being purged.
+func (s *purgeStep) inHand(l *lock) bool {
+	return l != nil && l.kind == kindClaim && l.endMS > s.nowMS && !s.p.o.Force
+}
+
+// purge removes a run's items, but those in hand.
+func (s *purgeStep) purge(r *purgeRun) error {
+	l, kept, err := s.held(r)
+	if err != nil {
+		return err
+	}
+	gone := r.items
+	if kept {
+		gone = nil
+	} else if s.inHand(l) {
+		gone = nil
+		for _, d := range r.items {
+			if !l.holds(d.id(r.group)) {
+				gone = append(gone, d)
+			}
+		}
+	}
+	s.done.Kept += int64(len(r.items) - len(gone))
+	if len(gone) == 0 {
+		return nil
+	}
+	if err := s.excludeHolders(r.group); err != nil {
+		return err
+	}
+	free := s.end(r.group, l, r.whole)
+	s.work.remove(r.group, r.items, gone)
+	s.removed(len(gone))
+	return s.leave(gone[0].id(r.group), free, r.whole)
+}
+
+// wide removes the items of a group from first up to, without, the key end. It returns false, and has done nothing, if
+// something in between must stay.
+func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
+	keys := s.q.keys
+	r := &purgeRun{group: first.Group, lock: s.tx.Get(keys.lock(first.Group))}
+	dead := s.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(keys.dead(first)))
+	l, kept, err := s.held(r)
+	if err != nil || kept || s.inHand(l) {
+		return false, err
+	}
+	p, err := keys.parse(end)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	last := p.itemID()
+	k, err := dead.Wait(s.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read dead letters: %w", err)
+	}
+	if bytes.Compare(k, keys.dead(last)) <= 0 {
+		return false, nil // its parts lie between those of the items
+	}
+	if err := s.excludeHolders(r.group); err != nil {
+		return false, err
+	}
+	free := s.end(r.group, l, false)
+	all := kv.KeyRange{Begin: keys.item(first), End: end}
+	// The count is of these items alone: one whose enqueue commits late, in between, is not to go with them.
+	if err := s.tx.AddReadConflictRange(all); err != nil {
+		return false, fmt.Errorf("guard items: %w", err)
+	}
+	s.tx.ClearRange(all)
+	s.tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: keys.attempt(last)})
+	s.tx.ClearRange(kv.KeyRange{Begin: keys.parts(first).Begin, End: keys.parts(last).Begin})
+	s.removed(purgeStride)
+	s.place.next = end
+	return true, s.leave(first, free, false)
+}
+
+func (s *purgeStep) removed(n int) {
+	s.done.Items += int64(n)
+	s.count(countPurged, n)
+}
+
+// end ends what keeps the group, unless that is to stay, and returns whether the group is then free.
+func (s *purgeStep) end(group string, l *lock, whole bool) (free bool) {
+	switch {
+	case l == nil:
+		return true
+	case s.inHand(l), l.isMark(), l.kind == kindGrant && !whole:
+		return false
+	case l.kind == kindClaim && l.endMS > s.nowMS:
+		s.done.Forced++
+		s.count(countForced, 1)
+	}
+	return s.unlock(group, l)
+}
+
+// leave leaves a group in order whose items from first on are gone.
+func (s *purgeStep) leave(first ID, free, whole bool) error {
+	if free && s.conflicts > purgePatience {
+		s.hint(first.Index, first.Group, 0) // whoever meets it finds what there is
+		return nil
+	}
+	s.tx.Clear(s.q.keys.ready(first.Index, first.Group))
+	switch {
+	case !free: // every hint of it is stale
+		return nil
+	case whole:
+		return s.guardGap(s.q.keys.items(first.Group))
+	}
+	return s.work.free(first.Group)
+}

@@ -1,0 +1,322 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
+	"fdbfifo/layer"
+)
+
+// fill enqueues n items to a group.
+func (e *env) fill(group string, n int) {
+	e.t.Helper()
+	for n > 0 {
+		size := min(n, layer.MaxBatch)
+		e.enqueue(group, make([]string, size)...)
+		n -= size
+	}
+}
+
+// TestPurge: what is there goes, with its parts and attempts, whatever the depth; what is in hand stays, and so do dead
+// letters, and other groups if one was named. The counters stay exact.
+func TestPurge(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.fill("deep", 2500)
+		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "deep", Body: make([]byte, 300_000)})
+		require.NoError(e.t, err)
+		for i := range 150 {
+			e.enqueue(fmt.Sprintf("one-%d", i), "x")
+		}
+		group := "deep"
+		report, err := e.q.Purge(e.ctx, layer.PurgeOptions{Group: &group})
+		require.NoError(e.t, err)
+		require.Equal(e.t, layer.PurgeReport{Items: 2501}, report)
+		require.Empty(e.t, e.all("deep"))
+		require.Len(e.t, e.all("one-7"), 1)
+		e.check()
+
+		c := e.receive(e.q, 1)
+		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Delay: time.Hour, Err: errors.New("boom")}))
+		c = e.receive(e.q, 1)
+		e.enqueue(c.Group, "behind", "behind")
+		steps := 0
+		report, err = e.q.Purge(e.ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { steps++ }})
+		require.NoError(e.t, err)
+		require.Equal(e.t, layer.PurgeReport{Items: 151, Kept: 1}, report)
+		require.GreaterOrEqual(e.t, steps, 3)
+		e.check()
+		for _, name := range []string{"attempt", "part"} {
+			require.Empty(e.t, e.rows(kv.PrefixRange(key(name))), name)
+		}
+		s, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.EqualValues(e.t, 1, s.Depth)
+		require.EqualValues(e.t, 2652, s.Purged)
+		require.EqualValues(e.t, 1, s.HeldGroups)
+		if e.plan.Chances == nil {
+			require.Zero(e.t, s.ReadyGroups, "no hint is left, unless conflicts came between")
+		}
+		require.NoError(e.t, e.q.Ack(e.ctx, c))
+		report, err = e.q.Purge(e.ctx, layer.PurgeOptions{})
+		require.NoError(e.t, err)
+		require.Zero(e.t, report)
+	})
+}
+
+// TestPurgeKeepsDeadLetters: the parts of a dead letter lie between those of the items around it, and stay.
+func TestPurgeKeepsDeadLetters(t *testing.T) {
+	for _, around := range []int{3, 1500} { // exact keys, and ranges
+		e := newEnv(t, anyEngine, false)
+		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("head")}, layer.Message{Group: "A", Body: make([]byte, 300_000)})
+		require.NoError(t, err)
+		e.fill("A", around)
+		for range 2 {
+			_, err := e.q.Skip(e.ctx, "A", layer.SkipOptions{})
+			require.NoError(t, err)
+		}
+		// An item before the dead letters: their place lies between.
+		e.write(func(tx kv.Tx) {
+			items := e.rows(kv.PrefixRange(key("item", "A")))
+			tx.Set(key("item", "A", int64(1), e.all0("A").Random), items[0].Value)
+		})
+		e.enqueue("A", "last")
+		report, err := e.q.Purge(e.ctx, layer.PurgeOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, around+2, report.Items)
+		require.Len(t, e.rows(kv.PrefixRange(key("part"))), 3)
+		page, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{Bodies: true})
+		require.NoError(t, err)
+		require.Len(t, page.Letters, 2)
+		require.Len(t, page.Letters[1].Body, 300_000)
+	}
+}
+
+// all0 is the id of a group's head.
+func (e *env) all0(group string) layer.ID {
+	items, err := e.calm().Peek(context.Background(), group, 1)
+	require.NoError(e.t, err)
+	return items[0].ID
+}
+
+// TestPurgeForce: with force, holders lose their groups and what they have in hand.
+func TestPurgeForce(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.enqueue("A", "a1", "a2", "a3")
+		e.enqueue("B", "b1")
+		var claims []*layer.Claim
+		for range 2 {
+			claims = append(claims, e.receive(e.q, 2))
+		}
+		report, err := e.q.Purge(e.ctx, layer.PurgeOptions{Force: true})
+		require.NoError(e.t, err)
+		require.Equal(e.t, layer.PurgeReport{Items: 4, Forced: 2}, report)
+		for _, c := range claims {
+			require.ErrorIs(e.t, e.q.Ack(e.ctx, c), layer.ErrClaimLost)
+		}
+		for _, name := range []string{"item", "lock", "timer"} {
+			require.Empty(e.t, e.rows(kv.PrefixRange(key(name))), name)
+		}
+		// A later claim's token is greater.
+		e.enqueue("A", "a4")
+		require.Greater(e.t, e.receive(e.q, 1).Token, claims[0].Token)
+	})
+}
+
+// TestPurgeGoesOn: a purge that was stopped has done what it reports; the next one does the rest.
+func TestPurgeGoesOn(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.fill("A", 3000)
+	for i := range 200 {
+		e.enqueue(fmt.Sprintf("B-%d", i), "x")
+	}
+	total := int64(0)
+	for runs := 0; ; runs++ {
+		ctx, cancel := context.WithCancel(e.ctx)
+		report, err := e.q.Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }})
+		cancel()
+		total += report.Items
+		e.check()
+		s, serr := e.q.Stats(e.ctx)
+		require.NoError(t, serr)
+		require.EqualValues(t, 3200-total, s.Depth)
+		if err == nil {
+			require.Greater(t, runs, 3)
+			break
+		}
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotZero(t, report.Items, "each run gets on")
+	}
+	require.EqualValues(t, 3200, total)
+}
+
+// TestPurgeUnknownCommit: a step whose commit was unknown counts once.
+func TestPurgeUnknownCommit(t *testing.T) {
+	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
+		e := newEnv(t, anyEngine, false)
+		e.fill("A", 100)
+		e.plan.ForceNext(kind)
+		report, err := e.q.Purge(e.ctx, layer.PurgeOptions{})
+		require.NoError(t, err)
+		require.Equal(t, layer.PurgeReport{Items: 100}, report)
+		s, err := e.q.Stats(e.ctx)
+		require.NoError(t, err)
+		require.EqualValues(t, 100, s.Purged)
+		require.Zero(t, s.Depth)
+	}
+}
+
+// beforeCommit runs a function before each of the first n commits.
+type beforeCommit struct {
+	kv.DB
+	left atomic.Int64
+	run  func()
+}
+
+func (b *beforeCommit) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := b.DB.Begin(o)
+	return beforeCommitTx{tx, b}, err
+}
+
+type beforeCommitTx struct {
+	kv.ManagedTx
+	b *beforeCommit
+}
+
+func (t beforeCommitTx) Commit() kv.Future[struct{}] {
+	if t.b.left.Add(-1) >= 0 {
+		t.b.run()
+	}
+	return t.ManagedTx.Commit()
+}
+
+// TestPurgeAmidEnqueues (I1): items that are enqueued between a step's reads and its commit are reachable afterwards,
+// and a stream of them cannot hold the purge up: after a few conflicts it leaves the group's hint.
+func TestPurgeAmidEnqueues(t *testing.T) {
+	for _, n := range []int64{1, 10} {
+		for _, items := range []int{1, 5, 1001} {
+			e := newEnv(t, anyEngine, false)
+			e.fill("A", items)
+			db := &beforeCommit{DB: e.raw}
+			q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
+			require.NoError(t, err)
+			came := int64(0)
+			db.run = func() {
+				came++
+				e.enqueue("A", "meanwhile")
+			}
+			db.left.Store(n)
+			report, err := q.Purge(e.ctx, layer.PurgeOptions{})
+			require.NoError(t, err)
+			require.NotZero(t, came)
+			if items == 1 {
+				require.LessOrEqual(t, came, int64(4), "one step, three conflicts at most")
+			}
+			require.Equal(t, int64(items)+came, int64(len(e.all("A")))+report.Items)
+			e.check()
+			if left := len(e.all("A")); left > 0 {
+				require.Len(t, e.receive(e.q, 10).Items, left)
+			}
+		}
+	}
+}
+
+// TestPurgeUnderLoad (G3): while producers, workers and a purge are at it together, each message is acked or purged,
+// never both, and none is stranded.
+func TestPurgeUnderLoad(t *testing.T) {
+	onEngines(t, func(e *env) {
+		const producers, each = 3, 60
+		var wg sync.WaitGroup
+		for p := range producers {
+			q := e.handle(uint64(10 + p))
+			wg.Go(func() {
+				for i := range each {
+					if _, err := q.Enqueue(e.ctx, layer.Message{Group: fmt.Sprint(i % 4)}, layer.Message{Group: fmt.Sprint(p)}); err != nil {
+						e.t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		var acked atomic.Int64
+		stop := make(chan struct{})
+		var workers sync.WaitGroup
+		for w := range 2 {
+			q := e.handle(uint64(20 + w))
+			workers.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 3})
+					if err != nil {
+						e.t.Error(err)
+						return
+					}
+					for _, c := range claims {
+						switch err := q.Ack(e.ctx, c); {
+						case err == nil:
+							acked.Add(int64(len(c.Items)))
+						case !errors.Is(err, layer.ErrClaimLost):
+							e.t.Error(err)
+						}
+					}
+				}
+			})
+		}
+		purged := int64(0)
+		purge := func(i int) {
+			report, err := e.q.Purge(e.ctx, layer.PurgeOptions{Force: i%2 == 0})
+			require.NoError(e.t, err)
+			purged += report.Items
+		}
+		for i := range 10 {
+			purge(i)
+		}
+		wg.Wait()
+		close(stop)
+		workers.Wait()
+		e.check()
+		purge(0)
+		require.Empty(e.t, e.rows(kv.PrefixRange(key("item"))))
+		require.EqualValues(e.t, 2*producers*each, acked.Load()+purged)
+	})
+}
+
+// TestPurgeCorruptLock: a group whose lock cannot be read is left alone, unless by force.
+func TestPurgeCorruptLock(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1")
+	e.enqueue("B", "b1")
+	e.write(func(tx kv.Tx) { tx.Set(key("lock", "A"), []byte("?")) })
+	report, err := e.q.Purge(e.ctx, layer.PurgeOptions{})
+	require.NoError(t, err)
+	require.Equal(t, layer.PurgeReport{Items: 1, Kept: 1}, report)
+	report, err = e.q.Purge(e.ctx, layer.PurgeOptions{Force: true})
+	require.NoError(t, err)
+	require.Equal(t, layer.PurgeReport{Items: 1}, report)
+}
+
+// TestPurgeErrors: a group that is none is refused, and a closed handle.
+func TestPurgeErrors(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	long, bad := string(make([]byte, layer.MaxGroupSize+1)), "\xff"
+	var limit *layer.LimitError
+	_, err := e.q.Purge(e.ctx, layer.PurgeOptions{Group: &long})
+	require.ErrorAs(t, err, &limit)
+	_, err = e.q.Purge(e.ctx, layer.PurgeOptions{Group: &bad})
+	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
+	require.NoError(t, e.q.Close(e.ctx))
+	_, err = e.q.Purge(e.ctx, layer.PurgeOptions{})
+	require.ErrorIs(t, err, layer.ErrClosed)
+}
