@@ -222,7 +222,7 @@ func (s *settlement) readNext(w *work, acked []delivered) error {
 			return nil
 		}
 	}
-	s.next = w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(items.Begin))
+	s.next = w.head(s.claim.Group)
 	return nil
 }
 

@@ -112,11 +112,11 @@ func (s *markSteps) grantTo(random uuid.UUID) {
 	r := request{owner: "x", wants: 1, deadlineMS: s.now.Add(time.Minute).UnixMilli()}
 	s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.request(1, random), r.pack()); return nil })
 	s.run(s.within(func(w *work) error {
-		rows, err := w.tx.Snapshot().GetRange(s.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{}).Wait(s.ctx)
+		requests, err := w.beginTurn().requests.Wait(s.ctx)
 		if err != nil {
 			return err
 		}
-		return w.newClaimer(nil).grantOthers(rows)
+		return w.newClaimer(nil).grantOthers(requests)
 	}))
 }
 

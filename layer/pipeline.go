@@ -513,11 +513,11 @@ func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 			receive.add(o)
 		}
 	}
-	if receive.called {
-		// Whoever has just resumed the queue counts on the handle that he wakes.
-		w.follow = w.q.followAnew(w.tx)
-	}
 	if !receive.none() && !receive.stageFirst(w.q, conflicts) {
+		if receive.called {
+			// Whoever has just resumed the queue counts on the handle that he woke.
+			w.follow = w.q.followAnew(w.tx)
+		}
 		receive.claimer = w.newClaimer(receive.all())
 		receive.claimer.begin()
 	}

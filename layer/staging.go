@@ -631,7 +631,8 @@ func (w *work) beginTurn() turning {
 // rest is what a turn that wrote nothing waits for.
 func (w *work) rest(t turning, requests []kv.KV) (turn, error) {
 	q := w.q
-	left := turn{wait: q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)}
+	poll := q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)
+	left := turn{wait: poll}
 	first := false
 	if len(requests) > 0 {
 		p, err := q.keys.parse(requests[0].Key)
@@ -649,11 +650,7 @@ func (w *work) rest(t turning, requests []kv.KV) (turn, error) {
 	if err != nil {
 		return left, fmt.Errorf("read timers: %w", err)
 	}
-	paused, err := w.paused()
-	if err != nil {
-		return left, err
-	}
-	if q.keys.section(nameTimer).Contains(k) && !paused {
+	if q.keys.section(nameTimer).Contains(k) {
 		p, err := q.keys.parse(k)
 		if err != nil {
 			return left, fmt.Errorf("%w: %w", ErrCorrupt, err)
@@ -664,6 +661,13 @@ func (w *work) rest(t turning, requests []kv.KV) (turn, error) {
 			due += time.Duration(q.random.n(int(skewOfTurns)))
 		}
 		left.wait = min(left.wait, max(due, time.Millisecond))
+	}
+	paused, err := w.paused()
+	if err != nil {
+		return left, err
+	}
+	if paused {
+		left.wait = poll // whatever is due
 	}
 	left.watch = w.tx.Watch(q.keys.wake(q.staging.random))
 	return left, nil

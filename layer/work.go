@@ -69,7 +69,7 @@ func (w *work) hint(index int64, group string, attempts int) {
 	w.readRequests()
 }
 
-// readRequests starts reading the requests that may be woken, once.
+// readRequests starts reading the requests that may be woken.
 func (w *work) readRequests() {
 	if w.requests == nil {
 		w.requests = w.tx.Snapshot().GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe})
