@@ -41,7 +41,7 @@ const (
 
 // Purge removes all items of a group, or of the queue, that are there when it comes to their group; what is enqueued
 // behind them meanwhile stays. A delay of a group ends, a claim whose lease has run out ends without an attempt counted,
-// a pause stays. The states of groups that nobody holds then go too. Dead letters stay.
+// a pause stays. The states of groups go too, but for those in hand. Dead letters stay.
 //
 // It works in steps at batch priority that are short whatever the depth, group by group in the order of their names. A
 // step conflicts with claims of the groups that it purges, and with no others. It may be stopped and run again to go
@@ -56,6 +56,9 @@ func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 		}
 		p.section = q.keys.items(*o.Group)
 	}
+	if err := p.states(); err != nil {
+		return p.report, wrap("purge", err)
+	}
 	p.next = p.section.Begin
 	for p.next != nil {
 		if err := p.step(); err != nil {
@@ -65,7 +68,7 @@ func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 			o.Progress(p.report)
 		}
 	}
-	return p.report, wrap("purge", p.states())
+	return p.report, nil
 }
 
 type purger struct {
