@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -127,6 +128,7 @@ type settlement struct {
 	lock    kv.Future[[]byte]
 	held    *lock
 	left    []delivered
+	ahead   kv.Future[[]byte] // the item behind as many as are acked, read before it is known which these are
 	next    kv.Future[[]byte] // the first item that is left in the group, if nothing is left of the claim
 	attempt kv.Future[[]byte] // of the item that was tried, if the rest is given back
 
@@ -135,7 +137,13 @@ type settlement struct {
 
 // begin starts reading the lock, with a conflict.
 func (s *settlement) begin(w *work) {
-	s.lock, s.held, s.left, s.next, s.attempt = w.tx.Get(w.q.keys.lock(s.claim.Group)), nil, nil, nil, nil
+	group := s.claim.Group
+	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = w.tx.Get(w.q.keys.lock(group)), nil, nil, nil, nil, nil
+	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && s.lease == 0 {
+		behind := kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin)
+		behind.Offset += n
+		s.ahead = w.tx.Snapshot().GetKey(behind)
+	}
 }
 
 // check is the fencing check, and then the writes that need no more reads. When it returns an error it has
@@ -186,16 +194,44 @@ func (s *settlement) check(w *work) error {
 		return nil
 	}
 	w.tx.Clear(w.q.keys.timer(l.endMS, group))
+	w.ended(group)
 	switch {
 	case len(left) == 0 && l.mark != nil:
 		w.tx.Set(key, l.mark.lock(l.token).pack())
 	case len(left) == 0:
 		w.tx.Clear(key)
-		s.next = w.head(group)
+		return s.readNext(w, acked)
 	default:
 		s.attempt = w.tx.Snapshot().Get(w.q.keys.attempt(left[0].id(group)))
 	}
 	return nil
+}
+
+// readNext starts reading the first item that is left in the group, unless ahead has it: the key behind the first n
+// items is that if the n acked are the first n, and they are if it is greater than all of them. (They exist, for nobody
+// else may remove them, so if there were another before it there would be n+1.)
+func (s *settlement) readNext(w *work, acked []delivered) error {
+	items := w.q.keys.items(s.claim.Group)
+	if s.ahead != nil && len(acked) == len(s.claim.Items) {
+		k, err := s.ahead.Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read head: %w", err)
+		}
+		if !items.Contains(k) || bytes.Compare(k, w.q.keys.item(acked[len(acked)-1].id(s.claim.Group))) > 0 {
+			s.next = kv.Done(k, nil)
+			return nil
+		}
+	}
+	s.next = w.head(s.claim.Group)
+	return nil
+}
+
+// ended notes that the transaction ends the claim of a group: what was read of its timer and its hints before is void.
+func (w *work) ended(group string) {
+	if w.settled == nil {
+		w.settled = make(map[string]bool)
+	}
+	w.settled[group] = true
 }
 
 // finish writes what depends on the reads that check began.

@@ -164,7 +164,9 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 	}
 	w := q.work(ctx, tx)
 	r := &reception{o: o}
-	if _, err := w.claim(r); err != nil {
+	c := w.newClaimer([]*reception{r})
+	c.begin()
+	if err := c.claim(); err != nil {
 		return nil, wrap("receive", err)
 	}
 	if err := w.finish(); err != nil {
@@ -282,8 +284,11 @@ type claimer struct {
 	met    map[string]bool // groups looked at in this transaction; true = settled, under a conflict
 	looks  []look          // under way
 	owed   []*reception    // that have not had their turn, to know how much to read ahead
-	taken  int             // groups
-	items  int
+	passed []candidate     // left to the handle's other transactions in flight
+	// granted is the grants to the handle, being read; nil = it has no request.
+	granted kv.Future[[]kv.KV]
+	taken   int // groups
+	items   int
 }
 
 // candidate is a hint, a due timer or a grant: a group that may be ready.
@@ -307,30 +312,41 @@ type look struct {
 // maxWave bounds the groups looked at together, and with that the memory of a receive.
 const maxWave = 64
 
-// claim receives for each of rs, in their order.
-func (w *work) claim(rs ...*reception) (*claimer, error) {
-	c := w.newClaimer(rs)
+func (w *work) newClaimer(rs []*reception) *claimer {
+	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
+}
+
+// begin starts the reads that do not depend on any other. What the transaction writes between this and claim is
+// taken into account.
+func (c *claimer) begin() {
+	if index, _ := c.q.staging.requested(); index != 0 {
+		random := c.q.staging.random
+		c.granted = c.tx.Snapshot().GetRange(c.q.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave})
+	}
+	for _, r := range c.owed {
+		if r.o.Group == nil {
+			n, _ := c.wanted()
+			c.search.start(n)
+			return
+		}
+	}
+}
+
+// claim receives for each that is owed, in their order.
+func (c *claimer) claim() error {
 	if err := c.accept(); err != nil {
-		return nil, err
+		return err
 	}
 	for len(c.owed) > 0 {
-		r := c.owed[0]
-		if err := c.receive(r); err != nil {
-			return nil, err
+		if err := c.receive(c.owed[0]); err != nil {
+			return err
 		}
 		c.owed = c.owed[1:]
 	}
 	if c.taken > 0 {
-		w.q.spread.learn(c.items, c.taken)
+		c.q.spread.learn(c.items, c.taken)
 	}
-	return c, nil
-}
-
-func (w *work) newClaimer(rs []*reception) *claimer {
-	for _, r := range rs {
-		r.begin()
-	}
-	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
+	return nil
 }
 
 // receive takes groups for r until it is full or there are no more.
@@ -435,21 +451,7 @@ func (c *claimer) free(l look) (bool, error) {
 // many as the receives that are still owed are likely to take.
 func (c *claimer) next() (look, bool, error) {
 	if len(c.looks) == 0 {
-		n, limit := 0, 1
-		for _, r := range c.owed {
-			left := r.o.Max - r.items
-			switch {
-			case r.o.Strategy == FillGroup:
-				n += min(c.q.spread.groupsFor(left), r.o.MaxGroups-len(r.claims))
-				limit = max(limit, left)
-			case r.o.Strategy == Layers:
-				n += min(left, r.o.MaxGroups)
-				limit = max(limit, left)
-			default:
-				n += min(left, r.o.MaxGroups-len(r.claims))
-			}
-		}
-		n = min(max(n, 1), maxWave)
+		n, limit := c.wanted()
 		wave, err := c.search.next(n)
 		if err != nil {
 			return look{}, false, err
@@ -459,8 +461,12 @@ func (c *claimer) next() (look, bool, error) {
 				// A second hint of a group met before: what was found then makes this one stale too. As long as
 				// nothing has been settled, and so no conflict been added, it stays.
 				if settled {
-					c.tx.Clear(w.key)
+					c.clear(w.key)
 				}
+				continue
+			}
+			if c.flight != nil && !c.q.flights.take(c.flight, w.group) {
+				c.passed = append(c.passed, w)
 				continue
 			}
 			c.met[w.group] = false
@@ -470,7 +476,15 @@ func (c *claimer) next() (look, bool, error) {
 			if len(wave) > 0 {
 				return c.next()
 			}
-			return look{}, false, nil
+			if len(c.passed) == 0 || len(c.owed) == 0 || len(c.owed[0].claims) > 0 {
+				return look{}, false, nil
+			}
+			// There is nothing else. Whether the handle's other transactions take these is not known yet.
+			for _, w := range c.passed[:min(n, len(c.passed))] {
+				c.met[w.group] = false
+				c.looks = append(c.looks, c.read(w, limit))
+			}
+			c.passed = nil
 		}
 	}
 	// Here, when the reads are under way: it may have to be read itself.
@@ -480,6 +494,32 @@ func (c *claimer) next() (look, bool, error) {
 	l := c.looks[0]
 	c.looks = c.looks[1:]
 	return l, true, nil
+}
+
+// wanted is how many groups the receives that are still owed are likely to take, and how many items at most of one.
+func (c *claimer) wanted() (groups, items int) {
+	groups, items = 0, 1
+	for _, r := range c.owed {
+		groups += c.q.wantedGroups(r)
+		if r.o.Strategy != Heads {
+			items = max(items, r.o.Max-r.items)
+		}
+	}
+	return min(max(groups, 1), maxWave), items
+}
+
+// wantedGroups is how many more groups a receive is likely to take, 1 at least.
+func (q *Queue) wantedGroups(r *reception) int {
+	left, groups := r.o.Max-r.items, r.o.MaxGroups-len(r.claims)
+	switch r.o.Strategy {
+	case FillGroup:
+		groups = min(groups, q.spread.groupsFor(left))
+	case Layers:
+		groups = min(left, r.o.MaxGroups)
+	default:
+		groups = min(left, groups)
+	}
+	return max(groups, 1)
 }
 
 // read starts the reads of one candidate.
@@ -615,6 +655,7 @@ func (w *work) lease(d time.Duration) (time.Duration, error) {
 func (w *work) clear(key []byte) {
 	if key != nil {
 		w.tx.Clear(key)
+		w.cleared = true
 	}
 }
 

@@ -116,7 +116,9 @@ func (w *work) enqueue(all ...*enqueuing) error {
 				if err != nil {
 					return fmt.Errorf("read tail: %w", err)
 				}
-				t.begun, t.next = true, now
+				// Later groups of the transaction come behind the earlier ones: their heads are in the order of the
+				// messages, and the hints do not pile up at one index.
+				t.begun, t.next = true, now+int64(count+i)
 				if empty = !t.items.Contains(key); !empty {
 					p, err := q.keys.parse(key)
 					if err != nil {

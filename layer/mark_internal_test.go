@@ -111,7 +111,13 @@ func (s *markSteps) grantTo(random uuid.UUID) {
 	s.t.Helper()
 	r := request{owner: "x", wants: 1, deadlineMS: s.now.Add(time.Minute).UnixMilli()}
 	s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.request(1, random), r.pack()); return nil })
-	s.run(s.within(func(w *work) error { return w.newClaimer(nil).grantOthers() }))
+	s.run(s.within(func(w *work) error {
+		requests, err := w.beginTurn().requests.Wait(s.ctx)
+		if err != nil {
+			return err
+		}
+		return w.newClaimer(nil).grantOthers(requests)
+	}))
 }
 
 // TestMarkedGroupIsNobodys: a marked group is passed over by receives and takes, whatever it was before: ready,

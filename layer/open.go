@@ -71,6 +71,7 @@ type Queue struct {
 	random   *entropy
 	receipts receipts
 	spread   spread
+	flights  flights
 	paths    pathCounts
 	slot     int64
 	closed   atomic.Bool
@@ -176,7 +177,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	}
 	q := &Queue{
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, slot: int64(random.n(counterSlots)),
-		staging: staging{random: newEntropy(o.Seed).uuid(), nudged: make(chan struct{}, 1)},
+		staging: staging{random: newEntropy(o.Seed).uuid()},
 	}
 	q.life, q.endLife = context.WithCancel(context.Background())
 	return q, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -29,7 +30,7 @@ type operation struct {
 	state     opState
 	abandoned bool          // the caller has gone
 	batch     *batch        // that it is running in
-	called    bool          // the receive was called from the waiting list
+	turn      *turn         // of the receive, called from the waiting list; nil = it has not been called
 	settled   bool          // there was a settlement, and it is done
 	lastTurn  bool          // the receive waits no longer, whatever comes of this turn
 	back      chan struct{} // closed when a called receive has ended or is waiting again
@@ -94,7 +95,8 @@ func (s size) tooLarge() bool {
 // batch is the operations of one transaction.
 type batch struct {
 	operations []*operation
-	receives   bool
+	groups     int // that its receives are likely to take; 0 = it has none
+	others     int // that those of other batches in flight are
 	cancel     context.CancelFunc
 	abandoned  int // guarded by the pipeline's mutex; how many callers have gone
 }
@@ -109,10 +111,20 @@ type pipeline struct {
 	mu     sync.Mutex
 	queue  []*operation // guarded by mu; in the order of arrival
 	flying int          // guarded by mu; transactions in flight
-	// receiving: one of those in flight receives, so that no other may. Two would look for the oldest groups at the
-	// same time and conflict with each other; one serves all receives that wait for it. Guarded by mu.
-	receiving bool
-	waiting   []*operation // guarded by mu; receives for which nothing was ready, in the order of arrival
+	// receiving is how many of those in flight receive, and taking how many groups they are likely to take. Guarded
+	// by mu.
+	receiving, taking int
+	waiting           []*operation // guarded by mu; receives for which nothing was ready, in the order of arrival
+}
+
+// maxReceiving is how many of a handle's transactions in flight may receive: while the one waits for its commit the
+// other reads. They pass over each other's groups, so there must be plenty; otherwise one serves all receives.
+const maxReceiving = 3
+
+// mayReceive reports whether another transaction may receive now. The pipeline's mutex is held.
+func (q *Queue) mayReceive() bool {
+	p := &q.pipeline
+	return p.receiving == 0 || p.receiving < maxReceiving && q.spread.plenty.Load()
 }
 
 // submit runs o and returns its error when its outcome is known, or when ctx ends. In the latter case a receive
@@ -143,7 +155,7 @@ func (q *Queue) enter(ctx context.Context, o *operation) error {
 		p.mu.Unlock()
 		return ErrClosed
 	}
-	if p.flying == maxFlying || len(p.queue) > 0 || p.receiving && o.receive != nil || q.opts.NoCoalescing {
+	if p.flying > 0 || len(p.queue) > 0 || q.opts.NoCoalescing {
 		q.queueUp(o)
 		p.mu.Unlock()
 		return nil
@@ -161,6 +173,13 @@ func (q *Queue) enter(ctx context.Context, o *operation) error {
 	})
 	q.runShared(b)
 	stop()
+	q.land()
+	return nil
+}
+
+// land gives up a place in flight, or leaves it to what has been queued meanwhile.
+func (q *Queue) land() {
+	p := &q.pipeline
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.queue) > 0 {
@@ -168,7 +187,6 @@ func (q *Queue) enter(ctx context.Context, o *operation) error {
 	} else {
 		p.flying--
 	}
-	return nil
 }
 
 // abandon notes that nobody waits for a running operation. The pipeline's mutex is held.
@@ -272,7 +290,13 @@ func (q *Queue) cancelBatch(b *batch) {
 
 // drive runs one transaction after the other until the queue is empty.
 func (q *Queue) drive() {
-	for b := q.nextBatch(); b != nil; b = q.nextBatch() {
+	for {
+		// Whoever can run and is about to submit goes first: then it travels along. With nobody else it is no delay.
+		runtime.Gosched()
+		b := q.nextBatch()
+		if b == nil {
+			return
+		}
 		q.runShared(b)
 	}
 }
@@ -282,9 +306,15 @@ func (q *Queue) newBatch(os []*operation) *batch {
 	b := &batch{operations: os}
 	for _, o := range os {
 		o.state, o.batch = opRunning, b
-		b.receives = b.receives || o.receive != nil
+		if o.receive != nil {
+			b.groups += q.wantedGroups(o.receive)
+		}
 	}
-	q.pipeline.receiving = q.pipeline.receiving || b.receives
+	if b.groups > 0 {
+		p := &q.pipeline
+		b.others = p.taking
+		p.receiving, p.taking = p.receiving+1, p.taking+b.groups
+	}
 	return b
 }
 
@@ -300,7 +330,8 @@ func (q *Queue) nextBatch() *batch {
 	for _, o := range p.queue {
 		next := total.plus(o.size())
 		switch {
-		case p.receiving && o.receive != nil, len(taken) == maxOperations, len(taken) > 0 && next.tooLarge():
+		case o.receive != nil && !q.mayReceive(), len(taken) == maxOperations, len(taken) > 0 && next.tooLarge(),
+			len(taken) > 0 && (o.turn != nil) != (taken[0].turn != nil): // a turn sets a watch, so nothing is to write beside it
 			left = append(left, o)
 		default:
 			total = next
@@ -322,20 +353,25 @@ func (q *Queue) runShared(b *batch) {
 	q.pipeline.mu.Lock()
 	b.cancel = cancel
 	q.pipeline.mu.Unlock()
-	q.run(ctx, b.operations)
+	q.run(ctx, b.operations, b.others)
 	cancel()
 
 	batch := b.operations
 	p := &q.pipeline
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if b.receives {
-		p.receiving = false
+	if b.groups > 0 {
+		p.receiving, p.taking = p.receiving-1, p.taking-b.groups
 	}
 	for _, o := range batch {
 		o.batch = nil
 		if o.waits && q.closed.Load() && o.settle == nil && o.result() == nil && len(o.receive.claims) == 0 {
 			o.err = ErrClosed // it would have waited
+		}
+		if o.turn != nil && mayRecover(o.err) && !o.abandoned && !o.lastTurn && !q.closed.Load() {
+			// The wait goes on: a database that does not answer for a while is not a reason to end it.
+			o.turn.failed, o.err = true, nil
+			o.receive.begin()
 		}
 		switch {
 		case o.waits && !o.abandoned && !o.lastTurn && o.result() == nil && len(o.receive.claims) == 0 && !q.closed.Load():
@@ -343,7 +379,9 @@ func (q *Queue) runShared(b *batch) {
 			o.state = opWaiting
 			p.waiting = append(p.waiting, o)
 			o.comeBack()
-			q.attend()
+			if o.turn == nil {
+				q.attend()
+			}
 		case o.abandoned && o.receive != nil && len(o.receive.claims) > 0:
 			go q.giveBackAll(o.receive.claims)
 			fallthrough
@@ -365,11 +403,11 @@ func (q *Queue) giveBackAll(claims []*Claim) {
 }
 
 // run runs the operations in one transaction, or, if one of them makes that fail for good, each in its own.
-func (q *Queue) run(ctx context.Context, batch []*operation) {
-	err := q.runTogether(ctx, batch)
+func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
+	err := q.runTogether(ctx, batch, others)
 	if err != nil && len(batch) > 1 && ctx.Err() == nil && !unknown(err) {
 		for _, o := range batch {
-			o.err = q.runTogether(ctx, []*operation{o})
+			o.err = q.runTogether(ctx, []*operation{o}, 0)
 		}
 		return
 	}
@@ -378,20 +416,28 @@ func (q *Queue) run(ctx context.Context, batch []*operation) {
 	}
 }
 
+// mayRecover reports whether err, of a turn of receives that wait, may be over at the next.
+func mayRecover(err error) bool {
+	return err != nil && !unknown(err) && !errors.Is(err, ErrNoQueue)
+}
+
 // unknown reports whether err leaves open what became of the transaction.
 func unknown(err error) bool {
 	var e *kv.Error
 	return errors.As(err, &e) && (e.InFlight || e.MaybeCommitted())
 }
 
-// runTogether runs the operations in one transaction that happens once.
-func (q *Queue) runTogether(ctx context.Context, batch []*operation) error {
+// runTogether runs the operations in one transaction that happens once. others is how many groups the handle's other
+// transactions in flight are likely to take.
+func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int) error {
 	conflicts := 0
 	var outcome staged
 	slot := waits(batch) && q.staging.acquire()
 	if slot {
 		defer q.staging.release()
 	}
+	f := &flight{}
+	defer q.flights.end(f)
 	err := q.once(ctx,
 		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 			for ; conflicts < a.Conflicts; conflicts++ {
@@ -399,6 +445,9 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation) error {
 			}
 			w := q.work(ctx, tx)
 			w.mayStage = slot
+			q.flights.end(f) // what an attempt that failed was about to claim
+			w.flight, w.beside = f, others
+			outcome.turn.cancel() // of an attempt that failed
 			var err error
 			if outcome, err = w.perform(batch, a.Conflicts); err != nil || !w.wrote {
 				return nil, err
@@ -426,10 +475,18 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation) error {
 			return err
 		})
 	if err != nil {
+		outcome.turn.cancel()
 		return err
 	}
 	if conflicts == 0 {
 		q.spread.narrow()
+	}
+	if t := batch[0].turn; t != nil {
+		t.cancel() // a turn too large for one transaction takes several, one after the other
+		*t = outcome.turn
+		if t.watch != nil {
+			q.paths.looks.Add(1)
+		}
 	}
 	q.staging.set(outcome)
 	q.paths.granted.Add(int64(outcome.granted))
@@ -443,11 +500,12 @@ func waits(batch []*operation) bool {
 }
 
 // perform does the work of all operations: first the settlements, those of one group one after the other, then the
-// enqueues, then the receives, so that these find what the others leave ready.
+// enqueues, then the receives, so that these find what the others leave ready. What the receives will read is begun
+// before, so that it does not take a round trip of its own.
 func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 	var settle []*operation
 	var enqueue []*enqueuing
-	var receive []*operation
+	var receive receiving
 	for _, o := range batch {
 		o.settleErr = nil
 		if o.settle != nil {
@@ -457,8 +515,16 @@ func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 			enqueue = append(enqueue, o.enqueue)
 		}
 		if o.receive != nil {
-			receive = append(receive, o)
+			receive.add(o)
 		}
+	}
+	if !receive.none() && !receive.stageFirst(w.q, conflicts) {
+		if receive.called {
+			// Whoever has just resumed the queue counts on the handle that he woke.
+			w.follow = w.q.followAnew(w.tx)
+		}
+		receive.claimer = w.newClaimer(receive.all())
+		receive.claimer.begin()
 	}
 	for len(settle) > 0 {
 		var now, later []*operation
@@ -480,12 +546,44 @@ func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 		return staged{}, err
 	}
 	w.wrote = w.wrote || len(enqueue) > 0
-	outcome, err := w.receive(receive, conflicts)
+	outcome, err := w.receive(&receive)
 	if err != nil {
 		return staged{}, err
 	}
 	outcome.granted = w.others
 	return outcome, w.finish()
+}
+
+// receiving is the operations of a transaction that receive.
+type receiving struct {
+	operations []*operation
+	waiting    int      // of them
+	called     bool     // from the waiting list: all of them are
+	claimer    *claimer // nil = they are staged without a look
+}
+
+func (r *receiving) add(o *operation) {
+	o.receive.begin()
+	r.operations = append(r.operations, o)
+	if o.waits {
+		r.waiting++
+	}
+	r.called = r.called || o.turn != nil
+}
+
+func (r *receiving) none() bool { return len(r.operations) == 0 }
+
+// stageFirst reports whether all of them wait and are to be staged without a look.
+func (r *receiving) stageFirst(q *Queue, conflicts int) bool {
+	return !r.called && r.waiting == len(r.operations) && q.stageFirst(conflicts)
+}
+
+func (r *receiving) all() []*reception {
+	rs := make([]*reception, len(r.operations))
+	for i, o := range r.operations {
+		rs[i] = o.receive
+	}
+	return rs
 }
 
 // settle takes the settlements, of different groups, through their steps together.
@@ -514,39 +612,40 @@ func (w *work) settle(os []*operation) error {
 
 // receive claims for the operations whose settlement, if any, was done, and stages those that wait for a group to
 // become ready.
-func (w *work) receive(os []*operation, conflicts int) (staged, error) {
+func (w *work) receive(all *receiving) (staged, error) {
 	var rs []*reception
 	var waiting []*operation
-	called := false
-	for _, o := range os {
-		o.receive.begin()
+	for _, o := range all.operations {
 		if o.settleErr == nil {
 			rs = append(rs, o.receive)
 			if o.waits {
 				waiting = append(waiting, o)
 			}
-			called = called || o.called
 		}
 	}
+	c := all.claimer
 	if len(rs) == 0 {
 		return staged{}, nil
 	}
-	if !called && len(waiting) == len(rs) && w.q.stageFirst(conflicts) {
+	if c == nil {
 		return w.stage(waiting, nil)
 	}
-	c, err := w.claim(rs...)
-	if err != nil {
+	c.owed = rs
+	if all.called {
+		return w.takeTurn(c, waiting)
+	}
+	if err := c.claim(); err != nil {
 		return staged{}, err
 	}
-	if called {
-		if err := c.grantOthers(); err != nil {
-			return staged{}, err
-		}
-	}
+	w.claimed(rs)
+	return w.stage(waiting, c)
+}
+
+// claimed notes that claims were written.
+func (w *work) claimed(rs []*reception) {
 	for _, r := range rs {
 		w.wrote = w.wrote || len(r.claims) > 0
 	}
-	return w.stage(waiting, c)
 }
 
 // The codes of a settlement's outcome in a receipt.

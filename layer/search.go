@@ -3,8 +3,8 @@ package layer
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
-	"sync/atomic"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -12,16 +12,18 @@ import (
 
 // search walks the hints of ready groups and the due timers, both at snapshot, a few at a time, the oldest first.
 //
-// With a window it starts at a random place within it instead: at an index (a due time) between the oldest and the
-// newest one it knows of, so that what it passes over is not even walked past. Beside that it reads where the hints
-// begin and end now, for the next time. If nothing lies behind the place, it starts over from the oldest.
+// A handle that met others at the oldest hints goes for a walk (see spread): its searches begin where the last one
+// ended, far from the oldest, and read neither what they pass over nor timers. If nothing lies there, the search
+// starts over from the oldest.
 type search struct {
 	w       *work
 	shards  []cursor // of hints
 	timers  cursor
 	pending []candidate
-	spread  bool // began at a random place
+	away    bool // on a walk
 	begun   bool
+	newest  kv.Future[[]byte] // the last hint's key; nil = not asked for
+	reads   *searchReads      // under way; nil = none
 }
 
 // cursor is the part of a range that is still to be read.
@@ -55,40 +57,25 @@ func (c *cursor) passed(rows []kv.KV, limit int) {
 func newSearch(w *work) *search { return &search{w: w} }
 
 // begin chooses where to start.
-func (s *search) begin() error {
-	s.begun = true
-	fraction := s.w.q.spread.fraction()
-	if fraction == 0 {
-		s.fromTheOldest()
-		return nil
-	}
-	now, err := s.w.clock()
-	if err != nil {
-		return err
-	}
+func (s *search) begin() {
 	q := s.w.q
-	s.spread = true
-	s.shards = make([]cursor, 0, q.keys.shards)
-	newest := min(q.spread.newest.Load(), now)
-	for shard := range q.keys.shards {
-		s.shards = append(s.shards, newCursor(q.keys.readyFrom(shard, q.within(q.spread.oldest.Load(), newest, fraction))))
+	begin, shard, away := q.spread.place(q, s.w.nowMS)
+	if !away {
+		s.fromTheOldest()
+		return
 	}
-	s.timers = newCursor(q.keys.timersDue(q.within(q.spread.due.Load(), s.w.nowMS, fraction), s.w.nowMS))
-	return nil
-}
-
-// within is a random point in the first part, fraction, of the span from low to high.
-func (q *Queue) within(low, high int64, fraction float64) int64 {
-	if high <= low {
-		return low
+	s.begun, s.away = true, true
+	s.shards = []cursor{{begin: begin, end: q.keys.readyFrom(shard, 0).End}}
+	s.timers = cursor{exhausted: true}
+	if begin.Offset > 1 { // it lands anew, and may have to know how far it can go the next time
+		s.newest = s.w.tx.Snapshot().GetKey(kv.LastLessThan(s.shards[0].end))
 	}
-	return low + int64(q.random.float()*fraction*float64(high-low))
 }
 
 // fromTheOldest starts at the oldest hints and timers.
 func (s *search) fromTheOldest() {
 	q := s.w.q
-	s.begun, s.spread = true, false
+	s.begun, s.away = true, false
 	s.shards = s.shards[:0]
 	for shard := range q.keys.shards {
 		s.shards = append(s.shards, newCursor(q.keys.readyFrom(shard, 0)))
@@ -98,80 +85,125 @@ func (s *search) fromTheOldest() {
 
 // next returns up to n candidates, the oldest first, or none if there are no more.
 func (s *search) next(n int) ([]candidate, error) {
-	if !s.begun {
-		if err := s.begin(); err != nil {
-			return nil, err
-		}
-	}
 	if len(s.pending) == 0 {
 		if err := s.fill(n); err != nil {
 			return nil, err
 		}
-		if len(s.pending) == 0 && s.spread {
+		if len(s.pending) == 0 && s.away {
+			// The walk is over, or it was to land where there is nothing: then nearer, among the few that there are.
+			again := s.w.q.spread.goHome(s.w.q)
 			s.fromTheOldest()
-			if err := s.fill(n); err != nil {
-				return nil, err
+			if again > 0 && len(s.shards) == 1 {
+				s.shards[0].begin.Offset += again
+				s.timers.exhausted = true
+				if err := s.fill(n); err != nil {
+					return nil, err
+				}
+				if len(s.pending) == 0 {
+					s.fromTheOldest()
+				}
+			}
+			if len(s.pending) == 0 {
+				if err := s.fill(n); err != nil {
+					return nil, err
+				}
 			}
 		}
 	}
 	n = min(n, len(s.pending))
 	wave := s.pending[:n:n]
 	s.pending = s.pending[n:]
+	if s.away && n > 0 {
+		s.w.q.spread.walked(wave[n-1].key)
+	}
 	return wave, nil
 }
 
-func (s *search) fill(n int) error {
-	// One more than asked for: a hint may be stale, and one row costs less than another round trip.
-	limit := n + 1
-	fromTheOldest := !s.spread && s.timers.begin.Offset == 1 && !s.timers.begin.OrEqual
+// start starts the reads of the next fill.
+func (s *search) start(n int) {
+	if !s.begun {
+		s.begin()
+	}
+	if s.reads != nil {
+		return
+	}
+	// One more than asked for: a hint may be stale, and one row costs less than another round trip. And as many as the
+	// handle's other transactions are about to take.
+	r := &searchReads{limit: n + 1 + s.w.beside, oldest: !s.away && s.timers.begin.Offset == 1 && !s.timers.begin.OrEqual}
 	snapshot := s.w.tx.Snapshot()
-	var bounds [2]kv.Future[[]byte]
-	if s.spread {
-		// Of one shard: groups are spread over them evenly.
-		all := s.w.q.keys.readyFrom(int64(s.w.q.random.n(int(s.w.q.keys.shards))), 0)
-		bounds[0], bounds[1] = snapshot.GetKey(kv.FirstGreaterOrEqual(all.Begin)), snapshot.GetKey(kv.LastLessThan(all.End))
-	}
-	hints := make([]kv.Future[[]kv.KV], len(s.shards))
 	for i := range s.shards {
-		hints[i] = s.shards[i].read(snapshot, limit)
+		r.hints = append(r.hints, s.shards[i].read(snapshot, r.limit))
 	}
-	timers := s.timers.read(snapshot, limit)
+	r.timers = s.timers.read(snapshot, r.limit)
+	s.reads = r
+}
+
+// searchReads is the reads of a fill under way.
+type searchReads struct {
+	limit  int
+	hints  []kv.Future[[]kv.KV]
+	timers kv.Future[[]kv.KV]
+	oldest bool // they begin at the oldest
+}
+
+// fill reads on until there is something to look at, or nothing more to read.
+func (s *search) fill(n int) error {
+	for {
+		if err := s.readMore(n); err != nil || len(s.pending) > 0 || s.exhausted() {
+			return err
+		}
+	}
+}
+
+func (s *search) exhausted() bool {
+	return s.timers.exhausted && !slices.ContainsFunc(s.shards, func(c cursor) bool { return !c.exhausted })
+}
+
+func (s *search) readMore(n int) error {
+	s.start(n)
+	limit, hints, timers, fromTheOldest := s.reads.limit, s.reads.hints, s.reads.timers, s.reads.oldest
+	s.reads = nil
+	// Behind these indexes nothing has been read yet.
+	whole := int64(math.MaxInt64)
 	for i, f := range hints {
 		rows, err := f.Wait(s.w.ctx)
 		if err != nil {
 			return fmt.Errorf("read ready hints: %w", err)
 		}
 		s.shards[i].passed(rows, limit)
-		if err := s.addHints(rows); err != nil {
+		last, err := s.addHints(rows)
+		if err != nil {
 			return err
 		}
+		if !s.shards[i].exhausted {
+			whole = min(whole, last)
+		}
 	}
-	if fromTheOldest {
-		oldest := int64(0)
-		for i, c := range s.pending {
-			if i == 0 || c.index < oldest {
-				oldest = c.index
-			}
+	if !s.away {
+		s.w.q.spread.plenty.Store(len(s.pending) == limit*len(s.shards))
+	}
+	if fromTheOldest && len(s.pending) > 0 {
+		oldest := s.pending[0].index
+		for _, c := range s.pending {
+			oldest = min(oldest, c.index)
 		}
 		s.w.q.spread.oldest.Store(oldest)
 	}
-	if s.spread {
-		if err := s.learnBounds(bounds); err != nil {
-			return err
-		}
+	if err := s.learnNewest(); err != nil {
+		return err
 	}
 	due, err := timers.Wait(s.w.ctx)
 	if err != nil {
 		return fmt.Errorf("read timers: %w", err)
 	}
 	s.timers.passed(due, limit)
-	for i, row := range due {
+	for _, row := range due {
 		p, err := s.w.q.keys.parse(row.Key)
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
-		if i == 0 && fromTheOldest {
-			s.w.q.spread.due.Store(p.index)
+		if s.w.settled[p.group] {
+			continue // read before the claim was ended
 		}
 		_, index, err := unpackTimer(row.Key, row.Value)
 		if err != nil {
@@ -179,45 +211,67 @@ func (s *search) fill(n int) error {
 		}
 		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: index, timer: true})
 	}
+	s.addOwn(whole)
 	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
 	return nil
 }
 
-// learnBounds notes where the hints begin and end.
-func (s *search) learnBounds(bounds [2]kv.Future[[]byte]) error {
-	q := s.w.q
-	for i, note := range []*atomic.Int64{&q.spread.oldest, &q.spread.newest} {
-		k, err := bounds[i].Wait(s.w.ctx)
-		if err != nil {
-			return fmt.Errorf("read ready hints: %w", err)
+// addOwn adds the hints that the transaction itself has set, up to the index that the reads have come to. The reads may
+// have begun before.
+func (s *search) addOwn(whole int64) {
+	var later []candidate
+	for _, c := range s.w.hinted {
+		if c.index <= whole {
+			s.pending = append(s.pending, c)
+		} else {
+			later = append(later, c)
 		}
-		if !q.keys.section(nameReady).Contains(k) {
-			continue // there are none
-		}
-		p, err := q.keys.parse(k)
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
-		}
-		note.Store(p.index)
 	}
+	s.w.hinted = later
+}
+
+// learnNewest notes where the hints end, if that was asked for.
+func (s *search) learnNewest() error {
+	if s.newest == nil {
+		return nil
+	}
+	q := s.w.q
+	k, err := s.newest.Wait(s.w.ctx)
+	s.newest = nil
+	if err != nil {
+		return fmt.Errorf("read newest hint: %w", err)
+	}
+	if !q.keys.section(nameReady).Contains(k) {
+		return nil // there is none
+	}
+	p, err := q.keys.parse(k)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	q.spread.newest.Store(p.index)
 	return nil
 }
 
-func (s *search) addHints(rows []kv.KV) error {
+// addHints returns the index of the last of them.
+func (s *search) addHints(rows []kv.KV) (last int64, err error) {
 	for _, row := range rows {
 		p, err := s.w.q.keys.parse(row.Key)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		last = p.index
+		if s.w.settled[p.group] {
+			continue // read before the claim was ended
 		}
 		attempts := int64(0)
 		if len(row.Value) > 0 {
 			if attempts, err = unpackInt(row.Key, row.Value); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: p.index, attempts: int(attempts)})
 	}
-	return nil
+	return last, nil
 }
 
 func packTimer(kind string, headIndex int64) []byte {
@@ -231,54 +285,4 @@ func unpackTimer(key, value []byte) (kind string, headIndex int64, err error) {
 		return "", 0, corrupt(key, d.err)
 	}
 	return kind, headIndex, nil
-}
-
-// spread is what a handle has learnt about its queue, to search well. It is advice: being wrong costs time.
-type spread struct {
-	// window is over what part of the ready groups, by age, the handle spreads its claims, in 1/maxWindow.
-	window atomic.Int64
-	oldest atomic.Int64 // index of the oldest hint when last seen
-	newest atomic.Int64 // and of the newest; only a spread search looks
-	due    atomic.Int64 // due time of the oldest timer when last seen, ms
-	// perGroup is how many items a group gave lately, in 1/16; 0 = not known.
-	perGroup atomic.Int64
-}
-
-const (
-	maxWindow = 1 << 20
-	minWindow = 1 << 10
-)
-
-// widen is for a conflict: the window grows eightfold, so that many handles that begin at once are soon apart.
-func (s *spread) widen() {
-	s.window.Store(min(8*max(s.window.Load(), minWindow/8), maxWindow))
-}
-
-// narrow is for a transaction without conflict: the window shrinks by a 64th, so that in the long run less than one
-// transaction in a hundred conflicts (one growth is made up for by 132 shrinks).
-func (s *spread) narrow() {
-	if w := s.window.Load() * 63 / 64; w >= minWindow {
-		s.window.Store(w)
-	} else {
-		s.window.Store(0)
-	}
-}
-
-func (s *spread) fraction() float64 { return float64(s.window.Load()) / maxWindow }
-
-func (s *spread) learn(items, groups int) {
-	now := int64(16 * items / groups)
-	if old := s.perGroup.Load(); old > 0 {
-		now = (3*old + now) / 4
-	}
-	s.perGroup.Store(max(now, 1))
-}
-
-// groupsFor guesses how many groups it takes to get n items.
-func (s *spread) groupsFor(n int) int {
-	per := int(s.perGroup.Load())
-	if per == 0 {
-		return 1
-	}
-	return max(1, (16*n+per-1)/per)
 }

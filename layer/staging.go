@@ -54,8 +54,6 @@ const (
 	wakeProbe = 4
 	// grantProbe is how many requests one fulfilment serves at most, and how many dead ones a sweep clears.
 	grantProbe = 16
-	// lookProbe is how many ready hints a look counts in each shard.
-	lookProbe = 64
 )
 
 // DefaultStagePoll is the mean pause between two looks of a handle that nobody wakes.
@@ -85,6 +83,25 @@ type staged struct {
 	request    int64 // its index, if it was registered or found
 	deadlineMS int64
 	gone       bool // it was cleared, or not found
+	turn       turn // what a turn of waiting receives that found nothing leaves them to wait for
+}
+
+// turn is a turn of a handle's waiting receives, in one transaction. It is also the look that comes before the next
+// wait: if it wrote nothing, it watches the wake key from that very version on, so that nothing falls between.
+type turn struct {
+	watch kv.Future[struct{}] // nil if there is another turn to take
+	wait  time.Duration       // until the next turn, if nobody wakes us
+	dead  bool                // the oldest request is that of a handle that has died
+	// failed: the database did not let it take place.
+	failed bool
+}
+
+// cancel gives up the watch.
+func (t *turn) cancel() {
+	if t.watch != nil {
+		t.watch.Cancel()
+		t.watch = nil
+	}
 }
 
 // staging is the handle's side of the waiting line. The receives that wait are in the pipeline.
@@ -97,7 +114,8 @@ type staging struct {
 	busy       bool  // guarded by mu: a transaction in flight may change the request
 	attended   bool  // guarded by the pipeline's mutex: attendance is running
 
-	nudged chan struct{} // of capacity 1: something has changed
+	nudged bool   // guarded by mu: something has changed
+	rouse  func() // guarded by mu: ends the rest under way; nil = there is none
 }
 
 func (s *staging) set(o staged) {
@@ -132,11 +150,37 @@ func (s *staging) requested() (index, deadlineMS int64) {
 	return s.index, s.deadlineMS
 }
 
+// nudge ends the attendance's rest, or the next one if it is not resting.
 func (s *staging) nudge() {
-	select {
-	case s.nudged <- struct{}{}:
-	default:
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nudged = true
+	if s.rouse != nil {
+		s.rouse()
 	}
+}
+
+// rest waits for d, for watch (may be nil), or for a nudge. It returns false if ctx has ended.
+func (s *staging) rest(ctx context.Context, d time.Duration, watch kv.Future[struct{}]) bool {
+	resting, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	s.mu.Lock()
+	if s.rouse = cancel; s.nudged {
+		cancel()
+	}
+	s.mu.Unlock()
+	if watch != nil {
+		// The goroutine that waits is the one that claims: each change of goroutines would make a wake later.
+		if _, err := watch.Wait(resting); err != nil {
+			<-resting.Done() // a watch that fails must not make us spin
+		}
+	} else {
+		<-resting.Done()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nudged, s.rouse = false, nil
+	return ctx.Err() == nil
 }
 
 // stageFirst reports whether receives that wait are to be staged without a look of their own.
@@ -232,11 +276,10 @@ func (q *Queue) othersWait() bool {
 
 // accept looks at what the handle was granted before anything else.
 func (c *claimer) accept() error {
-	random := c.q.staging.random
-	if index, _ := c.q.staging.requested(); index == 0 {
+	if c.granted == nil {
 		return nil
 	}
-	rows, err := c.tx.Snapshot().GetRange(c.q.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave}).Wait(c.ctx)
+	rows, err := c.granted.Wait(c.ctx)
 	if err != nil {
 		return fmt.Errorf("read grants: %w", err)
 	}
@@ -276,13 +319,9 @@ func (c *claimer) holdsGrants() bool {
 // with the oldest group.
 //
 // Footprint, per request served: a read conflict on it, and it is rewritten; per group: as a claim, with a grant.
-func (c *claimer) grantOthers() error {
+func (c *claimer) grantOthers(requests []kv.KV) error {
 	q := c.q
-	rows, err := c.tx.Snapshot().GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}).Wait(c.ctx)
-	if err != nil {
-		return fmt.Errorf("read requests: %w", err)
-	}
-	for _, row := range rows {
+	for _, row := range requests {
 		p, err := q.keys.parse(row.Key)
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrCorrupt, err)
@@ -386,7 +425,8 @@ func (w *work) touch(random uuid.UUID) {
 // wakeOldest touches the wake key of the oldest request that lives and wants. It reads at snapshot: whoever makes
 // groups ready conflicts neither with requests nor with each other.
 func (w *work) wakeOldest() error {
-	rows, err := w.tx.Snapshot().GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe}).Wait(w.ctx)
+	w.readRequests()
+	rows, err := w.requests.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}
@@ -441,15 +481,15 @@ func (q *Queue) attend() {
 	q.staging.nudge()
 }
 
-// attendWaiting calls the receives that wait when there is something for them, until none waits any more.
+// attendWaiting gives the receives that wait a turn when there may be something for them, until none waits any more.
 func (q *Queue) attendWaiting() {
 	ctx := q.life
-	for {
+	for idle := false; ; {
 		waiting := q.waiters()
 		index, deadlineMS := q.staging.requested()
 		switch {
 		case waiting == 0 && index != 0:
-			if err := q.withdraw(ctx, index); err != nil && !q.pause(ctx, errorPause, nil) {
+			if err := q.withdraw(ctx, index); err != nil && !q.staging.rest(ctx, errorPause, nil) {
 				return
 			}
 			continue
@@ -458,46 +498,40 @@ func (q *Queue) attendWaiting() {
 				return
 			}
 			continue
-		case index == 0:
-			q.call(1) // which registers the request
-			continue
 		}
-		if now := q.nowMS(); deadlineMS-now < requestLife.Milliseconds()/2 {
-			if err := q.renew(ctx, index); err != nil && !q.pause(ctx, errorPause, nil) {
+		if index != 0 && deadlineMS-q.nowMS() < requestLife.Milliseconds()/2 {
+			if err := q.renew(ctx, index); err != nil && !q.staging.rest(ctx, errorPause, nil) {
 				return
 			}
 			continue
 		}
-		l, err := q.look(ctx)
-		if errors.Is(err, ErrNoQueue) {
-			q.call(waiting) // each ends with that error
-			continue
-		}
-		if err != nil {
-			if !q.pause(ctx, errorPause, nil) {
+		t := q.call() // which registers the request, if there is none
+		if t.failed {
+			if !q.staging.rest(ctx, errorPause, nil) {
 				return
 			}
 			continue
 		}
-		if l.ready > 0 {
-			l.cancel()
-			q.call(l.ready)
+		if t.dead {
+			if err := q.sweepRequests(ctx); err != nil && !q.staging.rest(ctx, errorPause, nil) {
+				t.cancel()
+				return
+			}
+		}
+		if t.watch != nil {
+			idle = false
+			goOn := q.staging.rest(ctx, t.wait, t.watch)
+			t.cancel()
+			if !goOn {
+				return
+			}
 			continue
 		}
-		fired := make(chan struct{})
-		waitCtx, cancel := context.WithCancel(ctx)
-		go func() {
-			// Whatever the watch says, another look follows.
-			if _, err := l.watch.Wait(waitCtx); err == nil {
-				close(fired)
-			}
-		}()
-		goOn := q.pause(ctx, l.wait, fired)
-		cancel()
-		l.cancel()
-		if !goOn {
+		// It claimed, or cleared what was stale, or registered the request; or another transaction in flight is about to.
+		if idle && q.waiters() == waiting && !q.staging.rest(ctx, busyPause, nil) {
 			return
 		}
+		idle = true
 	}
 }
 
@@ -519,135 +553,125 @@ func (q *Queue) dismiss() bool {
 	return true
 }
 
-// call gives the first n waiting receives another turn and returns when they have had it.
-func (q *Queue) call(n int) {
+// call gives the oldest waiting receives a turn, in a transaction of their own, and returns when they have had it.
+func (q *Queue) call() turn {
 	p := &q.pipeline
 	p.mu.Lock()
-	n = min(n, len(p.waiting), maxOperations)
+	n := min(len(p.waiting), maxWave)
+	if q.opts.NoCoalescing {
+		n = min(n, 1)
+	}
+	if n == 0 {
+		p.mu.Unlock()
+		return turn{}
+	}
+	t := &turn{}
 	called := append([]*operation(nil), p.waiting[:n]...)
 	p.waiting = append([]*operation(nil), p.waiting[n:]...)
+	for _, o := range called {
+		o.turn = t
+	}
+	if p.flying < maxFlying && q.mayReceive() && !q.opts.NoCoalescing {
+		p.flying++
+		b := q.newBatch(called)
+		p.mu.Unlock()
+		q.runShared(b)
+		q.land()
+		return *t
+	}
 	backs := make([]chan struct{}, n)
 	for i, o := range called {
 		backs[i] = make(chan struct{})
-		o.back, o.called = backs[i], true
+		o.back = backs[i]
 	}
 	q.queueUp(called...)
 	p.mu.Unlock()
 	for _, back := range backs {
 		<-back
 	}
+	return *t
 }
 
-// pause waits for d, for fired, or for a nudge. It returns false when the handle is closed.
-func (q *Queue) pause(ctx context.Context, d time.Duration, fired <-chan struct{}) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-fired:
-	case <-q.staging.nudged:
-	case <-ctx.Done():
-		return false
+// takeTurn claims for receives that were called, grants what else is ready to other handles, and stages those that got
+// nothing. If there was nothing to write, it watches.
+func (w *work) takeTurn(c *claimer, waiting []*operation) (staged, error) {
+	t, rs := w.beginTurn(), c.owed
+	if err := c.claim(); err != nil {
+		return staged{}, err
 	}
-	return true
-}
-
-// looked is what a look at the queue found.
-type looked struct {
-	ready int           // hints, due timers and grants, as far as they were counted
-	wait  time.Duration // until the next look, if nobody wakes us
-	watch kv.Future[struct{}]
-}
-
-// cancel gives up the watch, if the look came as far as that.
-func (l *looked) cancel() {
-	if l != nil && l.watch != nil {
-		l.watch.Cancel()
-	}
-}
-
-// look looks for anything to do, in a transaction that writes nothing, and watches the wake key from that very
-// version on, so that nothing falls between.
-func (q *Queue) look(ctx context.Context) (*looked, error) {
-	var l *looked
-	dead := false
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
-		l.cancel() // of an attempt that failed
-		poll := q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)
-		l = &looked{wait: poll}
-		now := q.nowMS()
-		snapshot := tx.Snapshot()
-		// Anew: whoever has just resumed the queue counts on the handle that he wakes.
-		following := q.followAnew(tx)
-		hints := make([]kv.Future[[]kv.KV], q.keys.shards)
-		for i := range hints {
-			hints[i] = snapshot.GetRange(q.keys.readyFrom(int64(i), 0).Selectors(), kv.RangeOptions{Limit: lookProbe})
-		}
-		grants := snapshot.GetRange(q.keys.grants(q.staging.random).Selectors(), kv.RangeOptions{Limit: lookProbe})
-		timer := snapshot.GetKey(kv.FirstGreaterOrEqual(q.keys.section(nameTimer).Begin))
-		oldest := snapshot.GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: 1})
-		for _, f := range append(hints, grants) {
-			rows, err := f.Wait(ctx)
-			if err != nil {
-				return fmt.Errorf("look: %w", err)
-			}
-			l.ready += len(rows)
-		}
-		requests, err := oldest.Wait(ctx)
-		if err != nil {
-			return fmt.Errorf("look: %w", err)
-		}
-		first := false
-		for _, row := range requests {
-			p, err := q.keys.parse(row.Key)
-			if err != nil {
-				return fmt.Errorf("%w: %w", ErrCorrupt, err)
-			}
-			r, err := unpackRequest(row.Key, row.Value)
-			if err != nil {
-				return err
-			}
-			first = p.id == q.staging.random
-			dead = !first && r.deadlineMS <= now
-		}
-		k, err := timer.Wait(ctx)
-		if err != nil {
-			return fmt.Errorf("look: %w", err)
-		}
-		if q.keys.section(nameTimer).Contains(k) {
-			p, err := q.keys.parse(k)
-			if err != nil {
-				return fmt.Errorf("%w: %w", ErrCorrupt, err)
-			}
-			left := time.Duration(p.index-now) * time.Millisecond
-			if left <= 0 {
-				l.ready++
-			} else if !first {
-				// The oldest request goes first; the others see to it if that one has not.
-				left += time.Duration(q.random.n(int(skewOfTurns)))
-			}
-			l.wait = min(l.wait, max(left, time.Millisecond))
-		}
-		if _, err := following.wait(ctx); err != nil {
-			return err
-		}
-		if following.paused != nil {
-			l.ready, l.wait = 0, poll
-		}
-		if l.ready == 0 {
-			l.watch = tx.Watch(q.keys.wake(q.staging.random))
-		}
-		return nil
-	})
+	w.claimed(rs)
+	requests, err := t.requests.Wait(w.ctx)
 	if err != nil {
-		l.cancel()
-		return nil, err
+		return staged{}, fmt.Errorf("read requests: %w", err)
 	}
-	q.paths.looks.Add(1)
-	if dead {
-		return l, q.sweepRequests(ctx)
+	if err := c.grantOthers(requests); err != nil {
+		return staged{}, err
 	}
-	return l, nil
+	outcome, err := w.stage(waiting, c)
+	if err != nil || w.wrote || w.cleared {
+		return outcome, err
+	}
+	outcome.turn, err = w.rest(t, requests)
+	return outcome, err
+}
+
+// turning is the reads of a turn beside those of its claims.
+type turning struct {
+	requests kv.Future[[]kv.KV]
+	timer    kv.Future[[]byte]
+}
+
+func (w *work) beginTurn() turning {
+	snapshot := w.tx.Snapshot()
+	return turning{
+		requests: snapshot.GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}),
+		timer:    snapshot.GetKey(kv.FirstGreaterOrEqual(w.q.keys.section(nameTimer).Begin)),
+	}
+}
+
+// rest is what a turn that wrote nothing waits for.
+func (w *work) rest(t turning, requests []kv.KV) (turn, error) {
+	q := w.q
+	poll := q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)
+	left := turn{wait: poll}
+	first := false
+	if len(requests) > 0 {
+		p, err := q.keys.parse(requests[0].Key)
+		if err != nil {
+			return left, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		r, err := unpackRequest(requests[0].Key, requests[0].Value)
+		if err != nil {
+			return left, err
+		}
+		first = p.id == q.staging.random
+		left.dead = !first && r.deadlineMS <= w.nowMS
+	}
+	k, err := t.timer.Wait(w.ctx)
+	if err != nil {
+		return left, fmt.Errorf("read timers: %w", err)
+	}
+	if q.keys.section(nameTimer).Contains(k) {
+		p, err := q.keys.parse(k)
+		if err != nil {
+			return left, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		due := time.Duration(p.index-w.nowMS) * time.Millisecond
+		if !first {
+			// The oldest request goes first; the others see to it if that one has not.
+			due += time.Duration(q.random.n(int(skewOfTurns)))
+		}
+		left.wait = min(left.wait, max(due, time.Millisecond))
+	}
+	paused, err := w.paused()
+	if err != nil {
+		return left, err
+	}
+	if paused {
+		left.wait = poll // whatever is due
+	}
+	left.watch = w.tx.Watch(q.keys.wake(q.staging.random))
+	return left, nil
 }
 
 // renew moves the deadline of the handle's request. If it was swept, the next call registers another.
@@ -682,7 +706,7 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 // withdraw clears the handle's request and gives back what it was granted. It may be repeated.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if !q.staging.acquire() {
-		q.pause(ctx, busyPause, nil) // a receive is about to use the request, or to clear it
+		q.staging.rest(ctx, busyPause, nil) // a receive is about to use the request, or to clear it
 		return nil
 	}
 	defer q.staging.release()
@@ -783,7 +807,7 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 	q.attendance.Wait()
 	// What is in flight may still register the request, or clear it.
 	for q.inFlight() {
-		if !q.pause(ctx, busyPause, nil) {
+		if !q.staging.rest(ctx, busyPause, nil) {
 			return context.Cause(ctx)
 		}
 	}
@@ -807,7 +831,7 @@ type Paths struct {
 	Widened   int64 // claims got after one conflict or more
 	Staged    int64 // claims got by receives that had waited
 	Granted   int64 // groups granted to other handles
-	Looks     int64 // transactions of the handle's waiting line that only looked
+	Looks     int64 // turns of the handle's waiting receives that found nothing
 	Conflicts int64 // attempts of this handle's shared transactions that failed with a conflict
 	Shared    int64 // transactions of the handle's operations
 	Together  int64 // operations that travelled in them
@@ -839,7 +863,7 @@ func (c *pathCounts) count(batch []*operation, conflicts int) {
 		}
 		n := int64(len(o.receive.claims))
 		switch {
-		case o.called:
+		case o.turn != nil:
 			c.staged.Add(n)
 		case conflicts > 0:
 			c.widened.Add(n)

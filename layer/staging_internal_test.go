@@ -79,7 +79,9 @@ func (s *stagedSteps) grant(hide string) func(tx kv.Tx) error {
 		for i := range c.search.shards {
 			c.search.shards[i].exhausted = true
 		}
-		return c.grantOthers()
+		requests, err := w.beginTurn().requests.Wait(s.ctx)
+		require.NoError(s.t, err)
+		return c.grantOthers(requests)
 	}
 }
 

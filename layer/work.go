@@ -17,11 +17,18 @@ type work struct {
 	version kv.Future[int64]
 	follow  *following
 	ready   map[string]bool // the groups that this transaction leaves ready
-	counts  map[string]int  // by how much each counter goes up
+	hinted  []candidate     // the hints it has set, in their order
+	settled map[string]bool // the groups whose claims it has ended
+	// requests is those that may be woken, being read from the first hint on.
+	requests kv.Future[[]kv.KV]
+	counts   map[string]int // by how much each counter goes up
 	// mayStage: this transaction, of those that the handle has in flight, may register or clear its request.
 	mayStage bool
-	others   int  // groups granted to other handles
-	wrote    bool // something that a retry must not do again
+	flight   *flight // of the handle's own transactions
+	beside   int     // how many groups the others of those are likely to take
+	others   int     // groups granted to other handles
+	wrote    bool    // something that a retry must not do again
+	cleared  bool    // something stale
 }
 
 func (q *Queue) work(ctx context.Context, tx kv.Tx) *work {
@@ -52,11 +59,21 @@ func (w *work) hint(index int64, group string, attempts int) {
 	if attempts > 0 {
 		value = tuple.AppendInt(nil, int64(attempts))
 	}
-	w.tx.Set(w.q.keys.ready(index, group), value)
+	key := w.q.keys.ready(index, group)
+	w.tx.Set(key, value)
 	if w.ready == nil {
 		w.ready = make(map[string]bool)
 	}
 	w.ready[group] = true
+	w.hinted = append(w.hinted, candidate{key: key, group: group, index: index, attempts: attempts})
+	w.readRequests()
+}
+
+// readRequests starts reading the requests that may be woken.
+func (w *work) readRequests() {
+	if w.requests == nil {
+		w.requests = w.tx.Snapshot().GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe})
+	}
 }
 
 // rehint is hint for a group that was in hand: where it takes its place is the queue's schedule.

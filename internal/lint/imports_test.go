@@ -20,6 +20,7 @@ var allowed = map[string][]string{
 	"kv/fault":          {"kv"},
 	"kv/record":         {"kv"},
 	"kv/kvtest":         {"kv"},
+	"kv/kvtest/history": {"kv"},
 	"layer":             {"kv", "kv/tuple"},
 	"data":              {},
 	"internal/bench":    {"kv", "kv/tuple", "kv/record", "layer"},

@@ -14,6 +14,11 @@ func (t *transaction) Commit() kv.Future[struct{}] {
 		return kv.Done(struct{}{}, err)
 	}
 	t.committing = true
+	if t.poison != nil {
+		// It is not even sent. FoundationDB 7.3 tells neither the versionstamp's future nor the watches.
+		t.letGo()
+		return kv.Done(struct{}{}, t.poison)
+	}
 	c := t.commitOfAttempt()
 	c.watches, t.watches = t.watches, nil
 	if err := t.prepare(c); err != nil {
@@ -33,7 +38,7 @@ func (t *transaction) Commit() kv.Future[struct{}] {
 	return newPending(t, c.done, func() (struct{}, error) { return struct{}{}, c.err }, nil)
 }
 
-// noVersion is the committed version of a transaction that wrote nothing, or was not committed.
+// noVersion is the committed version of a transaction that wrote nothing, or was never committed.
 const noVersion = -1
 
 func (c *commit) readOnly() bool { return len(c.mutations) == 0 && len(c.writes) == 0 }
@@ -47,9 +52,6 @@ func (t *transaction) commitOfAttempt() *commit {
 
 // prepare fills in what the pipeline needs.
 func (t *transaction) prepare(c *commit) error {
-	if t.poison != nil {
-		return t.poison
-	}
 	all := keyRange{"", maxKey}
 	c.mutations = t.own.mutations(t.sent, all)
 	c.writes = merge(t.own.writeConflicts(slices.Clip(t.sentWrites)))
@@ -91,15 +93,14 @@ func (c *commit) size() int64 {
 	return int64(n)
 }
 
-// CommittedVersion implements kv.ManagedTx.
+// CommittedVersion implements kv.ManagedTx. It outlives a reset, and a commit that fails.
 func (t *transaction) CommittedVersion() (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c := t.current.commit
-	if c == nil || !c.finished() || c.err != nil {
-		return noVersion, nil
+	if c := t.current.commit; c != nil && c.finished() && c.err == nil {
+		return c.version, nil
 	}
-	return c.version, nil
+	return t.version, nil
 }
 
 // Versionstamp implements kv.Tx.

@@ -16,4 +16,18 @@
 // What a cluster does and this engine does not: it never rejects a transaction that conflicts with nothing, it
 // never loses an acknowledgement of a store that works, and its watches are neither late nor spurious. Package
 // kv/fault adds such faults for tests. No key at or above "\xff" can be read or written.
+//
+// Package kv/kvtest/history holds what a cluster (7.3) answered to random transactions; this engine answers the same.
+// It is known to differ in this:
+//
+//   - A range with a bound that is neither the first key >= nor > another (an offset below or above 1), over an own
+//     pending versionstamped key or value: this engine fails with 1036 wherever the way to a bound crosses it. A
+//     cluster's client often answers, because a limit was reached or the range turned out to be empty before; at times
+//     it fails where this engine answers. That depends on what it has cached.
+//   - A watch that was not committed, of a transaction that was cancelled, has timed out or was given up by OnError,
+//     ends at once with the transaction's error. A cluster's client leaves it pending until the transaction is reset or
+//     collected, with 1025.
+//   - A versionstamp still pending at a reset, by Reset or by OnError, ends with 1025. A cluster's client may say 1100.
+//   - A read version that was set and that a commit has superseded is 1007 at the first read, unless another
+//     transaction still reads at it. A cluster serves it for five seconds.
 package embedded

@@ -1,6 +1,10 @@
 package embedded
 
-import "github.com/tidwall/btree"
+import (
+	"math"
+
+	"github.com/tidwall/btree"
+)
 
 // window is how many versions a transaction may live: FoundationDB's MAX_READ_TRANSACTION_LIFE_VERSIONS.
 const window = 5_000_000
@@ -111,13 +115,21 @@ func (h *history) conflicts(reads []keyRange, version int64) bool {
 	return false
 }
 
+// maxSteps is how many writes of a generation a range is compared with before the list of recent ones is asked instead.
+const maxSteps = 32
+
 func (h *history) written(r keyRange, version int64) bool {
+	bound := math.MaxInt
 	if version >= h.recentFrom && !r.isSingle() {
-		return h.recentlyWritten(r, version)
+		bound = maxSteps
 	}
 	for i := len(h.generations) - 1; i >= 0 && h.generations[i].last > version; i-- {
-		if h.generations[i].written(r, version) {
+		hit, whole := h.generations[i].written(r, version, bound)
+		if hit {
 			return true
+		}
+		if !whole {
+			return h.recentlyWritten(r, version)
 		}
 	}
 	return false
@@ -134,8 +146,9 @@ func (h *history) recentlyWritten(r keyRange, version int64) bool {
 	return false
 }
 
-func (g *generation) written(r keyRange, version int64) bool {
-	hit := false
+// written reports whether r was written after version. It gives up, and is not whole, after bound steps.
+func (g *generation) written(r keyRange, version int64, bound int) (hit, whole bool) {
+	steps := 0
 	if g.ranges.Len() > 0 {
 		// From the segment that r begins in, backwards from r's last.
 		g.ranges.Descend(r.end, func(key string, v int64) bool {
@@ -143,24 +156,26 @@ func (g *generation) written(r keyRange, version int64) bool {
 				return true
 			}
 			hit = v > version
-			return !hit && key > r.begin
+			steps++
+			return !hit && key > r.begin && steps < bound
 		})
 		if hit {
-			return true
+			return true, true
 		}
 	}
 	if r.isSingle() {
 		v, ok := g.points.Get(r.begin)
-		return ok && v > version
+		return ok && v > version, true
 	}
 	g.points.Ascend(r.begin, func(key string, v int64) bool {
 		if key >= r.end {
 			return false
 		}
 		hit = v > version
-		return !hit
+		steps++
+		return !hit && steps < bound
 	})
-	return hit
+	return hit, hit || steps < bound
 }
 
 // forget drops what no transaction can conflict with any more, at the given version.

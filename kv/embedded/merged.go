@@ -8,6 +8,9 @@ type merged struct {
 	own    *overlay
 	tx     *transaction
 	pinned *snapshot // fetched only when the overlay alone cannot answer
+
+	// walk is the selector being resolved, if it is one that goes over the keys.
+	walk *walk
 }
 
 // base returns the snapshot's data, which stays open until the read ends.
@@ -98,7 +101,13 @@ func (m *merged) visit(
 		if err != nil {
 			return false, err
 		}
-		return !v.present || fn(s.begin, v.data), nil
+		switch {
+		case v.present:
+			return fn(s.begin, v.data), nil
+		case m.walk != nil:
+			return m.walk.step(s.begin, false), nil
+		}
+		return true, nil
 	}
 	if s.cleared() {
 		return true, nil
@@ -147,30 +156,47 @@ func (r resolved) readThroughEnd() bool { return r.offset > 1 }
 // allKeys is where selectors walk.
 var allKeys = keyRange{"", maxKey}
 
-// resolve walks from s.key and does not leave the given range. It looks at keys only.
-func (m *merged) resolve(s selector, within keyRange) (resolved, error) {
-	r := resolved{offset: s.offset}
-	if s.offset > 0 {
-		r.key = within.end
-		err := m.ascend(keyRange{s.key, within.end}, true, func(key, _ string) bool {
-			if r.offset == 1 {
-				r.key = key
-				return false
-			}
-			r.offset--
-			return true
-		})
-		return r, err
+// resolve walks from s.key and does not leave the given range. It looks at keys only. bound says that the selector
+// bounds a range, and need not stop at a key that is there.
+func (m *merged) resolve(s selector, within keyRange, bound bool) (resolved, error) {
+	w := walk{resolved{within.end, s.offset}, s.offset > 0, bound}
+	m.walk = &w
+	each := func(key, _ string) bool { return w.step(key, true) }
+	var err error
+	if w.ahead {
+		err = m.ascend(keyRange{s.key, within.end}, true, each)
+	} else {
+		w.key = within.begin
+		err = m.descend(keyRange{within.begin, s.key}, true, each)
 	}
-	r.key = within.begin
-	err := m.descend(keyRange{within.begin, s.key}, true, func(key, _ string) bool {
-		r.offset++
-		if r.offset == 1 {
-			r.key = key
-		}
-		return r.offset < 1
-	})
-	return r, err
+	m.walk = nil
+	return w.resolved, err
+}
+
+// walk resolves a selector key by key. A key that own operations leave absent, as a compare-and-clear may, is counted
+// all the same: FoundationDB's client does not look at values on its way.
+type walk struct {
+	resolved
+	ahead bool
+	bound bool // of a range: it may stop at an absent key
+}
+
+func (w *walk) step(key string, present bool) (more bool) {
+	switch {
+	case w.ahead && w.offset > 1:
+		w.offset--
+		return true
+	case w.ahead && present:
+		w.key = key
+		return false
+	case w.ahead || w.offset == 0 && !present && !w.bound:
+		return true
+	}
+	w.offset++
+	if w.offset == 1 {
+		w.key = key
+	}
+	return w.offset < 1
 }
 
 // bounds resolves the selectors of a range. A walk towards the other bound stops there, if that one is fixed: the
@@ -183,7 +209,7 @@ func (m *merged) bounds(b, e selector) (begin, end resolved, ok bool, err error)
 		if b.offset > 1 && e.firstAt() && ordered {
 			within.end = e.key
 		}
-		if begin, err = m.resolve(b, within); err != nil {
+		if begin, err = m.resolve(b, within, true); err != nil {
 			return begin, end, false, err
 		}
 		if begin.readThroughEnd() && within != allKeys {
@@ -195,7 +221,7 @@ func (m *merged) bounds(b, e selector) (begin, end resolved, ok bool, err error)
 		if e.offset < 1 && b.firstAt() && ordered {
 			within.begin = b.key
 		}
-		if end, err = m.resolve(e, within); err != nil {
+		if end, err = m.resolve(e, within, true); err != nil {
 			return begin, end, false, err
 		}
 		if end.readToBegin() && within != allKeys {

@@ -6,8 +6,9 @@ import (
 
 var errUnreadable = codeError(kv.CodeAccessedUnreadable)
 
-// maxReadKey is the longest key that can exist; a longer one reads as absent.
-const maxReadKey = kv.MaxKeySize
+// maxReadKey is the longest key, in bytes, that reads, clears and conflict ranges take as it is. None above
+// kv.MaxKeySize exists, but FoundationDB 7.3 leaves eight more for a tenant's prefix.
+const maxReadKey = kv.MaxKeySize + 8
 
 // view returns the snapshot that the attempt reads from, and fetches the read version if there is none yet.
 func (t *transaction) view() (*snapshot, error) {
@@ -93,7 +94,7 @@ func (t *transaction) getKey(ks kv.KeySelector, snapshot bool) ([]byte, error) {
 	}
 	s := newSelector(ks)
 	m := t.startRead()
-	r, err := m.resolve(s, allKeys)
+	r, err := m.resolve(s, allKeys, false)
 	if err = t.endRead(&m, err); err != nil {
 		return nil, err
 	}
@@ -111,6 +112,9 @@ func newSelector(s kv.KeySelector) selector {
 }
 
 func (t *transaction) getRange(r kv.Range, o kv.RangeOptions, snapshot bool) ([]kv.KV, error) {
+	if o.Limit < 0 {
+		return nil, codeError(kv.CodeRangeLimitsInvalid)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.usable(); err != nil {
@@ -118,9 +122,6 @@ func (t *transaction) getRange(r kv.Range, o kv.RangeOptions, snapshot bool) ([]
 	}
 	if string(r.Begin.Key) > maxKey || string(r.End.Key) > maxKey {
 		return nil, codeError(kv.CodeKeyOutsideLegalRange)
-	}
-	if o.Limit < 0 {
-		return nil, codeError(kv.CodeRangeLimitsInvalid)
 	}
 	q := rangeRead{begin: newSelector(r.Begin), end: newSelector(r.End)}
 	if q.begin.offset >= q.end.offset && q.begin.key >= q.end.key {
@@ -143,6 +144,9 @@ func (t *transaction) getRange(r kv.Range, o kv.RangeOptions, snapshot bool) ([]
 
 // rows reads the range and notes in q what its conflict range depends on.
 func (m *merged) rows(q *rangeRead, o kv.RangeOptions) ([]kv.KV, error) {
+	if m.tx.readVersion == 0 && m.own.decideEmpty(q.begin, q.end) {
+		return nil, nil
+	}
 	begin, end, ok, err := m.bounds(q.begin, q.end)
 	if err != nil || !ok {
 		return nil, err
@@ -197,23 +201,30 @@ func (t *transaction) addRead(r keyRange) {
 func (t *transaction) addReads(r keyRange) {
 	n := len(t.reads)
 	t.reads = t.own.readThrough(t.reads, r)
-	for _, r := range t.reads[n:] {
-		t.size += int64(len(r.begin)+len(r.end)) + rangeOverhead
-	}
+	// A client counts the whole range for every part.
+	t.size += int64(len(t.reads)-n) * (int64(len(r.begin)+len(r.end)) + rangeOverhead)
 }
 
 func (t *transaction) getReadVersion() (int64, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.usable(); err != nil {
-		return 0, err
+	if t.deferred != nil {
+		return 0, t.deferred
 	}
-	if t.readVersion == 0 {
-		if err := t.fetchSnapshot(); err != nil {
-			return 0, err
-		}
+	t.checkDeadline()
+	if t.current.err != nil {
+		return 0, t.current.err
 	}
-	return t.readVersion, nil
+	switch {
+	case t.readVersion != 0:
+		return t.readVersion, nil
+	case t.committing: // still answered, but there is nothing more to read
+		var err error
+		t.readVersion, err = t.db.readVersion()
+		return t.readVersion, err
+	}
+	err := t.fetchSnapshot()
+	return t.readVersion, err
 }
 
 // Get implements kv.ReadTx.
@@ -235,6 +246,7 @@ func (t *transaction) SetReadVersion(v int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
+	case t.deferred != nil:
 	case t.readVersion != 0:
 		t.deferError(codeError(kv.CodeReadVersionAlreadySet))
 	case v <= 0:

@@ -155,3 +155,46 @@ func (o *overlay) mutations(out []mutation, r keyRange) []mutation {
 	}
 	return out
 }
+
+// decided reports whether the segment's keys are known without the database.
+func (s *segment) decided() bool { return !s.unreadable() && !s.readsThrough() }
+
+// decideEmpty reports whether own writes alone show that nothing lies between the bounds of a range.
+func (o *overlay) decideEmpty(begin, end selector) bool {
+	if begin.firstAt() && end.firstAt() || o.empty() {
+		return false
+	}
+	b, e := o.skip(begin), o.skip(end)
+	return b.offset >= e.offset && b.key >= e.key
+}
+
+// skip moves a selector as far as own writes alone decide the way.
+func (o *overlay) skip(sel selector) selector {
+	s := o.segmentOf(sel.key)
+	if sel.offset < 1 && s.begin == sel.key && sel.key != "" {
+		s, _ = o.ahead(s)
+	}
+	for sel.offset > 1 && s.decided() && s.end != "" {
+		if s.key {
+			sel.offset--
+		}
+		s, _ = o.after(s)
+		sel.key = s.begin
+	}
+	for sel.offset < 1 && s.decided() && s.begin != "" {
+		if s.key {
+			sel.offset++
+			if sel.offset == 1 {
+				sel.key = s.begin
+				break
+			}
+		}
+		s, _ = o.ahead(s)
+		sel.key = s.end
+	}
+	for !s.unreadable() && s.cleared() && s.end != "" {
+		s, _ = o.after(s)
+		sel.key = s.begin
+	}
+	return sel
+}

@@ -17,6 +17,7 @@ type transaction struct {
 	retries  int
 	backoff  time.Duration
 	current  *attempt
+	version  int64 // of the last successful commit of an earlier attempt, or noVersion
 
 	// All below belongs to the current attempt.
 	readVersion int64 // 0 = not known yet
@@ -32,6 +33,7 @@ type transaction struct {
 	size        int64
 	noConflict  bool // of the next write
 	committing  bool // Commit was called
+	retried     bool // begun by OnError
 }
 
 // attempt is what futures know of the attempt they belong to. Its fields are guarded by the transaction's mutex.
@@ -58,7 +60,7 @@ const (
 const codeBrokenPromise = 1100
 
 func newTransaction(db *DB, o kv.TxOptions) *transaction {
-	t := &transaction{db: db, options: o, backoff: firstBackoff, current: &attempt{}}
+	t := &transaction{db: db, options: o, backoff: firstBackoff, current: &attempt{}, version: noVersion}
 	t.startTimeout()
 	return t
 }
@@ -94,7 +96,9 @@ func (t *transaction) usedDuringCommit() error {
 
 func (t *transaction) checkDeadline() {
 	if !t.deadline.IsZero() && !t.db.clock.Now().Before(t.deadline) {
-		t.abort(codeError(kv.CodeTransactionTimedOut))
+		err := codeError(kv.CodeTransactionTimedOut)
+		t.abort(err)
+		t.endWatches(err)
 	}
 }
 
@@ -108,11 +112,9 @@ func (t *transaction) abort(err error) {
 	if a.ended != nil {
 		close(a.ended)
 	}
-	if !t.committing {
-		t.endWatches(err)
-	}
 }
 
+// endWatches ends the watches that no commit took over.
 func (t *transaction) endWatches(err error) {
 	for _, w := range t.watches {
 		w.end(err)
@@ -169,7 +171,14 @@ func (t *transaction) uncommitted(a *attempt) bool {
 func (t *transaction) Cancel() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.abort(codeError(kv.CodeTransactionCancelled))
+	t.end()
+}
+
+// end is a Cancel.
+func (t *transaction) end() {
+	err := codeError(kv.CodeTransactionCancelled)
+	t.abort(err)
+	t.endWatches(err)
 	t.letGo()
 }
 
@@ -184,15 +193,17 @@ func (t *transaction) Reset() {
 
 // restart begins another attempt.
 func (t *transaction) restart() {
-	t.abort(codeError(kv.CodeTransactionCancelled))
-	t.letGo()
+	t.end()
+	if c := t.current.commit; c != nil && c.finished() && c.err == nil {
+		t.version = c.version
+	}
 	t.current = &attempt{}
 	t.readVersion = 0
 	t.deferred, t.poison = nil, nil
 	t.own = overlay{}
 	t.reads, t.sent, t.sentWrites, t.stampKeys, t.watches = nil, nil, nil, nil, nil
 	t.size = 0
-	t.noConflict, t.committing = false, false
+	t.noConflict, t.committing, t.retried = false, false, false
 }
 
 // letGo releases the snapshot.
@@ -219,11 +230,11 @@ func (t *transaction) OnError(err error) kv.Future[struct{}] {
 		case kv.Code(err) == codeBrokenPromise:
 			err = codeError(kv.CodeTransactionCancelled)
 		}
-		t.abort(codeError(kv.CodeTransactionCancelled))
-		t.letGo()
+		t.end()
 		return kv.Done(struct{}{}, err)
 	}
 	t.restart()
+	t.retried = true
 	return &delay{tx: t, of: t.current, at: t.db.clock.Now().Add(wait), cancelled: make(chan struct{})}
 }
 

@@ -25,7 +25,9 @@ func (t *transaction) startWatch(key []byte) (*watch, error) {
 		return nil, codeError(kv.CodeKeyTooLarge)
 	}
 	// The read that takes the baseline is a serialisable one (FoundationDB issue 12596).
+	poison := t.poison
 	v, err := t.read(key, false)
+	t.poison = poison // the commit does not wait for a watch's read, and so does not fail with it
 	if err != nil {
 		return nil, err
 	}

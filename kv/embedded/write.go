@@ -7,18 +7,22 @@ import (
 	"fdbfifo/kv"
 )
 
-// mutationOverhead is what FoundationDB counts for a mutation beside its key and value.
-const mutationOverhead = 40
+// mutationOverhead is what FoundationDB 7.3 counts for a mutation beside its key and value.
+const mutationOverhead = 44
 
-// deferError keeps the first error of a write: every later read and the commit fail with it.
+// deferError keeps the first error of a write: every later read and the commit fail with it. Later writes do
+// nothing at all.
 func (t *transaction) deferError(err error) {
 	if t.deferred == nil {
 		t.deferred = err
 	}
 }
 
-// startWrite returns whether the write adds a write conflict. A write after Commit is an error.
+// startWrite returns whether the write adds a write conflict. A write after an error, or after Commit, is an error.
 func (t *transaction) startWrite() (addConflict bool, err error) {
+	if t.deferred != nil {
+		return false, t.deferred
+	}
 	addConflict = !t.noConflict
 	t.noConflict = false
 	return addConflict, t.usedDuringCommit()
@@ -84,7 +88,7 @@ func (t *transaction) Clear(key []byte) {
 		t.deferError(err)
 		return
 	}
-	if len(key) > kv.MaxKeySize {
+	if len(key) > maxReadKey {
 		return // no such key can exist
 	}
 	var b strings.Builder
@@ -93,6 +97,7 @@ func (t *transaction) Clear(key []byte) {
 	b.WriteByte(0)
 	b.WriteByte(0)
 	endPadded := b.String()
+	t.countClear(2*len(key)+1, rangeOverhead, addConflict) // a client counts it as if it were a range, no mutation
 	t.clear(singleKey(endPadded[:len(key)+1]), endPadded, addConflict)
 }
 
@@ -100,14 +105,20 @@ func (t *transaction) Clear(key []byte) {
 func (t *transaction) ClearRange(r kv.KeyRange) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	addConflict, err := t.startWrite()
-	if err == nil {
-		err = checkRange(r)
+	err := checkRange(r)
+	if err != nil && kv.Code(err) == kv.CodeInvertedRange {
+		t.deferError(err) // a client sees this before all else, also before a use after Commit
+		return
+	}
+	addConflict, used := t.startWrite()
+	if used != nil {
+		err = used
 	}
 	if err != nil {
 		t.deferError(err)
 		return
 	}
+	t.countClear(len(r.Begin)+len(r.End), mutationOverhead, addConflict)
 	c := legalRange(r)
 	if c.empty() {
 		return
@@ -115,11 +126,14 @@ func (t *transaction) ClearRange(r kv.KeyRange) {
 	t.clear(c, c.end+"\x00", addConflict)
 }
 
-func (t *transaction) clear(r keyRange, endPadded string, addConflict bool) {
-	t.size += int64(len(r.begin)+len(r.end)) + mutationOverhead
+func (t *transaction) countClear(keys, overhead int, addConflict bool) {
+	t.size += int64(keys + overhead)
 	if addConflict {
-		t.size += int64(len(r.begin)+len(r.end)) + rangeOverhead
+		t.size += int64(keys) + rangeOverhead
 	}
+}
+
+func (t *transaction) clear(r keyRange, endPadded string, addConflict bool) {
 	t.own.clear(r, endPadded, addConflict)
 	t.triggerWatches(r, value{}, true)
 }
@@ -136,7 +150,7 @@ func checkRange(r kv.KeyRange) error {
 
 // legalRange copies r with its keys cut to one byte above the limit: nothing lies behind that.
 func legalRange(r kv.KeyRange) keyRange {
-	cut := func(key []byte) string { return string(key[:min(len(key), kv.MaxKeySize+1)]) }
+	cut := func(key []byte) string { return string(key[:min(len(key), maxReadKey+1)]) }
 	return keyRange{cut(r.Begin), cut(r.End)}
 }
 
@@ -230,6 +244,9 @@ func (t *transaction) addConflictRange(r kv.KeyRange, add func(keyRange)) error 
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.deferred != nil {
+		return nil
+	}
 	if used := t.usedDuringCommit(); used != nil {
 		err = used
 	}
@@ -260,15 +277,42 @@ func (t *transaction) ApproximateSize() kv.Future[int64] {
 	return kv.Done(t.size, nil)
 }
 
-// ConflictRanges implements kv.ConflictReporter. A versionstamped key counts as the range it may come to lie in.
+// ConflictRanges implements kv.ConflictReporter. A versionstamped key counts as the range it may come to lie in, and
+// after the commit as itself. An error that fails the commit fails the list too. As FoundationDB's client lists them,
+// the conflict ranges of earlier writes to where a versionstamped key may lie are missing; the commit has them.
 func (t *transaction) ConflictRanges(context.Context) (read, write []kv.KeyRange, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if err := t.listable(); err != nil {
+		return nil, nil, err
+	}
 	reads := append([]keyRange(nil), t.reads...)
-	writes := t.own.writeConflicts(append([]keyRange(nil), t.sentWrites...))
+	writes := t.own.writeConflicts(nil)
 	for _, k := range t.stampKeys {
-		offset, _ := stampOffset(k)
-		writes = append(writes, stampRange(k, offset, t.readVersion))
+		writes = append(writes, t.stampedRange(k))
 	}
 	return exported(merge(reads)), exported(merge(writes)), nil
+}
+
+// stampedRange is the write conflict range of a versionstamped key. FoundationDB's client knows the key itself only
+// if the attempt was not begun by OnError.
+func (t *transaction) stampedRange(template string) keyRange {
+	if c := t.current.commit; c != nil && c.finished() && c.err == nil && !t.retried {
+		key := stamped(template, makeStamp(c.version, c.index))
+		return keyRange{key, key + "\x00"}
+	}
+	offset, _ := stampOffset(template)
+	return stampRange(template, offset, t.readVersion)
+}
+
+// listable returns the error of a write, of the attempt's end, or of a read.
+func (t *transaction) listable() error {
+	if t.deferred != nil {
+		return t.deferred
+	}
+	t.checkDeadline()
+	if t.current.err != nil {
+		return t.current.err
+	}
+	return t.poison
 }

@@ -80,6 +80,7 @@ func chapters() []chapter {
 		{"Watches", watches},
 		{"Limits", limits},
 		{"Lifecycle", lifecycle},
+		{"Aftermath", aftermath},
 		{"Retries", retries},
 		{"Versions", versions},
 		{"RetryLoop", retryLoop},

@@ -60,6 +60,48 @@ func limits(u *suite) {
 		require.NoError(s.T, tx.AddWriteConflictRange(s.keys("c", "d")))
 		require.Greater(s.T, wait(s, tx.ApproximateSize()), read)
 	})
+	sizes(u)
+}
+
+// sizes are in bytes, as FoundationDB 7.3 counts.
+func sizes(u *suite) {
+	const mutation, conflict = 44, 24
+	for _, c := range []struct {
+		script    string
+		keys      int // of one byte behind the prefix
+		other     int
+		committed int // by how much a commit counts more; -1 = it commits nothing
+	}{
+		{"set a 12345", 3, 5 + mutation + conflict + 1, 0},
+		{"noconflict; set a 12345", 1, 5 + mutation, 0},
+		{"add a", 3, 1 + mutation + conflict + 1, 0},
+		{"stampvalue a", 3, 14 + mutation + conflict + 1, 0},
+		{"stampkey q", 1, 14 + len("stamped") + mutation, 0},
+		{"clear a", 4, 1 + conflict + 1 + conflict, mutation - conflict},
+		{"clearrange a z", 4, mutation + conflict, 0},
+		{"clearrange a a", 4, mutation + conflict, -1},
+		{"writeconflict a z", 2, conflict, 0},
+		{"writeconflict a a", 0, 0, -1},
+		{"readconflict a z", 2, conflict, -1},
+		{"get a", 2, 1 + conflict, -1},
+		{"snapshot get a", 0, 0, -1},
+		{"noconflict; set b 1; range a z", 1 + 2*2, 1 + mutation + 2*conflict, -1}, // both parts count as the whole
+	} {
+		u.promise("the size in bytes of "+c.script, func(s *space) {
+			tx := s.begin()
+			require.NoError(s.T, s.run(tx, c.script))
+			size := c.keys*len(s.key("k")) + c.other
+			require.EqualValues(s.T, size, wait(s, tx.ApproximateSize()))
+			if c.committed < 0 {
+				return
+			}
+			for limit, want := range map[int]int{size + c.committed: 0, size + c.committed - 1: kv.CodeTransactionTooLarge} {
+				tx := s.beginWith(kv.TxOptions{SizeLimit: limit})
+				require.NoError(s.T, s.run(tx, c.script))
+				require.Equal(s.T, want, code(s, tx.Commit()), "limit %d", limit)
+			}
+		})
+	}
 }
 
 // deferredErrors: calls that return nothing keep their first error for every later read, watch and commit.
@@ -159,8 +201,17 @@ func immediateErrors(u *suite) {
 			require.Equal(s.T, "1", s.get("k"))
 		})
 	}
-	u.promise("a negative limit is 2012", func(s *space) {
-		require.Equal(s.T, kv.CodeRangeLimitsInvalid,
-			code(s, s.begin().GetRange(s.all().Selectors(), kv.RangeOptions{Limit: -1})))
+	u.promise("a negative limit is 2012, whatever else is wrong, and harms nothing", func(s *space) {
+		bad := func(tx kv.Tx) int {
+			return code(s, tx.GetRange(s.all().Selectors(), kv.RangeOptions{Limit: -1}))
+		}
+		tx := s.begin()
+		require.Equal(s.T, kv.CodeRangeLimitsInvalid, bad(tx))
+		tx.Set(s.key("a"), nil)
+		s.commit(tx)
+		require.Equal(s.T, kv.CodeRangeLimitsInvalid, bad(tx))
+		wait(s, tx.OnError(&kv.Error{Code: kv.CodeNotCommitted}))
+		tx.ClearRange(s.keys("b", "a"))
+		require.Equal(s.T, kv.CodeRangeLimitsInvalid, bad(tx))
 	})
 }

@@ -25,6 +25,18 @@ func (v view) rows(begin, end int, o kv.RangeOptions) []string {
 }
 
 func ranges(u *suite) {
+	u.promise("a range that own writes alone show to be empty needs no read version", func(s *space) {
+		s.set("a", "1", "z", "1")
+		tx := s.begin()
+		require.NoError(s.T, s.run(tx, "clearrange b y; set m"))
+		r := kv.Range{Begin: kv.LastLessThan(s.key("x")), End: kv.LastLessThan(s.key("w"))}
+		require.Empty(s.T, wait(s, tx.GetRange(r, kv.RangeOptions{})))
+		require.Empty(s.T, wait(s, tx.GetRange(r, kv.RangeOptions{Reverse: true})))
+		r = kv.Range{Begin: kv.FirstGreaterThan(s.key("n")), End: kv.LastLessThan(s.key("x"))}
+		require.Empty(s.T, wait(s, tx.GetRange(r, kv.RangeOptions{})))
+		v := s.set("a", "2")
+		require.GreaterOrEqual(s.T, wait(s, tx.ReadVersion()), v)
+	})
 	for _, c := range []struct {
 		name, writes string
 		want         view
