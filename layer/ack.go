@@ -139,7 +139,7 @@ type settlement struct {
 func (s *settlement) begin(w *work) {
 	group := s.claim.Group
 	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = w.tx.Get(w.q.keys.lock(group)), nil, nil, nil, nil, nil
-	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && s.lease == 0 {
+	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && !s.extends {
 		behind := kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin)
 		behind.Offset += n
 		s.ahead = w.tx.Snapshot().GetKey(behind)

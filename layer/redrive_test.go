@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
@@ -269,6 +270,8 @@ func TestRedriveUnknownCommit(t *testing.T) {
 func TestRedriveBesideWorkers(t *testing.T) {
 	onEngines(t, func(e *env) {
 		const groups, each = 3, 12
+		ctx, stop := context.WithTimeout(e.ctx, time.Minute) // what is lost would be waited for for ever
+		defer stop()
 		random := rand.New(rand.NewPCG(e.seed, 1))
 		done := make(chan struct{})
 		var mu sync.Mutex
@@ -279,7 +282,7 @@ func TestRedriveBesideWorkers(t *testing.T) {
 			dice := rand.New(rand.NewPCG(random.Uint64(), 2))
 			working.Go(func() {
 				for {
-					claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 4, MaxGroups: 1})
+					claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: 4, MaxGroups: 1})
 					if !assert.NoError(e.t, err) {
 						return
 					}

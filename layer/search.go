@@ -21,6 +21,7 @@ type search struct {
 	timers  cursor
 	pending []candidate
 	away    bool // on a walk
+	nearby  bool // near the oldest, but not there
 	begun   bool
 	newest  kv.Future[[]byte] // the last hint's key; nil = not asked for
 	reads   *searchReads      // under way; nil = none
@@ -89,24 +90,20 @@ func (s *search) next(n int) ([]candidate, error) {
 		if err := s.fill(n); err != nil {
 			return nil, err
 		}
-		if len(s.pending) == 0 && s.away {
-			// The walk is over, or it was to land where there is nothing: then nearer, among the few that there are.
-			again := s.w.q.spread.goHome(s.w.q)
-			s.fromTheOldest()
-			if again > 0 && len(s.shards) == 1 {
-				s.shards[0].begin.Offset += again
-				s.timers.exhausted = true
-				if err := s.fill(n); err != nil {
-					return nil, err
-				}
-				if len(s.pending) == 0 {
-					s.fromTheOldest()
-				}
+		for len(s.pending) == 0 && (s.away || s.nearby) {
+			// The walk is over, or it was to land where there is nothing: then nearer, among the few that there are, and
+			// at last from the oldest.
+			skip := 0
+			if s.away {
+				skip = s.w.q.spread.goHome(s.w.q)
 			}
-			if len(s.pending) == 0 {
-				if err := s.fill(n); err != nil {
-					return nil, err
-				}
+			s.fromTheOldest()
+			if s.nearby = skip > 0; s.nearby {
+				s.shards[0].begin.Offset += skip
+				s.timers.exhausted = true
+			}
+			if err := s.fill(n); err != nil {
+				return nil, err
 			}
 		}
 	}
@@ -129,7 +126,7 @@ func (s *search) start(n int) {
 	}
 	// One more than asked for: a hint may be stale, and one row costs less than another round trip. And as many as the
 	// handle's other transactions are about to take.
-	r := &searchReads{limit: n + 1 + s.w.beside, oldest: !s.away && s.timers.begin.Offset == 1 && !s.timers.begin.OrEqual}
+	r := &searchReads{limit: n + 1 + s.w.beside, oldest: !s.away && !s.nearby && s.timers.begin.Offset == 1 && !s.timers.begin.OrEqual}
 	snapshot := s.w.tx.Snapshot()
 	for i := range s.shards {
 		r.hints = append(r.hints, s.shards[i].read(snapshot, r.limit))
@@ -179,7 +176,7 @@ func (s *search) readMore(n int) error {
 			whole = min(whole, last)
 		}
 	}
-	if !s.away {
+	if !s.away && !s.nearby {
 		s.w.q.spread.plenty.Store(len(s.pending) == limit*len(s.shards))
 	}
 	if fromTheOldest && len(s.pending) > 0 {

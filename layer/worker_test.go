@@ -289,6 +289,58 @@ func TestWorkerRetriesByThePolicy(t *testing.T) {
 	})
 }
 
+// TestWorkerRejects: a handler that says that an item will never succeed has it parked at once, whatever is left of its
+// attempts, and the worker goes on with the item behind it.
+func TestWorkerRejects(t *testing.T) {
+	onEngines(t, func(e *env) {
+		boom := errors.New("boom")
+		for _, inTx := range []bool{false, true} {
+			j := newJournal()
+			handle := func(item layer.Item) error {
+				if string(item.Body) == "a1" {
+					return fmt.Errorf("no: %w", &layer.RejectError{Reason: "schema", Err: boom})
+				}
+				return nil
+			}
+			e.enqueue("A", "a1", "a2")
+			o := layer.WorkerOptions{Concurrency: 1, Poll: quick, OnError: j.onError}
+			w, err := layer.NewWorker(e.q, func(_ context.Context, item layer.Item) error {
+				err := handle(item)
+				if err == nil {
+					j.handle(item)
+				}
+				return err
+			}, o)
+			if inTx {
+				w, err = layer.NewTxWorker(e.q, func(_ context.Context, tx kv.Tx, item layer.Item) error {
+					err := handle(item)
+					if err == nil {
+						addOne(tx, item)
+					}
+					return err
+				}, o)
+			}
+			w = start(e.t, w, err)
+			if inTx {
+				require.Equal(e.t, []string{"error"}, j.await(e.t, 1))
+				require.Eventually(e.t, func() bool { return e.effects("a2") == 1 }, 10*time.Second, time.Millisecond)
+			} else {
+				require.Equal(e.t, []string{"error", "a2"}, j.await(e.t, 2))
+			}
+			require.NoError(e.t, w.Stop(e.ctx))
+			require.ErrorIs(e.t, j.errs[0], boom)
+			letters := e.dead()
+			require.Len(e.t, letters, 1)
+			require.Equal(e.t, "schema", letters[0].Reason)
+			require.Equal(e.t, "boom", letters[0].LastError)
+			require.Equal(e.t, 1, letters[0].Attempts)
+			require.Empty(e.t, e.all("A"))
+			_, err = e.calm().Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{})
+			require.NoError(e.t, err)
+		}
+	})
+}
+
 // TestTxWorkerFailure: what a failed TxHandler wrote is not there, what those before it wrote is.
 func TestTxWorkerFailure(t *testing.T) {
 	onEngines(t, func(e *env) {

@@ -1,0 +1,89 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv/embedded"
+)
+
+// spreading is a queue of so many ready groups of one item, and a handle on it that has met conflicts.
+func spreading(t *testing.T, seed uint64, shards, groups, conflicts int, clock func() time.Time) *Queue {
+	db := embedded.OpenMemory(embedded.Options{})
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	q, err := Create(t.Context(), db, nil, "q", Options{Seed: seed, Now: clock, Config: Config{Shards: shards}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, q.Close(context.Background())) })
+	for g := range groups {
+		_, err := q.Enqueue(t.Context(), Message{Group: fmt.Sprint(g)})
+		require.NoError(t, err)
+	}
+	for range conflicts {
+		q.spread.widen()
+	}
+	return q
+}
+
+// TestWalkMissesNothing (G5): however far out a search begins, a receive takes all that is ready if it may, and one
+// after the other finds every group.
+func TestWalkMissesNothing(t *testing.T) {
+	for seed := uint64(1); seed <= 40; seed++ {
+		shards, groups, conflicts := 1+3*int(seed%2), 1+int(seed*7%90), 1+int(seed%6)
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			q := spreading(t, seed, shards, groups, conflicts, nil)
+			claims, err := q.Receive(t.Context(), ReceiveOptions{Max: groups})
+			require.NoError(t, err)
+			require.Len(t, claims, groups)
+
+			q = spreading(t, seed, shards, groups, conflicts, nil)
+			for range groups {
+				claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
+				require.NoError(t, err)
+				require.Len(t, claims, 1)
+			}
+			claims, err = q.Receive(t.Context(), ReceiveOptions{})
+			require.NoError(t, err)
+			require.Empty(t, claims)
+		})
+	}
+}
+
+// TestWalkIsAStretch: after a conflict a handle lands away from the oldest group and takes from there one group after
+// the other, each behind the last; and it comes home again, so that the oldest is not left for good.
+func TestWalkIsAStretch(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	const groups = 400
+	q := spreading(t, 5, 1, groups, 2, func() time.Time { return now })
+	var walk []int64
+	next := func() int64 {
+		claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		return claims[0].Items[0].ID.Index
+	}
+	for range 20 {
+		walk = append(walk, next())
+	}
+	require.IsIncreasing(t, walk)
+	between, err := q.Groups(t.Context(), GroupsOptions{})
+	require.NoError(t, err)
+	for _, g := range between {
+		if g.State == Ready {
+			at := g.Head.Index
+			require.False(t, walk[0] < at && at < walk[19], "a step is to the next hint, but group %s was passed over", g.Group)
+		}
+	}
+	oldest, err := q.Peek(t.Context(), "0", 1)
+	require.NoError(t, err)
+	require.Greater(t, walk[0], oldest[0].ID.Index, "it does not begin at the oldest")
+	turns := 0
+	for next() != oldest[0].ID.Index {
+		now = now.Add(walkMS * time.Millisecond)
+		turns++
+		require.Less(t, turns, 20*homeEvery, "it never comes home")
+	}
+}
