@@ -19,7 +19,7 @@ const (
 	RuleLockItems   = "a lock's outstanding items are in its group"
 	RuleItem        = "an item is readable, with all its parts"
 	RulePart        = "a part belongs to an item or a dead letter"
-	RuleDead        = "a dead letter is readable, with all its parts"
+	RuleDead        = "a dead letter is readable, with all its parts, and not in its group too"
 	RuleAttempt     = "an attempt record belongs to an item"
 	RuleValue       = "a value has the form of its key"
 	RuleKey         = "a key has a form of the table"
@@ -123,14 +123,21 @@ func (c *checker) pages() error {
 	begin := kv.FirstGreaterOrEqual(all.Begin)
 	for {
 		var rows []kv.KV
+		var twice [][]byte
 		err := c.view(func(tx kv.ReadTx) error {
 			var err error
 			rows, err = tx.GetRange(kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(all.End)},
 				kv.RangeOptions{Limit: checkPage}).Wait(c.ctx)
+			if err == nil {
+				twice, err = c.twice(tx, rows)
+			}
 			return err
 		})
 		if err != nil {
 			return fmt.Errorf("read page: %w", err)
+		}
+		for _, key := range twice {
+			c.still(key, RuleDead, "its item is in the group too")
 		}
 		for _, row := range rows {
 			c.row(row)
@@ -268,6 +275,29 @@ func (c *checker) still(key []byte, rule, detail string) {
 		}
 		return rule, detail, nil
 	})
+}
+
+// twice returns the keys of the dead letters on a page whose items are in their groups, at that page's version.
+func (c *checker) twice(tx kv.ReadTx, rows []kv.KV) ([][]byte, error) {
+	var keys [][]byte
+	var items []kv.Future[[]byte]
+	for _, row := range rows {
+		if p, err := c.q.keys.parse(row.Key); err == nil && p.name == nameDead {
+			keys = append(keys, row.Key)
+			items = append(items, tx.Get(c.q.keys.item(p.itemID())))
+		}
+	}
+	var twice [][]byte
+	for i, f := range items {
+		v, err := f.Wait(c.ctx)
+		if err != nil {
+			return nil, err
+		}
+		if v != nil {
+			twice = append(twice, keys[i])
+		}
+	}
+	return twice, nil
 }
 
 // dead takes a dead letter into account.

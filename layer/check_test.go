@@ -69,6 +69,14 @@ func TestCheckFindsEachViolation(t *testing.T) {
 			require.NoError(e.t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Reject: "no use"}))
 			return func(tx kv.Tx) { tx.Clear(e.rows(kv.PrefixRange(key("part")))[1].Key) }
 		}},
+		{"a dead letter whose item is in its group", layer.RuleDead, func(e *env) func(kv.Tx) {
+			item := e.rows(kv.PrefixRange(key("item")))[0]
+			t, err := tuple.Unpack(item.Key)
+			require.NoError(e.t, err)
+			packed := tuple.Tuple{"why", "", int64(1), int64(1), int64(1), int64(1)}.Pack()
+			value := append([]byte{1, byte(len(packed))}, packed...)
+			return func(tx kv.Tx) { tx.Set(key("dead", t[3], t[4], t[5]), append(value, item.Value...)) }
+		}},
 		{"a mark with an end", layer.RuleValue, set(key("lock", "Z"),
 			tuple.Tuple{int64(1), "w", int64(9), tuple.Tuple{}, "pause", tuple.Tuple{"pause", "w", "why", int64(1)}}.Pack())},
 		{"a lock that cannot be read", layer.RuleValue, set(key("lock", "Z"), []byte("?"))},

@@ -5,7 +5,7 @@
 // different groups run in parallel, on any number of processes that share nothing but the database.
 //
 //	q, err := layer.Create(ctx, db, prefix, "orders", layer.Options{})
-//	ids, err := q.Enqueue(ctx, layer.Message{Group: "customer-7", Body: body})
+//	sent, err := q.Enqueue(ctx, layer.Message{Group: "customer-7", Body: body})
 //	claims, err := q.Receive(ctx, layer.ReceiveOptions{})
 //	err = q.Ack(ctx, claims[0])
 //
@@ -15,8 +15,9 @@
 //     had committed comes behind it.
 //   - G2 exclusion: a group has at most one live claim. Every ack, nack and extend checks the claim's token in
 //     its own transaction, so a holder whose lease ran out can do no harm.
-//   - G3 nothing lost, nothing doubled: an item that was enqueued is delivered until it is acked or taken; an
-//     acked item is never delivered again. This holds under unknown commits and crashes.
+//   - G3 nothing lost, nothing doubled: an item that was enqueued is delivered until it is acked or taken, or parked
+//     because it has failed for good, and then from its redrive on; an acked item is never delivered again. This
+//     holds under unknown commits and crashes.
 //   - G4 parallel groups: claims of different groups do not conflict, and enqueues do not conflict with enqueues.
 //   - G5 reach: the cost of finding a ready group does not grow with the depth of the queue, nor with the
 //     number of groups in other hands.
