@@ -133,14 +133,14 @@ func (s *session) enqueueOne(ctx context.Context, o sourceOptions, body string) 
 		return err
 	}
 	return s.withQueue(ctx, true, func(q *layer.Queue) error {
-		ids, err := q.Enqueue(ctx, m)
+		sent, err := q.Enqueue(ctx, m)
 		if err != nil {
 			return err
 		}
 		if s.json {
-			return printJSON(s.stdout, enqueueResult{Queue: s.queue, Enqueued: 1, ID: ids[0].String()})
+			return printJSON(s.stdout, enqueueResult{Queue: s.queue, Enqueued: 1, ID: sent[0].ID.String()})
 		}
-		_, err = fmt.Fprintf(s.stdout, "enqueued %s\n", ids[0])
+		_, err = fmt.Fprintf(s.stdout, "enqueued %s\n", sent[0].ID)
 		return err
 	})
 }

@@ -199,6 +199,10 @@ func describeMeta(key, value []byte) (string, error) {
 		}
 		return m.words(), nil
 	}
+	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSwept)) {
+		begun, _, err := unpackLastSweep(key, value)
+		return "the last sweep began " + timeWords(begun), err
+	}
 	if !bytes.HasSuffix(key, tuple.AppendString(nil, metaConfig)) {
 		return describeInt(key, value)
 	}

@@ -5,7 +5,7 @@
 // different groups run in parallel, on any number of processes that share nothing but the database.
 //
 //	q, err := layer.Create(ctx, db, prefix, "orders", layer.Options{})
-//	ids, err := q.Enqueue(ctx, layer.Message{Group: "customer-7", Body: body})
+//	sent, err := q.Enqueue(ctx, layer.Message{Group: "customer-7", Body: body})
 //	claims, err := q.Receive(ctx, layer.ReceiveOptions{})
 //	err = q.Ack(ctx, claims[0])
 //

@@ -10,13 +10,18 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// Enqueue appends the messages to their groups, all or none, and returns their ids in the order of msgs. The
+// Sent is what became of one message of an enqueue.
+type Sent struct {
+	ID ID
+}
+
+// Enqueue appends the messages to their groups, all or none, and returns what became of each, in the order of msgs. The
 // order of msgs is the order within each group. It retries until the outcome is known, and never doubles a
 // message. At most MaxBatch messages and MaxBatchSize bytes; no messages are no work.
 //
 // Errors: *LimitError and ErrInvalidUTF8 before anything is done, ErrClosed, and the engine's. If ctx ends
 // while the commit is under way, the error wraps a *kv.Error that says whether it may have landed.
-func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]ID, error) {
+func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	if q.closed.Load() {
 		return nil, ErrClosed
 	}
@@ -30,7 +35,7 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]ID, error) {
 	if err := q.submit(ctx, &operation{enqueue: e}); err != nil {
 		return nil, fmt.Errorf("layer: enqueue: %w", err)
 	}
-	return e.ids, nil
+	return e.sent, nil
 }
 
 // EnqueueTx appends the messages in the caller's transaction: they are there if and only if it commits. The
@@ -41,7 +46,7 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]ID, error) {
 //
 // Reads: per group, the key of the tail, at snapshot. Conflicts: with the removal of that tail only; none if
 // the group is empty. Enqueues never conflict with enqueues.
-func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]ID, error) {
+func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sent, error) {
 	if q.closed.Load() {
 		return nil, ErrClosed
 	}
@@ -56,7 +61,7 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]ID,
 	if err := w.finish(); err != nil {
 		return nil, fmt.Errorf("layer: enqueue: %w", err)
 	}
-	return e.ids, nil
+	return e.sent, nil
 }
 
 // tail is where the items of a group go on, within one transaction.
@@ -71,7 +76,7 @@ type tail struct {
 type enqueuing struct {
 	msgs    []Message
 	randoms []uuid.UUID // chosen before the first attempt
-	ids     []ID        // the result; set anew by each attempt
+	sent    []Sent      // the result; set anew by each attempt
 }
 
 // bytes is about what the messages add to a transaction.
@@ -106,7 +111,7 @@ func (w *work) enqueue(all ...*enqueuing) error {
 	}
 	count := 0
 	for _, e := range all {
-		e.ids = make([]ID, len(e.msgs))
+		e.sent = make([]Sent, len(e.msgs))
 		for i := range e.msgs {
 			m := &e.msgs[i]
 			t := tails[m.Group]
@@ -136,7 +141,7 @@ func (w *work) enqueue(all ...*enqueuing) error {
 			index := t.next
 			t.next++
 			id := ID{Group: m.Group, Index: index, Random: e.randoms[i]}
-			e.ids[i] = id
+			e.sent[i] = Sent{ID: id}
 			value, parts := split(m, w.nowMS)
 			tx.Set(q.keys.item(id), value)
 			for n, part := range parts {
@@ -154,9 +159,9 @@ func (w *work) enqueue(all ...*enqueuing) error {
 
 // result is what the receipt keeps of an enqueue: the indexes.
 func (e *enqueuing) result() tuple.Tuple {
-	t := make(tuple.Tuple, len(e.ids))
-	for i, id := range e.ids {
-		t[i] = id.Index
+	t := make(tuple.Tuple, len(e.sent))
+	for i := range e.sent {
+		t[i] = e.sent[i].ID.Index
 	}
 	return t
 }
@@ -166,13 +171,13 @@ func (e *enqueuing) restore(t tuple.Tuple) error {
 	if len(t) != len(e.msgs) {
 		return fmt.Errorf("%w: receipt of %d messages for %d", ErrCorrupt, len(t), len(e.msgs))
 	}
-	e.ids = make([]ID, len(e.msgs))
+	e.sent = make([]Sent, len(e.msgs))
 	for i, v := range t {
 		index, ok := v.(int64)
 		if !ok {
 			return fmt.Errorf("%w: receipt with index %v", ErrCorrupt, v)
 		}
-		e.ids[i] = ID{Group: e.msgs[i].Group, Index: index, Random: e.randoms[i]}
+		e.sent[i] = Sent{ID: ID{Group: e.msgs[i].Group, Index: index, Random: e.randoms[i]}}
 	}
 	return nil
 }

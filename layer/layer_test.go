@@ -133,8 +133,17 @@ func (e *env) enqueue(group string, bodies ...string) []layer.ID {
 	for i, b := range bodies {
 		msgs[i] = layer.Message{Group: group, Body: []byte(b)}
 	}
-	ids, err := e.q.Enqueue(e.ctx, msgs...)
+	sent, err := e.q.Enqueue(e.ctx, msgs...)
 	require.NoError(e.t, err)
+	return idsOf(sent)
+}
+
+// idsOf is the ids of what was sent.
+func idsOf(sent []layer.Sent) []layer.ID {
+	ids := make([]layer.ID, len(sent))
+	for i := range sent {
+		ids[i] = sent[i].ID
+	}
 	return ids
 }
 

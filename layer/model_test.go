@@ -295,23 +295,23 @@ func (m *modelTest) messages(t *rapid.T) []layer.Message {
 
 func (m *modelTest) enqueue(t *rapid.T) {
 	w, msgs := m.worker(t), m.messages(t)
-	var ids []layer.ID
+	var sent []layer.Sent
 	var err error
 	if rapid.Bool().Draw(t, "in own transaction") {
-		ids, err = w.q.Enqueue(m.e.ctx, msgs...)
+		sent, err = w.q.Enqueue(m.e.ctx, msgs...)
 	} else {
 		err = w.q.Once(m.e.ctx, func(tx kv.Tx) (err error) {
-			ids, err = w.q.EnqueueTx(m.e.ctx, tx, msgs...)
+			sent, err = w.q.EnqueueTx(m.e.ctx, tx, msgs...)
 			return err
 		})
 		if err == nil && m.faults {
 			// The attempt that landed may be another than the last that ran: look the ids up.
-			ids = m.idsOf(t, msgs)
+			sent = m.find(t, msgs)
 		}
 	}
 	require.NoError(t, err)
-	require.Len(t, ids, len(msgs))
-	for i, id := range ids {
+	require.Len(t, sent, len(msgs))
+	for i, id := range idsOf(sent) {
 		g := m.group(msgs[i].Group)
 		require.Equal(t, msgs[i].Group, id.Group)
 		if n := len(g.items); n > 0 {
@@ -322,19 +322,19 @@ func (m *modelTest) enqueue(t *rapid.T) {
 	m.model.stats.Enqueued += int64(len(msgs))
 }
 
-func (m *modelTest) idsOf(t *rapid.T, msgs []layer.Message) []layer.ID {
-	ids := make([]layer.ID, len(msgs))
+func (m *modelTest) find(t *rapid.T, msgs []layer.Message) []layer.Sent {
+	sent := make([]layer.Sent, len(msgs))
 	for i, msg := range msgs {
 		items, err := m.calm.Peek(m.e.ctx, msg.Group, layer.MaxBatch)
 		require.NoError(t, err)
 		for _, item := range items {
 			if string(item.Body) == string(msg.Body) {
-				require.Zero(t, ids[i], "message %s is there twice", msg.Body)
-				ids[i] = item.ID
+				require.Zero(t, sent[i], "message %s is there twice", msg.Body)
+				sent[i].ID = item.ID
 			}
 		}
 	}
-	return ids
+	return sent
 }
 
 func (m *modelTest) receive(t *rapid.T) {
@@ -928,7 +928,7 @@ func (m *modelTest) redrive(t *rapid.T) {
 			})
 			continue
 		}
-		item.id = m.idsOf(t, []layer.Message{{Group: old.Group, Body: []byte(item.body)}})[0]
+		item.id = m.find(t, []layer.Message{{Group: old.Group, Body: []byte(item.body)}})[0].ID
 		require.NotEqual(t, old, item.id)
 		if n := len(g.items); n > 0 {
 			require.Greater(t, item.id.Index, g.items[n-1].id.Index, "the tail")

@@ -27,7 +27,7 @@ const (
 	metaFormat = "format" // tuple (format)
 	metaOffset = "offset" // tuple (offset): index and token are read version + offset
 	metaConfig = "config" // tuple (version, JSON text): see config.go
-	metaSwept  = "swept"  // tuple (when the last sweep began (ms))
+	metaSwept  = "swept"  // tuple (when the last sweep began (ms), its random)
 	metaPaused = "paused" // tuple (since (ms), who, reason); not there = the queue is not paused
 )
 

@@ -32,7 +32,7 @@ func (e *env) bury(group string, bodies ...string) []layer.ID {
 		}
 		got, err := calm.Enqueue(e.ctx, msgs...)
 		require.NoError(e.t, err)
-		ids = append(ids, got...)
+		ids = append(ids, idsOf(got)...)
 		require.NoError(e.t, calm.Once(e.ctx, func(tx kv.Tx) error {
 			for range part {
 				claims, err := calm.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 1, Group: &group})

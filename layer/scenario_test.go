@@ -207,8 +207,8 @@ func (s *scenario) enqueue(a *arguments) (string, error) {
 			message(words[0], body, a.headers())
 		}
 	}
-	ids, err := s.worker(a).q.Enqueue(s.e.ctx, msgs...)
-	for i, id := range ids {
+	sent, err := s.worker(a).q.Enqueue(s.e.ctx, msgs...)
+	for i, id := range idsOf(sent) {
 		s.bodies[id] = names[i]
 	}
 	return "", err

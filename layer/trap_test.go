@@ -502,10 +502,10 @@ func TestCommitThatLandsLate(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	late, err := layer.Open(e.ctx, landsLate{e.raw}, testPrefix, testQueue, e.options(3))
 	require.NoError(t, err)
-	ids, err := late.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("a1")})
+	sent, err := late.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("a1")})
 	require.NoError(t, err)
 	require.Equal(t, []string{"a1"}, e.all("A"))
-	require.Equal(t, ids[0], e.receive(e.q, 1).Items[0].ID)
+	require.Equal(t, sent[0].ID, e.receive(e.q, 1).Items[0].ID)
 }
 
 // TestExtendMovesTheTimer: an extended lease has one timer, at its new end.
