@@ -255,8 +255,7 @@ func (s *purgeStep) held(r *purgeRun) (l *lock, kept bool, err error) {
 	return l, false, err
 }
 
-// states clears the states of the groups that are purged, also of those without items. A step may run again: it is then
-// done with what it has cleared.
+// states clears the states of the groups that are purged, also of those without items.
 //
 // Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) states() error {
@@ -268,24 +267,27 @@ func (p *purger) states() error {
 		var rows []kv.KV
 		var cleared int64
 		width := purgeWidth
-		_, err := kv.Run(p.ctx, p.q.db, p.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
+		err := p.q.onceWith(p.ctx, p.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 			width, cleared = max(1, purgeWidth>>min(a.Conflicts, 16)), 0
 			var err error
 			if rows, err = rest.read(tx.Snapshot(), width).Wait(p.ctx); err != nil {
-				return fmt.Errorf("read states: %w", err)
+				return nil, fmt.Errorf("read states: %w", err)
 			}
 			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p}
 			for _, row := range rows {
 				ok, err := s.clearState(row.Key)
 				if err != nil {
-					return err
+					return nil, err
 				}
 				if ok {
 					cleared++
 				}
 			}
-			return nil
-		})
+			if cleared == 0 {
+				return nil, nil
+			}
+			return tuple.Tuple{}, nil
+		}, nil) // what the attempt that landed has found is what the last one that ran has
 		if err != nil {
 			return err
 		}
