@@ -29,6 +29,7 @@ import (
 //	wake     ("wake", random)                        int64, little-endian, changed by atomic add; watched
 //	dedup    ("dedup", scope, id)                    reserved: de-duplication
 //	dead     ("dead", group, index, random)          what is known of the failure, then the item's value: see dead.go
+//	repeat   ("repeat", attempt id)                   tuple: time (ms), then group, token of each claim that was given
 //	receipt  ("receipt", random)                     tuple: time (ms), then the result of the operation
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
 //
@@ -59,6 +60,7 @@ const (
 	nameRequest = "request"
 	nameGrant   = "grant"
 	nameWake    = "wake"
+	nameRepeat  = "repeat"
 	nameReceipt = "receipt"
 	nameCount   = "count"
 )
@@ -116,6 +118,9 @@ func (s subspace) parts(id ID) kv.KeyRange        { return below(s.itemKey(nameP
 func (s subspace) lock(group string) []byte       { return s.startGroup(nameLock, group, 0) }
 func (s subspace) state(group string) []byte      { return s.startGroup(nameState, group, 0) }
 func (s subspace) receipt(id uuid.UUID) []byte    { return tuple.AppendUUID(s.start(nameReceipt, 17), id) }
+func (s subspace) repeat(id string) []byte {
+	return tuple.AppendString(s.start(nameRepeat, len(id)+2), id)
+}
 func (s subspace) part(id ID, n int) []byte {
 	return tuple.AppendInt(s.itemKey(namePart, id, 9), int64(n))
 }
@@ -175,7 +180,7 @@ func (s subspace) count(name string, slot int64) []byte {
 // parsedKey is a key of the queue taken apart. Only the fields that its name has are set.
 type parsedKey struct {
 	name  string
-	field string // meta: the field; count: the counter's name
+	field string // meta: the field; count: the counter's name; repeat: the attempt id
 	group string
 	index int64 // item, part, attempt, dead, ready, request; timer: due (ms); count: slot
 	id    uuid.UUID
@@ -195,7 +200,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	d := keyDecoder{rest: rest}
 	p.name = d.str()
 	switch p.name {
-	case nameMeta:
+	case nameMeta, nameRepeat:
 		p.field = d.str()
 	case nameItem, nameAttempt, nameDead:
 		p.group, p.index, p.id = d.str(), d.int(), d.uuid()
