@@ -149,6 +149,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newPauseCmd(s),
 		newResumeCmd(s),
 		newQueuesCmd(s),
+		newDropCmd(s),
 		newStatsCmd(s),
 		newConfigCmd(s),
 		newDeadCmd(s),

@@ -85,9 +85,16 @@ type sweeper struct {
 func (s *sweeper) begin() (mine bool, err error) {
 	q, key, own := s.q, s.q.keys.meta(metaSwept), s.q.random.uuid()
 	_, err = kv.Run(s.ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
+		follow := q.follow(tx)
 		v, err := tx.Snapshot().Get(key).Wait(s.ctx)
 		if err != nil {
 			return fmt.Errorf("read last sweep: %w", err)
+		}
+		if _, err := follow.wait(s.ctx); err != nil {
+			return err
+		}
+		if err := follow.guardDrop(s.ctx, tx); err != nil {
+			return err
 		}
 		now, last := q.nowMS(), int64(0)
 		if v != nil {
