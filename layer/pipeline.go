@@ -76,7 +76,7 @@ func (o *operation) size() size {
 		s.messages, s.bytes = len(o.enqueue.msgs), o.enqueue.bytes()
 	}
 	if o.settle != nil {
-		s.settled = max(len(o.settle.claim.Items), len(o.settle.ids))
+		s.settled, s.bytes = max(len(o.settle.claim.Items), len(o.settle.ids)), s.bytes+len(o.settle.state)
 	}
 	if o.receive != nil {
 		s.received = o.receive.o.Max
@@ -708,7 +708,7 @@ func (o *operation) unpack(ctx context.Context, q *Queue, tx kv.Tx, v any) error
 	if o.receive != nil {
 		o.receive.begin()
 		var err error
-		if o.receive.claims, err = q.reload(ctx, tx, claims); err != nil {
+		if o.receive.claims, err = q.reload(ctx, tx, claims, &o.receive.o); err != nil {
 			return err
 		}
 	}
