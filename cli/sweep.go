@@ -35,15 +35,19 @@ type jsonSweep struct {
 	Keys     int64  `json:"keys"`
 	Receipts int64  `json:"receipts"`
 	Repeats  int64  `json:"attempt_ids"`
+	AgedOut  int64  `json:"aged_out"`
 }
 
 func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
-		return printJSON(s.stdout, jsonSweep{Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats})
+		return printJSON(s.stdout, jsonSweep{Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats, AgedOut: r.AgedOut})
 	}
 	text := "cleared " + plural(r.Receipts, "receipt")
 	if r.Repeats > 0 {
 		text += " and " + plural(r.Repeats, "attempt id")
+	}
+	if r.AgedOut > 0 {
+		text += " and " + plural(r.AgedOut, "message") + " past the retention"
 	}
 	_, err := fmt.Fprintf(s.stdout, "%s, of %s looked at\n", text, plural(r.Keys, "key"))
 	return err

@@ -174,7 +174,9 @@ var descriptions = map[string]description{
 		value: describeCount,
 	},
 	nameRepeat: {
-		key:   func(p parsedKey) string { return "what the receive with attempt id " + strconv.Quote(p.field) + " was given" },
+		key: func(p parsedKey) string {
+			return "what the receive with attempt id " + strconv.Quote(p.field) + " was given"
+		},
 		value: describeRepeat,
 	},
 	nameReceipt: {

@@ -42,6 +42,7 @@ type SweepOptions struct {
 type SweepReport struct {
 	Skipped  bool  // another sweep was there, see SweepOptions.Every; the rest is zero
 	Keys     int64 // looked at
+	AgedOut  int64 // items dropped or parked: they had waited longer than the queue's retention
 	Repeats  int64 // attempt ids of receives, cleared: older than an hour
 	Receipts int64 // cleared: left by processes that were killed, older than an hour
 }
@@ -65,7 +66,7 @@ func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) 
 	if !mine {
 		return SweepReport{Skipped: true}, nil
 	}
-	for _, part := range []func() error{s.receipts, s.repeats} {
+	for _, part := range []func() error{s.receipts, s.repeats, s.overdue} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
 		}
