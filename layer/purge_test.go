@@ -229,6 +229,32 @@ func TestPurgeAmidEnqueues(t *testing.T) {
 	}
 }
 
+// TestPurgeAmidEnqueuesToAnyGroup (I1): the same for a group that is not the first of its step, and for groups whose
+// claim or delay the purge has ended, which have no hint but the one that it leaves.
+func TestPurgeAmidEnqueuesToAnyGroup(t *testing.T) {
+	for name, setup := range map[string]func(e *env) any{"ready": having("a1"), "expired": expired(1, 1), "delayed": delayed(1)} {
+		for _, n := range []int64{1, 10} {
+			e := newEnv(t, anyEngine, false)
+			setup(e)
+			e.enqueue("B", "b1")
+			db := &beforeCommit{DB: e.raw}
+			q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
+			require.NoError(t, err)
+			came := int64(0)
+			db.run = func() {
+				came++
+				e.enqueue("A", "meanwhile")
+				e.enqueue("B", "meanwhile")
+			}
+			db.left.Store(n)
+			report, err := q.Purge(e.ctx, layer.PurgeOptions{})
+			require.NoError(t, err)
+			require.Equal(t, 2+2*came, int64(len(e.all("A"))+len(e.all("B")))+report.Items, name)
+			e.check()
+		}
+	}
+}
+
 // TestPurgeUnderLoad (G3): while producers, workers and a purge are at it together, each message is acked or purged,
 // never both, and none is stranded.
 func TestPurgeUnderLoad(t *testing.T) {
