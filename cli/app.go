@@ -145,6 +145,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newSkipCmd(s),
 		newReleaseCmd(s),
 		newRetryCmd(s),
+		newStateCmd(s),
 		newPurgeCmd(s),
 		newPauseCmd(s),
 		newResumeCmd(s),

@@ -174,6 +174,10 @@ func (h *harness) run(t *testing.T, args []string, stdin string) string {
 		if len(args) > 1 && args[1] == "list" {
 			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 		}
+	case "state":
+		if len(args) < 4 || args[3] == "--json" {
+			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
+		}
 	case "peek", "groups", "queues", "why", "stats", "check", "decode", "key":
 		require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 	}

@@ -34,12 +34,17 @@ type jsonSweep struct {
 	Queue    string `json:"queue"`
 	Keys     int64  `json:"keys"`
 	Receipts int64  `json:"receipts"`
+	Repeats  int64  `json:"attempt_ids"`
 }
 
 func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
-		return printJSON(s.stdout, jsonSweep{Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts})
+		return printJSON(s.stdout, jsonSweep{Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats})
 	}
-	_, err := fmt.Fprintf(s.stdout, "cleared %s, of %s looked at\n", plural(r.Receipts, "receipt"), plural(r.Keys, "key"))
+	text := "cleared " + plural(r.Receipts, "receipt")
+	if r.Repeats > 0 {
+		text += " and " + plural(r.Repeats, "attempt id")
+	}
+	_, err := fmt.Fprintf(s.stdout, "%s, of %s looked at\n", text, plural(r.Keys, "key"))
 	return err
 }

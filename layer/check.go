@@ -46,6 +46,10 @@ type CheckReport struct {
 	// Hints and timers that stand for nothing any more. They are allowed, and cleared when met.
 	StaleHints, StaleTimers int64
 	Attempts, Receipts      int64
+	// Receives whose attempt ids are kept.
+	Repeats int64
+	// Groups that have a state, the empty ones included.
+	States int64
 	// Dead letters; they are not among the items.
 	Dead int64
 	// Requests of handles whose receives wait, and grants to them that they have not accepted yet.
@@ -199,6 +203,11 @@ func (c *checker) row(row kv.KV) {
 			return
 		}
 		c.group(p.group).lock = l
+	case nameState:
+		c.report.States++
+		if err := checkStoredState(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
+		}
 	case nameReady:
 		c.group(p.group).hints++
 		if len(row.Value) > 0 {
@@ -223,6 +232,11 @@ func (c *checker) row(row kv.KV) {
 			c.still(row.Key, RuleValue, err.Error())
 		}
 		c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) { return c.grantSound(tx, row.Key, p.id) })
+	case nameRepeat:
+		c.report.Repeats++
+		if _, _, err := unpackRepeat(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
+		}
 	case nameReceipt:
 		c.report.Receipts++
 		if t, err := tuple.Unpack(row.Value); err != nil || len(t) == 0 {

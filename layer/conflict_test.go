@@ -190,6 +190,37 @@ func purgeGroup(group string, force bool) func(e *env, tx kv.Tx, _ any) error {
 	}
 }
 
+// claimNamed claims one item as the attempt with that id.
+func claimNamed(id string) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error {
+		_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 1, AttemptID: id})
+		return err
+	}
+}
+
+func setState(e *env, tx kv.Tx, given any) error {
+	return e.q.SetStateTx(e.ctx, tx, given.(*layer.Claim), []byte("new"))
+}
+
+func setGroupState(e *env, tx kv.Tx, _ any) error {
+	return e.q.SetGroupStateTx(e.ctx, tx, "A", []byte("new"), layer.SetGroupStateOptions{Force: true})
+}
+
+// claimState is claimAll with the state.
+func claimState(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 100, State: true})
+	return err
+}
+
+// withState gives group A a state after setup.
+func withState(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		given := setup(e)
+		require.NoError(e.t, e.q.SetGroupState(e.ctx, "A", []byte("old"), layer.SetGroupStateOptions{Force: true}))
+		return given
+	}
+}
+
 // delayed enqueues n items to A and gives them back with a delay.
 func delayed(n int) func(e *env) any {
 	return func(e *env) any {
@@ -443,6 +474,30 @@ func TestConflicts(t *testing.T) {
 		{"enqueue, purge of the group (trap 3)", having("a1"), enqueueTo("A"), purgeGroup("A", false), must, nil},
 		{"enqueue to another group, purge", having("a1"), enqueueTo("B"), purgeGroup("A", false), mustNot, nil},
 		{"claim of another group, purge", and(holding(2, 1)), claimOne, purgeGroup("A", false), mustNot, nil},
+		{"takeover that reads the state, holder's change of it", withState(expired(1, 1)), claimState, setState, must, nil},
+		{"holder's change of the state, takeover", expired(1, 1), setState, claimAll, must, nil},
+		{"holder's change of the state, ack that ends the claim", holding(1, 1), setState, ackAll, must, nil},
+		{"holder's change of the state, enqueue to the group", holding(1, 1), setState, enqueueTo("A"), mustNot, nil},
+		{"holder's change of the state, claim of another group", and(holding(1, 1)), setState, claimOne, mustNot, nil},
+		{"claim that reads the state, change of it", withState(having("a1")), claimState, setGroupState, must, nil},
+		{"change of the state, claim of the group", having("a1"), setGroupState, claimAll, must, nil},
+		{"change of the state, enqueue to the group", having("a1"), setGroupState, enqueueTo("A"), mustNot, nil},
+		{"change of the state of a group, claim of another", and(holding(1, 1)), setGroupState, claimOne, mustNot, nil},
+		{"claim that reads the state, purge of the group", withState(having("a1")), claimState, purgeGroup("A", false), must, nil},
+		{"claim with an attempt id, the same of another group", func(e *env) any {
+			e.enqueue("A", "a1")
+			e.enqueue("B", "b1")
+			return nil
+		}, claimNamed("once"), func(e *env, tx kv.Tx, _ any) error {
+			group := "B"
+			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, AttemptID: "once"})
+			return err
+		}, must, nil},
+		{"claim with an attempt id, claim with another of another group", and(having("a1")), claimNamed("once"), func(e *env, tx kv.Tx, _ any) error {
+			group := "B"
+			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, AttemptID: "other"})
+			return err
+		}, mustNot, nil},
 		{"enqueue and claim, sweep", having("a1"), func(e *env, tx kv.Tx, given any) error {
 			return errors.Join(enqueueTo("B")(e, tx, given), claimOne(e, tx, given))
 		}, func(e *env, _ kv.Tx, _ any) error {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"fdbfifo/kv"
@@ -25,6 +26,16 @@ type ReceiveOptions struct {
 	Strategy Strategy
 	// Group, if not nil, is the only group to receive from.
 	Group *string
+	// State asks for the groups' state, too: Claim.State. It costs one more read a group, beside the others.
+	State bool
+	// AttemptID, if not "", names this receive, so that it can be repeated after a lost answer, from another process too:
+	// one with the same id, within AttemptLife, returns the claims that the first was given, under the same tokens and
+	// with the leases that they have, and takes nothing more. Claims that have ended since are left out, items that were
+	// acked too; if nothing is left, it returns nothing. If the first was given nothing, the id is still unused. What
+	// else the options of the repetition say does not count, but for State. Use a new id for each receive, such as a
+	// UUID; at most MaxAttemptID bytes of UTF-8. It costs one read and one write more. Not with AckReceive. A receive
+	// with an id that waits looks now and then, and what it claims is not given back when its ctx ends.
+	AttemptID string
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait.
 	Wait time.Duration
@@ -64,6 +75,9 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		}
 		o.MaxGroups = 1
 	}
+	if err := checkAttemptID(o.AttemptID); err != nil {
+		return o, err
+	}
 	return o, checkLease(o.Lease)
 }
 
@@ -76,6 +90,9 @@ type Claim struct {
 	Token int64
 	Items []Item
 	Until time.Time // the end of the lease, by this worker's clock
+	// State is what was kept with the group (SetState, AckState) when it was claimed, if ReceiveOptions.State asked for
+	// it; nil = there is none.
+	State []byte
 }
 
 // Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max.
@@ -106,13 +123,16 @@ func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*
 	if err != nil {
 		return nil, err
 	}
+	if o.AttemptID != "" {
+		return nil, wrap("ack and receive", fmt.Errorf("%w: an attempt id of a receive that acks", ErrOptions))
+	}
 	claims, err := q.receive(ctx, &settlement{claim: c}, &reception{o: o})
 	return claims, wrap("ack and receive", err)
 }
 
 // receive settles s, if there is one, and receives.
 func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || r.o.Group != nil || q.opts.Path == Direct {
+	if r.o.Wait == 0 || r.o.Group != nil || r.o.AttemptID != "" || q.opts.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
@@ -127,7 +147,7 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 			return nil, err
 		}
 		left := time.Until(end)
-		if len(r.claims) > 0 || left <= 0 {
+		if len(r.claims) > 0 || r.repeated || left <= 0 {
 			return r.claims, nil
 		}
 		s = nil
@@ -186,10 +206,14 @@ type reception struct {
 	bytes   int
 	stopped bool  // the next item would go over o.MaxBytes
 	broken  error // the first group that could not be read
+	// repeated: it was answered as the receive with the same attempt id.
+	repeated bool
 }
 
 // begin forgets what an earlier attempt left.
-func (r *reception) begin() { r.claims, r.items, r.bytes, r.stopped, r.broken = nil, 0, 0, false, nil }
+func (r *reception) begin() {
+	r.claims, r.items, r.bytes, r.stopped, r.broken, r.repeated = nil, 0, 0, false, nil, false
+}
 
 // full reports whether nothing more may be taken.
 func (r *reception) full() bool {
@@ -215,7 +239,7 @@ func (r *reception) result() tuple.Tuple {
 
 // reload rebuilds the claims of a receive whose commit was unknown and turned out to have been applied. A
 // claim that has been lost since is left out.
-func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple) ([]*Claim, error) {
+func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *ReceiveOptions) ([]*Claim, error) {
 	var claims []*Claim
 	for i := 0; i+1 < len(result); i += 2 {
 		group, ok := result[i].(string)
@@ -223,6 +247,7 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple) ([]*Cl
 		if !ok || !ok2 {
 			return nil, fmt.Errorf("%w: receipt of a claim %v", ErrCorrupt, result)
 		}
+		state := readState(q, tx.Snapshot(), group, o.State)
 		l, err := q.readLock(ctx, tx.Snapshot(), group)
 		if err != nil {
 			return nil, err
@@ -232,6 +257,9 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple) ([]*Cl
 		}
 		c := &Claim{Group: group, Token: token, Until: fromMillis(l.endMS)}
 		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), group, l.outstanding); err != nil {
+			return nil, err
+		}
+		if c.State, err = waitState(ctx, state); err != nil {
 			return nil, err
 		}
 		claims = append(claims, c)
@@ -274,7 +302,7 @@ func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out
 
 // claimer takes ready groups for the receives of one transaction, one after the other.
 //
-// Footprint, per group taken: reads the lock and the items at snapshot and adds a read conflict on the lock
+// Footprint, per group taken: reads the lock, the items and, if asked for, the state at snapshot and adds a read conflict on the lock
 // alone; writes lock and timer, clears the hint it came by. A hint or timer that turns out stale is cleared
 // only with a read conflict on what makes it stale (the lock, or the emptiness of the group), because a release
 // may write that very key again. A takeover reads and writes the attempt record of the item that was tried.
@@ -287,6 +315,8 @@ type claimer struct {
 	passed []candidate     // left to the handle's other transactions in flight
 	// granted is the grants to the handle, being read; nil = it has no request.
 	granted kv.Future[[]kv.KV]
+	// repeats is what is kept of the attempt ids, being read.
+	repeats map[string]kv.Future[[]byte]
 	taken   int // groups
 	items   int
 }
@@ -307,6 +337,7 @@ type look struct {
 	limit int // of the items read
 	lock  kv.Future[[]byte]
 	items kv.Future[[]kv.KV]
+	state kv.Future[[]byte] // nil if no receive that is owed asks for it
 }
 
 // maxWave bounds the groups looked at together, and with that the memory of a receive.
@@ -319,6 +350,7 @@ func (w *work) newClaimer(rs []*reception) *claimer {
 // begin starts the reads that do not depend on any other. What the transaction writes between this and claim is
 // taken into account.
 func (c *claimer) begin() {
+	c.readRepeats()
 	if index, _ := c.q.staging.requested(); index != 0 {
 		random := c.q.staging.random
 		c.granted = c.tx.Snapshot().GetRange(c.q.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave})
@@ -334,6 +366,10 @@ func (c *claimer) begin() {
 
 // claim receives for each that is owed, in their order.
 func (c *claimer) claim() error {
+	named, err := c.repeat()
+	if err != nil {
+		return err
+	}
 	if err := c.accept(); err != nil {
 		return err
 	}
@@ -346,6 +382,7 @@ func (c *claimer) claim() error {
 	if c.taken > 0 {
 		c.q.spread.learn(c.items, c.taken)
 	}
+	c.keepRepeats(named)
 	return nil
 }
 
@@ -530,6 +567,7 @@ func (c *claimer) read(w candidate, limit int) look {
 		limit:     limit,
 		lock:      snapshot.Get(c.q.keys.lock(w.group)),
 		items:     snapshot.GetRange(c.q.keys.items(w.group).Selectors(), kv.RangeOptions{Limit: limit}),
+		state:     readState(c.q, snapshot, w.group, slices.ContainsFunc(c.owed, func(r *reception) bool { return r.o.State })),
 	}
 }
 
@@ -599,6 +637,11 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 	claim, taken, err := c.take(r, l, held, rows[:min(len(rows), limit)])
 	if err != nil || len(taken) == 0 {
 		return err
+	}
+	if r.o.State {
+		if claim.State, err = waitState(c.ctx, l.state); err != nil {
+			return err
+		}
 	}
 	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
 		return fmt.Errorf("guard lock: %w", err)

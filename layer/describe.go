@@ -132,6 +132,11 @@ var descriptions = map[string]description{
 		key:   func(p parsedKey) string { return "lock of group " + strconv.Quote(p.group) },
 		value: describeLock,
 	},
+	nameState: {
+		group: groupIsKey,
+		key:   func(p parsedKey) string { return "state of group " + strconv.Quote(p.group) },
+		value: describeState,
+	},
 	nameReady: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("ready hint of group %q, its head has index %d", p.group, p.index)
@@ -167,6 +172,10 @@ var descriptions = map[string]description{
 	nameWake: {
 		key:   func(p parsedKey) string { return "wake key of the request of " + p.id.String() },
 		value: describeCount,
+	},
+	nameRepeat: {
+		key:   func(p parsedKey) string { return "what the receive with attempt id " + strconv.Quote(p.field) + " was given" },
+		value: describeRepeat,
 	},
 	nameReceipt: {
 		key:   func(p parsedKey) string { return "receipt of transaction " + p.id.String() },
@@ -241,11 +250,19 @@ func describeItem(key, value []byte) (string, error) {
 	if len(body) == 0 {
 		return s, nil
 	}
-	cut, more := body, ""
+	return s + ": " + bodyWords(body), nil
+}
+
+// bodyWords shows the beginning of a body.
+func bodyWords(body []byte) string {
 	if len(body) > describedBody {
-		cut, more = body[:describedBody], "…"
+		return strconv.Quote(string(body[:describedBody])) + "…"
 	}
-	return s + ": " + strconv.Quote(string(cut)) + more, nil
+	return strconv.Quote(string(body))
+}
+
+func describeState(key, value []byte) (string, error) {
+	return countWords(len(value), "byte") + ": " + bodyWords(value), checkStoredState(key, value)
 }
 
 func describeLock(key, value []byte) (string, error) {
@@ -331,6 +348,18 @@ func describeDead(key, value []byte) (string, error) {
 	item, err := describeItem(key, d.item)
 	return fmt.Sprintf("parked at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s", timeWords(d.parkedMS),
 		d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
+}
+
+func describeRepeat(key, value []byte) (string, error) {
+	ms, claims, err := unpackRepeat(key, value)
+	if err != nil {
+		return "", err
+	}
+	words := make([]string, 0, len(claims)/2)
+	for i := 0; i+1 < len(claims); i += 2 {
+		words = append(words, fmt.Sprintf("group %q under token %d", claims[i], claims[i+1]))
+	}
+	return "at " + timeWords(ms) + ": " + strings.Join(words, ", "), nil
 }
 
 func describeReceipt(key, value []byte) (string, error) {

@@ -77,6 +77,9 @@ type enqueuing struct {
 	msgs    []Message
 	randoms []uuid.UUID // chosen before the first attempt
 	sent    []Sent      // the result; set anew by each attempt
+	// redriven: they are no new messages, but dead letters on their way back. What may be done to a new message, other
+	// than to write it, is not for them.
+	redriven bool
 }
 
 // bytes is about what the messages add to a transaction.
@@ -151,7 +154,9 @@ func (w *work) enqueue(all ...*enqueuing) error {
 				w.hint(index, m.Group, 0)
 			}
 		}
-		count += len(e.msgs)
+		if !e.redriven {
+			count += len(e.msgs)
+		}
 	}
 	w.count(countEnqueued, count)
 	return nil

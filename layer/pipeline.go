@@ -76,7 +76,7 @@ func (o *operation) size() size {
 		s.messages, s.bytes = len(o.enqueue.msgs), o.enqueue.bytes()
 	}
 	if o.settle != nil {
-		s.settled = max(len(o.settle.claim.Items), len(o.settle.ids))
+		s.settled, s.bytes = max(len(o.settle.claim.Items), len(o.settle.ids)), s.bytes+len(o.settle.state)
 	}
 	if o.receive != nil {
 		s.received = o.receive.o.Max
@@ -382,7 +382,7 @@ func (q *Queue) runShared(b *batch) {
 			if o.turn == nil {
 				q.attend()
 			}
-		case o.abandoned && o.receive != nil && len(o.receive.claims) > 0:
+		case o.abandoned && o.receive != nil && len(o.receive.claims) > 0 && o.receive.o.AttemptID == "":
 			go q.giveBackAll(o.receive.claims)
 			fallthrough
 		default:
@@ -708,7 +708,7 @@ func (o *operation) unpack(ctx context.Context, q *Queue, tx kv.Tx, v any) error
 	if o.receive != nil {
 		o.receive.begin()
 		var err error
-		if o.receive.claims, err = q.reload(ctx, tx, claims); err != nil {
+		if o.receive.claims, err = q.reload(ctx, tx, claims, &o.receive.o); err != nil {
 			return err
 		}
 	}

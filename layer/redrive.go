@@ -407,7 +407,7 @@ func (w *work) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 
 // redriveToTail enqueues letters anew.
 func (w *work) redriveToTail(rows []deadRow, o *RedriveOptions) error {
-	e := &enqueuing{}
+	e := &enqueuing{redriven: true}
 	for i := range rows {
 		m, err := w.edited(&rows[i], o)
 		if err != nil {
@@ -422,9 +422,5 @@ func (w *work) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 	if err := w.bury(rows); err != nil {
 		return err
 	}
-	if err := w.enqueue(e); err != nil {
-		return err
-	}
-	w.count(countEnqueued, -len(rows)) // it counted them, and they were
-	return nil
+	return w.enqueue(e)
 }

@@ -42,6 +42,7 @@ type SweepOptions struct {
 type SweepReport struct {
 	Skipped  bool  // another sweep was there, see SweepOptions.Every; the rest is zero
 	Keys     int64 // looked at
+	Repeats  int64 // attempt ids of receives, cleared: older than an hour
 	Receipts int64 // cleared: left by processes that were killed, older than an hour
 }
 
@@ -64,7 +65,7 @@ func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) 
 	if !mine {
 		return SweepReport{Skipped: true}, nil
 	}
-	for _, part := range []func() error{s.receipts} {
+	for _, part := range []func() error{s.receipts, s.repeats} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
 		}
@@ -180,7 +181,7 @@ func (s *sweeper) pages(r kv.KeyRange, visit func(tx kv.Tx, row kv.KV) (cleared 
 		rest.passed(rows, sweepPage)
 		s.report.Keys += int64(len(rows))
 		*counted += cleared
-		if s.o.Progress != nil {
+		if s.o.Progress != nil && len(rows) > 0 {
 			s.o.Progress(s.report)
 		}
 	}
