@@ -13,8 +13,8 @@ func newSweepCmd(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "sweep",
 		Short: "Clear what processes that were killed have left behind",
-		Long: `Clear what nobody needs any more: what processes that were killed have left behind more than an hour ago. Workers do so
-now and then by themselves. It disturbs nobody, and may be interrupted and run again.`,
+		Long: `Clear what nobody needs any more: what processes that were killed have left behind more than an hour ago, and the dedup
+ids whose time is over. Workers do so now and then by themselves. It disturbs nobody, and may be interrupted and run again.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("sweeping", "key", -1)
@@ -34,12 +34,15 @@ type jsonSweep struct {
 	Queue    string `json:"queue"`
 	Keys     int64  `json:"keys"`
 	Receipts int64  `json:"receipts"`
+	Dedup    int64  `json:"dedup"`
+	Purges   int64  `json:"purges"`
 }
 
 func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
-		return printJSON(s.stdout, jsonSweep{Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts})
+		return printJSON(s.stdout, jsonSweep{Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Dedup: r.Dedup, Purges: r.Purges})
 	}
-	_, err := fmt.Fprintf(s.stdout, "cleared %s, of %s looked at\n", plural(r.Receipts, "receipt"), plural(r.Keys, "key"))
+	_, err := fmt.Fprintf(s.stdout, "cleared %s, %s and %s, of %s looked at\n", plural(r.Receipts, "receipt"),
+		plural(r.Dedup, "dedup id"), plural(r.Purges, "note")+" of purges", plural(r.Keys, "key"))
 	return err
 }

@@ -24,11 +24,13 @@ const Format = 1
 
 // The fields of meta.
 const (
-	metaFormat = "format" // tuple (format)
-	metaOffset = "offset" // tuple (offset): index and token are read version + offset
-	metaConfig = "config" // tuple (version, JSON text): see config.go
-	metaSwept  = "swept"  // tuple (when the last sweep began (ms))
-	metaPaused = "paused" // tuple (since (ms), who, reason); not there = the queue is not paused
+	metaFormat  = "format"   // tuple (format)
+	metaOffset  = "offset"   // tuple (offset): index and token are read version + offset
+	metaConfig  = "config"   // tuple (version, JSON text): see config.go
+	metaSwept   = "swept"    // tuple (when the last sweep began (ms))
+	metaPaused  = "paused"   // tuple (since (ms), who, reason); not there = the queue is not paused
+	metaSweptTo = "swept_to" // tuple (key): where the next sweep of the dedup entries goes on
+	metaPurged  = "purged"   // tuple (clock, when (ms)) of the last step of a purge of the queue: see dedup.go
 )
 
 // offsetSlack is how far the items may run ahead of the clock before an open takes it for a database whose
