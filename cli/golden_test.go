@@ -31,6 +31,7 @@ import (
 //	file NAME       writes a file into the working directory
 //	claim items=N   claims up to N items of a group, as a worker elsewhere would; with fail or reject it gives them back
 //	clear           removes the key whose parts are given, as nobody should
+//	set             writes an integer to the key whose parts are given
 //	leave N         leaves N receipts, as processes do that are killed
 //	names           from here on an id is written {BODY}, in command lines and in what they print
 //
@@ -114,6 +115,18 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 		}
 		require.NoError(t, q.Close(ctx))
 		return fmt.Sprintf("%d of %s\n", len(claims[0].Items), claims[0].Group)
+	case "set":
+		i := strings.LastIndex(d.Input, " ")
+		parts, err := tuple.Parse(d.Input[:i])
+		require.NoError(t, err)
+		n, err := strconv.ParseInt(d.Input[i+1:], 10, 64)
+		require.NoError(t, err)
+		_, err = kv.Run(ctx, h.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set(parts.Pack(), tuple.Tuple{n}.Pack())
+			return nil
+		})
+		require.NoError(t, err)
+		return ""
 	case "leave":
 		n, err := strconv.Atoi(d.CmdArgs[0].Key)
 		require.NoError(t, err)
@@ -159,6 +172,10 @@ func (h *harness) run(t *testing.T, args []string, stdin string) string {
 		}
 	case "dead":
 		if len(args) > 1 && args[1] == "list" {
+			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
+		}
+	case "state":
+		if len(args) < 4 || args[3] == "--json" {
 			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 		}
 	case "peek", "groups", "queues", "why", "stats", "check", "decode", "key":

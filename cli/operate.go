@@ -230,6 +230,8 @@ func refused(err error) error {
 		hint = "It may have been handled meanwhile. fdbfifo peek --json prints the ids of those that wait."
 	case errors.Is(err, layer.ErrNotDead):
 		hint = "It may have been redriven or discarded meanwhile; the others are done. fdbfifo dead list prints the ids."
+	case errors.Is(err, layer.ErrHeld):
+		hint = "Wait until its worker is done, or use --force."
 	case errors.Is(err, layer.ErrNotHeld), errors.Is(err, layer.ErrNotDelayed), errors.Is(err, layer.ErrNotPaused):
 		hint = "fdbfifo groups says what state each group is in."
 	case errors.Is(err, layer.ErrClaimLost):

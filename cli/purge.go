@@ -17,7 +17,7 @@ func newPurgeCmd(s *session) *cobra.Command {
 		Use:   "purge (--group GROUP | --yes) [--force]",
 		Short: "Remove all messages of a group, or of the queue",
 		Long: `Remove all messages of a group for good, or with --yes and without --group, those of all groups. What is in a worker's
-hands stays; --force takes it away and removes it too. Dead letters stay, and so do pauses. Messages that are enqueued
+hands stays; --force takes it away and removes it too. The states of groups go too. Dead letters stay, and so do pauses. Messages that are enqueued
 meanwhile may stay. It disturbs no other group, and may be interrupted and run again to go on.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			oneGroup := c.Flags().Changed("group")
@@ -50,13 +50,17 @@ type jsonPurge struct {
 	Purged int64  `json:"purged"`
 	Kept   int64  `json:"kept"`
 	Forced int64  `json:"forced"`
+	States int64  `json:"states"`
 }
 
 func (s *session) printPurge(r layer.PurgeReport) error {
 	if s.json {
-		return printJSON(s.stdout, jsonPurge{Queue: s.queue, Purged: r.Items, Kept: r.Kept, Forced: r.Forced})
+		return printJSON(s.stdout, jsonPurge{Queue: s.queue, Purged: r.Items, Kept: r.Kept, Forced: r.Forced, States: r.States})
 	}
 	line := "purged " + plural(r.Items, "message")
+	if r.States > 0 {
+		line += " and " + plural(r.States, "state")
+	}
 	if r.Forced > 0 {
 		line += ", took " + plural(r.Forced, "group") + " from workers"
 	}

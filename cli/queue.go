@@ -64,6 +64,12 @@ func closeQueue(ctx context.Context, q *layer.Queue, err *error) {
 
 func (s *session) openQueue(ctx context.Context, db kv.DB, create bool) (*layer.Queue, error) {
 	q, err := layer.Open(ctx, db, prefix(), s.queue, s.queueOptions())
+	if errors.Is(err, layer.ErrDropping) {
+		return nil, &Error{
+			Text: fmt.Sprintf("the queue %q is being dropped", s.queue), Exit: ExitNoQueue, Err: err,
+			Hint: "Wait. If that was interrupted: fdbfifo drop " + display(s.queue) + " --yes ends it.",
+		}
+	}
 	if !errors.Is(err, layer.ErrNoQueue) {
 		return q, err
 	}

@@ -115,7 +115,7 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	return w.finish()
 }
 
-// settlement is an ack, a nack or an extend. Its three steps, begin, check and finish, are taken by each attempt
+// settlement is an ack, a nack, an extend, or the holder's change of the state. Its three steps, begin, check and finish, are taken by each attempt
 // of a transaction; between them others of the same transaction take theirs, so that their reads overlap.
 type settlement struct {
 	claim   *Claim
@@ -123,6 +123,9 @@ type settlement struct {
 	back    *NackOptions // nil = nothing is given back
 	extends bool
 	lease   time.Duration // of an extend; 0 = the queue's
+	sets    bool          // the group's state, to state; nothing = cleared
+	state   []byte
+	keeps   bool // nothing is acked: only the state is set
 
 	// Of the attempt under way.
 	lock    kv.Future[[]byte]
@@ -139,7 +142,7 @@ type settlement struct {
 func (s *settlement) begin(w *work) {
 	group := s.claim.Group
 	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = w.tx.Get(w.q.keys.lock(group)), nil, nil, nil, nil, nil
-	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && !s.extends {
+	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && !s.extends && !s.keeps {
 		behind := kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin)
 		behind.Offset += n
 		s.ahead = w.tx.Snapshot().GetKey(behind)
@@ -168,6 +171,9 @@ func (s *settlement) check(w *work) error {
 	if s.extends {
 		return s.extend(w, key)
 	}
+	if s.keeps {
+		return s.keep(w)
+	}
 	acked, left, err := l.divide(group, s.ids, s.back == nil)
 	if err != nil {
 		return err
@@ -186,6 +192,9 @@ func (s *settlement) check(w *work) error {
 		}
 	}
 	s.left = left
+	if s.sets {
+		w.setState(group, s.state)
+	}
 	w.remove(group, l.outstanding, acked)
 	w.count(countAcked, len(acked))
 	if len(left) > 0 && s.back == nil {

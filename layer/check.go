@@ -46,6 +46,8 @@ type CheckReport struct {
 	// Hints and timers that stand for nothing any more. They are allowed, and cleared when met.
 	StaleHints, StaleTimers int64
 	Attempts, Receipts      int64
+	// Groups that have a state, the empty ones included.
+	States int64
 	// Dead letters; they are not among the items.
 	Dead int64
 	// Dedup is what is remembered for de-duplication.
@@ -201,6 +203,11 @@ func (c *checker) row(row kv.KV) {
 			return
 		}
 		c.group(p.group).lock = l
+	case nameState:
+		c.report.States++
+		if err := checkStoredState(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
+		}
 	case nameReady:
 		c.group(p.group).hints++
 		if len(row.Value) > 0 {

@@ -190,6 +190,29 @@ func purgeGroup(group string, force bool) func(e *env, tx kv.Tx, _ any) error {
 	}
 }
 
+func setState(e *env, tx kv.Tx, given any) error {
+	return e.q.SetStateTx(e.ctx, tx, given.(*layer.Claim), []byte("new"))
+}
+
+func setGroupState(e *env, tx kv.Tx, _ any) error {
+	return e.q.SetGroupStateTx(e.ctx, tx, "A", []byte("new"), layer.SetGroupStateOptions{Force: true})
+}
+
+// claimState is claimAll with the state.
+func claimState(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 100, State: true})
+	return err
+}
+
+// withState gives group A a state after setup.
+func withState(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		given := setup(e)
+		require.NoError(e.t, e.q.SetGroupState(e.ctx, "A", []byte("old"), layer.SetGroupStateOptions{Force: true}))
+		return given
+	}
+}
+
 // delayed enqueues n items to A and gives them back with a delay.
 func delayed(n int) func(e *env) any {
 	return func(e *env) any {
@@ -471,6 +494,16 @@ func TestConflicts(t *testing.T) {
 			e.clock.advance(time.Hour)
 			return nil
 		}, enqueueAs("B", "y"), sweep, mustNot, nil},
+		{"takeover that reads the state, holder's change of it", withState(expired(1, 1)), claimState, setState, must, nil},
+		{"holder's change of the state, takeover", expired(1, 1), setState, claimAll, must, nil},
+		{"holder's change of the state, ack that ends the claim", holding(1, 1), setState, ackAll, must, nil},
+		{"holder's change of the state, enqueue to the group", holding(1, 1), setState, enqueueTo("A"), mustNot, nil},
+		{"holder's change of the state, claim of another group", and(holding(1, 1)), setState, claimOne, mustNot, nil},
+		{"claim that reads the state, change of it", withState(having("a1")), claimState, setGroupState, must, nil},
+		{"change of the state, claim of the group", having("a1"), setGroupState, claimAll, must, nil},
+		{"change of the state, enqueue to the group", having("a1"), setGroupState, enqueueTo("A"), mustNot, nil},
+		{"change of the state of a group, claim of another", and(holding(1, 1)), setGroupState, claimOne, mustNot, nil},
+		{"claim that reads the state, purge of the group", withState(having("a1")), claimState, purgeGroup("A", false), must, nil},
 		{"enqueue and claim, sweep", having("a1"), func(e *env, tx kv.Tx, given any) error {
 			return errors.Join(enqueueTo("B")(e, tx, given), claimOne(e, tx, given))
 		}, func(e *env, _ kv.Tx, _ any) error {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"fdbfifo/kv"
@@ -25,6 +26,8 @@ type ReceiveOptions struct {
 	Strategy Strategy
 	// Group, if not nil, is the only group to receive from.
 	Group *string
+	// State asks for the groups' state, too: Claim.State. It costs one more read a group, beside the others.
+	State bool
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait.
 	Wait time.Duration
@@ -76,6 +79,9 @@ type Claim struct {
 	Token int64
 	Items []Item
 	Until time.Time // the end of the lease, by this worker's clock
+	// State is what was kept with the group (SetState, AckState) when it was claimed, if ReceiveOptions.State asked for
+	// it; nil = there is none.
+	State []byte
 }
 
 // Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max.
@@ -215,7 +221,7 @@ func (r *reception) result() tuple.Tuple {
 
 // reload rebuilds the claims of a receive whose commit was unknown and turned out to have been applied. A
 // claim that has been lost since is left out.
-func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple) ([]*Claim, error) {
+func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *ReceiveOptions) ([]*Claim, error) {
 	var claims []*Claim
 	for i := 0; i+1 < len(result); i += 2 {
 		group, ok := result[i].(string)
@@ -223,6 +229,7 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple) ([]*Cl
 		if !ok || !ok2 {
 			return nil, fmt.Errorf("%w: receipt of a claim %v", ErrCorrupt, result)
 		}
+		state := readState(q, tx.Snapshot(), group, o.State)
 		l, err := q.readLock(ctx, tx.Snapshot(), group)
 		if err != nil {
 			return nil, err
@@ -232,6 +239,9 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple) ([]*Cl
 		}
 		c := &Claim{Group: group, Token: token, Until: fromMillis(l.endMS)}
 		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), group, l.outstanding); err != nil {
+			return nil, err
+		}
+		if c.State, err = waitState(ctx, state); err != nil {
 			return nil, err
 		}
 		claims = append(claims, c)
@@ -274,7 +284,7 @@ func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out
 
 // claimer takes ready groups for the receives of one transaction, one after the other.
 //
-// Footprint, per group taken: reads the lock and the items at snapshot and adds a read conflict on the lock
+// Footprint, per group taken: reads the lock, the items and, if asked for, the state at snapshot and adds a read conflict on the lock
 // alone; writes lock and timer, clears the hint it came by. A hint or timer that turns out stale is cleared
 // only with a read conflict on what makes it stale (the lock, or the emptiness of the group), because a release
 // may write that very key again. A takeover reads and writes the attempt record of the item that was tried.
@@ -307,6 +317,7 @@ type look struct {
 	limit int // of the items read
 	lock  kv.Future[[]byte]
 	items kv.Future[[]kv.KV]
+	state kv.Future[[]byte] // nil if no receive that is owed asks for it
 }
 
 // maxWave bounds the groups looked at together, and with that the memory of a receive.
@@ -530,6 +541,7 @@ func (c *claimer) read(w candidate, limit int) look {
 		limit:     limit,
 		lock:      snapshot.Get(c.q.keys.lock(w.group)),
 		items:     snapshot.GetRange(c.q.keys.items(w.group).Selectors(), kv.RangeOptions{Limit: limit}),
+		state:     readState(c.q, snapshot, w.group, slices.ContainsFunc(c.owed, func(r *reception) bool { return r.o.State })),
 	}
 }
 
@@ -599,6 +611,11 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 	claim, taken, err := c.take(r, l, held, rows[:min(len(rows), limit)])
 	if err != nil || len(taken) == 0 {
 		return err
+	}
+	if r.o.State {
+		if claim.State, err = waitState(c.ctx, l.state); err != nil {
+			return err
+		}
 	}
 	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
 		return fmt.Errorf("guard lock: %w", err)

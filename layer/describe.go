@@ -132,6 +132,11 @@ var descriptions = map[string]description{
 		key:   func(p parsedKey) string { return "lock of group " + strconv.Quote(p.group) },
 		value: describeLock,
 	},
+	nameState: {
+		group: groupIsKey,
+		key:   func(p parsedKey) string { return "state of group " + strconv.Quote(p.group) },
+		value: describeState,
+	},
 	nameReady: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("ready hint of group %q, its head has index %d", p.group, p.index)
@@ -223,6 +228,10 @@ func describeMeta(key, value []byte) (string, error) {
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaPurged)) {
 		return describePurged(key, value)
 	}
+	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSwept)) {
+		begun, _, err := unpackLastSweep(key, value)
+		return "the last sweep began " + timeWords(begun), err
+	}
 	if !bytes.HasSuffix(key, tuple.AppendString(nil, metaConfig)) {
 		return describeInt(key, value)
 	}
@@ -281,11 +290,19 @@ func describeItem(key, value []byte) (string, error) {
 	if len(body) == 0 {
 		return s, nil
 	}
-	cut, more := body, ""
+	return s + ": " + bodyWords(body), nil
+}
+
+// bodyWords shows the beginning of a body.
+func bodyWords(body []byte) string {
 	if len(body) > describedBody {
-		cut, more = body[:describedBody], "…"
+		return strconv.Quote(string(body[:describedBody])) + "…"
 	}
-	return s + ": " + strconv.Quote(string(cut)) + more, nil
+	return strconv.Quote(string(body))
+}
+
+func describeState(key, value []byte) (string, error) {
+	return countWords(len(value), "byte") + ": " + bodyWords(value), checkStoredState(key, value)
 }
 
 func describeLock(key, value []byte) (string, error) {

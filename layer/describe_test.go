@@ -53,6 +53,7 @@ func TestDescribe(t *testing.T) {
 	e.sendAs(e.q, "named", "x")
 	e.clock.advance(-time.Second)
 	require.NoError(t, purgeGroup("purged", false)(e, nil, nil))
+	require.NoError(t, e.q.SetGroupState(e.ctx, "ready", []byte("kept"), layer.SetGroupStateOptions{}))
 	random := uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
 	e.put(random, 2, time.Minute)
 	e.write(func(tx kv.Tx) {
@@ -91,6 +92,7 @@ func TestDescribe(t *testing.T) {
 		`item N of group "ready", id ID.ready`:                        `enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "z"`,
 		`item N of group "delayed", id ID.delayed`:                    `enqueued 2023-11-14 22:13:20.000 UTC, body of 0 bytes`,
 		`lock of group "held"`:                                        `claim: held by "worker-1" under token N until 2023-11-14 22:13:50.000 UTC, 2 items delivered and not acked: N, N`,
+		`state of group "ready"`:                                      `4 bytes: "kept"`,
 		`lock of group "delayed"`:                                     `held by nobody, a retry waits until 2023-11-14 22:14:20.000 UTC`,
 		`timer of group "held", due 2023-11-14 22:13:50.000 UTC`:      `a lease ends then; the group's head had index N`,
 		`timer of group "delayed", due 2023-11-14 22:14:20.000 UTC`:   `the delay of a retry ends then; the group's head had index N`,

@@ -40,6 +40,8 @@ var (
 	ErrInHand = errors.New("layer: item is in a holder's hands")
 	// ErrNotHeld: nobody holds the group.
 	ErrNotHeld = errors.New("layer: group is not held")
+	// ErrHeld: somebody holds the group. Wait for the claim to end, or use force.
+	ErrHeld = errors.New("layer: group is held")
 	// ErrNotPaused: the group, or the queue, is not paused.
 	ErrNotPaused = errors.New("layer: not paused")
 	// ErrNotDelayed: the group does not wait for a retry.

@@ -60,18 +60,18 @@ func (f *followed) learn(config Config, version int64, read time.Time) Config {
 	return f.config
 }
 
-// fresh returns what is known, and whether it need not be read anew.
-func (f *followed) fresh(now time.Time) (Config, *mark, bool) {
+// fresh returns what is known, when it was read, and whether it need not be read anew.
+func (f *followed) fresh(now time.Time) (Config, *mark, time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	age := now.Sub(f.read)
-	return f.config, f.paused, f.version > 0 && age >= 0 && age < followAge
+	return f.config, f.paused, f.read, f.version > 0 && age >= 0 && age < followAge
 }
 
 // Config is the queue's configuration as this handle knows it: as of its last transaction, or at most half a second
 // older.
 func (q *Queue) Config() Config {
-	c, _, _ := q.followed.fresh(time.Time{})
+	c, _, _, _ := q.followed.fresh(time.Time{})
 	return c
 }
 
@@ -79,6 +79,7 @@ func (q *Queue) Config() Config {
 type following struct {
 	q      *Queue
 	read   time.Time
+	known  time.Time         // when what it goes by was read
 	stored kv.Future[[]byte] // nil if config and paused are known
 	pause  kv.Future[[]byte]
 	config Config
@@ -89,16 +90,16 @@ type following struct {
 // makes nobody's transaction conflict.
 func (q *Queue) follow(tx kv.Tx) *following {
 	now := q.opts.Now()
-	if config, paused, fresh := q.followed.fresh(now); fresh {
-		return &following{q: q, read: now, config: config, paused: paused}
+	if config, paused, read, fresh := q.followed.fresh(now); fresh {
+		return &following{q: q, known: read, config: config, paused: paused}
 	}
 	return q.followAnew(tx)
 }
 
 // followAnew is follow for a transaction that must not go by what the handle knows.
 func (q *Queue) followAnew(tx kv.Tx) *following {
-	s := tx.Snapshot()
-	return &following{q: q, read: q.opts.Now(), stored: s.Get(q.keys.meta(metaConfig)), pause: s.Get(q.keys.meta(metaPaused))}
+	s, now := tx.Snapshot(), q.opts.Now()
+	return &following{q: q, read: now, known: now, stored: s.Get(q.keys.meta(metaConfig)), pause: s.Get(q.keys.meta(metaPaused))}
 }
 
 // wait returns the configuration.

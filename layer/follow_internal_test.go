@@ -14,9 +14,9 @@ func TestFollowedDoesNotGoBack(t *testing.T) {
 	now := time.Now()
 	f.learn(Config{Lease: 3 * time.Second}, 3, now)
 	require.Equal(t, 3*time.Second, f.learn(Config{Lease: 2 * time.Second}, 2, now).Lease)
-	config, _, fresh := f.fresh(now)
+	config, _, _, fresh := f.fresh(now)
 	require.True(t, fresh)
 	require.Equal(t, 3*time.Second, config.Lease)
-	_, _, fresh = f.fresh(now.Add(-time.Second))
+	_, _, _, fresh = f.fresh(now.Add(-time.Second))
 	require.False(t, fresh, "a clock that was set back does not keep the handle from reading")
 }

@@ -206,6 +206,14 @@ var footprints = map[string]struct {
 	"purge-group":  {having("a1", "a2"), func(e *env, _ any) error { return purgeGroup("A", false)(e, nil, nil) }},
 	"purge-held":   {holding(3, 2), func(e *env, _ any) error { return purgeGroup("A", false)(e, nil, nil) }},
 	"purge-force":  {holding(3, 2), func(e *env, _ any) error { return purgeGroup("A", true)(e, nil, nil) }},
+	"receive-state": {having("a1"), func(e *env, _ any) error {
+		_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{State: true})
+		return err
+	}},
+	"set-state":       {holding(1, 1), func(e *env, c any) error { return e.q.SetState(e.ctx, c.(*layer.Claim), []byte("s")) }},
+	"ack-state":       {holding(1, 1), func(e *env, c any) error { return e.q.AckState(e.ctx, c.(*layer.Claim), []byte("s")) }},
+	"set-group-state": {having("a1"), once(setGroupState)},
+	"purge-state":     {withState(having("a1")), func(e *env, _ any) error { return purgeGroup("A", false)(e, nil, nil) }},
 	"purge-deep": {func(e *env) any { e.fill("A", 1001); return nil }, func(e *env, _ any) error {
 		ctx, cancel := context.WithCancel(e.ctx)
 		_, err := e.q.Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }}) // one step

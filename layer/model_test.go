@@ -238,7 +238,8 @@ type modelTest struct {
 	claims  []*modelClaim
 	gone    []layer.ID // cancelled
 	// jumped: an item came back to its old place. Then hints and claims may not know of failures before it, and a group
-	// may have more than one hint.
+	// may have more than one hint. With RoundRobin it is likewise, and the places of the groups are others; with shards,
+	// those of heads of the same index.
 	jumped bool
 	bodies int
 }
@@ -288,7 +289,10 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 		DedupFor:    layer.DedupFor(rapid.IntRange(0, 1).Draw(t, "dedup for")),
 		DedupScope:  layer.DedupScope(rapid.IntRange(0, 1).Draw(t, "dedup scope")),
 		DedupWindow: time.Minute,
+		Schedule:    rapid.SampledFrom([]layer.Schedule{layer.OldestHead, layer.OldestHead, layer.RoundRobin}).Draw(t, "schedule"),
+		Shards:      rapid.SampledFrom([]int{1, 1, 1, 3}).Draw(t, "shards"),
 	}
+	m.jumped = m.model.config.Schedule == layer.RoundRobin || m.model.config.Shards > 1
 	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed, Config: m.model.config})
 	require.NoError(t, err)
 	m.workers = []*modelWorker{open(db, "even", 0), open(db, "ahead", 30*time.Second), open(db, "behind", -30*time.Second)}

@@ -24,10 +24,12 @@ const Format = 1
 
 // The fields of meta.
 const (
-	metaFormat  = "format"   // tuple (format)
-	metaOffset  = "offset"   // tuple (offset): index and token are read version + offset
-	metaConfig  = "config"   // tuple (version, JSON text): see config.go
-	metaSwept   = "swept"    // tuple (when the last sweep began (ms))
+	metaFormat = "format" // tuple (format)
+	metaOffset = "offset" // tuple (offset): index and token are read version + offset
+	metaConfig = "config" // tuple (version, JSON text): see config.go
+	metaSwept  = "swept"  // tuple (when the last sweep began (ms), its random)
+	// Only while the queue is being dropped: tuple (since (ms)).
+	metaDropped = "dropped"
 	metaPaused  = "paused"   // tuple (since (ms), who, reason); not there = the queue is not paused
 	metaSweptTo = "swept_to" // tuple (key): where the next sweep of the dedup entries goes on
 	metaPurged  = "purged"   // tuple (clock, when (ms)) of the last step of a purge of the queue: see dedup.go
@@ -86,7 +88,7 @@ type Queue struct {
 }
 
 // Create makes the queue name under prefix and opens it. It returns an error that wraps ErrQueueExists if it
-// is there already. prefix is the caller's: a directory's bytes, or a tuple; it may be empty.
+// is there already, and ErrDropping if it is being dropped. prefix is the caller's: a directory's bytes, or a tuple; it may be empty.
 func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	q, err := newQueue(db, prefix, name, o)
 	if err != nil {
@@ -105,6 +107,13 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		v, err := tx.Get(q.keys.meta(metaFormat)).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("layer: create: %w", err)
+		}
+		dropped, err := tx.Get(q.keys.meta(metaDropped)).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("layer: create: %w", err)
+		}
+		if dropped != nil {
+			return ErrDropping
 		}
 		// After an unknown commit the queue may be there by our own hand; whose it is makes no difference.
 		exists = v != nil && !a.MaybeCommitted
@@ -126,7 +135,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	return q, nil
 }
 
-// Open opens the queue name under prefix. Errors: ErrNoQueue, *FormatError,
+// Open opens the queue name under prefix. Errors: ErrNoQueue, ErrDropping, *FormatError,
 // *UnknownSettingError, ErrCorrupt, and the engine's.
 //
 // If the queue's items are ahead of the database's versions, as after a copy into another cluster key by key (a
@@ -180,6 +189,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	formatKey, offsetKey := q.keys.meta(metaFormat), q.keys.meta(metaOffset)
 	format, offset := tx.Get(formatKey), tx.Get(offsetKey)
+	dropped := tx.Get(q.keys.meta(metaDropped))
 	following := q.follow(tx)
 	hints := q.keys.section(nameReady)
 	last := tx.Snapshot().GetKey(kv.LastLessThan(hints.End))
@@ -191,6 +201,12 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	}
 	if v == nil {
 		return ErrNoQueue
+	}
+	if d, err := dropped.Wait(ctx); err != nil || d != nil {
+		if err != nil {
+			return fmt.Errorf("read mark: %w", err)
+		}
+		return ErrDropping
 	}
 	f, err := unpackInt(formatKey, v)
 	if err != nil {

@@ -76,7 +76,7 @@ func (o *operation) size() size {
 		s.messages, s.bytes = len(o.enqueue.msgs), o.enqueue.bytes()
 	}
 	if o.settle != nil {
-		s.settled = max(len(o.settle.claim.Items), len(o.settle.ids))
+		s.settled, s.bytes = max(len(o.settle.claim.Items), len(o.settle.ids)), s.bytes+len(o.settle.state)
 	}
 	if o.receive != nil {
 		s.received = o.receive.o.Max
@@ -368,7 +368,7 @@ func (q *Queue) runShared(b *batch) {
 		if o.waits && q.closed.Load() && o.settle == nil && o.result() == nil && len(o.receive.claims) == 0 {
 			o.err = ErrClosed // it would have waited
 		}
-		if o.turn != nil && o.err != nil && !unknown(o.err) && !o.abandoned && !o.lastTurn && !q.closed.Load() {
+		if o.turn != nil && mayRecover(o.err) && !o.abandoned && !o.lastTurn && !q.closed.Load() {
 			// The wait goes on: a database that does not answer for a while is not a reason to end it.
 			o.turn.failed, o.err = true, nil
 			o.receive.begin()
@@ -414,6 +414,11 @@ func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
 	for _, o := range batch {
 		o.err = err
 	}
+}
+
+// mayRecover reports whether err, of a turn of receives that wait, may be over at the next.
+func mayRecover(err error) bool {
+	return err != nil && !unknown(err) && !errors.Is(err, ErrNoQueue)
 }
 
 // unknown reports whether err leaves open what became of the transaction.
@@ -702,7 +707,7 @@ func (o *operation) unpack(ctx context.Context, q *Queue, tx kv.Tx, v any) error
 	if o.receive != nil {
 		o.receive.begin()
 		var err error
-		if o.receive.claims, err = q.reload(ctx, tx, claims); err != nil {
+		if o.receive.claims, err = q.reload(ctx, tx, claims, &o.receive.o); err != nil {
 			return err
 		}
 	}

@@ -25,6 +25,7 @@ type PurgeReport struct {
 	Items  int64 // removed
 	Kept   int64 // in their holders' hands
 	Forced int64 // claims that were ended
+	States int64 // of groups, cleared
 }
 
 const (
@@ -40,8 +41,9 @@ const (
 
 // Purge removes all items of a group, or of the queue, that are there when it comes to their group; what is enqueued
 // behind them meanwhile stays. A delay of a group ends, a claim whose lease has run out ends without an attempt counted,
-// a pause stays. Dead letters stay. What is remembered of the group, or of the queue, for de-duplication is void; only
-// what stays in the queue goes on being remembered for as long as it is there.
+// a pause stays. The states of groups go too, but for those in hand. Dead letters stay. What is remembered of the group,
+// or of the queue, for de-duplication is void; only what stays in the queue goes on being remembered for as long as it is
+// there.
 //
 // It works in steps at batch priority that are short whatever the depth, group by group in the order of their names. A
 // step conflicts with claims of the groups that it purges, and with no others. It may be stopped and run again to go
@@ -55,6 +57,9 @@ func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 			return p.report, wrap("purge", err)
 		}
 		p.section = q.keys.items(*o.Group)
+	}
+	if err := p.states(); err != nil {
+		return p.report, wrap("purge", err)
 	}
 	p.next = p.section.Begin
 	for p.next != nil {
@@ -253,6 +258,64 @@ func (s *purgeStep) held(r *purgeRun) (l *lock, kept bool, err error) {
 		return nil, false, nil
 	}
 	return l, false, err
+}
+
+// states clears the states of the groups that are purged, also of those without items.
+//
+// Footprint, per group: a read and a write conflict on the lock.
+func (p *purger) states() error {
+	rest := newCursor(p.q.keys.section(nameState))
+	if p.o.Group != nil {
+		rest = newCursor(kv.SingleKey(p.q.keys.state(*p.o.Group)))
+	}
+	for !rest.exhausted {
+		var rows []kv.KV
+		var cleared int64
+		width := purgeWidth
+		err := p.q.onceWith(p.ctx, p.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
+			width, cleared = max(1, purgeWidth>>min(a.Conflicts, 16)), 0
+			var err error
+			if rows, err = rest.read(tx.Snapshot(), width).Wait(p.ctx); err != nil {
+				return nil, fmt.Errorf("read states: %w", err)
+			}
+			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p}
+			for _, row := range rows {
+				ok, err := s.clearState(row.Key)
+				if err != nil {
+					return nil, err
+				}
+				if ok {
+					cleared++
+				}
+			}
+			if cleared == 0 {
+				return nil, nil
+			}
+			return tuple.Tuple{}, nil
+		}, nil) // what the attempt that landed has found is what the last one that ran has
+		if err != nil {
+			return err
+		}
+		rest.passed(rows, width)
+		if p.report.States += cleared; cleared > 0 && p.o.Progress != nil {
+			p.o.Progress(p.report)
+		}
+	}
+	return nil
+}
+
+// clearState clears one state, unless somebody holds the group.
+func (s *purgeStep) clearState(key []byte) (bool, error) {
+	parsed, err := s.q.keys.parse(key)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	l, kept, err := s.held(&purgeRun{group: parsed.group, lock: s.tx.Get(s.q.keys.lock(parsed.group))})
+	if err != nil || kept || s.inHand(l) {
+		return false, err
+	}
+	s.tx.Clear(key)
+	return true, s.excludeHolders(parsed.group)
 }
 
 // inHand reports whether a lock keeps items from being purged.

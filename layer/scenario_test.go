@@ -29,8 +29,10 @@ import (
 //	worker NAME [skew=30s]                    opens a handle whose clock is off by skew
 //	enqueue GROUP BODY... [headers=(k:v,...)] [dedup=ID] or without arguments, one such line a message: one transaction;
 //	        BODY~ID in such a line has that dedup id. Tells of each message that is a duplicate.
-//	receive [max=N] [bytes=N] [groups=N] [lease=30s]
-//	ack GROUP [items=(BODY,...)]
+//	receive [max=N] [bytes=N] [groups=N] [lease=30s] [state]
+//	ack GROUP [items=(BODY,...)] [state=TEXT]
+//	keep GROUP [state=TEXT]                   SetState; without a text it is cleared, as with state= of ack
+//	state GROUP [set=TEXT] [clear] [force]    GroupState, SetGroupState
 //	nack GROUP [acked=(BODY,...)] [delay=10s] [at-once] [error=TEXT] [reject=TEXT]
 //	release GROUP [acked=(BODY,...)] [delay=10s] [from=BODY]
 //	extend GROUP lease=30s
@@ -132,7 +134,7 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.enqueue(&a)
 	case "receive":
 		out, err = s.receive(&a)
-	case "ack", "nack", "release", "extend":
+	case "ack", "nack", "release", "extend", "keep":
 		out, err = s.settle(&a)
 	case "config":
 		out, err = s.configure(&a)
@@ -146,6 +148,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.operate(&a)
 	case "pause", "resume":
 		out, err = s.pause(&a)
+	case "state":
+		out, err = s.state(&a)
 	case "purge":
 		out, err = s.purge(&a)
 	case "groups", "peek", "stats", "check", "why":
@@ -164,6 +168,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return "no such item"
 	case errors.Is(err, layer.ErrInHand):
 		return "in hand"
+	case errors.Is(err, layer.ErrHeld):
+		return "held"
 	case errors.Is(err, layer.ErrNotHeld):
 		return "not held"
 	case errors.Is(err, layer.ErrNotDelayed):
@@ -225,6 +231,7 @@ func (s *scenario) receive(a *arguments) (string, error) {
 	w := s.worker(a)
 	claims, err := w.q.Receive(s.e.ctx, layer.ReceiveOptions{
 		Max: a.number("max"), MaxBytes: a.number("bytes"), MaxGroups: a.number("groups"), Lease: a.duration("lease"),
+		State: slices.Contains(a.words(), "state"),
 	})
 	if err != nil || len(claims) == 0 {
 		return "nothing", err
@@ -235,7 +242,11 @@ func (s *scenario) receive(a *arguments) (string, error) {
 			require.Greater(a.t, c.Token, old.Token, "tokens of a group grow")
 		}
 		w.claims[c.Group] = c
-		fmt.Fprintf(&out, "%s:%s\n", groupName(c.Group), s.items(a, c.Items))
+		fmt.Fprintf(&out, "%s:%s", groupName(c.Group), s.items(a, c.Items))
+		if c.State != nil {
+			fmt.Fprintf(&out, " state=%s", c.State)
+		}
+		out.WriteByte('\n')
 	}
 	return out.String(), nil
 }
@@ -255,7 +266,12 @@ func (s *scenario) settle(a *arguments) (string, error) {
 	}
 	switch a.d.Cmd {
 	case "ack":
+		if a.d.HasArg("state") {
+			return "", w.q.AckState(s.e.ctx, c, []byte(a.text("state", "")), s.ids(a, c, "items")...)
+		}
 		return "", w.q.Ack(s.e.ctx, c, s.ids(a, c, "items")...)
+	case "keep":
+		return "", w.q.SetState(s.e.ctx, c, []byte(a.text("state", "")))
 	case "extend":
 		until, err := w.q.Extend(s.e.ctx, c, a.duration("lease"))
 		return fmt.Sprintf("until %s from now", until.Sub(s.e.clock.now())), err
@@ -349,7 +365,24 @@ func (s *scenario) purge(a *arguments) (string, error) {
 		o.Group = &words[0]
 	}
 	r, err := s.worker(a).q.Purge(s.e.ctx, o)
-	return fmt.Sprintf("purged=%d kept=%d forced=%d", r.Items, r.Kept, r.Forced), err
+	out := fmt.Sprintf("purged=%d kept=%d forced=%d", r.Items, r.Kept, r.Forced)
+	if r.States > 0 {
+		out += fmt.Sprintf(" states=%d", r.States)
+	}
+	return out, err
+}
+
+func (s *scenario) state(a *arguments) (string, error) {
+	q, group := s.worker(a).q, a.word(0)
+	if a.d.HasArg("set") || slices.Contains(a.words(), "clear") {
+		o := layer.SetGroupStateOptions{Force: slices.Contains(a.words(), "force")}
+		return "", q.SetGroupState(s.e.ctx, group, []byte(a.text("set", "")), o)
+	}
+	state, err := q.GroupState(s.e.ctx, group)
+	if err != nil || state == nil {
+		return "none", err
+	}
+	return string(state), nil
 }
 
 // id is that of the message that a transcript calls by its body.

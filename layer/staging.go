@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -710,6 +711,9 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	}
 	defer q.staging.release()
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.work(ctx, tx).withdraw(index) })
+	if errors.Is(err, ErrNoQueue) {
+		err = nil // it went with the queue
+	}
 	if err == nil {
 		q.staging.set(staged{gone: true})
 	}

@@ -149,7 +149,14 @@ func (q *Queue) view(ctx context.Context, fn func(tx kv.ReadTx) error) error {
 	if q.closed.Load() {
 		return ErrClosed
 	}
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error { return fn(tx.Snapshot()) })
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		follow := q.follow(tx)
+		if err := fn(tx.Snapshot()); err != nil {
+			return err
+		}
+		_, err := follow.wait(ctx) // what there is of a queue that is being dropped is no answer
+		return err
+	})
 	return err
 }
 

@@ -22,6 +22,7 @@ import (
 //	                                                and a note if there is a mark: kind, who, reason, since (ms)
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group)              tuple: kind, index of the head
+//	state    ("state", group)                        bytes: what the group's holders keep with it; never empty
 //	attempt  ("attempt", group, index, random)       tuple: count, first (ms), last (ms), last error
 //	request  ("request", index, random)              tuple: owner, groups wanted, deadline (ms)
 //	grant    ("grant", random, group)                tuple: token
@@ -52,6 +53,7 @@ const (
 	nameItem    = "item"
 	namePart    = "part"
 	nameLock    = "lock"
+	nameState   = "state"
 	nameReady   = "ready"
 	nameTimer   = "timer"
 	nameAttempt = "attempt"
@@ -117,6 +119,7 @@ func (s subspace) items(group string) kv.KeyRange { return below(s.startGroup(na
 func (s subspace) parts(id ID) kv.KeyRange        { return below(s.itemKey(namePart, id, 1)) }
 func (s subspace) lock(group string) []byte       { return s.startGroup(nameLock, group, 0) }
 func (s subspace) purged(group string) []byte     { return s.startGroup(namePurged, group, 0) }
+func (s subspace) state(group string) []byte      { return s.startGroup(nameState, group, 0) }
 func (s subspace) receipt(id uuid.UUID) []byte    { return tuple.AppendUUID(s.start(nameReceipt, 17), id) }
 func (s subspace) part(id ID, n int) []byte {
 	return tuple.AppendInt(s.itemKey(namePart, id, 9), int64(n))
@@ -204,7 +207,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.group, p.index, p.id = d.str(), d.int(), d.uuid()
 	case namePart:
 		p.group, p.index, p.id, p.n = d.str(), d.int(), d.uuid(), d.int()
-	case nameLock, namePurged:
+	case nameLock, nameState, namePurged:
 		p.group = d.str()
 	case nameDedup:
 		switch p.scope = d.str(); p.scope {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
@@ -89,30 +91,54 @@ type sweeper struct {
 //
 // Footprint: a read conflict on the note, if it is written.
 func (s *sweeper) begin() (mine bool, err error) {
-	q, key := s.q, s.q.keys.meta(metaSwept)
-	_, err = kv.Run(s.ctx, q.db, q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
+	q, key, own := s.q, s.q.keys.meta(metaSwept), s.q.random.uuid()
+	_, err = kv.Run(s.ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
+		follow := q.follow(tx)
 		v, err := tx.Snapshot().Get(key).Wait(s.ctx)
 		if err != nil {
 			return fmt.Errorf("read last sweep: %w", err)
 		}
+		if _, err := follow.wait(s.ctx); err != nil {
+			return err
+		}
+		if err := follow.guardDrop(s.ctx, tx); err != nil {
+			return err
+		}
 		now, last := q.nowMS(), int64(0)
 		if v != nil {
-			if last, err = unpackInt(key, v); err != nil {
+			var by uuid.UUID
+			if last, by, err = unpackLastSweep(key, v); err != nil {
 				return err
+			}
+			if mine = by == own; mine {
+				return nil // written by an earlier attempt whose outcome was unknown
 			}
 		}
 		// A note from the future is of a clock that is wrong.
 		age := time.Duration(now-last) * time.Millisecond
-		if mine = a.MaybeCommitted || age >= s.o.Every || age < -s.o.Every; !mine {
+		if mine = age >= s.o.Every || age < -s.o.Every; !mine {
 			return nil
 		}
 		if err := tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
 			return fmt.Errorf("guard last sweep: %w", err)
 		}
-		tx.Set(key, tuple.AppendInt(nil, now))
+		tx.Set(key, tuple.Tuple{now, own}.Pack())
 		return nil
 	})
 	return mine, err
+}
+
+// unpackLastSweep reads the note of the last sweep: when it began, and its random.
+func unpackLastSweep(key, value []byte) (begunMS int64, random uuid.UUID, err error) {
+	d := keyDecoder{rest: value}
+	begunMS, random = d.int(), d.uuid()
+	if d.err == nil && len(d.rest) > 0 {
+		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
+	}
+	if d.err != nil {
+		return 0, uuid.Nil, corrupt(key, d.err)
+	}
+	return begunMS, random, nil
 }
 
 // batchOptions are those of a large piece of work that yields to everything else.

@@ -89,10 +89,12 @@ func TestSweepGoesOn(t *testing.T) {
 func TestOneOfManySweeps(t *testing.T) {
 	onEngines(t, func(e *env) {
 		var swept atomic.Int64
+		seed := uint64(10)
 		round := func() {
 			var wg sync.WaitGroup
-			for i := range 8 {
-				q := e.handle(uint64(10 + i))
+			for range 8 {
+				seed++
+				q := e.handle(seed)
 				wg.Go(func() {
 					report, err := q.Sweep(e.ctx, layer.SweepOptions{Every: time.Minute})
 					if err != nil {

@@ -114,6 +114,9 @@ func (w *work) finish() error {
 	if _, err := w.config(); err != nil {
 		return err
 	}
+	if err := w.follow.guardDrop(w.ctx, w.tx); err != nil {
+		return err
+	}
 	for name, n := range w.counts {
 		w.q.add(w.tx, name, n)
 	}

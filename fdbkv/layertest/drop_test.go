@@ -1,0 +1,1 @@
+../../layer/drop_test.go

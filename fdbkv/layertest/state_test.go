@@ -1,0 +1,1 @@
+../../layer/state_test.go

@@ -1,0 +1,168 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// doomed is a queue of its own to be dropped, with a bit of everything in it, on the engine of e.
+func (e *env) doomed(name string, n uint64) *layer.Queue {
+	e.t.Helper()
+	q, err := layer.Create(e.ctx, e.db, testPrefix, name, e.options(n))
+	require.NoError(e.t, err)
+	for range 3 {
+		_, err = q.Enqueue(e.ctx, layer.Message{Group: "A", Body: make([]byte, 200_000)}, layer.Message{Group: "B"})
+		require.NoError(e.t, err)
+	}
+	_, err = q.Skip(e.ctx, "A", layer.SkipOptions{})
+	require.NoError(e.t, err)
+	_, err = q.PauseGroup(e.ctx, "Z", layer.PauseOptions{})
+	require.NoError(e.t, err)
+	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 1})
+	require.NoError(e.t, err)
+	require.NoError(e.t, q.Nack(e.ctx, claims[0], layer.NackOptions{Err: errors.New("boom")}))
+	return q
+}
+
+// TestDrop: of a dropped queue no key is left, the queue beside it has all of its own, and a new one of the name begins
+// from nothing. Handles that were open find it gone, whatever they do, and can be closed.
+func TestDrop(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.enqueue("A", "mine")
+		beside := len(e.rows(kv.PrefixRange(testPrefix)))
+		q := e.doomed("doomed", 5)
+		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 1})
+		require.NoError(e.t, err)
+		require.NoError(e.t, layer.Drop(e.ctx, e.db, testPrefix, "doomed", layer.DropOptions{}))
+		require.LessOrEqual(e.t, len(e.rows(kv.PrefixRange(testPrefix))), beside)
+		require.Equal(e.t, []string{"mine"}, e.all("A"))
+		names, err := layer.Queues(e.ctx, e.raw, testPrefix)
+		require.NoError(e.t, err)
+		require.Equal(e.t, []string{testQueue}, names)
+		_, err = layer.Open(e.ctx, e.raw, testPrefix, "doomed", e.options(6))
+		require.ErrorIs(e.t, err, layer.ErrNoQueue)
+		require.ErrorIs(e.t, layer.Drop(e.ctx, e.db, testPrefix, "doomed", layer.DropOptions{}), layer.ErrNoQueue)
+
+		e.clock.advance(time.Second)
+		for name, call := range map[string]func() error{
+			"enqueue": func() error { _, err := q.Enqueue(e.ctx, layer.Message{}); return err },
+			"receive": func() error { _, err := q.Receive(e.ctx, layer.ReceiveOptions{}); return err },
+			"wait": func() error {
+				_, err := q.Receive(e.ctx, layer.ReceiveOptions{Wait: time.Minute})
+				return err
+			},
+			"ack":       func() error { return q.Ack(e.ctx, claims[0]) },
+			"peek":      func() error { _, err := q.Peek(e.ctx, "A", 1); return err },
+			"stats":     func() error { _, err := q.Stats(e.ctx); return err },
+			"why":       func() error { _, err := q.Why(e.ctx, claims[0].Items[0].ID); return err },
+			"pause":     func() error { _, err := q.Pause(e.ctx, layer.PauseOptions{}); return err },
+			"sweep":     func() error { _, err := q.Sweep(e.ctx, layer.SweepOptions{}); return err },
+			"purge":     func() error { _, err := q.Purge(e.ctx, layer.PurgeOptions{}); return err },
+			"configure": func() error { _, _, err := q.Configure(e.ctx, func(*layer.Config) {}); return err },
+		} {
+			require.ErrorIs(e.t, call(), layer.ErrNoQueue, name)
+		}
+		require.NoError(e.t, q.Close(e.ctx))
+		require.LessOrEqual(e.t, len(e.rows(kv.PrefixRange(testPrefix))), beside, "nothing was left behind")
+
+		again, err := layer.Create(e.ctx, e.db, testPrefix, "doomed", e.options(7))
+		require.NoError(e.t, err)
+		s, err := again.Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.Equal(e.t, layer.Stats{}, s)
+		require.NoError(e.t, again.Close(e.ctx))
+	})
+}
+
+// TestDropInterrupted: a queue whose drop was interrupted cannot be opened or created, and is listed; the next drop ends it.
+func TestDropInterrupted(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, anyEngine, false)
+	q := e.doomed("doomed", 5)
+	ctx, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond) // of the two seconds that it takes
+	defer cancel()
+	require.ErrorIs(t, layer.Drop(ctx, e.db, testPrefix, "doomed", layer.DropOptions{}), context.DeadlineExceeded)
+	_, err := layer.Open(e.ctx, e.raw, testPrefix, "doomed", e.options(6))
+	require.ErrorIs(t, err, layer.ErrDropping)
+	require.ErrorIs(t, err, layer.ErrNoQueue)
+	_, err = layer.Create(e.ctx, e.raw, testPrefix, "doomed", e.options(6))
+	require.ErrorIs(t, err, layer.ErrDropping)
+	names, err := layer.Queues(e.ctx, e.raw, testPrefix)
+	require.NoError(t, err)
+	require.Contains(t, names, "doomed")
+	e.clock.advance(time.Second)
+	_, err = q.Enqueue(e.ctx, layer.Message{})
+	require.ErrorIs(t, err, layer.ErrNoQueue, "from the mark on")
+	require.NoError(t, layer.Drop(e.ctx, e.db, testPrefix, "doomed", layer.DropOptions{}))
+	names, err = layer.Queues(e.ctx, e.raw, testPrefix)
+	require.NoError(t, err)
+	require.NotContains(t, names, "doomed")
+}
+
+// TestDropStraggler: a transaction that was begun before the drop and commits after it leaves nothing behind.
+func TestDropStraggler(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, anyEngine, false)
+	q := e.doomed("doomed", 5)
+	late := make(map[string]kv.ManagedTx)
+	for name, op := range map[string]func(tx kv.Tx) error{
+		// On a group that is empty, so that nothing else of the queue is in its way.
+		"enqueue": func(tx kv.Tx) error { _, err := q.EnqueueTx(e.ctx, tx, layer.Message{Group: "new"}); return err },
+		"pause":   func(tx kv.Tx) error { _, err := q.PauseGroupTx(e.ctx, tx, "new", layer.PauseOptions{}); return err },
+	} {
+		tx, err := e.raw.Begin(kv.TxOptions{})
+		require.NoError(t, err)
+		defer tx.Cancel()
+		require.NoError(t, op(tx), name)
+		late[name] = tx
+	}
+	require.NoError(t, layer.Drop(e.ctx, e.raw, testPrefix, "doomed", layer.DropOptions{}))
+	before := e.rows(kv.PrefixRange(testPrefix))
+	for name, tx := range late {
+		_, err := tx.Commit().Wait(e.ctx)
+		require.Equal(t, kv.CodeNotCommitted, kv.Code(err), name)
+	}
+	require.Equal(t, before, e.rows(kv.PrefixRange(testPrefix)))
+}
+
+// TestDropWakesWaiters: receives that wait learn of the drop at once, without their poll, and their handle can be closed.
+func TestDropWakesWaiters(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, anyEngine, false)
+	_, err := layer.Create(e.ctx, e.db, testPrefix, "doomed", e.options(5))
+	require.NoError(t, err)
+	o := e.options(6)
+	o.Poll, o.Now = time.Hour, nil
+	q, err := layer.Open(e.ctx, e.db, testPrefix, "doomed", o)
+	require.NoError(t, err)
+	ended := make(chan error, 3)
+	for range cap(ended) {
+		go func() {
+			_, err := q.Receive(e.ctx, layer.ReceiveOptions{Wait: time.Minute})
+			ended <- err
+		}()
+	}
+	require.Eventually(t, func() bool { return q.Paths().Looks > 0 }, time.Minute, time.Millisecond)
+	dropped := make(chan error, 1)
+	go func() { dropped <- layer.Drop(e.ctx, e.db, testPrefix, "doomed", layer.DropOptions{}) }()
+	for range cap(ended) {
+		require.ErrorIs(t, <-ended, layer.ErrNoQueue)
+	}
+	require.NoError(t, q.Close(e.ctx))
+	require.NoError(t, <-dropped)
+}
+
+// TestDropErrors: names that are none are refused.
+func TestDropErrors(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	require.ErrorIs(t, layer.Drop(e.ctx, e.db, testPrefix, "", layer.DropOptions{}), layer.ErrNoQueueName)
+	require.ErrorIs(t, layer.Drop(e.ctx, e.db, testPrefix, "\xff", layer.DropOptions{}), layer.ErrInvalidUTF8)
+	require.ErrorIs(t, layer.Drop(e.ctx, e.db, testPrefix, "nosuch", layer.DropOptions{}), layer.ErrNoQueue)
+}
