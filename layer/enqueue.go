@@ -81,9 +81,11 @@ type tail struct {
 type enqueuing struct {
 	msgs     []Message
 	randoms  []uuid.UUID // chosen before the first attempt
-	redriven bool        // they were enqueued before: nothing is looked for or counted
 	contents []string    // their dedup ids by content, once they are asked for
 	sent     []Sent      // the result; set anew by each attempt
+	// redriven: they are no new messages, but dead letters on their way back. What may be done to a new message, other
+	// than to write it, is not for them.
+	redriven bool
 }
 
 // bytes is about what the messages add to a transaction.
@@ -126,7 +128,6 @@ func (w *work) enqueue(all ...*enqueuing) error {
 		a.place += len(e.msgs)
 	}
 	w.count(countEnqueued, a.accepted)
-	w.wrote = w.wrote || a.accepted > 0
 	return nil
 }
 
@@ -189,7 +190,10 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	if empty {
 		a.hint(id.Index, m.Group, 0)
 	}
-	a.accepted++
+	a.wrote = true
+	if !e.redriven {
+		a.accepted++
+	}
 	return Sent{ID: id}, nil
 }
 

@@ -432,7 +432,6 @@ func (w *work) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 	if err := w.enqueue(e); err != nil {
 		return err
 	}
-	w.count(countEnqueued, -len(rows)) // it counted them, and they were
 	for i := range rows {
 		if err := w.renamed(e.msgs[i].DedupID, rows[i].letter.ID, e.sent[i].ID); err != nil {
 			return err
