@@ -36,13 +36,24 @@ type jsonSweep struct {
 	Receipts int64  `json:"receipts"`
 	Dedup    int64  `json:"dedup"`
 	Purges   int64  `json:"purges"`
+	Repeats  int64  `json:"attempt_ids"`
 }
 
 func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
-		return printJSON(s.stdout, jsonSweep{Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Dedup: r.Dedup, Purges: r.Purges})
+		return printJSON(s.stdout, jsonSweep{
+			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats, Dedup: r.Dedup, Purges: r.Purges,
+		})
 	}
-	_, err := fmt.Fprintf(s.stdout, "cleared %s, %s and %s, of %s looked at\n", plural(r.Receipts, "receipt"),
-		plural(r.Dedup, "dedup id"), plural(r.Purges, "note")+" of purges", plural(r.Keys, "key"))
+	text := "cleared " + plural(r.Receipts, "receipt")
+	for _, others := range []struct {
+		n    int64
+		noun string
+	}{{r.Repeats, "attempt id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}} {
+		if others.n > 0 {
+			text += " and " + plural(others.n, others.noun)
+		}
+	}
+	_, err := fmt.Fprintf(s.stdout, "%s, of %s looked at\n", text, plural(r.Keys, "key"))
 	return err
 }

@@ -46,6 +46,8 @@ type CheckReport struct {
 	// Hints and timers that stand for nothing any more. They are allowed, and cleared when met.
 	StaleHints, StaleTimers int64
 	Attempts, Receipts      int64
+	// Receives whose attempt ids are kept.
+	Repeats int64
 	// Groups that have a state, the empty ones included.
 	States int64
 	// Dead letters; they are not among the items.
@@ -232,6 +234,11 @@ func (c *checker) row(row kv.KV) {
 			c.still(row.Key, RuleValue, err.Error())
 		}
 		c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) { return c.grantSound(tx, row.Key, p.id) })
+	case nameRepeat:
+		c.report.Repeats++
+		if _, _, err := unpackRepeat(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
+		}
 	case nameReceipt:
 		c.report.Receipts++
 		if t, err := tuple.Unpack(row.Value); err != nil || len(t) == 0 {

@@ -190,6 +190,14 @@ func purgeGroup(group string, force bool) func(e *env, tx kv.Tx, _ any) error {
 	}
 }
 
+// claimNamed claims one item as the attempt with that id.
+func claimNamed(id string) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error {
+		_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 1, AttemptID: id})
+		return err
+	}
+}
+
 func setState(e *env, tx kv.Tx, given any) error {
 	return e.q.SetStateTx(e.ctx, tx, given.(*layer.Claim), []byte("new"))
 }
@@ -504,6 +512,20 @@ func TestConflicts(t *testing.T) {
 		{"change of the state, enqueue to the group", having("a1"), setGroupState, enqueueTo("A"), mustNot, nil},
 		{"change of the state of a group, claim of another", and(holding(1, 1)), setGroupState, claimOne, mustNot, nil},
 		{"claim that reads the state, purge of the group", withState(having("a1")), claimState, purgeGroup("A", false), must, nil},
+		{"claim with an attempt id, the same of another group", func(e *env) any {
+			e.enqueue("A", "a1")
+			e.enqueue("B", "b1")
+			return nil
+		}, claimNamed("once"), func(e *env, tx kv.Tx, _ any) error {
+			group := "B"
+			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, AttemptID: "once"})
+			return err
+		}, must, nil},
+		{"claim with an attempt id, claim with another of another group", and(having("a1")), claimNamed("once"), func(e *env, tx kv.Tx, _ any) error {
+			group := "B"
+			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, AttemptID: "other"})
+			return err
+		}, mustNot, nil},
 		{"enqueue and claim, sweep", having("a1"), func(e *env, tx kv.Tx, given any) error {
 			return errors.Join(enqueueTo("B")(e, tx, given), claimOne(e, tx, given))
 		}, func(e *env, _ kv.Tx, _ any) error {

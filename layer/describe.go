@@ -187,6 +187,12 @@ var descriptions = map[string]description{
 		key:   func(p parsedKey) string { return "wake key of the request of " + p.id.String() },
 		value: describeCount,
 	},
+	nameRepeat: {
+		key: func(p parsedKey) string {
+			return "what the receive with attempt id " + strconv.Quote(p.field) + " was given"
+		},
+		value: describeRepeat,
+	},
 	nameReceipt: {
 		key:   func(p parsedKey) string { return "receipt of transaction " + p.id.String() },
 		value: describeReceipt,
@@ -388,6 +394,18 @@ func describeDead(key, value []byte) (string, error) {
 	item, err := describeItem(key, d.item)
 	return fmt.Sprintf("parked at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s", timeWords(d.parkedMS),
 		d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
+}
+
+func describeRepeat(key, value []byte) (string, error) {
+	ms, claims, err := unpackRepeat(key, value)
+	if err != nil {
+		return "", err
+	}
+	words := make([]string, 0, len(claims)/2)
+	for i := 0; i+1 < len(claims); i += 2 {
+		words = append(words, fmt.Sprintf("group %q under token %d", claims[i], claims[i+1]))
+	}
+	return "at " + timeWords(ms) + ": " + strings.Join(words, ", "), nil
 }
 
 func describeReceipt(key, value []byte) (string, error) {

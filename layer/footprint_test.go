@@ -210,10 +210,16 @@ var footprints = map[string]struct {
 		_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{State: true})
 		return err
 	}},
-	"set-state":       {holding(1, 1), func(e *env, c any) error { return e.q.SetState(e.ctx, c.(*layer.Claim), []byte("s")) }},
-	"ack-state":       {holding(1, 1), func(e *env, c any) error { return e.q.AckState(e.ctx, c.(*layer.Claim), []byte("s")) }},
-	"set-group-state": {having("a1"), once(setGroupState)},
-	"purge-state":     {withState(having("a1")), func(e *env, _ any) error { return purgeGroup("A", false)(e, nil, nil) }},
+	"set-state":          {holding(1, 1), func(e *env, c any) error { return e.q.SetState(e.ctx, c.(*layer.Claim), []byte("s")) }},
+	"ack-state":          {holding(1, 1), func(e *env, c any) error { return e.q.AckState(e.ctx, c.(*layer.Claim), []byte("s")) }},
+	"set-group-state":    {having("a1"), once(setGroupState)},
+	"purge-state":        {withState(having("a1")), func(e *env, _ any) error { return purgeGroup("A", false)(e, nil, nil) }},
+	"receive-attempt-id": {having("a1"), receiveNamed},
+	"receive-repeated": {func(e *env) any {
+		having("a1", "a2")(e)
+		require.NoError(e.t, receiveNamed(e, nil))
+		return nil
+	}, receiveNamed},
 	"purge-deep": {func(e *env) any { e.fill("A", 1001); return nil }, func(e *env, _ any) error {
 		ctx, cancel := context.WithCancel(e.ctx)
 		_, err := e.q.Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }}) // one step
@@ -256,6 +262,11 @@ var footprints = map[string]struct {
 		return err
 	}},
 	"stats": {having("a1"), func(e *env, _ any) error { _, err := e.q.Stats(e.ctx); return err }},
+}
+
+func receiveNamed(e *env, _ any) error {
+	_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 1, AttemptID: "once"})
+	return err
 }
 
 // configure changes the configuration.

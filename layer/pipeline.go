@@ -382,7 +382,7 @@ func (q *Queue) runShared(b *batch) {
 			if o.turn == nil {
 				q.attend()
 			}
-		case o.abandoned && o.receive != nil && len(o.receive.claims) > 0:
+		case o.abandoned && o.receive != nil && len(o.receive.claims) > 0 && o.receive.o.AttemptID == "":
 			go q.giveBackAll(o.receive.claims)
 			fallthrough
 		default:

@@ -31,6 +31,7 @@ import (
 //	         ("dedup", "group", group, id)           until (ms; 0 = while it is in the queue), clock
 //	purged   ("purged", group)                       tuple: clock, when (ms) of the last step of a purge of the group
 //	dead     ("dead", group, index, random)          what is known of the failure, then the item's value: see dead.go
+//	repeat   ("repeat", attempt id)                   tuple: time (ms), then group, token of each claim that was given
 //	receipt  ("receipt", random)                     tuple: time (ms), then the result of the operation
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
 //
@@ -63,6 +64,7 @@ const (
 	nameRequest = "request"
 	nameGrant   = "grant"
 	nameWake    = "wake"
+	nameRepeat  = "repeat"
 	nameReceipt = "receipt"
 	nameCount   = "count"
 )
@@ -121,6 +123,9 @@ func (s subspace) lock(group string) []byte       { return s.startGroup(nameLock
 func (s subspace) purged(group string) []byte     { return s.startGroup(namePurged, group, 0) }
 func (s subspace) state(group string) []byte      { return s.startGroup(nameState, group, 0) }
 func (s subspace) receipt(id uuid.UUID) []byte    { return tuple.AppendUUID(s.start(nameReceipt, 17), id) }
+func (s subspace) repeat(id string) []byte {
+	return tuple.AppendString(s.start(nameRepeat, len(id)+2), id)
+}
 func (s subspace) part(id ID, n int) []byte {
 	return tuple.AppendInt(s.itemKey(namePart, id, 9), int64(n))
 }
@@ -180,7 +185,7 @@ func (s subspace) count(name string, slot int64) []byte {
 // parsedKey is a key of the queue taken apart. Only the fields that its name has are set.
 type parsedKey struct {
 	name  string
-	field string // meta: the field; count: the counter's name; dedup: the id
+	field string // meta: the field; count: the counter's name; repeat: the attempt id; dedup: the id
 	scope string // dedup
 	group string
 	index int64 // item, part, attempt, dead, ready, request; timer: due (ms); count: slot
@@ -201,7 +206,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	d := keyDecoder{rest: rest}
 	p.name = d.str()
 	switch p.name {
-	case nameMeta:
+	case nameMeta, nameRepeat:
 		p.field = d.str()
 	case nameItem, nameAttempt, nameDead:
 		p.group, p.index, p.id = d.str(), d.int(), d.uuid()

@@ -48,6 +48,7 @@ type SweepOptions struct {
 type SweepReport struct {
 	Skipped  bool  // another sweep was there, see SweepOptions.Every; the rest is zero
 	Keys     int64 // looked at
+	Repeats  int64 // attempt ids of receives, cleared: older than an hour
 	Receipts int64 // cleared: left by processes that were killed, older than an hour
 	Dedup    int64 // entries cleared that make nothing a duplicate any more
 	Purges   int64 // notes of purges cleared that are older than any entry
@@ -72,7 +73,7 @@ func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) 
 	if !mine {
 		return SweepReport{Skipped: true}, nil
 	}
-	for _, part := range []func() error{s.receipts, s.dedup, s.purges} {
+	for _, part := range []func() error{s.receipts, s.repeats, s.dedup, s.purges} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
 		}
@@ -185,8 +186,15 @@ func (s *sweeper) dedup() error {
 	}
 	looked := 0
 	return s.pagesUntil(section, func(tx kv.Tx, rows []kv.KV) (int64, error) {
+		follow := s.q.follow(tx)
 		over, err := s.q.outlived(s.ctx, tx.Snapshot(), rows)
 		if err != nil {
+			return 0, err
+		}
+		if _, err := follow.wait(s.ctx); err != nil {
+			return 0, err
+		}
+		if err := follow.guardDrop(s.ctx, tx); err != nil {
 			return 0, err
 		}
 		for _, k := range over {
@@ -302,7 +310,7 @@ func (s *sweeper) pagesUntil(
 		rest.passed(rows, sweepPage)
 		s.report.Keys += int64(len(rows))
 		*counted += cleared
-		if s.o.Progress != nil {
+		if s.o.Progress != nil && len(rows) > 0 {
 			s.o.Progress(s.report)
 		}
 		if enough != nil && enough(len(rows), cleared) {

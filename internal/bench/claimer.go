@@ -141,15 +141,19 @@ func (c *crew) close(ctx context.Context) error {
 // slice lets the crew work for a slice and returns what it did. Then the queue is as it was before.
 func (c *crew) slice(ctx context.Context, s Sizes, counting *record.Recorder) (work, error) {
 	claims, before := c.claims(), counting.Counters()
-	r, err := rate(ctx, len(c.claimers), s.LongSlice, c.turn)
-	if err != nil {
-		return work{}, err
+	var r float64
+	// On a machine that is busy with something else a slice may pass before anything was claimed: then longer.
+	for length := s.LongSlice; c.claims() == claims; length *= 2 {
+		if length > s.Patience+s.LongSlice {
+			return work{}, fmt.Errorf("%w: nothing was claimed", errWrong)
+		}
+		var err error
+		if r, err = rate(ctx, len(c.claimers), length, c.turn); err != nil {
+			return work{}, err
+		}
 	}
 	counted := counting.Counters().Sub(before)
 	w := work{perSecond: r, claims: c.claims() - claims, conflicts: counted.Conflicts, attempts: attempts(counted)}
-	if w.claims == 0 {
-		return w, fmt.Errorf("%w: nothing was claimed", errWrong)
-	}
 	return w, c.finish(ctx)
 }
 
