@@ -13,8 +13,8 @@ func newSweepCmd(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "sweep",
 		Short: "Clear what processes that were killed have left behind",
-		Long: `Clear what nobody needs any more: what processes that were killed have left behind more than an hour ago. Workers do so
-now and then by themselves. It disturbs nobody, and may be interrupted and run again.`,
+		Long: `Clear what nobody needs any more: what processes that were killed have left behind more than an hour ago, and the dedup
+ids whose time is over. Workers do so now and then by themselves. It disturbs nobody, and may be interrupted and run again.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("sweeping", "key", -1)
@@ -34,17 +34,26 @@ type jsonSweep struct {
 	Queue    string `json:"queue"`
 	Keys     int64  `json:"keys"`
 	Receipts int64  `json:"receipts"`
+	Dedup    int64  `json:"dedup"`
+	Purges   int64  `json:"purges"`
 	Repeats  int64  `json:"attempt_ids"`
 	AgedOut  int64  `json:"aged_out"`
 }
 
 func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
-		return printJSON(s.stdout, jsonSweep{Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats, AgedOut: r.AgedOut})
+		return printJSON(s.stdout, jsonSweep{
+			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats, Dedup: r.Dedup, Purges: r.Purges, AgedOut: r.AgedOut,
+		})
 	}
 	text := "cleared " + plural(r.Receipts, "receipt")
-	if r.Repeats > 0 {
-		text += " and " + plural(r.Repeats, "attempt id")
+	for _, others := range []struct {
+		n    int64
+		noun string
+	}{{r.Repeats, "attempt id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}} {
+		if others.n > 0 {
+			text += " and " + plural(others.n, others.noun)
+		}
 	}
 	if r.AgedOut > 0 {
 		text += " and " + plural(r.AgedOut, "message") + " past the retention"

@@ -52,6 +52,8 @@ type CheckReport struct {
 	States int64
 	// Dead letters; they are not among the items.
 	Dead int64
+	// Dedup is what is remembered for de-duplication.
+	Dedup int64
 	// Requests of handles whose receives wait, and grants to them that they have not accepted yet.
 	Requests, Grants int64
 	Violations       []Violation // none = the queue is sound
@@ -245,6 +247,15 @@ func (c *checker) row(row kv.KV) {
 	case nameCount, nameWake:
 		if len(row.Value) != 8 {
 			c.still(row.Key, RuleValue, fmt.Sprintf("counter of %d bytes", len(row.Value)))
+		}
+	case nameDedup:
+		c.report.Dedup++
+		if _, err := unpackRemembered(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
+		}
+	case namePurged:
+		if _, _, err := unpackPurged(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
 		}
 	case nameMeta:
 		if _, err := describeMeta(row.Key, row.Value); err != nil {

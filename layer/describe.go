@@ -159,6 +159,20 @@ var descriptions = map[string]description{
 		key:   func(p parsedKey) string { return "dead letter " + itemWords(p) },
 		value: describeDead,
 	},
+	nameDedup: {
+		key: func(p parsedKey) string {
+			if p.scope == DedupInGroup.String() {
+				return fmt.Sprintf("what is remembered of dedup id %q in group %q", p.field, p.group)
+			}
+			return fmt.Sprintf("what is remembered of dedup id %q", p.field)
+		},
+		value: describeDedup,
+	},
+	namePurged: {
+		group: groupIsKey,
+		key:   func(p parsedKey) string { return fmt.Sprintf("the last purge of group %q", p.group) },
+		value: describePurged,
+	},
 	nameRequest: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("request of a handle whose receives wait, since %d, random %s", p.index, p.id)
@@ -210,6 +224,16 @@ func describeMeta(key, value []byte) (string, error) {
 		}
 		return m.words(), nil
 	}
+	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSweptTo)) {
+		last, rest, err := tuple.DecodeBytes(value)
+		if err != nil || len(rest) > 0 {
+			return "", corrupt(key, fmt.Errorf("no key"))
+		}
+		return tuple.Printable(last), nil
+	}
+	if bytes.HasSuffix(key, tuple.AppendString(nil, metaPurged)) {
+		return describePurged(key, value)
+	}
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSwept)) {
 		begun, _, err := unpackLastSweep(key, value)
 		return "the last sweep began " + timeWords(begun), err
@@ -223,6 +247,26 @@ func describeMeta(key, value []byte) (string, error) {
 	}
 	document, err := json.Marshal(config)
 	return fmt.Sprintf("version %d: %s", version, document), err
+}
+
+func describeDedup(key, value []byte) (string, error) {
+	r, err := unpackRemembered(key, value)
+	if err != nil {
+		return "", err
+	}
+	until := "until " + timeWords(r.untilMS)
+	if r.untilMS == 0 {
+		until = "while it is in the queue"
+	}
+	return fmt.Sprintf("message %s, %s", r.id, until), nil
+}
+
+func describePurged(key, value []byte) (string, error) {
+	clock, ms, err := unpackPurged(key, value)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("at %s, clock %d", timeWords(ms), clock), nil
 }
 
 func describeInt(key, value []byte) (string, error) {

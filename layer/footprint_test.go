@@ -108,6 +108,14 @@ var footprints = map[string]struct {
 		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: make([]byte, 200_000)})
 		return err
 	}},
+	"enqueue-dedup":             {having("a1"), enqueueOnce("A", "x")},
+	"enqueue-duplicate":         {remembering("x", having()), enqueueOnce("B", "x")},
+	"enqueue-duplicate-pending": {whilePending(remembering("x", having())), enqueueOnce("B", "x")},
+	"sweep-dedup": {func(e *env) any {
+		e.sendAs(e.q, "A", "x")
+		e.clock.advance(time.Hour)
+		return whilePending(remembering("y", having()))(e)
+	}, func(e *env, _ any) error { return sweep(e, nil, nil) }},
 	"receive": {having("a1", "a2"), receiveN(2)},
 	"receive-two-groups": {func(e *env) any {
 		e.enqueue("A", "a1")
@@ -346,6 +354,14 @@ func enqueueN(e *env, groups ...string) error {
 	}
 	_, err := e.q.Enqueue(e.ctx, msgs...)
 	return err
+}
+
+// enqueueOnce enqueues a message with a dedup id, in a transaction of its own.
+func enqueueOnce(group, id string) func(e *env, _ any) error {
+	return func(e *env, _ any) error {
+		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: group, DedupID: id})
+		return err
+	}
 }
 
 func receiveN(max int) func(e *env, _ any) error {

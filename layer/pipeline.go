@@ -545,7 +545,6 @@ func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 	if err := w.enqueue(enqueue...); err != nil {
 		return staged{}, err
 	}
-	w.wrote = w.wrote || len(enqueue) > 0
 	outcome, err := w.receive(&receive)
 	if err != nil {
 		return staged{}, err

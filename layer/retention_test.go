@@ -107,7 +107,7 @@ func TestSweepOverdueGoesOn(t *testing.T) {
 // each is acked, dropped or parked, never two of these, and none is stranded.
 func TestRetentionUnderLoad(t *testing.T) {
 	onEngines(t, func(e *env) {
-		e.configure(func(c *layer.Config) { c.Retention, c.OnExpiry = time.Second, layer.OnExpiry(e.seed % 2) })
+		e.configure(func(c *layer.Config) { c.Retention, c.OnExpiry = time.Second, layer.OnExpiry(e.seed%2) })
 		const producers, each = 2, 60
 		var wg, workers sync.WaitGroup
 		for p := range producers {
