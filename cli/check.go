@@ -57,6 +57,7 @@ type jsonCheck struct {
 	Attempts    int64           `json:"attempts"`
 	Dead        int64           `json:"dead"`
 	Receipts    int64           `json:"receipts"`
+	Dedup       int64           `json:"dedup"`
 	Violations  []jsonViolation `json:"violations"`
 }
 
@@ -75,7 +76,7 @@ func (s *session) printCheck(r *layer.CheckReport) error {
 		return printJSON(s.stdout, jsonCheck{
 			Queue: s.queue, Items: r.Items, Bytes: r.Bytes, Groups: r.Groups, Held: r.Held, Delayed: r.Delayed,
 			Paused: r.Paused, Parked: r.Parked,
-			StaleHints: r.StaleHints, StaleTimers: r.StaleTimers, Attempts: r.Attempts, Dead: r.Dead, Receipts: r.Receipts,
+			StaleHints: r.StaleHints, StaleTimers: r.StaleTimers, Attempts: r.Attempts, Dead: r.Dead, Receipts: r.Receipts, Dedup: r.Dedup,
 			Violations: broken,
 		})
 	}
@@ -93,6 +94,7 @@ func (s *session) printCheck(r *layer.CheckReport) error {
 		{"attempt records", commas(r.Attempts), ""},
 		{"dead letters", commas(r.Dead), ""},
 		{"receipts", commas(r.Receipts), ""},
+		{"dedup ids", commas(r.Dedup), "remembered"},
 		{"violations", commas(int64(len(r.Violations))), ""},
 	})
 	if err := s.printTable(t); err != nil {

@@ -13,8 +13,8 @@ func newSweepCmd(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "sweep",
 		Short: "Clear what processes that were killed have left behind",
-		Long: `Clear what nobody needs any more: what processes that were killed have left behind more than an hour ago. Workers do so
-now and then by themselves. It disturbs nobody, and may be interrupted and run again.`,
+		Long: `Clear what nobody needs any more: what processes that were killed have left behind more than an hour ago, and the dedup
+ids whose time is over. Workers do so now and then by themselves. It disturbs nobody, and may be interrupted and run again.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("sweeping", "key", -1)
@@ -34,12 +34,26 @@ type jsonSweep struct {
 	Queue    string `json:"queue"`
 	Keys     int64  `json:"keys"`
 	Receipts int64  `json:"receipts"`
+	Dedup    int64  `json:"dedup"`
+	Purges   int64  `json:"purges"`
+	Repeats  int64  `json:"attempt_ids"`
 }
 
 func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
-		return printJSON(s.stdout, jsonSweep{Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts})
+		return printJSON(s.stdout, jsonSweep{
+			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats, Dedup: r.Dedup, Purges: r.Purges,
+		})
 	}
-	_, err := fmt.Fprintf(s.stdout, "cleared %s, of %s looked at\n", plural(r.Receipts, "receipt"), plural(r.Keys, "key"))
+	text := "cleared " + plural(r.Receipts, "receipt")
+	for _, others := range []struct {
+		n    int64
+		noun string
+	}{{r.Repeats, "attempt id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}} {
+		if others.n > 0 {
+			text += " and " + plural(others.n, others.noun)
+		}
+	}
+	_, err := fmt.Fprintf(s.stdout, "%s, of %s looked at\n", text, plural(r.Keys, "key"))
 	return err
 }

@@ -46,10 +46,14 @@ type CheckReport struct {
 	// Hints and timers that stand for nothing any more. They are allowed, and cleared when met.
 	StaleHints, StaleTimers int64
 	Attempts, Receipts      int64
+	// Receives whose attempt ids are kept.
+	Repeats int64
 	// Groups that have a state, the empty ones included.
 	States int64
 	// Dead letters; they are not among the items.
 	Dead int64
+	// Dedup is what is remembered for de-duplication.
+	Dedup int64
 	// Requests of handles whose receives wait, and grants to them that they have not accepted yet.
 	Requests, Grants int64
 	Violations       []Violation // none = the queue is sound
@@ -230,6 +234,11 @@ func (c *checker) row(row kv.KV) {
 			c.still(row.Key, RuleValue, err.Error())
 		}
 		c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) { return c.grantSound(tx, row.Key, p.id) })
+	case nameRepeat:
+		c.report.Repeats++
+		if _, _, err := unpackRepeat(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
+		}
 	case nameReceipt:
 		c.report.Receipts++
 		if t, err := tuple.Unpack(row.Value); err != nil || len(t) == 0 {
@@ -238,6 +247,15 @@ func (c *checker) row(row kv.KV) {
 	case nameCount, nameWake:
 		if len(row.Value) != 8 {
 			c.still(row.Key, RuleValue, fmt.Sprintf("counter of %d bytes", len(row.Value)))
+		}
+	case nameDedup:
+		c.report.Dedup++
+		if _, err := unpackRemembered(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
+		}
+	case namePurged:
+		if _, _, err := unpackPurged(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
 		}
 	case nameMeta:
 		if _, err := describeMeta(row.Key, row.Value); err != nil {

@@ -83,6 +83,7 @@ func TestCheckFindsEachViolation(t *testing.T) {
 		{"a hint that cannot be read", layer.RuleValue, set(key("ready", int64(0), int64(1), "A"), []byte("?"))},
 		{"a timer that cannot be read", layer.RuleValue, set(key("timer", int64(1), "A"), []byte("?"))},
 		{"a state of no bytes", layer.RuleValue, set(key("state", "A"), []byte{})},
+		{"an attempt id without claims", layer.RuleValue, set(key("repeat", "id"), tuple.Tuple{int64(1)}.Pack())},
 		{"a receipt that cannot be read", layer.RuleValue, set(key("receipt", random), []byte("?"))},
 		{"a counter that cannot be read", layer.RuleValue, set(key("count", "acked", int64(1)), []byte("?"))},
 		{"a key of no form", layer.RuleKey, set(key("item", "A"), nil)},

@@ -25,6 +25,15 @@ type Config struct {
 	Lease time.Duration
 	// Delay is how long a message is kept back that names no delay of its own, 0 to MaxDelay; 0 = not at all.
 	Delay time.Duration
+	// DedupBy is what makes two messages duplicates: DedupByID, DedupByContent.
+	DedupBy DedupBy
+	// DedupScope is where duplicates are looked for: DedupInQueue, DedupInGroup.
+	DedupScope DedupScope
+	// DedupFor is for how long a message is remembered: DedupForWindow, DedupForPending. A change of it, or of the
+	// window, holds for messages enqueued from then on; what is remembered already stays as it is.
+	DedupFor DedupFor
+	// DedupWindow is how long that is from the first message on, MinDedupWindow to MaxDedupWindow; 0 = DefaultDedupWindow.
+	DedupWindow time.Duration
 	// Retry says how long a group waits after its head has failed, if the nack does not say it.
 	Retry RetryPolicy
 	// MaxAttempts is after how many failed deliveries an item has failed for good, up to 1,000,000; 0 = never.
@@ -45,6 +54,14 @@ var settings = []setting{
 		"how long a claim lasts unless it says otherwise or is extended"),
 	durationSetting("delay", func(c *Config) *time.Duration { return &c.Delay }, 0, 0, MaxDelay,
 		"how long a message is kept back that names no delay of its own"),
+	choiceSetting("dedup_by", func(c *Config) *DedupBy { return &c.DedupBy }, dedupByNames,
+		"duplicates have the same dedup id, or else the same body"),
+	choiceSetting("dedup_scope", func(c *Config) *DedupScope { return &c.DedupScope }, dedupScopeNames,
+		"where duplicates are looked for"),
+	choiceSetting("dedup_for", func(c *Config) *DedupFor { return &c.DedupFor }, dedupForNames,
+		"how long that holds: for the window, or while the first is there"),
+	durationSetting("dedup_window", func(c *Config) *time.Duration { return &c.DedupWindow }, DefaultDedupWindow, MinDedupWindow, MaxDedupWindow,
+		"how long a message is remembered from its enqueue on"),
 	choiceSetting("retry", func(c *Config) *RetryKind { return &c.Retry.Kind }, retryNames,
 		"how the wait after a failed delivery grows with the failures"),
 	durationSetting("retry_base", func(c *Config) *time.Duration { return &c.Retry.Base }, DefaultRetryBase, MinRetry, MaxDelay,

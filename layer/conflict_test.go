@@ -190,6 +190,14 @@ func purgeGroup(group string, force bool) func(e *env, tx kv.Tx, _ any) error {
 	}
 }
 
+// claimNamed claims one item as the attempt with that id.
+func claimNamed(id string) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error {
+		_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 1, AttemptID: id})
+		return err
+	}
+}
+
 func setState(e *env, tx kv.Tx, given any) error {
 	return e.q.SetStateTx(e.ctx, tx, given.(*layer.Claim), []byte("new"))
 }
@@ -258,6 +266,17 @@ func expired(n, max int) func(e *env) any {
 		e.clock.advance(time.Hour)
 		return c
 	}
+}
+
+// enqueueBoth enqueues a duplicate of "x", and a message that is none.
+func enqueueBoth(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: "B", DedupID: "x"}, layer.Message{Group: "B"})
+	return err
+}
+
+func sweep(e *env, _ kv.Tx, _ any) error {
+	_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+	return err
 }
 
 // staleEmpty leaves a hint of a group that is empty.
@@ -466,6 +485,23 @@ func TestConflicts(t *testing.T) {
 		{"enqueue, purge of the group (trap 3)", having("a1"), enqueueTo("A"), purgeGroup("A", false), must, nil},
 		{"enqueue to another group, purge", having("a1"), enqueueTo("B"), purgeGroup("A", false), mustNot, nil},
 		{"claim of another group, purge", and(holding(2, 1)), claimOne, purgeGroup("A", false), mustNot, nil},
+		{"enqueue, enqueue with the same dedup id", having(), enqueueAs("A", "x"), enqueueAs("B", "x"), must, nil},
+		{"enqueue, enqueue with another dedup id", having(), enqueueAs("A", "x"), enqueueAs("A", "y"), mustNot, nil},
+		{"enqueue of a duplicate and another, enqueue of that duplicate", remembering("x", having()), enqueueBoth, enqueueAs("B", "x"), mustNot, nil},
+		{"enqueue of a duplicate and another, claim of the first", remembering("x", having()), enqueueBoth, claimOne, mustNot, nil},
+		{"enqueue of a duplicate and another, purge of the group", remembering("x", having()), enqueueBoth, purgeGroup("A", false), must, nil},
+		{"enqueue of a duplicate and another, cancel of the first", whilePending(remembering("x", having("a2"))), enqueueBoth, cancelNth(1), must, nil},
+		{"enqueue of a duplicate and another, enqueue to the group", whilePending(remembering("x", having())), enqueueBoth, enqueueTo("A"), mustNot, nil},
+		{"enqueue, sweep of the entry", func(e *env) any {
+			e.sendAs(e.q, "A", "x")
+			e.clock.advance(time.Hour)
+			return nil
+		}, enqueueAs("B", "x"), sweep, must, nil},
+		{"enqueue, sweep of another entry", func(e *env) any {
+			e.sendAs(e.q, "A", "x")
+			e.clock.advance(time.Hour)
+			return nil
+		}, enqueueAs("B", "y"), sweep, mustNot, nil},
 		{"takeover that reads the state, holder's change of it", withState(expired(1, 1)), claimState, setState, must, nil},
 		{"holder's change of the state, takeover", expired(1, 1), setState, claimAll, must, nil},
 		{"holder's change of the state, ack that ends the claim", holding(1, 1), setState, ackAll, must, nil},
@@ -476,6 +512,20 @@ func TestConflicts(t *testing.T) {
 		{"change of the state, enqueue to the group", having("a1"), setGroupState, enqueueTo("A"), mustNot, nil},
 		{"change of the state of a group, claim of another", and(holding(1, 1)), setGroupState, claimOne, mustNot, nil},
 		{"claim that reads the state, purge of the group", withState(having("a1")), claimState, purgeGroup("A", false), must, nil},
+		{"claim with an attempt id, the same of another group", func(e *env) any {
+			e.enqueue("A", "a1")
+			e.enqueue("B", "b1")
+			return nil
+		}, claimNamed("once"), func(e *env, tx kv.Tx, _ any) error {
+			group := "B"
+			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, AttemptID: "once"})
+			return err
+		}, must, nil},
+		{"claim with an attempt id, claim with another of another group", and(having("a1")), claimNamed("once"), func(e *env, tx kv.Tx, _ any) error {
+			group := "B"
+			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, AttemptID: "other"})
+			return err
+		}, mustNot, nil},
 		{"enqueue and claim, sweep", having("a1"), func(e *env, tx kv.Tx, given any) error {
 			return errors.Join(enqueueTo("B")(e, tx, given), claimOne(e, tx, given))
 		}, func(e *env, _ kv.Tx, _ any) error {

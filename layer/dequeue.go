@@ -28,6 +28,14 @@ type ReceiveOptions struct {
 	Group *string
 	// State asks for the groups' state, too: Claim.State. It costs one more read a group, beside the others.
 	State bool
+	// AttemptID, if not "", names this receive, so that it can be repeated after a lost answer, from another process too:
+	// one with the same id, within AttemptLife, returns the claims that the first was given, under the same tokens and
+	// with the leases that they have, and takes nothing more. Claims that have ended since are left out, items that were
+	// acked too; if nothing is left, it returns nothing. If the first was given nothing, the id is still unused. What
+	// else the options of the repetition say does not count, but for State. Use a new id for each receive, such as a
+	// UUID; at most MaxAttemptID bytes of UTF-8. It costs one read and one write more. Not with AckReceive. A receive
+	// with an id that waits looks now and then, and what it claims is not given back when its ctx ends.
+	AttemptID string
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait.
 	Wait time.Duration
@@ -66,6 +74,9 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 			return o, err
 		}
 		o.MaxGroups = 1
+	}
+	if err := checkAttemptID(o.AttemptID); err != nil {
+		return o, err
 	}
 	return o, checkLease(o.Lease)
 }
@@ -112,13 +123,16 @@ func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*
 	if err != nil {
 		return nil, err
 	}
+	if o.AttemptID != "" {
+		return nil, wrap("ack and receive", fmt.Errorf("%w: an attempt id of a receive that acks", ErrOptions))
+	}
 	claims, err := q.receive(ctx, &settlement{claim: c}, &reception{o: o})
 	return claims, wrap("ack and receive", err)
 }
 
 // receive settles s, if there is one, and receives.
 func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || r.o.Group != nil || q.opts.Path == Direct {
+	if r.o.Wait == 0 || r.o.Group != nil || r.o.AttemptID != "" || q.opts.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
@@ -133,7 +147,7 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 			return nil, err
 		}
 		left := time.Until(end)
-		if len(r.claims) > 0 || left <= 0 {
+		if len(r.claims) > 0 || r.repeated || left <= 0 {
 			return r.claims, nil
 		}
 		s = nil
@@ -192,10 +206,14 @@ type reception struct {
 	bytes   int
 	stopped bool  // the next item would go over o.MaxBytes
 	broken  error // the first group that could not be read
+	// repeated: it was answered as the receive with the same attempt id.
+	repeated bool
 }
 
 // begin forgets what an earlier attempt left.
-func (r *reception) begin() { r.claims, r.items, r.bytes, r.stopped, r.broken = nil, 0, 0, false, nil }
+func (r *reception) begin() {
+	r.claims, r.items, r.bytes, r.stopped, r.broken, r.repeated = nil, 0, 0, false, nil, false
+}
 
 // full reports whether nothing more may be taken.
 func (r *reception) full() bool {
@@ -297,6 +315,8 @@ type claimer struct {
 	passed []candidate     // left to the handle's other transactions in flight
 	// granted is the grants to the handle, being read; nil = it has no request.
 	granted kv.Future[[]kv.KV]
+	// repeats is what is kept of the attempt ids, being read.
+	repeats map[string]kv.Future[[]byte]
 	taken   int // groups
 	items   int
 }
@@ -330,6 +350,7 @@ func (w *work) newClaimer(rs []*reception) *claimer {
 // begin starts the reads that do not depend on any other. What the transaction writes between this and claim is
 // taken into account.
 func (c *claimer) begin() {
+	c.readRepeats()
 	if index, _ := c.q.staging.requested(); index != 0 {
 		random := c.q.staging.random
 		c.granted = c.tx.Snapshot().GetRange(c.q.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave})
@@ -345,6 +366,10 @@ func (c *claimer) begin() {
 
 // claim receives for each that is owed, in their order.
 func (c *claimer) claim() error {
+	named, err := c.repeat()
+	if err != nil {
+		return err
+	}
 	if err := c.accept(); err != nil {
 		return err
 	}
@@ -357,6 +382,7 @@ func (c *claimer) claim() error {
 	if c.taken > 0 {
 		c.q.spread.learn(c.items, c.taken)
 	}
+	c.keepRepeats(named)
 	return nil
 }
 

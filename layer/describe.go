@@ -159,6 +159,20 @@ var descriptions = map[string]description{
 		key:   func(p parsedKey) string { return "dead letter " + itemWords(p) },
 		value: describeDead,
 	},
+	nameDedup: {
+		key: func(p parsedKey) string {
+			if p.scope == DedupInGroup.String() {
+				return fmt.Sprintf("what is remembered of dedup id %q in group %q", p.field, p.group)
+			}
+			return fmt.Sprintf("what is remembered of dedup id %q", p.field)
+		},
+		value: describeDedup,
+	},
+	namePurged: {
+		group: groupIsKey,
+		key:   func(p parsedKey) string { return fmt.Sprintf("the last purge of group %q", p.group) },
+		value: describePurged,
+	},
 	nameRequest: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("request of a handle whose receives wait, since %d, random %s", p.index, p.id)
@@ -172,6 +186,12 @@ var descriptions = map[string]description{
 	nameWake: {
 		key:   func(p parsedKey) string { return "wake key of the request of " + p.id.String() },
 		value: describeCount,
+	},
+	nameRepeat: {
+		key: func(p parsedKey) string {
+			return "what the receive with attempt id " + strconv.Quote(p.field) + " was given"
+		},
+		value: describeRepeat,
 	},
 	nameReceipt: {
 		key:   func(p parsedKey) string { return "receipt of transaction " + p.id.String() },
@@ -204,6 +224,16 @@ func describeMeta(key, value []byte) (string, error) {
 		}
 		return m.words(), nil
 	}
+	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSweptTo)) {
+		last, rest, err := tuple.DecodeBytes(value)
+		if err != nil || len(rest) > 0 {
+			return "", corrupt(key, fmt.Errorf("no key"))
+		}
+		return tuple.Printable(last), nil
+	}
+	if bytes.HasSuffix(key, tuple.AppendString(nil, metaPurged)) {
+		return describePurged(key, value)
+	}
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSwept)) {
 		begun, _, err := unpackLastSweep(key, value)
 		return "the last sweep began " + timeWords(begun), err
@@ -217,6 +247,26 @@ func describeMeta(key, value []byte) (string, error) {
 	}
 	document, err := json.Marshal(config)
 	return fmt.Sprintf("version %d: %s", version, document), err
+}
+
+func describeDedup(key, value []byte) (string, error) {
+	r, err := unpackRemembered(key, value)
+	if err != nil {
+		return "", err
+	}
+	until := "until " + timeWords(r.untilMS)
+	if r.untilMS == 0 {
+		until = "while it is in the queue"
+	}
+	return fmt.Sprintf("message %s, %s", r.id, until), nil
+}
+
+func describePurged(key, value []byte) (string, error) {
+	clock, ms, err := unpackPurged(key, value)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("at %s, clock %d", timeWords(ms), clock), nil
 }
 
 func describeInt(key, value []byte) (string, error) {
@@ -344,6 +394,18 @@ func describeDead(key, value []byte) (string, error) {
 	item, err := describeItem(key, d.item)
 	return fmt.Sprintf("parked at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s", timeWords(d.parkedMS),
 		d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
+}
+
+func describeRepeat(key, value []byte) (string, error) {
+	ms, claims, err := unpackRepeat(key, value)
+	if err != nil {
+		return "", err
+	}
+	words := make([]string, 0, len(claims)/2)
+	for i := 0; i+1 < len(claims); i += 2 {
+		words = append(words, fmt.Sprintf("group %q under token %d", claims[i], claims[i+1]))
+	}
+	return "at " + timeWords(ms) + ": " + strings.Join(words, ", "), nil
 }
 
 func describeReceipt(key, value []byte) (string, error) {

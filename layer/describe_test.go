@@ -46,7 +46,16 @@ func TestDescribe(t *testing.T) {
 	claims, err = e.q.Receive(e.ctx, layer.ReceiveOptions{MaxGroups: 1, Group: ptr("parked")})
 	require.NoError(t, err)
 	require.NoError(t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Reject: "no use"}))
+	message("named", []byte("n"), nil)
+	_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{Group: ptr("named"), AttemptID: "once"})
+	require.NoError(t, err)
 	message("ready", []byte("z"), nil)
+	e.sendAs(e.q, "named", "x")
+	e.configure(func(c *layer.Config) { c.DedupScope, c.DedupFor = layer.DedupInGroup, layer.DedupForPending })
+	e.clock.advance(time.Second)
+	e.sendAs(e.q, "named", "x")
+	e.clock.advance(-time.Second)
+	require.NoError(t, purgeGroup("purged", false)(e, nil, nil))
 	require.NoError(t, e.q.SetGroupState(e.ctx, "ready", []byte("kept"), layer.SetGroupStateOptions{}))
 	random := uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
 	e.put(random, 2, time.Minute)
@@ -87,6 +96,7 @@ func TestDescribe(t *testing.T) {
 		`item N of group "delayed", id ID.delayed`:                    `enqueued 2023-11-14 22:13:20.000 UTC, body of 0 bytes`,
 		`lock of group "held"`:                                        `claim: held by "worker-1" under token N until 2023-11-14 22:13:50.000 UTC, 2 items delivered and not acked: N, N`,
 		`state of group "ready"`:                                      `4 bytes: "kept"`,
+		`what the receive with attempt id "once" was given`:           `at 2023-11-14 22:13:20.000 UTC: group "named" under token N`,
 		`lock of group "delayed"`:                                     `held by nobody, a retry waits until 2023-11-14 22:14:20.000 UTC`,
 		`timer of group "held", due 2023-11-14 22:13:50.000 UTC`:      `a lease ends then; the group's head had index N`,
 		`timer of group "delayed", due 2023-11-14 22:14:20.000 UTC`:   `the delay of a retry ends then; the group's head had index N`,
@@ -98,8 +108,11 @@ func TestDescribe(t *testing.T) {
 		`dead letter N of group "dead", id ID.dead`: `parked at 2023-11-14 22:13:20.000 UTC: "no use", 1 failed deliveries, ` +
 			`the first at 2023-11-14 22:13:20.000 UTC, the last at 2023-11-14 22:13:20.000 UTC: "no luck"; ` +
 			`enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "d"`,
-		`lock of group "parked"`:        `parked by "worker-1" since 2023-11-14 22:13:20.000 UTC: "no use"`,
-		`wake key of the request of ID`: `3`,
+		`lock of group "parked"`:                              `parked by "worker-1" since 2023-11-14 22:13:20.000 UTC: "no use"`,
+		`wake key of the request of ID`:                       `3`,
+		`what is remembered of dedup id "x"`:                  `message ID.named, until 2023-11-14 22:18:20.000 UTC`,
+		`what is remembered of dedup id "x" in group "named"`: `message ID.named, while it is in the queue`,
+		`the last purge of group "purged"`:                    `at 2023-11-14 22:13:20.000 UTC, clock N`,
 	} {
 		require.Equal(t, value, words[key], "%s, of %v", key, words)
 	}

@@ -12,12 +12,16 @@ import (
 
 // Sent is what became of one message of an enqueue.
 type Sent struct {
+	// ID is the message's, or that of the earlier message that it is a duplicate of; that may have been acked meanwhile.
 	ID ID
+	// Duplicate: it was not enqueued, because a message with its dedup id was before, or stands before it in the batch.
+	Duplicate bool
 }
 
 // Enqueue appends the messages to their groups, all or none, and returns what became of each, in the order of msgs. The
 // order of msgs is the order within each group. It retries until the outcome is known, and never doubles a
-// message. At most MaxBatch messages and MaxBatchSize bytes; no messages are no work.
+// message. At most MaxBatch messages and MaxBatchSize bytes; no messages are no work. A duplicate is no error: see
+// Message.DedupID.
 //
 // Errors: *LimitError and ErrInvalidUTF8 before anything is done, ErrClosed, and the engine's. If ctx ends
 // while the commit is under way, the error wraps a *kv.Error that says whether it may have landed.
@@ -25,7 +29,7 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	if q.closed.Load() {
 		return nil, ErrClosed
 	}
-	if err := q.keys.checkBatch(msgs); err != nil {
+	if err := q.keys.checkBatch(msgs, q.Config()); err != nil {
 		return nil, err
 	}
 	if len(msgs) == 0 {
@@ -45,12 +49,13 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 // version (SetReadVersion, a GRV cache): a message could then land before one that was enqueued earlier.
 //
 // Reads: per group, the key of the tail, at snapshot. Conflicts: with the removal of that tail only; none if
-// the group is empty. Enqueues never conflict with enqueues.
+// the group is empty. Enqueues never conflict with enqueues, but for those of the same dedup id: each reads that one's
+// entry, with a conflict, and what decides about it if there is one.
 func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sent, error) {
 	if q.closed.Load() {
 		return nil, ErrClosed
 	}
-	if err := q.keys.checkBatch(msgs); err != nil {
+	if err := q.keys.checkBatch(msgs, q.Config()); err != nil {
 		return nil, err
 	}
 	e := &enqueuing{msgs: msgs, randoms: q.random.uuids(len(msgs))}
@@ -74,9 +79,10 @@ type tail struct {
 
 // enqueuing is the messages of one enqueue.
 type enqueuing struct {
-	msgs    []Message
-	randoms []uuid.UUID // chosen before the first attempt
-	sent    []Sent      // the result; set anew by each attempt
+	msgs     []Message
+	randoms  []uuid.UUID // chosen before the first attempt
+	contents []string    // their dedup ids by content, once they are asked for
+	sent     []Sent      // the result; set anew by each attempt
 	// redriven: they are no new messages, but dead letters on their way back. What may be done to a new message, other
 	// than to write it, is not for them.
 	redriven bool
@@ -86,87 +92,149 @@ type enqueuing struct {
 func (e *enqueuing) bytes() int {
 	n := 0
 	for i := range e.msgs {
-		n += len(e.msgs[i].Body) + 4*len(e.msgs[i].Group) + 200
+		m := &e.msgs[i]
+		n += len(m.Body) + 4*len(m.Group) + 200
+		if m.DedupID != "" {
+			n += 4*(len(m.Group)+len(m.DedupID)) + 200
+		}
 	}
 	return n
 }
 
 // enqueue writes the messages of several enqueues, in their order. Its conflict footprint is the one EnqueueTx
-// states. All tails are read at once.
+// states. All tails, and all that is remembered, are read at once.
 func (w *work) enqueue(all ...*enqueuing) error {
-	q, tx := w.q, w.tx
+	a := &appending{work: w, tails: w.readTails(all)}
+	if len(a.tails) == 0 {
+		return nil
+	}
+	var err error
+	if a.config, err = w.config(); err != nil {
+		return err
+	}
+	if a.met, err = w.meet(all, &a.config); err != nil {
+		return err
+	}
+	if a.now, err = w.clock(); err != nil {
+		return err
+	}
+	for _, e := range all {
+		e.sent = make([]Sent, len(e.msgs))
+		for i := range e.msgs {
+			if e.sent[i], err = a.accept(e, i); err != nil {
+				return err
+			}
+		}
+		a.place += len(e.msgs)
+	}
+	w.count(countEnqueued, a.accepted)
+	return nil
+}
+
+// readTails starts reading where the groups of the messages go on.
+func (w *work) readTails(all []*enqueuing) map[string]*tail {
 	tails := make(map[string]*tail)
 	for _, e := range all {
 		for i := range e.msgs {
 			group := e.msgs[i].Group
 			if tails[group] == nil {
-				items := q.keys.items(group)
-				tails[group] = &tail{items: items, key: tx.Snapshot().GetKey(kv.LastLessThan(items.End))}
+				items := w.q.keys.items(group)
+				tails[group] = &tail{items: items, key: w.tx.Snapshot().GetKey(kv.LastLessThan(items.End))}
 			}
 		}
 	}
-	if len(tails) == 0 {
-		return nil
-	}
-	now, err := w.clock()
-	if err != nil {
-		return err
-	}
-	count := 0
-	for _, e := range all {
-		e.sent = make([]Sent, len(e.msgs))
-		for i := range e.msgs {
-			m := &e.msgs[i]
-			t := tails[m.Group]
-			empty := false
-			if !t.begun {
-				key, err := t.key.Wait(w.ctx)
-				if err != nil {
-					return fmt.Errorf("read tail: %w", err)
-				}
-				// Later groups of the transaction come behind the earlier ones: their heads are in the order of the
-				// messages, and the hints do not pile up at one index.
-				t.begun, t.next = true, now+int64(count+i)
-				if empty = !t.items.Contains(key); !empty {
-					p, err := q.keys.parse(key)
-					if err != nil {
-						return fmt.Errorf("%w: %w", ErrCorrupt, err)
-					}
-					t.next = max(t.next, p.index+1)
-					// Whoever removes this tail may leave the group empty and without a hint, while this
-					// transaction leaves the hint out because it saw the group non-empty. Before the sets:
-					// a conflict on a key already written would not be added.
-					if err := tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
-						return fmt.Errorf("guard tail: %w", err)
-					}
-				}
-			}
-			index := t.next
-			t.next++
-			id := ID{Group: m.Group, Index: index, Random: e.randoms[i]}
-			e.sent[i] = Sent{ID: id}
-			value, parts := split(m, w.nowMS)
-			tx.Set(q.keys.item(id), value)
-			for n, part := range parts {
-				tx.Set(q.keys.part(id, n), part)
-			}
-			if empty {
-				w.hint(index, m.Group, 0)
-			}
-		}
-		if !e.redriven {
-			count += len(e.msgs)
-		}
-	}
-	w.count(countEnqueued, count)
-	return nil
+	return tails
 }
 
-// result is what the receipt keeps of an enqueue: the indexes.
+// appending is the enqueues of one transaction.
+type appending struct {
+	*work
+	config   Config
+	now      int64 // the clock
+	tails    map[string]*tail
+	met      map[string]*meeting
+	place    int // of the first message of the enqueue under way, among all of the transaction
+	accepted int
+}
+
+// accept enqueues the i-th message of e, unless it is a duplicate.
+func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
+	m, keys := &e.msgs[i], a.q.keys
+	dedupID := e.dedupID(i, &a.config)
+	var met *meeting
+	var key []byte
+	if dedupID != "" {
+		key = keys.dedupKey(a.config.DedupScope, m.Group, dedupID)
+		if met = a.met[string(key)]; met.lasts {
+			return Sent{ID: met.entry.id, Duplicate: true}, nil
+		}
+	}
+	t := a.tails[m.Group]
+	empty, err := a.begin(t, i)
+	if err != nil {
+		return Sent{}, err
+	}
+	id := ID{Group: m.Group, Index: t.next, Random: e.randoms[i]}
+	t.next++
+	if met != nil {
+		a.remember(met, key, id)
+	}
+	if e.redriven {
+		dedupID = m.DedupID
+	}
+	value, parts := split(m, envelope{enqueuedMS: a.nowMS, dedupID: dedupID})
+	a.tx.Set(keys.item(id), value)
+	for n, part := range parts {
+		a.tx.Set(keys.part(id, n), part)
+	}
+	if empty {
+		a.hint(id.Index, m.Group, 0)
+	}
+	a.wrote = true
+	if !e.redriven {
+		a.accepted++
+	}
+	return Sent{ID: id}, nil
+}
+
+// begin finds where a group goes on, if its first message in the transaction is the i-th of its enqueue. It reports
+// whether the group is then empty.
+func (a *appending) begin(t *tail, i int) (empty bool, err error) {
+	if t.begun {
+		return false, nil
+	}
+	key, err := t.key.Wait(a.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read tail: %w", err)
+	}
+	// Later groups of the transaction come behind the earlier ones: their heads are in the order of the messages, and
+	// the hints do not pile up at one index.
+	t.begun, t.next = true, a.now+int64(a.place+i)
+	if !t.items.Contains(key) {
+		return true, nil
+	}
+	p, err := a.q.keys.parse(key)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	t.next = max(t.next, p.index+1)
+	// Whoever removes this tail may leave the group empty and without a hint, while this transaction leaves the hint out
+	// because it saw the group non-empty. Before the sets: a conflict on a key already written would not be added.
+	if err := a.tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
+		return false, fmt.Errorf("guard tail: %w", err)
+	}
+	return false, nil
+}
+
+// result is what the receipt keeps of an enqueue: the index of each message, or the whole id of the one that it is a
+// duplicate of.
 func (e *enqueuing) result() tuple.Tuple {
 	t := make(tuple.Tuple, len(e.sent))
-	for i := range e.sent {
-		t[i] = e.sent[i].ID.Index
+	for i, s := range e.sent {
+		t[i] = s.ID.Index
+		if s.Duplicate {
+			t[i] = tuple.Tuple{s.ID.Group, s.ID.Index, s.ID.Random}
+		}
 	}
 	return t
 }
@@ -178,11 +246,18 @@ func (e *enqueuing) restore(t tuple.Tuple) error {
 	}
 	e.sent = make([]Sent, len(e.msgs))
 	for i, v := range t {
-		index, ok := v.(int64)
-		if !ok {
+		switch v := v.(type) {
+		case int64:
+			e.sent[i] = Sent{ID: ID{Group: e.msgs[i].Group, Index: v, Random: e.randoms[i]}}
+		case tuple.Tuple:
+			d := keyDecoder{rest: v.Pack()}
+			e.sent[i] = Sent{ID: ID{Group: d.str(), Index: d.int(), Random: d.uuid()}, Duplicate: true}
+			if d.err != nil {
+				return fmt.Errorf("%w: receipt with duplicate %v", ErrCorrupt, v)
+			}
+		default:
 			return fmt.Errorf("%w: receipt with index %v", ErrCorrupt, v)
 		}
-		e.sent[i] = Sent{ID: ID{Group: e.msgs[i].Group, Index: index, Random: e.randoms[i]}}
 	}
 	return nil
 }

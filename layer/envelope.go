@@ -13,7 +13,7 @@ import (
 //
 //	byte 0       version of the envelope: 1
 //	uvarint      length of the tuple that follows, in bytes
-//	tuple        (enqueued (ms), headers, length of the whole body, number of parts)
+//	tuple        (enqueued (ms), headers, length of the whole body, number of parts, dedup id)
 //	rest         the body, up to maxInline bytes of the value in all; the remainder is in the parts
 //
 // headers is nil or a nested tuple name, value, name, value …, sorted by name. Elements that are nil or zero at
@@ -25,10 +25,11 @@ type envelope struct {
 	headers    map[string]string
 	size       int64 // of the whole body; 0 if the body is all inline
 	parts      int64
+	dedupID    string // that the message went by; "" = none
 }
 
 func (e envelope) append(dst []byte) []byte {
-	if len(e.headers) == 0 && e.parts == 0 {
+	if len(e.headers) == 0 && e.parts == 0 && e.dedupID == "" {
 		// One integer, so the length is one byte, put in when it is known.
 		begin := len(dst)
 		dst = tuple.AppendInt(append(dst, envelopeVersion, 0), e.enqueuedMS)
@@ -37,8 +38,11 @@ func (e envelope) append(dst []byte) []byte {
 	}
 	packed := tuple.AppendInt(nil, e.enqueuedMS)
 	packed = tuple.Append(packed, nestedHeaders(e.headers))
-	if e.parts > 0 {
+	if e.parts > 0 || e.dedupID != "" {
 		packed = tuple.AppendInt(tuple.AppendInt(packed, e.size), e.parts)
+	}
+	if e.dedupID != "" {
+		packed = tuple.AppendString(packed, e.dedupID)
 	}
 	dst = append(dst, envelopeVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(packed)))
@@ -61,9 +65,9 @@ func nestedHeaders(headers map[string]string) any {
 	return t
 }
 
-// split lays out a message as the value of its item and the values of its parts.
-func split(m *Message, enqueuedMS int64) (value []byte, parts [][]byte) {
-	e := envelope{enqueuedMS: enqueuedMS, headers: m.Headers}
+// split lays out a message as the value of its item and the values of its parts. Of e it takes what is not in the body.
+func split(m *Message, e envelope) (value []byte, parts [][]byte) {
+	e.headers, e.size, e.parts = m.Headers, 0, 0
 	head := e.append(make([]byte, 0, 16+len(m.Body)))
 	if len(head)+len(m.Body) <= maxInline {
 		return append(head, m.Body...), nil
@@ -113,9 +117,16 @@ func openEnvelope(value []byte) (e envelope, body []byte, err error) {
 		var ok, ok2 bool
 		e.size, ok = t[1].(int64)
 		e.parts, ok2 = t[2].(int64)
-		if !ok || !ok2 || e.parts <= 0 || e.parts > MaxBodySize/maxInline+1 || e.size < int64(len(body)) ||
-			e.size > MaxBodySize {
+		whole := e.parts == 0 && e.size == 0 && len(t) > 3 // without parts, but with what follows
+		if !ok || !ok2 || !whole && (e.parts <= 0 || e.parts > MaxBodySize/maxInline+1 || e.size < int64(len(body)) ||
+			e.size > MaxBodySize) {
 			return e, nil, fmt.Errorf("%w: envelope with size %v in %v parts", ErrCorrupt, t[1], t[2])
+		}
+	}
+	if len(t) > 3 {
+		var ok bool
+		if e.dedupID, ok = t[3].(string); !ok {
+			return e, nil, fmt.Errorf("%w: envelope with dedup id %v", ErrCorrupt, t[3])
 		}
 	}
 	return e, body, nil

@@ -108,6 +108,14 @@ var footprints = map[string]struct {
 		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: make([]byte, 200_000)})
 		return err
 	}},
+	"enqueue-dedup":             {having("a1"), enqueueOnce("A", "x")},
+	"enqueue-duplicate":         {remembering("x", having()), enqueueOnce("B", "x")},
+	"enqueue-duplicate-pending": {whilePending(remembering("x", having())), enqueueOnce("B", "x")},
+	"sweep-dedup": {func(e *env) any {
+		e.sendAs(e.q, "A", "x")
+		e.clock.advance(time.Hour)
+		return whilePending(remembering("y", having()))(e)
+	}, func(e *env, _ any) error { return sweep(e, nil, nil) }},
 	"receive": {having("a1", "a2"), receiveN(2)},
 	"receive-two-groups": {func(e *env) any {
 		e.enqueue("A", "a1")
@@ -202,10 +210,16 @@ var footprints = map[string]struct {
 		_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{State: true})
 		return err
 	}},
-	"set-state":       {holding(1, 1), func(e *env, c any) error { return e.q.SetState(e.ctx, c.(*layer.Claim), []byte("s")) }},
-	"ack-state":       {holding(1, 1), func(e *env, c any) error { return e.q.AckState(e.ctx, c.(*layer.Claim), []byte("s")) }},
-	"set-group-state": {having("a1"), once(setGroupState)},
-	"purge-state":     {withState(having("a1")), func(e *env, _ any) error { return purgeGroup("A", false)(e, nil, nil) }},
+	"set-state":          {holding(1, 1), func(e *env, c any) error { return e.q.SetState(e.ctx, c.(*layer.Claim), []byte("s")) }},
+	"ack-state":          {holding(1, 1), func(e *env, c any) error { return e.q.AckState(e.ctx, c.(*layer.Claim), []byte("s")) }},
+	"set-group-state":    {having("a1"), once(setGroupState)},
+	"purge-state":        {withState(having("a1")), func(e *env, _ any) error { return purgeGroup("A", false)(e, nil, nil) }},
+	"receive-attempt-id": {having("a1"), receiveNamed},
+	"receive-repeated": {func(e *env) any {
+		having("a1", "a2")(e)
+		require.NoError(e.t, receiveNamed(e, nil))
+		return nil
+	}, receiveNamed},
 	"purge-deep": {func(e *env) any { e.fill("A", 1001); return nil }, func(e *env, _ any) error {
 		ctx, cancel := context.WithCancel(e.ctx)
 		_, err := e.q.Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }}) // one step
@@ -248,6 +262,11 @@ var footprints = map[string]struct {
 		return err
 	}},
 	"stats": {having("a1"), func(e *env, _ any) error { _, err := e.q.Stats(e.ctx); return err }},
+}
+
+func receiveNamed(e *env, _ any) error {
+	_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 1, AttemptID: "once"})
+	return err
 }
 
 // configure changes the configuration.
@@ -309,6 +328,14 @@ func enqueueN(e *env, groups ...string) error {
 	}
 	_, err := e.q.Enqueue(e.ctx, msgs...)
 	return err
+}
+
+// enqueueOnce enqueues a message with a dedup id, in a transaction of its own.
+func enqueueOnce(group, id string) func(e *env, _ any) error {
+	return func(e *env, _ any) error {
+		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: group, DedupID: id})
+		return err
+	}
 }
 
 func receiveN(max int) func(e *env, _ any) error {

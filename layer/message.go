@@ -21,6 +21,9 @@ type Message struct {
 	Body []byte
 	// Headers travel with the body, at most MaxHeadersSize bytes of names and values together.
 	Headers map[string]string
+	// DedupID, if not empty, makes it a duplicate of an earlier message with the same one: it is not enqueued again. See
+	// Config.DedupFor. At most MaxDedupIDSize bytes of UTF-8.
+	DedupID string
 }
 
 // ID names one message for good: its place (group, index) and 16 random bytes.
@@ -73,6 +76,7 @@ type Item struct {
 	Body     []byte
 	Headers  map[string]string // nil if there are none
 	Enqueued time.Time         // by the producer's clock, to the millisecond
+	DedupID  string            // that it went by; "sha256:…" if that was its body's; "" = none
 	// Attempts is how often a delivery of this item has failed before, as far as the claim knows: it is exact
 	// in the attempt record, which decides, and may be too small here after a rare race of two enqueues, or if dead
 	// letters were redriven to their places before it.
@@ -86,6 +90,9 @@ func (m *Message) check() (int, error) {
 	}
 	if len(m.Body) > MaxBodySize {
 		return 0, &LimitError{What: "body", Unit: "bytes", Got: int64(len(m.Body)), Max: MaxBodySize}
+	}
+	if err := checkDedupID(m.DedupID); err != nil {
+		return 0, err
 	}
 	headers := 0
 	for name, value := range m.Headers {
@@ -101,7 +108,7 @@ func (m *Message) check() (int, error) {
 }
 
 // checkBatch validates the messages of one enqueue.
-func (s subspace) checkBatch(msgs []Message) error {
+func (s subspace) checkBatch(msgs []Message, c Config) error {
 	if len(msgs) > MaxBatch {
 		return &LimitError{What: "batch", Unit: "items", Got: int64(len(msgs)), Max: MaxBatch}
 	}
@@ -117,6 +124,9 @@ func (s subspace) checkBatch(msgs []Message) error {
 		}
 		// FoundationDB counts a set as 3 times its key, its value, and 65 bytes more.
 		keys += 3*key + 100
+		if n := len(msgs[i].DedupID); n > 0 || c.DedupBy == DedupByContent {
+			keys += 3*(len(s.prefix)+len(msgs[i].Group)+max(n, contentIDSize)+20) + len(msgs[i].Group) + 2*max(n, contentIDSize) + 150
+		}
 	}
 	if size > MaxBatchSize {
 		return &LimitError{What: "batch", Unit: "bytes", Got: int64(size), Max: MaxBatchSize}

@@ -73,6 +73,38 @@ type model struct {
 	groups map[string]*modelGroup
 	config layer.Config
 	stats  layer.Stats
+	sent   map[modelSent]*modelEntry // what is remembered
+}
+
+// modelSent is what two duplicates have in common.
+type modelSent struct{ group, dedupID string }
+
+type modelEntry struct {
+	item    *modelItem
+	untilMS int64 // of the window
+	purged  bool  // since
+}
+
+func (m *model) sentAs(msg layer.Message) modelSent {
+	if m.config.DedupScope == layer.DedupInQueue {
+		return modelSent{dedupID: msg.DedupID}
+	}
+	return modelSent{msg.Group, msg.DedupID}
+}
+
+// duplicate returns the message that msg is a duplicate of, or nil.
+func (m *model) duplicate(msg layer.Message, nowMS int64) *modelItem {
+	entry := m.sent[m.sentAs(msg)]
+	if entry == nil || msg.DedupID == "" {
+		return nil
+	}
+	g := m.groups[entry.item.id.Group]
+	there := slices.Contains(g.items, entry.item) || slices.Contains(g.dead, entry.item)
+	if m.config.DedupFor == layer.DedupForPending && there ||
+		m.config.DedupFor == layer.DedupForWindow && nowMS < entry.untilMS && (there || !entry.purged) {
+		return entry.item
+	}
+	return nil
 }
 
 type modelGroup struct {
@@ -225,7 +257,9 @@ type modelClaim struct {
 }
 
 func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
-	m := &modelTest{e: e, name: name, faults: faults, model: model{groups: make(map[string]*modelGroup)}}
+	m := &modelTest{e: e, name: name, faults: faults, model: model{
+		groups: make(map[string]*modelGroup), sent: make(map[modelSent]*modelEntry),
+	}}
 	seed := rapid.Uint64Range(1, 1<<40).Draw(t, "seed")
 	db := e.raw
 	if faults {
@@ -252,6 +286,9 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 		Retry:       layer.RetryPolicy{Kind: rapid.SampledFrom([]layer.RetryKind{layer.RetryAtOnce, layer.RetryConstant}).Draw(t, "retry")},
 		MaxAttempts: rapid.IntRange(0, 3).Draw(t, "max attempts"),
 		OnFailure:   layer.OnFailure(rapid.IntRange(0, 2).Draw(t, "on failure")),
+		DedupFor:    layer.DedupFor(rapid.IntRange(0, 1).Draw(t, "dedup for")),
+		DedupScope:  layer.DedupScope(rapid.IntRange(0, 1).Draw(t, "dedup scope")),
+		DedupWindow: time.Minute,
 		Schedule:    rapid.SampledFrom([]layer.Schedule{layer.OldestHead, layer.OldestHead, layer.RoundRobin}).Draw(t, "schedule"),
 		Shards:      rapid.SampledFrom([]int{1, 1, 1, 3}).Draw(t, "shards"),
 	}
@@ -288,6 +325,8 @@ func (m *modelTest) messages(t *rapid.T) []layer.Message {
 		msgs[i] = layer.Message{
 			Group: rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group"),
 			Body:  []byte(fmt.Sprint(m.bodies)),
+
+			DedupID: rapid.SampledFrom([]string{"", "", "", "", "x", "y", "z"}).Draw(t, "dedup id"),
 		}
 	}
 	return msgs
@@ -297,6 +336,7 @@ func (m *modelTest) enqueue(t *rapid.T) {
 	w, msgs := m.worker(t), m.messages(t)
 	var sent []layer.Sent
 	var err error
+	found := false
 	if rapid.Bool().Draw(t, "in own transaction") {
 		sent, err = w.q.Enqueue(m.e.ctx, msgs...)
 	} else {
@@ -306,20 +346,36 @@ func (m *modelTest) enqueue(t *rapid.T) {
 		})
 		if err == nil && m.faults {
 			// The attempt that landed may be another than the last that ran: look the ids up.
-			sent = m.find(t, msgs)
+			sent, found = m.find(t, msgs), true
 		}
 	}
 	require.NoError(t, err)
 	require.Len(t, sent, len(msgs))
+	accepted := int64(0)
 	for i, id := range idsOf(sent) {
 		g := m.group(msgs[i].Group)
+		first := m.model.duplicate(msgs[i], w.now().UnixMilli())
+		switch {
+		case first != nil && found:
+			require.Zero(t, id, "message %s is a duplicate", msgs[i].Body)
+			continue
+		case first != nil:
+			require.Equal(t, layer.Sent{ID: first.id, Duplicate: true}, sent[i])
+			continue
+		}
+		require.False(t, sent[i].Duplicate, "message %s is no duplicate", msgs[i].Body)
+		accepted++
 		require.Equal(t, msgs[i].Group, id.Group)
 		if n := len(g.items); n > 0 {
 			require.Greater(t, id.Index, g.items[n-1].id.Index, "the index of a group grows (G1)")
 		}
-		g.items = append(g.items, &modelItem{id: id, body: string(msgs[i].Body)})
+		item := &modelItem{id: id, body: string(msgs[i].Body)}
+		g.items = append(g.items, item)
+		if msgs[i].DedupID != "" {
+			m.model.sent[m.model.sentAs(msgs[i])] = &modelEntry{item: item, untilMS: w.now().Add(m.model.config.DedupWindow).UnixMilli()}
+		}
 	}
-	m.model.stats.Enqueued += int64(len(msgs))
+	m.model.stats.Enqueued += accepted
 }
 
 func (m *modelTest) find(t *rapid.T, msgs []layer.Message) []layer.Sent {
@@ -752,6 +808,9 @@ func (m *modelTest) purge(t *rapid.T) {
 	}
 	got, err := w.q.Purge(m.e.ctx, o)
 	require.NoError(t, err)
+	for _, entry := range m.model.sent {
+		entry.purged = entry.purged || o.Group == nil || *o.Group == entry.item.id.Group
+	}
 	var want layer.PurgeReport
 	for _, name := range names {
 		g := m.group(name)

@@ -30,7 +30,9 @@ const (
 	metaSwept  = "swept"  // tuple (when the last sweep began (ms), its random)
 	// Only while the queue is being dropped: tuple (since (ms)).
 	metaDropped = "dropped"
-	metaPaused  = "paused" // tuple (since (ms), who, reason); not there = the queue is not paused
+	metaPaused  = "paused"   // tuple (since (ms), who, reason); not there = the queue is not paused
+	metaSweptTo = "swept_to" // tuple (key): where the next sweep of the dedup entries goes on
+	metaPurged  = "purged"   // tuple (clock, when (ms)) of the last step of a purge of the queue: see dedup.go
 )
 
 // offsetSlack is how far the items may run ahead of the clock before an open takes it for a database whose

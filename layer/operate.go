@@ -130,7 +130,7 @@ func checkByReason(by, reason string) error {
 // it may run several times, and its error ends the edit without effect. The item keeps its place, its id, the time
 // of its enqueue, and its failed attempts; a delay of its group goes on.
 //
-// Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets another group; *LimitError and
+// Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets another group or dedup id; *LimitError and
 // ErrInvalidUTF8 as Enqueue's.
 func (q *Queue) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
 	return q.Once(ctx, func(tx kv.Tx) error { return q.EditTx(ctx, tx, id, change) })
@@ -271,7 +271,11 @@ func (w *work) edit(id ID, change func(m *Message) error) error {
 	if err != nil {
 		return err
 	}
-	m := Message{Group: id.Group, Body: old.Body, Headers: maps.Clone(old.Headers)}
+	e, _, err := openEnvelope(i.value)
+	if err != nil {
+		return corrupt(key, err)
+	}
+	m := Message{Group: id.Group, Body: old.Body, Headers: maps.Clone(old.Headers), DedupID: old.DedupID}
 	if m.Headers == nil {
 		m.Headers = make(map[string]string)
 	}
@@ -280,6 +284,9 @@ func (w *work) edit(id ID, change func(m *Message) error) error {
 	}
 	if m.Group != id.Group {
 		return fmt.Errorf("%w: an edit cannot move a message to group %q", ErrOptions, m.Group)
+	}
+	if m.DedupID != old.DedupID {
+		return fmt.Errorf("%w: an edit cannot change the dedup id, to %q", ErrOptions, m.DedupID)
 	}
 	if _, err := m.check(); err != nil {
 		return err
@@ -296,7 +303,7 @@ func (w *work) edit(id ID, change func(m *Message) error) error {
 			return err
 		}
 	}
-	value, parts := split(&m, millis(old.Enqueued))
+	value, parts := split(&m, e)
 	// All of the old body goes in the transaction that brings the new one: whoever reads sees one or the other.
 	w.tx.ClearRange(w.q.keys.parts(id))
 	w.tx.Set(key, value)

@@ -382,7 +382,7 @@ func (q *Queue) runShared(b *batch) {
 			if o.turn == nil {
 				q.attend()
 			}
-		case o.abandoned && o.receive != nil && len(o.receive.claims) > 0:
+		case o.abandoned && o.receive != nil && len(o.receive.claims) > 0 && o.receive.o.AttemptID == "":
 			go q.giveBackAll(o.receive.claims)
 			fallthrough
 		default:
@@ -545,7 +545,6 @@ func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 	if err := w.enqueue(enqueue...); err != nil {
 		return staged{}, err
 	}
-	w.wrote = w.wrote || len(enqueue) > 0
 	outcome, err := w.receive(&receive)
 	if err != nil {
 		return staged{}, err

@@ -41,7 +41,9 @@ const (
 
 // Purge removes all items of a group, or of the queue, that are there when it comes to their group; what is enqueued
 // behind them meanwhile stays. A delay of a group ends, a claim whose lease has run out ends without an attempt counted,
-// a pause stays. The states of groups go too, but for those in hand. Dead letters stay.
+// a pause stays. The states of groups go too, but for those in hand. Dead letters stay. What is remembered of the group,
+// or of the queue, for de-duplication is void; only what stays in the queue goes on being remembered for as long as it is
+// there.
 //
 // It works in steps at batch priority that are short whatever the depth, group by group in the order of their names. A
 // step conflicts with claims of the groups that it purges, and with no others. It may be stopped and run again to go
@@ -157,6 +159,9 @@ type purgeRun struct {
 }
 
 func (s *purgeStep) run() error {
+	if err := s.notePurge(s.p.o.Group); err != nil {
+		return err
+	}
 	width := max(1, purgeWidth>>min(s.conflicts, 16))
 	snapshot := s.tx.Snapshot()
 	rest := kv.KeyRange{Begin: s.place.next, End: s.p.section.End}

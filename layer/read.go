@@ -51,7 +51,7 @@ func (q *Queue) assemble(ctx context.Context, tx kv.ReadTx, p parsedKey, e envel
 		}
 		body = whole
 	}
-	return Item{ID: p.itemID(), Body: body, Headers: e.headers, Enqueued: fromMillis(e.enqueuedMS)}, nil
+	return Item{ID: p.itemID(), Body: body, Headers: e.headers, Enqueued: fromMillis(e.enqueuedMS), DedupID: e.dedupID}, nil
 }
 
 // firstItem returns the key of the first of a group's items, or nil if the group is empty. Called on a snapshot

@@ -372,7 +372,11 @@ func (w *work) exhume(row *deadRow, o *RedriveOptions) error {
 	if err != nil {
 		return err
 	}
-	value, parts := split(m, millis(row.letter.Enqueued))
+	e, _, err := openEnvelope(row.dead.item)
+	if err != nil {
+		return corrupt(row.key, err)
+	}
+	value, parts := split(m, e)
 	w.tx.ClearRange(w.q.keys.parts(id))
 	w.tx.Set(w.q.keys.item(id), value)
 	for n, part := range parts {
@@ -388,7 +392,7 @@ func (w *work) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Message{Group: id.Group, Body: item.Body, Headers: maps.Clone(item.Headers)}
+	m := &Message{Group: id.Group, Body: item.Body, Headers: maps.Clone(item.Headers), DedupID: item.DedupID}
 	if o.Edit == nil {
 		return m, nil
 	}
@@ -400,6 +404,9 @@ func (w *work) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	}
 	if m.Group != id.Group {
 		return nil, fmt.Errorf("%w: an edit cannot move a message to group %q", ErrOptions, m.Group)
+	}
+	if m.DedupID != item.DedupID {
+		return nil, fmt.Errorf("%w: an edit cannot change the dedup id, to %q", ErrOptions, m.DedupID)
 	}
 	_, err = m.check()
 	return m, err
@@ -422,5 +429,13 @@ func (w *work) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 	if err := w.bury(rows); err != nil {
 		return err
 	}
-	return w.enqueue(e)
+	if err := w.enqueue(e); err != nil {
+		return err
+	}
+	for i := range rows {
+		if err := w.renamed(e.msgs[i].DedupID, rows[i].letter.ID, e.sent[i].ID); err != nil {
+			return err
+		}
+	}
+	return nil
 }

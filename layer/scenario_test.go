@@ -27,8 +27,9 @@ import (
 // begins with it. Every verb takes worker=NAME, the handle that does it; w1 if there is none.
 //
 //	worker NAME [skew=30s]                    opens a handle whose clock is off by skew
-//	enqueue GROUP BODY... [headers=(k:v,...)] or without arguments, one such line a message: one transaction
-//	receive [max=N] [bytes=N] [groups=N] [lease=30s] [state]
+//	enqueue GROUP BODY... [headers=(k:v,...)] [dedup=ID] or without arguments, one such line a message: one transaction;
+//	        BODY~ID in such a line has that dedup id. Tells of each message that is a duplicate.
+//	receive [max=N] [bytes=N] [groups=N] [lease=30s] [state] [id=TEXT] [wait=1s]
 //	ack GROUP [items=(BODY,...)] [state=TEXT]
 //	keep GROUP [state=TEXT]                   SetState; without a text it is cleared, as with state= of ack
 //	state GROUP [set=TEXT] [clear] [force]    GroupState, SetGroupState
@@ -195,8 +196,8 @@ func (s *scenario) worker(a *arguments) *scenarioWorker {
 func (s *scenario) enqueue(a *arguments) (string, error) {
 	var msgs []layer.Message
 	var names []string
-	message := func(group, body string, headers map[string]string) {
-		msgs = append(msgs, layer.Message{Group: group, Body: fullBody(a, body), Headers: headers})
+	message := func(group, body, dedup string, headers map[string]string) {
+		msgs = append(msgs, layer.Message{Group: group, Body: fullBody(a, body), Headers: headers, DedupID: dedup})
 		names = append(names, body)
 	}
 	for _, line := range strings.Split(strings.TrimSpace(a.d.Input), "\n") {
@@ -205,33 +206,39 @@ func (s *scenario) enqueue(a *arguments) (string, error) {
 			continue
 		}
 		for _, body := range fields[1:] {
-			message(strings.Trim(fields[0], `"`), body, nil)
+			body, dedup, _ := strings.Cut(body, "~")
+			message(strings.Trim(fields[0], `"`), body, dedup, nil)
 		}
 	}
 	if words := a.words(); len(words) > 0 {
 		for _, body := range words[1:] {
-			message(words[0], body, a.headers())
+			message(words[0], body, a.text("dedup", ""), a.headers())
 		}
 	}
 	sent, err := s.worker(a).q.Enqueue(s.e.ctx, msgs...)
-	for i, id := range idsOf(sent) {
-		s.bodies[id] = names[i]
+	var out strings.Builder
+	for i := range sent {
+		if sent[i].Duplicate {
+			fmt.Fprintf(&out, "%s duplicate of %s\n", names[i], s.bodies[sent[i].ID])
+			continue
+		}
+		s.bodies[sent[i].ID] = names[i]
 	}
-	return "", err
+	return out.String(), err
 }
 
 func (s *scenario) receive(a *arguments) (string, error) {
 	w := s.worker(a)
 	claims, err := w.q.Receive(s.e.ctx, layer.ReceiveOptions{
 		Max: a.number("max"), MaxBytes: a.number("bytes"), MaxGroups: a.number("groups"), Lease: a.duration("lease"),
-		State: slices.Contains(a.words(), "state"),
+		State: slices.Contains(a.words(), "state"), AttemptID: a.text("id", ""), Wait: a.duration("wait"),
 	})
 	if err != nil || len(claims) == 0 {
 		return "nothing", err
 	}
 	var out strings.Builder
 	for _, c := range claims {
-		if old := w.claims[c.Group]; old != nil {
+		if old := w.claims[c.Group]; old != nil && (!a.d.HasArg("id") || c.Token != old.Token) {
 			require.Greater(a.t, c.Token, old.Token, "tokens of a group grow")
 		}
 		w.claims[c.Group] = c

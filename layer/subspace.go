@@ -27,8 +27,11 @@ import (
 //	request  ("request", index, random)              tuple: owner, groups wanted, deadline (ms)
 //	grant    ("grant", random, group)                tuple: token
 //	wake     ("wake", random)                        int64, little-endian, changed by atomic add; watched
-//	dedup    ("dedup", scope, id)                    reserved: de-duplication
+//	dedup    ("dedup", "queue", id),                 tuple: group, index, random of the message that was accepted,
+//	         ("dedup", "group", group, id)           until (ms; 0 = while it is in the queue), clock
+//	purged   ("purged", group)                       tuple: clock, when (ms) of the last step of a purge of the group
 //	dead     ("dead", group, index, random)          what is known of the failure, then the item's value: see dead.go
+//	repeat   ("repeat", attempt id)                   tuple: time (ms), then group, token of each claim that was given
 //	receipt  ("receipt", random)                     tuple: time (ms), then the result of the operation
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
 //
@@ -56,9 +59,12 @@ const (
 	nameTimer   = "timer"
 	nameAttempt = "attempt"
 	nameDead    = "dead"
+	nameDedup   = "dedup"
+	namePurged  = "purged"
 	nameRequest = "request"
 	nameGrant   = "grant"
 	nameWake    = "wake"
+	nameRepeat  = "repeat"
 	nameReceipt = "receipt"
 	nameCount   = "count"
 )
@@ -114,8 +120,12 @@ func (s subspace) dead(id ID) []byte              { return s.itemKey(nameDead, i
 func (s subspace) items(group string) kv.KeyRange { return below(s.startGroup(nameItem, group, 1)) }
 func (s subspace) parts(id ID) kv.KeyRange        { return below(s.itemKey(namePart, id, 1)) }
 func (s subspace) lock(group string) []byte       { return s.startGroup(nameLock, group, 0) }
+func (s subspace) purged(group string) []byte     { return s.startGroup(namePurged, group, 0) }
 func (s subspace) state(group string) []byte      { return s.startGroup(nameState, group, 0) }
 func (s subspace) receipt(id uuid.UUID) []byte    { return tuple.AppendUUID(s.start(nameReceipt, 17), id) }
+func (s subspace) repeat(id string) []byte {
+	return tuple.AppendString(s.start(nameRepeat, len(id)+2), id)
+}
 func (s subspace) part(id ID, n int) []byte {
 	return tuple.AppendInt(s.itemKey(namePart, id, 9), int64(n))
 }
@@ -175,7 +185,8 @@ func (s subspace) count(name string, slot int64) []byte {
 // parsedKey is a key of the queue taken apart. Only the fields that its name has are set.
 type parsedKey struct {
 	name  string
-	field string // meta: the field; count: the counter's name
+	field string // meta: the field; count: the counter's name; repeat: the attempt id; dedup: the id
+	scope string // dedup
 	group string
 	index int64 // item, part, attempt, dead, ready, request; timer: due (ms); count: slot
 	id    uuid.UUID
@@ -195,14 +206,25 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	d := keyDecoder{rest: rest}
 	p.name = d.str()
 	switch p.name {
-	case nameMeta:
+	case nameMeta, nameRepeat:
 		p.field = d.str()
 	case nameItem, nameAttempt, nameDead:
 		p.group, p.index, p.id = d.str(), d.int(), d.uuid()
 	case namePart:
 		p.group, p.index, p.id, p.n = d.str(), d.int(), d.uuid(), d.int()
-	case nameLock, nameState:
+	case nameLock, nameState, namePurged:
 		p.group = d.str()
+	case nameDedup:
+		switch p.scope = d.str(); p.scope {
+		case DedupInGroup.String():
+			p.group = d.str()
+		case DedupInQueue.String():
+		default:
+			if d.err == nil {
+				d.err = fmt.Errorf("unknown scope %q", p.scope)
+			}
+		}
+		p.field = d.str()
 	case nameReady:
 		p.n, p.index, p.group = d.int(), d.int(), d.str()
 	case nameTimer:

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,10 +24,15 @@ const (
 	// receiptTrust is for how long, by the clock of the handle that wrote it, a receipt that is not there proves that
 	// its transaction was not applied. What is left to receiptLife is for clocks that differ.
 	receiptTrust = receiptLife / 2
+	// sweepSlack is for clocks that differ.
+	sweepSlack = 24 * time.Hour
 	// sweepEvery is how often the workers of a queue sweep, together.
 	sweepEvery = 10 * time.Minute
 	// sweepPage bounds the rows of one transaction of a sweep.
 	sweepPage = 200
+	// sweepRows bounds the dedup entries that one of many sweeps looks at; the next one goes on behind them. It goes on
+	// all the same as long as a quarter of a page is out of date, so that it keeps up with any load.
+	sweepRows = 50_000
 )
 
 // SweepOptions configure a sweep. The zero value sweeps at once.
@@ -42,7 +48,10 @@ type SweepOptions struct {
 type SweepReport struct {
 	Skipped  bool  // another sweep was there, see SweepOptions.Every; the rest is zero
 	Keys     int64 // looked at
+	Repeats  int64 // attempt ids of receives, cleared: older than an hour
 	Receipts int64 // cleared: left by processes that were killed, older than an hour
+	Dedup    int64 // entries cleared that make nothing a duplicate any more
+	Purges   int64 // notes of purges cleared that are older than any entry
 }
 
 // Sweep clears what nobody needs any more. Workers do it now and then; a queue that is served without a Worker needs
@@ -64,7 +73,7 @@ func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) 
 	if !mine {
 		return SweepReport{Skipped: true}, nil
 	}
-	for _, part := range []func() error{s.receipts} {
+	for _, part := range []func() error{s.receipts, s.repeats, s.dedup, s.purges} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
 		}
@@ -152,27 +161,148 @@ func (s *sweeper) receipts() error {
 	}, &s.report.Receipts)
 }
 
+// dedup clears the entries whose time is over, or whose item is gone if that decides. One sweep of many (Every) goes on
+// where the last one ended, and does not look at more than sweepRows that it cannot clear.
+//
+// Footprint: a read conflict on each entry that it clears, which an enqueue may write anew.
+func (s *sweeper) dedup() error {
+	section := s.q.keys.section(nameDedup)
+	key := s.q.keys.meta(metaSweptTo)
+	noted := false
+	if s.o.Every > 0 {
+		err := s.q.view(s.ctx, func(tx kv.ReadTx) error {
+			v, err := tx.Get(key).Wait(s.ctx)
+			if err != nil || v == nil {
+				return err
+			}
+			if last, _, err := tuple.DecodeBytes(v); err == nil && section.Contains(last) {
+				section.Begin, noted = kv.KeyAfter(last), true
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("read where to go on: %w", err)
+		}
+	}
+	looked := 0
+	return s.pagesUntil(section, func(tx kv.Tx, rows []kv.KV) (int64, error) {
+		follow := s.q.follow(tx)
+		over, err := s.q.outlived(s.ctx, tx.Snapshot(), rows)
+		if err != nil {
+			return 0, err
+		}
+		if _, err := follow.wait(s.ctx); err != nil {
+			return 0, err
+		}
+		if err := follow.guardDrop(s.ctx, tx); err != nil {
+			return 0, err
+		}
+		for _, k := range over {
+			if err := tx.AddReadConflictRange(kv.SingleKey(k)); err != nil {
+				return 0, fmt.Errorf("guard dedup entry: %w", err)
+			}
+			tx.Clear(k)
+		}
+		switch {
+		case len(rows) == sweepPage:
+			tx.Set(key, tuple.AppendBytes(nil, rows[len(rows)-1].Key))
+			noted = true
+		case noted: // the next sweep begins at the first
+			tx.Clear(key)
+		}
+		return int64(len(over)), nil
+	}, &s.report.Dedup, func(rows int, cleared int64) bool {
+		looked += rows
+		return s.o.Every > 0 && looked >= sweepRows && cleared < sweepPage/4
+	})
+}
+
+// outlived returns the keys of the entries that make nothing a duplicate any more. What cannot be read stays: Check
+// names it.
+func (q *Queue) outlived(ctx context.Context, tx kv.ReadTx, rows []kv.KV) ([][]byte, error) {
+	type place struct{ entry, item, dead []byte }
+	var over [][]byte
+	var pending []place
+	var found [][2]kv.Future[[]byte]
+	now := q.nowMS()
+	for _, row := range rows {
+		r, err := unpackRemembered(row.Key, row.Value)
+		switch {
+		case err != nil:
+		case r.untilMS == 0:
+			p := place{row.Key, q.keys.item(r.id), q.keys.dead(r.id)}
+			pending = append(pending, p)
+			found = append(found, [2]kv.Future[[]byte]{
+				tx.GetKey(kv.FirstGreaterOrEqual(p.item)), tx.GetKey(kv.FirstGreaterOrEqual(p.dead)),
+			})
+		case r.untilMS <= now:
+			over = append(over, row.Key)
+		}
+	}
+	for i, p := range pending {
+		item, err := found[i][0].Wait(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("look for item: %w", err)
+		}
+		dead, err := found[i][1].Wait(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("look for dead letter: %w", err)
+		}
+		if !bytes.Equal(item, p.item) && !bytes.Equal(dead, p.dead) {
+			over = append(over, p.entry)
+		}
+	}
+	return over, nil
+}
+
+// purges clears the notes of purges that are older than any entry may be that asks for them.
+func (s *sweeper) purges() error {
+	return s.pages(s.q.keys.section(namePurged), func(tx kv.Tx, row kv.KV) (bool, error) {
+		_, ms, err := unpackPurged(row.Key, row.Value)
+		if err != nil || ms > s.q.nowMS()-(MaxDedupWindow+sweepSlack).Milliseconds() {
+			return false, nil
+		}
+		if err := tx.AddReadConflictRange(kv.SingleKey(row.Key)); err != nil {
+			return false, fmt.Errorf("guard purge: %w", err)
+		}
+		tx.Clear(row.Key)
+		return true, nil
+	}, &s.report.Purges)
+}
+
 // pages calls visit for each row of r, page by page; it tells whether it has cleared the row, which counted counts.
 func (s *sweeper) pages(r kv.KeyRange, visit func(tx kv.Tx, row kv.KV) (cleared bool, err error), counted *int64) error {
+	return s.pagesUntil(r, func(tx kv.Tx, rows []kv.KV) (int64, error) {
+		cleared := int64(0)
+		for _, row := range rows {
+			ok, err := visit(tx, row)
+			if err != nil {
+				return 0, err
+			}
+			if ok {
+				cleared++
+			}
+		}
+		return cleared, nil
+	}, counted, nil)
+}
+
+// pagesUntil calls visit for each page of r, which returns how many rows it has cleared. It ends early if enough, which
+// is given the rows of a page and how many of them were cleared, says so; enough may be nil.
+func (s *sweeper) pagesUntil(
+	r kv.KeyRange, visit func(tx kv.Tx, rows []kv.KV) (cleared int64, err error), counted *int64,
+	enough func(rows int, cleared int64) bool,
+) error {
 	for rest := newCursor(r); !rest.exhausted; {
 		var rows []kv.KV
-		cleared := int64(0)
+		var cleared int64
 		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
 			var err error
 			if rows, err = rest.read(tx.Snapshot(), sweepPage).Wait(s.ctx); err != nil {
 				return fmt.Errorf("read page: %w", err)
 			}
-			cleared = 0
-			for _, row := range rows {
-				ok, err := visit(tx, row)
-				if err != nil {
-					return err
-				}
-				if ok {
-					cleared++
-				}
-			}
-			return nil
+			cleared, err = visit(tx, rows)
+			return err
 		})
 		if err != nil {
 			return err
@@ -180,8 +310,11 @@ func (s *sweeper) pages(r kv.KeyRange, visit func(tx kv.Tx, row kv.KV) (cleared 
 		rest.passed(rows, sweepPage)
 		s.report.Keys += int64(len(rows))
 		*counted += cleared
-		if s.o.Progress != nil {
+		if s.o.Progress != nil && len(rows) > 0 {
 			s.o.Progress(s.report)
+		}
+		if enough != nil && enough(len(rows), cleared) {
+			return nil
 		}
 	}
 	return nil

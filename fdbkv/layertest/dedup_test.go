@@ -1,0 +1,1 @@
+../../layer/dedup_test.go

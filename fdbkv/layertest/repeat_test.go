@@ -1,0 +1,1 @@
+../../layer/repeat_test.go

@@ -1,0 +1,105 @@
+package layer_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// TestRepeatedAtOnce: of many receives with one attempt id, of one handle and of several, at the same time, one claims and
+// all are given the same.
+func TestRepeatedAtOnce(t *testing.T) {
+	onEngines(t, func(e *env) {
+		for i := range 10 {
+			e.enqueue(fmt.Sprint("G", i), "x")
+		}
+		handles := []*layer.Queue{e.q, e.handle(2), e.handle(3)}
+		var mu sync.Mutex
+		given := make(map[string]int)
+		var wg sync.WaitGroup
+		for i := range 30 {
+			q := handles[i%len(handles)]
+			wg.Go(func() {
+				claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, Strategy: layer.Heads, AttemptID: "once"})
+				if err != nil {
+					e.t.Error(err)
+					return
+				}
+				var words []string
+				for _, c := range claims {
+					words = append(words, fmt.Sprint(c.Group, " ", c.Token, " ", len(c.Items)))
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				given[strings.Join(words, ", ")]++
+			})
+		}
+		wg.Wait()
+		require.Len(e.t, given, 1, "all are given the same")
+		s, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.EqualValues(e.t, 2, s.HeldGroups)
+	})
+}
+
+// TestRepeatedAfterCancel: what a receive claims whose caller has gone is not given back if it can be repeated.
+func TestRepeatedAfterCancel(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1")
+	ctx, cancel := context.WithCancel(e.ctx)
+	db := &beforeCommit{DB: e.raw}
+	q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
+	require.NoError(t, err)
+	db.run = func() {
+		cancel()
+		e.enqueue("B", "b1") // which gives the handle time to see it
+	}
+	db.left.Store(1)
+	_, _ = q.Receive(ctx, layer.ReceiveOptions{Max: 1, AttemptID: "once"}) // with the claim, or with the error of ctx
+	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{AttemptID: "once"})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	require.NoError(t, q.Close(e.ctx))
+	require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+}
+
+// TestAttemptIDErrors: ids that are too long or no text are refused, and so is one of a receive that acks.
+func TestAttemptIDErrors(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	var limit *layer.LimitError
+	_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{AttemptID: strings.Repeat("x", layer.MaxAttemptID+1)})
+	require.ErrorAs(t, err, &limit)
+	require.EqualValues(t, layer.MaxAttemptID, limit.Max)
+	_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{AttemptID: "\xff"})
+	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
+	c := holding(1, 1)(e).(*layer.Claim)
+	_, err = e.q.AckReceive(e.ctx, c, layer.ReceiveOptions{AttemptID: "once"})
+	require.ErrorIs(t, err, layer.ErrOptions)
+	require.Equal(t, []string{"a"}, e.all("A"), "nothing was done")
+}
+
+// TestSweepClearsAttemptIDs: an hour after, and not before.
+func TestSweepClearsAttemptIDs(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.enqueue("A", "a1")
+		_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{AttemptID: "once", Lease: layer.MaxLease})
+		require.NoError(e.t, err)
+		kept := func() int { return len(e.rows(kv.PrefixRange(key("repeat")))) }
+		e.clock.advance(time.Hour - time.Millisecond)
+		_, err = e.q.Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(e.t, err)
+		require.Equal(e.t, 1, kept())
+		e.clock.advance(time.Millisecond)
+		_, err = e.q.Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(e.t, err)
+		require.Zero(e.t, kept())
+	})
+}
