@@ -279,7 +279,8 @@ func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out
 	found := tx.GetRange(kv.Range{
 		Begin: kv.FirstGreaterOrEqual(q.keys.item(first)), End: kv.FirstGreaterThan(q.keys.item(last)),
 	}, kv.RangeOptions{})
-	attempts, err := q.readAttempts(ctx, tx, first, last)
+	// Of the first alone, as a claim is given it.
+	record, err := q.readAttempt(ctx, tx, first)
 	if err != nil {
 		return nil, err
 	}
@@ -297,7 +298,9 @@ func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out
 		if err != nil {
 			return nil, err
 		}
-		item.Attempts = attempts[id].count
+		if len(items) == 0 {
+			item.Attempts = record.count
+		}
 		items = append(items, item)
 	}
 	if len(items) < len(out) {
