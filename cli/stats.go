@@ -32,6 +32,7 @@ type jsonStats struct {
 	Dead          int64     `json:"dead"`
 	Cancelled     int64     `json:"cancelled"`
 	Purged        int64     `json:"purged"`
+	AgedOut       int64     `json:"aged_out"`
 	Forced        int64     `json:"forced"`
 }
 
@@ -65,7 +66,7 @@ func (s *session) printStats(st layer.Stats) error {
 			OldestReadyMS: st.OldestReady.Milliseconds(), OldestHeadMS: st.OldestHead.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
 			Acked: st.Acked, Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken,
 			Parked: st.Parked, Redriven: st.Redriven, Discarded: st.Discarded, Dead: st.Dead,
-			Cancelled: st.Cancelled, Purged: st.Purged, Forced: st.Forced,
+			Cancelled: st.Cancelled, Purged: st.Purged, AgedOut: st.AgedOut, Forced: st.Forced,
 		})
 	}
 	t := newTable()
@@ -95,6 +96,7 @@ func (s *session) printStats(st layer.Stats) error {
 		{"discarded", commas(st.Discarded), "dead letters that were removed"},
 		{"cancelled", commas(st.Cancelled), "removed by an operator, one by one"},
 		{"purged", commas(st.Purged), "removed by an operator, all of a group or queue"},
+		{"aged out", commas(st.AgedOut), "dropped, having waited longer than the retention"},
 		{"forced", commas(st.Forced), "claims that an operator ended"},
 	})
 	return s.printTable(t)

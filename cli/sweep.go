@@ -37,12 +37,13 @@ type jsonSweep struct {
 	Dedup    int64  `json:"dedup"`
 	Purges   int64  `json:"purges"`
 	Repeats  int64  `json:"attempt_ids"`
+	AgedOut  int64  `json:"aged_out"`
 }
 
 func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
 		return printJSON(s.stdout, jsonSweep{
-			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats, Dedup: r.Dedup, Purges: r.Purges,
+			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats, Dedup: r.Dedup, Purges: r.Purges, AgedOut: r.AgedOut,
 		})
 	}
 	text := "cleared " + plural(r.Receipts, "receipt")
@@ -53,6 +54,9 @@ func (s *session) printSweep(r layer.SweepReport) error {
 		if others.n > 0 {
 			text += " and " + plural(others.n, others.noun)
 		}
+	}
+	if r.AgedOut > 0 {
+		text += " and " + plural(r.AgedOut, "message") + " past the retention"
 	}
 	_, err := fmt.Fprintf(s.stdout, "%s, of %s looked at\n", text, plural(r.Keys, "key"))
 	return err

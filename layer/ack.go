@@ -235,7 +235,7 @@ func (s *settlement) readNext(w *work, acked []delivered) error {
 	return nil
 }
 
-// ended notes that the transaction ends the claim of a group: what was read of its timer and its hints before is void.
+// ended notes that the transaction ends the claim of a group: what was read of its timer before is void.
 func (w *work) ended(group string) {
 	if w.settled == nil {
 		w.settled = make(map[string]bool)

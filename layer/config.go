@@ -40,6 +40,11 @@ type Config struct {
 	MaxAttempts int
 	// OnFailure is what becomes of it then.
 	OnFailure OnFailure
+	// Retention is how long an item may wait in its group, MinRetention to MaxRetention; 0 = for ever. What is in hand is
+	// not touched.
+	Retention time.Duration
+	// OnExpiry is what becomes of one that has waited longer.
+	OnExpiry OnExpiry
 }
 
 // settings has a row for each setting, in the order in which they are listed and stored. It is never changed.
@@ -72,6 +77,10 @@ var settings = []setting{
 		"failed deliveries after which an item has failed for good; 0 = never"),
 	choiceSetting("on_failure", func(c *Config) *OnFailure { return &c.OnFailure }, onFailureNames,
 		"what becomes of an item that has failed for good"),
+	durationSetting("retention", func(c *Config) *time.Duration { return &c.Retention }, 0, 0, MaxRetention,
+		"how long an item may wait, 1s or more; 0 = for ever"),
+	choiceSetting("on_expiry", func(c *Config) *OnExpiry { return &c.OnExpiry }, onExpiryNames,
+		"what becomes of one that has waited longer"),
 }
 
 // withDefaults returns c complete and checked.
@@ -83,6 +92,9 @@ func (c Config) withDefaults() (Config, error) {
 		if err := s.settle(&c); err != nil {
 			return c, err
 		}
+	}
+	if err := checkRetention(c.Retention); err != nil {
+		return c, err
 	}
 	if c.Retry.Max < c.Retry.Base {
 		return c, &LimitError{

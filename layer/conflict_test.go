@@ -198,6 +198,18 @@ func claimNamed(id string) func(e *env, tx kv.Tx, _ any) error {
 	}
 }
 
+func sweepAll(e *env, _ kv.Tx, _ any) error {
+	_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+	return err
+}
+
+func claimFrom(group string) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error {
+		_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group})
+		return err
+	}
+}
+
 func setState(e *env, tx kv.Tx, given any) error {
 	return e.q.SetStateTx(e.ctx, tx, given.(*layer.Claim), []byte("new"))
 }
@@ -568,6 +580,15 @@ func TestConflicts(t *testing.T) {
 			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, AttemptID: "other"})
 			return err
 		}, mustNot, nil},
+		{"claim that meets overdue items, enqueue to the group", overdue(layer.DropExpired), claimOne, enqueueTo("A"), mustNot, nil},
+		{"claim that leaves a group empty of overdue items, enqueue to it (trap 3)", overdueOnly, claimOne, enqueueTo("A"), must, nil},
+		{"enqueue, claim that drops the tail (trap 3)", overdueOnly, enqueueTo("A"), claimOne, must, nil},
+		{"enqueue, sweep that drops the tail (trap 3)", overdueOnly, enqueueTo("A"), sweepAll, must, nil},
+		{"enqueue, sweep of what is overdue before the tail", overdue(layer.DropExpired), enqueueTo("A"), sweepAll, mustNot, nil},
+		{"claim that meets overdue items, sweep of them", overdue(layer.DropExpired), claimOne, sweepAll, must, nil},
+		{"take that meets overdue items, sweep of them", overdue(layer.DropExpired), take, sweepAll, must, nil},
+		{"claim of another group, sweep of overdue items", and(overdue(layer.DropExpired)), claimFrom("B"), sweepAll, mustNot, nil},
+		{"cancel in the group, sweep of overdue items", overdue(layer.DropExpired), cancelNth(3), sweepAll, must, nil},
 		{"enqueue and claim, sweep", having("a1"), func(e *env, tx kv.Tx, given any) error {
 			return errors.Join(enqueueTo("B")(e, tx, given), claimOne(e, tx, given))
 		}, func(e *env, _ kv.Tx, _ any) error {

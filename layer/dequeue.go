@@ -147,6 +147,10 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 			return nil, err
 		}
 		left := time.Until(end)
+		if r.more && len(r.claims) == 0 {
+			s, pause = nil, firstWait
+			continue // each look settles a part of what is overdue
+		}
 		if len(r.claims) > 0 || r.repeated || left <= 0 {
 			return r.claims, nil
 		}
@@ -206,6 +210,7 @@ type reception struct {
 	bytes   int
 	stopped bool  // the next item would go over o.MaxBytes
 	broken  error // the first group that could not be read
+	more    bool  // so much was overdue that it could not all be settled
 	// repeated: it was answered as the receive with the same attempt id.
 	repeated bool
 }
@@ -213,6 +218,7 @@ type reception struct {
 // begin forgets what an earlier attempt left.
 func (r *reception) begin() {
 	r.claims, r.items, r.bytes, r.stopped, r.broken, r.repeated = nil, 0, 0, false, nil, false
+	r.more = false
 }
 
 // full reports whether nothing more may be taken.
@@ -273,7 +279,8 @@ func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out
 	found := tx.GetRange(kv.Range{
 		Begin: kv.FirstGreaterOrEqual(q.keys.item(first)), End: kv.FirstGreaterThan(q.keys.item(last)),
 	}, kv.RangeOptions{})
-	attempts, err := q.readAttempts(ctx, tx, first, last)
+	// Of the first alone, as a claim is given it.
+	record, err := q.readAttempt(ctx, tx, first)
 	if err != nil {
 		return nil, err
 	}
@@ -291,7 +298,9 @@ func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out
 		if err != nil {
 			return nil, err
 		}
-		item.Attempts = attempts[id].count
+		if len(items) == 0 {
+			item.Attempts = record.count
+		}
 		items = append(items, item)
 	}
 	if len(items) < len(out) {
@@ -317,7 +326,8 @@ type claimer struct {
 	granted kv.Future[[]kv.KV]
 	// repeats is what is kept of the attempt ids, being read.
 	repeats map[string]kv.Future[[]byte]
-	taken   int // groups
+	left    bool // the group just looked at stays as it is: too much of it is overdue
+	taken   int  // groups
 	items   int
 }
 
@@ -589,6 +599,7 @@ func (c *claimer) read(w candidate, limit int) look {
 // settle decides what to do about one candidate: claim up to limit of its items for r, take it over, or clear it as
 // stale. A group that cannot be read is left as it is.
 func (c *claimer) settle(r *reception, l look, limit int) error {
+	c.left = false
 	err := c.decide(r, l, limit)
 	if errors.Is(err, ErrCorrupt) {
 		if r.broken == nil {
@@ -596,7 +607,7 @@ func (c *claimer) settle(r *reception, l look, limit int) error {
 		}
 		return nil
 	}
-	if err == nil && !r.stopped {
+	if err == nil && !r.stopped && !c.left {
 		c.met[l.group] = true
 	}
 	return err
@@ -631,6 +642,14 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 		return nil
 	case len(rows) == 0 && (held == nil || held.mark == nil):
 		return c.settleEmpty(l, lockKey, held)
+	}
+	if held == nil || held.mark == nil {
+		if old, err := c.overdue(rows[:1]); err != nil || len(old) > 0 {
+			if err != nil {
+				return err
+			}
+			return c.settleOverdue(r, l, lockKey, held, limit)
+		}
 	}
 	f, err := c.expire(l, held)
 	if err != nil {
@@ -837,6 +856,10 @@ func (c *claimer) take(r *reception, l look, held *lock, rows []kv.KV) (*Claim, 
 	if err != nil {
 		return nil, nil, err
 	}
+	config, err := c.config()
+	if err != nil {
+		return nil, nil, err
+	}
 	claim := &Claim{Group: l.group, Token: token}
 	claim.Items = make([]Item, 0, len(rows))
 	taken := make([]delivered, 0, len(rows))
@@ -855,6 +878,9 @@ func (c *claimer) take(r *reception, l look, held *lock, rows []kv.KV) (*Claim, 
 		}
 		if e.dueMS > c.nowMS {
 			break // what is behind it waits, too
+		}
+		if len(taken) > 0 && c.isOverdue(&config, &e) {
+			break // it is settled when it is the head
 		}
 		size := max(len(body), int(e.size))
 		if r.items+len(taken) > 0 && r.bytes+size > r.o.MaxBytes {

@@ -136,13 +136,19 @@ func (f *failure) park(w *work) (bool, error) {
 	if value == nil {
 		return false, nil
 	}
+	w.takeAside(f, value)
+	return true, nil
+}
+
+// takeAside moves an item with that value to the dead letters, as f says.
+func (w *work) takeAside(f *failure, value []byte) {
+	keys := w.q.keys
 	d := dead{
 		reason: f.reason, lastErr: f.record.lastErr, attempts: f.record.count,
 		firstMS: f.record.firstMS, lastMS: f.record.lastMS, parkedMS: w.nowMS, item: value,
 	}
 	w.tx.Set(keys.dead(f.id), d.pack())
-	w.tx.Clear(key)
+	w.tx.Clear(keys.item(f.id))
 	w.tx.Clear(keys.attempt(f.id))
 	w.count(countParked, 1)
-	return true, nil
 }

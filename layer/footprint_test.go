@@ -225,6 +225,13 @@ var footprints = map[string]struct {
 		require.NoError(e.t, receiveNamed(e, nil))
 		return nil
 	}, receiveNamed},
+	"receive-overdue":       {overdue(layer.DropExpired), receiveN(1)},
+	"receive-overdue-parks": {overdue(layer.ParkExpired), receiveN(1)},
+	"take-overdue":          {overdue(layer.DropExpired), once(take)},
+	"sweep-overdue": {overdue(layer.DropExpired), func(e *env, _ any) error {
+		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		return err
+	}},
 	"purge-deep": {func(e *env) any { e.fill("A", 1001); return nil }, func(e *env, _ any) error {
 		ctx, cancel := context.WithCancel(e.ctx)
 		_, err := e.q.Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }}) // one step
@@ -279,6 +286,25 @@ func (e *env) configure(change func(c *layer.Config)) {
 	e.t.Helper()
 	_, _, err := e.q.Configure(e.ctx, change)
 	require.NoError(e.t, err)
+}
+
+// overdue has two items in group A that have waited too long, and behind them one that has not.
+func overdue(then layer.OnExpiry) func(e *env) any {
+	return func(e *env) any {
+		e.configure(func(c *layer.Config) { c.Retention, c.OnExpiry = time.Minute, then })
+		e.enqueue("A", "a1", "a2")
+		e.clock.advance(2 * time.Minute)
+		e.enqueue("A", "a3")
+		return nil
+	}
+}
+
+// overdueOnly is overdue without the one behind.
+func overdueOnly(e *env) any {
+	e.configure(func(c *layer.Config) { c.Retention = time.Minute })
+	e.enqueue("A", "a1", "a2")
+	e.clock.advance(2 * time.Minute)
+	return nil
 }
 
 // parkingGroups is setup in a queue that parks groups.

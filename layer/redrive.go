@@ -364,7 +364,11 @@ func (w *work) redrive(rows []deadRow, o *RedriveOptions) error {
 func (w *work) exhume(row *deadRow, o *RedriveOptions) error {
 	id := row.letter.ID
 	if o.Edit == nil {
-		w.tx.Set(w.q.keys.item(id), row.dead.item) // its parts are where they were
+		value, err := w.renewed(row.dead.item)
+		if err != nil {
+			return err
+		}
+		w.tx.Set(w.q.keys.item(id), value) // its parts are where they were
 		return nil
 	}
 	m, err := w.edited(row, o)
@@ -376,12 +380,32 @@ func (w *work) exhume(row *deadRow, o *RedriveOptions) error {
 		return corrupt(row.key, err)
 	}
 	value, parts := split(m, e)
+	if value, err = w.renewed(value); err != nil {
+		return err
+	}
 	w.tx.ClearRange(w.q.keys.parts(id))
 	w.tx.Set(w.q.keys.item(id), value)
 	for n, part := range parts {
 		w.tx.Set(w.q.keys.part(id, n), part)
 	}
 	return nil
+}
+
+// renewed is the value of an item that comes back. One that would be overdue at once waits from now on.
+func (w *work) renewed(value []byte) ([]byte, error) {
+	config, err := w.config()
+	if err != nil || config.Retention == 0 {
+		return value, err
+	}
+	e, body, err := openEnvelope(value)
+	if err != nil {
+		return nil, err
+	}
+	if !w.isOverdue(&config, &e) {
+		return value, nil
+	}
+	e.enqueuedMS = w.nowMS
+	return append(e.append(make([]byte, 0, len(value)+16)), body...), nil
 }
 
 // edited is the message of a dead letter, as Edit leaves it.

@@ -47,7 +47,7 @@ import (
 //	discard, likewise without tail, body and headers
 //	fault KIND                                the next call at that fault's place meets it
 //	groups | peek GROUP | stats | check | dead [group=GROUP] [text=TEXT] [older=10s] [newer=10s] [limit=N]
-//	why BODY | purge [GROUP] [force]
+//	why BODY | purge [GROUP] [force] | sweep
 //
 // To write the output anew: go test ./layer -run 'TestScenarios/memory$' -rewrite
 func TestScenarios(t *testing.T) {
@@ -150,6 +150,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.pause(&a)
 	case "state":
 		out, err = s.state(&a)
+	case "sweep":
+		_, err = s.worker(&a).q.Sweep(s.e.ctx, layer.SweepOptions{})
 	case "purge":
 		out, err = s.purge(&a)
 	case "groups", "peek", "stats", "check", "why":
@@ -471,6 +473,9 @@ func (s *scenario) look(a *arguments) (string, error) {
 			st.Enqueued, st.Received, st.Acked, st.Nacked, st.Expired, st.Taken, st.Depth)
 		if st.Cancelled+st.Purged+st.Forced > 0 {
 			fmt.Fprintf(&out, "cancelled=%d purged=%d forced=%d\n", st.Cancelled, st.Purged, st.Forced)
+		}
+		if st.AgedOut > 0 {
+			fmt.Fprintf(&out, "aged out=%d\n", st.AgedOut)
 		}
 		if st.PausedGroups+st.ParkedGroups > 0 {
 			fmt.Fprintf(&out, "paused groups=%d parked groups=%d\n", st.PausedGroups, st.ParkedGroups)

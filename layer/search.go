@@ -257,9 +257,6 @@ func (s *search) addHints(rows []kv.KV) (last int64, err error) {
 			return 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
 		last = p.index
-		if s.w.settled[p.group] {
-			continue // read before the claim was ended
-		}
 		attempts := int64(0)
 		if len(row.Value) > 0 {
 			if attempts, err = unpackInt(row.Key, row.Value); err != nil {

@@ -87,3 +87,45 @@ func TestWalkIsAStretch(t *testing.T) {
 		require.Less(t, turns, 4*homeEvery, "it never comes home; the walk goes on for longer")
 	}
 }
+
+// TestFlightsPassOver: what another transaction of the handle is about to claim is left to it, if there is anything
+// else; but a receive does not come back with nothing because of it.
+func TestFlightsPassOver(t *testing.T) {
+	q := spreading(t, 7, 1, 3, 0, nil)
+	other := &flight{}
+	require.True(t, q.flights.take(other, "0"))
+	group := func() string {
+		claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		return claims[0].Group
+	}
+	require.Equal(t, []string{"1", "2", "0"}, []string{group(), group(), group()})
+	q.flights.end(other)
+	require.Empty(t, q.flights.groups)
+}
+
+// TestLateAckThatReceives (I1): an ack whose lease has run out, and which nobody has overtaken, receives in the same
+// transaction. The timer that the receive has read is void by then: the group stays reachable.
+func TestLateAckThatReceives(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	q := spreading(t, 8, 1, 1, 0, func() time.Time { return now })
+	for range 2 {
+		_, err := q.Enqueue(t.Context(), Message{Group: "0"})
+		require.NoError(t, err)
+	}
+	claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
+	require.NoError(t, err)
+	now = now.Add(MaxLease)
+	claims, err = q.AckReceive(t.Context(), claims[0], ReceiveOptions{Max: 1})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	report, err := q.Check(t.Context(), CheckOptions{})
+	require.NoError(t, err)
+	require.Empty(t, report.Violations)
+	require.NoError(t, q.Ack(t.Context(), claims[0]))
+	claims, err = q.Receive(t.Context(), ReceiveOptions{Max: 1})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	require.Zero(t, claims[0].Items[0].Attempts)
+}

@@ -23,6 +23,7 @@ const (
 	countCancelled = "cancelled"
 	countPurged    = "purged"
 	countForced    = "forced"
+	countAgedOut   = "aged_out"
 
 	// Of groups, and they go down too: the marks there are.
 	countPausedGroups = "paused_groups"
@@ -44,8 +45,9 @@ type Stats struct {
 	// Removed by Cancel and Skip, and by Purge.
 	Cancelled int64
 	Purged    int64
+	AgedOut   int64 // dropped, because they had waited longer than the queue's retention; those parked are in Parked
 	Forced    int64 // claims that ForceRelease or Purge ended
-	Depth     int64 // items in the queue: Enqueued - Acked - Taken - Parked + Redriven - Cancelled - Purged
+	Depth     int64 // items in the queue: Enqueued - Acked - Taken - Parked + Redriven - Cancelled - Purged - AgedOut
 	Dead      int64 // dead letters: Parked - Redriven - Discarded
 
 	// ReadyGroups is the number to scale workers by: groups that a receive would get, those included whose lease or
@@ -112,6 +114,8 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.Cancelled += n
 			case countPurged:
 				s.Purged += n
+			case countAgedOut:
+				s.AgedOut += n
 			case countForced:
 				s.Forced += n
 			case countPausedGroups:
@@ -121,7 +125,7 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 			}
 		}
 		s.Dead = s.Parked - s.Redriven - s.Discarded
-		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Parked + s.Redriven - s.Cancelled - s.Purged
+		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Parked + s.Redriven - s.Cancelled - s.Purged - s.AgedOut
 		paused, err := q.readPause(ctx, tx)
 		if err != nil {
 			return err

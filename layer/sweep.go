@@ -48,6 +48,7 @@ type SweepOptions struct {
 type SweepReport struct {
 	Skipped  bool  // another sweep was there, see SweepOptions.Every; the rest is zero
 	Keys     int64 // looked at
+	AgedOut  int64 // items dropped or parked: they had waited longer than the queue's retention
 	Repeats  int64 // attempt ids of receives, cleared: older than an hour
 	Receipts int64 // cleared: left by processes that were killed, older than an hour
 	Dedup    int64 // entries cleared that make nothing a duplicate any more
@@ -73,7 +74,7 @@ func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) 
 	if !mine {
 		return SweepReport{Skipped: true}, nil
 	}
-	for _, part := range []func() error{s.receipts, s.repeats, s.dedup, s.purges} {
+	for _, part := range []func() error{s.receipts, s.repeats, s.dedup, s.purges, s.overdue} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
 		}

@@ -9,7 +9,8 @@ import (
 
 // TakeTx removes up to max items of the oldest ready group in the caller's transaction and returns them: if it
 // commits they are finished, if not they were never gone. There is no lease and nothing to ack, so the work
-// must be done within the transaction (well under 5 s). It returns nothing if it found no ready group.
+// must be done within the transaction (well under 5 s). It returns nothing if it found no ready group, or so many overdue
+// items that they were work enough.
 // max is 1 to MaxBatch. The caller answers for an unknown commit: use Once.
 //
 // A group whose lease or delay has ended is ready, as for Receive: the item that was tried under the claim counts a
@@ -96,6 +97,16 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 		_, err := w.lapse(group, l, ID{})
 		return nil, err
 	}
+	if old, err := w.overdue(rows); err != nil || len(old) > 0 {
+		if err != nil {
+			return nil, err
+		}
+		return w.takeOverdue(c, l, old, max)
+	}
+	config, err := w.config()
+	if err != nil {
+		return nil, err
+	}
 	if l != nil && l.kind == kindClaim {
 		f, err := w.judgeTried(group, l, lapsed(l))
 		if err != nil {
@@ -125,15 +136,18 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 		if err != nil {
 			return nil, err
 		}
-		if size += len(item.Body); len(items) > 0 && size > DefaultMaxBytes {
-			break
-		}
 		e, _, err := openEnvelope(row.Value)
 		if err != nil {
 			return nil, corrupt(row.Key, err)
 		}
 		if e.dueMS > w.nowMS {
 			break // what is behind it waits, too
+		}
+		if len(items) > 0 && w.isOverdue(&config, &e) {
+			break
+		}
+		if size += len(item.Body); len(items) > 0 && size > DefaultMaxBytes {
+			break
 		}
 		items = append(items, item)
 		taken = append(taken, delivered{index: item.ID.Index, random: item.ID.Random, parts: e.parts})

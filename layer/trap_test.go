@@ -37,6 +37,11 @@ func TestAckKeepsLateItem(t *testing.T) {
 		require.Equal(e.t, []string{"a1", "late", "a2"}, e.all("A"))
 
 		require.NoError(e.t, e.q.Ack(e.ctx, c))
+		head, err := e.q.Peek(e.ctx, "A", 1)
+		require.NoError(e.t, err)
+		hints := e.rows(kv.PrefixRange(key("ready")))
+		require.Len(e.t, hints, 1)
+		require.Equal(e.t, key("ready", int64(0), head[0].ID.Index, "A"), hints[0].Key, "the group has its place by the late item's age")
 		c = e.receive(e.q, 10)
 		require.NotNil(e.t, c, "the late item is reachable")
 		require.Equal(e.t, []string{"late"}, bodies(c.Items))

@@ -29,6 +29,8 @@ type work struct {
 	others   int     // groups granted to other handles
 	wrote    bool    // something that a retry must not do again
 	cleared  bool    // something stale
+	// What was overdue and was settled.
+	agedItems, agedBytes int
 }
 
 func (q *Queue) work(ctx context.Context, tx kv.Tx) *work {

@@ -159,6 +159,7 @@ func All(s Sizes) []Benchmark {
 		transactionsPerBatch(s),
 		recipeRatio(s),
 		recipeRatioSingle(s),
+		upkeepSlowdown(s),
 	}
 }
 

@@ -142,8 +142,8 @@ func (c *crew) close(ctx context.Context) error {
 func (c *crew) slice(ctx context.Context, s Sizes, counting *record.Recorder) (work, error) {
 	claims, before := c.claims(), counting.Counters()
 	var r float64
-	// On a machine that is busy with something else a slice may pass before anything was claimed: then longer.
-	for length := s.LongSlice; c.claims() == claims; length *= 2 {
+	// On a machine that is busy with something else a slice may pass before anything was claimed and acked: then longer.
+	for length := s.LongSlice; r == 0; length *= 2 {
 		if length > s.Patience+s.LongSlice {
 			return work{}, fmt.Errorf("%w: nothing was claimed", errWrong)
 		}

@@ -1,0 +1,1 @@
+../../layer/retention_test.go

@@ -1,0 +1,171 @@
+package layer_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer"
+)
+
+// TestRetentionLimits: a retention below or above its limits is refused with the value and the range.
+func TestRetentionLimits(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	for _, d := range []time.Duration{-1, time.Millisecond, layer.MinRetention - 1, layer.MaxRetention + 1} {
+		var limit *layer.LimitError
+		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Retention = d })
+		require.ErrorAs(t, err, &limit, d)
+		require.Equal(t, "retention", limit.What)
+		require.EqualValues(t, layer.MaxRetention.Milliseconds(), limit.Max)
+	}
+	var value *layer.ValueError
+	_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.OnExpiry = 2 })
+	require.ErrorAs(t, err, &value)
+}
+
+// TestManyOverdue: a claimer that meets more than one transaction can settle comes through to what is to be delivered,
+// and so do one that waits and a taker.
+func TestManyOverdue(t *testing.T) {
+	for _, park := range []layer.OnExpiry{layer.DropExpired, layer.ParkExpired} {
+		for name, next := range map[string]func(e *env) string{
+			"receive": func(e *env) string { return string(e.receive(e.q, 1).Items[0].Body) },
+			"wait": func(e *env) string {
+				claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 1, Wait: time.Minute})
+				require.NoError(e.t, err)
+				require.Len(e.t, claims, 1)
+				return string(claims[0].Items[0].Body)
+			},
+			"sweep": func(e *env) string {
+				report, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+				require.NoError(e.t, err)
+				require.EqualValues(e.t, 1500, report.AgedOut)
+				return e.all("A")[0]
+			},
+		} {
+			t.Run(fmt.Sprint(name, " ", park), func(t *testing.T) {
+				e := newEnv(t, anyEngine, false)
+				e.configure(func(c *layer.Config) { c.Retention, c.OnExpiry = time.Minute, park })
+				e.fill("A", 1500)
+				e.clock.advance(2 * time.Minute)
+				e.enqueue("A", "young")
+				require.Equal(t, "young", next(e))
+				s, err := e.q.Stats(e.ctx)
+				require.NoError(t, err)
+				require.EqualValues(t, 1500, s.AgedOut+s.Parked)
+				require.EqualValues(t, 1, s.Depth)
+			})
+		}
+	}
+}
+
+// TestSweepOverdueGoesOn: a sweep that was stopped has done what it reports; run again it goes on. Many groups, deep and
+// shallow, with heads that are overdue and heads that are not.
+func TestSweepOverdueGoesOn(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.configure(func(c *layer.Config) { c.Retention = time.Minute })
+		for i := range 120 {
+			e.enqueue(fmt.Sprint("old", i), make([]string, 1+i%3)...)
+		}
+		e.fill("deep", 130)
+		e.clock.advance(2 * time.Minute)
+		for i := range 120 {
+			e.enqueue(fmt.Sprint("young", i), "x")
+		}
+		e.enqueue("old7", "young")
+		aged, runs := int64(0), 0
+		for ; ; runs++ {
+			ctx, cancel := context.WithCancel(e.ctx)
+			report, err := e.q.Sweep(ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) {
+				if r.AgedOut > 0 {
+					cancel()
+				}
+			}})
+			cancel()
+			if aged += report.AgedOut; err == nil {
+				break
+			}
+			require.ErrorIs(e.t, err, context.Canceled)
+			e.check()
+		}
+		require.Greater(e.t, runs, 3)
+		s, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.EqualValues(e.t, 240+130, s.AgedOut)
+		require.EqualValues(e.t, 121, s.Depth)
+		if e.plan.Chances == nil {
+			require.EqualValues(e.t, s.AgedOut, aged)
+		}
+	})
+}
+
+// TestRetentionUnderLoad (G3): while producers, workers and sweeps are at it together and messages grow old meanwhile,
+// each is acked, dropped or parked, never two of these, and none is stranded.
+func TestRetentionUnderLoad(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.configure(func(c *layer.Config) { c.Retention, c.OnExpiry = time.Second, layer.OnExpiry(e.seed%2) })
+		const producers, each = 2, 60
+		var wg, workers sync.WaitGroup
+		for p := range producers {
+			q := e.handle(uint64(10 + p))
+			wg.Go(func() {
+				for i := range each {
+					e.clock.advance(20 * time.Millisecond)
+					if _, err := q.Enqueue(e.ctx, layer.Message{Group: fmt.Sprint(i % 4)}, layer.Message{Group: fmt.Sprint(i % 3)}); err != nil {
+						e.t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		var acked atomic.Int64
+		stop := make(chan struct{})
+		work := func(do func() error) {
+			workers.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					if err := do(); err != nil {
+						e.t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		q := e.handle(20)
+		work(func() error {
+			claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 3, Lease: layer.MaxLease})
+			for _, c := range claims {
+				if err := q.Ack(e.ctx, c); err != nil {
+					return err
+				}
+				acked.Add(int64(len(c.Items)))
+			}
+			return err
+		})
+		sweeper := e.handle(21)
+		work(func() error { _, err := sweeper.Sweep(e.ctx, layer.SweepOptions{}); return err })
+		wg.Wait()
+		close(stop)
+		workers.Wait()
+		e.clock.advance(time.Hour)
+		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(e.t, err)
+		s, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.Zero(e.t, s.Depth)
+		require.EqualValues(e.t, acked.Load(), s.Acked)
+		require.EqualValues(e.t, 2*producers*each, s.Acked+s.AgedOut+s.Parked)
+		require.EqualValues(e.t, s.Parked, s.Dead)
+		groups, err := e.calm().Groups(e.ctx, layer.GroupsOptions{})
+		require.NoError(e.t, err)
+		require.Empty(e.t, groups)
+	})
+}
