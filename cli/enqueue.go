@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -21,6 +22,9 @@ type enqueueFlags struct {
 	file       string
 	format     string
 	groupField string
+	dedupID    string
+	dedupField string
+	delay      time.Duration
 	headers    []string
 	partial    bool
 }
@@ -29,7 +33,11 @@ const enqueueHelp = `Append a message, or all messages of a file, to the queue; 
 
 A file is CSV with a header line, or JSON lines (one object a line); - is stdin. Each record becomes a
 message whose body is the record as it stands. --group-field names the CSV column or the JSON field that
-is the group; without it all go to --group, or to the default group.
+is the group; without it all go to --group, or to the default group. --dedup-field names that which is the
+dedup id; a record where it is empty has none.
+
+A message whose dedup id was sent before is a duplicate and not enqueued again: see config, dedup_by and what
+follows. --delay keeps messages back for so long; --delay 0s delivers at once whatever the queue's delay is.
 
 A file is checked whole before any of it is enqueued: if a record is bad, nothing is. With --partial what
 stands before the bad record is enqueued. Either way the exit code is 1 and the error names the line.`
@@ -59,6 +67,9 @@ func newEnqueueCmd(s *session) *cobra.Command {
 	c.Flags().StringVar(&f.file, "file", "", "a `FILE` of messages; - is stdin")
 	c.Flags().StringVar(&f.format, "format", "", "`csv` or jsonl; left out, by the file's name")
 	c.Flags().StringVar(&f.groupField, "group-field", "", "the `NAME` of the CSV column or JSON field that is the group")
+	c.Flags().StringVar(&f.dedupID, "dedup-id", "", "the dedup `ID` of one message")
+	c.Flags().StringVar(&f.dedupField, "dedup-field", "", "the `NAME` of the CSV column or JSON field that is the dedup id")
+	c.Flags().DurationVar(&f.delay, "delay", 0, "keep back for a `DURATION`; left out, the queue's delay")
 	c.Flags().StringArrayVar(&f.headers, "header", nil, "a header `NAME=VALUE` of every message (repeatable)")
 	c.Flags().BoolVar(&f.partial, "partial", false, "enqueue what stands before a bad record, rather than nothing")
 	return c
@@ -66,12 +77,21 @@ func newEnqueueCmd(s *session) *cobra.Command {
 
 // options checks the flags against each other.
 func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error) {
-	o := sourceOptions{group: f.group, groupField: f.groupField, format: f.format}
+	o := sourceOptions{
+		group: f.group, groupField: f.groupField, format: f.format, dedupID: f.dedupID, dedupField: f.dedupField,
+		delay: f.delay, atOnce: changed("delay") && f.delay == 0,
+	}
 	switch {
 	case changed("body") == changed("file"):
 		return o, usagef("give either --body TEXT or --file FILE (- is stdin)")
 	case changed("body") && (changed("group-field") || changed("format") || changed("partial")):
 		return o, usagef("--group-field, --format and --partial go with --file, not with --body")
+	case changed("body") && changed("dedup-field"), changed("file") && changed("dedup-id"):
+		return o, usagef("--dedup-id goes with --body, --dedup-field with --file")
+	case changed("dedup-id") && f.dedupID == "", changed("dedup-field") && f.dedupField == "":
+		return o, usagef("--dedup-id needs an id, and --dedup-field a name")
+	case f.delay < 0 || f.delay > layer.MaxDelay:
+		return o, usagef("--delay is %s: 0s to %s are allowed", f.delay, layer.MaxDelay)
 	case changed("group") && f.group == "":
 		return o, usagef(`--group "" names no group: leave --group out for the default group`)
 	case changed("group-field") && f.groupField == "":
@@ -124,11 +144,13 @@ func parseHeaders(given []string) (map[string]string, error) {
 type enqueueResult struct {
 	Queue    string `json:"queue"`
 	Enqueued int64  `json:"enqueued"`
-	ID       string `json:"id,omitempty"` // of a single message
+	ID       string `json:"id,omitempty"` // of a single message, or of what it is a duplicate of
+	// Duplicates were not enqueued.
+	Duplicates int64 `json:"duplicates,omitempty"`
 }
 
 func (s *session) enqueueOne(ctx context.Context, o sourceOptions, body string) error {
-	m := layer.Message{Group: o.group, Body: []byte(body), Headers: o.headers}
+	m := o.complete(layer.Message{Group: o.group, Body: []byte(body), DedupID: o.dedupID})
 	if err := checkMessage(m); err != nil {
 		return err
 	}
@@ -137,10 +159,14 @@ func (s *session) enqueueOne(ctx context.Context, o sourceOptions, body string) 
 		if err != nil {
 			return err
 		}
-		if s.json {
-			return printJSON(s.stdout, enqueueResult{Queue: s.queue, Enqueued: 1, ID: sent[0].ID.String()})
+		result, text := enqueueResult{Queue: s.queue, Enqueued: 1, ID: sent[0].ID.String()}, "enqueued"
+		if sent[0].Duplicate {
+			result.Enqueued, result.Duplicates, text = 0, 1, "not enqueued, a duplicate of"
 		}
-		_, err = fmt.Fprintf(s.stdout, "enqueued %s\n", sent[0].ID)
+		if s.json {
+			return printJSON(s.stdout, result)
+		}
+		_, err = fmt.Fprintf(s.stdout, "%s %s\n", text, sent[0].ID)
 		return err
 	})
 }
@@ -181,14 +207,18 @@ func (s *session) enqueueFile(ctx context.Context, o sourceOptions, name string,
 		return fmt.Errorf("%s: %w; nothing was enqueued", inputName(name), err)
 	}
 	return s.withQueue(ctx, true, func(q *layer.Queue) error {
-		n, err := s.enqueueAll(ctx, q, src, total)
+		n, duplicates, err := s.enqueueAll(ctx, q, src, total)
 		if err != nil {
 			return fmt.Errorf("%s: %w; %s enqueued before that", inputName(name), err, were(n))
 		}
 		if s.json {
-			return printJSON(s.stdout, enqueueResult{Queue: s.queue, Enqueued: n})
+			return printJSON(s.stdout, enqueueResult{Queue: s.queue, Enqueued: n, Duplicates: duplicates})
 		}
-		_, err = fmt.Fprintf(s.stdout, "enqueued %s\n", plural(n, "message"))
+		text := "enqueued " + plural(n, "message")
+		if duplicates > 0 {
+			text += "; not enqueued: " + plural(duplicates, "duplicate")
+		}
+		_, err = fmt.Fprintln(s.stdout, text)
 		return err
 	})
 }
@@ -283,31 +313,37 @@ const (
 	enqueueBytes = 1 << 20 // of bodies; a larger body goes alone
 )
 
-// enqueueAll enqueues what src yields and returns how many messages were confirmed. What stands before an error
+// enqueueAll enqueues what src yields and returns how many messages were confirmed, and how many were duplicates. What stands before an error
 // of src is enqueued. Without a total src is a stream, which may be slow: a batch then is what has come by the
 // time the one before is confirmed.
-func (s *session) enqueueAll(ctx context.Context, q *layer.Queue, src source, total int64) (int64, error) {
+func (s *session) enqueueAll(ctx context.Context, q *layer.Queue, src source, total int64) (done, duplicates int64, err error) {
 	p := s.newProgress("enqueueing", "message", total)
 	defer p.close()
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	records := readAhead(reading, src)
-	var done int64
 	var held *yielded // read, but too large for the batch before
 	for {
 		batch, rest, err := nextBatch(ctx, records, held, total < 0)
 		if len(batch) > 0 {
-			if _, e := q.Enqueue(ctx, batch...); e != nil {
-				return done, e
+			sent, e := q.Enqueue(ctx, batch...)
+			if e != nil {
+				return done, duplicates, e
 			}
-			done += int64(len(batch))
-			p.set(done)
+			for _, one := range sent {
+				if one.Duplicate {
+					duplicates++
+				} else {
+					done++
+				}
+			}
+			p.set(done + duplicates)
 		}
 		if errors.Is(err, io.EOF) {
-			return done, nil
+			return done, duplicates, nil
 		}
 		if err != nil {
-			return done, err
+			return done, duplicates, err
 		}
 		held = rest
 	}

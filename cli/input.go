@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"fdbfifo/layer"
@@ -34,7 +36,18 @@ type sourceOptions struct {
 	format     string // "csv" or "jsonl"
 	groupField string // "" = all go to group
 	group      string
-	headers    map[string]string // of every message
+	dedupID    string // of a single message
+	dedupField string // "" = there is none
+	// Of every message.
+	headers map[string]string
+	delay   time.Duration
+	atOnce  bool
+}
+
+// complete adds what every message has.
+func (o *sourceOptions) complete(m layer.Message) layer.Message {
+	m.Headers, m.Delay, m.AtOnce = o.headers, o.delay, o.atOnce
+	return m
 }
 
 func newSource(r io.Reader, o sourceOptions) (source, error) {
@@ -52,8 +65,8 @@ var errLongRecord = fmt.Errorf("a record of more than %d bytes, the most a messa
 	layer.MaxBodySize)
 
 // message completes and checks a message; body is copied.
-func (o *sourceOptions) message(line int, group string, body []byte) (layer.Message, error) {
-	m := layer.Message{Group: o.group, Body: bytes.Clone(body), Headers: o.headers}
+func (o *sourceOptions) message(line int, group, dedupID string, body []byte) (layer.Message, error) {
+	m := o.complete(layer.Message{Group: o.group, Body: bytes.Clone(body), DedupID: dedupID})
 	if o.groupField != "" {
 		if group == "" {
 			return m, &inputError{line, fmt.Errorf("field %q, the group, is empty", o.groupField)}
@@ -75,6 +88,12 @@ func checkMessage(m layer.Message) error {
 	if !utf8.ValidString(m.Group) {
 		return fmt.Errorf("%w: group %q", layer.ErrInvalidUTF8, m.Group)
 	}
+	if n := len(m.DedupID); n > layer.MaxDedupIDSize {
+		return &layer.LimitError{What: "dedup id", Unit: "bytes", Got: int64(n), Min: 1, Max: layer.MaxDedupIDSize}
+	}
+	if !utf8.ValidString(m.DedupID) {
+		return fmt.Errorf("%w: dedup id %q", layer.ErrInvalidUTF8, m.DedupID)
+	}
 	if n := len(m.Body); n > layer.MaxBodySize {
 		return &layer.LimitError{What: "body", Unit: "bytes", Got: int64(n), Max: layer.MaxBodySize}
 	}
@@ -83,10 +102,11 @@ func checkMessage(m layer.Message) error {
 
 // csvSource reads records under a header line. The body of a message is the record as it stands in the file.
 type csvSource struct {
-	o      sourceOptions
-	raw    *tape
-	csv    *csv.Reader
-	column int // of the group; -1 = none
+	o     sourceOptions
+	raw   *tape
+	csv   *csv.Reader
+	group int // the column; -1 = none
+	dedup int // likewise
 }
 
 func newCSVSource(r io.Reader, o sourceOptions) (*csvSource, error) {
@@ -97,7 +117,7 @@ func newCSVSource(r io.Reader, o sourceOptions) (*csvSource, error) {
 			return nil, err
 		}
 	}
-	s := &csvSource{o: o, raw: &tape{r: in}, column: -1}
+	s := &csvSource{o: o, raw: &tape{r: in}, group: -1, dedup: -1}
 	s.csv = csv.NewReader(s.raw)
 	s.csv.ReuseRecord = true
 	header, err := s.csv.Read()
@@ -111,16 +131,18 @@ func newCSVSource(r io.Reader, o sourceOptions) (*csvSource, error) {
 		return nil, csvError(err)
 	}
 	s.raw.cut(s.csv.InputOffset())
-	if o.groupField == "" {
-		return s, nil
-	}
-	for i, name := range header {
-		if name == o.groupField {
-			s.column = i
-			return s, nil
+	for _, field := range []struct {
+		name   string
+		column *int
+	}{{o.groupField, &s.group}, {o.dedupField, &s.dedup}} {
+		if field.name == "" {
+			continue
+		}
+		if *field.column = slices.Index(header, field.name); *field.column < 0 {
+			return nil, &inputError{1, fmt.Errorf("there is no column %q, there are: %s", field.name, strings.Join(header, ", "))}
 		}
 	}
-	return nil, &inputError{1, fmt.Errorf("there is no column %q, there are: %s", o.groupField, strings.Join(header, ", "))}
+	return s, nil
 }
 
 func (s *csvSource) next() (layer.Message, int, error) {
@@ -133,11 +155,13 @@ func (s *csvSource) next() (layer.Message, int, error) {
 	}
 	line, _ := s.csv.FieldPos(0)
 	body := bytes.Trim(s.raw.cut(s.csv.InputOffset()), "\r\n")
-	group := ""
-	if s.column >= 0 {
-		group = record[s.column]
+	at := func(column int) string {
+		if column < 0 {
+			return ""
+		}
+		return record[column]
 	}
-	m, err := s.o.message(line, group, body)
+	m, err := s.o.message(line, at(s.group), at(s.dedup), body)
 	return m, line, err
 }
 
@@ -205,11 +229,11 @@ func (s *jsonSource) next() (layer.Message, int, error) {
 		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
-		group, err := s.group(line)
+		group, dedupID, err := s.fields(line)
 		if err != nil {
 			return layer.Message{}, 0, &inputError{s.line, err}
 		}
-		m, err := s.o.message(s.line, group, line)
+		m, err := s.o.message(s.line, group, dedupID, line)
 		return m, s.line, err
 	}
 }
@@ -235,37 +259,45 @@ func (s *jsonSource) readLine() ([]byte, error) {
 	}
 }
 
-// group checks that line is a JSON object and returns its group field as text.
-func (s *jsonSource) group(line []byte) (string, error) {
+// fields checks that line is a JSON object and returns its group and its dedup id as text.
+func (s *jsonSource) fields(line []byte) (group, dedupID string, err error) {
 	if !utf8.Valid(line) {
-		return "", layer.ErrInvalidUTF8
+		return "", "", layer.ErrInvalidUTF8
 	}
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(line, &object); err != nil {
 		var kind *json.UnmarshalTypeError
 		if errors.As(err, &kind) {
-			return "", fmt.Errorf("a JSON object is wanted, not a JSON %s", kind.Value)
+			return "", "", fmt.Errorf("a JSON object is wanted, not a JSON %s", kind.Value)
 		}
-		return "", fmt.Errorf("no JSON object: %w", err)
+		return "", "", fmt.Errorf("no JSON object: %w", err)
 	}
 	if object == nil {
-		return "", errors.New("a JSON object is wanted, not null")
+		return "", "", errors.New("a JSON object is wanted, not null")
 	}
-	if s.o.groupField == "" {
+	if group, err = textField(object, s.o.groupField, "the group"); err != nil {
+		return "", "", err
+	}
+	dedupID, err = textField(object, s.o.dedupField, "the dedup id")
+	return group, dedupID, err
+}
+
+// textField returns a field as text; "" if name is.
+func textField(object map[string]json.RawMessage, name, what string) (string, error) {
+	if name == "" {
 		return "", nil
 	}
-	value, ok := object[s.o.groupField]
+	value, ok := object[name]
 	if !ok {
-		return "", fmt.Errorf("there is no field %q", s.o.groupField)
+		return "", fmt.Errorf("there is no field %q", name)
 	}
 	switch value[0] {
 	case '"':
-		var group string
-		err := json.Unmarshal(value, &group)
-		return group, err
+		var text string
+		err := json.Unmarshal(value, &text)
+		return text, err
 	case '{', '[', 'n':
-		return "", fmt.Errorf("field %q, the group, is %s: a string, a number or a boolean is wanted",
-			s.o.groupField, oneLine(value, 30))
+		return "", fmt.Errorf("field %q, %s, is %s: a string, a number or a boolean is wanted", name, what, oneLine(value, 30))
 	}
 	return string(value), nil
 }

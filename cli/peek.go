@@ -60,19 +60,28 @@ func (s *session) peek(ctx context.Context, q *layer.Queue, group string, oneGro
 }
 
 type jsonItem struct {
-	ID       string            `json:"id"`
-	Group    string            `json:"group"`
-	Enqueued time.Time         `json:"enqueued"`
-	Attempts int               `json:"attempts"`
-	Headers  map[string]string `json:"headers,omitempty"`
+	ID       string    `json:"id"`
+	Group    string    `json:"group"`
+	Enqueued time.Time `json:"enqueued"`
+	Attempts int       `json:"attempts"`
+	// DeliverAt is before when it is not delivered.
+	DeliverAt *time.Time        `json:"deliver_at,omitempty"`
+	DedupID   string            `json:"dedup_id,omitempty"`
+	Headers   map[string]string `json:"headers,omitempty"`
 	jsonBody
 }
 
 func (s *session) printItems(items []layer.Item) error {
 	if s.json {
 		for _, item := range items {
+			var at *time.Time
+			if !item.DeliverAt.IsZero() {
+				utc := item.DeliverAt.UTC()
+				at = &utc
+			}
 			err := printJSON(s.stdout, jsonItem{
 				ID: item.ID.String(), Group: item.ID.Group, Enqueued: item.Enqueued.UTC(), Attempts: item.Attempts,
+				DeliverAt: at, DedupID: item.DedupID,
 				Headers: item.Headers, jsonBody: newJSONBody(item.Body),
 			})
 			if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 
 	"github.com/google/uuid"
@@ -14,7 +15,7 @@ import (
 
 // The rules that Check holds a queue to. I1 of the design is RuleReachable.
 const (
-	RuleReachable   = "a group with items has a ready hint, a lock, or a mark" // never missing; may be stale or doubled
+	RuleReachable   = "a group with items has a ready hint, a lock, a mark, or its head's timer" // never missing; may be stale or doubled
 	RuleLockTimer   = "a lock has its timer"
 	RuleLockItems   = "a lock's outstanding items are in its group"
 	RuleItem        = "an item is readable, with all its parts"
@@ -41,7 +42,7 @@ func (v Violation) String() string { return v.Rule + ": " + v.Key + ": " + v.Det
 // CheckReport is what a check saw.
 type CheckReport struct {
 	Items, Bytes int64 // bodies' bytes
-	// Groups that have items, and of these: held under a claim, held by a delay.
+	// Groups that have items, and of these: held under a claim, held by a delay or because the head is kept back.
 	Groups, Held, Delayed int64
 	// Groups that are paused or parked, the empty ones included.
 	Paused, Parked int64
@@ -102,6 +103,8 @@ type groupCheck struct {
 	hints  int64
 	lock   *lock
 	timers []int64 // due times, ms
+	heads  []int64 // of these, those of heads
+	dueMS  int64   // of the first item
 }
 
 // suspect is a place where the pages do not fit together. The pages are of different versions, so it is looked
@@ -232,8 +235,12 @@ func (c *checker) row(row kv.KV) {
 	case nameTimer:
 		g := c.group(p.group)
 		g.timers = append(g.timers, p.index)
-		if _, _, err := unpackTimer(row.Key, row.Value); err != nil {
+		kind, _, err := unpackTimer(row.Key, row.Value)
+		if err != nil {
 			c.still(row.Key, RuleValue, err.Error())
+		}
+		if kind == kindHead {
+			g.heads = append(g.heads, p.index)
 		}
 	case nameRequest:
 		c.report.Requests++
@@ -278,11 +285,15 @@ func (c *checker) row(row kv.KV) {
 
 func (c *checker) item(p parsedKey, row kv.KV) {
 	c.report.Items++
-	c.group(p.group).items++
+	g := c.group(p.group)
+	g.items++
 	e, body, err := openEnvelope(row.Value)
 	if err != nil {
 		c.still(row.Key, RuleItem, err.Error())
 		return
+	}
+	if g.items == 1 {
+		g.dueMS = e.dueMS
 	}
 	c.report.Bytes += max(int64(len(body)), e.size)
 	if e.parts == 0 {
@@ -506,9 +517,12 @@ func (c *checker) compare() {
 		if g.items > 0 {
 			c.report.Groups++
 		}
-		stale := g.hints
+		stale, awaited := g.hints, int64(0)
 		if g.lock == nil && g.items > 0 {
-			if g.hints == 0 {
+			if g.waits() {
+				awaited = g.dueMS
+				c.report.Delayed++
+			} else if g.hints == 0 {
 				c.suspect(c.q.keys.items(name).Begin, func(tx kv.ReadTx) (string, string, error) {
 					return c.reachable(tx, name)
 				})
@@ -521,7 +535,7 @@ func (c *checker) compare() {
 		for _, due := range g.timers {
 			if g.lock != nil && g.lock.endMS == due {
 				timed = true
-			} else {
+			} else if due != awaited {
 				c.report.StaleTimers++
 			}
 		}
@@ -567,15 +581,28 @@ func (c *checker) grantSound(tx kv.ReadTx, key []byte, random uuid.UUID) (string
 	return RuleGrant, "no request of " + random.String(), nil
 }
 
+// waits reports whether a timer leads to the group when its head is due, and no hint does.
+func (g *groupCheck) waits() bool { return g.hints == 0 && slices.Contains(g.heads, g.dueMS) }
+
 // reachable looks for any hint of the group, at one version with its lock and its items.
 func (c *checker) reachable(tx kv.ReadTx, group string) (string, string, error) {
 	l, err := c.q.readLock(c.ctx, tx, group)
 	if err != nil || l != nil {
 		return "", "", err
 	}
-	head, err := c.q.firstItem(c.ctx, tx, c.q.keys.items(group))
-	if err != nil || head == nil {
+	rows, err := tx.GetRange(c.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(c.ctx)
+	if err != nil || len(rows) == 0 {
 		return "", "", err
+	}
+	if e, _, err := openEnvelope(rows[0].Value); err == nil && e.dueMS > 0 {
+		key := c.q.keys.timer(e.dueMS, group)
+		v, err := tx.Get(key).Wait(c.ctx)
+		if err != nil {
+			return "", "", err
+		}
+		if kind, _, err := unpackTimer(key, v); err == nil && kind == kindHead {
+			return "", "", nil
+		}
 	}
 	hints := newCursor(c.q.keys.section(nameReady))
 	for !hints.exhausted {
@@ -591,7 +618,7 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (string, string, error) 
 			}
 		}
 	}
-	return RuleReachable, fmt.Sprintf("group %q is neither ready nor held", group), nil
+	return RuleReachable, fmt.Sprintf("group %q is neither ready nor held nor awaited", group), nil
 }
 
 // lockSound checks a lock against its timer and its items, at one version.

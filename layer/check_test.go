@@ -32,6 +32,20 @@ func TestCheckFindsEachViolation(t *testing.T) {
 		{"a group without its hint", layer.RuleReachable, func(e *env) func(kv.Tx) {
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("ready"))) }
 		}},
+		{"a group that is kept back without its timer", layer.RuleReachable, func(e *env) func(kv.Tx) {
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "late", Delay: time.Hour})
+			require.NoError(e.t, err)
+			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("timer"))) }
+		}},
+		{"a group that is kept back whose timer is too late", layer.RuleReachable, func(e *env) func(kv.Tx) {
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "late", Delay: time.Hour})
+			require.NoError(e.t, err)
+			row := e.rows(kv.PrefixRange(key("timer")))[0]
+			return func(tx kv.Tx) {
+				tx.Clear(row.Key)
+				tx.Set(key("timer", e.clock.now().Add(2*time.Hour).UnixMilli(), "late"), row.Value)
+			}
+		}},
 		{"a lock without its timer", layer.RuleLockTimer, func(e *env) func(kv.Tx) {
 			e.receive(e.q, 1)
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("timer"))) }

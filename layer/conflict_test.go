@@ -285,6 +285,34 @@ func expired(n, max int) func(e *env) any {
 	}
 }
 
+func enqueueDelayed(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: "A", Delay: time.Minute})
+	return err
+}
+
+// enqueueBefore writes an item before all of A, with its hint, as an enqueue does that saw the group empty and commits
+// late.
+func enqueueBefore(e *env, tx kv.Tx, _ any) error {
+	id := nth(e, 1)
+	tx.Set(key("item", "A", id.Index-1, id.Random), e.rows(kv.PrefixRange(key("item", "A")))[0].Value)
+	tx.Set(key("ready", int64(0), id.Index-1, "A"), nil)
+	return nil
+}
+
+// dueHead is keptBack when its time has come.
+func dueHead(e *env) any {
+	keptBack(e)
+	e.clock.advance(time.Hour)
+	return nil
+}
+
+// claimAhead claims all by a clock that is an hour ahead.
+func claimAhead(e *env, tx kv.Tx, _ any) error {
+	e.clock.advance(time.Hour)
+	defer e.clock.advance(-time.Hour)
+	return claimAll(e, tx, nil)
+}
+
 // enqueueBoth enqueues a duplicate of "x", and a message that is none.
 func enqueueBoth(e *env, tx kv.Tx, _ any) error {
 	_, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: "B", DedupID: "x"}, layer.Message{Group: "B"})
@@ -502,6 +530,20 @@ func TestConflicts(t *testing.T) {
 		{"enqueue, purge of the group (trap 3)", having("a1"), enqueueTo("A"), purgeGroup("A", false), must, nil},
 		{"enqueue to another group, purge", having("a1"), enqueueTo("B"), purgeGroup("A", false), mustNot, nil},
 		{"claim of another group, purge", and(holding(2, 1)), claimOne, purgeGroup("A", false), mustNot, nil},
+		{"enqueue of a delayed message, enqueue to the same empty group", having(), enqueueDelayed, enqueueTo("A"), mustNot, nil},
+		{"claim that awaits a head, enqueue to the group", keptBackHint, claimAll, enqueueTo("A"), mustNot, nil},
+		{"claim that awaits a head, claim that awaits it", keptBackHint, claimAll, claimAll, mustNot, nil},
+		{"claim that awaits a head, retry now", keptBackHint, claimAll, retryNow, must, nil},
+		{"claim that awaits a head, cancel of it", keptBackHint, claimAll, cancelNth(1), must, nil},
+		{"claim that awaits a head, redrive before it", behindDead(keptBackHint), claimAll, redriveFirst(back), must, nil},
+		{"claim that awaits a head, late enqueue before it", keptBackHint, claimAll, enqueueBefore, must, nil},
+		{"claim that awaits a head, enqueue to another group", keptBackHint, claimAll, enqueueTo("B"), mustNot, nil},
+		{"take that awaits a head, retry now", keptBackHint, take, retryNow, must, nil},
+		{"take that awaits a head, late enqueue before it", keptBackHint, take, enqueueBefore, must, nil},
+		{"claim by the timer of a head, claim by it", dueHead, claimAll, claimAll, must, nil},
+		{"retry now of what is kept back, claim by another clock", keptBack, retryNow, claimAhead, must, nil},
+		{"claim by another clock, retry now of what is kept back", keptBack, claimAhead, retryNow, must, nil},
+		{"retry now of what is kept back, enqueue to the group", keptBack, retryNow, enqueueTo("A"), mustNot, nil},
 		{"enqueue, enqueue with the same dedup id", having(), enqueueAs("A", "x"), enqueueAs("B", "x"), must, nil},
 		{"enqueue, enqueue with another dedup id", having(), enqueueAs("A", "x"), enqueueAs("A", "y"), mustNot, nil},
 		{"enqueue of a duplicate and another, enqueue of that duplicate", remembering("x", having()), enqueueBoth, enqueueAs("B", "x"), mustNot, nil},

@@ -313,8 +313,8 @@ func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out
 //
 // Footprint, per group taken: reads the lock, the items and, if asked for, the state at snapshot and adds a read conflict on the lock
 // alone; writes lock and timer, clears the hint it came by. A hint or timer that turns out stale is cleared
-// only with a read conflict on what makes it stale (the lock, or the emptiness of the group), because a release
-// may write that very key again. A takeover reads and writes the attempt record of the item that was tried.
+// only with a read conflict on what makes it stale (the lock, or the emptiness of the group, or the gap up to a head that
+// is not due yet), because a release may write that very key again. A takeover reads and writes the attempt record of the item that was tried.
 type claimer struct {
 	*work
 	search *search
@@ -337,7 +337,8 @@ type candidate struct {
 	group    string
 	index    int64 // of the head, when the hint or timer was written
 	attempts int   // of the head, when the hint was written
-	timer    bool
+	timer    bool  // of a lock
+	head     bool  // the timer of a head: like a hint, but that it does not know of attempts
 	grant    int64 // the token, if this is a grant to us
 }
 
@@ -455,8 +456,9 @@ func (c *claimer) receiveLayers(r *reception) error {
 		if err != nil {
 			return fmt.Errorf("read items: %w", err)
 		}
-		all = append(all, found{l, len(rows)})
-		total += len(rows)
+		have := c.due(rows)
+		all = append(all, found{l, have})
+		total += have
 	}
 	have := make([]int, len(all))
 	for i, f := range all {
@@ -474,7 +476,17 @@ func (c *claimer) receiveLayers(r *reception) error {
 	return nil
 }
 
-// free reports whether a look shows a group that can be taken: not held, and not empty.
+// due is how many of these rows of a group may be delivered.
+func (c *claimer) due(rows []kv.KV) int {
+	for i, row := range rows {
+		if until, err := c.early(row); err == nil && until > c.nowMS {
+			return i
+		}
+	}
+	return len(rows)
+}
+
+// free reports whether a look shows a group that can be taken: not held, not empty, and its head is due.
 func (c *claimer) free(l look) (bool, error) {
 	v, err := l.lock.Wait(c.ctx)
 	if err != nil {
@@ -485,6 +497,9 @@ func (c *claimer) free(l look) (bool, error) {
 		return false, fmt.Errorf("read items: %w", err)
 	}
 	if len(rows) == 0 {
+		return false, nil
+	}
+	if until, err := c.early(rows[0]); err == nil && until > c.nowMS {
 		return false, nil
 	}
 	if v == nil {
@@ -652,6 +667,15 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 			return c.decide(r, c.read(*behind, limit), limit)
 		}
 	}
+	if len(rows) > 0 {
+		untilMS, err := c.early(rows[0])
+		if err != nil {
+			return err
+		}
+		if untilMS > c.nowMS {
+			return c.settleEarly(l, lockKey, held, f, rows[0], untilMS)
+		}
+	}
 	// The read was bounded by what was wanted before the groups of the same wave that came first.
 	claim, taken, err := c.take(r, l, held, rows[:min(len(rows), limit)])
 	if err != nil || len(taken) == 0 {
@@ -736,7 +760,7 @@ func lapsed(l *lock) string { return "lease expired, held by " + l.owner }
 // succeed looks at the lock that the claim takes the place of: the item that was tried under an expired claim
 // counts a failed attempt, f; the end of a delay or of a grant counts none.
 func (c *claimer) succeed(l look, held *lock, f *failure, claim *Claim) error {
-	if held == nil && l.key != nil {
+	if held == nil && l.key != nil && !l.head {
 		return nil // its hint has said how often the head has failed
 	}
 	id := claim.Items[0].ID
@@ -851,6 +875,9 @@ func (c *claimer) take(r *reception, l look, held *lock, rows []kv.KV) (*Claim, 
 				break // what stands before it can be delivered
 			}
 			return nil, nil, corrupt(row.Key, err)
+		}
+		if e.dueMS > c.nowMS {
+			break // what is behind it waits, too
 		}
 		if len(taken) > 0 && c.isOverdue(&config, &e) {
 			break // it is settled when it is the head

@@ -297,6 +297,12 @@ func describeItem(key, value []byte) (string, error) {
 		return "", corrupt(key, err)
 	}
 	s := "enqueued " + timeWords(e.enqueuedMS)
+	if e.dueMS > 0 {
+		s += ", not to be delivered before " + timeWords(e.dueMS)
+	}
+	if e.dedupID != "" {
+		s += ", dedup id " + strconv.Quote(e.dedupID)
+	}
 	if headers, ok := nestedHeaders(e.headers).(tuple.Tuple); ok {
 		s += ", headers " + headers.String()
 	}
@@ -383,6 +389,8 @@ func describeTimer(key, value []byte) (string, error) {
 		what = "a lease ends then"
 	case kindDelay:
 		what = "the delay of a retry ends then"
+	case kindHead:
+		what = "its first message may be delivered then"
 	case kindGrant:
 		what = "a grant that was not accepted ends then"
 	}

@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -29,7 +30,7 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	if q.closed.Load() {
 		return nil, ErrClosed
 	}
-	if err := q.keys.checkBatch(msgs, q.Config()); err != nil {
+	if err := q.keys.checkBatch(msgs, q.Config(), q.opts.Now()); err != nil {
 		return nil, err
 	}
 	if len(msgs) == 0 {
@@ -55,7 +56,7 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sen
 	if q.closed.Load() {
 		return nil, ErrClosed
 	}
-	if err := q.keys.checkBatch(msgs, q.Config()); err != nil {
+	if err := q.keys.checkBatch(msgs, q.Config(), q.opts.Now()); err != nil {
 		return nil, err
 	}
 	e := &enqueuing{msgs: msgs, randoms: q.random.uuids(len(msgs))}
@@ -182,12 +183,16 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	if e.redriven {
 		dedupID = m.DedupID
 	}
-	value, parts := split(m, envelope{enqueuedMS: a.nowMS, dedupID: dedupID})
+	due := a.due(e, m)
+	value, parts := split(m, envelope{enqueuedMS: a.nowMS, dedupID: dedupID, dueMS: due})
 	a.tx.Set(keys.item(id), value)
 	for n, part := range parts {
 		a.tx.Set(keys.part(id, n), part)
 	}
-	if empty {
+	switch {
+	case empty && due > a.nowMS:
+		a.tx.Set(keys.timer(due, m.Group), packTimer(kindHead, id.Index))
+	case empty:
 		a.hint(id.Index, m.Group, 0)
 	}
 	a.wrote = true
@@ -195,6 +200,24 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 		a.accepted++
 	}
 	return Sent{ID: id}, nil
+}
+
+// due is before when a message is not delivered; 0 = it is not kept back.
+func (a *appending) due(e *enqueuing, m *Message) int64 {
+	switch {
+	case e.redriven, m.AtOnce:
+		return 0
+	case !m.DeliverAt.IsZero():
+		if at := millis(m.DeliverAt.Add(time.Millisecond - 1)); at > a.nowMS {
+			return at
+		}
+		return 0
+	case m.Delay > 0:
+		return a.nowMS + m.Delay.Milliseconds()
+	case a.config.Delay > 0:
+		return a.nowMS + a.config.Delay.Milliseconds()
+	}
+	return 0
 }
 
 // begin finds where a group goes on, if its first message in the transaction is the i-th of its enqueue. It reports

@@ -13,7 +13,7 @@ import (
 //
 //	byte 0       version of the envelope: 1
 //	uvarint      length of the tuple that follows, in bytes
-//	tuple        (enqueued (ms), headers, length of the whole body, number of parts, dedup id)
+//	tuple        (enqueued (ms), headers, length of the whole body, number of parts, dedup id, not to be delivered before (ms))
 //	rest         the body, up to maxInline bytes of the value in all; the remainder is in the parts
 //
 // headers is nil or a nested tuple name, value, name, value …, sorted by name. Elements that are nil or zero at
@@ -26,10 +26,12 @@ type envelope struct {
 	size       int64 // of the whole body; 0 if the body is all inline
 	parts      int64
 	dedupID    string // that the message went by; "" = none
+	dueMS      int64  // it is not delivered before; 0 = it was not kept back
 }
 
 func (e envelope) append(dst []byte) []byte {
-	if len(e.headers) == 0 && e.parts == 0 && e.dedupID == "" {
+	more := e.dedupID != "" || e.dueMS > 0
+	if len(e.headers) == 0 && e.parts == 0 && !more {
 		// One integer, so the length is one byte, put in when it is known.
 		begin := len(dst)
 		dst = tuple.AppendInt(append(dst, envelopeVersion, 0), e.enqueuedMS)
@@ -38,11 +40,14 @@ func (e envelope) append(dst []byte) []byte {
 	}
 	packed := tuple.AppendInt(nil, e.enqueuedMS)
 	packed = tuple.Append(packed, nestedHeaders(e.headers))
-	if e.parts > 0 || e.dedupID != "" {
+	if e.parts > 0 || more {
 		packed = tuple.AppendInt(tuple.AppendInt(packed, e.size), e.parts)
 	}
-	if e.dedupID != "" {
+	if more {
 		packed = tuple.AppendString(packed, e.dedupID)
+	}
+	if e.dueMS > 0 {
+		packed = tuple.AppendInt(packed, e.dueMS)
 	}
 	dst = append(dst, envelopeVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(packed)))
@@ -127,6 +132,12 @@ func openEnvelope(value []byte) (e envelope, body []byte, err error) {
 		var ok bool
 		if e.dedupID, ok = t[3].(string); !ok {
 			return e, nil, fmt.Errorf("%w: envelope with dedup id %v", ErrCorrupt, t[3])
+		}
+	}
+	if len(t) > 4 {
+		var ok bool
+		if e.dueMS, ok = t[4].(int64); !ok {
+			return e, nil, fmt.Errorf("%w: envelope with due time %v", ErrCorrupt, t[4])
 		}
 	}
 	return e, body, nil

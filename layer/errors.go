@@ -44,7 +44,7 @@ var (
 	ErrHeld = errors.New("layer: group is held")
 	// ErrNotPaused: the group, or the queue, is not paused.
 	ErrNotPaused = errors.New("layer: not paused")
-	// ErrNotDelayed: the group does not wait for a retry.
+	// ErrNotDelayed: the group does not wait for a retry, and its head is not kept back.
 	ErrNotDelayed = errors.New("layer: group is not delayed")
 )
 

@@ -116,7 +116,12 @@ var footprints = map[string]struct {
 		e.clock.advance(time.Hour)
 		return whilePending(remembering("y", having()))(e)
 	}, func(e *env, _ any) error { return sweep(e, nil, nil) }},
-	"receive": {having("a1", "a2"), receiveN(2)},
+	"enqueue-delayed":    {having(), enqueueLate(time.Minute)},
+	"receive-early":      {keptBackHint, receiveN(2)},
+	"receive-head-timer": {func(e *env) any { keptBack(e); e.clock.advance(time.Hour); return nil }, receiveN(2)},
+	"take-early":         {keptBackHint, once(take)},
+	"retry-kept-back":    {keptBack, once(retryNow)},
+	"receive":            {having("a1", "a2"), receiveN(2)},
 	"receive-two-groups": {func(e *env) any {
 		e.enqueue("A", "a1")
 		e.enqueue("B", "b1", "b2")
@@ -386,6 +391,29 @@ func enqueueN(e *env, groups ...string) error {
 	}
 	_, err := e.q.Enqueue(e.ctx, msgs...)
 	return err
+}
+
+// enqueueLate enqueues a message to A that is kept back.
+func enqueueLate(d time.Duration) func(e *env, _ any) error {
+	return func(e *env, _ any) error {
+		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("late"), Delay: d})
+		return err
+	}
+}
+
+// keptBack has a group A whose only message is kept back.
+func keptBack(e *env) any {
+	require.NoError(e.t, enqueueLate(time.Minute)(e, nil))
+	return nil
+}
+
+// keptBackHint is keptBack, with a hint where the timer should be, as the end of a claim leaves it.
+func keptBackHint(e *env) any {
+	_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("first")},
+		layer.Message{Group: "A", Body: []byte("late"), Delay: time.Minute})
+	require.NoError(e.t, err)
+	require.NoError(e.t, e.q.Ack(e.ctx, e.receive(e.q, 2)))
+	return nil
 }
 
 // enqueueOnce enqueues a message with a dedup id, in a transaction of its own.

@@ -94,7 +94,7 @@ func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o Fo
 	return h, wrap("force release", err)
 }
 
-// RetryNow ends the delay of a group that waits for a retry: it is ready at once.
+// RetryNow ends the delay of a group that waits for a retry, or whose first message is kept back: it is ready at once.
 //
 // Errors: ErrNotDelayed, ErrClosed, and the engine's.
 func (q *Queue) RetryNow(ctx context.Context, group string) error {
@@ -111,10 +111,22 @@ func (q *Queue) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
 		if err != nil {
 			return err
 		}
-		if l == nil || l.kind != kindDelay {
+		if l != nil && l.kind != kindDelay {
 			return fmt.Errorf("%w: group %q", ErrNotDelayed, group)
 		}
-		w.unlock(group, l)
+		early, err := w.hasten(group)
+		if err != nil {
+			return err
+		}
+		if l == nil && !early {
+			return fmt.Errorf("%w: group %q", ErrNotDelayed, group)
+		}
+		if l != nil {
+			w.unlock(group, l)
+		}
+		if err := w.excludeHolders(group); err != nil {
+			return err
+		}
 		return w.free(group)
 	}))
 }

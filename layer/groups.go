@@ -18,7 +18,7 @@ const (
 	Ready   State = "ready"   // free to be claimed
 	Held    State = "held"    // under a claim
 	Expired State = "expired" // under a claim whose lease has run out: taken over by the next receive
-	Delayed State = "delayed" // given back with a delay that has not ended
+	Delayed State = "delayed" // given back with a delay that has not ended, or its head is kept back
 	Paused  State = "paused"  // by an operator, until it is resumed: see GroupInfo.Mark
 	Parked  State = "parked"  // its head has failed for good; until it is redriven or resumed: see GroupInfo.Mark
 	Granted State = "granted" // kept for a handle whose receives wait; it accepts within 2 s, or the group is free
@@ -161,6 +161,9 @@ func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDept
 	e, _, err := openEnvelope(v)
 	if err != nil {
 		return info, corrupt(head, err)
+	}
+	if e.dueMS > now && info.State == Ready {
+		info.State, info.Left = Delayed, time.Duration(e.dueMS-now)*time.Millisecond
 	}
 	info.HeadAge = max(0, time.Duration(now-e.enqueuedMS)*time.Millisecond)
 	if v, err = record.Wait(ctx); err != nil {

@@ -15,6 +15,7 @@ const (
 	kindGrant = "grant" // kept for a waiting request until its end: its owner is the request's random
 	kindPause = "pause" // held by nobody, without end: see mark.go
 	kindPark  = "park"  // likewise
+	kindHead  = "head"  // of a timer only: the head of a group that nobody holds is due then
 )
 
 // lock is the value of a group's lock.

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +25,14 @@ type Message struct {
 	// DedupID, if not empty, makes it a duplicate of an earlier message with the same one: it is not enqueued again. See
 	// Config.DedupFor. At most MaxDedupIDSize bytes of UTF-8.
 	DedupID string
+	// Delay is for how long it is kept back, from its enqueue on: 0 to MaxDelay; 0 = the queue's. Whatever is behind it in
+	// its group waits too: order is kept.
+	Delay time.Duration
+	// DeliverAt, if not zero, is when it may be delivered, rounded up to the millisecond; at most MaxDelay from now. If
+	// that has passed it is not kept back. Not with Delay.
+	DeliverAt time.Time
+	// AtOnce: it is not kept back, whatever the queue's delay is. Not with Delay or DeliverAt.
+	AtOnce bool
 }
 
 // ID names one message for good: its place (group, index) and 16 random bytes.
@@ -76,11 +85,37 @@ type Item struct {
 	Body     []byte
 	Headers  map[string]string // nil if there are none
 	Enqueued time.Time         // by the producer's clock, to the millisecond
-	DedupID  string            // that it went by; "sha256:…" if that was its body's; "" = none
+	// DeliverAt is before when it is not delivered; zero if it was never kept back.
+	DeliverAt time.Time
+	DedupID   string // that it went by; "sha256:…" if that was its body's; "" = none
 	// Attempts is how often a delivery of this item has failed before, as far as the claim knows: it is exact
 	// in the attempt record, which decides, and may be too small here after a rare race of two enqueues, or if dead
 	// letters were redriven to their places before it.
 	Attempts int
+}
+
+// message is what the item was made of, for an edit.
+func (i *Item) message() Message {
+	m := Message{
+		Group: i.ID.Group, Body: i.Body, Headers: maps.Clone(i.Headers), DedupID: i.DedupID, DeliverAt: i.DeliverAt,
+	}
+	if m.Headers == nil {
+		m.Headers = make(map[string]string)
+	}
+	return m
+}
+
+// keeps refuses an edit of i that would change more than body and headers.
+func (m *Message) keeps(i *Item) error {
+	switch {
+	case m.Group != i.ID.Group:
+		return fmt.Errorf("%w: an edit cannot move a message to group %q", ErrOptions, m.Group)
+	case m.DedupID != i.DedupID:
+		return fmt.Errorf("%w: an edit cannot change the dedup id, to %q", ErrOptions, m.DedupID)
+	case m.Delay != 0 || m.AtOnce || !m.DeliverAt.Equal(i.DeliverAt):
+		return fmt.Errorf("%w: an edit cannot change when a message is delivered", ErrOptions)
+	}
+	return nil
 }
 
 // check validates m and returns the size of its body and headers.
@@ -93,6 +128,12 @@ func (m *Message) check() (int, error) {
 	}
 	if err := checkDedupID(m.DedupID); err != nil {
 		return 0, err
+	}
+	if err := checkDelay(m.Delay); err != nil {
+		return 0, err
+	}
+	if m.Delay != 0 && !m.DeliverAt.IsZero() || m.AtOnce && (m.Delay != 0 || !m.DeliverAt.IsZero()) {
+		return 0, fmt.Errorf("%w: of Delay, DeliverAt and AtOnce only one", ErrOptions)
 	}
 	headers := 0
 	for name, value := range m.Headers {
@@ -108,7 +149,7 @@ func (m *Message) check() (int, error) {
 }
 
 // checkBatch validates the messages of one enqueue.
-func (s subspace) checkBatch(msgs []Message, c Config) error {
+func (s subspace) checkBatch(msgs []Message, c Config, now time.Time) error {
 	if len(msgs) > MaxBatch {
 		return &LimitError{What: "batch", Unit: "items", Got: int64(len(msgs)), Max: MaxBatch}
 	}
@@ -117,6 +158,9 @@ func (s subspace) checkBatch(msgs []Message, c Config) error {
 		n, err := msgs[i].check()
 		if err != nil {
 			return fmt.Errorf("message %d: %w", i, err)
+		}
+		if left := msgs[i].DeliverAt.Sub(now); !msgs[i].DeliverAt.IsZero() && left > MaxDelay {
+			return fmt.Errorf("message %d: %w", i, checkDelay(left))
 		}
 		size += n
 		if i == 0 || msgs[i].Group != msgs[i-1].Group {

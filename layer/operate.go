@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -130,7 +129,7 @@ func checkByReason(by, reason string) error {
 // it may run several times, and its error ends the edit without effect. The item keeps its place, its id, the time
 // of its enqueue, and its failed attempts; a delay of its group goes on.
 //
-// Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets another group or dedup id; *LimitError and
+// Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets anything but body and headers; *LimitError and
 // ErrInvalidUTF8 as Enqueue's.
 func (q *Queue) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
 	return q.Once(ctx, func(tx kv.Tx) error { return q.EditTx(ctx, tx, id, change) })
@@ -275,18 +274,12 @@ func (w *work) edit(id ID, change func(m *Message) error) error {
 	if err != nil {
 		return corrupt(key, err)
 	}
-	m := Message{Group: id.Group, Body: old.Body, Headers: maps.Clone(old.Headers), DedupID: old.DedupID}
-	if m.Headers == nil {
-		m.Headers = make(map[string]string)
-	}
+	m := old.message()
 	if err := change(&m); err != nil {
 		return err
 	}
-	if m.Group != id.Group {
-		return fmt.Errorf("%w: an edit cannot move a message to group %q", ErrOptions, m.Group)
-	}
-	if m.DedupID != old.DedupID {
-		return fmt.Errorf("%w: an edit cannot change the dedup id, to %q", ErrOptions, m.DedupID)
+	if err := m.keeps(&old); err != nil {
+		return err
 	}
 	if _, err := m.check(); err != nil {
 		return err

@@ -51,7 +51,11 @@ func (q *Queue) assemble(ctx context.Context, tx kv.ReadTx, p parsedKey, e envel
 		}
 		body = whole
 	}
-	return Item{ID: p.itemID(), Body: body, Headers: e.headers, Enqueued: fromMillis(e.enqueuedMS), DedupID: e.dedupID}, nil
+	item := Item{ID: p.itemID(), Body: body, Headers: e.headers, Enqueued: fromMillis(e.enqueuedMS), DedupID: e.dedupID}
+	if e.dueMS > 0 {
+		item.DeliverAt = fromMillis(e.dueMS)
+	}
+	return item, nil
 }
 
 // firstItem returns the key of the first of a group's items, or nil if the group is empty. Called on a snapshot

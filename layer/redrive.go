@@ -3,7 +3,6 @@ package layer
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 
@@ -416,21 +415,16 @@ func (w *work) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Message{Group: id.Group, Body: item.Body, Headers: maps.Clone(item.Headers), DedupID: item.DedupID}
+	message := item.message()
+	m := &message
 	if o.Edit == nil {
 		return m, nil
-	}
-	if m.Headers == nil {
-		m.Headers = make(map[string]string)
 	}
 	if err := o.Edit(row.letter, m); err != nil {
 		return nil, err
 	}
-	if m.Group != id.Group {
-		return nil, fmt.Errorf("%w: an edit cannot move a message to group %q", ErrOptions, m.Group)
-	}
-	if m.DedupID != item.DedupID {
-		return nil, fmt.Errorf("%w: an edit cannot change the dedup id, to %q", ErrOptions, m.DedupID)
+	if err := m.keeps(&item); err != nil {
+		return nil, err
 	}
 	_, err = m.check()
 	return m, err

@@ -56,8 +56,8 @@ func (w *work) isOverdue(config *Config, e *envelope) bool {
 	return config.Retention > 0 && w.nowMS-e.waitsSince() > config.Retention.Milliseconds()
 }
 
-// waitsSince is from when on the item counts as waiting.
-func (e *envelope) waitsSince() int64 { return e.enqueuedMS }
+// waitsSince is from when on the item counts as waiting: not while it is kept back.
+func (e *envelope) waitsSince() int64 { return max(e.enqueuedMS, e.dueMS) }
 
 // overdue returns those of a group's first rows, from the head on, that have waited too long; up to about overdueBytes.
 func (w *work) overdue(rows []kv.KV) ([]kv.KV, error) {

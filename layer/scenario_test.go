@@ -27,8 +27,8 @@ import (
 // begins with it. Every verb takes worker=NAME, the handle that does it; w1 if there is none.
 //
 //	worker NAME [skew=30s]                    opens a handle whose clock is off by skew
-//	enqueue GROUP BODY... [headers=(k:v,...)] [dedup=ID] or without arguments, one such line a message: one transaction;
-//	        BODY~ID in such a line has that dedup id. Tells of each message that is a duplicate.
+//	enqueue GROUP BODY... [headers=(k:v,...)] [dedup=ID] [delay=10s] [at=10s] [at-once] or without arguments, one such line a message: one transaction;
+//	        BODY~ID in such a line has that dedup id, BODY+10s that delay. Tells of each message that is a duplicate.
 //	receive [max=N] [bytes=N] [groups=N] [lease=30s] [state] [id=TEXT] [wait=1s]
 //	ack GROUP [items=(BODY,...)] [state=TEXT]
 //	keep GROUP [state=TEXT]                   SetState; without a text it is cleared, as with state= of ack
@@ -202,7 +202,16 @@ func (s *scenario) enqueue(a *arguments) (string, error) {
 	var msgs []layer.Message
 	var names []string
 	message := func(group, body, dedup string, headers map[string]string) {
-		msgs = append(msgs, layer.Message{Group: group, Body: fullBody(a, body), Headers: headers, DedupID: dedup})
+		body, delay, _ := strings.Cut(body, "+")
+		m := layer.Message{Group: group, Body: fullBody(a, body), Headers: headers, DedupID: dedup, Delay: a.duration("delay")}
+		if delay != "" {
+			m.Delay = a.parseDuration(delay)
+		}
+		if a.d.HasArg("at") {
+			m.DeliverAt = s.e.clock.now().Add(a.duration("at"))
+		}
+		m.AtOnce = slices.Contains(a.words(), "at-once")
+		msgs = append(msgs, m)
 		names = append(names, body)
 	}
 	for _, line := range strings.Split(strings.TrimSpace(a.d.Input), "\n") {
@@ -215,7 +224,7 @@ func (s *scenario) enqueue(a *arguments) (string, error) {
 			message(strings.Trim(fields[0], `"`), body, dedup, nil)
 		}
 	}
-	if words := a.words(); len(words) > 0 {
+	if words := slices.DeleteFunc(a.words(), func(w string) bool { return w == "at-once" }); len(words) > 0 {
 		for _, body := range words[1:] {
 			message(words[0], body, a.text("dedup", ""), a.headers())
 		}

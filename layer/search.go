@@ -202,11 +202,11 @@ func (s *search) readMore(n int) error {
 		if s.w.settled[p.group] {
 			continue // read before the claim was ended
 		}
-		_, index, err := unpackTimer(row.Key, row.Value)
+		kind, index, err := unpackTimer(row.Key, row.Value)
 		if err != nil {
 			return err
 		}
-		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: index, timer: true})
+		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: index, timer: kind != kindHead, head: kind == kindHead})
 	}
 	s.addOwn(whole)
 	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })

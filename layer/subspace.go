@@ -21,7 +21,7 @@ import (
 //	lock     ("lock", group)                         tuple: token, owner, lease end (ms), outstanding items, kind,
 //	                                                and a note if there is a mark: kind, who, reason, since (ms)
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
-//	timer    ("timer", due (ms), group)              tuple: kind, index of the head
+//	timer    ("timer", due (ms), group)              tuple: kind (of a lock, or "head"), index of the head
 //	state    ("state", group)                        bytes: what the group's holders keep with it; never empty
 //	attempt  ("attempt", group, index, random)       tuple: count, first (ms), last (ms), last error
 //	archive  ("archive", group, index, random)       when it was finished, then the item's value: see archive.go

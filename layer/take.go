@@ -116,6 +116,18 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 			return w.takeBehind(c, l, max)
 		}
 	}
+	untilMS, err := w.early(rows[0])
+	if err != nil {
+		return nil, err
+	}
+	if untilMS > w.nowMS {
+		if l != nil {
+			if _, err := w.lapse(group, l, ID{}); err != nil {
+				return nil, err
+			}
+		}
+		return nil, w.awaitHead(c.key, rows[0], untilMS)
+	}
 	var items []Item
 	var taken []delivered
 	size := 0
@@ -127,6 +139,9 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 		e, _, err := openEnvelope(row.Value)
 		if err != nil {
 			return nil, corrupt(row.Key, err)
+		}
+		if e.dueMS > w.nowMS {
+			break // what is behind it waits, too
 		}
 		if len(items) > 0 && w.isOverdue(&config, &e) {
 			break
@@ -147,6 +162,8 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 		if _, err := w.lapse(group, l, ID{}); err != nil {
 			return nil, err
 		}
+	}
+	if l != nil || c.head {
 		// What the hint would have said; the failure just counted is seen.
 		attempts, err := q.readAttempts(ctx, tx.Snapshot(), items[0].ID, items[len(items)-1].ID)
 		if err != nil {

@@ -34,6 +34,10 @@ const (
 	CauseGranted Cause = "granted"
 	// CauseDelayed: its group waits for a retry of its head; Left of the delay.
 	CauseDelayed Cause = "delayed"
+	// CauseKeptBack, CauseHeadKeptBack: this item, or the one that is first in its group, is not to be delivered before
+	// Left has passed.
+	CauseKeptBack     Cause = "kept back"
+	CauseHeadKeptBack Cause = "head kept back"
 	// CauseFailed, CauseHeadFailed: the delivery of this item, or that of the one that is first in its group, has failed
 	// Count times; Err is the last error.
 	CauseFailed     Cause = "failed"
@@ -147,7 +151,14 @@ func (x *explaining) explain() error {
 	if err := x.failed(CauseFailed, x.id); err != nil {
 		return err
 	}
+	early, err := x.keptBack(CauseKeptBack, key)
+	if err != nil {
+		return err
+	}
 	if first.itemID() != x.id {
+		if early, err = x.keptBack(CauseHeadKeptBack, k); err != nil {
+			return err
+		}
 		if err := x.failed(CauseHeadFailed, first.itemID()); err != nil {
 			return err
 		}
@@ -157,7 +168,7 @@ func (x *explaining) explain() error {
 		}
 		x.add(Reason{Cause: CauseBehind, Count: ahead, More: ahead == whyCap})
 	}
-	if !free || paused != nil {
+	if !free || early || paused != nil {
 		return nil
 	}
 	return x.ready(l, first)
@@ -193,6 +204,23 @@ func (x *explaining) failed(cause Cause, id ID) error {
 		x.add(Reason{Cause: cause, Count: int64(record.count), Err: record.lastErr})
 	}
 	return err
+}
+
+// keptBack says whether an item is kept back.
+func (x *explaining) keptBack(cause Cause, key []byte) (bool, error) {
+	v, err := x.tx.Get(key).Wait(x.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read item: %w", err)
+	}
+	e, _, err := openEnvelope(v)
+	if err != nil {
+		return false, corrupt(key, err)
+	}
+	if e.dueMS <= x.nowMS {
+		return false, nil
+	}
+	x.add(Reason{Cause: cause, Left: time.Duration(e.dueMS-x.nowMS) * time.Millisecond})
+	return true, nil
 }
 
 // locked says what a lock keeps the group for, and returns whether it lets a receive pass.
@@ -236,6 +264,9 @@ func (x *explaining) locked(l *lock) (free bool) {
 func (x *explaining) ready(l *lock, head parsedKey) error {
 	if l == nil {
 		older, found, err := x.olderHints(head)
+		if err == nil && !found {
+			found, err = x.awaited(head)
+		}
 		if err != nil {
 			return err
 		}
@@ -301,6 +332,23 @@ func (x *explaining) olderHints(head parsedKey) (older int64, found bool, err er
 	return int64(len(rows)), len(rows) == whyRows, nil
 }
 
+// awaited says whether the timer of its head leads to a group.
+func (x *explaining) awaited(head parsedKey) (bool, error) {
+	key := x.q.keys.item(head.itemID())
+	v, err := x.tx.Get(key).Wait(x.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read head: %w", err)
+	}
+	e, _, err := openEnvelope(v)
+	if err != nil {
+		return false, corrupt(key, err)
+	}
+	if v, err = x.tx.Get(x.q.keys.timer(e.dueMS, head.group)).Wait(x.ctx); err != nil {
+		return false, fmt.Errorf("read timer: %w", err)
+	}
+	return v != nil, nil
+}
+
 // String is the reason in words.
 func (r Reason) String() string {
 	count := func(noun string) string {
@@ -334,6 +382,10 @@ func (r Reason) String() string {
 		return fmt.Sprintf("its group is being given to a receive that waits, which has %s left to take it", r.Left)
 	case CauseDelayed:
 		return fmt.Sprintf("its group waits for a retry, in %s", r.Left)
+	case CauseKeptBack:
+		return fmt.Sprintf("it is not to be delivered before %s have passed", r.Left)
+	case CauseHeadKeptBack:
+		return fmt.Sprintf("the first message of its group is not to be delivered before %s have passed", r.Left)
 	case CauseFailed, CauseHeadFailed:
 		text := "it has failed " + countWords(int(r.Count), "time")
 		if r.Cause == CauseHeadFailed {
