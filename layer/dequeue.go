@@ -134,6 +134,7 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 		timer := time.NewTimer(min(pause, left))
 		select {
 		case <-timer.C:
+			q.yield(ctx, "look again")
 		case <-r.stop:
 			timer.Stop()
 			return nil, nil
