@@ -158,6 +158,7 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 		timer := time.NewTimer(min(pause, left))
 		select {
 		case <-timer.C:
+			q.yield(ctx, "look again")
 		case <-r.stop:
 			timer.Stop()
 			return nil, nil
@@ -542,11 +543,18 @@ func (c *claimer) next() (look, bool, error) {
 				return look{}, false, nil
 			}
 			// There is nothing else. Whether the handle's other transactions take these is not known yet.
-			for _, w := range c.passed[:min(n, len(c.passed))] {
+			passed := c.passed[:min(n, len(c.passed))]
+			c.passed = nil
+			for _, w := range passed {
+				if _, met := c.met[w.group]; met {
+					continue // a second hint of a group: it stays
+				}
 				c.met[w.group] = false
 				c.looks = append(c.looks, c.read(w, limit))
 			}
-			c.passed = nil
+			if len(c.looks) == 0 {
+				return c.next()
+			}
 		}
 	}
 	// Here, when the reads are under way: it may have to be read itself.
