@@ -539,6 +539,8 @@ func TestConflicts(t *testing.T) {
 		{"retry now of what is kept back, claim by another clock", keptBack, retryNow, claimAhead, must, nil},
 		{"claim by another clock, retry now of what is kept back", keptBack, claimAhead, retryNow, must, nil},
 		{"retry now of what is kept back, enqueue to the group", keptBack, retryNow, enqueueTo("A"), mustNot, nil},
+		{"enqueue, enqueue to the same bounded group", bounded(5, having("a1")), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
+		{"enqueue to a bounded group, claim of it", bounded(5, having("a1")), enqueueTo("A"), claimOne, mustNot, nil},
 		{"enqueue, enqueue with the same dedup id", having(), enqueueAs("A", "x"), enqueueAs("B", "x"), must, nil},
 		{"enqueue, enqueue with another dedup id", having(), enqueueAs("A", "x"), enqueueAs("A", "y"), mustNot, nil},
 		{"enqueue of a duplicate and another, enqueue of that duplicate", remembering("x", having()), enqueueBoth, enqueueAs("B", "x"), mustNot, nil},
