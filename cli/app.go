@@ -154,6 +154,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newStatsCmd(s),
 		newConfigCmd(s),
 		newDeadCmd(s),
+		newArchiveCmd(s),
 		newSweepCmd(s),
 		newCheckCmd(s),
 		newBenchCmd(s),

@@ -170,7 +170,7 @@ func (h *harness) run(t *testing.T, args []string, stdin string) string {
 		if !slices.Contains(args, "--set") {
 			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 		}
-	case "dead":
+	case "dead", "archive":
 		if len(args) > 1 && args[1] == "list" {
 			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 		}

@@ -13,8 +13,9 @@ func newSweepCmd(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "sweep",
 		Short: "Clear what processes that were killed have left behind",
-		Long: `Clear what nobody needs any more: what processes that were killed have left behind more than an hour ago, and the dedup
-ids whose time is over. Workers do so now and then by themselves. It disturbs nobody, and may be interrupted and run again.`,
+		Long: `Clear what nobody needs any more: what processes that were killed have left behind more than an hour ago, the dedup ids
+whose time is over, and messages that have waited, or been archived, for longer than the queue wants (see config: retention,
+archive). Workers do so now and then by themselves. It disturbs nobody, and may be interrupted and run again.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("sweeping", "key", -1)
@@ -38,12 +39,13 @@ type jsonSweep struct {
 	Purges   int64  `json:"purges"`
 	Repeats  int64  `json:"attempt_ids"`
 	AgedOut  int64  `json:"aged_out"`
+	Archived int64  `json:"archived"`
 }
 
 func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
 		return printJSON(s.stdout, jsonSweep{
-			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats, Dedup: r.Dedup, Purges: r.Purges, AgedOut: r.AgedOut,
+			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats, Dedup: r.Dedup, Purges: r.Purges, AgedOut: r.AgedOut, Archived: r.Archived,
 		})
 	}
 	text := "cleared " + plural(r.Receipts, "receipt")
@@ -57,6 +59,9 @@ func (s *session) printSweep(r layer.SweepReport) error {
 	}
 	if r.AgedOut > 0 {
 		text += " and " + plural(r.AgedOut, "message") + " past the retention"
+	}
+	if r.Archived > 0 {
+		text += " and " + plural(r.Archived, "message") + " from the archive"
 	}
 	_, err := fmt.Fprintf(s.stdout, "%s, of %s looked at\n", text, plural(r.Keys, "key"))
 	return err

@@ -29,7 +29,7 @@ func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
 // go on without the ack, unless the error wraps a *kv.Error. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict. When the claim ends: the key of the next item at snapshot, with a conflict
-// on the gap up to it, or on the whole group if that is empty now.
+// on the gap up to it, or on the whole group if that is empty now. If the queue has an archive: the items, at snapshot.
 func (q *Queue) AckTx(ctx context.Context, tx kv.Tx, c *Claim, ids ...ID) error {
 	if ids != nil && len(ids) == 0 {
 		return nil
@@ -126,9 +126,11 @@ type settlement struct {
 	sets    bool          // the group's state, to state; nothing = cleared
 	state   []byte
 	keeps   bool // nothing is acked: only the state is set
+	copies  bool // what is acked goes to the archive, as far as was known when it was submitted
 
 	// Of the attempt under way.
-	lock    kv.Future[[]byte]
+	lock kv.Future[[]byte]
+	finishing
 	held    *lock
 	left    []delivered
 	ahead   kv.Future[[]byte] // the item behind as many as are acked, read before it is known which these are
@@ -142,6 +144,7 @@ type settlement struct {
 func (s *settlement) begin(w *work) {
 	group := s.claim.Group
 	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = w.tx.Get(w.q.keys.lock(group)), nil, nil, nil, nil, nil
+	s.readFinishing(w)
 	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && !s.extends && !s.keeps {
 		behind := kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin)
 		behind.Offset += n
@@ -184,18 +187,26 @@ func (s *settlement) check(w *work) error {
 			return fmt.Errorf("%w: %s", ErrNotInClaim, s.back.From)
 		}
 		if n > 0 {
-			w.remove(group, l.outstanding, acked)
+			archived, err := s.archive(w, acked)
+			if err != nil {
+				return err
+			}
+			w.remove(group, l.outstanding, acked, archived)
 			w.count(countAcked, len(acked))
 			l.outstanding = left[:n]
 			w.tx.Set(key, l.pack())
 			return nil
 		}
 	}
+	archived, err := s.archive(w, acked)
+	if err != nil {
+		return err
+	}
 	s.left = left
 	if s.sets {
 		w.setState(group, s.state)
 	}
-	w.remove(group, l.outstanding, acked)
+	w.remove(group, l.outstanding, acked, archived)
 	w.count(countAcked, len(acked))
 	if len(left) > 0 && s.back == nil {
 		l.outstanding = left
@@ -288,7 +299,7 @@ func place(left []delivered, id ID, group string) int {
 // remove clears the items acked, out of those under the claim, by their exact keys: a range from the first to
 // the last would take with it an item whose enqueue committed late, between them. Attempt records need no such
 // care, because only an item that was tried has one: they go by ranges, one for each run of acked items.
-func (w *work) remove(group string, all, acked []delivered) {
+func (w *work) remove(group string, all, acked []delivered, archived bool) {
 	keys, tx := w.q.keys, w.tx
 	var run []delivered
 	endRun := func() {
@@ -306,7 +317,7 @@ func (w *work) remove(group string, all, acked []delivered) {
 		acked = acked[1:]
 		id := d.id(group)
 		tx.Clear(keys.item(id))
-		if d.parts > 0 {
+		if d.parts > 0 && !archived {
 			tx.ClearRange(keys.parts(id))
 		}
 		run = all[i-len(run) : i+1]

@@ -19,8 +19,10 @@ const (
 	RuleLockTimer   = "a lock has its timer"
 	RuleLockItems   = "a lock's outstanding items are in its group"
 	RuleItem        = "an item is readable, with all its parts"
-	RulePart        = "a part belongs to an item or a dead letter"
+	RulePart        = "a part belongs to an item, a dead letter or an archived item"
 	RuleDead        = "a dead letter is readable, with all its parts, and not in its group too"
+	RuleArchive     = "an archived item is readable, with all its parts, out of its group, and in an entry"
+	RuleArchived    = "the items of an entry of the archive are there"
 	RuleAttempt     = "an attempt record belongs to an item"
 	RuleValue       = "a value has the form of its key"
 	RuleKey         = "a key has a form of the table"
@@ -47,6 +49,8 @@ type CheckReport struct {
 	// Hints and timers that stand for nothing any more. They are allowed, and cleared when met.
 	StaleHints, StaleTimers int64
 	Attempts, Receipts      int64
+	// Archived items; they are not among the items.
+	Archived int64
 	// Receives whose attempt ids are kept.
 	Repeats int64
 	// Groups that have a state, the empty ones included.
@@ -90,6 +94,7 @@ type checker struct {
 	groups   map[string]*groupCheck
 	parts    map[ID]bool // the items that have parts
 	suspects []suspect
+	odd      map[string]bool // the keys of the page that do not fit to others: see look
 }
 
 // groupCheck is what the pages said about one group.
@@ -139,6 +144,9 @@ func (c *checker) pages() error {
 				kv.RangeOptions{Limit: checkPage}).Wait(c.ctx)
 			if err == nil {
 				twice, err = c.twice(tx, rows)
+			}
+			if err == nil {
+				err = c.look(tx, rows)
 			}
 			return err
 		})
@@ -191,9 +199,13 @@ func (c *checker) row(row kv.KV) {
 		c.item(p, row)
 	case nameDead:
 		c.dead(p, row)
+	case nameArchive:
+		c.archive(p, row)
+	case nameArchived:
+		c.archived(row)
 	case namePart:
 		if !c.parts[p.itemID()] {
-			c.owned(row.Key, RulePart, p.itemID(), c.q.keys.item(p.itemID()), c.q.keys.dead(p.itemID()))
+			c.owned(row.Key, RulePart, p.itemID(), c.q.keys.item(p.itemID()), c.q.keys.dead(p.itemID()), c.q.keys.archive(p.itemID()))
 		}
 	case nameAttempt:
 		c.report.Attempts++
@@ -365,6 +377,110 @@ func (c *checker) dead(p parsedKey, row kv.KV) {
 			return RuleDead, err.Error(), nil
 		}
 		return "", "", err
+	})
+}
+
+// look notes which rows of the archive do not fit to what they belong with. It reads that beside the page, at its version.
+func (c *checker) look(tx kv.ReadTx, rows []kv.KV) error {
+	c.odd = make(map[string]bool)
+	type pair struct {
+		key   []byte
+		other kv.Future[[]byte]
+		there bool // the other must be there; else it must not
+	}
+	var pairs []pair
+	for _, row := range rows {
+		p, err := c.q.keys.parse(row.Key)
+		if err != nil {
+			continue
+		}
+		switch p.name {
+		case nameArchive:
+			if a, err := unpackArchived(row.Key, row.Value); err == nil {
+				pairs = append(pairs, pair{row.Key, tx.Get(c.q.keys.item(p.itemID())), false},
+					pair{row.Key, tx.Get(c.q.keys.archived(a.at)), true})
+			}
+		case nameArchived:
+			e, err := unpackArchiveEntry(row.Key, row.Value)
+			if err != nil {
+				continue
+			}
+			for _, d := range e.items {
+				pairs = append(pairs, pair{row.Key, tx.Get(c.q.keys.archive(d.id(e.group))), true})
+			}
+		}
+	}
+	for _, p := range pairs {
+		v, err := p.other.Wait(c.ctx)
+		if err != nil {
+			return err
+		}
+		if (v != nil) != p.there {
+			c.odd[string(p.key)] = true
+		}
+	}
+	return nil
+}
+
+// archive takes an archived item into account.
+func (c *checker) archive(p parsedKey, row kv.KV) {
+	c.report.Archived++
+	a, err := unpackArchived(row.Key, row.Value)
+	var e envelope
+	if err == nil {
+		e, _, err = openEnvelope(a.item)
+	}
+	if err != nil {
+		c.still(row.Key, RuleArchive, err.Error())
+		return
+	}
+	if e.parts > 0 {
+		c.parts[p.itemID()] = true
+	} else if !c.odd[string(row.Key)] {
+		return
+	}
+	c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) {
+		here, item, entry := tx.Get(row.Key), tx.Get(c.q.keys.item(p.itemID())), tx.Get(c.q.keys.archived(a.at))
+		v, err := here.Wait(c.ctx)
+		if err != nil || v == nil {
+			return "", "", err
+		}
+		if v, err = item.Wait(c.ctx); err != nil || v != nil {
+			return RuleArchive, "it is in its group, too", err
+		}
+		if v, err = entry.Wait(c.ctx); err != nil || v == nil {
+			return RuleArchive, "no entry names it", err
+		}
+		_, err = c.q.readItem(c.ctx, tx, kv.KV{Key: c.q.keys.item(p.itemID()), Value: a.item})
+		if errors.Is(err, ErrCorrupt) {
+			return RuleArchive, err.Error(), nil
+		}
+		return "", "", err
+	})
+}
+
+// archived takes an entry of the archive into account.
+func (c *checker) archived(row kv.KV) {
+	e, err := unpackArchiveEntry(row.Key, row.Value)
+	if err != nil {
+		c.still(row.Key, RuleValue, err.Error())
+		return
+	}
+	if !c.odd[string(row.Key)] {
+		return
+	}
+	c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) {
+		v, err := tx.Get(row.Key).Wait(c.ctx)
+		if err != nil || v == nil {
+			return "", "", err
+		}
+		for _, d := range e.items {
+			id := d.id(e.group)
+			if v, err = tx.Get(c.q.keys.archive(id)).Wait(c.ctx); err != nil || v == nil {
+				return RuleArchived, "no archived item " + id.String(), err
+			}
+		}
+		return "", "", nil
 	})
 }
 

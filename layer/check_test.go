@@ -99,6 +99,25 @@ func TestCheckFindsEachViolation(t *testing.T) {
 		{"a timer that cannot be read", layer.RuleValue, set(key("timer", int64(1), "A"), []byte("?"))},
 		{"a state of no bytes", layer.RuleValue, set(key("state", "A"), []byte{})},
 		{"an attempt id without claims", layer.RuleValue, set(key("repeat", "id"), tuple.Tuple{int64(1)}.Pack())},
+		{"an archived item that cannot be read", layer.RuleArchive, set(key("archive", "A", int64(7), random), []byte{9})},
+		{"an archived item without its entry", layer.RuleArchive, func(e *env) func(kv.Tx) {
+			archivedItems(1)(e)
+			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("archived"))) }
+		}},
+		{"an archived item without its parts", layer.RuleArchive, func(e *env) func(kv.Tx) {
+			e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "B", Body: make([]byte, 200_000)})
+			require.NoError(e.t, err)
+			claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Group: ptr("B")})
+			require.NoError(e.t, err)
+			require.NoError(e.t, e.q.Ack(e.ctx, claims[0]))
+			return func(tx kv.Tx) { tx.Clear(e.rows(kv.PrefixRange(key("part")))[1].Key) }
+		}},
+		{"an entry without its items", layer.RuleArchived, func(e *env) func(kv.Tx) {
+			archivedItems(1)(e)
+			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("archive"))) }
+		}},
+		{"an entry of nothing", layer.RuleValue, set(key("archived", int64(1), int64(1), random), tuple.Tuple{int64(1), "A"}.Pack())},
 		{"a receipt that cannot be read", layer.RuleValue, set(key("receipt", random), []byte("?"))},
 		{"a counter that cannot be read", layer.RuleValue, set(key("count", "acked", int64(1)), []byte("?"))},
 		{"a key of no form", layer.RuleKey, set(key("item", "A"), nil)},

@@ -47,6 +47,9 @@ type Config struct {
 	// Retention is how long an item may wait in its group, MinRetention to MaxRetention; 0 = for ever. What is in hand is
 	// not touched.
 	Retention time.Duration
+	// Archive is how long what is finished, acked or taken, is kept in the archive, 0 to MaxRetention; 0 = not at all,
+	// and what is there is swept.
+	Archive time.Duration
 	// OnExpiry is what becomes of one that has waited longer.
 	OnExpiry OnExpiry
 }
@@ -87,6 +90,8 @@ var settings = []setting{
 		"how long an item may wait, 1s or more; 0 = for ever"),
 	choiceSetting("on_expiry", func(c *Config) *OnExpiry { return &c.OnExpiry }, onExpiryNames,
 		"what becomes of one that has waited longer"),
+	durationSetting("archive", func(c *Config) *time.Duration { return &c.Archive }, 0, 0, MaxRetention,
+		"how long what is finished is kept in the archive; 0 = not at all"),
 }
 
 // withDefaults returns c complete and checked.

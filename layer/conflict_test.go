@@ -210,6 +210,11 @@ func claimFrom(group string) func(e *env, tx kv.Tx, _ any) error {
 	}
 }
 
+func replayA(e *env, _ kv.Tx, _ any) error {
+	_, err := e.q.Replay(e.ctx, groupA, layer.ReplayOptions{})
+	return err
+}
+
 func setState(e *env, tx kv.Tx, given any) error {
 	return e.q.SetStateTx(e.ctx, tx, given.(*layer.Claim), []byte("new"))
 }
@@ -591,6 +596,17 @@ func TestConflicts(t *testing.T) {
 		{"take that meets overdue items, sweep of them", overdue(layer.DropExpired), take, sweepAll, must, nil},
 		{"claim of another group, sweep of overdue items", and(overdue(layer.DropExpired)), claimFrom("B"), sweepAll, mustNot, nil},
 		{"cancel in the group, sweep of overdue items", overdue(layer.DropExpired), cancelNth(3), sweepAll, must, nil},
+		{"ack into the archive, ack of the same claim", archiving(holding(2, 2)), ackFirst, ackAll, must, nil},
+		{"ack into the archive, enqueue to the group", archiving(holding(3, 2)), ackAll, enqueueTo("A"), mustNot, nil},
+		{"ack into the archive, ack of another group into it", archiving(func(e *env) any {
+			e.enqueue("B", "b")
+			other := e.receive(e.q, 1)
+			return []*layer.Claim{holding(1, 1)(e).(*layer.Claim), other}
+		}), func(e *env, tx kv.Tx, given any) error { return ackAll(e, tx, given.([]*layer.Claim)[0]) },
+			func(e *env, tx kv.Tx, given any) error { return ackAll(e, tx, given.([]*layer.Claim)[1]) }, mustNot, nil},
+		{"ack into the archive, takeover", archiving(expired(2, 2)), ackAll, claimAll, must, nil},
+		{"enqueue, replay into the group", and(archivedItems(2)), enqueueTo("A"), replayA, mustNot, nil},
+		{"claim of another group, replay", and(archivedItems(2)), claimOne, replayA, mustNot, nil},
 		{"enqueue and claim, sweep", having("a1"), func(e *env, tx kv.Tx, given any) error {
 			return errors.Join(enqueueTo("B")(e, tx, given), claimOne(e, tx, given))
 		}, func(e *env, _ kv.Tx, _ any) error {

@@ -863,7 +863,7 @@ func (c *claimer) take(r *reception, l look, held *lock, rows []kv.KV) (*Claim, 
 	claim := &Claim{Group: l.group, Token: token}
 	claim.Items = make([]Item, 0, len(rows))
 	taken := make([]delivered, 0, len(rows))
-	of := c.q.keys.items(l.group)
+	of, values := c.q.keys.items(l.group), 0
 	for _, row := range rows {
 		p, err := c.q.keys.parseItem(row.Key, l.group, of)
 		if err != nil {
@@ -881,6 +881,9 @@ func (c *claimer) take(r *reception, l look, held *lock, rows []kv.KV) (*Claim, 
 		}
 		if len(taken) > 0 && c.isOverdue(&config, &e) {
 			break // it is settled when it is the head
+		}
+		if values += len(row.Value); config.Archive > 0 && len(taken) > 0 && values > archiveClaimBytes {
+			break // the ack writes them again
 		}
 		size := max(len(body), int(e.size))
 		if r.items+len(taken) > 0 && r.bytes+size > r.o.MaxBytes {

@@ -173,6 +173,17 @@ var descriptions = map[string]description{
 		key:   func(p parsedKey) string { return fmt.Sprintf("the last purge of group %q", p.group) },
 		value: describePurged,
 	},
+	nameArchive: {
+		group: groupFirst,
+		key:   func(p parsedKey) string { return "archived item " + itemWords(p) },
+		value: describeArchived,
+	},
+	nameArchived: {
+		key: func(p parsedKey) string {
+			return fmt.Sprintf("what one ack at %d has finished, from %d of random %s on", p.index, p.n, p.id)
+		},
+		value: describeArchiveEntry,
+	},
 	nameRequest: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("request of a handle whose receives wait, since %d, random %s", p.index, p.id)
@@ -414,6 +425,24 @@ func describeRepeat(key, value []byte) (string, error) {
 		words = append(words, fmt.Sprintf("group %q under token %d", claims[i], claims[i+1]))
 	}
 	return "at " + timeWords(ms) + ": " + strings.Join(words, ", "), nil
+}
+
+func describeArchived(key, value []byte) (string, error) {
+	a, err := unpackArchived(key, value)
+	if err != nil {
+		return "", err
+	}
+	item, err := describeItem(key, a.item)
+	return "completed " + timeWords(a.completedMS) + "; " + item, err
+}
+
+func describeArchiveEntry(key, value []byte) (string, error) {
+	e, err := unpackArchiveEntry(key, value)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("completed %s, %s of group %q, the first is %s", timeWords(e.completedMS),
+		countWords(len(e.items), "item"), e.group, e.items[0].id(e.group)), nil
 }
 
 func describeReceipt(key, value []byte) (string, error) {

@@ -49,6 +49,11 @@ func TestDescribe(t *testing.T) {
 	message("named", []byte("n"), nil)
 	_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{Group: ptr("named"), AttemptID: "once"})
 	require.NoError(t, err)
+	e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+	message("done", []byte("d"), nil)
+	claims, err = e.q.Receive(e.ctx, layer.ReceiveOptions{Group: ptr("done")})
+	require.NoError(t, err)
+	require.NoError(t, e.q.Ack(e.ctx, claims[0]))
 	message("ready", []byte("z"), nil)
 	e.sendAs(e.q, "named", "x")
 	e.configure(func(c *layer.Config) { c.DedupScope, c.DedupFor = layer.DedupInGroup, layer.DedupForPending })
@@ -97,6 +102,8 @@ func TestDescribe(t *testing.T) {
 		`lock of group "held"`:                                        `claim: held by "worker-1" under token N until 2023-11-14 22:13:50.000 UTC, 2 items delivered and not acked: N, N`,
 		`state of group "ready"`:                                      `4 bytes: "kept"`,
 		`what the receive with attempt id "once" was given`:           `at 2023-11-14 22:13:20.000 UTC: group "named" under token N`,
+		`archived item N of group "done", id ID.done`:                 `completed 2023-11-14 22:13:20.000 UTC; enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "d"`,
+		`what one ack at N has finished, from N of random ID on`:      `completed 2023-11-14 22:13:20.000 UTC, 1 item of group "done", the first is ID.done`,
 		`lock of group "delayed"`:                                     `held by nobody, a retry waits until 2023-11-14 22:14:20.000 UTC`,
 		`timer of group "held", due 2023-11-14 22:13:50.000 UTC`:      `a lease ends then; the group's head had index N`,
 		`timer of group "delayed", due 2023-11-14 22:14:20.000 UTC`:   `the delay of a retry ends then; the group's head had index N`,

@@ -66,7 +66,7 @@ func (p *keyPrinter) print(key []byte) string {
 			if v == 0 && t[0] == "ready" {
 				continue // a bound, or a shard
 			}
-			if t[0] == "item" || t[0] == "attempt" || t[0] == "dead" || t[0] == "part" && i == 2 || t[0] == "ready" && i == 2 {
+			if t[0] == "archived" || t[0] == "archive" || t[0] == "item" || t[0] == "attempt" || t[0] == "dead" || t[0] == "part" && i == 2 || t[0] == "ready" && i == 2 {
 				if p.indexes[v] == "" {
 					p.indexes[v] = fmt.Sprintf("i%d", len(p.indexes)+1)
 				}
@@ -233,6 +233,20 @@ var footprints = map[string]struct {
 		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
 		return err
 	}},
+	"ack-archive":      {archiving(holding(2, 2)), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim)) }},
+	"ack-some-archive": {archiving(holding(3, 2)), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim), c.(*layer.Claim).Items[0].ID) }},
+	"take-archive":     {archiving(having("a1", "a2")), once(take)},
+	"archive":          {archivedItems(2), func(e *env, _ any) error { _, err := e.q.Archive(e.ctx, layer.ArchiveOptions{}); return err }},
+	"replay":           {archivedItems(2), func(e *env, _ any) error { _, err := e.q.Replay(e.ctx, groupA, layer.ReplayOptions{}); return err }},
+	"replay-dry": {archivedItems(2), func(e *env, _ any) error {
+		_, err := e.q.Replay(e.ctx, groupA, layer.ReplayOptions{DryRun: true})
+		return err
+	}},
+	"sweep-archive": {func(e *env) any {
+		archivedItems(2)(e)
+		e.clock.advance(time.Hour)
+		return nil
+	}, func(e *env, _ any) error { _, err := e.q.Sweep(e.ctx, layer.SweepOptions{}); return err }},
 	"purge-deep": {func(e *env) any { e.fill("A", 1001); return nil }, func(e *env, _ any) error {
 		ctx, cancel := context.WithCancel(e.ctx)
 		_, err := e.q.Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }}) // one step
@@ -287,6 +301,24 @@ func (e *env) configure(change func(c *layer.Config)) {
 	e.t.Helper()
 	_, _, err := e.q.Configure(e.ctx, change)
 	require.NoError(e.t, err)
+}
+
+var groupA = layer.ArchiveFilter{Group: ptr("A")}
+
+// archiving is setup in a queue with an archive.
+func archiving(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+		return setup(e)
+	}
+}
+
+// archivedItems archives n items of group A.
+func archivedItems(n int) func(e *env) any {
+	return archiving(func(e *env) any {
+		require.NoError(e.t, e.q.Ack(e.ctx, holding(n, n)(e).(*layer.Claim)))
+		return nil
+	})
 }
 
 // overdue has two items in group A that have waited too long, and behind them one that has not.

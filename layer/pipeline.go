@@ -79,6 +79,11 @@ func (o *operation) size() size {
 	}
 	if o.settle != nil {
 		s.settled, s.bytes = max(len(o.settle.claim.Items), len(o.settle.ids)), s.bytes+len(o.settle.state)
+		if o.settle.copies {
+			for i := range o.settle.claim.Items {
+				s.bytes += min(len(o.settle.claim.Items[i].Body), maxInline)
+			}
+		}
 	}
 	if o.receive != nil {
 		s.received = o.receive.o.Max
@@ -151,6 +156,9 @@ func (q *Queue) enter(ctx context.Context, o *operation) error {
 		return context.Cause(ctx)
 	}
 	o.ended = make(chan struct{})
+	if o.settle != nil {
+		o.settle.copies = q.Config().Archive > 0
+	}
 	p := &q.pipeline
 	p.mu.Lock()
 	if q.closed.Load() {

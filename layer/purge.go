@@ -348,7 +348,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 		return err
 	}
 	free := s.end(r.group, l, r.whole)
-	s.work.remove(r.group, r.items, gone)
+	s.work.remove(r.group, r.items, gone, false)
 	s.removed(len(gone))
 	return s.leave(gone[0].id(r.group), free, r.whole)
 }

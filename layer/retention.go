@@ -111,7 +111,7 @@ func (w *work) ageOut(group string, l *lock, rows []kv.KV) (free bool, err error
 	}
 	w.tx.Clear(w.q.keys.ready(out[0].index, group))
 	if config.OnExpiry == DropExpired {
-		w.remove(group, out, out)
+		w.remove(group, out, out, false)
 		w.count(countAgedOut, len(out))
 		return free, nil
 	}
@@ -198,7 +198,7 @@ func (w *work) takeOverdue(c candidate, l *lock, rows []kv.KV, max int) ([]Item,
 
 // overdue goes from head to head and settles those that have waited too long, with what is overdue behind them.
 func (s *sweeper) overdue() error {
-	config, _, err := s.q.ReadConfig(s.ctx)
+	config, err := s.configuration()
 	if err != nil || config.Retention == 0 {
 		return err
 	}

@@ -48,6 +48,7 @@ import (
 //	fault KIND                                the next call at that fault's place meets it
 //	groups | peek GROUP | stats | check | dead [group=GROUP] [text=TEXT] [older=10s] [newer=10s] [limit=N]
 //	why BODY | purge [GROUP] [force] | sweep
+//	archive [group=GROUP] [older=10s] [newer=10s] [limit=N] | replay, likewise, with [dry]
 //
 // To write the output anew: go test ./layer -run 'TestScenarios/memory$' -rewrite
 func TestScenarios(t *testing.T) {
@@ -150,6 +151,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.pause(&a)
 	case "state":
 		out, err = s.state(&a)
+	case "archive", "replay":
+		out, err = s.archive(&a)
 	case "sweep":
 		_, err = s.worker(&a).q.Sweep(s.e.ctx, layer.SweepOptions{})
 	case "purge":
@@ -381,6 +384,60 @@ func (s *scenario) purge(a *arguments) (string, error) {
 		out += fmt.Sprintf(" states=%d", r.States)
 	}
 	return out, err
+}
+
+// archive lists what is archived, a page of limit after the other, with bodies, or replays it.
+func (s *scenario) archive(a *arguments) (string, error) {
+	dead := s.filter(a)
+	f := layer.ArchiveFilter{Group: dead.Group, From: dead.ParkedFrom, Before: dead.ParkedBefore}
+	q := s.worker(a).q
+	if a.d.Cmd == "replay" {
+		o := layer.ReplayOptions{DryRun: slices.Contains(a.words(), "dry"), Limit: int64(a.number("limit"))}
+		report, err := q.Replay(s.e.ctx, f, o)
+		s.nameReplayed(a)
+		return fmt.Sprintf("%d of %d", report.Done, report.Scanned), err
+	}
+	o := layer.ArchiveOptions{ArchiveFilter: f, Limit: a.number("limit"), Bodies: true}
+	var out strings.Builder
+	for {
+		page, err := q.Archive(s.e.ctx, o)
+		if err != nil {
+			return "", err
+		}
+		for _, item := range page.Items {
+			require.NoError(a.t, item.Err)
+			require.True(a.t, bytes.Equal(fullBody(a, s.bodies[item.ID]), item.Body), "body of %s", s.bodies[item.ID])
+			fmt.Fprintf(&out, "%s: %s %s ago\n", groupName(item.ID.Group), s.bodies[item.ID], s.e.clock.now().Sub(item.Completed))
+		}
+		if page.Next == nil {
+			break
+		}
+		out.WriteString("next page\n")
+		o.After = page.Next
+	}
+	if out.Len() == 0 {
+		return "none", nil
+	}
+	return out.String(), nil
+}
+
+// nameReplayed names the messages that repeat others as those. Their headers say which these are, as the transcript
+// shows them.
+func (s *scenario) nameReplayed(a *arguments) {
+	groups, err := s.worker(a).q.Groups(s.e.ctx, layer.GroupsOptions{})
+	require.NoError(a.t, err)
+	for _, g := range groups {
+		items, err := s.worker(a).q.Peek(s.e.ctx, g.Group, layer.MaxBatch)
+		require.NoError(a.t, err)
+		for _, item := range items {
+			if old, ok := item.Headers[layer.ReplayHeader]; ok {
+				id, err := layer.ParseID(old)
+				require.NoError(a.t, err)
+				require.NotEqual(a.t, id.Random, item.ID.Random)
+				s.bodies[item.ID] = s.bodies[id]
+			}
+		}
+	}
 }
 
 func (s *scenario) state(a *arguments) (string, error) {
@@ -623,6 +680,10 @@ func (s *scenario) items(a *arguments, items []layer.Item) string {
 		require.True(a.t, bytes.Equal(fullBody(a, name), item.Body), "body of %s", name)
 		out.WriteString(" " + name)
 		for _, k := range slices.Sorted(maps.Keys(item.Headers)) {
+			if k == layer.ReplayHeader {
+				out.WriteString(" (again)")
+				continue
+			}
 			fmt.Fprintf(&out, " {%s:%s}", k, item.Headers[k])
 		}
 		if item.Attempts > 0 {

@@ -24,6 +24,8 @@ import (
 //	timer    ("timer", due (ms), group)              tuple: kind (of a lock, or "head"), index of the head
 //	state    ("state", group)                        bytes: what the group's holders keep with it; never empty
 //	attempt  ("attempt", group, index, random)       tuple: count, first (ms), last (ms), last error
+//	archive  ("archive", group, index, random)       when it was finished, then the item's value: see archive.go
+//	archived ("archived", place, index, random)      tuple: completed (ms), group, then index, random, parts of each item
 //	request  ("request", index, random)              tuple: owner, groups wanted, deadline (ms)
 //	grant    ("grant", random, group)                tuple: token
 //	wake     ("wake", random)                        int64, little-endian, changed by atomic add; watched
@@ -50,23 +52,25 @@ import (
 //
 // Who may write what, and what that conflicts with, is said at each operation.
 const (
-	nameMeta    = "meta"
-	nameItem    = "item"
-	namePart    = "part"
-	nameLock    = "lock"
-	nameState   = "state"
-	nameReady   = "ready"
-	nameTimer   = "timer"
-	nameAttempt = "attempt"
-	nameDead    = "dead"
-	nameDedup   = "dedup"
-	namePurged  = "purged"
-	nameRequest = "request"
-	nameGrant   = "grant"
-	nameWake    = "wake"
-	nameRepeat  = "repeat"
-	nameReceipt = "receipt"
-	nameCount   = "count"
+	nameMeta     = "meta"
+	nameItem     = "item"
+	namePart     = "part"
+	nameLock     = "lock"
+	nameState    = "state"
+	nameReady    = "ready"
+	nameTimer    = "timer"
+	nameAttempt  = "attempt"
+	nameDead     = "dead"
+	nameArchive  = "archive"
+	nameArchived = "archived"
+	nameDedup    = "dedup"
+	namePurged   = "purged"
+	nameRequest  = "request"
+	nameGrant    = "grant"
+	nameWake     = "wake"
+	nameRepeat   = "repeat"
+	nameReceipt  = "receipt"
+	nameCount    = "count"
 )
 
 // subspace builds the keys of one queue.
@@ -117,6 +121,7 @@ func (s subspace) itemKey(name string, id ID, extra int) []byte {
 func (s subspace) item(id ID) []byte              { return s.itemKey(nameItem, id, 0) }
 func (s subspace) attempt(id ID) []byte           { return s.itemKey(nameAttempt, id, 0) }
 func (s subspace) dead(id ID) []byte              { return s.itemKey(nameDead, id, 0) }
+func (s subspace) archive(id ID) []byte           { return s.itemKey(nameArchive, id, 0) }
 func (s subspace) items(group string) kv.KeyRange { return below(s.startGroup(nameItem, group, 1)) }
 func (s subspace) parts(id ID) kv.KeyRange        { return below(s.itemKey(namePart, id, 1)) }
 func (s subspace) lock(group string) []byte       { return s.startGroup(nameLock, group, 0) }
@@ -126,6 +131,11 @@ func (s subspace) receipt(id uuid.UUID) []byte    { return tuple.AppendUUID(s.st
 func (s subspace) repeat(id string) []byte {
 	return tuple.AppendString(s.start(nameRepeat, len(id)+2), id)
 }
+func (s subspace) archived(at completion) []byte {
+	k := tuple.AppendInt(s.start(nameArchived, 9+9+17), at.place)
+	return tuple.AppendUUID(tuple.AppendInt(k, at.index), at.random)
+}
+
 func (s subspace) part(id ID, n int) []byte {
 	return tuple.AppendInt(s.itemKey(namePart, id, 9), int64(n))
 }
@@ -188,7 +198,7 @@ type parsedKey struct {
 	field string // meta: the field; count: the counter's name; repeat: the attempt id; dedup: the id
 	scope string // dedup
 	group string
-	index int64 // item, part, attempt, dead, ready, request; timer: due (ms); count: slot
+	index int64 // item, part, attempt, dead, archive, ready, request; archived: place; timer: due (ms); count: slot
 	id    uuid.UUID
 	n     int64 // part; ready: shard
 }
@@ -208,8 +218,10 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	switch p.name {
 	case nameMeta, nameRepeat:
 		p.field = d.str()
-	case nameItem, nameAttempt, nameDead:
+	case nameItem, nameAttempt, nameDead, nameArchive:
 		p.group, p.index, p.id = d.str(), d.int(), d.uuid()
+	case nameArchived:
+		p.index, p.n, p.id = d.int(), d.int(), d.uuid()
 	case namePart:
 		p.group, p.index, p.id, p.n = d.str(), d.int(), d.uuid(), d.int()
 	case nameLock, nameState, namePurged:

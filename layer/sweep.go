@@ -49,6 +49,7 @@ type SweepReport struct {
 	Skipped  bool  // another sweep was there, see SweepOptions.Every; the rest is zero
 	Keys     int64 // looked at
 	AgedOut  int64 // items dropped or parked: they had waited longer than the queue's retention
+	Archived int64 // items cleared from the archive: kept for as long as the queue keeps them
 	Repeats  int64 // attempt ids of receives, cleared: older than an hour
 	Receipts int64 // cleared: left by processes that were killed, older than an hour
 	Dedup    int64 // entries cleared that make nothing a duplicate any more
@@ -74,7 +75,7 @@ func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) 
 	if !mine {
 		return SweepReport{Skipped: true}, nil
 	}
-	for _, part := range []func() error{s.receipts, s.repeats, s.dedup, s.purges, s.overdue} {
+	for _, part := range []func() error{s.receipts, s.repeats, s.dedup, s.purges, s.overdue, s.archived} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
 		}
@@ -87,6 +88,19 @@ type sweeper struct {
 	ctx    context.Context
 	o      SweepOptions
 	report SweepReport
+	config *Config // nil = it has not been read
+}
+
+// configuration is the queue's, as stored.
+func (s *sweeper) configuration() (Config, error) {
+	if s.config == nil {
+		config, _, err := s.q.ReadConfig(s.ctx)
+		if err != nil {
+			return config, err
+		}
+		s.config = &config
+	}
+	return *s.config, nil
 }
 
 // begin notes in the database that a sweep begins. It returns false if it is another's turn.

@@ -173,7 +173,20 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 			items[i].Attempts = attempts[items[i].ID].count
 		}
 	}
-	w.remove(group, taken, taken)
+	archived, err := w.archives()
+	if err != nil {
+		return nil, err
+	}
+	if archived {
+		values := make([][]byte, len(taken))
+		for i := range values {
+			values[i] = rows[i].Value
+		}
+		if err := w.archive(group, taken, values); err != nil {
+			return nil, err
+		}
+	}
+	w.remove(group, taken, taken, archived)
 	w.clear(c.key)
 	delete(w.ready, group)
 	if len(rows) > len(taken) {

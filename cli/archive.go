@@ -1,0 +1,246 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+const archiveHelp = `With an archive (config: archive, how long), what is finished is kept: acked, or taken. It can be looked at, and enqueued
+anew.`
+
+func newArchiveCmd(s *session) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "archive COMMAND",
+		Short: "List or replay the messages that were finished",
+		Long:  archiveHelp,
+		Args:  knownSubcommand,
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newArchiveListCmd(s), newArchiveReplayCmd(s))
+	for _, sub := range c.Commands() {
+		sub.Args = noArgs
+		sub.DisableFlagsInUseLine = true
+	}
+	return c
+}
+
+// archiveFlags choose archived items.
+type archiveFlags struct {
+	group        string
+	older, newer time.Duration
+	after        string
+}
+
+func (f *archiveFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.group, "group", "", "only those of this `GROUP`")
+	c.Flags().DurationVar(&f.older, "older", 0, "only those finished longer than `TIME` ago")
+	c.Flags().DurationVar(&f.newer, "newer", 0, "only those finished within the last `TIME`")
+	c.Flags().StringVar(&f.after, "after", "", "begin behind the message with this `ID`")
+}
+
+// filter turns the flags into what the layer chooses by, and where to begin.
+func (f *archiveFlags) filter(s *session, c *cobra.Command) (layer.ArchiveFilter, *layer.ID, error) {
+	var o layer.ArchiveFilter
+	if c.Flags().Changed("group") {
+		o.Group = &f.group
+	}
+	now := s.app.Now()
+	for _, age := range []struct {
+		name  string
+		d     time.Duration
+		bound *time.Time
+	}{{"older", f.older, &o.Before}, {"newer", f.newer, &o.From}} {
+		if !c.Flags().Changed(age.name) {
+			continue
+		}
+		if age.d <= 0 {
+			return o, nil, usagef("--%s is %s: more than 0 is wanted", age.name, age.d)
+		}
+		*age.bound = now.Add(-age.d)
+	}
+	if !c.Flags().Changed("after") {
+		return o, nil, nil
+	}
+	id, err := layer.ParseID(f.after)
+	if err != nil {
+		return o, nil, asUsage(err)
+	}
+	return o, &id, nil
+}
+
+func newArchiveListCmd(s *session) *cobra.Command {
+	var f archiveFlags
+	var n int
+	c := &cobra.Command{
+		Use:   "list [--group GROUP] [--older TIME] [--newer TIME] [-n N] [--after ID]",
+		Short: "List finished messages, in the order in which they were finished",
+		Long: archiveHelp + `
+
+Those of one group are listed in the order of the group. What is listed is what all the flags together choose. It changes
+nothing.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			filter, after, err := f.filter(s, c)
+			if err != nil {
+				return err
+			}
+			if n < 1 || n > layer.MaxBatch {
+				return usagef("-n is %d: 1 to %d are allowed", n, layer.MaxBatch)
+			}
+			o := layer.ArchiveOptions{ArchiveFilter: filter, After: after, Limit: n, Bodies: true}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				page, err := q.Archive(c.Context(), o)
+				if err != nil {
+					return asUsageIfOptions(err)
+				}
+				return s.printArchive(page)
+			})
+		},
+	}
+	f.add(c)
+	c.Flags().IntVarP(&n, "number", "n", 20, "how many, `N`")
+	return c
+}
+
+type jsonArchived struct {
+	ID        string            `json:"id"`
+	Group     string            `json:"group"`
+	Completed time.Time         `json:"completed,omitzero"`
+	Enqueued  time.Time         `json:"enqueued,omitzero"`
+	Headers   map[string]string `json:"headers,omitempty"`
+	Error     string            `json:"error,omitempty"`
+	jsonBody
+}
+
+func (s *session) printArchive(page layer.ArchivePage) error {
+	if s.json {
+		for _, item := range page.Items {
+			j := jsonArchived{ID: item.ID.String(), Group: item.ID.Group, Headers: item.Headers, jsonBody: newJSONBody(item.Body)}
+			if item.Err != nil {
+				j.Error = item.Err.Error()
+			} else {
+				j.Completed, j.Enqueued = item.Completed.UTC(), item.Enqueued.UTC()
+			}
+			if err := printJSON(s.stdout, j); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(page.Items) == 0 {
+		_, err := fmt.Fprintln(s.stdout, "no archived messages")
+		return err
+	}
+	now := s.app.Now()
+	t := newTable("id", "finished", "waited", "body")
+	alignRight(t, 2, 3)
+	used := 0
+	for _, item := range page.Items {
+		used = max(used, len(display(item.ID.String())))
+	}
+	width := max(minTextWidth, s.width()-used-30)
+	for _, item := range page.Items {
+		text := oneLine(item.Body, width)
+		if item.Err != nil {
+			text = oneLine([]byte(item.Err.Error()), width)
+		}
+		t.AppendRow(tableRow{
+			display(item.ID.String()), short(max(0, now.Sub(item.Completed))), short(max(0, item.Completed.Sub(item.Enqueued))), text,
+		})
+	}
+	if err := s.printTable(t); err != nil {
+		return err
+	}
+	if page.Next != nil {
+		_, err := fmt.Fprintf(s.stdout, "there are more: --after %s\n", display(page.Next.String()))
+		return err
+	}
+	return nil
+}
+
+func newArchiveReplayCmd(s *session) *cobra.Command {
+	var f archiveFlags
+	var all, dryRun bool
+	var limit int64
+	c := &cobra.Command{
+		Use:   "replay (--group GROUP | --older TIME | --newer TIME | --all) [--after ID] [--dry-run] [-n N]",
+		Short: "Enqueue finished messages anew",
+		Long: `Enqueue finished messages anew, as new messages at the ends of their groups. Their header ` + layer.ReplayHeader + `
+says which one each repeats. The archive stays as it is.
+
+It works in small steps beside everything else. Interrupted, it has done what it says, and goes on with --after and the id
+that it prints.`,
+		Example: `  fdbfifo archive replay --group ATL --newer 1h --dry-run`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			filter, after, err := f.filter(s, c)
+			if err != nil {
+				return err
+			}
+			named := filter.Group != nil || !filter.From.IsZero() || !filter.Before.IsZero()
+			switch {
+			case named && all:
+				return usagef("give either --all or what to choose by")
+			case !named && !all:
+				return usagef("replay wants --group, --older or --newer, or --all (see %s --help)", c.CommandPath())
+			case limit < 0:
+				return usagef("-n is %d: 0 (all) or more", limit)
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				p := s.newProgress("replaying", "message", -1)
+				defer p.close()
+				report, err := q.Replay(c.Context(), filter, layer.ReplayOptions{
+					After: after, DryRun: dryRun, Limit: limit, Progress: func(r layer.ReplayReport) { p.set(r.Done) },
+				})
+				p.close()
+				if errors.Is(err, layer.ErrOptions) {
+					return asUsage(err)
+				}
+				// Also of one that was interrupted: it has done what it reports.
+				return errors.Join(s.printReplay(report, dryRun, err != nil || report.Done == limit && limit > 0), err)
+			})
+		},
+	}
+	f.add(c)
+	c.Flags().BoolVar(&all, "all", false, "all that there are")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "change nothing, and say how many it would be")
+	c.Flags().Int64VarP(&limit, "number", "n", 0, "at most `N`; 0 = all that are chosen")
+	return c
+}
+
+type jsonReplay struct {
+	Done       string `json:"done"`
+	Number     int64  `json:"number"`
+	DryRun     bool   `json:"dry_run"`
+	Scanned    int64  `json:"scanned"`
+	Unreadable int64  `json:"unreadable"`
+	Last       string `json:"last,omitempty"`
+}
+
+func (s *session) printReplay(r layer.ReplayReport, dryRun, stopped bool) error {
+	last := ""
+	if r.Last != nil {
+		last = r.Last.String()
+	}
+	if s.json {
+		return printJSON(s.stdout, jsonReplay{
+			Done: "replayed", Number: r.Done, DryRun: dryRun, Scanned: r.Scanned, Unreadable: r.Unreadable, Last: last,
+		})
+	}
+	text := "replayed "
+	if dryRun {
+		text = "would have replayed "
+	}
+	text += fmt.Sprintf("%s, of %s looked at", plural(r.Done, "message"), commas(r.Scanned))
+	if r.Unreadable > 0 {
+		text += fmt.Sprintf("; %s cannot be read", commas(r.Unreadable))
+	}
+	if stopped && last != "" {
+		text += "; to go on: --after " + display(last)
+	}
+	_, err := fmt.Fprintln(s.stdout, text)
+	return err
+}

@@ -1,0 +1,1 @@
+../../layer/archive_test.go

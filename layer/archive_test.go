@@ -1,0 +1,224 @@
+package layer_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// archivedBodies lists the archive.
+func (e *env) archivedBodies(f layer.ArchiveFilter, limit int) []string {
+	e.t.Helper()
+	var out []string
+	o := layer.ArchiveOptions{ArchiveFilter: f, Limit: limit, Bodies: true}
+	for {
+		page, err := e.calm().Archive(context.Background(), o)
+		require.NoError(e.t, err)
+		for _, item := range page.Items {
+			require.NoError(e.t, item.Err)
+			out = append(out, string(item.Body))
+		}
+		if page.Next == nil {
+			return out
+		}
+		o.After = page.Next
+	}
+}
+
+// TestArchiveInOrder: of many workers and groups, whatever the batches, the archive has each message once, and those of a
+// group in their order in both listings, also page by page.
+func TestArchiveInOrder(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+		const groups, each = 5, 40
+		for i := range each {
+			var msgs []layer.Message
+			for g := range groups {
+				msgs = append(msgs, layer.Message{Group: fmt.Sprint(g), Body: []byte(fmt.Sprintf("%d-%02d", g, i))})
+			}
+			_, err := e.q.Enqueue(e.ctx, msgs...)
+			require.NoError(e.t, err)
+		}
+		var wg sync.WaitGroup
+		for n := range 3 {
+			q := e.handle(uint64(10 + n))
+			wg.Go(func() {
+				for {
+					claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 3 + n, MaxGroups: 1, Lease: layer.MaxLease})
+					if err != nil {
+						e.t.Error(err)
+						return
+					}
+					if len(claims) == 0 {
+						if s, err := q.Stats(e.ctx); err != nil || s.Depth == 0 {
+							return
+						}
+						continue
+					}
+					c := claims[0]
+					if err := q.Ack(e.ctx, c, c.Items[0].ID); err != nil {
+						e.t.Error(err)
+						return
+					}
+					if len(c.Items) > 1 {
+						if err := q.Ack(e.ctx, c); err != nil {
+							e.t.Error(err)
+							return
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+		all := e.archivedBodies(layer.ArchiveFilter{}, 7)
+		require.Len(e.t, all, groups*each)
+		for g := range groups {
+			var want, got []string
+			for i := range each {
+				want = append(want, fmt.Sprintf("%d-%02d", g, i))
+			}
+			for _, body := range all {
+				if strings.HasPrefix(body, fmt.Sprint(g, "-")) {
+					got = append(got, body)
+				}
+			}
+			require.Equal(e.t, want, got, "in the order of completion")
+			require.Equal(e.t, want, e.archivedBodies(layer.ArchiveFilter{Group: ptr(fmt.Sprint(g))}, 7))
+		}
+	})
+}
+
+// TestArchiveOfTransactions: several acks and takes of a group in one transaction each leave their own entry, and all of it
+// is swept.
+func TestArchiveOfTransactions(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+		c := holding(4, 2)(e).(*layer.Claim)
+		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+			if err := e.q.AckTx(e.ctx, tx, c, c.Items[0].ID); err != nil {
+				return err
+			}
+			if err := e.q.AckTx(e.ctx, tx, c); err != nil {
+				return err
+			}
+			for range 2 {
+				if _, err := e.q.TakeTx(e.ctx, tx, 1); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+		require.Len(e.t, e.archivedBodies(layer.ArchiveFilter{}, 0), 4)
+		require.Len(e.t, e.rows(kv.PrefixRange(key("archived"))), 4)
+		e.check()
+		e.clock.advance(time.Hour)
+		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(e.t, err)
+		require.Empty(e.t, e.rows(kv.PrefixRange(key("archive"))))
+		require.Empty(e.t, e.rows(kv.PrefixRange(key("archived"))))
+	})
+}
+
+// TestArchiveBounds: a claim has so few large items that its ack can archive them, the ack of one whose items are not
+// known to it works too, and a stopped replay goes on where it was, with each message once.
+func TestArchiveBounds(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+		const n = 130
+		for i := range n {
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: append([]byte(fmt.Sprintf("%03d", i)), bytes.Repeat([]byte("x"), 60_000)...)})
+			require.NoError(e.t, err)
+		}
+		for got := 0; got < n; {
+			claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: n, MaxBytes: 100 << 20, Lease: layer.MaxLease})
+			require.NoError(e.t, err)
+			require.Len(e.t, claims, 1)
+			require.LessOrEqual(e.t, len(claims[0].Items), 70)
+			got += len(claims[0].Items)
+			require.NoError(e.t, e.q.Ack(e.ctx, &layer.Claim{Group: "A", Token: claims[0].Token}))
+		}
+		var after *layer.ID
+		done, runs := int64(0), 0
+		for ; done < n; runs++ {
+			ctx, cancel := context.WithCancel(e.ctx)
+			report, err := e.q.Replay(ctx, groupA, layer.ReplayOptions{After: after, Progress: func(layer.ReplayReport) { cancel() }})
+			cancel()
+			if err != nil {
+				require.ErrorIs(e.t, err, context.Canceled)
+			}
+			done += report.Done
+			after = report.Last
+		}
+		require.Greater(e.t, runs, 4, "bounded steps")
+		rows := e.rows(kv.PrefixRange(key("item")))
+		require.EqualValues(e.t, n, len(rows))
+		for i, row := range rows {
+			require.True(e.t, bytes.Contains(row.Value, []byte(fmt.Sprintf("%03dxxx", i))), "the %d-th item", i)
+		}
+	})
+}
+
+// TestArchiveOptions: what contradicts itself or lies outside the limits is refused, with the value and the range.
+func TestArchiveOptions(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	now := e.clock.now()
+	var limit *layer.LimitError
+	for _, d := range []time.Duration{-1, layer.MaxRetention + 1} {
+		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Archive = d })
+		require.ErrorAs(t, err, &limit)
+		require.Equal(t, "archive", limit.What)
+	}
+	for _, n := range []int{-1, layer.MaxBatch + 1} {
+		_, err := e.q.Archive(e.ctx, layer.ArchiveOptions{Limit: n})
+		require.ErrorAs(t, err, &limit)
+	}
+	_, err := e.q.Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Limit: -1})
+	require.ErrorAs(t, err, &limit)
+	_, err = e.q.Archive(e.ctx, layer.ArchiveOptions{ArchiveFilter: layer.ArchiveFilter{From: now, Before: now}})
+	require.ErrorIs(t, err, layer.ErrOptions)
+	other := e.enqueue("B", "b")[0]
+	_, err = e.q.Replay(e.ctx, groupA, layer.ReplayOptions{After: &other})
+	require.ErrorIs(t, err, layer.ErrOptions)
+	_, err = e.q.Archive(e.ctx, layer.ArchiveOptions{After: &layer.ID{}})
+	require.ErrorIs(t, err, layer.ErrInvalidID)
+	_, err = e.q.Archive(e.ctx, layer.ArchiveOptions{ArchiveFilter: layer.ArchiveFilter{Group: ptr("\xff")}})
+	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
+	require.NoError(t, e.q.Close(e.ctx))
+	_, err = e.q.Archive(e.ctx, layer.ArchiveOptions{})
+	require.ErrorIs(t, err, layer.ErrClosed)
+}
+
+// TestArchiveByTime: a listing that begins at some time finds all that was finished from then on, without reading what was
+// before.
+func TestArchiveByTime(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.configure(func(c *layer.Config) { c.Archive = 24 * time.Hour })
+	var want []string
+	begin := e.clock.now()
+	for i := range 120 {
+		e.enqueue("A", fmt.Sprint(i))
+		require.NoError(t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
+		want = append(want, fmt.Sprint(i))
+		e.clock.advance(time.Minute)
+	}
+	for _, i := range []int{0, 1, 59, 118, 119} {
+		at := begin.Add(time.Duration(i) * time.Minute)
+		require.Equal(t, want[i:], e.archivedBodies(layer.ArchiveFilter{From: at}, 0))
+		require.Equal(t, want[i:i+1], e.archivedBodies(layer.ArchiveFilter{From: at, Before: at.Add(time.Minute)}, 0))
+		report, err := e.q.Replay(e.ctx, layer.ArchiveFilter{From: at}, layer.ReplayOptions{DryRun: true})
+		require.NoError(t, err)
+		require.EqualValues(t, 120-i, report.Done)
+		require.LessOrEqual(t, report.Scanned, report.Done+2)
+	}
+	require.Empty(t, e.archivedBodies(layer.ArchiveFilter{From: e.clock.now().Add(time.Hour)}, 0))
+	require.Empty(t, e.archivedBodies(layer.ArchiveFilter{Before: begin}, 0))
+}

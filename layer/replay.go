@@ -1,0 +1,158 @@
+package layer
+
+import (
+	"context"
+	"maps"
+	"math"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// ReplayHeader is the header of a message that was replayed: the id of the archived item that it repeats.
+const ReplayHeader = "fdbfifo-replay-of"
+
+// ReplayOptions say how archived items are enqueued anew. The zero value replays all that are chosen.
+type ReplayOptions struct {
+	// After is the item behind which the replay begins: ReplayReport.Last of one that was stopped.
+	After *ID
+	// DryRun changes nothing and reports what would be done.
+	DryRun bool
+	// Limit is how many to replay at most; 0 = all that are chosen.
+	Limit int64
+	// Progress, if not nil, is called after each transaction with what has been done so far.
+	Progress func(ReplayReport)
+}
+
+// ReplayReport is what a replay has done.
+type ReplayReport struct {
+	Scanned    int64 // archived items looked at
+	Done       int64 // enqueued anew; of a dry run: that would be
+	Unreadable int64 // chosen, and not readable: Archive lists them with the reason
+	// Last is the last item that was replayed, or passed over; nil = none. Pass it as After to go on.
+	Last *ID
+}
+
+// replayBytes bounds what one transaction of a replay writes; a first item alone may have more.
+const replayBytes = 1 << 20
+
+// Replay enqueues the archived items that f chooses anew: as new messages at the tails of their groups, in the order in
+// which Archive lists them, with ReplayHeader saying which item each repeats. The archive stays as it is. What is finished
+// after the replay has begun is not part of it. Replayed messages are no duplicates of anything.
+//
+// It works in short transactions at batch priority, each all or none and done once; stopped, it goes on behind
+// ReplayReport.Last. Conflicts: as an enqueue.
+//
+// If it returns an error, the report says what was done before that. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8,
+// *LimitError, ErrClosed, and the engine's.
+func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+	var report ReplayReport
+	if o.Limit < 0 {
+		return report, wrap("replay", &LimitError{What: "limit", Unit: "items", Got: o.Limit, Max: math.MaxInt64})
+	}
+	if o.Limit == 0 {
+		o.Limit = noLimit
+	}
+	walk, err := q.walkArchive(ctx, f, o.After)
+	if err != nil {
+		return report, wrap("replay", err)
+	}
+	for !walk.ended && report.Done < o.Limit {
+		r := replayStep{q: q, walk: walk, left: o.Limit - report.Done, dryRun: o.DryRun}
+		if err := r.run(ctx); err != nil {
+			return report, wrap("replay", err)
+		}
+		report.Scanned += int64(r.step.scanned)
+		report.Done += r.done
+		report.Unreadable += r.unreadable
+		if n := len(r.step.items); n > 0 {
+			last := r.step.items[n-1].ID
+			report.Last = &last
+		}
+		if o.Progress != nil {
+			o.Progress(report)
+		}
+		if r.cut {
+			if walk, err = q.resumeArchive(ctx, walk, report.Last); err != nil {
+				return report, wrap("replay", err)
+			}
+			continue
+		}
+		walk.pass(r.step)
+	}
+	return report, nil
+}
+
+// resumeArchive is a walk that goes on behind an item, up to the same end.
+func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) (*archiveWalk, error) {
+	w, err := q.walkArchive(ctx, old.filter, after)
+	if err == nil {
+		w.end = old.end
+	}
+	return w, err
+}
+
+// replayStep is one transaction of a replay. What it leaves is what the last attempt has found, which is the one that
+// landed.
+type replayStep struct {
+	q      *Queue
+	walk   *archiveWalk
+	left   int64
+	dryRun bool
+
+	step       archiveStep // its items: those that the step is done with
+	done       int64
+	unreadable int64
+	cut        bool // not all that was read could be done
+}
+
+func (r *replayStep) run(ctx context.Context) error {
+	return r.q.onceWith(ctx, r.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+		var err error
+		if r.step, err = r.walk.read(ctx, tx.Snapshot()); err != nil {
+			return nil, err
+		}
+		e, err := r.choose(ctx, tx.Snapshot())
+		if err != nil || r.dryRun || len(e.msgs) == 0 {
+			return nil, err
+		}
+		w := r.q.work(ctx, tx)
+		e.randoms = r.q.random.uuids(len(e.msgs))
+		if err := w.enqueue(e); err != nil {
+			return nil, err
+		}
+		w.count(countEnqueued, len(e.msgs))
+		return tuple.Tuple{}, w.finish()
+	}, nil)
+}
+
+// choose makes the messages of as many items as one transaction may enqueue.
+func (r *replayStep) choose(ctx context.Context, tx kv.ReadTx) (*enqueuing, error) {
+	r.done, r.unreadable, r.cut = 0, 0, false
+	e := &enqueuing{redriven: true}
+	size := 0
+	for i := range r.step.items {
+		row := &r.step.items[i]
+		if err := r.q.readArchivedBody(ctx, tx, row); err != nil {
+			return nil, err
+		}
+		size += len(row.Body) + 500
+		if r.done == r.left || r.done > 0 && size > replayBytes {
+			r.cut = true
+			r.step.items, r.step.scanned = r.step.items[:i], i
+			return e, nil
+		}
+		if row.Err != nil {
+			r.unreadable++
+			continue
+		}
+		headers := maps.Clone(row.Headers)
+		if headers == nil {
+			headers = make(map[string]string, 1)
+		}
+		headers[ReplayHeader] = row.ID.String()
+		e.msgs = append(e.msgs, Message{Group: row.ID.Group, Body: row.Body, Headers: headers})
+		r.done++
+	}
+	return e, nil
+}
