@@ -36,6 +36,16 @@ bare: ## build and vet as on a machine without a C compiler
 	CGO_ENABLED=0 $(GO) build ./...
 	CGO_ENABLED=0 $(GO) vet ./...
 
+SEED ?= $(shell date +%s)
+SEEDS ?= 700
+OPERATIONS ?= 300
+LINES ?= 60
+.PHONY: sim
+sim: ## the simulation: SEEDS fresh seeds from SEED on, OPERATIONS calls each; a failed one prints how to replay it
+	@echo "SEED=$(SEED) SEEDS=$(SEEDS) OPERATIONS=$(OPERATIONS)"
+	$(GO) test ./internal/sim -run '^TestSeeds$$' -count 1 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) \
+		-operations $(OPERATIONS) -lines $(LINES) | grep -vE '^ *(=== |--- PASS: TestSeeds/)'; exit $${PIPESTATUS[0]}
+
 FUZZTIME ?= 10s
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME

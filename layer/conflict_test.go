@@ -589,6 +589,7 @@ func TestConflicts(t *testing.T) {
 		}, mustNot, nil},
 		{"claim that meets overdue items, enqueue to the group", overdue(layer.DropExpired), claimOne, enqueueTo("A"), mustNot, nil},
 		{"claim that leaves a group empty of overdue items, enqueue to it (trap 3)", overdueOnly, claimOne, enqueueTo("A"), must, nil},
+		{"claim that drops all of a group, pause of it", overdueOnly, claimOne, pauseGroup, must, nil},
 		{"enqueue, claim that drops the tail (trap 3)", overdueOnly, enqueueTo("A"), claimOne, must, nil},
 		{"enqueue, sweep that drops the tail (trap 3)", overdueOnly, enqueueTo("A"), sweepAll, must, nil},
 		{"enqueue, sweep of what is overdue before the tail", overdue(layer.DropExpired), enqueueTo("A"), sweepAll, mustNot, nil},

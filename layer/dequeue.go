@@ -158,6 +158,7 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 		timer := time.NewTimer(min(pause, left))
 		select {
 		case <-timer.C:
+			q.yield(ctx, "look again")
 		case <-r.stop:
 			timer.Stop()
 			return nil, nil
@@ -317,11 +318,12 @@ func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out
 // is not due yet), because a release may write that very key again. A takeover reads and writes the attempt record of the item that was tried.
 type claimer struct {
 	*work
-	search *search
-	met    map[string]bool // groups looked at in this transaction; true = settled, under a conflict
-	looks  []look          // under way
-	owed   []*reception    // that have not had their turn, to know how much to read ahead
-	passed []candidate     // left to the handle's other transactions in flight
+	search  *search
+	met     map[string]bool // groups looked at in this transaction; true = settled, under a conflict
+	looks   []look          // under way
+	owed    []*reception    // that have not had their turn, to know how much to read ahead
+	claimed map[string]bool // groups claimed in this transaction
+	passed  []candidate     // left to the handle's other transactions in flight
 	// granted is the grants to the handle, being read; nil = it has no request.
 	granted kv.Future[[]kv.KV]
 	// repeats is what is kept of the attempt ids, being read.
@@ -355,7 +357,7 @@ type look struct {
 const maxWave = 64
 
 func (w *work) newClaimer(rs []*reception) *claimer {
-	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
+	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), claimed: make(map[string]bool), owed: rs}
 }
 
 // begin starts the reads that do not depend on any other. What the transaction writes between this and claim is
@@ -542,11 +544,18 @@ func (c *claimer) next() (look, bool, error) {
 				return look{}, false, nil
 			}
 			// There is nothing else. Whether the handle's other transactions take these is not known yet.
-			for _, w := range c.passed[:min(n, len(c.passed))] {
+			passed := c.passed[:min(n, len(c.passed))]
+			c.passed = nil
+			for _, w := range passed {
+				if _, met := c.met[w.group]; met {
+					continue // a second hint of a group: it stays
+				}
 				c.met[w.group] = false
 				c.looks = append(c.looks, c.read(w, limit))
 			}
-			c.passed = nil
+			if len(c.looks) == 0 {
+				return c.next()
+			}
 		}
 	}
 	// Here, when the reads are under way: it may have to be read itself.
@@ -555,6 +564,11 @@ func (c *claimer) next() (look, bool, error) {
 	}
 	l := c.looks[0]
 	c.looks = c.looks[1:]
+	if c.claimed[l.group] {
+		// Claimed since its reads began, by a receive that named it: they are void, and so is the hint.
+		c.clear(l.key)
+		return c.next()
+	}
 	return l, true, nil
 }
 
@@ -700,6 +714,7 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 	claim.Until = fromMillis(end)
 	next := lock{token: claim.Token, owner: c.q.opts.Owner, endMS: end, outstanding: taken, kind: kindClaim}
 	c.hold(l, lockKey, held, &next, taken[0].index)
+	c.claimed[claim.Group] = true
 	r.claims = append(r.claims, claim)
 	r.items += len(claim.Items)
 	c.taken++

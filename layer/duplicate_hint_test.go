@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
 )
 
@@ -74,4 +75,47 @@ func (e *env) commit(tx kv.ManagedTx) {
 	e.t.Helper()
 	_, err := tx.Commit().Wait(e.ctx)
 	require.NoError(e.t, err)
+}
+
+// TestDuplicateHintOfAGroupPassedOver: a group has two hints, and another transaction of the handle is about to take
+// it. A receive that finds nothing else looks at the group all the same, and claims it once: its items are not
+// delivered twice.
+func TestDuplicateHintOfAGroupPassedOver(t *testing.T) {
+	onEngines(t, func(e *env) {
+		other := e.calm()
+		b1 := e.begin()
+		_, err := other.EnqueueTx(e.ctx, b1, layer.Message{Group: "B", Body: []byte("b1")})
+		require.NoError(e.t, err)
+		e.enqueue("A", "a1")
+		require.NoError(e.t, other.Ack(e.ctx, e.receive(other, 1)))
+		b2 := e.begin()
+		_, err = other.EnqueueTx(e.ctx, b2, layer.Message{Group: "B", Body: []byte("b2")})
+		require.NoError(e.t, err)
+		e.commit(b1)
+		e.commit(b2)
+		require.Len(e.t, e.rows(kv.PrefixRange(key("ready"))), 2)
+
+		var q *layer.Queue
+		var inside []*layer.Claim
+		plan := &fault.Plan{}
+		q, err = layer.Open(e.ctx, fault.Wrap(e.raw, plan), testPrefix, testQueue, layer.Options{
+			Now: e.clock.now, Seed: e.seed + 9, NoCoalescing: true,
+		})
+		require.NoError(e.t, err)
+		plan.OnCommit = func(n int, _ kv.Tx) fault.Kind {
+			if n == 1 {
+				var err error
+				inside, err = q.Receive(e.ctx, layer.ReceiveOptions{})
+				require.NoError(e.t, err)
+			}
+			return fault.Chance
+		}
+		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{})
+		require.NoError(e.t, err)
+		require.Empty(e.t, claims, "the other was faster")
+		require.Len(e.t, inside, 1)
+		require.Equal(e.t, []string{"b1", "b2"}, bodies(inside[0].Items))
+		require.NoError(e.t, q.Ack(e.ctx, inside[0]))
+		require.NoError(e.t, q.Close(e.ctx))
+	})
 }

@@ -113,6 +113,7 @@ type modelGroup struct {
 	mark  *layer.Mark
 	token int64 // the largest so far
 	dead  []*modelItem
+	done  []layer.ID // acked or taken, in the order of completion
 }
 
 type modelItem struct {
@@ -305,6 +306,7 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 		DedupFor:    layer.DedupFor(rapid.IntRange(0, 1).Draw(t, "dedup for")),
 		DedupScope:  layer.DedupScope(rapid.IntRange(0, 1).Draw(t, "dedup scope")),
 		DedupWindow: time.Minute,
+		Archive:     rapid.SampledFrom([]time.Duration{0, layer.MaxRetention}).Draw(t, "archive"),
 		Schedule:    rapid.SampledFrom([]layer.Schedule{layer.OldestHead, layer.OldestHead, layer.RoundRobin}).Draw(t, "schedule"),
 		Shards:      rapid.SampledFrom([]int{1, 1, 1, 3}).Draw(t, "shards"),
 	}
@@ -579,6 +581,7 @@ func (m *modelTest) ack(t *rapid.T) {
 // acked removes items, and ends the claim with its last.
 func (m *modelTest) acked(g *modelGroup, ids []layer.ID) {
 	g.remove(ids)
+	g.done = append(g.done, ids...)
 	m.model.stats.Acked += int64(len(ids))
 	if len(g.lock.outstanding) == 0 {
 		g.lock = nil
@@ -624,6 +627,7 @@ func (m *modelTest) nack(t *rapid.T) {
 			}
 		}
 		g.remove(ids)
+		g.done = append(g.done, ids...)
 		m.model.stats.Acked += int64(len(ids))
 		if g.lock.outstanding = kept; len(kept) == 0 {
 			g.lock = nil
@@ -701,6 +705,7 @@ func (m *modelTest) take(t *rapid.T) {
 		ids = append(ids, item.ID)
 	}
 	g.remove(ids)
+	g.done = append(g.done, ids...)
 	m.model.stats.Taken += int64(len(ids))
 }
 
@@ -1143,7 +1148,33 @@ func (m *modelTest) compareDead(t *rapid.T) {
 	require.Empty(t, letters)
 }
 
+// checkArchive compares the archive: the groups' items in the order of completion, or none.
+func (m *modelTest) checkArchive(t *rapid.T) {
+	want, got := make(map[string][]layer.ID), make(map[string][]layer.ID)
+	if m.model.config.Archive > 0 {
+		for name, g := range m.model.groups {
+			if len(g.done) > 0 {
+				want[name] = g.done
+			}
+		}
+	}
+	var o layer.ArchiveOptions
+	for {
+		page, err := m.calm.Archive(m.e.ctx, o)
+		require.NoError(t, err)
+		for _, item := range page.Items {
+			require.NoError(t, item.Err)
+			got[item.ID.Group] = append(got[item.ID.Group], item.ID)
+		}
+		if o.After = page.Next; o.After == nil {
+			break
+		}
+	}
+	require.Equal(t, want, got)
+}
+
 func (m *modelTest) check(t *rapid.T) {
+	m.checkArchive(t)
 	report, err := m.calm.Check(m.e.ctx, layer.CheckOptions{})
 	require.NoError(t, err)
 	require.Empty(t, report.Violations)

@@ -54,6 +54,10 @@ type Options struct {
 	// Poll is the mean pause between two looks of a handle whose receives wait and which nobody wakes. It bounds
 	// how late a receive notices a wake that was lost. 0 = DefaultStagePoll.
 	Poll time.Duration
+	// Yield, if not nil, is called by a goroutine of the handle that has just begun or that another one or a timer has
+	// woken, before it touches what they share; who says which. For simulations: they let one go on at a time. ctx is
+	// the caller's if it runs for one alone.
+	Yield func(ctx context.Context, who string)
 	// NoCoalescing gives each operation a transaction of its own. It is for measurements.
 	NoCoalescing bool
 	// Path limits how receives find groups. It is for measurements.
@@ -307,6 +311,13 @@ func (q *Queue) Close(ctx context.Context) error {
 		return fmt.Errorf("layer: close: %w", err)
 	}
 	return q.clearReceipts(ctx)
+}
+
+// yield is where a goroutine that was woken leaves it to a simulation when it goes on.
+func (q *Queue) yield(ctx context.Context, who string) {
+	if q.opts.Yield != nil {
+		q.opts.Yield(ctx, who)
+	}
 }
 
 func (q *Queue) nowMS() int64 { return millis(q.opts.Now()) }

@@ -218,6 +218,7 @@ func (q *Queue) queueUp(os ...*operation) {
 			b := q.newBatch([]*operation{o})
 			p.flying++
 			go func() {
+				q.yield(q.life, "alone")
 				q.runShared(b)
 				p.mu.Lock()
 				defer p.mu.Unlock()
@@ -303,6 +304,7 @@ func (q *Queue) drive() {
 	for {
 		// Whoever can run and is about to submit goes first: then it travels along. With nobody else it is no delay.
 		runtime.Gosched()
+		q.yield(q.life, "drive")
 		b := q.nextBatch()
 		if b == nil {
 			return
@@ -394,6 +396,7 @@ func (q *Queue) runShared(b *batch) {
 			}
 		case o.abandoned && o.receive != nil && len(o.receive.claims) > 0 && o.receive.o.AttemptID == "":
 			go q.giveBackAll(o.receive.claims)
+			o.receive.claims = nil // not the caller's, who may still be there: he ran the transaction himself
 			fallthrough
 		default:
 			q.end(o)
@@ -403,6 +406,7 @@ func (q *Queue) runShared(b *batch) {
 
 // giveBackAll releases claims that nobody is there to receive. What cannot be released runs into its lease.
 func (q *Queue) giveBackAll(claims []*Claim) {
+	q.yield(q.life, "give back "+claims[0].Group)
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	for _, c := range claims {

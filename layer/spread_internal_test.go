@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 )
 
@@ -128,4 +129,31 @@ func TestLateAckThatReceives(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, claims, 1)
 	require.Zero(t, claims[0].Items[0].Attempts)
+}
+
+// TestNamedAmongOthers (G2): of the receives of one transaction, one that names a group takes it from under another that
+// has begun to read it; nobody else gets it too.
+func TestNamedAmongOthers(t *testing.T) {
+	q := spreading(t, 9, 1, 4, 0, nil)
+	named := "2"
+	all := []*reception{
+		{o: ReceiveOptions{Max: 1, MaxGroups: 1, Lease: MinLease}},
+		{o: ReceiveOptions{Max: 1, MaxGroups: 1, Lease: MinLease, Group: &named}},
+		{o: ReceiveOptions{Max: 9, MaxGroups: 9, Lease: MinLease}},
+	}
+	_, err := kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		c := q.work(t.Context(), tx).newClaimer(all)
+		c.begin()
+		return c.claim()
+	})
+	require.NoError(t, err)
+	var got [][]string
+	for _, r := range all {
+		var groups []string
+		for _, c := range r.claims {
+			groups = append(groups, c.Group)
+		}
+		got = append(got, groups)
+	}
+	require.Equal(t, [][]string{{"0"}, {"2"}, {"1", "3"}}, got)
 }

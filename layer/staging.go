@@ -161,7 +161,8 @@ func (s *staging) nudge() {
 }
 
 // rest waits for d, for watch (may be nil), or for a nudge. It returns false if ctx has ended.
-func (s *staging) rest(ctx context.Context, d time.Duration, watch kv.Future[struct{}]) bool {
+func (q *Queue) rest(ctx context.Context, d time.Duration, watch kv.Future[struct{}]) bool {
+	s := &q.staging
 	resting, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	s.mu.Lock()
@@ -177,6 +178,7 @@ func (s *staging) rest(ctx context.Context, d time.Duration, watch kv.Future[str
 	} else {
 		<-resting.Done()
 	}
+	q.yield(q.life, "rest")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.nudged, s.rouse = false, nil
@@ -483,13 +485,14 @@ func (q *Queue) attend() {
 
 // attendWaiting gives the receives that wait a turn when there may be something for them, until none waits any more.
 func (q *Queue) attendWaiting() {
+	q.yield(q.life, "attend")
 	ctx := q.life
 	for idle := false; ; {
 		waiting := q.waiters()
 		index, deadlineMS := q.staging.requested()
 		switch {
 		case waiting == 0 && index != 0:
-			if err := q.withdraw(ctx, index); err != nil && !q.staging.rest(ctx, errorPause, nil) {
+			if err := q.withdraw(ctx, index); err != nil && !q.rest(ctx, errorPause, nil) {
 				return
 			}
 			continue
@@ -500,27 +503,27 @@ func (q *Queue) attendWaiting() {
 			continue
 		}
 		if index != 0 && deadlineMS-q.nowMS() < requestLife.Milliseconds()/2 {
-			if err := q.renew(ctx, index); err != nil && !q.staging.rest(ctx, errorPause, nil) {
+			if err := q.renew(ctx, index); err != nil && !q.rest(ctx, errorPause, nil) {
 				return
 			}
 			continue
 		}
 		t := q.call() // which registers the request, if there is none
 		if t.failed {
-			if !q.staging.rest(ctx, errorPause, nil) {
+			if !q.rest(ctx, errorPause, nil) {
 				return
 			}
 			continue
 		}
 		if t.dead {
-			if err := q.sweepRequests(ctx); err != nil && !q.staging.rest(ctx, errorPause, nil) {
+			if err := q.sweepRequests(ctx); err != nil && !q.rest(ctx, errorPause, nil) {
 				t.cancel()
 				return
 			}
 		}
 		if t.watch != nil {
 			idle = false
-			goOn := q.staging.rest(ctx, t.wait, t.watch)
+			goOn := q.rest(ctx, t.wait, t.watch)
 			t.cancel()
 			if !goOn {
 				return
@@ -528,7 +531,7 @@ func (q *Queue) attendWaiting() {
 			continue
 		}
 		// It claimed, or cleared what was stale, or registered the request; or another transaction in flight is about to.
-		if idle && q.waiters() == waiting && !q.staging.rest(ctx, busyPause, nil) {
+		if idle && q.waiters() == waiting && !q.rest(ctx, busyPause, nil) {
 			return
 		}
 		idle = true
@@ -589,6 +592,7 @@ func (q *Queue) call() turn {
 	for _, back := range backs {
 		<-back
 	}
+	q.yield(q.life, "called")
 	return *t
 }
 
@@ -706,7 +710,7 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 // withdraw clears the handle's request and gives back what it was granted. It may be repeated.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if !q.staging.acquire() {
-		q.staging.rest(ctx, busyPause, nil) // a receive is about to use the request, or to clear it
+		q.rest(ctx, busyPause, nil) // a receive is about to use the request, or to clear it
 		return nil
 	}
 	defer q.staging.release()
@@ -807,7 +811,7 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 	q.attendance.Wait()
 	// What is in flight may still register the request, or clear it.
 	for q.inFlight() {
-		if !q.staging.rest(ctx, busyPause, nil) {
+		if !q.rest(ctx, busyPause, nil) {
 			return context.Cause(ctx)
 		}
 	}

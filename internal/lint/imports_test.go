@@ -25,6 +25,7 @@ var allowed = map[string][]string{
 	"data":              {},
 	"internal/bench":    {"kv", "kv/tuple", "kv/record", "layer"},
 	"internal/lint":     {},
+	"internal/sim":      {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer"},
 	"cli":               {"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},
 	"cmd/fdbfifo":       {"cli", "kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},
 	"examples/bookings": {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer"},

@@ -1,0 +1,17 @@
+// Package sim runs the queue in a simulated world: producers, workers, takers and operators over the embedded engine,
+// in virtual time, under faults, with a scheduler that a seed drives. The same seed gives the same run, byte for byte.
+//
+// Every call of the engine parks its goroutine: the begin of a transaction, the wait for a read, the commit before it
+// is sent and again before its result is known, the end of a backoff. So does every goroutine of a handle that another
+// one or a timer has just woken (layer.Options.Yield), and every actor between its calls. When all goroutines of the
+// bubble (testing/synctest) are blocked, the driver picks one that is parked and lets it run alone to its next park.
+// When none is parked, or by a whim of the seed, virtual time goes on.
+//
+// What is deterministic is the order of these steps, what each transaction reads and writes, the faults, and every
+// result. Not so, because it changes none of these, is the order in which goroutines woken in the same step get to
+// their next park: parked goroutines have names, and the driver picks among the names in their order.
+//
+// Each transaction that writes leaves a record of what it writes under a versionstamped key, in itself. After the run
+// the records are replayed in commit order against a small model that knows the keys and nothing of the layer's code,
+// and compared with every result that an actor got and with what is left in the database.
+package sim

@@ -1,0 +1,98 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"fdbfifo/kv/fault"
+	"fdbfifo/layer"
+)
+
+// knobs is what a seed chooses for its whole run. Each fault is left out of about half of the runs (swarm testing): a
+// fault that always strikes hides what only its absence lets happen.
+type knobs struct {
+	handles, groups                          int
+	producers, workers, takers, operators    int
+	perActor                                 int // operations
+	batch                                    int // most messages of an enqueue
+	receive                                  int // most items of a receive
+	skew                                     []time.Duration
+	config                                   layer.Config
+	path                                     layer.Path
+	noCoalescing                             bool
+	shortPause, longPause                    float64 // chance of each a step
+	faults                                   map[fault.Kind]float64
+	versionJump, holdWatches                 float64 // chance of each a commit
+	giveUp                                   float64 // chance that a call's context ends early
+	die, freeze, partial, nack, reject, fuse float64 // chances of what a worker does with a claim
+	think                                    time.Duration
+	wait                                     time.Duration // longest of a receive
+}
+
+const (
+	maxSkew  = 30 * time.Second
+	maxLease = 20 * time.Second
+	maxDelay = 10 * time.Second
+)
+
+// swarm is the faults, each with its greatest chance.
+var swarm = []struct {
+	kind fault.Kind
+	most float64
+}{
+	{fault.ReadVersionFailed, 0.02}, {fault.ReadTooOld, 0.02}, {fault.FutureVersion, 0.02}, {fault.ProcessBehind, 0.02},
+	{fault.Conflict, 0.15}, {fault.UnknownApplied, 0.1}, {fault.UnknownLost, 0.1}, {fault.CommitTooOld, 0.03},
+	{fault.MemoryLimit, 0.03}, {fault.TimedOutLate, 0.03}, {fault.TimedOutLost, 0.03},
+	{fault.WatchSpurious, 0.2}, {fault.WatchError, 0.2},
+}
+
+func drawKnobs(rng *rand.Rand, operations int) *knobs {
+	half := func(most float64) float64 {
+		if rng.IntN(2) == 0 {
+			return 0
+		}
+		return most * rng.Float64()
+	}
+	k := &knobs{
+		handles: 1 + rng.IntN(5), groups: 1 + rng.IntN(12),
+		producers: 1 + rng.IntN(4), workers: 1 + rng.IntN(8), takers: max(0, rng.IntN(4)-1), operators: rng.IntN(3),
+		batch: 1 + rng.IntN(6), receive: 1 + rng.IntN(8),
+		path: layer.Adaptive, noCoalescing: rng.IntN(8) == 0,
+		shortPause: 0.05 * rng.Float64(), longPause: half(0.002),
+		versionJump: half(0.005), holdWatches: half(0.5), giveUp: half(0.1),
+		die: half(0.1), freeze: half(0.1), partial: half(0.4), nack: half(0.3), reject: half(0.1), fuse: half(0.6),
+		think: time.Duration(rng.Int64N(int64(time.Second))), wait: time.Duration(rng.Int64N(int64(10 * time.Second))),
+		faults: make(map[fault.Kind]float64),
+	}
+	switch rng.IntN(6) {
+	case 0:
+		k.path = layer.Staged
+	case 1:
+		k.path = layer.Direct
+	}
+	skewed := rng.IntN(2) == 0
+	for range k.handles {
+		var d time.Duration
+		if skewed {
+			d = time.Duration(rng.Int64N(int64(2*maxSkew))) - maxSkew
+		}
+		k.skew = append(k.skew, d)
+	}
+	k.config = layer.Config{
+		Shards: []int{1, 1, 2, 7}[rng.IntN(4)], Schedule: layer.Schedule(rng.IntN(2)),
+		Lease:       layer.MinLease + time.Duration(rng.Int64N(int64(maxLease-layer.MinLease))),
+		Retry:       layer.RetryPolicy{Kind: layer.RetryKind(rng.IntN(3)), Base: 50 * time.Millisecond, Max: 5 * time.Second},
+		MaxAttempts: []int{0, 1, 2, 5}[rng.IntN(4)], OnFailure: layer.OnFailure(rng.IntN(3)),
+	}
+	for _, s := range swarm {
+		if p := half(s.most); p > 0 {
+			k.faults[s.kind] = p
+		}
+	}
+	k.perActor = max(1, operations/(k.producers+k.workers+k.takers+k.operators))
+	return k
+}
+
+// String describes the knobs, for the report of a failed run.
+func (k *knobs) String() string { return fmt.Sprintf("%+v", *k) }

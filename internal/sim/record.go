@@ -1,0 +1,75 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"hash/fnv"
+	"slices"
+
+	"fdbfifo/kv/tuple"
+)
+
+// recordPrefix begins the keys of the records; the versionstamp follows.
+const recordPrefix = "R"
+
+type writeKind int64
+
+const (
+	wrote writeKind = iota
+	cleared
+	clearedRange // from key up to, without, value
+)
+
+type write struct {
+	kind       writeKind
+	key, value []byte
+}
+
+// record is what one transaction did, written by itself.
+type record struct {
+	step             int // of the driver, when the commit was sent
+	who, tx, attempt int
+	rv               int64 // its read version
+	nowMS            int64 // by the handle's clock, when the commit was sent
+	writes           []write
+
+	version int64 // of the commit: from the key
+	order   int   // among all
+}
+
+func (r record) pack() []byte {
+	t := tuple.Tuple{int64(r.step), int64(r.who), int64(r.tx), int64(r.attempt), r.rv, r.nowMS}
+	for _, w := range r.writes {
+		t = append(t, int64(w.kind), w.key, w.value)
+	}
+	return t.Pack()
+}
+
+func unpackRecord(b []byte) (record, error) {
+	t, err := tuple.Unpack(b)
+	if err != nil {
+		return record{}, fmt.Errorf("sim: record: %w", err)
+	}
+	n := func(i int) int { v, _ := t[i].(int64); return int(v) }
+	r := record{step: n(0), who: n(1), tx: n(2), attempt: n(3), rv: int64(n(4)), nowMS: int64(n(5))}
+	for i := 6; i+2 < len(t); i += 3 {
+		key, _ := t[i+1].([]byte)
+		value, _ := t[i+2].([]byte)
+		r.writes = append(r.writes, write{writeKind(n(i)), key, value})
+	}
+	return r, nil
+}
+
+// digest is of what the writes come to, whatever the order of those of different keys.
+func digest(ws []write) uint64 {
+	sorted := slices.Clone(ws)
+	slices.SortStableFunc(sorted, func(a, b write) int { return bytes.Compare(a.key, b.key) })
+	h := fnv.New64a()
+	for _, w := range sorted {
+		h.Write([]byte{byte(w.kind)})
+		h.Write(w.key)
+		h.Write([]byte{0xff})
+		h.Write(w.value)
+	}
+	return h.Sum64()
+}

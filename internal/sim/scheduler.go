@@ -1,0 +1,154 @@
+package sim
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// place names a parked goroutine. No two goroutines should get to the same place in the same step.
+type place struct {
+	what string // kind of step, e.g. "commit"
+	who  int    // the handle or the actor
+	n    int    // the transaction of the handle
+}
+
+// scheduler decides who goes on.
+type scheduler struct {
+	settle func() // returns when every other goroutine is blocked
+	rng    *rand.Rand
+	knobs  *knobs
+	trace  *trace
+	steps  int
+
+	arrived chan struct{} // holds one token if somebody has parked
+
+	mu        sync.Mutex
+	parked    []*parked // guarded by mu
+	live      int       // guarded by mu; actors that have not returned
+	ambiguous int       // guarded by mu; steps with two goroutines of one name
+}
+
+// parked is a goroutine that waits for its turn, and when it came to wait.
+type parked struct {
+	place
+	step   int
+	at     time.Time
+	resume chan struct{}
+}
+
+func (p *parked) compare(o *parked) int {
+	return cmp.Or(cmp.Compare(p.who, o.who), cmp.Compare(p.n, o.n), cmp.Compare(p.what, o.what), cmp.Compare(p.step, o.step), p.at.Compare(o.at))
+}
+
+// park blocks until the driver picks the caller. No mutex may be held.
+func (s *scheduler) park(p place) {
+	s.mu.Lock()
+	me := &parked{p, s.steps, time.Now(), make(chan struct{})}
+	s.parked = append(s.parked, me)
+	s.mu.Unlock()
+	s.signal()
+	<-me.resume
+}
+
+func (s *scheduler) signal() {
+	select {
+	case s.arrived <- struct{}{}:
+	default:
+	}
+}
+
+// start runs fn on a goroutine that begins with a park.
+func (s *scheduler) start(who int, fn func()) {
+	s.mu.Lock()
+	s.live++
+	s.mu.Unlock()
+	go func() {
+		s.park(place{"start", who, 0})
+		fn()
+		s.mu.Lock()
+		s.live--
+		s.mu.Unlock()
+		s.signal()
+	}()
+}
+
+// drive lets one goroutine after the other go on until all actors have returned. It fails if that takes longer than
+// limit of virtual time.
+func (s *scheduler) drive(limit time.Duration) error {
+	begun := time.Now()
+	for {
+		s.settle()
+		next, done := s.pick()
+		switch {
+		case done:
+			return nil
+		case time.Since(begun) > limit:
+			return fmt.Errorf("sim: no end within %s of virtual time, %d steps; parked: %s", limit, s.steps, s.names())
+		case next == nil:
+			select {
+			case <-s.arrived:
+			case <-time.After(limit):
+			}
+			continue
+		}
+		s.steps++
+		s.trace.step(s.steps, next.place)
+		close(next.resume)
+		s.pass()
+	}
+}
+
+// pick takes one of the parked goroutines out; nil if there is none. done is true if no actor lives.
+func (s *scheduler) pick() (next *parked, done bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.arrived:
+	default:
+	}
+	if s.live == 0 {
+		return nil, true
+	}
+	if len(s.parked) == 0 {
+		return nil, false
+	}
+	slices.SortFunc(s.parked, (*parked).compare)
+	for i := 1; i < len(s.parked); i++ {
+		if s.parked[i].compare(s.parked[i-1]) == 0 && s.parked[i].what != "drive" { // those are all alike
+			s.ambiguous++
+			s.trace.note("ambiguous", s.parked[i].place)
+			break
+		}
+	}
+	i := s.rng.IntN(len(s.parked))
+	next = s.parked[i]
+	s.parked = slices.Delete(s.parked, i, i+1)
+	return next, false
+}
+
+// pass lets virtual time go on though goroutines are parked, now and then: what a slow process or network does.
+func (s *scheduler) pass() {
+	switch u := s.rng.Float64(); {
+	case u < s.knobs.longPause:
+		s.settle()
+		time.Sleep(time.Duration(s.rng.Int64N(int64(8 * time.Second))))
+	case u < s.knobs.longPause+s.knobs.shortPause:
+		s.settle()
+		time.Sleep(time.Duration(s.rng.Int64N(int64(20 * time.Millisecond))))
+	}
+}
+
+func (s *scheduler) names() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Sprint(func() (all []place) {
+		for _, p := range s.parked {
+			all = append(all, p.place)
+		}
+		return all
+	}())
+}
