@@ -34,6 +34,10 @@ type Config struct {
 	DedupFor DedupFor
 	// DedupWindow is how long that is from the first message on, MinDedupWindow to MaxDedupWindow; 0 = DefaultDedupWindow.
 	DedupWindow time.Duration
+	// MaxWaiting is how many messages a group may have, those in hand included, up to MaxMaxWaiting; 0 = any number. An
+	// enqueue that would make it more is refused whole (*FullError). Enqueues at the same time do not see each other: it
+	// may become more by what was under way together.
+	MaxWaiting int
 	// Retry says how long a group waits after its head has failed, if the nack does not say it.
 	Retry RetryPolicy
 	// MaxAttempts is after how many failed deliveries an item has failed for good, up to 1,000,000; 0 = never.
@@ -62,6 +66,8 @@ var settings = []setting{
 		"how long a claim lasts unless it says otherwise or is extended"),
 	durationSetting("delay", func(c *Config) *time.Duration { return &c.Delay }, 0, 0, MaxDelay,
 		"how long a message is kept back that names no delay of its own"),
+	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, MaxMaxWaiting,
+		"messages that a group may have, about; 0 = any number"),
 	choiceSetting("dedup_by", func(c *Config) *DedupBy { return &c.DedupBy }, dedupByNames,
 		"duplicates have the same dedup id, or else the same body"),
 	choiceSetting("dedup_scope", func(c *Config) *DedupScope { return &c.DedupScope }, dedupScopeNames,

@@ -24,7 +24,7 @@ type Sent struct {
 // message. At most MaxBatch messages and MaxBatchSize bytes; no messages are no work. A duplicate is no error: see
 // Message.DedupID.
 //
-// Errors: *LimitError and ErrInvalidUTF8 before anything is done, ErrClosed, and the engine's. If ctx ends
+// Errors: *LimitError, ErrOptions and ErrInvalidUTF8 before anything is done, *FullError, ErrClosed, and the engine's. If ctx ends
 // while the commit is under way, the error wraps a *kv.Error that says whether it may have landed.
 func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	if q.closed.Load() {
@@ -64,6 +64,9 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sen
 	if err := w.enqueue(e); err != nil {
 		return nil, fmt.Errorf("layer: enqueue: %w", err)
 	}
+	if e.full != nil {
+		return nil, fmt.Errorf("layer: enqueue: %w", e.full)
+	}
 	if err := w.finish(); err != nil {
 		return nil, fmt.Errorf("layer: enqueue: %w", err)
 	}
@@ -75,7 +78,10 @@ type tail struct {
 	items kv.KeyRange
 	key   kv.Future[[]byte] // the last item's, or one outside of items
 	begun bool
-	next  int64 // the index of the next item, once begun
+	// full is the item that is too many if all messages of the transaction come to it, nil if that does not matter; none
+	// if there is room for them.
+	full kv.Future[[]byte]
+	next int64 // the index of the next item, once begun
 }
 
 // enqueuing is the messages of one enqueue.
@@ -84,6 +90,7 @@ type enqueuing struct {
 	randoms  []uuid.UUID // chosen before the first attempt
 	contents []string    // their dedup ids by content, once they are asked for
 	sent     []Sent      // the result; set anew by each attempt
+	full     *FullError  // likewise: why it was refused, with nothing written; nil = it was not
 	// redriven: they are no new messages, but dead letters on their way back. What may be done to a new message, other
 	// than to write it, is not for them.
 	redriven bool
@@ -113,6 +120,7 @@ func (w *work) enqueue(all ...*enqueuing) error {
 	if a.config, err = w.config(); err != nil {
 		return err
 	}
+	a.readRoom(all)
 	if a.met, err = w.meet(all, &a.config); err != nil {
 		return err
 	}
@@ -121,6 +129,12 @@ func (w *work) enqueue(all ...*enqueuing) error {
 	}
 	for _, e := range all {
 		e.sent = make([]Sent, len(e.msgs))
+		if e.full, err = a.room(e); err != nil {
+			return err
+		}
+		if e.full != nil {
+			continue
+		}
 		for i := range e.msgs {
 			if e.sent[i], err = a.accept(e, i); err != nil {
 				return err
@@ -250,8 +264,11 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 }
 
 // result is what the receipt keeps of an enqueue: the index of each message, or the whole id of the one that it is a
-// duplicate of.
+// duplicate of; or why it was refused.
 func (e *enqueuing) result() tuple.Tuple {
+	if e.full != nil {
+		return tuple.Tuple{"full", e.full.Group, e.full.Adding, e.full.Max}
+	}
 	t := make(tuple.Tuple, len(e.sent))
 	for i, s := range e.sent {
 		t[i] = s.ID.Index
@@ -264,6 +281,15 @@ func (e *enqueuing) result() tuple.Tuple {
 
 // restore takes the result from a receipt: the attempt that landed may not be the last one that ran.
 func (e *enqueuing) restore(t tuple.Tuple) error {
+	e.full = nil
+	if len(t) > 0 && t[0] == "full" {
+		d := keyDecoder{rest: t[1:].Pack()}
+		e.full = &FullError{Group: d.str(), Adding: d.int(), Max: d.int()}
+		if d.err != nil {
+			return fmt.Errorf("%w: receipt of a refusal %v", ErrCorrupt, t)
+		}
+		return nil
+	}
 	if len(t) != len(e.msgs) {
 		return fmt.Errorf("%w: receipt of %d messages for %d", ErrCorrupt, len(t), len(e.msgs))
 	}

@@ -48,6 +48,18 @@ var (
 	ErrNotDelayed = errors.New("layer: group is not delayed")
 )
 
+// FullError: a group has as many messages as the queue's MaxWaiting allows, or would have more. Nothing was enqueued. Try
+// again when some have been handled.
+type FullError struct {
+	Group  string
+	Adding int64 // messages of the enqueue for this group
+	Max    int64 // that it may have
+}
+
+func (e *FullError) Error() string {
+	return fmt.Sprintf("layer: group %q is full: with %d more it would have over %d messages", e.Group, e.Adding, e.Max)
+}
+
 // LimitError: a value lies outside its limits. Nothing was done.
 type LimitError struct {
 	What string // the name of what is limited, e.g. "group"

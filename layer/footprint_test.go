@@ -116,6 +116,7 @@ var footprints = map[string]struct {
 		e.clock.advance(time.Hour)
 		return whilePending(remembering("y", having()))(e)
 	}, func(e *env, _ any) error { return sweep(e, nil, nil) }},
+	"enqueue-bounded":    {bounded(5, having("a1")), func(e *env, _ any) error { return enqueueN(e, "A", "A") }},
 	"enqueue-delayed":    {having(), enqueueLate(time.Minute)},
 	"receive-early":      {keptBackHint, receiveN(2)},
 	"receive-head-timer": {func(e *env) any { keptBack(e); e.clock.advance(time.Hour); return nil }, receiveN(2)},

@@ -34,6 +34,9 @@ const (
 	// MaxDelay bounds the delay of a retry.
 	MaxDelay = 30 * 24 * time.Hour
 
+	// MaxMaxWaiting bounds Config.MaxWaiting: an enqueue counts so many keys of its group.
+	MaxMaxWaiting = 100_000
+
 	// MaxWait bounds the wait of a receive.
 	MaxWait = time.Hour
 	// MaxShards bounds the shards of the ready hints: a receive reads them all.

@@ -52,6 +52,8 @@ func (o *operation) result() error {
 		return o.err
 	case o.settleErr != nil:
 		return o.settleErr
+	case o.enqueue != nil && o.enqueue.full != nil:
+		return o.enqueue.full
 	case o.receive != nil:
 		return o.receive.err()
 	}

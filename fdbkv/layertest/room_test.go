@@ -1,0 +1,1 @@
+../../layer/room_test.go
