@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,7 +33,13 @@ func (a *actor) below(d time.Duration) time.Duration {
 	return time.Duration(a.rng.Int64N(int64(d)))
 }
 
-func (a *actor) park(what string) { a.w.sched.park(place{what, firstActor + a.id, 0}) }
+// park parks, and ends the goroutine if the run was given up.
+func (a *actor) park(what string) {
+	a.w.sched.park(place{what, firstActor + a.id, 0})
+	if a.w.sched.givenUp() {
+		runtime.Goexit()
+	}
+}
 
 // sleep lets virtual time pass. No two actors wake at the same nanosecond.
 func (a *actor) sleep(d time.Duration) {
