@@ -115,12 +115,13 @@ func (s *scheduler) drive(limit time.Duration) error {
 	begun := time.Now()
 	for {
 		s.settle()
+		if s.alive() && time.Since(begun) > limit {
+			return fmt.Errorf("sim: no end within %s of virtual time, %d steps; parked: %s", limit, s.steps, s.names())
+		}
 		next, done := s.pick()
 		switch {
 		case done:
 			return nil
-		case time.Since(begun) > limit:
-			return fmt.Errorf("sim: no end within %s of virtual time, %d steps; parked: %s", limit, s.steps, s.names())
 		case next == nil:
 			select {
 			case <-s.arrived:
