@@ -22,7 +22,7 @@ type scheduler struct {
 	rng    *rand.Rand
 	knobs  *knobs
 	trace  *trace
-	steps  int
+	steps  int // written by the driver alone
 
 	arrived chan struct{} // holds one token if somebody has parked
 
@@ -129,7 +129,9 @@ func (s *scheduler) drive(limit time.Duration) error {
 			}
 			continue
 		}
+		s.mu.Lock() // who was woken by a timer reads it
 		s.steps++
+		s.mu.Unlock()
 		s.trace.step(s.steps, next.place)
 		close(next.resume)
 		s.pass()
