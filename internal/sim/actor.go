@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,7 +33,13 @@ func (a *actor) below(d time.Duration) time.Duration {
 	return time.Duration(a.rng.Int64N(int64(d)))
 }
 
-func (a *actor) park(what string) { a.w.sched.park(place{what, firstActor + a.id, 0}) }
+// park parks, and ends the goroutine if the run was given up.
+func (a *actor) park(what string) {
+	a.w.sched.park(place{what, firstActor + a.id, 0})
+	if a.w.sched.givenUp() {
+		runtime.Goexit()
+	}
+}
 
 // sleep lets virtual time pass. No two actors wake at the same nanosecond.
 func (a *actor) sleep(d time.Duration) {
@@ -45,7 +52,8 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	ctx, cancel := context.WithValue(context.Background(), actorKey{}, a.id), context.CancelFunc(func() {})
 	limited := a.w.faulty && a.chance(a.w.knobs.giveUp)
 	if limited {
-		ctx, cancel = context.WithTimeout(ctx, a.below(2*time.Second).Truncate(time.Microsecond)+time.Duration(500+a.id))
+		after := []time.Duration{2 * time.Second, 20 * time.Millisecond}[a.rng.IntN(2)]
+		ctx, cancel = context.WithTimeout(ctx, a.below(after).Truncate(time.Microsecond)+time.Duration(500+a.id))
 	}
 	defer cancel()
 	o.actor, o.who, o.begin, o.limited = a.id, a.who, a.w.sched.steps, limited
@@ -57,6 +65,9 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	var expected bool
 	if o.outcome, expected = judge(err, limited); !expected {
 		a.w.violation("unexpected error of %s: %v", o, err)
+	}
+	if o.sweeping && o.outcome == refused {
+		o.outcome = unknown // of its transactions some may have been done
 	}
 	a.w.sched.trace.note("op", a.id, o.kind, o.outcome, o.ids, o.sent, claimsText(o.claims), len(o.items), err)
 	return err
@@ -173,7 +184,7 @@ func (a *actor) handle(c *layer.Claim, may bool) (next []*layer.Claim) {
 	if frozen {
 		a.sleep(maxLease + a.below(2*maxSkew))
 	}
-	if a.rng.IntN(8) == 0 {
+	if frozen && a.rng.IntN(2) == 0 || a.rng.IntN(8) == 0 {
 		o := &op{kind: "extend"}
 		if err := a.call(o, func(ctx context.Context) error { _, err := a.q.Extend(ctx, c, 0); return err }); err == nil && frozen {
 			a.w.mark("late extend accepted")

@@ -162,6 +162,9 @@ type committing struct {
 func (c *committing) Wait(ctx context.Context) (struct{}, error) {
 	v, err := c.Future.Wait(ctx)
 	w := c.t.e.w
+	if w.sched.givenUp() {
+		return v, err
+	}
 	w.sched.trace.note("committed", c.t.e.who, c.t.n, c.t.attempt, len(c.t.writes), digest(c.t.writes), kv.Code(err))
 	if err != nil {
 		w.outcomes[attemptID{c.t.e.who, c.t.n, c.t.attempt}] = kv.Code(err)

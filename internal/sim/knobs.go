@@ -58,12 +58,16 @@ func drawKnobs(rng *rand.Rand, operations int) *knobs {
 		handles: 1 + rng.IntN(5), groups: 1 + rng.IntN(12),
 		producers: 1 + rng.IntN(4), workers: 1 + rng.IntN(8), takers: max(0, rng.IntN(4)-1), operators: rng.IntN(3),
 		batch: 1 + rng.IntN(6), receive: 1 + rng.IntN(8),
-		path: layer.Adaptive, noCoalescing: rng.IntN(8) == 0,
+		path: layer.Adaptive, noCoalescing: rng.IntN(4) == 0,
 		shortPause: 0.05 * rng.Float64(), longPause: half(0.002),
 		versionJump: half(0.005), holdWatches: half(0.5), giveUp: half(0.1),
 		die: half(0.1), freeze: half(0.1), partial: half(0.4), nack: half(0.3), reject: half(0.1), fuse: half(0.6),
 		think: time.Duration(rng.Int64N(int64(time.Second))), wait: time.Duration(rng.Int64N(int64(10 * time.Second))),
 		faults: make(map[fault.Kind]float64),
+	}
+	if rng.IntN(2) == 0 {
+		k.groups = 1 + rng.IntN(3) // scarce: everybody meets in the same groups, which are often empty
+		k.batch = 1 + rng.IntN(2)
 	}
 	switch rng.IntN(6) {
 	case 0:

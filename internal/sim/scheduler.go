@@ -22,7 +22,7 @@ type scheduler struct {
 	rng    *rand.Rand
 	knobs  *knobs
 	trace  *trace
-	steps  int
+	steps  int // written by the driver alone
 
 	arrived chan struct{} // holds one token if somebody has parked
 
@@ -30,6 +30,7 @@ type scheduler struct {
 	parked    []*parked // guarded by mu
 	live      int       // guarded by mu; actors that have not returned
 	ambiguous int       // guarded by mu; steps with two goroutines of one name
+	given     bool      // guarded by mu; the run was given up: nobody parks any more
 }
 
 // parked is a goroutine that waits for its turn, and when it came to wait.
@@ -47,6 +48,10 @@ func (p *parked) compare(o *parked) int {
 // park blocks until the driver picks the caller. No mutex may be held.
 func (s *scheduler) park(p place) {
 	s.mu.Lock()
+	if s.given {
+		s.mu.Unlock()
+		return
+	}
 	me := &parked{p, s.steps, time.Now(), make(chan struct{})}
 	s.parked = append(s.parked, me)
 	s.mu.Unlock()
@@ -67,13 +72,41 @@ func (s *scheduler) start(who int, fn func()) {
 	s.live++
 	s.mu.Unlock()
 	go func() {
+		defer func() { // an actor of a run that was given up leaves by Goexit
+			s.mu.Lock()
+			s.live--
+			s.mu.Unlock()
+			s.signal()
+		}()
 		s.park(place{"start", who, 0})
 		fn()
-		s.mu.Lock()
-		s.live--
-		s.mu.Unlock()
-		s.signal()
 	}()
+}
+
+// giveUp lets everything go on at once, and returns when all actors have gone, or after limit.
+func (s *scheduler) giveUp(limit time.Duration) {
+	s.mu.Lock()
+	s.given = true
+	for _, p := range s.parked {
+		close(p.resume)
+	}
+	s.parked = nil
+	s.mu.Unlock()
+	for end := time.Now().Add(limit); time.Now().Before(end) && s.alive(); {
+		time.Sleep(time.Second)
+	}
+}
+
+func (s *scheduler) alive() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live > 0
+}
+
+func (s *scheduler) givenUp() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.given
 }
 
 // drive lets one goroutine after the other go on until all actors have returned. It fails if that takes longer than
@@ -82,12 +115,13 @@ func (s *scheduler) drive(limit time.Duration) error {
 	begun := time.Now()
 	for {
 		s.settle()
+		if s.alive() && time.Since(begun) > limit {
+			return fmt.Errorf("sim: no end within %s of virtual time, %d steps; parked: %s", limit, s.steps, s.names())
+		}
 		next, done := s.pick()
 		switch {
 		case done:
 			return nil
-		case time.Since(begun) > limit:
-			return fmt.Errorf("sim: no end within %s of virtual time, %d steps; parked: %s", limit, s.steps, s.names())
 		case next == nil:
 			select {
 			case <-s.arrived:
@@ -95,7 +129,9 @@ func (s *scheduler) drive(limit time.Duration) error {
 			}
 			continue
 		}
+		s.mu.Lock() // who was woken by a timer reads it
 		s.steps++
+		s.mu.Unlock()
 		s.trace.step(s.steps, next.place)
 		close(next.resume)
 		s.pass()

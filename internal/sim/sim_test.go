@@ -15,7 +15,7 @@ import (
 
 var (
 	seedFlag       = flag.Uint64("seed", 1, "first seed")
-	seedsFlag      = flag.Int("seeds", 60, "number of seeds")
+	seedsFlag      = flag.Int("seeds", 100, "number of seeds")
 	operationsFlag = flag.Int("operations", 300, "calls of a seed, about")
 	linesFlag      = flag.Int("lines", 60, "newest lines of a failed seed's trace to print; < 0 = all")
 )

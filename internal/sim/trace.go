@@ -12,7 +12,6 @@ type trace struct {
 	keep  int // how many of the newest lines; < 0 = all
 	lines []string
 	sum   uint64
-	count int
 }
 
 func (t *trace) step(n int, p place) {
@@ -28,7 +27,6 @@ func (t *trace) add(format string, args ...any) {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%016x%s", t.sum, line)
 	t.sum = h.Sum64()
-	t.count++
 	if t.keep == 0 {
 		return
 	}

@@ -94,6 +94,11 @@ func Run(o Options) *Report {
 	begun := time.Now()
 	if err := w.live(); err != nil {
 		w.violation("liveness: %v", err)
+		w.verify()
+		w.faulty, w.plan.Chances = false, nil
+		report := *w.sched.trace
+		w.abandon()
+		w.sched.trace = &report
 	} else {
 		w.verify()
 	}
@@ -181,6 +186,16 @@ func (w *world) live() error {
 
 // actorKey is that of the number of the actor in the contexts of its calls.
 type actorKey struct{}
+
+// abandon ends a run that does not end by itself. Its trace and records are worth nothing from here on.
+func (w *world) abandon() {
+	w.sched.giveUp(24 * time.Hour)
+	for _, q := range w.handles {
+		if err := q.Close(context.Background()); err != nil {
+			w.violation("close: %v", err)
+		}
+	}
+}
 
 // handleOptions are those of the i-th handle.
 func (w *world) handleOptions(i int) (layer.Options, kv.DB) {
