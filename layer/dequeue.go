@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"fdbfifo/kv"
@@ -406,14 +405,7 @@ func (c *claimer) receive(r *reception) error {
 		if paused, err := c.paused(); err != nil || paused {
 			return err
 		}
-		if err := c.settle(r, l, r.o.Max); err != nil {
-			return err
-		}
-		if len(r.claims) > 0 {
-			// Looks that began before this claim do not see it.
-			c.looks = slices.DeleteFunc(c.looks, func(l look) bool { return l.group == *r.o.Group })
-		}
-		return nil
+		return c.settle(r, l, r.o.Max)
 	}
 	if r.o.Strategy == Layers {
 		return c.receiveLayers(r)

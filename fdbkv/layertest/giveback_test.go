@@ -1,0 +1,1 @@
+../../layer/giveback_test.go

@@ -1,0 +1,1 @@
+../../layer/together_test.go
