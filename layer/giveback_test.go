@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -26,13 +27,15 @@ func TestGivenBackIsNotReturned(t *testing.T) {
 		require.NoError(t, err)
 
 		ctx, cancel := context.WithCancel(t.Context())
+		var first sync.Once // the next commit gives back what was claimed, beside this goroutine
 		plan.OnCommit = func(int, kv.Tx) fault.Kind {
-			cancel()
-			synctest.Wait() // the handle has noticed
+			first.Do(func() {
+				cancel()
+				synctest.Wait() // the handle has noticed
+			})
 			return fault.Chance
 		}
 		claims, _ := q.Receive(ctx, layer.ReceiveOptions{})
-		plan.OnCommit = nil
 		require.Empty(t, claims)
 		synctest.Wait()
 		claims, err = q.Receive(t.Context(), layer.ReceiveOptions{})
