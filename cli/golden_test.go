@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -46,14 +47,31 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// still is a clock that stands.
+// still is a clock that stands, but for the step that a test takes.
 type still struct{ now time.Time }
 
 func (c *still) Now() time.Time { return c.now }
 
-func (c *still) After(time.Duration) <-chan time.Time {
+// engineClock is the engine's: ahead of the other by what the engine has waited for, so that the pause after a conflict
+// ends.
+type engineClock struct {
+	*still
+	mu     sync.Mutex
+	waited time.Duration // guarded by mu
+}
+
+func (c *engineClock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now.Add(c.waited)
+}
+
+func (c *engineClock) After(d time.Duration) <-chan time.Time {
+	c.mu.Lock()
+	c.waited += max(d, 0)
+	c.mu.Unlock()
 	due := make(chan time.Time, 1)
-	due <- c.now
+	due <- c.Now()
 	return due
 }
 
@@ -72,7 +90,7 @@ type harness struct {
 
 func newHarness(t *testing.T) *harness {
 	clock := &still{now: time.Date(2001, 3, 31, 12, 0, 0, 0, time.UTC)}
-	db := embedded.OpenMemory(embedded.Options{Clock: clock, Seed: 1})
+	db := embedded.OpenMemory(embedded.Options{Clock: &engineClock{still: clock}, Seed: 1})
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return &harness{clock: clock, db: db}
 }
