@@ -318,12 +318,11 @@ func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out
 // is not due yet), because a release may write that very key again. A takeover reads and writes the attempt record of the item that was tried.
 type claimer struct {
 	*work
-	search  *search
-	met     map[string]bool // groups looked at in this transaction; true = settled, under a conflict
-	looks   []look          // under way
-	owed    []*reception    // that have not had their turn, to know how much to read ahead
-	claimed map[string]bool // groups claimed in this transaction
-	passed  []candidate     // left to the handle's other transactions in flight
+	search *search
+	met    map[string]bool // groups looked at in this transaction; true = settled, under a conflict
+	looks  []look          // under way
+	owed   []*reception    // that have not had their turn, to know how much to read ahead
+	passed []candidate     // left to the handle's other transactions in flight
 	// granted is the grants to the handle, being read; nil = it has no request.
 	granted kv.Future[[]kv.KV]
 	// repeats is what is kept of the attempt ids, being read.
@@ -357,7 +356,7 @@ type look struct {
 const maxWave = 64
 
 func (w *work) newClaimer(rs []*reception) *claimer {
-	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), claimed: make(map[string]bool), owed: rs}
+	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
 }
 
 // begin starts the reads that do not depend on any other. What the transaction writes between this and claim is
@@ -434,7 +433,6 @@ func (c *claimer) receiveLayers(r *reception) error {
 		have int
 	}
 	var all []found
-	total := 0
 	for len(all) < r.o.MaxGroups && len(all) < maxWave {
 		l, ok, err := c.next()
 		if err != nil {
@@ -458,9 +456,7 @@ func (c *claimer) receiveLayers(r *reception) error {
 		if err != nil {
 			return fmt.Errorf("read items: %w", err)
 		}
-		have := c.due(rows)
-		all = append(all, found{l, have})
-		total += have
+		all = append(all, found{l, c.due(rows)})
 	}
 	have := make([]int, len(all))
 	for i, f := range all {
@@ -522,9 +518,10 @@ func (c *claimer) next() (look, bool, error) {
 		}
 		for _, w := range wave {
 			if settled, met := c.met[w.group]; met {
-				// A second hint of a group met before: what was found then makes this one stale too. As long as
-				// nothing has been settled, and so no conflict been added, it stays.
-				if settled {
+				// A second hint of a group met before: what was found then makes this one stale too, unless this
+				// transaction has left the group ready. As long as nothing has been settled, and so no conflict been
+				// added, it stays.
+				if settled && !c.ready[w.group] {
 					c.clear(w.key)
 				}
 				continue
@@ -564,10 +561,9 @@ func (c *claimer) next() (look, bool, error) {
 	}
 	l := c.looks[0]
 	c.looks = c.looks[1:]
-	if c.claimed[l.group] {
-		// Claimed since its reads began, by a receive that named it: they are void, and so is the hint.
-		c.clear(l.key)
-		return c.next()
+	if c.met[l.group] {
+		// Settled since its reads began, by a receive that named it: they do not see that.
+		l = c.read(l.candidate, l.limit)
 	}
 	return l, true, nil
 }
@@ -714,7 +710,6 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 	claim.Until = fromMillis(end)
 	next := lock{token: claim.Token, owner: c.q.opts.Owner, endMS: end, outstanding: taken, kind: kindClaim}
 	c.hold(l, lockKey, held, &next, taken[0].index)
-	c.claimed[claim.Group] = true
 	r.claims = append(r.claims, claim)
 	r.items += len(claim.Items)
 	c.taken++
