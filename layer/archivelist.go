@@ -25,15 +25,12 @@ func (f *ArchiveFilter) check() error {
 			return err
 		}
 	}
-	if !f.From.IsZero() && !f.Before.IsZero() && !f.From.Before(f.Before) {
-		return fmt.Errorf("%w: finished from %s on, and before %s", ErrOptions, f.From, f.Before)
-	}
-	return nil
+	return checkSpan("finished", f.From, f.Before)
 }
 
 // matches reports whether what was finished then is chosen.
 func (f *ArchiveFilter) matches(completedMS int64) bool {
-	return (f.From.IsZero() || completedMS >= millis(f.From)) && (f.Before.IsZero() || completedMS < millis(f.Before))
+	return inSpan(completedMS, f.From, f.Before)
 }
 
 // ArchiveOptions say which archived items to list. The zero value lists the first DefaultDead.

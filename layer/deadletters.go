@@ -56,17 +56,25 @@ func (f *DeadFilter) check() error {
 			return err
 		}
 	}
-	if !f.ParkedFrom.IsZero() && !f.ParkedBefore.IsZero() && !f.ParkedFrom.Before(f.ParkedBefore) {
-		return fmt.Errorf("%w: parked from %s on, and before %s", ErrOptions, f.ParkedFrom, f.ParkedBefore)
+	return checkSpan("parked", f.ParkedFrom, f.ParkedBefore)
+}
+
+// checkSpan checks the bounds of a time: from the first on, and before the second; zero = no bound.
+func checkSpan(what string, from, before time.Time) error {
+	if !from.IsZero() && !before.IsZero() && !from.Before(before) {
+		return fmt.Errorf("%w: %s from %s on, and before %s", ErrOptions, what, from, before)
 	}
 	return nil
+}
+
+func inSpan(ms int64, from, before time.Time) bool {
+	return (from.IsZero() || ms >= millis(from)) && (before.IsZero() || ms < millis(before))
 }
 
 // matches reports whether a letter is chosen by what is in it.
 func (f *DeadFilter) matches(d *dead) bool {
 	return (f.Text == "" || strings.Contains(d.reason, f.Text) || strings.Contains(d.lastErr, f.Text)) &&
-		(f.ParkedFrom.IsZero() || d.parkedMS >= millis(f.ParkedFrom)) &&
-		(f.ParkedBefore.IsZero() || d.parkedMS < millis(f.ParkedBefore))
+		inSpan(d.parkedMS, f.ParkedFrom, f.ParkedBefore)
 }
 
 // DeadOptions say which dead letters to list. The zero value lists the first DefaultDead.

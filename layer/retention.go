@@ -185,15 +185,7 @@ func (w *work) takeOverdue(c candidate, l *lock, rows []kv.KV, max int) ([]Item,
 	if err != nil {
 		return nil, err
 	}
-	w.clear(c.key)
-	if !free {
-		return nil, nil
-	}
-	behind, found, err := w.freed(c.group)
-	if err != nil || !found {
-		return nil, err
-	}
-	return w.takeFrom(behind, max)
+	return w.takeRest(c, free, max)
 }
 
 // overdue goes from head to head and settles those that have waited too long, with what is overdue behind them.

@@ -209,6 +209,11 @@ func (w *work) takeBehind(c candidate, l *lock, max int) ([]Item, error) {
 	if err != nil {
 		return nil, err
 	}
+	return w.takeRest(c, free, max)
+}
+
+// takeRest takes what is left of a group whose head has been settled, if the group is free.
+func (w *work) takeRest(c candidate, free bool, max int) ([]Item, error) {
 	w.clear(c.key)
 	if !free {
 		return nil, nil
