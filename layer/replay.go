@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"math"
+	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -58,6 +59,7 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 		return report, wrap("replay", err)
 	}
 	for !walk.ended && report.Done < o.Limit {
+		begun := time.Now()
 		r := replayStep{q: q, walk: walk, left: o.Limit - report.Done, dryRun: o.DryRun}
 		if err := r.run(ctx); err != nil {
 			return report, wrap("replay", err)
@@ -76,9 +78,12 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 			if walk, err = q.resumeArchive(ctx, walk, report.Last); err != nil {
 				return report, wrap("replay", err)
 			}
-			continue
+		} else {
+			walk.pass(r.step)
 		}
-		walk.pass(r.step)
+		if !walk.ended && !o.DryRun {
+			restAfter(ctx, begun)
+		}
 	}
 	return report, nil
 }
