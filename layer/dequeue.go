@@ -325,6 +325,7 @@ type claimer struct {
 	passed []candidate     // left to the handle's other transactions in flight
 	// granted is the grants to the handle, being read; nil = it has no request.
 	granted kv.Future[[]kv.KV]
+	grants  map[string]bool // the keys of those that are not taken yet
 	// repeats is what is kept of the attempt ids, being read.
 	repeats map[string]kv.Future[[]byte]
 	left    bool // the group just looked at stays as it is: too much of it is overdue
@@ -352,11 +353,16 @@ type look struct {
 	state kv.Future[[]byte] // nil if no receive that is owed asks for it
 }
 
+// accepts reports whether this is the grant that the group is kept for.
+func (c *candidate) accepts(held *lock) bool {
+	return c.grant != 0 && held != nil && held.kind == kindGrant && held.token == c.grant
+}
+
 // maxWave bounds the groups looked at together, and with that the memory of a receive.
 const maxWave = 64
 
 func (w *work) newClaimer(rs []*reception) *claimer {
-	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
+	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), grants: make(map[string]bool), owed: rs}
 }
 
 // begin starts the reads that do not depend on any other. What the transaction writes between this and claim is
@@ -504,7 +510,7 @@ func (c *claimer) free(l look) (bool, error) {
 		return !l.timer, nil
 	}
 	held, err := unpackLock(c.q.keys.lock(l.group), v)
-	return err == nil && held.endMS <= c.nowMS && held.mark == nil, nil
+	return err == nil && (l.accepts(held) || held.endMS <= c.nowMS && held.mark == nil), nil
 }
 
 // next returns the next group to look at, its reads under way; none if the queue is paused. Those of a whole wave are started together: as
@@ -639,7 +645,7 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 			return err
 		}
 	}
-	ours := l.grant != 0 && held != nil && held.kind == kindGrant && held.token == l.grant
+	ours := l.accepts(held)
 	expired := held != nil && (held.endMS <= c.nowMS || lacks(guardLease))
 	switch {
 	case ours:

@@ -300,21 +300,20 @@ func (c *claimer) accept() error {
 		}
 		c.met[p.group] = false
 		c.looks = append(c.looks, c.read(candidate{key: row.Key, group: p.group, grant: token}, limit))
+		c.grants[string(row.Key)] = true
 	}
 	return nil
 }
 
+// clear clears a key, if it is one.
+func (c *claimer) clear(key []byte) {
+	delete(c.grants, string(key))
+	c.work.clear(key)
+}
+
 // holdsGrants reports whether grants are left that nobody took.
 func (c *claimer) holdsGrants() bool {
-	if c == nil {
-		return true // it did not look
-	}
-	for _, l := range c.looks {
-		if l.grant != 0 {
-			return true
-		}
-	}
-	return false
+	return c == nil || len(c.grants) > 0 // nil: it did not look
 }
 
 // grantOthers fulfils the requests of other handles with what is ready beyond one's own needs, the oldest request
