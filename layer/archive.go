@@ -204,7 +204,6 @@ func (s *sweeper) archived() error {
 	for !rest.exhausted {
 		var rows []kv.KV
 		var cleared int64
-		begun := time.Now()
 		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
 			var err error
 			if rows, err = rest.read(tx.Snapshot(), archiveSweepRows).Wait(s.ctx); err != nil {
@@ -224,7 +223,6 @@ func (s *sweeper) archived() error {
 			if s.o.Progress != nil {
 				s.o.Progress(s.report)
 			}
-			restAfter(s.ctx, begun)
 		}
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -64,15 +63,11 @@ func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 	}
 	p.next = p.section.Begin
 	for p.next != nil {
-		begun := time.Now()
 		if err := p.step(); err != nil {
 			return p.report, wrap("purge", err)
 		}
 		if o.Progress != nil {
 			o.Progress(p.report)
-		}
-		if p.next != nil {
-			restAfter(ctx, begun)
 		}
 	}
 	return p.report, nil
@@ -276,7 +271,7 @@ func (p *purger) states() error {
 	for !rest.exhausted {
 		var rows []kv.KV
 		var cleared int64
-		width, begun := purgeWidth, time.Now()
+		width := purgeWidth
 		err := p.q.onceWith(p.ctx, p.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 			width, cleared = max(1, purgeWidth>>min(a.Conflicts, 16)), 0
 			var err error
@@ -304,9 +299,6 @@ func (p *purger) states() error {
 		rest.passed(rows, width)
 		if p.report.States += cleared; cleared > 0 && p.o.Progress != nil {
 			p.o.Progress(p.report)
-		}
-		if !rest.exhausted {
-			restAfter(p.ctx, begun)
 		}
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -163,7 +162,6 @@ func (s *deadSweep) run() (DeadReport, error) {
 		s.limit = math.MaxInt64
 	}
 	for walk := s.q.walkDead(&s.filter, nil); !walk.ended && s.report.Done < s.limit; {
-		begun := time.Now()
 		done, err := s.step(walk)
 		if err != nil {
 			return s.report, err
@@ -175,9 +173,6 @@ func (s *deadSweep) run() (DeadReport, error) {
 		s.report.Missing = append(s.report.Missing, done.missing...)
 		if s.progress != nil {
 			s.progress(s.report)
-		}
-		if !walk.ended && !s.dryRun {
-			restAfter(s.ctx, begun)
 		}
 	}
 	switch n := len(s.report.Missing); n {

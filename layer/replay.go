@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"math"
-	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -59,7 +58,6 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 		return report, wrap("replay", err)
 	}
 	for !walk.ended && report.Done < o.Limit {
-		begun := time.Now()
 		r := replayStep{q: q, walk: walk, left: o.Limit - report.Done, dryRun: o.DryRun}
 		if err := r.run(ctx); err != nil {
 			return report, wrap("replay", err)
@@ -78,12 +76,9 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 			if walk, err = q.resumeArchive(ctx, walk, report.Last); err != nil {
 				return report, wrap("replay", err)
 			}
-		} else {
-			walk.pass(r.step)
+			continue
 		}
-		if !walk.ended && !o.DryRun {
-			restAfter(ctx, begun)
-		}
+		walk.pass(r.step)
 	}
 	return report, nil
 }

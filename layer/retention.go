@@ -196,7 +196,6 @@ func (s *sweeper) overdue() error {
 	}
 	section := s.q.keys.section(nameItem)
 	for next := section.Begin; next != nil; {
-		begun := time.Now()
 		step := &overdueStep{s: s, rest: kv.KeyRange{Begin: next, End: section.End}}
 		if err := step.run(); err != nil {
 			return err
@@ -206,9 +205,6 @@ func (s *sweeper) overdue() error {
 		s.report.AgedOut += int64(step.aged)
 		if s.o.Progress != nil && step.keys > 0 {
 			s.o.Progress(s.report)
-		}
-		if next != nil {
-			restAfter(s.ctx, begun)
 		}
 	}
 	return nil

@@ -311,7 +311,6 @@ func (s *sweeper) pagesUntil(
 	for rest := newCursor(r); !rest.exhausted; {
 		var rows []kv.KV
 		var cleared int64
-		begun := time.Now()
 		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
 			var err error
 			if rows, err = rest.read(tx.Snapshot(), sweepPage).Wait(s.ctx); err != nil {
@@ -331,9 +330,6 @@ func (s *sweeper) pagesUntil(
 		}
 		if enough != nil && enough(len(rows), cleared) {
 			return nil
-		}
-		if !rest.exhausted {
-			restAfter(s.ctx, begun)
 		}
 	}
 	return nil
