@@ -21,6 +21,8 @@ type knobs struct {
 	config                                   layer.Config
 	path                                     layer.Path
 	noCoalescing                             bool
+	profile                                  string  // see profiles
+	hold                                     float64 // chance that a commit is held before it is sent
 	shortPause, longPause                    float64 // chance of each a step
 	faults                                   map[fault.Kind]float64
 	versionJump, holdWatches                 float64 // chance of each a commit
@@ -43,6 +45,8 @@ const (
 	maxSkew  = 30 * time.Second
 	maxLease = 20 * time.Second
 	maxDelay = 10 * time.Second
+
+	mostHandles = 5
 )
 
 // swarm is the faults, each with its greatest chance.
@@ -56,7 +60,7 @@ var swarm = []struct {
 	{fault.WatchSpurious, 0.2}, {fault.WatchError, 0.2},
 }
 
-func drawKnobs(rng *rand.Rand, operations int) *knobs {
+func drawKnobs(rng *rand.Rand) *knobs {
 	half := func(most float64) float64 {
 		if rng.IntN(2) == 0 {
 			return 0
@@ -64,7 +68,7 @@ func drawKnobs(rng *rand.Rand, operations int) *knobs {
 		return most * rng.Float64()
 	}
 	k := &knobs{
-		handles: 1 + rng.IntN(5), groups: 1 + rng.IntN(12),
+		handles: 1 + rng.IntN(mostHandles), groups: 1 + rng.IntN(12),
 		producers: 1 + rng.IntN(4), workers: 1 + rng.IntN(8), takers: max(0, rng.IntN(4)-1), operators: rng.IntN(3),
 		batch: 1 + rng.IntN(6), receive: 1 + rng.IntN(8),
 		path: layer.Adaptive, noCoalescing: rng.IntN(4) == 0,
@@ -85,7 +89,7 @@ func drawKnobs(rng *rand.Rand, operations int) *knobs {
 		k.path = layer.Direct
 	}
 	skewed := rng.IntN(2) == 0
-	for range k.handles {
+	for range mostHandles {
 		var d time.Duration
 		if skewed {
 			d = time.Duration(rng.Int64N(int64(2*maxSkew))) - maxSkew
@@ -104,9 +108,25 @@ func drawKnobs(rng *rand.Rand, operations int) *knobs {
 		}
 	}
 	k.drawMore(rng, half)
-	total := k.producers + k.workers + k.takers + k.operators + k.consumers
-	k.perActor = max(1, operations/total)
 	return k
+}
+
+// shape fits the knobs to the profile and the number of operations.
+func (k *knobs) shape(rng *rand.Rand, o Options) {
+	k.profile = profileOf(rng)
+	if o.Profile != "" {
+		k.profile = o.Profile
+	}
+	if fit := profiles[k.profile]; fit != nil {
+		fit(k, rng)
+	}
+	k.consumers = min(k.consumers, k.handles)
+	k.disk = k.disk && o.Folder != ""
+	if k.disk {
+		// A commit that comes late would fall into the group of another, or not, as the disk has it.
+		delete(k.faults, fault.TimedOutLate)
+	}
+	k.perActor = max(1, o.Operations/(k.producers+k.workers+k.takers+k.operators+k.consumers))
 }
 
 // drawMore draws what came to the knobs later: so a seed keeps its first choices.
@@ -152,10 +172,7 @@ func (k *knobs) stage(rng *rand.Rand) {
 	k.groups, k.batch, k.receive = 1+rng.IntN(3), 1, 1+rng.IntN(2)
 	k.workers, k.producers = 6+rng.IntN(8), 1+rng.IntN(2)
 	k.takers = 0
-	for k.handles < 3 {
-		k.handles++
-		k.skew = append(k.skew, 0)
-	}
+	k.handles = max(k.handles, 3)
 	k.path = []layer.Path{layer.Staged, layer.Adaptive}[rng.IntN(2)]
 	k.wait = time.Second + time.Duration(rng.Int64N(int64(40*time.Second)))
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -26,7 +27,7 @@ func section(name string) kv.KeyRange {
 }
 
 // modelled are the names of the keys that the model knows.
-var modelled = []string{"archive", "archived", "dead", "dedup", "grant", "item", "lock", "part", "request", "state"}
+var modelled = []string{"archive", "archived", "dead", "dedup", "grant", "item", "lock", "part", "ready", "request", "state", "timer"}
 
 func isModelled(name string) bool { return slices.Contains(modelled, name) }
 
@@ -76,6 +77,8 @@ type lockState struct {
 	owner string
 	endMS int64
 	out   []layer.ID
+	// marked is "pause" or "park" if the lock is such a mark, or a claim that becomes one.
+	marked string
 }
 
 func lockOf(group string, value []byte) (*lockState, error) {
@@ -92,6 +95,12 @@ func lockOf(group string, value []byte) (*lockState, error) {
 	l.endMS, _ = t[2].(int64)
 	out, _ := t[3].(tuple.Tuple)
 	l.kind, _ = t[4].(string)
+	if len(t) > 5 {
+		note, _ := t[5].(tuple.Tuple)
+		if len(note) > 0 {
+			l.marked, _ = note[0].(string)
+		}
+	}
 	for i := 0; i+2 < len(out); i += 3 {
 		index, _ := out[i].(int64)
 		random, _ := out[i+1].(uuid.UUID)
@@ -155,7 +164,7 @@ type stored struct {
 	envelope
 	value   []byte
 	body    string // with its parts
-	version int64  // of the commit that put it there
+	version int64  // of the commit that put it there; 0 = a redrive, which no later commit may have missed
 }
 
 // groupState is a group of the model.
@@ -184,7 +193,19 @@ type finished struct {
 	item     stored
 	lock     *lockState // of its group, before
 	under    bool       // it was outstanding under that lock, a claim
+	over     bool       // others of its group stood before it, and stayed
 	archived bool       // in the same transaction
+}
+
+// over reports whether others that the record's transaction must have seen stand before an item. Those of the same
+// record are gone by then: it is followed in the order of the keys.
+func (m *model) over(g *groupState, id layer.ID) bool {
+	for other, s := range g.items {
+		if s.version <= m.r.rv && before(other, id) {
+			return true
+		}
+	}
+	return false
 }
 
 // claimed is a claim as it was written.
@@ -193,6 +214,7 @@ type claimed struct {
 	out    []layer.ID
 	bodies []string
 	state  string // of the group
+	ends   int    // the step of the commit that ended it; 0 = none
 }
 
 type claimKey struct {
@@ -232,6 +254,7 @@ type model struct {
 	sizes     map[string][]sizeAt
 	states    map[string]*record // by the value that was set
 	edits     map[string]*record // by the body that was set
+	*invariants
 }
 
 func newModel(w *world) *model {
@@ -241,6 +264,7 @@ func newModel(w *world) *model {
 		claims: make(map[claimKey]claimed), moved: make(map[layer.ID]bool), movedIn: make(map[layer.ID]bool),
 		discarded: make(map[layer.ID]*record), everDead: make(map[layer.ID]bool), dedup: make(map[string]remembered),
 		voided: make(map[string]int64), sizes: make(map[string][]sizeAt), states: make(map[string]*record), edits: make(map[string]*record),
+		invariants: newInvariants(),
 	}
 }
 
@@ -327,7 +351,7 @@ func (m *model) apply(r *record) {
 		case "item":
 			m.item(k, idOf(rest), after)
 		case "request":
-			m.request(k, rest, after)
+			m.staging(k, rest, after)
 		case "dead":
 			m.deadLetter(k, idOf(rest), come, after)
 		case "state":
@@ -350,6 +374,7 @@ func (m *model) apply(r *record) {
 		}
 		m.lock(group, next, gone, grantsTaken[group])
 	}
+	m.begin(r, after)
 	for k, v := range after {
 		if v == nil {
 			delete(m.db, k)
@@ -357,6 +382,7 @@ func (m *model) apply(r *record) {
 			m.db[k] = v
 		}
 	}
+	m.end(after)
 	for id := range come {
 		m.size(id.Group)
 	}
@@ -474,8 +500,8 @@ func (m *model) archived(k string, after map[string][]byte) {
 	m.w.mark("cleared from the archive")
 }
 
-// request follows one that the record sets or clears.
-func (m *model) request(k string, rest tuple.Tuple, after map[string][]byte) {
+// staging follows a request that the record sets or clears.
+func (m *model) staging(k string, rest tuple.Tuple, after map[string][]byte) {
 	random, _ := rest[1].(uuid.UUID)
 	name := random.String()
 	old, now := m.db[k], after[k]
@@ -526,6 +552,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		s := m.read(id, now, after)
 		if deadTouched && deadNow == nil && m.db[dead] != nil {
 			m.w.mark("redriven to its place")
+			s.version = 0
 		} else {
 			if m.entered[id] != nil {
 				m.violation("%s enters a second time", id)
@@ -555,7 +582,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		if archived = archived && kept != nil; archived && !bytes.HasSuffix(kept, old) {
 			m.violation("%s is in the archive with another value", id)
 		}
-		m.finished[id] = append(m.finished[id], finished{m.r, s, g.lock, g.lock.is("claim") && g.lock.has(id), archived})
+		m.finished[id] = append(m.finished[id], finished{m.r, s, g.lock, g.lock.is("claim") && g.lock.has(id), m.over(g, id), archived})
 	default:
 		// Entered and finished in the same transaction, or cleared though not there.
 		return
@@ -676,8 +703,14 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	old := g.lock
 	g.lock = next
 	live := old != nil && old.endMS > m.r.nowMS
+	if old.is("claim") && (next == nil || next.token != old.token || next.kind != old.kind) {
+		m.stop(claimKey{group, old.token})
+	}
 	if old.is("claim") && (next == nil || next.token != old.token) && live {
 		m.ended(group, old, gone)
+	}
+	if old != nil && old.marked != "" && (next == nil || next.marked == "") {
+		m.unmarked(group, old)
 	}
 	switch {
 	case next == nil:
@@ -726,6 +759,9 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	}
 	g.token = max(g.token, next.token)
 	if next.is("grant") {
+		if d := next.endMS - m.r.nowMS; d > longestGrant {
+			m.violation("%q is kept for %s for %d ms before that accepts it", group, next.owner, d)
+		}
 		m.w.mark("grant given")
 		return
 	}
@@ -769,6 +805,13 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 	}
 }
 
+// stop notes when a claim ended.
+func (m *model) stop(key claimKey) {
+	c := m.claims[key]
+	c.ends = m.r.step
+	m.claims[key] = c
+}
+
 // ended holds the end of a claim whose lease lasts to its causes: its holder, or an operator.
 func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 	for _, o := range m.w.ops {
@@ -778,7 +821,7 @@ func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 		if !o.maybeAt(m.r) {
 			continue
 		}
-		if o.settle && o.group == group && o.token == l.token || o.forcing && o.group == group {
+		if o.group == group && (o.settle && o.token == l.token || o.forcing && !o.spares(l)) {
 			return
 		}
 	}
@@ -786,6 +829,11 @@ func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 		return // its worker has ended it
 	}
 	m.violation("G2: claim %d of %q, which lasts for %d ms, was ended by nobody", l.token, group, l.endMS-m.r.nowMS)
+}
+
+// spares reports whether an operation that may end claims was told that it has ended another.
+func (o *op) spares(l *lockState) bool {
+	return strings.HasPrefix(o.kind, "force-release") && o.outcome == done && o.token != l.token
 }
 
 // maybeAt reports whether the operation may have made the record.

@@ -67,11 +67,13 @@ func (a *actor) operate() {
 			o.kind, o.forcing = "force-release", true
 			count := a.rng.IntN(2) == 0
 			fn = func(ctx context.Context) error {
-				_, err := a.q.ForceRelease(ctx, group, layer.ForceReleaseOptions{CountAttempt: count})
+				h, err := a.q.ForceRelease(ctx, group, layer.ForceReleaseOptions{CountAttempt: count})
+				o.token = h.Token
 				return err
 			}
 			inTx = func(ctx context.Context, tx kv.Tx) error {
-				_, err := a.q.ForceReleaseTx(ctx, tx, group, layer.ForceReleaseOptions{CountAttempt: count})
+				h, err := a.q.ForceReleaseTx(ctx, tx, group, layer.ForceReleaseOptions{CountAttempt: count})
+				o.token = h.Token
 				return err
 			}
 		case 10:
@@ -104,8 +106,11 @@ func (a *actor) operate() {
 			lease := layer.MinLease + a.below(maxLease-layer.MinLease)
 			attempts := []int{0, 1, 2, 5}[a.rng.IntN(4)]
 			change := func(c *layer.Config) { c.Lease, c.MaxAttempts = lease, attempts }
-			fn = func(ctx context.Context) error { _, _, err := a.q.Configure(ctx, change); return err }
-			inTx = func(ctx context.Context, tx kv.Tx) error { _, _, err := a.q.ConfigureTx(ctx, tx, change); return err }
+			fn = func(ctx context.Context) (err error) { _, o.token, err = a.q.Configure(ctx, change); return err }
+			inTx = func(ctx context.Context, tx kv.Tx) (err error) {
+				_, o.token, err = a.q.ConfigureTx(ctx, tx, change)
+				return err
+			}
 		case 14:
 			o.kind = "sweep"
 			fn = func(ctx context.Context) error { _, err := a.q.Sweep(ctx, layer.SweepOptions{}); return err }

@@ -22,8 +22,8 @@ type scheduler struct {
 	rng    *rand.Rand
 	knobs  *knobs
 	trace  *trace
-	steps  int   // written by the driver alone
-	can    []int // of the parked, who may go on; the driver's
+	steps  int       // written by the driver alone
+	can    []*parked // who may go on; the driver's
 
 	arrived chan struct{} // holds one token if somebody has parked
 
@@ -42,6 +42,7 @@ type parked struct {
 	from   int // it has no turn before this step
 	step   int
 	at     time.Time
+	until  time.Time // held until then; zero = it was not held
 	resume chan struct{}
 }
 
@@ -59,7 +60,7 @@ func (s *scheduler) parkFor(p place, steps int) {
 		s.mu.Unlock()
 		return
 	}
-	me := &parked{p, s.steps + steps, s.steps, time.Now(), make(chan struct{})}
+	me := &parked{place: p, from: s.steps + steps, step: s.steps, at: time.Now(), resume: make(chan struct{})}
 	s.parked = append(s.parked, me)
 	s.mu.Unlock()
 	s.signal()
@@ -159,8 +160,8 @@ func (s *scheduler) thaw() {
 	s.frozen = nil
 }
 
-// hold keeps the driver driving though no actor lives, until it is released.
-func (s *scheduler) hold(n int) {
+// occupy keeps the driver driving though no actor lives, until n is taken back.
+func (s *scheduler) occupy(n int) {
 	s.mu.Lock()
 	s.live += n
 	s.mu.Unlock()
@@ -196,7 +197,7 @@ func (s *scheduler) drive(limit time.Duration) error {
 		case next == nil:
 			select {
 			case <-s.arrived:
-			case <-time.After(limit):
+			case <-time.After(s.idle(limit)):
 			}
 			continue
 		}
@@ -221,24 +222,30 @@ func (s *scheduler) pick() (next *parked, done bool) {
 		return nil, true
 	}
 	slices.SortFunc(s.parked, (*parked).compare)
+	now := time.Now()
 	can := s.can[:0]
 	for i, p := range s.parked {
 		if i > 0 && p.compare(s.parked[i-1]) == 0 && p.what != "drive" { // those are all alike
 			s.ambiguous++
 			s.trace.note("ambiguous", p.place)
 		}
-		if p.from <= s.steps && !s.frozen[p.who] {
-			can = append(can, i)
+		if p.from <= s.steps && !s.frozen[p.who] && !p.until.After(now) {
+			can = append(can, p)
 		}
 	}
 	s.can = can
-	if len(can) == 0 {
-		return nil, false
+	for len(can) > 0 {
+		i := s.rng.IntN(len(can))
+		next = can[i]
+		if s.hold(next) {
+			can = slices.Delete(can, i, i+1)
+			continue
+		}
+		i = slices.Index(s.parked, next)
+		s.parked = slices.Delete(s.parked, i, i+1)
+		return next, false
 	}
-	i := can[s.rng.IntN(len(can))]
-	next = s.parked[i]
-	s.parked = slices.Delete(s.parked, i, i+1)
-	return next, false
+	return nil, false
 }
 
 // pass lets virtual time go on though goroutines are parked, now and then: what a slow process or network does.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"slices"
+	"strings"
 
 	"fdbfifo/kv"
 	"fdbfifo/layer"
@@ -305,6 +306,9 @@ func (o *op) mayFinish(f *finished) bool {
 	case o.settle:
 		return f.under && f.lock.token == o.token
 	}
+	if o.kind == "take" && (f.over || f.lock != nil && f.lock.endMS > f.r.nowMS) {
+		return false // it takes heads, of groups that nobody holds
+	}
 	return !f.under || f.lock.endMS <= f.r.nowMS
 }
 
@@ -408,7 +412,26 @@ func (m *model) compareClaims() {
 			m.w.violation("G3: %s was handled with the body %.40q", o.item.ID, o.item.Body)
 		}
 	}
-	m.w.marks["claim that nobody was told of"] += len(m.claims) - len(returned)
+	for key, c := range m.claims {
+		if returned[key] == nil && !m.w.handleOf(c.r.who).consumed {
+			m.w.mark("claim that nobody was told of")
+			m.untold(key, c)
+		}
+	}
+}
+
+// untold holds a claim that no call returned to its causes: a caller that may have gone before, one who never learned of
+// the outcome, or that it was lost before its transaction was known to have been applied.
+func (m *model) untold(key claimKey, c claimed) {
+	for _, o := range m.w.ops {
+		if o.who != c.r.who || o.begin > c.r.step || !strings.Contains(o.kind, "receive") {
+			continue
+		}
+		if o.limited || o.outcome == unknown || c.ends > 0 && c.ends <= o.end && c.r.step <= o.end {
+			return
+		}
+	}
+	m.w.violation("G3: claim %d of %q, committed at step %d by handle %d, was returned to nobody", key.token, key.group, c.r.step, c.r.who)
 }
 
 // compareItems: a claim is returned with its items; a repeated receive, only with those that are left.
@@ -497,6 +520,16 @@ func (w *world) compareHistories(m *model) {
 		}
 	}
 	repeated := func(o *op, p *op) bool { return o.attemptID != "" && o.attemptID == p.attemptID }
+	versions := make(map[int64]*op)
+	for _, o := range w.ops {
+		if !strings.HasPrefix(o.kind, "configure") || o.outcome != done {
+			continue
+		}
+		if other := versions[o.token]; other != nil {
+			w.violation("version %d of the configuration is that of %s and of %s", o.token, other, o)
+		}
+		versions[o.token] = o
+	}
 	deliveries := make(map[layer.ID]int)
 	last := make(map[string]*layer.Claim)
 	lastOp := make(map[string]*op)

@@ -20,6 +20,8 @@ type Options struct {
 	Seed uint64
 	// Operations is about how many calls the actors make.
 	Operations int
+	// Profile is a kind of run, see Profiles; "" = as the seed draws.
+	Profile string
 	// Trace is how many of the newest lines of the trace to keep; < 0 = all.
 	Trace int
 	// Folder is an empty one for the store of the seeds that run on disk; "" = they run in memory.
@@ -94,15 +96,13 @@ type handle struct {
 // Run runs the world of a seed, in a bubble.
 func Run(o Options) *Report {
 	rng := rand.New(rand.NewPCG(o.Seed, 1))
+	knobs := drawKnobs(rng)
+	knobs.shape(rand.New(rand.NewPCG(o.Seed, 4)), o)
 	w := &world{
-		o: o, knobs: drawKnobs(rng, o.Operations), rng: rand.New(rand.NewPCG(o.Seed, 2)),
+		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
 		large: make(map[string][]byte), nextActor: 300,
 		plan: &fault.Plan{Seed: o.Seed}, report: &Report{Seed: o.Seed},
-	}
-	if w.knobs.disk = w.knobs.disk && o.Folder != ""; w.knobs.disk {
-		// A commit that comes late would fall into the group of another, or not, as the disk has it.
-		delete(w.knobs.faults, fault.TimedOutLate)
 	}
 	w.sched = &scheduler{
 		settle: o.Settle, rng: rand.New(rand.NewPCG(o.Seed, 3)), knobs: w.knobs, trace: &trace{keep: o.Trace},
@@ -186,7 +186,7 @@ func (w *world) live() error {
 	}
 	w.faulty, w.plan.Chances = true, w.knobs.faults
 	w.startActors()
-	f := &fate{w: w, rng: rand.New(rand.NewPCG(w.o.Seed, 4)), who: firstActor + 98}
+	f := &fate{w: w, rng: rand.New(rand.NewPCG(w.o.Seed, 5)), who: firstActor + 98}
 	go f.strike()
 	if err := w.sched.drive(ever); err != nil {
 		return fmt.Errorf("under faults: %w", err)
@@ -194,7 +194,7 @@ func (w *world) live() error {
 	w.sched.kill(f.who)
 	w.sched.thaw()
 	w.faulty, w.plan.Chances = false, nil
-	w.knobs.longPause, w.knobs.shortPause = 0, 0
+	w.knobs.longPause, w.knobs.shortPause, w.knobs.hold = 0, 0, 0
 	if err := w.plan.Land(context.Background()); err != nil {
 		return err
 	}
