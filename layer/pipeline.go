@@ -144,6 +144,7 @@ func (q *Queue) submit(ctx context.Context, o *operation) error {
 	case <-o.ended:
 		return o.result()
 	case <-ctx.Done():
+		q.yield(ctx, "leave")
 		return q.leave(o, context.Cause(ctx))
 	}
 }

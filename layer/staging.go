@@ -201,9 +201,12 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 	select {
 	case <-o.ended:
 	case <-ctx.Done():
+		q.yield(ctx, "leave")
 	case <-timer.C:
+		q.yield(ctx, "waited")
 		q.stopWaiting(o)
 	case <-r.stop:
+		q.yield(ctx, "stop")
 		q.stopWaiting(o)
 	}
 	select {

@@ -44,10 +44,8 @@ func (m *model) begin(r *record, after map[string][]byte) {
 		switch {
 		case name == "dead" && w.kind == cleared && old == nil:
 			m.violation("G3: the dead letter %s is taken away twice", idOf(rest))
-		case name == "dead" && w.kind == wrote && old == nil && m.db[itemKey(rest)] == nil:
-			m.violation("G3: %s is parked though it is not there", idOf(rest))
 		case name == "request":
-			m.request(w, rest, old)
+			m.requestSound(w, rest, old)
 		}
 	}
 	i := m.invariants
@@ -100,14 +98,9 @@ func timerKind(value []byte) string {
 	return kind
 }
 
-// itemKey is the key of the item with that id, as it stands in other keys.
-func itemKey(id tuple.Tuple) string {
-	return queuePrefix + string(append(tuple.Tuple{queueName, "item"}, id...).Pack())
-}
-
-// request holds one write of a request to its rules: one that is gone is not rewritten, and nobody but its handle
+// requestSound holds one write of a request to its rules: one that is gone is not rewritten, and nobody but its handle
 // clears it before its deadline.
-func (m *model) request(w write, rest tuple.Tuple, old []byte) {
+func (m *model) requestSound(w write, rest tuple.Tuple, old []byte) {
 	index, _ := rest[0].(int64)
 	random, _ := rest[1].(uuid.UUID)
 	switch {
@@ -178,7 +171,7 @@ func (m *model) requested(random string) {
 // unmarked holds the end of a pause or a park to its cause: somebody who resumed the group.
 func (m *model) unmarked(group string, old *lockState) {
 	for _, o := range m.w.ops {
-		if o.maybeAt(m.r) && (o.kind == "resume-group" && o.group == group || o.kind == "heal") {
+		if o.maybeAt(m.r) && (o.is("resume-group") && o.group == group || o.kind == "heal") {
 			return
 		}
 	}
