@@ -201,12 +201,12 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 	select {
 	case <-o.ended:
 	case <-ctx.Done():
-		q.yield(ctx, "leave")
+		q.yieldUnless(ctx, o, "leave")
 	case <-timer.C:
-		q.yield(ctx, "waited")
+		q.yieldUnless(ctx, o, "waited")
 		q.stopWaiting(o)
 	case <-r.stop:
-		q.yield(ctx, "stop")
+		q.yieldUnless(ctx, o, "stop")
 		q.stopWaiting(o)
 	}
 	select {

@@ -42,6 +42,16 @@ func (f *fate) strike() {
 
 func (f *fate) crashStore() {
 	w := f.w
+	// Most crashes should meet a commit: one that was not sent yet, or one whose answer is on its way.
+	in := []string{"commit", "committed", ""}[f.rng.IntN(3)]
+	for range 60 {
+		if in == "" || w.sched.someoneAt(in) {
+			break
+		}
+		if !f.wait(1) {
+			return
+		}
+	}
 	w.sched.trace.note("crash of the store")
 	if err := w.store.crash(); err != nil {
 		w.violation("crash: %v", err)
@@ -62,6 +72,14 @@ func (f *fate) pick() *handle {
 // takes up their work after a while.
 func (f *fate) killHandle() {
 	w, h := f.w, f.pick()
+	for range 60 {
+		if w.sched.someoneAt("committed") {
+			break
+		}
+		if !f.wait(1) {
+			return
+		}
+	}
 	w.sched.hold(1)
 	defer w.sched.hold(-1)
 	w.sched.trace.note("death of handle", h.who)

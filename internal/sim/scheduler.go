@@ -133,6 +133,13 @@ func (s *scheduler) kill(who ...int) {
 	}
 }
 
+// someoneAt reports whether somebody is parked at that kind of step.
+func (s *scheduler) someoneAt(what string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.parked, func(p *parked) bool { return p.what == what })
+}
+
 // freeze gives those no turn until they are thawed. Their timers run on.
 func (s *scheduler) freeze(frozen bool, who ...int) {
 	s.mu.Lock()

@@ -260,11 +260,11 @@ func (m *model) compareFinished() {
 				maybe++
 			}
 		}
-		swept := m.purged(id, f)
+		swept := m.purged(id, f) || sure == 0 && m.agedOut(&f)
 		if sure+maybe > 0 && !swept && acked && f.archived != (m.w.knobs.config.Archive > 0) {
 			m.w.violation("%s was finished at step %d; in the archive: %t", id, f.r.step, f.archived)
 		}
-		if sure+maybe == 0 && !swept && !m.agedOut(&f) {
+		if sure+maybe == 0 && !swept {
 			m.w.report.Unexpected++
 			m.w.violation("G3: unexpected: %s was finished at step %d (under a claim: %t) by nobody of %v", id, f.r.step, f.under, candidates[id])
 		}
