@@ -24,7 +24,7 @@ func section(name string) kv.KeyRange {
 }
 
 // modelled are the names of the keys that the model knows.
-var modelled = []string{"dead", "grant", "item", "lock", "request"}
+var modelled = []string{"dead", "grant", "item", "lock", "ready", "request", "timer"}
 
 func isModelled(name string) bool { return slices.Contains(modelled, name) }
 
@@ -60,6 +60,8 @@ type lockState struct {
 	owner string
 	endMS int64
 	out   []layer.ID
+	// marked is "pause" or "park" if the lock is such a mark, or a claim that becomes one.
+	marked string
 }
 
 func lockOf(group string, value []byte) (*lockState, error) {
@@ -76,6 +78,12 @@ func lockOf(group string, value []byte) (*lockState, error) {
 	l.endMS, _ = t[2].(int64)
 	out, _ := t[3].(tuple.Tuple)
 	l.kind, _ = t[4].(string)
+	if len(t) > 5 {
+		note, _ := t[5].(tuple.Tuple)
+		if len(note) > 0 {
+			l.marked, _ = note[0].(string)
+		}
+	}
 	for i := 0; i+2 < len(out); i += 3 {
 		index, _ := out[i].(int64)
 		random, _ := out[i+1].(uuid.UUID)
@@ -143,13 +151,14 @@ type model struct {
 	entered  map[layer.ID]*record
 	finished map[layer.ID][]finished
 	claims   map[claimKey]claimed
+	*invariants
 }
 
 func newModel(w *world) *model {
 	return &model{
 		w: w, db: make(map[string][]byte), groups: make(map[string]*groupState), requests: make(map[string]int),
 		values: make(map[layer.ID][]byte), entered: make(map[layer.ID]*record), finished: make(map[layer.ID][]finished),
-		claims: make(map[claimKey]claimed),
+		claims: make(map[claimKey]claimed), invariants: newInvariants(),
 	}
 }
 
@@ -240,6 +249,7 @@ func (m *model) apply(r *record) {
 		}
 		m.lock(group, next, gone, grantsTaken[group])
 	}
+	m.begin(r, after)
 	for k, v := range after {
 		if v == nil {
 			delete(m.db, k)
@@ -247,6 +257,7 @@ func (m *model) apply(r *record) {
 			m.db[k] = v
 		}
 	}
+	m.end(after)
 }
 
 // registrant is who has registered a request first: others rewrite it.
@@ -318,6 +329,9 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	if old.is("claim") && (next == nil || next.token != old.token) && live {
 		m.ended(group, old, gone)
 	}
+	if old != nil && old.marked != "" && (next == nil || next.marked == "") {
+		m.unmarked(group, old)
+	}
 	switch {
 	case next == nil:
 		return
@@ -365,6 +379,9 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	}
 	g.token = max(g.token, next.token)
 	if next.is("grant") {
+		if d := next.endMS - m.r.nowMS; d > longestGrant {
+			m.violation("%q is kept for %s for %d ms before that accepts it", group, next.owner, d)
+		}
 		m.w.mark("grant given")
 		return
 	}
