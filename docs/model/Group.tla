@@ -12,7 +12,7 @@ CONSTANTS
     Faults,       \* how many nacks, extends, deaths, overtaken holders and unknown commits
     LateCommits,  \* a commit of unknown outcome may still land while its retry runs
     Pauses,       \* how often an operator pauses and resumes the group
-    Removed       \* the guards that are taken out; none in the code
+    Removed       \* the guards that are left out, by their names in layer/guard.go; none in the code
 
 Guard(name, keys) == IF name \in Removed THEN {} ELSE keys
 Has(name) == name \notin Removed
@@ -31,7 +31,7 @@ VARIABLES
     landed,   \* of each message: how often an item was written for it
     finished, \* the messages whose ack has been committed
     earlier,  \* of each message: those that were there when its enqueue began
-    live,     \* the tokens of the claims that were neither settled nor taken over
+    live,     \* the claims, each with the end of its lease, that were neither settled nor taken over
     gone,     \* the tokens of claims whose holders died, or were not told of them
     effects,  \* of each process: how often the operation under way has landed
     honest    \* every caller was told what had happened
@@ -73,13 +73,15 @@ NoEnd == LastDue + 1
 NoLock == [kind |-> "none", token |-> 0, owner |-> Nobody, end |-> NoEnd, out |-> {}, marked |-> FALSE]
 Held == IF Lock \in DOMAIN db THEN db[Lock] ELSE NoLock
 MarkOf(l) == [NoLock EXCEPT !.kind = "pause", !.token = l.token, !.marked = TRUE]
+\* The claim that a lock stands for, with the end of its lease.
+Lease(l) == IF l.kind = "claim" THEN {[token |-> l.token, owner |-> l.owner, end |-> l.end]} ELSE {}
 NoClaim == [token |-> 0, out |-> {}]
 NoOp == [what |-> "none"]
 
 -----------------------------------------------------------------------------
 (* Transactions. `what` is the operation's, `ids` the items that it finishes, *)
-(* `end` the end of the lock that it writes, `starts` and `ends` the tokens   *)
-(* of the claims that begin and end with it, `out` what is delivered.         *)
+(* `end` the end of the lock that it writes, `starts` and `ends` the leases   *)
+(* that begin and end with it, `out` what is delivered.                       *)
 
 Op(what) == [what |-> what, ids |-> {}, end |-> 0]
 Tx(o, reads, sets, clears) ==
@@ -90,10 +92,10 @@ Tx(o, reads, sets, clears) ==
 \* the first attempt too, so that this one, still on its way, and a retry exclude each other.
 Looked(p, t) ==
     IF op[p].what = "none" \/ ~Has("receipt") THEN t
-    ELSE [t EXCEPT !.reads = @ \cup Guard("look", {Receipt(p)})]
+    ELSE [t EXCEPT !.reads = @ \cup Guard("receipt-conflict", {Receipt(p)})]
 Receipted(p, t, kept) ==
     IF ~Has("receipt") THEN t
-    ELSE Looked(p, [t EXCEPT !.sets = @ @@ (Receipt(p) :> kept), !.reads = @ \cup Guard("late", {Receipt(p)})])
+    ELSE Looked(p, [t EXCEPT !.sets = @ @@ (Receipt(p) :> kept), !.reads = @ \cup (IF op[p].what = "none" THEN Guard("receipt-late", {Receipt(p)}) ELSE {})])
 
 \* layer/enqueue.go: readTails, begin, accept.
 EnqueueTx(p) ==
@@ -128,47 +130,48 @@ ClaimTx(p, c, now, end) ==
         locked == l.kind # "none"
         expired == locked /\ l.end <= now
         over == IF locked THEN {Timer(l.end)} ELSE {}
-        ended == IF l.kind = "claim" THEN {l.token} ELSE {}
+        ended == Lease(l)
     IN CASE (locked /\ ~expired) \/ (~locked /\ c.kind \notin {"hint", "head", "named"}) ->
             \* Held by another, or the timer of a lock that is gone: the hint or timer is stale.
-            IF c.key = {} THEN NoTx ELSE Tx(o, Guard("stale", {Lock}), None, c.key)
+            IF c.key = {} THEN NoTx ELSE Tx(o, Guard("stale-lock", {Lock}), None, c.key)
          [] Items = {} ->  \* settleEmpty
             IF c.key = {} /\ ~locked THEN NoTx
-            ELSE [Tx(o, Guard("empty", AllItems) \cup (IF locked THEN {Lock} ELSE {}),
+            ELSE [Tx(o, Guard("stale-empty", AllItems) \cup (IF locked THEN Guard("empty-lock", {Lock}) ELSE {}),
                      None, c.key \cup over \cup (IF locked THEN {Lock} ELSE {})) EXCEPT !.ends = ended]
          [] Items # {} /\ expired /\ l.marked ->  \* settleMarked
-            [Tx(o, Guard("claim", {Lock}), Lock :> MarkOf(l), c.key \cup over) EXCEPT !.ends = ended]
+            [Tx(o, Guard("mark-lock", {Lock}), Lock :> MarkOf(l), c.key \cup over) EXCEPT !.ends = ended]
          [] Items # {} /\ ~(expired /\ l.marked) /\ IsEarly(First(Items), now) ->  \* layer/early.go: settleEarly, awaitHead
             IF c.key = {} /\ ~locked THEN NoTx
-            ELSE [Tx(o, Guard("claim", {Lock}) \cup Guard("early", Gap(Items)), Timer(LastDue) :> "head",
+            ELSE [Tx(o, Guard("early-lock", {Lock}) \cup Guard("early-gap", Gap(Items)), Timer(LastDue) :> "head",
                      c.key \cup over \cup (IF locked THEN {Lock} ELSE {})) EXCEPT !.ends = ended]
          [] OTHER ->  \* take, hold
             LET out == Takes(now)
                 token == claims + 1
                 next == [kind |-> "claim", token |-> token, owner |-> p, end |-> end, out |-> out, marked |-> FALSE]
                 at == Ready(First(Items)[2])
-            IN Receipted(p, [Tx(o, Guard("claim", {Lock}),
-                     (Lock :> next) @@ (IF Has("timer") THEN Timer(end) :> "claim" ELSE None),
+            IN Receipted(p, [Tx(o, Guard("claim-lock", {Lock}),
+                     (Lock :> next) @@ (IF Has("lock-timer") THEN Timer(end) :> "claim" ELSE None),
                      c.key \cup over \cup (IF c.key = {} THEN {at} ELSE {}))
-                     EXCEPT !.starts = {token}, !.ends = ended, !.out = out], token)
+                     EXCEPT !.starts = Lease(next), !.ends = ended, !.out = out], token)
 
 \* layer/ack.go: check. The fencing check.
-Mine(p) == Held.kind = "claim" /\ (Held.token = claim[p].token \/ ~Has("fence"))
+Mine(p) == Held.kind = "claim" /\ (Held.token = claim[p].token \/ ~Has("token"))
 
 \* layer/ack.go: check, readNext, giveBack; layer/extend.go; layer/mark.go: release.
 SettleTx(p, o) ==
     LET l == Held
-        reads == Guard("settle", {Lock})
+        reads == Guard("settle-lock", {Lock})
         over == {Timer(l.end)}
         left == l.out \ o.ids
         rest == Items \ o.ids
         after == IF l.marked THEN Lock :> MarkOf(l) ELSE None
         unlock == IF l.marked THEN over ELSE over \cup {Lock}
-        acked == IF Has("exact") THEN o.ids ELSE Between(o.ids)
+        acked == IF Has("exact-clear") THEN o.ids ELSE o.ids \cup (Between(o.ids) \ l.out)
+        holding == Lease([l EXCEPT !.token = claim[p].token, !.owner = p])
         t == CASE o.what = "ack" /\ left # {} ->
                     Tx(o, reads, Lock :> [l EXCEPT !.out = left], acked)
                [] o.what = "ack" /\ left = {} ->
-                    Tx(o, reads \cup (IF l.marked THEN {} ELSE Guard("gap", Gap(rest))),
+                    Tx(o, reads \cup (IF l.marked THEN {} ELSE Guard(IF rest = {} THEN "release-empty" ELSE "release-gap", Gap(rest))),
                        after @@ (IF l.marked \/ rest = {} THEN None ELSE Ready(First(rest)[2]) :> 0),
                        acked \cup unlock)
                [] o.what = "nack" ->
@@ -179,18 +182,18 @@ SettleTx(p, o) ==
                                       @@ (Timer(o.end) :> "delay"), over)
                [] o.what = "extend" ->
                     Tx(o, reads, (Lock :> [l EXCEPT !.end = o.end]) @@ (Timer(o.end) :> "claim"), over)
-    IN Receipted(p, [t EXCEPT !.ends = IF o.what = "extend" \/ (o.what = "ack" /\ left # {}) THEN {} ELSE {claim[p].token}],
-                 claim[p].token)
+    IN Receipted(p, [t EXCEPT !.ends = IF o.what = "ack" /\ left # {} THEN {} ELSE holding,
+                              !.starts = IF o.what = "extend" THEN Lease([l EXCEPT !.end = o.end]) ELSE {}], claim[p].token)
 
 \* layer/mark.go: mark, unmark; layer/operate.go: free.
 PauseTx ==
     LET l == Held
-    IN IF l.kind = "claim" THEN Tx(Op("pause"), {Lock}, Lock :> [l EXCEPT !.marked = TRUE], {})
-       ELSE Tx(Op("pause"), {Lock}, Lock :> MarkOf(l), IF l.kind = "delay" THEN {Timer(l.end)} ELSE {})
+    IN IF l.kind = "claim" THEN Tx(Op("pause"), Guard("mark-group", {Lock}), Lock :> [l EXCEPT !.marked = TRUE], {})
+       ELSE Tx(Op("pause"), Guard("mark-group", {Lock}), Lock :> MarkOf(l), IF l.kind = "delay" THEN {Timer(l.end)} ELSE {})
 ResumeTx ==
     LET l == Held
-    IN IF l.kind = "claim" THEN Tx(Op("resume"), {Lock}, Lock :> [l EXCEPT !.marked = FALSE], {})
-       ELSE Tx(Op("resume"), {Lock} \cup Guard("gap", Gap(Items)),
+    IN IF l.kind = "claim" THEN Tx(Op("resume"), Guard("mark-group", {Lock}), Lock :> [l EXCEPT !.marked = FALSE], {})
+       ELSE Tx(Op("resume"), Guard("mark-group", {Lock}) \cup Guard(IF Items = {} THEN "free-empty" ELSE "free-gap", Gap(Items)),
                IF Items = {} THEN None ELSE Ready(First(Items)[2]) :> 0, {Lock})
 
 -----------------------------------------------------------------------------
@@ -228,13 +231,13 @@ Enqueue(p) ==
     /\ \/ Idle(p) /\ landed[p[2]] = 0
        \/ Again(p, "enqueue") /\ (Receipt(p) \notin DOMAIN db)
     /\ tx' = [tx EXCEPT ![p] = EnqueueTx(p)]
-    \* "fresh": the library's own transactions never use an old read version; without it the enqueue begins after its
+    \* "fresh-version": the library's own transactions never use an old read version; without it the enqueue begins after its
     \* read version was taken, see Begin.
-    /\ earlier' = IF op[p].what = "none" /\ Has("fresh") THEN [earlier EXCEPT ![p[2]] = There] ELSE earlier
+    /\ earlier' = IF op[p].what = "none" /\ Has("fresh-version") THEN [earlier EXCEPT ![p[2]] = There] ELSE earlier
     /\ UNCHANGED <<db, late, op, claim, clock, claims, faults, pauses, landed, finished, live, gone, effects, honest>>
 
 Begin(p) ==
-    /\ p \in Producers /\ ~Has("fresh") /\ ~Free(p)
+    /\ p \in Producers /\ ~Has("fresh-version") /\ ~Free(p)
     /\ earlier' = [earlier EXCEPT ![p[2]] = There]
     /\ UNCHANGED <<stored, landed, finished, live, gone, effects, honest>>
 
@@ -244,7 +247,7 @@ Claim(p) ==
        \/ Again(p, "claim") /\ Receipt(p) \notin DOMAIN db
     /\ \E now \in 0..LastDue, end \in 1..LastDue : \E c \in Candidates(now) :
         LET t == ClaimTx(p, c, now, end)
-            overtaken == t.what # "none" /\ \E h \in Holders : claim[h].token # 0 /\ claim[h].token \in t.ends
+            overtaken == t.what # "none" /\ \E h \in Holders : claim[h].token # 0 /\ \E c2 \in t.ends : c2.token = claim[h].token
         IN /\ t.what # "none"
            /\ end = 1 \/ t.what = "none" \/ t.starts # {}  \* else the end does not matter
            /\ IF overtaken THEN Fault ELSE faults' = faults
@@ -297,7 +300,7 @@ Operate ==
 
 \* What a worker holds after its operation o has had its effect.
 Holding(p, o, t) ==
-    CASE o.what = "claim" -> IF t.starts = {} THEN NoClaim ELSE [token |-> CHOOSE n \in t.starts : TRUE, out |-> t.out]
+    CASE o.what = "claim" -> IF t.starts = {} THEN NoClaim ELSE [token |-> (CHOOSE c \in t.starts : TRUE).token, out |-> t.out]
       [] o.what = "ack" -> IF claim[p].out = o.ids THEN NoClaim ELSE [claim[p] EXCEPT !.out = @ \ o.ids]
       [] o.what = "extend" -> claim[p]
       [] OTHER -> NoClaim
@@ -307,7 +310,7 @@ Holding(p, o, t) ==
 Effect(p, t, awaited) ==
     /\ db' = [k \in DOMAIN Apply(db, t) \ (IF awaited THEN {} ELSE {Receipt(p)}) |-> Apply(db, t)[k]]
     /\ clock' = IF t.what = "enqueue" THEN clock + 1 ELSE clock
-    /\ claims' = IF t.starts # {} THEN claims + 1 ELSE claims
+    /\ claims' = IF t.what = "claim" /\ t.starts # {} THEN claims + 1 ELSE claims
     /\ landed' = IF t.what = "enqueue" THEN [landed EXCEPT ![p[2]] = @ + 1] ELSE landed
     /\ finished' = finished \cup {k[3] : k \in t.op.ids}
     /\ live' = (live \ t.ends) \cup t.starts
@@ -345,7 +348,7 @@ Land(p) ==
        /\ honest' = (honest /\ op[p].what # "none")
        /\ effects' = IF op[p].what \in {"none", "given up"} THEN effects ELSE [effects EXCEPT ![p] = @ + 1]
        /\ op' = IF op[p].what = "given up" THEN [op EXCEPT ![p] = NoOp] ELSE op
-       /\ gone' = IF op[p].what = "given up" THEN gone \cup t.starts ELSE gone
+       /\ gone' = IF op[p].what = "given up" THEN gone \cup {c.token : c \in t.starts} ELSE gone
        /\ UNCHANGED <<claim, faults, pauses, earlier>>
 
 Vanish(p) ==
@@ -397,7 +400,9 @@ Fair ==
 (* What must hold. G1 to G3 and I1 are those of the design.                  *)
 
 \* I1: a group with items has a hint, a lock, or its head's timer.
-Reachable == Items # {} => Hints # {} \/ Held.kind # "none" \/ \E k \in Timers : db[k] = "head"
+Reachable ==
+    Items # {} => \/ Hints # {} \/ Held.kind # "none"
+                  \/ First(Items)[3] \in Early /\ \E k \in Timers : db[k] = "head"
 LockTimer == Held.kind \in {"claim", "delay"} => Timer(Held.end) \in DOMAIN db
 \* What a claim has outstanding is in the group.
 LockItems == Held.out \subseteq Items
@@ -407,8 +412,8 @@ Order ==
     /\ \A a, b \in Items : a[3] \in earlier[b[3]] => Before(a, b)
     /\ \A b \in Held.out : \A a \in Items \ Held.out : a[3] \notin earlier[b[3]]
 
-\* G2: there is one live claim at most, and the lock is its: it ends by its own settlement, or by one that saw it expired.
-Exclusion == live = IF Held.kind = "claim" THEN {Held.token} ELSE {}
+\* G2: the one live claim is the lock's. It ends by its own settlement, or by who saw this very lease run out.
+Exclusion == live = Lease(Held)
 
 \* G3: what has landed is there until it is acked,
 Kept == \A m \in There : m \in finished \/ \E k \in Items : k[3] = m

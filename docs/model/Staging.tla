@@ -9,7 +9,7 @@ CONSTANTS
     Handles,   \* each has one receive at a time, which waits
     Mortal,    \* the handles that may die
     Faults,    \* how many deaths, given up waits, nacks, and requests or leases that end too early by somebody's clock
-    Removed    \* the guards that are taken out; none in the code
+    Removed    \* the guards that are left out, by their names in layer/guard.go; none in the code
 
 Guard(name, keys) == IF name \in Removed THEN {} ELSE keys
 Has(name) == name \notin Removed
@@ -74,7 +74,7 @@ Woken == IF Wanting = {} THEN {None} ELSE {Wake(h) :> 0 : h \in Wanting}
 \* The end of a lock by its time: the holder's own, or too early by the clock of who looks.
 MayExpire(g) ==
     LET l == Held(g)
-    IN IF l.kind = "grant" /\ ~Has("short lease") THEN "never"
+    IN IF l.kind = "grant" /\ ~Has("grant-lease") THEN "never"
        ELSE IF l.owner \in alive /\ (l.kind = "grant" \/ holds[l.owner] = [group |-> g, token |-> l.token]) THEN "fault" ELSE "free"
 
 \* layer/dequeue.go: take, hold. from is the key that led here.
@@ -83,7 +83,7 @@ Take(h, g, from) ==
         token == claims + 1
     IN [Part({Lock(g)},
              (Lock(g) :> [kind |-> "claim", token |-> token, owner |-> h]) @@ (Timer(g) :> 0),
-             {from} \cup (IF l.kind = "grant" /\ (Has("clear grant") \/ l.owner = h) THEN {Grant(l.owner, g)} ELSE {}))
+             {from} \cup (IF l.kind = "grant" /\ (Has("clear-grant") \/ l.owner = h) THEN {Grant(l.owner, g)} ELSE {}))
         EXCEPT !.starts = [group |-> g, token |-> token],
                !.ends = IF l.kind = "claim" THEN {[group |-> g, token |-> l.token]} ELSE {}]
 
@@ -121,7 +121,7 @@ Due(h, g) ==
 \* layer/staging.go: grantOthers, grant.
 GrantTo(other, g) ==
     LET token == claims + 1
-    IN Part(Guard("grant lock", {Lock(g)}) \cup Guard("grant request", {Request(other)}),
+    IN Part(Guard("grant-lock", {Lock(g)}) \cup Guard("grant-request", {Request(other)}),
             (Lock(g) :> [kind |-> "grant", token |-> token, owner |-> other]) @@ (Timer(g) :> 0)
             @@ (Grant(other, g) :> token) @@ (Request(other) :> db[Request(other)] - 1) @@ (Wake(other) :> 0),
             {Ready(g)})
@@ -129,8 +129,8 @@ GrantTo(other, g) ==
 \* layer/staging.go: stage. left: grants that nobody took.
 Stage(h, served, left) ==
     CASE ~served /\ h \notin request -> [Part({}, Request(h) :> 1, {}) EXCEPT !.change = "registered"]
-      [] served /\ h \in request /\ (left = {} \/ ~Has("grants left")) ->
-            [Part(Guard("served", {Request(h)}), None, {Request(h)}) EXCEPT !.change = "gone"]
+      [] served /\ h \in request /\ (left = {} \/ ~Has("grants-left")) ->
+            [Part(Guard("request-clear", {Request(h)}), None, {Request(h)}) EXCEPT !.change = "gone"]
       [] OTHER -> Empty
 
 -----------------------------------------------------------------------------
@@ -195,7 +195,7 @@ Poll(h) ==
 Renew(h) ==
     /\ Free(h) /\ h \in waiting /\ h \in request /\ (There(Request(h)) => db[Request(h)] = 0)
     /\ IF There(Request(h))
-       THEN Begin(Receiver(h), Tx("renew", Part({Request(h)}, Request(h) :> 1, {}))) /\ request' = request /\ resting' = resting
+       THEN Begin(Receiver(h), Tx("renew", Part(Guard("renew-request", {Request(h)}), Request(h) :> 1, {}))) /\ request' = request /\ resting' = resting
        ELSE tx' = tx /\ request' = request \ {h} /\ resting' = resting \ {h}
     /\ UNCHANGED <<db, alive, waiting, holds, claims, faults, seen>>
 
@@ -213,7 +213,7 @@ Withdraw(h) ==
            ready == {g \in ours : There(Item(g))}
        IN \E w \in IF ready = {} THEN {None} ELSE Woken :
             Begin(Receiver(h), Tx("withdraw", [Part(
-                Guard("withdraw", {Request(h)}) \cup {Lock(g) : g \in granted} \cup {Item(g) : g \in ours},
+                Guard("withdraw-request", {Request(h)}) \cup Guard("withdraw-lock", {Lock(g) : g \in granted}) \cup {Item(g) : g \in ours},
                 [k \in {Ready(g) : g \in ready} |-> 0] @@ w,
                 {Request(h), Wake(h)} \cup {Grant(h, g) : g \in granted} \cup {Lock(g) : g \in ours} \cup {Timer(g) : g \in ours})
                 EXCEPT !.change = "gone"]))
@@ -225,7 +225,7 @@ Sweep(h) ==
     /\ \E other \in Handles \ {h} :
         /\ There(Request(other))
         /\ Costs(IF other \in alive THEN "fault" ELSE "free")
-        /\ Begin(Receiver(h), Tx("sweep", Part(Guard("sweep", {Request(other)}), None,
+        /\ Begin(Receiver(h), Tx("sweep", Part(Guard("sweep-request", {Request(other)}), None,
                  {Request(other), Wake(other)} \cup {Grant(other, g) : g \in Groups})))
     /\ UNCHANGED <<db, local, claims, seen>>
 
