@@ -80,8 +80,8 @@ func (f *fate) killHandle() {
 			return
 		}
 	}
-	w.sched.hold(1)
-	defer w.sched.hold(-1)
+	w.sched.occupy(1)
+	defer w.sched.occupy(-1)
 	w.sched.trace.note("death of handle", h.who)
 	w.mark("death of a handle")
 	h.dead = true

@@ -8,9 +8,9 @@ import (
 // holdMost is the longest that a goroutine is held: a transaction has 5 s.
 const holdMost = 4 * time.Second
 
-// holdBack keeps a goroutine that was picked from going on for a while, now and then, when it is about to send a commit:
+// hold keeps a goroutine that was picked from going on for a while, now and then, when it is about to send a commit:
 // what it has read gets old, and whatever others do meanwhile falls between its reads and its writes.
-func (s *scheduler) holdBack(p *parked) bool {
+func (s *scheduler) hold(p *parked) bool {
 	if s.knobs.hold == 0 || p.what != "commit" || !p.until.IsZero() || s.rng.Float64() >= s.knobs.hold {
 		return false
 	}

@@ -3,6 +3,7 @@ package sim
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -44,6 +45,8 @@ func (m *model) begin(r *record, after map[string][]byte) {
 		switch {
 		case name == "dead" && w.kind == cleared && old == nil:
 			m.violation("G3: the dead letter %s is taken away twice", idOf(rest))
+		case name == "dedup" && w.kind == cleared && old != nil:
+			m.forget(rest, old)
 		case name == "request":
 			m.requestSound(w, rest, old)
 		}
@@ -79,6 +82,22 @@ func (m *model) begin(r *record, after map[string][]byte) {
 			}
 		}
 	}
+}
+
+// forget holds the sweep of a dedup entry to its time, by the clock of the handle that sweeps.
+func (m *model) forget(rest tuple.Tuple, old []byte) {
+	t, err := tuple.Unpack(old)
+	if err != nil || len(t) < 4 || len(rest) < 2 {
+		m.violation("dedup entry %v: %v, %v", rest, t, err)
+		return
+	}
+	until, _ := t[3].(int64)
+	id := idOf(t)
+	if until > m.r.nowMS || until == 0 && m.isThere(id) {
+		m.violation("the dedup entry %v of %s is swept, which lasts until %d", rest, id, until)
+	}
+	dedupID, _ := rest[len(rest)-1].(string)
+	delete(m.dedup, m.dedupKey(id.Group, dedupID))
 }
 
 func set[K comparable, V any](m map[K]V, k K, there bool, v V) {
@@ -171,7 +190,7 @@ func (m *model) requested(random string) {
 // unmarked holds the end of a pause or a park to its cause: somebody who resumed the group.
 func (m *model) unmarked(group string, old *lockState) {
 	for _, o := range m.w.ops {
-		if o.maybeAt(m.r) && (o.is("resume-group") && o.group == group || o.kind == "heal") {
+		if o.maybeAt(m.r) && (strings.HasPrefix(o.kind, "resume-group") && o.group == group || o.kind == "heal") {
 			return
 		}
 	}

@@ -120,8 +120,13 @@ func (k *knobs) shape(rng *rand.Rand, o Options) {
 	if fit := profiles[k.profile]; fit != nil {
 		fit(k, rng)
 	}
-	total := k.producers + k.workers + k.takers + k.operators + k.consumers
-	k.perActor = max(1, o.Operations/total)
+	k.consumers = min(k.consumers, k.handles)
+	k.disk = k.disk && o.Folder != ""
+	if k.disk {
+		// A commit that comes late would fall into the group of another, or not, as the disk has it.
+		delete(k.faults, fault.TimedOutLate)
+	}
+	k.perActor = max(1, o.Operations/(k.producers+k.workers+k.takers+k.operators+k.consumers))
 }
 
 // drawMore draws what came to the knobs later: so a seed keeps its first choices.
@@ -167,10 +172,7 @@ func (k *knobs) stage(rng *rand.Rand) {
 	k.groups, k.batch, k.receive = 1+rng.IntN(3), 1, 1+rng.IntN(2)
 	k.workers, k.producers = 6+rng.IntN(8), 1+rng.IntN(2)
 	k.takers = 0
-	for k.handles < 3 {
-		k.handles++
-		k.skew = append(k.skew, 0)
-	}
+	k.handles = max(k.handles, 3)
 	k.path = []layer.Path{layer.Staged, layer.Adaptive}[rng.IntN(2)]
 	k.wait = time.Second + time.Duration(rng.Int64N(int64(40*time.Second)))
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -26,9 +27,7 @@ func section(name string) kv.KeyRange {
 }
 
 // modelled are the names of the keys that the model knows.
-var modelled = []string{
-	"archive", "archived", "dead", "dedup", "grant", "item", "lock", "part", "ready", "request", "state", "timer",
-}
+var modelled = []string{"archive", "archived", "dead", "dedup", "grant", "item", "lock", "part", "ready", "request", "state", "timer"}
 
 func isModelled(name string) bool { return slices.Contains(modelled, name) }
 
@@ -194,8 +193,8 @@ type finished struct {
 	item     stored
 	lock     *lockState // of its group, before
 	under    bool       // it was outstanding under that lock, a claim
-	archived bool       // in the same transaction
 	over     bool       // others of its group stood before it, and stayed
+	archived bool       // in the same transaction
 }
 
 // over reports whether others that the record's transaction must have seen stand before an item. Those of the same
@@ -255,7 +254,6 @@ type model struct {
 	sizes     map[string][]sizeAt
 	states    map[string]*record // by the value that was set
 	edits     map[string]*record // by the body that was set
-
 	*invariants
 }
 
@@ -353,7 +351,7 @@ func (m *model) apply(r *record) {
 		case "item":
 			m.item(k, idOf(rest), after)
 		case "request":
-			m.request(k, rest, after)
+			m.staging(k, rest, after)
 		case "dead":
 			m.deadLetter(k, idOf(rest), come, after)
 		case "state":
@@ -502,8 +500,8 @@ func (m *model) archived(k string, after map[string][]byte) {
 	m.w.mark("cleared from the archive")
 }
 
-// request follows one that the record sets or clears.
-func (m *model) request(k string, rest tuple.Tuple, after map[string][]byte) {
+// staging follows a request that the record sets or clears.
+func (m *model) staging(k string, rest tuple.Tuple, after map[string][]byte) {
 	random, _ := rest[1].(uuid.UUID)
 	name := random.String()
 	old, now := m.db[k], after[k]
@@ -584,7 +582,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		if archived = archived && kept != nil; archived && !bytes.HasSuffix(kept, old) {
 			m.violation("%s is in the archive with another value", id)
 		}
-		m.finished[id] = append(m.finished[id], finished{m.r, s, g.lock, g.lock.is("claim") && g.lock.has(id), archived, m.over(g, id)})
+		m.finished[id] = append(m.finished[id], finished{m.r, s, g.lock, g.lock.is("claim") && g.lock.has(id), m.over(g, id), archived})
 	default:
 		// Entered and finished in the same transaction, or cleared though not there.
 		return
@@ -644,6 +642,12 @@ func (m *model) dedupKey(group, dedupID string) string {
 	return dedupID
 }
 
+// leaves reports whether the record removes an item, and makes no dead letter of it.
+func (m *model) leaves(id layer.ID, after map[string][]byte) bool {
+	now, touched := after[itemKeyFor("item", id)]
+	return touched && now == nil && after[itemKeyFor("dead", id)] == nil
+}
+
 // accept holds a new item to de-duplication: no other with its dedup id is remembered.
 func (m *model) accept(g *groupState, id layer.ID, s stored, after map[string][]byte) {
 	key := m.dedupKey(id.Group, s.dedupID)
@@ -660,7 +664,7 @@ func (m *model) accept(g *groupState, id layer.ID, s stored, after map[string][]
 	}
 	config := m.w.knobs.config
 	if known {
-		there := m.isThere(was.id)
+		there := m.isThere(was.id) && !m.leaves(was.id, after)
 		void := was.rv <= max(m.voided[was.id.Group], m.voidedAll)
 		lasts := there
 		if config.DedupFor == layer.DedupForWindow {
@@ -835,7 +839,7 @@ func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 
 // spares reports whether an operation that may end claims was told that it has ended another.
 func (o *op) spares(l *lockState) bool {
-	return o.is("force-release") && o.outcome == done && o.token != l.token
+	return strings.HasPrefix(o.kind, "force-release") && o.outcome == done && o.token != l.token
 }
 
 // maybeAt reports whether the operation may have made the record.

@@ -22,8 +22,8 @@ type scheduler struct {
 	rng    *rand.Rand
 	knobs  *knobs
 	trace  *trace
-	steps  int   // written by the driver alone
-	can    []int // of the parked, who may go on; the driver's
+	steps  int       // written by the driver alone
+	can    []*parked // who may go on; the driver's
 
 	arrived chan struct{} // holds one token if somebody has parked
 
@@ -160,8 +160,8 @@ func (s *scheduler) thaw() {
 	s.frozen = nil
 }
 
-// hold keeps the driver driving though no actor lives, until it is released.
-func (s *scheduler) hold(n int) {
+// occupy keeps the driver driving though no actor lives, until n is taken back.
+func (s *scheduler) occupy(n int) {
 	s.mu.Lock()
 	s.live += n
 	s.mu.Unlock()
@@ -222,25 +222,26 @@ func (s *scheduler) pick() (next *parked, done bool) {
 		return nil, true
 	}
 	slices.SortFunc(s.parked, (*parked).compare)
-	can, now := s.can[:0], time.Now()
+	now := time.Now()
+	can := s.can[:0]
 	for i, p := range s.parked {
 		if i > 0 && p.compare(s.parked[i-1]) == 0 && p.what != "drive" { // those are all alike
 			s.ambiguous++
 			s.trace.note("ambiguous", p.place)
 		}
 		if p.from <= s.steps && !s.frozen[p.who] && !p.until.After(now) {
-			can = append(can, i)
+			can = append(can, p)
 		}
 	}
 	s.can = can
 	for len(can) > 0 {
-		n := s.rng.IntN(len(can))
-		i := can[n]
-		next = s.parked[i]
-		if s.holdBack(next) {
-			can = slices.Delete(can, n, n+1)
+		i := s.rng.IntN(len(can))
+		next = can[i]
+		if s.hold(next) {
+			can = slices.Delete(can, i, i+1)
 			continue
 		}
+		i = slices.Index(s.parked, next)
 		s.parked = slices.Delete(s.parked, i, i+1)
 		return next, false
 	}

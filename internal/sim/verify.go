@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"slices"
+	"strings"
 
 	"fdbfifo/kv"
 	"fdbfifo/layer"
@@ -307,6 +308,9 @@ func (o *op) mayFinish(f *finished) bool {
 	case o.settle:
 		return f.under && f.lock.token == o.token
 	}
+	if o.kind == "take" && (f.over || f.lock != nil && f.lock.endMS > f.r.nowMS) {
+		return false // it takes heads, of groups that nobody holds
+	}
 	return !f.under || f.lock.endMS <= f.r.nowMS
 }
 
@@ -411,7 +415,7 @@ func (m *model) compareClaims() {
 		}
 	}
 	for key, c := range m.claims {
-		if returned[key] == nil {
+		if returned[key] == nil && !m.w.handleOf(c.r.who).consumed {
 			m.w.mark("claim that nobody was told of")
 			m.untold(key, c)
 		}
@@ -425,7 +429,7 @@ func (m *model) untold(key claimKey, c claimed) {
 		return // its worker may have been told
 	}
 	for _, o := range m.w.ops {
-		if o.who != c.r.who || o.begin > c.r.step || !o.is("receive") && o.kind != "ack-receive" {
+		if o.who != c.r.who || o.begin > c.r.step || !strings.Contains(o.kind, "receive") {
 			continue
 		}
 		if o.limited || o.outcome == unknown || c.ends > 0 && c.ends <= o.end && c.r.step <= o.end {
@@ -520,9 +524,10 @@ func (w *world) compareHistories(m *model) {
 			finishedAt[id] = o.end
 		}
 	}
+	repeated := func(o *op, p *op) bool { return o.attemptID != "" && o.attemptID == p.attemptID }
 	versions := make(map[int64]*op)
 	for _, o := range w.ops {
-		if !o.is("configure") || o.outcome != done {
+		if !strings.HasPrefix(o.kind, "configure") || o.outcome != done {
 			continue
 		}
 		if other := versions[o.token]; other != nil {
@@ -530,7 +535,6 @@ func (w *world) compareHistories(m *model) {
 		}
 		versions[o.token] = o
 	}
-	repeated := func(o *op, p *op) bool { return o.attemptID != "" && o.attemptID == p.attemptID }
 	deliveries := make(map[layer.ID]int)
 	last := make(map[string]*layer.Claim)
 	lastOp := make(map[string]*op)

@@ -104,10 +104,6 @@ func Run(o Options) *Report {
 		large: make(map[string][]byte), nextActor: 300,
 		plan: &fault.Plan{Seed: o.Seed}, report: &Report{Seed: o.Seed},
 	}
-	if w.knobs.disk = w.knobs.disk && o.Folder != ""; w.knobs.disk {
-		// A commit that comes late would fall into the group of another, or not, as the disk has it.
-		delete(w.knobs.faults, fault.TimedOutLate)
-	}
 	w.sched = &scheduler{
 		settle: o.Settle, rng: rand.New(rand.NewPCG(o.Seed, 3)), knobs: w.knobs, trace: &trace{keep: o.Trace},
 		arrived: make(chan struct{}, 1),
@@ -190,7 +186,7 @@ func (w *world) live() error {
 	}
 	w.faulty, w.plan.Chances = true, w.knobs.faults
 	w.startActors()
-	f := &fate{w: w, rng: rand.New(rand.NewPCG(w.o.Seed, 4)), who: firstActor + 98}
+	f := &fate{w: w, rng: rand.New(rand.NewPCG(w.o.Seed, 5)), who: firstActor + 98}
 	go f.strike()
 	if err := w.sched.drive(ever); err != nil {
 		return fmt.Errorf("under faults: %w", err)
