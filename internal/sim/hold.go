@@ -26,8 +26,8 @@ func (s *scheduler) idle(limit time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.parked {
-		if d := time.Until(p.until); d > 0 {
-			limit = min(limit, d)
+		if left := time.Until(p.until); left > 0 {
+			limit = min(limit, left)
 		}
 	}
 	return limit
