@@ -46,12 +46,12 @@ func FuzzCSV(f *testing.F) {
 		rest := text
 		var again strings.Builder
 		header := csvHeader(text)
-		again.WriteString(header + "\n")
+		again.WriteString(header + "\r\n")
 		for _, m := range msgs {
 			at := strings.Index(rest, string(m.Body))
 			require.GreaterOrEqual(t, at, 0)
 			rest = rest[at+len(m.Body):]
-			r := csv.NewReader(strings.NewReader(header + "\n" + string(m.Body)))
+			r := csv.NewReader(strings.NewReader(header + "\r\n" + string(m.Body) + "\r\n"))
 			all, err := r.ReadAll()
 			require.NoError(t, err)
 			require.Len(t, all, 2)
@@ -61,7 +61,7 @@ func FuzzCSV(f *testing.F) {
 			}
 			require.Equal(t, found["g"], m.Group)
 			require.Equal(t, found["id"], m.DedupID)
-			again.WriteString(string(m.Body) + "\n")
+			again.WriteString(string(m.Body) + "\r\n")
 		}
 		if err != nil || len(msgs) == 0 {
 			return
@@ -79,7 +79,7 @@ func csvHeader(text string) string {
 	if _, err := r.Read(); err != nil {
 		return ""
 	}
-	return strings.Trim(text[:r.InputOffset()], "\r\n")
+	return string(trimRecord([]byte(text[:r.InputOffset()])))
 }
 
 // FuzzJSON: likewise, for an object a line; group and dedup id are what the object says.
