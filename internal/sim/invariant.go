@@ -74,6 +74,7 @@ func (m *model) begin(r *record, after map[string][]byte) {
 			switch {
 			case v != nil && !there:
 				i.requests[random.String()]++
+				delete(i.ended, k)
 			case v == nil && there:
 				i.requests[random.String()]--
 				i.ended[k] = true

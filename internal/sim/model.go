@@ -99,7 +99,7 @@ func (l *lockState) has(id layer.ID) bool { return l != nil && slices.Contains(l
 // stored is an item of the model.
 type stored struct {
 	value   []byte
-	version int64 // of the commit that put it there
+	version int64 // of the commit that put it there; 0 = a redrive, which no later commit may have missed
 }
 
 // groupState is a group of the model.
@@ -127,12 +127,25 @@ type finished struct {
 	r     *record
 	lock  *lockState // of its group, before
 	under bool       // it was outstanding under that lock, a claim
+	over  bool       // others of its group stood before it, and stayed
+}
+
+// over reports whether others that the record's transaction must have seen stand before an item. Those of the same
+// record are gone by then: it is followed in the order of the keys.
+func (m *model) over(g *groupState, id layer.ID) bool {
+	for other, s := range g.items {
+		if s.version <= m.r.rv && before(other, id) {
+			return true
+		}
+	}
+	return false
 }
 
 // claimed is a claim as it was written.
 type claimed struct {
-	r   *record
-	out []layer.ID
+	r    *record
+	out  []layer.ID
+	ends int // the step of the commit that ended it; 0 = none
 }
 
 type claimKey struct {
@@ -285,8 +298,10 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		g.items[id] = s
 		m.values[id] = now
 	case now != nil:
+		version := m.r.version
 		if deadTouched && deadNow == nil && m.db[dead] != nil {
 			m.w.mark("redriven to its place")
+			version = 0
 		} else {
 			if m.entered[id] != nil {
 				m.violation("%s enters a second time", id)
@@ -305,7 +320,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		} else if last > id.Index {
 			m.w.mark("enqueue committed late")
 		}
-		g.items[id] = stored{now, m.r.version}
+		g.items[id] = stored{now, version}
 		m.values[id] = now
 	case old != nil:
 		delete(g.items, id)
@@ -313,7 +328,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 			m.w.mark("item parked")
 			return
 		}
-		m.finished[id] = append(m.finished[id], finished{m.r, g.lock, g.lock.is("claim") && g.lock.has(id)})
+		m.finished[id] = append(m.finished[id], finished{m.r, g.lock, g.lock.is("claim") && g.lock.has(id), m.over(g, id)})
 	default:
 		// Entered and finished in the same transaction, or cleared though not there.
 		return
@@ -326,6 +341,9 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	old := g.lock
 	g.lock = next
 	live := old != nil && old.endMS > m.r.nowMS
+	if old.is("claim") && (next == nil || next.token != old.token || next.kind != old.kind) {
+		m.stop(claimKey{group, old.token})
+	}
 	if old.is("claim") && (next == nil || next.token != old.token) && live {
 		m.ended(group, old, gone)
 	}
@@ -395,7 +413,7 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 	if _, twice := m.claims[key]; twice {
 		m.violation("claim %d of %q is there twice", l.token, group)
 	}
-	m.claims[key] = claimed{m.r, l.out}
+	m.claims[key] = claimed{r: m.r, out: l.out}
 	if len(l.out) == 0 {
 		m.violation("claim %d of %q has no items", l.token, group)
 		return
@@ -416,6 +434,13 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 	}
 }
 
+// stop notes when a claim ended.
+func (m *model) stop(key claimKey) {
+	c := m.claims[key]
+	c.ends = m.r.step
+	m.claims[key] = c
+}
+
 // ended holds the end of a claim whose lease lasts to its causes: its holder, or an operator.
 func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 	for _, o := range m.w.ops {
@@ -425,11 +450,16 @@ func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 		if !o.maybeAt(m.r) {
 			continue
 		}
-		if o.settle && o.group == group && o.token == l.token || o.forcing && o.group == group {
+		if o.group == group && (o.settle && o.token == l.token || o.forcing && !o.spares(l)) {
 			return
 		}
 	}
 	m.violation("G2: claim %d of %q, which lasts for %d ms, was ended by nobody", l.token, group, l.endMS-m.r.nowMS)
+}
+
+// spares reports whether an operation that may end claims was told that it has ended another.
+func (o *op) spares(l *lockState) bool {
+	return o.kind == "force-release" && o.outcome == done && o.token != l.token
 }
 
 // maybeAt reports whether the operation may have made the record.
