@@ -276,6 +276,9 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *Rec
 
 // reloadItems reads the items of a claim that is held. A late item may stand between them.
 func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out []delivered) ([]Item, error) {
+	if len(out) == 0 {
+		return nil, corrupt(q.keys.lock(group), errors.New("a claim of nothing"))
+	}
 	first, last := out[0].id(group), out[len(out)-1].id(group)
 	found := tx.GetRange(kv.Range{
 		Begin: kv.FirstGreaterOrEqual(q.keys.item(first)), End: kv.FirstGreaterThan(q.keys.item(last)),

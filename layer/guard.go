@@ -150,6 +150,8 @@ const (
 	guardReceipt guard = "receipt"
 	// guardReceiptConflict: a commit of unknown outcome lands after the look for its receipt, and is done again.
 	guardReceiptConflict guard = "receipt-conflict"
+	// guardReceiptLate: a commit of unknown outcome lands after its retry has, and what it does is done twice.
+	guardReceiptLate guard = "receipt-late"
 	// guardReceiptLife: a sweep clears a receipt that is looked for.
 	guardReceiptLife guard = "receipt-life"
 	// guardReceiptTrust: a receipt is looked for so late that a sweep has cleared it, and not finding it means nothing.

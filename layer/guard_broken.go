@@ -43,7 +43,7 @@ var guards = []guard{
 	guardPurgeGap, guardStateLock, guardStateExclude, guardKeepExclude, guardAgeLock, guardAgeExclude,
 	guardRedriveLock, guardRedriveExclude, guardLetter, guardRequestClear, guardGrantRequest, guardGrantLock,
 	guardGrantLease, guardRequestDeadline, guardWithdrawRequest, guardWithdrawLock, guardSweepRequest,
-	guardRenewRequest, guardReceipt, guardReceiptConflict, guardReceiptLife, guardReceiptTrust,
+	guardRenewRequest, guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure,
 	guardQueuePause, guardDrop, guardDropLook, guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatSweep,
 }

@@ -86,6 +86,12 @@ func (q *Queue) onceWith(
 			return nil
 		}
 		written, cleared = true, true
+		if !a.MaybeCommitted {
+			// Before the set. If the outcome is unknown and the commit may still land (1039), it does not land after its retry.
+			if err := guardReceiptLate.read(tx, kv.SingleKey(key)); err != nil {
+				return fmt.Errorf("layer: %w", err)
+			}
+		}
 		tx.Set(key, append(tuple.Tuple{q.nowMS()}, result...).Pack())
 		if old != uuid.Nil {
 			tx.Clear(q.keys.receipt(old))

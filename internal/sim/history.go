@@ -104,6 +104,9 @@ func judge(err error, limited bool) (outcome, bool) {
 	return refused, false
 }
 
+// is reports whether it is a call of that kind, by itself or in a transaction of the caller's.
+func (o *op) is(kind string) bool { return o.kind == kind || o.kind == kind+"-tx" }
+
 func (o *op) String() string {
 	return fmt.Sprintf("%s by actor %d (handle %d), steps %d-%d, outcome %d, group %q token %d ids %v sent %v",
 		o.kind, o.actor, o.who, o.begin, o.end, o.outcome, o.group, o.token, o.ids, o.sent)

@@ -349,7 +349,7 @@ func (m *model) apply(r *record) {
 		name, rest := keyOf([]byte(k))
 		switch name {
 		case "item":
-			m.item(k, idOf(rest), gone, after)
+			m.item(k, idOf(rest), after)
 		case "request":
 			m.staging(k, rest, after)
 		case "dead":
@@ -360,10 +360,6 @@ func (m *model) apply(r *record) {
 			}
 		case "archive":
 			m.archived(k, after)
-		case "dedup":
-			if after[k] == nil && m.db[k] != nil {
-				m.forget(rest)
-			}
 		}
 	}
 	for _, w := range lockWrites {
@@ -545,7 +541,7 @@ func registrant(known map[string]int, random string, who int) int {
 }
 
 // item follows one item that the record sets or clears.
-func (m *model) item(k string, id layer.ID, gone map[layer.ID]bool, after map[string][]byte) {
+func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 	g, old, now := m.group(id.Group), m.db[k], after[k]
 	dead := itemKeyFor("dead", id)
 	deadNow, deadTouched := after[dead]
@@ -563,7 +559,7 @@ func (m *model) item(k string, id layer.ID, gone map[layer.ID]bool, after map[st
 			}
 			m.entered[id], m.first[id] = m.r, s
 			m.behind(g, id)
-			m.accept(id, s, gone, after)
+			m.accept(id, s, after)
 		}
 		last := int64(-1)
 		if n := len(g.newest); n > 0 {
@@ -646,8 +642,14 @@ func (m *model) dedupKey(group, dedupID string) string {
 	return dedupID
 }
 
+// leaves reports whether the record removes an item, and makes no dead letter of it.
+func (m *model) leaves(id layer.ID, after map[string][]byte) bool {
+	now, touched := after[itemKeyFor("item", id)]
+	return touched && now == nil && after[itemKeyFor("dead", id)] == nil
+}
+
 // accept holds a new item to de-duplication: no other with its dedup id is remembered.
-func (m *model) accept(id layer.ID, s stored, gone map[layer.ID]bool, after map[string][]byte) {
+func (m *model) accept(id layer.ID, s stored, after map[string][]byte) {
 	key := m.dedupKey(id.Group, s.dedupID)
 	if key == "" {
 		return
@@ -662,7 +664,7 @@ func (m *model) accept(id layer.ID, s stored, gone map[layer.ID]bool, after map[
 	}
 	config := m.w.knobs.config
 	if known {
-		there := m.isThere(was.id) && !gone[was.id] // it sees what its own transaction has finished
+		there := m.isThere(was.id) && !m.leaves(was.id, after)
 		void := was.rv <= max(m.voided[was.id.Group], m.voidedAll)
 		lasts := there
 		if config.DedupFor == layer.DedupForWindow {
@@ -677,20 +679,6 @@ func (m *model) accept(id layer.ID, s stored, gone map[layer.ID]bool, after map[
 		}
 	}
 	m.dedup[key] = remembered{id, s.enqueuedMS + config.DedupWindow.Milliseconds(), m.r.rv}
-}
-
-// forget follows a sweep that clears a dedup id: by the clock of whoever sweeps, its time is over.
-func (m *model) forget(rest tuple.Tuple) {
-	dedupID, _ := rest[len(rest)-1].(string)
-	group, _ := rest[1].(string)
-	key := m.dedupKey(group, dedupID)
-	was := m.dedup[key]
-	config := m.w.knobs.config
-	if config.DedupFor == layer.DedupForPending && m.isThere(was.id) || config.DedupFor == layer.DedupForWindow && was.untilMS > m.r.nowMS {
-		m.violation("the dedup id %q of %s was swept before its time", key, was.id)
-	}
-	m.w.mark("dedup id swept")
-	delete(m.dedup, key)
 }
 
 // isThere reports whether an item is in the queue, or a dead letter.

@@ -301,6 +301,8 @@ func (o *op) mayFinish(f *finished) bool {
 	switch {
 	case !o.maybeAt(f.r):
 		return false
+	case o.is("take") && (f.over || f.lock != nil && f.lock.endMS > f.r.nowMS):
+		return false // it takes heads, of groups that nobody holds
 	case o.by == byWorker:
 		return f.under && o.who == f.r.who && (o.handled || o.effect)
 	case o.settle:
@@ -423,6 +425,9 @@ func (m *model) compareClaims() {
 // untold holds a claim that no call returned to its causes: a caller that may have gone before, one who never learned of
 // the outcome, or that it was lost before its transaction was known to have been applied.
 func (m *model) untold(key claimKey, c claimed) {
+	if m.w.handleOf(c.r.who).consumed {
+		return // its worker may have been told
+	}
 	for _, o := range m.w.ops {
 		if o.who != c.r.who || o.begin > c.r.step || !strings.Contains(o.kind, "receive") {
 			continue

@@ -97,7 +97,7 @@ type handle struct {
 func Run(o Options) *Report {
 	rng := rand.New(rand.NewPCG(o.Seed, 1))
 	knobs := drawKnobs(rng)
-	knobs.shape(rand.New(rand.NewPCG(o.Seed, 4)), o)
+	knobs.shape(rand.New(rand.NewPCG(o.Seed, 5)), o)
 	w := &world{
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
