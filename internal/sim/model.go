@@ -235,7 +235,8 @@ type sizeAt struct{ step, n int }
 // model is the queue after some records.
 type model struct {
 	w        *world
-	r        *record // under replay
+	r        *record           // under replay
+	after    map[string][]byte // what it writes: nil = cleared
 	db       map[string][]byte
 	groups   map[string]*groupState
 	requests map[string]int // by their random: the handle
@@ -284,7 +285,8 @@ func (m *model) violation(format string, args ...any) {
 // apply replays a record: it follows the locks write by write, and the rest by what it comes to.
 func (m *model) apply(r *record) {
 	m.r = r
-	after := make(map[string][]byte)     // nil = cleared
+	after := make(map[string][]byte) // nil = cleared
+	m.after = after
 	grantsTaken := make(map[string]bool) // groups
 	var lockWrites []write
 	for _, w := range r.writes {
@@ -389,6 +391,14 @@ func (m *model) apply(r *record) {
 	for id := range gone {
 		m.size(id.Group)
 	}
+}
+
+// valueNow is the value of a key as the record under replay leaves it.
+func (m *model) valueNow(k string) []byte {
+	if v, written := m.after[k]; written {
+		return v
+	}
+	return m.db[k]
 }
 
 func (m *model) size(group string) {
@@ -781,7 +791,7 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 	if _, twice := m.claims[key]; twice {
 		m.violation("claim %d of %q is there twice", l.token, group)
 	}
-	made := claimed{r: m.r, out: l.out, state: string(m.db[keyFor("state", group)])}
+	made := claimed{r: m.r, out: l.out, state: string(m.valueNow(keyFor("state", group)))}
 	if len(l.out) == 0 {
 		m.violation("claim %d of %q has no items", l.token, group)
 		return
