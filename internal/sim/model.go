@@ -229,8 +229,11 @@ type remembered struct {
 	rv      int64
 }
 
-// sizeAt is how many items a group had from a step on.
-type sizeAt struct{ step, n int }
+// sizeAt is how many items a group had from a step on, or, if the commit came late, from some later step on.
+type sizeAt struct {
+	step, n int
+	late    bool
+}
 
 // model is the queue after some records.
 type model struct {
@@ -255,6 +258,7 @@ type model struct {
 	sizes     map[string][]sizeAt
 	states    map[string]*record // by the value that was set
 	edits     map[string]*record // by the body that was set
+	step      int                // the greatest of the records so far: a late commit has that at which it was sent
 	*invariants
 }
 
@@ -284,7 +288,7 @@ func (m *model) violation(format string, args ...any) {
 
 // apply replays a record: it follows the locks write by write, and the rest by what it comes to.
 func (m *model) apply(r *record) {
-	m.r = r
+	m.r, m.step = r, max(m.step, r.step)
 	after := make(map[string][]byte) // nil = cleared
 	m.after = after
 	grantsTaken := make(map[string]bool) // groups
@@ -402,7 +406,8 @@ func (m *model) valueNow(k string) []byte {
 }
 
 func (m *model) size(group string) {
-	m.sizes[group] = append(m.sizes[group], sizeAt{m.r.step, len(m.group(group).items)})
+	late := m.w.outcomes[attemptID{m.r.who, m.r.tx, m.r.attempt}] == kv.CodeTransactionTimedOut
+	m.sizes[group] = append(m.sizes[group], sizeAt{m.step, len(m.group(group).items), late})
 }
 
 // purge notes that what is remembered of a group, or of the queue, is void.

@@ -208,11 +208,13 @@ func (m *model) compareDuplicate(o *op, i int) {
 // compareRefusal: for want of room a call is refused only if there was none at some moment of it.
 func (m *model) compareRefusal(o *op) {
 	most, n := 0, 0
-	for i, s := range m.sizes[o.full] {
-		if s.step > o.end {
-			break
+	sizes := m.sizes[o.full]
+	for i, s := range sizes {
+		until := i + 1
+		for until < len(sizes) && sizes[until].late {
+			until++
 		}
-		if sizes := m.sizes[o.full]; s.step >= o.begin || i+1 == len(sizes) || sizes[i+1].step >= o.begin {
+		if s.step <= o.end && (until == len(sizes) || sizes[until].step >= o.begin) {
 			most = max(most, s.n)
 		}
 	}
