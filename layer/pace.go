@@ -102,7 +102,7 @@ func (w *work) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 		f = w.tx.Snapshot().Get(w.q.keys.pace(group))
 	}
 	a, err := w.q.allowance(w.ctx, config.MaxRate, group, f, w.nowMS)
-	if err != nil || w.anew || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
+	if err != nil || w.anew || lacks(guardPaceFresh) || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
 		return a, err
 	}
 	// Whoever has just raised the rate has seen to the groups that wait: it must not be undone by one who does not know.
@@ -173,8 +173,8 @@ func (s *sweeper) paces() error {
 			if !whole {
 				continue
 			}
-			if err := tx.AddReadConflictRange(kv.SingleKey(row.Key)); err != nil {
-				return 0, fmt.Errorf("guard pace: %w", err)
+			if err := guardPaceSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
+				return 0, err
 			}
 			tx.Clear(row.Key)
 			cleared++
@@ -185,8 +185,8 @@ func (s *sweeper) paces() error {
 
 // repace makes something lead to a group with items when its rate lets it go on, if nobody holds it.
 //
-// Footprint: a read and a write conflict on the lock, so that nobody leaves the group to a rate that is out of date; one on
-// the gap up to the head.
+// Footprint: a write conflict on the lock, so that nobody leaves the group to a rate that is out of date; a read conflict on
+// the gap up to the head. A hint or timer too many does no harm, so whether somebody holds the group is read at snapshot.
 func (w *work) repace(group string, rate Rate, used pace) error {
 	rows, err := w.tx.Snapshot().GetRange(w.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(w.ctx)
 	if err != nil || len(rows) == 0 {
@@ -205,11 +205,11 @@ func (w *work) repace(group string, rate Rate, used pace) error {
 			return err // it waits for that
 		}
 	}
-	l, err := w.q.readLock(w.ctx, w.tx, group)
+	l, err := w.q.readLock(w.ctx, w.tx.Snapshot(), group)
 	if err != nil || l != nil {
 		return err
 	}
-	if err := w.excludeHolders(group); err != nil {
+	if err := w.excludeHolders(guardPaceExclude, group); err != nil {
 		return err
 	}
 	if untilMS > w.nowMS {

@@ -419,7 +419,7 @@ func (q *Queue) giveBackAll(claims []*Claim) {
 // run runs the operations in one transaction, or, if one of them makes that fail for good, each in its own.
 func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
 	err := q.runTogether(ctx, batch, others)
-	if err != nil && len(batch) > 1 && ctx.Err() == nil && !unknown(err) {
+	if err != nil && len(batch) > 1 && ctx.Err() == nil && (!unknown(err) || lacks(guardApart)) {
 		for _, o := range batch {
 			o.err = q.runTogether(ctx, []*operation{o}, 0)
 		}
@@ -576,7 +576,9 @@ type receiving struct {
 }
 
 func (r *receiving) add(o *operation) {
-	o.receive.begin()
+	if !lacks(guardAssign) {
+		o.receive.begin()
+	}
 	r.operations = append(r.operations, o)
 	if o.waits {
 		r.waiting++
@@ -721,6 +723,9 @@ func (o *operation) unpack(ctx context.Context, q *Queue, tx kv.Tx, v any) error
 	if o.receive != nil {
 		o.receive.begin()
 		var err error
+		if lacks(guardClaimReceipt) {
+			return nil
+		}
 		if o.receive.claims, err = q.reload(ctx, tx, claims, &o.receive.o); err != nil {
 			return err
 		}

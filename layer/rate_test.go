@@ -488,7 +488,11 @@ func TestRateAndClocks(t *testing.T) {
 func TestSweepClearsPaces(t *testing.T) {
 	onEngines(t, func(e *env) {
 		rated("4/m", having())(e)
-		for i := range 300 { // more than a page
+		n := 300 // more than a page
+		if len(e.plan.Chances) > 0 {
+			n = 20 // each is a read that may fail
+		}
+		for i := range n {
 			e.enqueue(fmt.Sprint("g", i), "x")
 		}
 		receiveAll := func() {
@@ -505,7 +509,7 @@ func TestSweepClearsPaces(t *testing.T) {
 		}
 		receiveAll()
 		kept := func() int { return len(e.rows(kv.PrefixRange(key("pace")))) }
-		require.Equal(e.t, 300, kept())
+		require.Equal(e.t, n, kept())
 		e.enqueue("g7", "y")
 		receiveAll()
 		e.clock.advance(15*time.Second - time.Millisecond)
@@ -515,7 +519,7 @@ func TestSweepClearsPaces(t *testing.T) {
 			return report
 		}
 		require.Zero(e.t, sweepOnce().Paces)
-		require.Equal(e.t, 300, kept())
+		require.Equal(e.t, n, kept())
 		e.clock.advance(time.Millisecond)
 		sweepOnce()
 		require.Zero(e.t, kept())
@@ -542,6 +546,32 @@ func TestSweepClearsPaces(t *testing.T) {
 		require.NotNil(e.t, c)
 		require.Equal(e.t, "day", c.Group)
 	})
+}
+
+// TestSweepAmidClaims: what a claim uses of a rate between a sweep's look and its commit is not cleared.
+func TestSweepAmidClaims(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	rated("5/s", having("a1", "a2", "a3"))(e)
+	require.NoError(t, e.q.Ack(e.ctx, e.receive(e.q, 3)))
+	e.clock.advance(time.Second)
+	require.Equal(t, -400*time.Millisecond, e.used("A"))
+	db := &beforeCommit{DB: e.raw}
+	q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
+	require.NoError(t, err)
+	claimed := false
+	db.run = func() {
+		if rows := e.rows(kv.PrefixRange(key("meta", "swept"))); len(rows) == 0 || claimed {
+			return // before the sweep has begun
+		}
+		claimed = true
+		e.enqueue("A", "a4")
+		e.receive(e.calm(), 1)
+	}
+	db.left.Store(1000)
+	_, err = q.Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	require.True(t, claimed)
+	require.Equal(t, 200*time.Millisecond, e.used("A"), "of the second from now")
 }
 
 // TestPurgeForgetsRates: also of groups that wait by them, and not of those in hand.

@@ -349,7 +349,8 @@ func (a *actor) operate() {
 			o.kind, o.forcing = "force-release", true
 			count := a.rng.IntN(2) == 0
 			fn = func(ctx context.Context) error {
-				_, err := a.q.ForceRelease(ctx, group, layer.ForceReleaseOptions{CountAttempt: count})
+				h, err := a.q.ForceRelease(ctx, group, layer.ForceReleaseOptions{CountAttempt: count})
+				o.token = h.Token
 				return err
 			}
 		case 10:
@@ -378,7 +379,8 @@ func (a *actor) operate() {
 			lease := layer.MinLease + a.below(maxLease-layer.MinLease)
 			attempts := []int{0, 1, 2, 5}[a.rng.IntN(4)]
 			fn = func(ctx context.Context) error {
-				_, _, err := a.q.Configure(ctx, func(c *layer.Config) { c.Lease, c.MaxAttempts = lease, attempts })
+				var err error
+				_, o.token, err = a.q.Configure(ctx, func(c *layer.Config) { c.Lease, c.MaxAttempts = lease, attempts })
 				return err
 			}
 		case 14:

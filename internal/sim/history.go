@@ -31,9 +31,9 @@ type op struct {
 
 	// What it finishes: items of a claim, or of its own choice.
 	group  string
-	token  int64
-	settle bool // it settles a claim: token and group
-	all    bool // of the claim, what it still has
+	token  int64 // of a configure: its version; of a force-release: that of the claim it ended
+	settle bool  // it settles a claim: token and group
+	all    bool  // of the claim, what it still has
 	ids    []layer.ID
 	tried  []layer.ID // take: of all attempts; the outcome may be unknown
 	effect bool       // counted under the effect keys, in the same transaction

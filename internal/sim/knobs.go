@@ -21,6 +21,8 @@ type knobs struct {
 	config                                   layer.Config
 	path                                     layer.Path
 	noCoalescing                             bool
+	profile                                  string  // see profiles
+	hold                                     float64 // chance that a commit is held before it is sent
 	shortPause, longPause                    float64 // chance of each a step
 	faults                                   map[fault.Kind]float64
 	versionJump, holdWatches                 float64 // chance of each a commit
@@ -34,6 +36,8 @@ const (
 	maxSkew  = 30 * time.Second
 	maxLease = 20 * time.Second
 	maxDelay = 10 * time.Second
+
+	mostHandles = 5
 )
 
 // swarm is the faults, each with its greatest chance.
@@ -47,7 +51,7 @@ var swarm = []struct {
 	{fault.WatchSpurious, 0.2}, {fault.WatchError, 0.2},
 }
 
-func drawKnobs(rng *rand.Rand, operations int) *knobs {
+func drawKnobs(rng *rand.Rand) *knobs {
 	half := func(most float64) float64 {
 		if rng.IntN(2) == 0 {
 			return 0
@@ -55,7 +59,7 @@ func drawKnobs(rng *rand.Rand, operations int) *knobs {
 		return most * rng.Float64()
 	}
 	k := &knobs{
-		handles: 1 + rng.IntN(5), groups: 1 + rng.IntN(12),
+		handles: 1 + rng.IntN(mostHandles), groups: 1 + rng.IntN(12),
 		producers: 1 + rng.IntN(4), workers: 1 + rng.IntN(8), takers: max(0, rng.IntN(4)-1), operators: rng.IntN(3),
 		batch: 1 + rng.IntN(6), receive: 1 + rng.IntN(8),
 		path: layer.Adaptive, noCoalescing: rng.IntN(4) == 0,
@@ -76,7 +80,7 @@ func drawKnobs(rng *rand.Rand, operations int) *knobs {
 		k.path = layer.Direct
 	}
 	skewed := rng.IntN(2) == 0
-	for range k.handles {
+	for range mostHandles {
 		var d time.Duration
 		if skewed {
 			d = time.Duration(rng.Int64N(int64(2*maxSkew))) - maxSkew
@@ -94,8 +98,19 @@ func drawKnobs(rng *rand.Rand, operations int) *knobs {
 			k.faults[s.kind] = p
 		}
 	}
-	k.perActor = max(1, operations/(k.producers+k.workers+k.takers+k.operators))
 	return k
+}
+
+// shape fits the knobs to the profile and the number of operations.
+func (k *knobs) shape(rng *rand.Rand, o Options) {
+	k.profile = profileOf(rng)
+	if o.Profile != "" {
+		k.profile = o.Profile
+	}
+	if fit := profiles[k.profile]; fit != nil {
+		fit(k, rng)
+	}
+	k.perActor = max(1, o.Operations/(k.producers+k.workers+k.takers+k.operators))
 }
 
 // String describes the knobs, for the report of a failed run.

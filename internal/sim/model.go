@@ -24,7 +24,7 @@ func section(name string) kv.KeyRange {
 }
 
 // modelled are the names of the keys that the model knows.
-var modelled = []string{"dead", "grant", "item", "lock", "request"}
+var modelled = []string{"dead", "grant", "item", "lock", "ready", "request", "timer"}
 
 func isModelled(name string) bool { return slices.Contains(modelled, name) }
 
@@ -60,6 +60,8 @@ type lockState struct {
 	owner string
 	endMS int64
 	out   []layer.ID
+	// marked is "pause" or "park" if the lock is such a mark, or a claim that becomes one.
+	marked string
 }
 
 func lockOf(group string, value []byte) (*lockState, error) {
@@ -76,6 +78,12 @@ func lockOf(group string, value []byte) (*lockState, error) {
 	l.endMS, _ = t[2].(int64)
 	out, _ := t[3].(tuple.Tuple)
 	l.kind, _ = t[4].(string)
+	if len(t) > 5 {
+		note, _ := t[5].(tuple.Tuple)
+		if len(note) > 0 {
+			l.marked, _ = note[0].(string)
+		}
+	}
 	for i := 0; i+2 < len(out); i += 3 {
 		index, _ := out[i].(int64)
 		random, _ := out[i+1].(uuid.UUID)
@@ -91,7 +99,7 @@ func (l *lockState) has(id layer.ID) bool { return l != nil && slices.Contains(l
 // stored is an item of the model.
 type stored struct {
 	value   []byte
-	version int64 // of the commit that put it there
+	version int64 // of the commit that put it there; 0 = a redrive, which no later commit may have missed
 }
 
 // groupState is a group of the model.
@@ -119,12 +127,25 @@ type finished struct {
 	r     *record
 	lock  *lockState // of its group, before
 	under bool       // it was outstanding under that lock, a claim
+	over  bool       // others of its group stood before it, and stayed
+}
+
+// over reports whether others that the record's transaction must have seen stand before an item. Those of the same
+// record are gone by then: it is followed in the order of the keys.
+func (m *model) over(g *groupState, id layer.ID) bool {
+	for other, s := range g.items {
+		if s.version <= m.r.rv && before(other, id) {
+			return true
+		}
+	}
+	return false
 }
 
 // claimed is a claim as it was written.
 type claimed struct {
-	r   *record
-	out []layer.ID
+	r    *record
+	out  []layer.ID
+	ends int // the step of the commit that ended it; 0 = none
 }
 
 type claimKey struct {
@@ -143,13 +164,14 @@ type model struct {
 	entered  map[layer.ID]*record
 	finished map[layer.ID][]finished
 	claims   map[claimKey]claimed
+	*invariants
 }
 
 func newModel(w *world) *model {
 	return &model{
 		w: w, db: make(map[string][]byte), groups: make(map[string]*groupState), requests: make(map[string]int),
 		values: make(map[layer.ID][]byte), entered: make(map[layer.ID]*record), finished: make(map[layer.ID][]finished),
-		claims: make(map[claimKey]claimed),
+		claims: make(map[claimKey]claimed), invariants: newInvariants(),
 	}
 }
 
@@ -240,6 +262,7 @@ func (m *model) apply(r *record) {
 		}
 		m.lock(group, next, gone, grantsTaken[group])
 	}
+	m.begin(r, after)
 	for k, v := range after {
 		if v == nil {
 			delete(m.db, k)
@@ -247,6 +270,7 @@ func (m *model) apply(r *record) {
 			m.db[k] = v
 		}
 	}
+	m.end(after)
 }
 
 // registrant is who has registered a request first: others rewrite it.
@@ -274,8 +298,10 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		g.items[id] = s
 		m.values[id] = now
 	case now != nil:
+		version := m.r.version
 		if deadTouched && deadNow == nil && m.db[dead] != nil {
 			m.w.mark("redriven to its place")
+			version = 0
 		} else {
 			if m.entered[id] != nil {
 				m.violation("%s enters a second time", id)
@@ -294,7 +320,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		} else if last > id.Index {
 			m.w.mark("enqueue committed late")
 		}
-		g.items[id] = stored{now, m.r.version}
+		g.items[id] = stored{now, version}
 		m.values[id] = now
 	case old != nil:
 		delete(g.items, id)
@@ -302,7 +328,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 			m.w.mark("item parked")
 			return
 		}
-		m.finished[id] = append(m.finished[id], finished{m.r, g.lock, g.lock.is("claim") && g.lock.has(id)})
+		m.finished[id] = append(m.finished[id], finished{m.r, g.lock, g.lock.is("claim") && g.lock.has(id), m.over(g, id)})
 	default:
 		// Entered and finished in the same transaction, or cleared though not there.
 		return
@@ -315,8 +341,14 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	old := g.lock
 	g.lock = next
 	live := old != nil && old.endMS > m.r.nowMS
+	if old.is("claim") && (next == nil || next.token != old.token || next.kind != old.kind) {
+		m.stop(claimKey{group, old.token})
+	}
 	if old.is("claim") && (next == nil || next.token != old.token) && live {
 		m.ended(group, old, gone)
+	}
+	if old != nil && old.marked != "" && (next == nil || next.marked == "") {
+		m.unmarked(group, old)
 	}
 	switch {
 	case next == nil:
@@ -365,6 +397,9 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	}
 	g.token = max(g.token, next.token)
 	if next.is("grant") {
+		if d := next.endMS - m.r.nowMS; d > longestGrant {
+			m.violation("%q is kept for %s for %d ms before that accepts it", group, next.owner, d)
+		}
 		m.w.mark("grant given")
 		return
 	}
@@ -378,7 +413,7 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 	if _, twice := m.claims[key]; twice {
 		m.violation("claim %d of %q is there twice", l.token, group)
 	}
-	m.claims[key] = claimed{m.r, l.out}
+	m.claims[key] = claimed{r: m.r, out: l.out}
 	if len(l.out) == 0 {
 		m.violation("claim %d of %q has no items", l.token, group)
 		return
@@ -399,6 +434,13 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 	}
 }
 
+// stop notes when a claim ended.
+func (m *model) stop(key claimKey) {
+	c := m.claims[key]
+	c.ends = m.r.step
+	m.claims[key] = c
+}
+
 // ended holds the end of a claim whose lease lasts to its causes: its holder, or an operator.
 func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 	for _, o := range m.w.ops {
@@ -408,11 +450,16 @@ func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 		if !o.maybeAt(m.r) {
 			continue
 		}
-		if o.settle && o.group == group && o.token == l.token || o.forcing && o.group == group {
+		if o.group == group && (o.settle && o.token == l.token || o.forcing && !o.spares(l)) {
 			return
 		}
 	}
 	m.violation("G2: claim %d of %q, which lasts for %d ms, was ended by nobody", l.token, group, l.endMS-m.r.nowMS)
+}
+
+// spares reports whether an operation that may end claims was told that it has ended another.
+func (o *op) spares(l *lockState) bool {
+	return o.kind == "force-release" && o.outcome == done && o.token != l.token
 }
 
 // maybeAt reports whether the operation may have made the record.

@@ -38,6 +38,7 @@ type parked struct {
 	place
 	step   int
 	at     time.Time
+	until  time.Time // held until then; zero = it was not held
 	resume chan struct{}
 }
 
@@ -52,7 +53,7 @@ func (s *scheduler) park(p place) {
 		s.mu.Unlock()
 		return
 	}
-	me := &parked{p, s.steps, time.Now(), make(chan struct{})}
+	me := &parked{place: p, step: s.steps, at: time.Now(), resume: make(chan struct{})}
 	s.parked = append(s.parked, me)
 	s.mu.Unlock()
 	s.signal()
@@ -125,7 +126,7 @@ func (s *scheduler) drive(limit time.Duration) error {
 		case next == nil:
 			select {
 			case <-s.arrived:
-			case <-time.After(limit):
+			case <-time.After(s.idle(limit)):
 			}
 			continue
 		}
@@ -160,10 +161,16 @@ func (s *scheduler) pick() (next *parked, done bool) {
 			break
 		}
 	}
-	i := s.rng.IntN(len(s.parked))
-	next = s.parked[i]
-	s.parked = slices.Delete(s.parked, i, i+1)
-	return next, false
+	for free := s.free(); len(free) > 0; free = s.free() {
+		next = free[s.rng.IntN(len(free))]
+		if s.hold(next) {
+			continue
+		}
+		i := slices.Index(s.parked, next)
+		s.parked = slices.Delete(s.parked, i, i+1)
+		return next, false
+	}
+	return nil, false
 }
 
 // pass lets virtual time go on though goroutines are parked, now and then: what a slow process or network does.

@@ -22,8 +22,13 @@ var (
 
 // run runs a seed in a bubble of its own.
 func run(t *testing.T, seed uint64, operations, lines int) (r *sim.Report) {
+	return runAs(t, sim.Options{Seed: seed, Operations: operations, Trace: lines})
+}
+
+func runAs(t *testing.T, o sim.Options) (r *sim.Report) {
 	synctest.Test(t, func(t *testing.T) {
-		r = sim.Run(sim.Options{Seed: seed, Operations: operations, Trace: lines, Settle: synctest.Wait})
+		o.Settle = synctest.Wait
+		r = sim.Run(o)
 	})
 	return r
 }

@@ -160,6 +160,9 @@ func (m *model) compareFinished() {
 		sure, maybe := 0, 0
 		effect := false
 		for _, o := range candidates[id] {
+			if o.kind == "take" && (f.over || f.lock != nil && f.lock.endMS > f.r.nowMS) {
+				continue // it takes heads, of groups that nobody holds
+			}
 			if !o.maybeAt(f.r) || o.settle && !(f.under && f.lock.token == o.token) || !o.settle && f.under && f.lock.endMS > f.r.nowMS {
 				continue
 			}
@@ -271,7 +274,26 @@ func (m *model) compareClaims() {
 			}
 		}
 	}
-	m.w.marks["claim that nobody was told of"] += len(m.claims) - len(returned)
+	for key, c := range m.claims {
+		if returned[key] == nil {
+			m.w.mark("claim that nobody was told of")
+			m.untold(key, c)
+		}
+	}
+}
+
+// untold holds a claim that no call returned to its causes: a caller that may have gone before, one who never learned of
+// the outcome, or that it was lost before its transaction was known to have been applied.
+func (m *model) untold(key claimKey, c claimed) {
+	for _, o := range m.w.ops {
+		if o.who != c.r.who || o.begin > c.r.step || o.kind != "receive" && o.kind != "ack-receive" {
+			continue
+		}
+		if o.limited || o.outcome == unknown || c.ends > 0 && c.ends <= o.end && c.r.step <= o.end {
+			return
+		}
+	}
+	m.w.violation("G3: claim %d of %q, committed at step %d by handle %d, was returned to nobody", key.token, key.group, c.r.step, c.r.who)
 }
 
 // compareHistories looks at what the actors saw alone: nothing is delivered after it was finished, and what is
@@ -285,6 +307,16 @@ func (w *world) compareHistories(m *model) {
 		for _, id := range o.ids {
 			finishedAt[id] = o.end
 		}
+	}
+	versions := make(map[int64]*op)
+	for _, o := range w.ops {
+		if o.kind != "configure" || o.outcome != done {
+			continue
+		}
+		if other := versions[o.token]; other != nil {
+			w.violation("version %d of the configuration is that of %s and of %s", o.token, other, o)
+		}
+		versions[o.token] = o
 	}
 	deliveries := make(map[layer.ID]int)
 	last := make(map[string]*layer.Claim)

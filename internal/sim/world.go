@@ -21,6 +21,8 @@ type Options struct {
 	Seed uint64
 	// Operations is about how many calls the actors make.
 	Operations int
+	// Profile is a kind of run, see Profiles; "" = as the seed draws.
+	Profile string
 	// Trace is how many of the newest lines of the trace to keep; < 0 = all.
 	Trace int
 	// Settle returns when every other goroutine of the bubble is durably blocked: synctest.Wait.
@@ -77,8 +79,10 @@ type world struct {
 // Run runs the world of a seed, in a bubble.
 func Run(o Options) *Report {
 	rng := rand.New(rand.NewPCG(o.Seed, 1))
+	knobs := drawKnobs(rng)
+	knobs.shape(rand.New(rand.NewPCG(o.Seed, 4)), o)
 	w := &world{
-		o: o, knobs: drawKnobs(rng, o.Operations), rng: rand.New(rand.NewPCG(o.Seed, 2)),
+		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int),
 		plan: &fault.Plan{Seed: o.Seed}, report: &Report{Seed: o.Seed},
 	}
@@ -158,7 +162,7 @@ func (w *world) live() error {
 		return fmt.Errorf("under faults: %w", err)
 	}
 	w.faulty, w.plan.Chances = false, nil
-	w.knobs.longPause, w.knobs.shortPause = 0, 0
+	w.knobs.longPause, w.knobs.shortPause, w.knobs.hold = 0, 0, 0
 	if err := w.plan.Land(context.Background()); err != nil {
 		return err
 	}
