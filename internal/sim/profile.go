@@ -53,7 +53,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 func (k *knobs) scarce(rng *rand.Rand) {
 	k.groups, k.batch, k.receive = 1+rng.IntN(2), 1+rng.IntN(2), 1+rng.IntN(3)
 	k.think = time.Duration(rng.Int64N(int64(100 * time.Millisecond)))
-	k.longPause = 0
+	k.longPause, k.consumers = 0, 0
 }
 
 // Profiles are their names.
