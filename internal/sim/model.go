@@ -559,7 +559,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 			}
 			m.entered[id], m.first[id] = m.r, s
 			m.behind(g, id)
-			m.accept(g, id, s, after)
+			m.accept(id, s, after)
 		}
 		last := int64(-1)
 		if n := len(g.newest); n > 0 {
@@ -649,7 +649,7 @@ func (m *model) leaves(id layer.ID, after map[string][]byte) bool {
 }
 
 // accept holds a new item to de-duplication: no other with its dedup id is remembered.
-func (m *model) accept(g *groupState, id layer.ID, s stored, after map[string][]byte) {
+func (m *model) accept(id layer.ID, s stored, after map[string][]byte) {
 	key := m.dedupKey(id.Group, s.dedupID)
 	if key == "" {
 		return
