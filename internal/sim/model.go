@@ -229,17 +229,13 @@ type remembered struct {
 	rv      int64
 }
 
-// sizeAt is how many items a group had from a step on, or, if the commit came late, from some later step on.
-type sizeAt struct {
-	step, n int
-	late    bool
-}
+// sizeAt is how many items a group had after a record that was applied between two steps.
+type sizeAt struct{ from, to, n int }
 
 // model is the queue after some records.
 type model struct {
 	w        *world
-	r        *record           // under replay
-	after    map[string][]byte // what it writes: nil = cleared
+	r        *record // under replay
 	db       map[string][]byte
 	groups   map[string]*groupState
 	requests map[string]int // by their random: the handle
@@ -258,7 +254,7 @@ type model struct {
 	sizes     map[string][]sizeAt
 	states    map[string]*record // by the value that was set
 	edits     map[string]*record // by the body that was set
-	step      int                // the greatest of the records so far: a late commit has that at which it was sent
+	after     map[string][]byte  // what the record under replay makes of the keys; nil = cleared
 	*invariants
 }
 
@@ -288,9 +284,8 @@ func (m *model) violation(format string, args ...any) {
 
 // apply replays a record: it follows the locks write by write, and the rest by what it comes to.
 func (m *model) apply(r *record) {
-	m.r, m.step = r, max(m.step, r.step)
-	after := make(map[string][]byte) // nil = cleared
-	m.after = after
+	m.r = r
+	after := make(map[string][]byte)     // nil = cleared
 	grantsTaken := make(map[string]bool) // groups
 	var lockWrites []write
 	for _, w := range r.writes {
@@ -368,6 +363,7 @@ func (m *model) apply(r *record) {
 			m.archived(k, after)
 		}
 	}
+	m.after = after
 	for _, w := range lockWrites {
 		_, rest := keyOf(w.key)
 		group, _ := rest[0].(string)
@@ -397,17 +393,8 @@ func (m *model) apply(r *record) {
 	}
 }
 
-// valueNow is the value of a key as the record under replay leaves it.
-func (m *model) valueNow(k string) []byte {
-	if v, written := m.after[k]; written {
-		return v
-	}
-	return m.db[k]
-}
-
 func (m *model) size(group string) {
-	late := m.w.outcomes[attemptID{m.r.who, m.r.tx, m.r.attempt}] == kv.CodeTransactionTimedOut
-	m.sizes[group] = append(m.sizes[group], sizeAt{m.step, len(m.group(group).items), late})
+	m.sizes[group] = append(m.sizes[group], sizeAt{m.r.from, m.r.to, len(m.group(group).items)})
 }
 
 // purge notes that what is remembered of a group, or of the queue, is void.
@@ -796,7 +783,10 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 	if _, twice := m.claims[key]; twice {
 		m.violation("claim %d of %q is there twice", l.token, group)
 	}
-	made := claimed{r: m.r, out: l.out, state: string(m.valueNow(keyFor("state", group)))}
+	made := claimed{r: m.r, out: l.out, state: string(m.db[keyFor("state", group)])}
+	if set, now := m.after[keyFor("state", group)]; now {
+		made.state = string(set) // by an ack in the same transaction
+	}
 	if len(l.out) == 0 {
 		m.violation("claim %d of %q has no items", l.token, group)
 		return
