@@ -16,6 +16,7 @@ import (
 var (
 	seedFlag       = flag.Uint64("seed", 1, "first seed")
 	seedsFlag      = flag.Int("seeds", 100, "number of seeds")
+	freshFlag      = flag.Int("fresh", 0, "number of seeds beside these that no run had before")
 	operationsFlag = flag.Int("operations", 300, "calls of a seed, about")
 	linesFlag      = flag.Int("lines", 60, "newest lines of a failed seed's trace to print; < 0 = all")
 )
@@ -26,6 +27,9 @@ func run(t *testing.T, seed uint64, operations, lines int) (r *sim.Report) {
 }
 
 func runAs(t *testing.T, o sim.Options) (r *sim.Report) {
+	if o.Folder == "" {
+		o.Folder = t.TempDir()
+	}
 	synctest.Test(t, func(t *testing.T) {
 		o.Settle = synctest.Wait
 		r = sim.Run(o)
@@ -70,10 +74,17 @@ const enough = 15_000
 // fault and every rare path is seen to happen.
 func TestSeeds(t *testing.T) {
 	begun := time.Now()
-	reports := make([]*sim.Report, *seedsFlag)
+	seeds := make([]uint64, 0, *seedsFlag+*freshFlag)
+	for i := range *seedsFlag {
+		seeds = append(seeds, *seedFlag+uint64(i))
+	}
+	fresh := uint64(begun.Unix())
+	for i := range *freshFlag {
+		seeds = append(seeds, fresh+uint64(i))
+	}
+	reports := make([]*sim.Report, len(seeds))
 	t.Run("seeds", func(t *testing.T) {
-		for i := range reports {
-			seed := *seedFlag + uint64(i)
+		for i, seed := range seeds {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				t.Parallel() // each is deterministic by itself
 				reports[i] = run(t, seed, *operationsFlag, *linesFlag)
@@ -88,7 +99,11 @@ func TestSeeds(t *testing.T) {
 		}
 	}
 	took := time.Since(begun)
-	t.Logf("seeds %d to %d: %.0f operations a second\n%s", *seedFlag, *seedFlag+uint64(*seedsFlag)-1,
+	text := ""
+	if *freshFlag > 0 {
+		text = fmt.Sprintf(", and %d to %d", fresh, fresh+uint64(*freshFlag)-1)
+	}
+	t.Logf("seeds %d to %d%s: %.0f operations a second\n%s", *seedFlag, *seedFlag+uint64(*seedsFlag)-1, text,
 		float64(sum.Operations)/took.Seconds(), &sum)
 	if sum.Operations < enough {
 		return
