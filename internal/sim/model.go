@@ -554,6 +554,9 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		s := m.read(id, now, after)
 		if deadTouched && deadNow == nil && m.db[dead] != nil {
 			m.w.mark("redriven to its place")
+			if m.r.step < m.w.calm {
+				m.w.mark("redriven under load")
+			}
 			s.version = 0
 		} else {
 			if m.entered[id] != nil {
