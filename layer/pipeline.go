@@ -405,7 +405,11 @@ func (q *Queue) runShared(b *batch) {
 				q.attend()
 			}
 		case o.abandoned && o.receive != nil && len(o.receive.claims) > 0 && o.receive.o.AttemptID == "":
-			go q.giveBackAll(o.receive.claims)
+			if o.err == nil {
+				// Of a transaction that failed they are not ours: another handle that read at the same version may have
+				// claimed the groups under the same tokens. One that lands after all runs into its lease.
+				go q.giveBackAll(o.receive.claims)
+			}
 			o.receive.claims = nil // not the caller's, who may still be there: he ran the transaction himself
 			fallthrough
 		default:
