@@ -114,5 +114,5 @@ build-fdb: ## the command with the engine fdb, bin/fdbfifo-fdb: needs libfdb_c a
 
 .PHONY: ci
 ci: lint bare test race unchanged bench-once typecheck-fdb test-fdb model ## all checks, under 15 minutes on 2 cores
-	$(MAKE) fuzz FUZZTIME=5s
+	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100

@@ -282,7 +282,7 @@ func unpackSwept(t tuple.Tuple) (sweptStep, error) {
 	s.done, s.unreadable, s.scanned, s.ids, s.ended = n[0], n[1], int(n[2]), int(n[3]), n[4] == 1
 	last, ok := t[5].([]byte)
 	missing, ok2 := t[6].(tuple.Tuple)
-	if !ok || !ok2 || len(missing)%3 != 0 {
+	if !ok || !ok2 || len(missing)%3 != 0 || n[4] != 0 && n[4] != 1 {
 		return s, bad
 	}
 	if len(last) > 0 {

@@ -71,8 +71,8 @@ func (r request) pack() []byte { return tuple.Tuple{r.owner, r.wants, r.deadline
 func unpackRequest(key, value []byte) (request, error) {
 	d := keyDecoder{rest: value}
 	r := request{owner: d.str(), wants: d.int(), deadlineMS: d.int()}
-	if d.err != nil {
-		return request{}, corrupt(key, d.err)
+	if err := d.end(); err != nil {
+		return request{}, corrupt(key, err)
 	}
 	return r, nil
 }
@@ -201,9 +201,12 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 	select {
 	case <-o.ended:
 	case <-ctx.Done():
+		q.yieldUnless(ctx, o, "leave")
 	case <-timer.C:
+		q.yieldUnless(ctx, o, "waited")
 		q.stopWaiting(o)
 	case <-r.stop:
+		q.yieldUnless(ctx, o, "stop")
 		q.stopWaiting(o)
 	}
 	select {
