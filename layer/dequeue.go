@@ -331,7 +331,7 @@ type claimer struct {
 	grants  map[string]bool // the keys of those that are not taken yet
 	// repeats is what is kept of the attempt ids, being read.
 	repeats map[string]kv.Future[[]byte]
-	left    bool // the group just looked at stays as it is: too much of it is overdue
+	left    bool // the group just looked at stays as it is, and so does what leads to it
 	taken   int  // groups
 	items   int
 }
