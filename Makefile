@@ -52,6 +52,16 @@ crash: ## kill KILLS processes that work on a queue on disk, check what each lea
 	@echo "SEED=$(SEED) KILLS=$(KILLS)"
 	$(GO) test ./internal/crash -run '^TestKills$$' -count 1 -timeout 1h -v -args -seed $(SEED) -kills $(KILLS)
 
+MINUTES ?= 10
+ENGINE ?= memory
+.PHONY: soak
+soak: ## steady load for MINUTES on ENGINE (memory, disk, disk:FOLDER, fdb, fdb:CLUSTERFILE), fails if anything is left over
+ifeq ($(firstword $(subst :, ,$(ENGINE))),fdb)
+	cd fdbkv && $(GO) run ./testcluster -- $(GO) run ./soak -minutes $(MINUTES) -engine $(ENGINE)
+else
+	$(GO) run ./internal/soak/cmd -minutes $(MINUTES) -engine $(ENGINE)
+endif
+
 FUZZTIME ?= 10s
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME
