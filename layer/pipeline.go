@@ -144,7 +144,17 @@ func (q *Queue) submit(ctx context.Context, o *operation) error {
 	case <-o.ended:
 		return o.result()
 	case <-ctx.Done():
+		q.yieldUnless(ctx, o, "leave")
 		return q.leave(o, context.Cause(ctx))
+	}
+}
+
+// yieldUnless yields, unless o has ended: then the caller has nothing to wait for, whatever else woke him.
+func (q *Queue) yieldUnless(ctx context.Context, o *operation, who string) {
+	select {
+	case <-o.ended:
+	default:
+		q.yield(ctx, who)
 	}
 }
 
@@ -535,7 +545,7 @@ func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 	if !receive.none() && !receive.stageFirst(w.q, conflicts) {
 		if receive.called {
 			// Whoever has just resumed the queue counts on the handle that he woke.
-			w.follow = w.q.followAnew(w.tx)
+			w.follow, w.anew = w.q.followAnew(w.tx), true
 		}
 		receive.claimer = w.newClaimer(receive.all())
 		receive.claimer.begin()

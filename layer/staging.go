@@ -203,9 +203,12 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 	select {
 	case <-o.ended:
 	case <-ctx.Done():
+		q.yieldUnless(ctx, o, "leave")
 	case <-timer.C:
+		q.yieldUnless(ctx, o, "waited")
 		q.stopWaiting(o)
 	case <-r.stop:
+		q.yieldUnless(ctx, o, "stop")
 		q.stopWaiting(o)
 	}
 	select {

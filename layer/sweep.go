@@ -55,6 +55,7 @@ type SweepReport struct {
 	Wakes    int64 // wake keys cleared: of handles that have no request
 	Dedup    int64 // entries cleared that make nothing a duplicate any more
 	Purges   int64 // notes of purges cleared that are older than any entry
+	Paces    int64 // of groups whose rate is as unused, cleared
 }
 
 // Sweep clears what nobody needs any more. Workers do it now and then; a queue that is served without a Worker needs
@@ -76,7 +77,9 @@ func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) 
 	if !mine {
 		return SweepReport{Skipped: true}, nil
 	}
-	for _, part := range []func() error{s.receipts, s.wakes, s.repeats, s.dedup, s.purges, s.overdue, s.archived} {
+	for _, part := range []func() error{
+		s.receipts, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived,
+	} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
 		}

@@ -1,15 +1,18 @@
 package layer
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 )
 
 // Handler handles one item. nil finishes it; an error or a panic gives it back, and those behind it; a *RejectError
@@ -24,6 +27,14 @@ type Handler func(ctx context.Context, item Item) error
 // exactly once, for it is there if and only if the item is gone. It may be called several times for one item,
 // and only what it does through tx counts once. It must end within the 5 s that a transaction may last.
 type TxHandler func(ctx context.Context, tx kv.Tx, item Item) error
+
+// StateHandler is a Handler for groups that keep a state (SetState): it is given the state as it is before the item, nil if
+// there is none, and returns it as it is after it; nothing (no bytes) clears it. What it returns with an error does not count.
+// A state over MaxStateSize is an error of the handler.
+type StateHandler func(ctx context.Context, item Item, state []byte) ([]byte, error)
+
+// TxStateHandler is likewise a TxHandler.
+type TxStateHandler func(ctx context.Context, tx kv.Tx, item Item, state []byte) ([]byte, error)
 
 // WorkerOptions configure a worker. The zero value is the normal use.
 type WorkerOptions struct {
@@ -98,6 +109,57 @@ func NewTxWorker(q *Queue, h TxHandler, o WorkerOptions) (*Worker, error) {
 	})
 }
 
+// NewStateWorker makes a worker like NewWorker, for groups that keep a state: that after the last item that was handled is
+// written with the ack of the claim's items, or with the nack that acks those before one that has failed. Start it.
+func NewStateWorker(q *Queue, h StateHandler, o WorkerOptions) (*Worker, error) {
+	w, err := newWorker(q, o, false, func(ctx context.Context, c *Claim, item Item) error {
+		state, err := h(ctx, item, c.State)
+		if err == nil {
+			err = checkState(state)
+		}
+		if err == nil {
+			c.State = state
+		}
+		return err
+	})
+	return w.withState(), err
+}
+
+// NewTxStateWorker makes a worker like NewTxWorker, for groups that keep a state, which is written in the transaction that
+// handles and acks the item. Start it.
+func NewTxStateWorker(q *Queue, h TxStateHandler, o WorkerOptions) (*Worker, error) {
+	w, err := newWorker(q, o, true, func(ctx context.Context, c *Claim, item Item) error {
+		var state []byte
+		err := q.once(ctx,
+			func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+				var err error
+				if state, err = h(ctx, tx, item, c.State); err == nil {
+					err = q.AckStateTx(ctx, tx, c, state, item.ID)
+				}
+				return tuple.Tuple{}, err
+			},
+			func(tx kv.Tx, _ tuple.Tuple) (err error) {
+				// Of the attempt that landed, which may be another than the last one. If the claim has been lost since, so
+				// will be the next item.
+				state, err = waitState(ctx, readState(q, tx.Snapshot(), c.Group, true))
+				return err
+			})
+		if err == nil {
+			c.State = state
+		}
+		return err
+	})
+	return w.withState(), err
+}
+
+// withState makes a worker receive the state; w may be nil.
+func (w *Worker) withState() *Worker {
+	if w != nil {
+		w.receive.State = true
+	}
+	return w
+}
+
 func newWorker(q *Queue, o WorkerOptions, inTx bool, handle func(context.Context, *Claim, Item) error) (*Worker, error) {
 	if o.Concurrency == 0 {
 		o.Concurrency = DefaultConcurrency
@@ -134,8 +196,8 @@ func (w *Worker) Start() {
 		return
 	}
 	w.started = true
-	for range w.o.Concurrency {
-		w.wg.Go(w.loop)
+	for i := range w.o.Concurrency {
+		w.wg.Go(func() { w.loop(i) })
 	}
 	w.wg.Go(w.sweep)
 }
@@ -187,18 +249,24 @@ const firstWait = 5 * time.Millisecond
 
 // loop is one goroutine: it has at most one claim at a time. A claim that was handled to its end is acked in the
 // transaction that receives the next.
-func (w *Worker) loop() {
+func (w *Worker) loop(n int) {
+	ctx := w.q.named(w.ctx, "worker "+strconv.Itoa(n))
 	var done *settlement
 	pause := firstWait
-	for !w.isStopping() {
+	for {
+		w.q.yield(ctx, "loop")
+		if w.isStopping() {
+			break
+		}
 		r := &reception{o: w.receive, stop: w.stopping}
-		claims, err := w.q.receive(w.ctx, done, r)
+		claims, err := w.q.receive(ctx, done, r)
+		w.q.yield(ctx, "received")
 		done = nil
 		w.report(wrap("receive", err))
 		switch {
 		case len(claims) > 0:
 			pause = firstWait
-			done = w.work(claims[0])
+			done = w.work(ctx, claims[0])
 		case err != nil:
 			timer := time.NewTimer(pause)
 			select {
@@ -210,7 +278,7 @@ func (w *Worker) loop() {
 		}
 	}
 	if done != nil {
-		ctx, cancel := w.endContext()
+		ctx, cancel := w.endContext(ctx)
 		defer cancel()
 		w.report(wrap("ack", w.q.submit(ctx, &operation{settle: done})))
 	}
@@ -231,6 +299,7 @@ func (w *Worker) sweep() {
 		timer := time.NewTimer(sweepEvery/2 + time.Duration(w.q.random.float()*float64(sweepEvery)))
 		select {
 		case <-timer.C:
+			w.q.yield(w.ctx, "sweep")
 		case <-ctx.Done():
 			timer.Stop()
 			return
@@ -242,8 +311,8 @@ func (w *Worker) sweep() {
 }
 
 // work handles a claim's items in order. It ends the claim, or returns the ack that ends it.
-func (w *Worker) work(c *Claim) *settlement {
-	ctx, cancel := context.WithCancelCause(w.ctx)
+func (w *Worker) work(of context.Context, c *Claim) *settlement {
+	ctx, cancel := context.WithCancelCause(of)
 	extended := make(chan struct{})
 	go func() {
 		defer close(extended)
@@ -251,7 +320,7 @@ func (w *Worker) work(c *Claim) *settlement {
 	}()
 	var acked []ID
 	var failed error
-	attempts := 0
+	attempts, before := 0, c.State
 	for _, item := range c.Items {
 		if ctx.Err() != nil || w.isStopping() {
 			break
@@ -266,33 +335,37 @@ func (w *Worker) work(c *Claim) *settlement {
 	// The extension must be over before the claim ends: it would conflict with it.
 	cancel(nil)
 	<-extended
+	w.q.yield(of, "worked")
 	w.report(failed)
 	switch {
 	case lost:
 		return nil // nothing of the claim is ours any more
 	case len(acked) < len(c.Items):
-		w.giveBack(c, acked, failed, attempts)
+		w.giveBack(of, c, acked, before, failed, attempts)
 		return nil
 	case w.inTx:
 		return nil // acked one by one
 	}
-	return &settlement{claim: c}
+	return &settlement{claim: c, sets: !bytes.Equal(before, c.State), state: c.State}
 }
 
 // endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
 const endTimeout = 10 * time.Second
 
-func (w *Worker) endContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(w.ctx), endTimeout)
+func (w *Worker) endContext(of context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(of), endTimeout)
 }
 
-// giveBack acks what was handled and gives back the rest.
-func (w *Worker) giveBack(c *Claim, acked []ID, failed error, attempts int) {
-	ctx, cancel := w.endContext()
+// giveBack acks what was handled and gives back the rest. before is the state that the claim came with.
+func (w *Worker) giveBack(of context.Context, c *Claim, acked []ID, before []byte, failed error, attempts int) {
+	ctx, cancel := w.endContext(of)
 	defer cancel()
-	o := NackOptions{Acked: acked}
+	o := NackOptions{Acked: acked, SetState: !bytes.Equal(before, c.State)}
 	if w.inTx {
-		o.Acked = nil
+		o.Acked, o.SetState = nil, false
+	}
+	if o.SetState {
+		o.State = c.State
 	}
 	if failed == nil || w.ctx.Err() != nil {
 		// Not tried, or cut off by us: no fault of the item.
@@ -325,7 +398,8 @@ func (w *Worker) call(ctx context.Context, c *Claim, item Item) (err error) {
 
 // extend prolongs the lease each time a third of what is left of it has passed, until ctx ends. When the claim is lost it ends
 // the handlers' context.
-func (w *Worker) extend(ctx context.Context, cancel context.CancelCauseFunc, c *Claim) {
+func (w *Worker) extend(of context.Context, cancel context.CancelCauseFunc, c *Claim) {
+	ctx := w.q.named(of, "extension of "+c.Group)
 	until := c.Until
 	for {
 		timer := time.NewTimer(max(until.Sub(w.q.opts.Now()), MinLease) / 3)
@@ -334,6 +408,7 @@ func (w *Worker) extend(ctx context.Context, cancel context.CancelCauseFunc, c *
 			timer.Stop()
 			return
 		case <-timer.C:
+			w.q.yield(ctx, "extend")
 		}
 		next, err := w.q.Extend(ctx, c, w.o.Lease)
 		switch {

@@ -21,27 +21,14 @@ func (s *scheduler) hold(p *parked) bool {
 	return true
 }
 
-// free returns who is parked and not held.
-func (s *scheduler) free() []*parked {
-	if s.knobs.hold == 0 {
-		return s.parked
-	}
-	now := time.Now()
-	var free []*parked
-	for _, p := range s.parked {
-		if !p.until.After(now) {
-			free = append(free, p)
-		}
-	}
-	return free
-}
-
 // idle is how long to wait, when nobody can go on, if nothing happens.
 func (s *scheduler) idle(limit time.Duration) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.parked {
-		limit = min(limit, time.Until(p.until))
+		if left := time.Until(p.until); left > 0 {
+			limit = min(limit, left)
+		}
 	}
 	return limit
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -44,10 +45,10 @@ func (m *model) begin(r *record, after map[string][]byte) {
 		switch {
 		case name == "dead" && w.kind == cleared && old == nil:
 			m.violation("G3: the dead letter %s is taken away twice", idOf(rest))
-		case name == "dead" && w.kind == wrote && old == nil && m.db[itemKey(rest)] == nil:
-			m.violation("G3: %s is parked though it is not there", idOf(rest))
+		case name == "dedup" && w.kind == cleared && old != nil:
+			m.forget(rest, old)
 		case name == "request":
-			m.request(w, rest, old)
+			m.requestSound(w, rest, old)
 		}
 	}
 	i := m.invariants
@@ -83,6 +84,23 @@ func (m *model) begin(r *record, after map[string][]byte) {
 	}
 }
 
+// forget holds the sweep of a dedup entry to its time, by the clock of the handle that sweeps.
+func (m *model) forget(rest tuple.Tuple, old []byte) {
+	t, err := tuple.Unpack(old)
+	if err != nil || len(t) < 4 || len(rest) < 2 {
+		m.violation("dedup entry %v: %v, %v", rest, t, err)
+		return
+	}
+	until, _ := t[3].(int64)
+	id := idOf(t)
+	if until > m.r.nowMS || until == 0 && m.isThere(id) {
+		m.violation("the dedup entry %v of %s is swept, which lasts until %d", rest, id, until)
+	}
+	m.w.mark("dedup id swept")
+	dedupID, _ := rest[len(rest)-1].(string)
+	delete(m.dedup, m.dedupKey(id.Group, dedupID))
+}
+
 func set[K comparable, V any](m map[K]V, k K, there bool, v V) {
 	if there {
 		m[k] = v
@@ -100,14 +118,9 @@ func timerKind(value []byte) string {
 	return kind
 }
 
-// itemKey is the key of the item with that id, as it stands in other keys.
-func itemKey(id tuple.Tuple) string {
-	return queuePrefix + string(append(tuple.Tuple{queueName, "item"}, id...).Pack())
-}
-
-// request holds one write of a request to its rules: one that is gone is not rewritten, and nobody but its handle
+// requestSound holds one write of a request to its rules: one that is gone is not rewritten, and nobody but its handle
 // clears it before its deadline.
-func (m *model) request(w write, rest tuple.Tuple, old []byte) {
+func (m *model) requestSound(w write, rest tuple.Tuple, old []byte) {
 	index, _ := rest[0].(int64)
 	random, _ := rest[1].(uuid.UUID)
 	switch {
@@ -178,7 +191,7 @@ func (m *model) requested(random string) {
 // unmarked holds the end of a pause or a park to its cause: somebody who resumed the group.
 func (m *model) unmarked(group string, old *lockState) {
 	for _, o := range m.w.ops {
-		if o.maybeAt(m.r) && (o.kind == "resume-group" && o.group == group || o.kind == "heal") {
+		if o.maybeAt(m.r) && (strings.HasPrefix(o.kind, "resume-group") && o.group == group || o.kind == "heal") {
 			return
 		}
 	}

@@ -70,14 +70,22 @@ const enough = 15_000
 // fault and every rare path is seen to happen.
 func TestSeeds(t *testing.T) {
 	begun := time.Now()
+	reports := make([]*sim.Report, *seedsFlag)
+	t.Run("seeds", func(t *testing.T) {
+		for i := range reports {
+			seed := *seedFlag + uint64(i)
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel() // each is deterministic by itself
+				reports[i] = run(t, seed, *operationsFlag, *linesFlag)
+				requireSound(t, reports[i], *operationsFlag)
+			})
+		}
+	})
 	sum := sim.Report{Marks: make(map[string]int)}
-	for i := range *seedsFlag {
-		seed := *seedFlag + uint64(i)
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			r := run(t, seed, *operationsFlag, *linesFlag)
+	for _, r := range reports {
+		if r != nil {
 			sum.Add(r)
-			requireSound(t, r, *operationsFlag)
-		})
+		}
 	}
 	took := time.Since(begun)
 	t.Logf("seeds %d to %d: %.0f operations a second\n%s", *seedFlag, *seedFlag+uint64(*seedsFlag)-1,
