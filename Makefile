@@ -62,6 +62,10 @@ else
 	$(GO) run ./internal/soak/cmd -minutes $(MINUTES) -engine $(ENGINE)
 endif
 
+.PHONY: model
+model: ## the model of docs/model, checked by TLC: TLA2TOOLS=path of tla2tools.jar, or tlc on the PATH; else SKIP
+	@$(GO) run ./internal/model
+
 FUZZTIME ?= 10s
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME
@@ -119,6 +123,6 @@ build-fdb: ## the command with the engine fdb, bin/fdbfifo-fdb: needs libfdb_c a
 	cd fdbkv && CGO_ENABLED=1 $(GO) build -o ../bin/fdbfifo-fdb ./cmd/fdbfifo
 
 .PHONY: ci
-ci: lint bare test race unchanged bench-once typecheck-fdb test-fdb ## all checks, under 15 minutes on 2 cores
+ci: lint bare test race unchanged bench-once typecheck-fdb test-fdb model ## all checks, under 15 minutes on 2 cores
 	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100
