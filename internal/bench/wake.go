@@ -39,7 +39,7 @@ func wakeRoundTrips(s Sizes) Benchmark {
 		if err != nil {
 			return nil, err
 		}
-		wakes, sends, trips, err := wakes(ctx, env, space, c, s)
+		wakes, sends, trips, watches, err := wakes(ctx, env, space, c, s)
 		if err = errors.Join(err, c.close(ctx)); err != nil {
 			return nil, err
 		}
@@ -59,15 +59,17 @@ func wakeRoundTrips(s Sizes) Benchmark {
 			{"wake_p99_roundtrips", p99 / trip, "round trips", "the same, 99 of 100", detail, atMost(10)},
 			{"enqueue_to_receive_p50_roundtrips", median(whole) / trip, "round trips", "the same from the call of the enqueue", "", Target{}},
 			{"enqueue_to_receive_p99_roundtrips", whole[len(whole)*99/100] / trip, "round trips", "", "", Target{}},
+			{"watch_p50_roundtrips", median(watches) / trip, "round trips",
+				"what a wake cannot do without: from the commit of a change to its watch, bare engine", "", Target{}},
 			{"wake_p50_us", p50, "us", "", "", Target{}},
 			{"roundtrip_us", trip, "us", "one get and one set of a key in a transaction, median", "", Target{}},
 		}, nil
 	}}
 }
 
-// wakes returns the microseconds of each wake, of the enqueue before it, and of each round trip. A receive may return
-// before the enqueue that woke it: then the wake took no time.
-func wakes(ctx context.Context, env Env, space Space, c *crew, s Sizes) (wakes, sends, trips []float64, err error) {
+// wakes returns the microseconds of each wake, of the enqueue before it, of each round trip, and of each bare watch. A
+// receive may return before the enqueue that woke it: then the wake took no time.
+func wakes(ctx context.Context, env Env, space Space, c *crew, s Sizes) (wakes, sends, trips, watches []float64, err error) {
 	waiting, stop := context.WithCancelCause(ctx)
 	got := make(chan time.Time, len(c.claimers))
 	var wg sync.WaitGroup
@@ -112,19 +114,23 @@ func wakes(ctx context.Context, env Env, space Space, c *crew, s Sizes) (wakes, 
 		env.progress("measuring", i, s.Wakes)
 		// The one that was served must wait again, and whatever is measured begins from rest.
 		if err := sleep(ctx, pause); err != nil {
-			return nil, nil, nil, err
+			return nil, nil, nil, nil, err
 		}
 		t, err := trip()
 		if err != nil {
-			return nil, nil, nil, err
+			return nil, nil, nil, nil, err
 		}
 		trips = append(trips, t)
+		if t, err = watchTime(ctx, space, i, pause); err != nil {
+			return nil, nil, nil, nil, err
+		}
+		watches = append(watches, t)
 		if err := sleep(ctx, pause); err != nil {
-			return nil, nil, nil, err
+			return nil, nil, nil, nil, err
 		}
 		begun := time.Now()
 		if err := c.q.enqueue(ctx, messages(groupName(i%10), 1)...); err != nil {
-			return nil, nil, nil, err
+			return nil, nil, nil, nil, err
 		}
 		sent := time.Now()
 		select {
@@ -132,10 +138,46 @@ func wakes(ctx context.Context, env Env, space Space, c *crew, s Sizes) (wakes, 
 			wakes = append(wakes, max(0, micros(at.Sub(sent))))
 			sends = append(sends, micros(sent.Sub(begun)))
 		case <-waiting.Done():
-			return nil, nil, nil, context.Cause(waiting)
+			return nil, nil, nil, nil, context.Cause(waiting)
 		case <-time.After(s.Patience):
-			return nil, nil, nil, fmt.Errorf("%w: no receive woke within %v", errWrong, s.Patience)
+			return nil, nil, nil, nil, fmt.Errorf("%w: no receive woke within %v", errWrong, s.Patience)
 		}
 	}
-	return wakes, sends, trips, nil
+	return wakes, sends, trips, watches, nil
+}
+
+// watchTime returns the microseconds from the return of the n-th change of a key to that of a wait for its watch, which
+// has been set pause before. 0 if the watch was first.
+func watchTime(ctx context.Context, space Space, n int, pause time.Duration) (float64, error) {
+	key := append(bytes.Clone(space.Prefix), tuple.Tuple{"watch"}.Pack()...)
+	var watch kv.Future[struct{}]
+	_, err := kv.Run(ctx, space.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		watch = tx.Watch(key)
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	type fired struct {
+		at  time.Time
+		err error
+	}
+	done := make(chan fired, 1)
+	go func() {
+		_, err := watch.Wait(ctx)
+		done <- fired{time.Now(), err}
+	}()
+	if err := sleep(ctx, pause); err != nil {
+		return 0, errors.Join(err, (<-done).err)
+	}
+	_, err = kv.Run(ctx, space.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		tx.Set(key, tuple.Tuple{int64(n)}.Pack())
+		return nil
+	})
+	changed := time.Now()
+	if err != nil {
+		return 0, err
+	}
+	f := <-done
+	return max(0, micros(f.at.Sub(changed))), f.err
 }
