@@ -1,6 +1,7 @@
 package linear
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -37,7 +38,7 @@ type Result struct {
 type Violation struct {
 	Group   string
 	Text    string // what could not be put into an order
-	Picture string // path of the HTML file
+	Picture string // path of the HTML file; the whole history is beside it, as text
 }
 
 func (v Violation) String() string {
@@ -69,13 +70,15 @@ func Check(l Law, groups map[string][]Operation, o CheckOptions) (Result, error)
 		o.Timeout = DefaultTimeout
 	}
 	var r Result
+	groups = silence(groups)
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		g := prepare(l, groups[name])
 		r.Histories++
 		r.Open += g.open
-		r.Operations += len(g.operations) - g.open
-		if g.open > 0 {
-			r.Operations-- // the end
+		for _, p := range g.operations {
+			if o := p.Input.(*step); o.Outcome != Unknown && o.Kind != end {
+				r.Operations++
+			}
 		}
 		r.Longest = max(r.Longest, len(g.operations))
 		switch verdict, info := g.check(g.operations, o.Timeout); verdict {
@@ -83,7 +86,7 @@ func Check(l Law, groups map[string][]Operation, o CheckOptions) (Result, error)
 		case porcupine.Unknown:
 			r.Undecided = append(r.Undecided, fmt.Sprintf("group %q: %d operations, %d open, not decided in %s", name, len(g.operations), g.open, o.Timeout))
 		default:
-			v, err := g.violation(name, info, &o)
+			v, err := g.violation(name, groups[name], info, &o)
 			if err != nil {
 				return r, err
 			}
@@ -100,12 +103,14 @@ func (g *group) check(ops []porcupine.Operation, timeout time.Duration) (porcupi
 }
 
 // violation describes a history that has no order, and draws it.
-func (g *group) violation(name string, info porcupine.LinearizationInfo, o *CheckOptions) (Violation, error) {
+func (g *group) violation(name string, history []Operation, info porcupine.LinearizationInfo, o *CheckOptions) (Violation, error) {
 	ops := g.operations
 	text, stuck := g.explain(ops, info)
 	// What was called after the first operation that fits nowhere explains nothing.
 	if stuck != nil {
-		early := slices.DeleteFunc(slices.Clone(ops), func(p porcupine.Operation) bool { return p.Call > stuck.Return })
+		early := slices.DeleteFunc(slices.Clone(ops), func(p porcupine.Operation) bool {
+			return p.Call > stuck.Return && p.Input.(*step).Kind != end
+		})
 		if verdict, shorter := g.check(early, o.Timeout); verdict == porcupine.Illegal {
 			ops, info = early, shorter
 			text, _ = g.explain(ops, info)
@@ -121,9 +126,18 @@ func (g *group) violation(name string, info porcupine.LinearizationInfo, o *Chec
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return Violation{}, fmt.Errorf("linear: %w", err)
 	}
+	shownUntil := slices.MaxFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Return, b.Return) }).Return
+	for _, p := range g.phantoms {
+		info.AddAnnotations([]porcupine.Annotation{{
+			Tag: "unknown", Start: p.Call, End: max(p.Call, shownUntil), Description: p.String(), Details: fmt.Sprintf("client %d", p.Client),
+		}})
+	}
 	path := filepath.Join(o.Dir, fmt.Sprintf("%x.html", name))
 	if err := porcupine.VisualizePath(g.model(), info, path); err != nil {
 		return Violation{}, fmt.Errorf("linear: picture: %w", err)
+	}
+	if err := os.WriteFile(strings.TrimSuffix(path, "html")+"txt", []byte(historyText(history)), 0o644); err != nil {
+		return Violation{}, fmt.Errorf("linear: history: %w", err)
 	}
 	return Violation{name, text, path}, nil
 }
@@ -132,7 +146,7 @@ func (g *group) violation(name string, info porcupine.LinearizationInfo, o *Chec
 func (g *group) explain(ops []porcupine.Operation, info porcupine.LinearizationInfo) (string, *porcupine.Operation) {
 	var longest []porcupine.Operation
 	for _, partial := range info.PartialLinearizationsOperations()[0] {
-		if len(partial) > len(longest) {
+		if c := cmp.Compare(len(partial), len(longest)); c > 0 || c == 0 && slices.CompareFunc(partial, longest, byCall) < 0 {
 			longest = partial
 		}
 	}
@@ -161,7 +175,26 @@ func (g *group) explain(ops []porcupine.Operation, info porcupine.LinearizationI
 	return b.String(), stuck
 }
 
+// historyText is the whole history of a group, a line for each operation, in the order of their calls.
+func historyText(history []Operation) string {
+	sorted := slices.Clone(history)
+	slices.SortStableFunc(sorted, func(a, b Operation) int { return cmp.Compare(a.Call, b.Call) })
+	var b strings.Builder
+	for _, o := range sorted {
+		returned := ms(o.Return)
+		if o.Outcome == Unknown {
+			returned += "?"
+		}
+		fmt.Fprintf(&b, "%d-%s client %d, clock %d-%d: %s\n", o.Call, returned, o.Client, o.Begin, o.End, &o)
+	}
+	return b.String()
+}
+
+func byCall(a, b porcupine.Operation) int {
+	return cmp.Or(cmp.Compare(a.Call, b.Call), cmp.Compare(a.Return, b.Return), cmp.Compare(a.ClientId, b.ClientId))
+}
+
 func line(p porcupine.Operation) string {
 	s := p.Input.(*step)
-	return fmt.Sprintf("%d-%d client %d: %s", p.Call, p.Return, s.Client, s)
+	return fmt.Sprintf("%d-%s client %d: %s", p.Call, ms(p.Return), s.Client, s)
 }

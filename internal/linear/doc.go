@@ -13,19 +13,24 @@
 //   - enqueue puts messages in the place of their keys, which is behind every message that waits and was known to be there
 //     before the enqueue was called: to its enqueuer, or to anybody who was shown it (G1). Before a message whose own
 //     enqueue overlapped it may come.
-//   - receive gives the first messages that wait, none left out, under a token greater than all before; nobody holds the
-//     group, or its holder's lease has ended, and so has a delay (G1, G2).
+//   - receive gives the first messages that wait, under a token greater than all before; nobody holds the group, or its
+//     holder's lease has ended, and so has a delay (G1, G2). None is left out that was known to be there before the receive
+//     was called. One that lands while the receive looks, before those that it finds, may be: a claim conflicts with no
+//     enqueue (G4), so what it gives is the head of the group as it was a moment before it holds the group. (Strictly
+//     taken that is no linearization. Without it about one history in forty has no order: a claim that looked, then an
+//     enqueue that came before what it found, then a release that found nobody, then the commit of that claim.)
 //   - ack, nack and extend succeed for the live claim alone, and for what is outstanding under it (G2). They are refused
 //     with ErrClaimLost only if the claim is not the live one, or its lease may have ended; with ErrNotInClaim only if
 //     something named is not outstanding. What is acked never comes again (G3).
-//   - take removes the first messages that wait, if a receive could have had them.
+//   - take removes the first messages that wait, if a receive could have had them; it leaves none out.
 //   - cancel removes a message that waits and is in nobody's hands; it is refused only if there is none, or if it is.
 //   - release ends the live claim, whatever its lease; it is refused only if nobody holds the group.
 //   - peek shows the first messages that wait. At the end of a history one shows that nothing does: what was lost on the
 //     way is missing from it, or from a receive before (G3).
 //   - a receive or take that gives nothing says that the group was, at one moment of the call, empty, held or delayed. This
-//     is part of the law only if the caller asks for it (Law.Empty): a grant to a waiting receive holds a group too, and
-//     nobody is told of it. So it is asked for where no receive waits.
+//     is part of the law only if the caller asks for it (Law.Empty): a grant to a waiting receive holds a group too, and so
+//     does a claim that has ended before its receive returned, and nobody is told of them. So it is asked for where no
+//     receive waits and no lease ends. The same goes for a cancel that is refused as in hand.
 //
 // # Leases
 //
@@ -41,7 +46,9 @@
 //
 // A call that ended without saying whether it was done is open: it may take effect at any moment after it was called, or
 // never. An enqueue whose messages nobody was ever shown is left out; one whose messages were shown had taken effect by
-// then, and all of it. An open receive may hold a group from its call on, for nobody.
+// then, and all of it. An open receive may hold a group from its call on, once, for nobody; and so may a receive whose claim a
+// release ended before it returned. Such a receive gives nothing, though it had something, and says nothing of the other
+// groups: those that overlap the release of a claim that nobody was told of are left out.
 //
 // # What is left out
 //

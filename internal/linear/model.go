@@ -11,7 +11,8 @@ import (
 
 // Law says how much of the law holds for a history.
 type Law struct {
-	// Empty: a receive or take that gave nothing counts.
+	// Empty: what says that somebody holds the group counts, though it names no claim: a receive or take that gave
+	// nothing, and a cancel that was refused as in hand.
 	Empty bool
 	// Loose: others than those in the history may park, purge or redrive messages, and end claims at a Disturb.
 	Loose bool
@@ -23,7 +24,8 @@ type step struct {
 	messages set
 	ordered  bool // in the order of their keys
 	from     int  // rank of From; -1 = none
-	before   set  // of an enqueue: what was known to be there before it was called
+	before   set  // what was known to be there before it was called
+	phantoms int  // claims that nobody was told of and that may have begun before it returned
 }
 
 // state is a group.
@@ -38,7 +40,10 @@ type state struct {
 	newest int64 // the greatest token so far
 	// A delay ends between these moments.
 	delay, delayLatest int64
-	hidden             bool // it may be held by a receive of unknown outcome
+	// hidden: it is held under a claim that nobody was told of; there have been phantoms of them so far. Which ones is no
+	// matter, nor is since when: one that is not needed to explain anything was not there.
+	hidden   bool
+	phantoms int
 	// since: somebody has taken over a claim whose lease lasted until then, so it is not earlier now.
 	since int64
 	ended bool // what is open now never is done
@@ -58,7 +63,14 @@ func (s state) gives(l Law, p *step) bool {
 	if !s.lapsed(p) || !p.ordered || p.messages == "" || !s.waiting.holds(p.messages) {
 		return false
 	}
-	return l.Loose || s.delay <= p.End && s.waiting.below(p.messages.last()+1) == p.messages
+	if l.Loose {
+		return true
+	}
+	missing := s.waiting.below(p.messages.last() + 1).without(p.messages)
+	if p.Kind == Receive {
+		missing = missing.and(p.before)
+	}
+	return missing == "" && s.delay <= p.End
 }
 
 // apply is one operation: whether it may have the result that it had, and the group after it.
@@ -76,7 +88,10 @@ func (s state) apply(l Law, p *step) (state, bool) {
 		return s, ok
 	case Receive, Take:
 		if p.Outcome == Nothing {
-			return s, s.waiting == "" || s.token != 0 && s.latest > p.Begin || s.delayLatest > p.Begin || s.hidden
+			if s.waiting == "" || s.token != 0 && s.latest > p.Begin || s.delayLatest > p.Begin {
+				return s, true
+			}
+			return s.heldForNobody(p)
 		}
 		ok := s.gives(l, p)
 		s = s.unheld()
@@ -96,7 +111,10 @@ func (s state) apply(l Law, p *step) (state, bool) {
 		case NoItem:
 			return s, s.waiting.and(p.messages) == ""
 		case InHand:
-			return s, inHand && s.latest > p.Begin
+			if inHand && s.latest > p.Begin || !l.Empty {
+				return s, true
+			}
+			return s.heldForNobody(p)
 		}
 		ok := s.waiting.holds(p.messages) && (!inHand || s.lapsed(p))
 		return s.cancel(p), ok
@@ -104,7 +122,12 @@ func (s state) apply(l Law, p *step) (state, bool) {
 		if p.Outcome == NotHeld {
 			return s.unheld(), s.lapsed(p)
 		}
-		ok := s.token == p.Token || s.lapsed(p) && p.Token > s.newest // of a claim that nobody was told of
+		ok := true
+		if s.token != p.Token { // of a claim that nobody was told of
+			ok = s.lapsed(p) && p.Token > s.newest
+			s, _ = s.heldForNobody(p)
+			ok = ok && s.phantoms <= p.phantoms
+		}
 		s.newest, s.hidden = max(s.newest, p.Token), false
 		return s.unheld(), ok
 	case Peek:
@@ -124,6 +147,15 @@ func (s state) apply(l Law, p *step) (state, bool) {
 		return s, true
 	}
 	return s, false
+}
+
+// heldForNobody is s under a claim that nobody was told of, if there can have been one while p was under way.
+func (s state) heldForNobody(p *step) (state, bool) {
+	if !s.hidden {
+		s.hidden = true
+		s.phantoms++
+	}
+	return s, s.phantoms <= p.phantoms
 }
 
 // touchesClaim reports whether p reads who holds the group.
@@ -211,9 +243,9 @@ func (s state) open(l Law, p *step) (state, bool) {
 	case Enqueue:
 		done := *p.Operation
 		done.Outcome = Done
-		return s.apply(l, &step{&done, p.messages, p.ordered, p.from, p.before})
-	case Receive:
-		s.hidden = s.waiting != ""
+		q := *p
+		q.Operation = &done
+		return s.apply(l, &q)
 	case Ack, Nack, Extend:
 		if s.token != p.Token || !s.held.holds(p.messages) || p.from >= 0 && !s.held.has(p.from) {
 			return s, false
@@ -299,7 +331,7 @@ func (s state) describe(names []string) string {
 		set  bool
 		text string
 	}{
-		{s.shaky, "the claim may have been ended"}, {s.hidden, "may be held for nobody"}, {s.ended, "all that is open has been done or never is"},
+		{s.shaky, "the claim may have been ended"}, {s.hidden, "held under a claim that nobody was told of"}, {s.ended, "all that is open has been done or never is"},
 		{s.delayLatest != 0, fmt.Sprintf("delayed until %s to %s", ms(s.delay), ms(s.delayLatest))},
 	} {
 		if flag.set {

@@ -134,7 +134,7 @@ func (o *Operation) String() string {
 		word("all")
 	case o.Kind == Nack && len(o.Messages) > 0:
 		word("acked %s", o.names())
-	case o.Kind == Enqueue, o.Kind == Ack, o.Kind == Cancel:
+	case o.Kind == Enqueue, o.Kind == Ack, o.Kind == Cancel, o.Kind == Take && o.Outcome == Unknown:
 		word("%s", o.names())
 	}
 	if o.From != nil {

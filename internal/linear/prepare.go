@@ -18,6 +18,7 @@ type group struct {
 	names      []string // of the messages, by rank
 	known      set
 	open       int
+	phantoms   []*Operation // receives of unknown outcome
 }
 
 func compareIDs(a, b layer.ID) int {
@@ -26,16 +27,23 @@ func compareIDs(a, b layer.ID) int {
 
 // prepare makes ready what was done to one group.
 func prepare(l Law, history []Operation) *group {
+	g := &group{law: l}
 	ops := make([]*Operation, 0, len(history))
-	for i := range history {
-		if o := history[i]; o.Outcome != Refused && !(o.Outcome == Nothing && !l.Empty) && !(o.Kind == Receive && o.Outcome == Unknown && !l.Empty) {
+	for _, o := range history {
+		if o.Outcome == Unknown {
+			o.End = Never
+		}
+		switch {
+		case o.Outcome == Refused, o.Outcome == Nothing && !l.Empty:
+		case o.Kind == Receive && o.Outcome == Unknown:
+			g.phantoms = append(g.phantoms, &o)
+		default:
 			o.Messages = slices.Clone(o.Messages)
-			if o.Outcome == Unknown {
-				o.End = Never
-			}
 			ops = append(ops, &o)
 		}
 	}
+	g.open = len(g.phantoms)
+	untold := len(untold(history))
 	ids, seen := witness(ops)
 	ops = slices.DeleteFunc(ops, func(o *Operation) bool { return o.Kind == Enqueue && o.Outcome == Unknown && !identify(l, o, ids) })
 
@@ -58,7 +66,6 @@ func prepare(l Law, history []Operation) *group {
 		sorted = append(sorted, id)
 	}
 	slices.SortFunc(sorted, compareIDs)
-	g := &group{law: l}
 	ranks := make(map[layer.ID]int)
 	for i, id := range sorted {
 		ranks[id] = i
@@ -90,29 +97,33 @@ func prepare(l Law, history []Operation) *group {
 			p.from = ranks[*o.From]
 		}
 		returned := o.Return
-		if o.Kind == Enqueue {
-			var before []int
-			for id, at := range seen {
-				if at < o.Call {
-					before = append(before, ranks[id])
-				}
+		var before []int
+		for id, at := range seen {
+			if at < o.Call {
+				before = append(before, ranks[id])
 			}
-			p.before = setOf(before...)
-			if o.Outcome == Unknown {
-				returned = last
-				for _, m := range o.Messages {
-					if at, ok := seen[m.ID]; ok {
-						returned = min(returned, at)
-					}
+		}
+		p.before = setOf(before...)
+		if o.Kind == Enqueue && o.Outcome == Unknown {
+			returned = last
+			for _, m := range o.Messages {
+				if at, ok := seen[m.ID]; ok {
+					returned = min(returned, at)
 				}
 			}
 		} else if o.Outcome == Unknown {
 			g.open++
 			returned = last + 3
 		}
+		p.phantoms = untold
+		for _, o := range g.phantoms {
+			if o.Call <= returned {
+				p.phantoms++
+			}
+		}
 		g.operations = append(g.operations, porcupine.Operation{Input: p, Call: o.Call, Return: returned, Metadata: o.Span})
 	}
-	if g.open > 0 {
+	if g.open > len(g.phantoms) {
 		p := &step{Operation: &Operation{Kind: end, Outcome: Done}, ordered: true, from: -1}
 		g.operations = append(g.operations, porcupine.Operation{Input: p, Call: last + 1, Return: last + 2})
 	}
@@ -120,24 +131,56 @@ func prepare(l Law, history []Operation) *group {
 	return g
 }
 
+// untold is the releases that may have ended a claim which nobody was told of, because it ended before its receive returned.
+func untold(history []Operation) (all []Operation) {
+	told := make(map[int64]bool)
+	for _, o := range history {
+		told[o.Token] = told[o.Token] || o.Kind == Receive && o.Outcome == Done
+	}
+	for _, o := range history {
+		if o.Kind == Release && (o.Outcome == Unknown || o.Outcome == Done && !told[o.Token]) {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// silence takes the receives out of the histories that gave nothing, but may have been given a claim of any group, which
+// ended before they returned: they say nothing about the other groups.
+func silence(groups map[string][]Operation) map[string][]Operation {
+	var ends []Operation
+	for _, history := range groups {
+		ends = append(ends, untold(history)...)
+	}
+	left := make(map[string][]Operation, len(groups))
+	for name, history := range groups {
+		for _, o := range history {
+			if o.Kind != Receive || o.Outcome != Nothing || !slices.ContainsFunc(ends, func(e Operation) bool {
+				return e.Call <= o.Return && (e.Outcome == Unknown || o.Call <= e.Return)
+			}) {
+				left[name] = append(left[name], o)
+			}
+		}
+	}
+	return left
+}
+
 // shows reports whether o shows messages to its caller.
 func (o *Operation) shows() bool {
 	return o.Outcome == Done && (o.Kind == Receive || o.Kind == Take || o.Kind == Peek)
 }
 
-// witness is the ids of the messages shown, by their bodies, the lowest first; and when it was first known of each message
+// witness is the ids of the messages shown, also to a take of unknown outcome, by their bodies, the lowest first; and when it was first known of each message
 // that it is there.
 func witness(ops []*Operation) (ids map[string][]layer.ID, seen map[layer.ID]int64) {
 	ids, seen = make(map[string][]layer.ID), make(map[layer.ID]int64)
 	for _, o := range ops {
-		if !o.shows() && !(o.Kind == Enqueue && o.Outcome == Done) {
-			continue
-		}
 		for _, m := range o.Messages {
-			if at, ok := seen[m.ID]; !ok || o.Return < at {
+			known := o.shows() || o.Kind == Enqueue && o.Outcome == Done
+			if at, ok := seen[m.ID]; known && (!ok || o.Return < at) {
 				seen[m.ID] = o.Return
 			}
-			if o.shows() && !slices.Contains(ids[m.Body], m.ID) {
+			if (o.shows() || o.Kind == Take) && !slices.Contains(ids[m.Body], m.ID) {
 				ids[m.Body] = append(ids[m.Body], m.ID)
 			}
 		}
