@@ -46,6 +46,20 @@ sim: ## the simulation: SEEDS fresh seeds from SEED on, OPERATIONS calls each; a
 	$(GO) test ./internal/sim -run '^TestSeeds$$' -count 1 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) \
 		-operations $(OPERATIONS) -lines $(LINES) | grep -vE '^ *(=== |--- PASS: TestSeeds/)'; exit $${PIPESTATUS[0]}
 
+KILLS ?= 200
+.PHONY: crash
+crash: ## kill KILLS processes that work on a queue on disk, check what each leaves; a failed run prints how to replay it
+	@echo "SEED=$(SEED) KILLS=$(KILLS)"
+	$(GO) test ./internal/crash -run '^TestKills$$' -count 1 -timeout 1h -v -args -seed $(SEED) -kills $(KILLS)
+
+HISTORIES ?= 40
+.PHONY: linear
+linear: ## HISTORIES runs of concurrent callers of each sort on each engine from SEED on, checked for linearizability
+	@echo "SEED=$(SEED) HISTORIES=$(HISTORIES)"
+	$(GO) test ./internal/linear -count 1
+	$(GO) test ./layer -run '^TestLinearizable$$' -count 1 -timeout 1h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) \
+		| grep -vE '^ *(=== |--- PASS: TestLinearizable/.*/)'; exit $${PIPESTATUS[0]}
+
 FUZZTIME ?= 10s
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME
@@ -104,4 +118,5 @@ build-fdb: ## the command with the engine fdb, bin/fdbfifo-fdb: needs libfdb_c a
 
 .PHONY: ci
 ci: lint bare test race unchanged bench-once typecheck-fdb test-fdb ## all checks, under 15 minutes on 2 cores
-	$(MAKE) fuzz FUZZTIME=5s
+	$(MAKE) fuzz FUZZTIME=3s
+	$(MAKE) crash KILLS=100

@@ -38,13 +38,18 @@ import (
 //
 // Each read-only command is held to changing nothing: the whole database is the same before and after.
 func TestGolden(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
-		h := newHarness(t)
-		path, err := filepath.Abs(path)
-		require.NoError(t, err)
-		t.Chdir(t.TempDir())
-		datadriven.RunTest(t, path, h.step)
-	})
+	files, err := filepath.Glob("testdata/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, path := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txt"), func(t *testing.T) {
+			h := newHarness(t)
+			path, err := filepath.Abs(path)
+			require.NoError(t, err)
+			t.Chdir(t.TempDir())
+			datadriven.RunTest(t, path, h.step)
+		})
+	}
 }
 
 // still is a clock that stands, but for the step that a test takes.

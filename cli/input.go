@@ -154,7 +154,7 @@ func (s *csvSource) next() (layer.Message, int, error) {
 		return layer.Message{}, 0, csvError(err)
 	}
 	line, _ := s.csv.FieldPos(0)
-	body := bytes.Trim(s.raw.cut(s.csv.InputOffset()), "\r\n")
+	body := trimRecord(s.raw.cut(s.csv.InputOffset()))
 	at := func(column int) string {
 		if column < 0 {
 			return ""
@@ -163,6 +163,21 @@ func (s *csvSource) next() (layer.Message, int, error) {
 	}
 	m, err := s.o.message(line, at(s.group), at(s.dedup), body)
 	return m, line, err
+}
+
+// trimRecord cuts off the blank lines before a record and its line end, as csv.Reader takes them: any other carriage
+// return belongs to a field.
+func trimRecord(b []byte) []byte {
+	for {
+		rest, ok := bytes.CutPrefix(b, []byte("\n"))
+		if !ok {
+			rest, ok = bytes.CutPrefix(b, []byte("\r\n"))
+		}
+		if !ok {
+			return bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r"))
+		}
+		b = rest
+	}
 }
 
 // csvError puts the reader's errors in this package's form.

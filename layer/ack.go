@@ -143,7 +143,7 @@ type settlement struct {
 // begin starts reading the lock, with a conflict.
 func (s *settlement) begin(w *work) {
 	group := s.claim.Group
-	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = w.tx.Get(w.q.keys.lock(group)), nil, nil, nil, nil, nil
+	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.q.keys.lock(group)), nil, nil, nil, nil, nil
 	s.readFinishing(w)
 	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && !s.extends && !s.keeps {
 		behind := kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin)
@@ -167,7 +167,7 @@ func (s *settlement) check(w *work) error {
 			return err
 		}
 	}
-	if l == nil || l.kind != kindClaim || l.token != s.claim.Token {
+	if l == nil || l.kind != kindClaim || l.token != s.claim.Token && !lacks(guardToken) {
 		return fmt.Errorf("%w: group %q, token %d", ErrClaimLost, group, s.claim.Token)
 	}
 	s.held = l
@@ -237,7 +237,7 @@ func (s *settlement) readNext(w *work, acked []delivered) error {
 		if err != nil {
 			return fmt.Errorf("read head: %w", err)
 		}
-		if !items.Contains(k) || bytes.Compare(k, w.q.keys.item(acked[len(acked)-1].id(s.claim.Group))) > 0 {
+		if !items.Contains(k) || lacks(guardAhead) || bytes.Compare(k, w.q.keys.item(acked[len(acked)-1].id(s.claim.Group))) > 0 {
 			s.next = kv.Done(k, nil)
 			return nil
 		}
@@ -306,6 +306,9 @@ func (w *work) remove(group string, all, acked []delivered, archived bool) {
 		if len(run) > 0 {
 			first, last := run[0].id(group), run[len(run)-1].id(group)
 			tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: kv.KeyAfter(keys.attempt(last))})
+			if lacks(guardExactClear) {
+				tx.ClearRange(kv.KeyRange{Begin: keys.item(first), End: kv.KeyAfter(keys.item(last))})
+			}
 			run = nil
 		}
 	}

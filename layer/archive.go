@@ -58,12 +58,12 @@ func unpackArchived(key, value []byte) (*archived, error) {
 	if len(value) == 0 || value[0] != archiveVersion {
 		return nil, corrupt(key, fmt.Errorf("archived item of unknown version"))
 	}
-	n, w := binary.Uvarint(value[1:])
-	if w <= 0 || n > uint64(len(value)-1-w) {
+	packed, item, ok := cutCounted(value[1:])
+	if !ok {
 		return nil, corrupt(key, fmt.Errorf("archived item cut short"))
 	}
-	a := &archived{item: value[1+w+int(n):]}
-	t := keyDecoder{rest: value[1+w : 1+w+int(n)]}
+	a := &archived{item: item}
+	t := keyDecoder{rest: packed}
 	a.completedMS, a.at.place, a.at.index, a.at.random = t.int(), t.int(), t.int(), t.uuid()
 	if t.err == nil && len(t.rest) > 0 {
 		t.err = fmt.Errorf("%d bytes too many", len(t.rest))

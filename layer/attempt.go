@@ -45,8 +45,8 @@ func (a attempt) pack() []byte {
 func unpackAttempt(key, value []byte) (attempt, error) {
 	d := keyDecoder{rest: value}
 	a := attempt{count: int(d.int()), firstMS: d.int(), lastMS: d.int(), lastErr: d.str()}
-	if d.err != nil {
-		return attempt{}, corrupt(key, d.err)
+	if err := d.end(); err != nil {
+		return attempt{}, corrupt(key, err)
 	}
 	return a, nil
 }

@@ -40,12 +40,12 @@ func unpackDead(key, value []byte) (*dead, error) {
 	if len(value) == 0 || value[0] != deadVersion {
 		return nil, corrupt(key, fmt.Errorf("dead letter of unknown version"))
 	}
-	n, w := binary.Uvarint(value[1:])
-	if w <= 0 || n > uint64(len(value)-1-w) {
+	packed, item, ok := cutCounted(value[1:])
+	if !ok {
 		return nil, corrupt(key, fmt.Errorf("dead letter cut short"))
 	}
-	d := &dead{item: value[1+w+int(n):]}
-	t := keyDecoder{rest: value[1+w : 1+w+int(n)]}
+	d := &dead{item: item}
+	t := keyDecoder{rest: packed}
 	d.reason, d.lastErr, d.attempts = t.str(), t.str(), int(t.int())
 	d.firstMS, d.lastMS, d.parkedMS = t.int(), t.int(), t.int()
 	if t.err == nil && len(t.rest) > 0 {

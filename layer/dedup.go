@@ -165,7 +165,7 @@ func (w *work) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 				if met == nil {
 					met = make(map[string]*meeting)
 				}
-				met[key] = &meeting{stored: w.tx.Get([]byte(key))}
+				met[key] = &meeting{stored: guardDedup.get(w.tx, []byte(key))}
 				order = append(order, key)
 			}
 		}
@@ -199,7 +199,8 @@ func (w *work) recall(m *meeting, key []byte) error {
 	case m.entry.untilMS == 0:
 		return w.seek(m)
 	case m.entry.untilMS > w.nowMS:
-		m.group, m.queue = w.tx.Get(w.q.keys.purged(m.entry.id.Group)), w.tx.Get(w.q.keys.meta(metaPurged))
+		notes := guardDedupPurge.reads(w.tx)
+		m.group, m.queue = notes.Get(w.q.keys.purged(m.entry.id.Group)), notes.Get(w.q.keys.meta(metaPurged))
 	}
 	return nil
 }
@@ -208,8 +209,8 @@ func (w *work) recall(m *meeting, key []byte) error {
 func (w *work) seek(m *meeting) error {
 	item, dead := w.q.keys.item(m.entry.id), w.q.keys.dead(m.entry.id)
 	for _, key := range [][]byte{item, dead} {
-		if err := w.tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
-			return fmt.Errorf("guard item: %w", err)
+		if err := guardDedupItem.read(w.tx, kv.SingleKey(key)); err != nil {
+			return err
 		}
 	}
 	m.item = w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(item))
@@ -290,7 +291,7 @@ func (w *work) renamed(dedupID string, old, id ID) error {
 		return err
 	}
 	key := w.q.keys.dedupKey(c.DedupScope, old.Group, dedupID)
-	v, err := w.tx.Get(key).Wait(w.ctx)
+	v, err := guardDedupRename.get(w.tx, key).Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read dedup entry: %w", err)
 	}

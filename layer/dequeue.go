@@ -259,7 +259,7 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *Rec
 		if err != nil {
 			return nil, err
 		}
-		if l == nil || l.kind != kindClaim || l.token != token {
+		if l == nil || l.kind != kindClaim || l.token != token && !lacks(guardReloadToken) {
 			continue
 		}
 		c := &Claim{Group: group, Token: token, Until: fromMillis(l.endMS)}
@@ -276,6 +276,9 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *Rec
 
 // reloadItems reads the items of a claim that is held. A late item may stand between them.
 func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out []delivered) ([]Item, error) {
+	if len(out) == 0 {
+		return nil, corrupt(q.keys.lock(group), errors.New("a claim of nothing"))
+	}
 	first, last := out[0].id(group), out[len(out)-1].id(group)
 	found := tx.GetRange(kv.Range{
 		Begin: kv.FirstGreaterOrEqual(q.keys.item(first)), End: kv.FirstGreaterThan(q.keys.item(last)),
@@ -292,7 +295,7 @@ func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out
 	items := make([]Item, 0, len(out))
 	for _, row := range rows {
 		id := out[len(items)].id(group)
-		if !bytes.Equal(row.Key, q.keys.item(id)) {
+		if !bytes.Equal(row.Key, q.keys.item(id)) && !lacks(guardReloadExact) {
 			continue
 		}
 		item, err := q.readItem(ctx, tx, row)
@@ -325,6 +328,7 @@ type claimer struct {
 	passed []candidate     // left to the handle's other transactions in flight
 	// granted is the grants to the handle, being read; nil = it has no request.
 	granted kv.Future[[]kv.KV]
+	grants  map[string]bool // the keys of those that are not taken yet
 	// repeats is what is kept of the attempt ids, being read.
 	repeats map[string]kv.Future[[]byte]
 	left    bool // the group just looked at stays as it is: too much of it is overdue
@@ -352,11 +356,16 @@ type look struct {
 	state kv.Future[[]byte] // nil if no receive that is owed asks for it
 }
 
+// accepts reports whether this is the grant that the group is kept for.
+func (c *candidate) accepts(held *lock) bool {
+	return c.grant != 0 && held != nil && held.kind == kindGrant && held.token == c.grant
+}
+
 // maxWave bounds the groups looked at together, and with that the memory of a receive.
 const maxWave = 64
 
 func (w *work) newClaimer(rs []*reception) *claimer {
-	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
+	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), grants: make(map[string]bool), owed: rs}
 }
 
 // begin starts the reads that do not depend on any other. What the transaction writes between this and claim is
@@ -504,7 +513,7 @@ func (c *claimer) free(l look) (bool, error) {
 		return !l.timer, nil
 	}
 	held, err := unpackLock(c.q.keys.lock(l.group), v)
-	return err == nil && held.endMS <= c.nowMS && held.mark == nil, nil
+	return err == nil && (l.accepts(held) || held.endMS <= c.nowMS && held.mark == nil), nil
 }
 
 // next returns the next group to look at, its reads under way; none if the queue is paused. Those of a whole wave are started together: as
@@ -542,7 +551,7 @@ func (c *claimer) next() (look, bool, error) {
 			}
 			// There is nothing else. Whether the handle's other transactions take these is not known yet.
 			passed := c.passed[:min(n, len(c.passed))]
-			c.passed = nil
+			c.passed = c.passed[len(passed):]
 			for _, w := range passed {
 				if _, met := c.met[w.group]; met {
 					continue // a second hint of a group: it stays
@@ -639,14 +648,14 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 			return err
 		}
 	}
-	ours := l.grant != 0 && held != nil && held.kind == kindGrant && held.token == l.grant
-	expired := held != nil && held.endMS <= c.nowMS
+	ours := l.accepts(held)
+	expired := held != nil && (held.endMS <= c.nowMS || lacks(guardLease))
 	switch {
 	case ours:
 	case held != nil && !expired, held == nil && l.timer, l.grant != 0:
 		// Held by another, a timer of a lock that is gone, or a grant that was lost.
-		if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
-			return fmt.Errorf("guard lock: %w", err)
+		if err := guardStaleLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
+			return err
 		}
 		c.clear(l.key)
 		return nil
@@ -696,8 +705,8 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 			return err
 		}
 	}
-	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
-		return fmt.Errorf("guard lock: %w", err)
+	if err := guardClaimLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
+		return err
 	}
 	if err := c.succeed(l, held, f, claim); err != nil {
 		return err
@@ -795,8 +804,8 @@ func (c *claimer) succeed(l look, held *lock, f *failure, claim *Claim) error {
 
 // settleMarked ends an expired claim on a group that was marked meanwhile, or that is parked because of this failure.
 func (c *claimer) settleMarked(l look, lockKey []byte, held *lock, f *failure) error {
-	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
-		return fmt.Errorf("guard lock: %w", err)
+	if err := guardMarkLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
+		return err
 	}
 	if f != nil {
 		if err := f.carryOut(c.work, held, ID{}); err != nil {
@@ -816,8 +825,8 @@ func (c *claimer) settleParked(l look, lockKey []byte, held *lock, f *failure) (
 	if parked, err = f.park(c.work); err != nil || !parked {
 		return false, nil, err
 	}
-	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
-		return false, nil, fmt.Errorf("guard lock: %w", err)
+	if err := guardParkLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
+		return false, nil, err
 	}
 	c.count(countExpired, 1)
 	c.clear(l.key)
@@ -832,12 +841,12 @@ func (c *claimer) settleParked(l look, lockKey []byte, held *lock, f *failure) (
 // settleEmpty clears what is left of a group without items.
 func (c *claimer) settleEmpty(l look, lockKey []byte, held *lock) error {
 	// An enqueue into the empty group writes a hint, which may have this very key.
-	if err := c.tx.AddReadConflictRange(c.q.keys.items(l.group)); err != nil {
-		return fmt.Errorf("guard emptiness: %w", err)
+	if err := guardStaleEmpty.read(c.tx, c.q.keys.items(l.group)); err != nil {
+		return err
 	}
 	if held != nil {
-		if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
-			return fmt.Errorf("guard lock: %w", err)
+		if err := guardEmptyLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
+			return err
 		}
 		c.tx.Clear(lockKey)
 		c.tx.Clear(c.q.keys.timer(held.endMS, l.group))
@@ -852,7 +861,7 @@ func (c *claimer) settleEmpty(l look, lockKey []byte, held *lock) error {
 // token is the fencing token of a claim that takes the place of held.
 func (c *claimer) token(held *lock) (int64, error) {
 	now, err := c.clock()
-	if held != nil {
+	if held != nil && !lacks(guardTokenGrows) {
 		// Always so while all handles use the same offset; a handle opened before the offset was raised
 		// must not make the token go back.
 		now = max(now, held.token+1)

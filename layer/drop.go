@@ -106,10 +106,10 @@ func (d *dropping) clear(tx kv.Tx, _ kv.Attempt) error {
 // guardDrop makes the transaction fail if the queue is dropped before it commits, and makes sure that it had to look
 // whether it has been.
 func (f *following) guardDrop(ctx context.Context, tx kv.Tx) error {
-	if err := tx.AddReadConflictRange(kv.SingleKey(f.q.keys.meta(metaDropped))); err != nil {
-		return fmt.Errorf("guard queue: %w", err)
+	if err := guardDrop.read(tx, kv.SingleKey(f.q.keys.meta(metaDropped))); err != nil {
+		return err
 	}
-	if age := f.q.opts.Now().Sub(f.known); age >= 0 && age <= followLimit {
+	if age := f.q.opts.Now().Sub(f.known); age >= 0 && age <= followLimit || lacks(guardDropLook) {
 		return nil
 	}
 	_, err := f.q.followAnew(tx).wait(ctx)

@@ -30,7 +30,7 @@ func (w *work) awaitHead(from []byte, head kv.KV, untilMS int64) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	if err := w.guardGap(kv.KeyRange{Begin: w.q.keys.items(p.group).Begin, End: kv.KeyAfter(head.Key)}); err != nil {
+	if err := guardEarlyGap.read(w.tx, kv.KeyRange{Begin: w.q.keys.items(p.group).Begin, End: kv.KeyAfter(head.Key)}); err != nil {
 		return err
 	}
 	w.clear(from)
@@ -45,8 +45,8 @@ func (c *claimer) settleEarly(l look, lockKey []byte, held *lock, f *failure, he
 	if l.key == nil && held == nil {
 		return nil // named by the caller: what leads to it leads to it still
 	}
-	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
-		return fmt.Errorf("guard lock: %w", err)
+	if err := guardEarlyLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
+		return err
 	}
 	if f != nil {
 		f.write(c.work)

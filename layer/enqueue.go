@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -36,7 +37,7 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	if len(msgs) == 0 {
 		return nil, nil
 	}
-	e := &enqueuing{msgs: msgs, randoms: q.random.uuids(len(msgs))}
+	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
 	if err := q.submit(ctx, &operation{enqueue: e}); err != nil {
 		return nil, fmt.Errorf("layer: enqueue: %w", err)
 	}
@@ -59,7 +60,7 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sen
 	if err := q.keys.checkBatch(msgs, q.Config(), q.opts.Now()); err != nil {
 		return nil, err
 	}
-	e := &enqueuing{msgs: msgs, randoms: q.random.uuids(len(msgs))}
+	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
 	w := q.work(ctx, tx)
 	if err := w.enqueue(e); err != nil {
 		return nil, fmt.Errorf("layer: enqueue: %w", err)
@@ -94,6 +95,14 @@ type enqueuing struct {
 	// redriven: they are no new messages, but dead letters on their way back. What may be done to a new message, other
 	// than to write it, is not for them.
 	redriven bool
+}
+
+// randoms are those of n new messages.
+func (q *Queue) randoms(n int) []uuid.UUID {
+	if lacks(guardRandom) {
+		return slices.Repeat([]uuid.UUID{{6: 0x40, 8: 0x80}}, n)
+	}
+	return q.random.uuids(n)
 }
 
 // bytes is about what the messages add to a transaction.
@@ -254,13 +263,12 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	t.next = max(t.next, p.index+1)
+	if !lacks(guardIndex) {
+		t.next = max(t.next, p.index+1)
+	}
 	// Whoever removes this tail may leave the group empty and without a hint, while this transaction leaves the hint out
 	// because it saw the group non-empty. Before the sets: a conflict on a key already written would not be added.
-	if err := a.tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
-		return false, fmt.Errorf("guard tail: %w", err)
-	}
-	return false, nil
+	return false, guardTail.read(a.tx, kv.SingleKey(key))
 }
 
 // result is what the receipt keeps of an enqueue: the index of each message, or the whole id of the one that it is a

@@ -98,11 +98,10 @@ func openEnvelope(value []byte) (e envelope, body []byte, err error) {
 	if value[0] != envelopeVersion {
 		return e, nil, fmt.Errorf("%w: envelope of version %d", ErrCorrupt, value[0])
 	}
-	n, w := binary.Uvarint(value[1:])
-	if w <= 0 || n > uint64(len(value)-1-w) {
+	packed, body, ok := cutCounted(value[1:])
+	if !ok {
 		return e, nil, fmt.Errorf("%w: envelope cut short", ErrCorrupt)
 	}
-	packed, body := value[1+w:1+w+int(n)], value[1+w+int(n):]
 	ms, rest, err := tuple.DecodeInt(packed)
 	if err != nil {
 		return e, nil, fmt.Errorf("%w: envelope: %w", ErrCorrupt, err)
@@ -136,11 +135,23 @@ func openEnvelope(value []byte) (e envelope, body []byte, err error) {
 	}
 	if len(t) > 4 {
 		var ok bool
-		if e.dueMS, ok = t[4].(int64); !ok {
+		if e.dueMS, ok = t[4].(int64); !ok || e.dueMS <= 0 {
 			return e, nil, fmt.Errorf("%w: envelope with due time %v", ErrCorrupt, t[4])
 		}
 	}
+	if len(t) == 2 || len(t) > 5 || len(t) == 1 && e.headers == nil || len(t) == 4 && e.dedupID == "" {
+		return e, nil, fmt.Errorf("%w: envelope of %d elements, %v", ErrCorrupt, 1+len(t), t)
+	}
 	return e, body, nil
+}
+
+// cutCounted splits b behind the bytes that the uvarint at its beginning counts.
+func cutCounted(b []byte) (counted, rest []byte, ok bool) {
+	n, w := binary.Uvarint(b)
+	if w <= 0 || w > 1 && b[w-1] == 0 || n > uint64(len(b)-w) { // a zero at its end: it has a shorter form
+		return nil, nil, false
+	}
+	return b[w : w+int(n)], b[w+int(n):], true
 }
 
 func readHeaders(v any) (map[string]string, error) {
@@ -148,14 +159,14 @@ func readHeaders(v any) (map[string]string, error) {
 		return nil, nil
 	}
 	t, ok := v.(tuple.Tuple)
-	if !ok || len(t)%2 != 0 {
+	if !ok || len(t) == 0 || len(t)%2 != 0 {
 		return nil, fmt.Errorf("%w: headers %v", ErrCorrupt, v)
 	}
 	headers := make(map[string]string, len(t)/2)
 	for i := 0; i < len(t); i += 2 {
 		name, ok := t[i].(string)
 		value, ok2 := t[i+1].(string)
-		if !ok || !ok2 {
+		if !ok || !ok2 || i > 0 && name <= t[i-2].(string) {
 			return nil, fmt.Errorf("%w: headers %v", ErrCorrupt, v)
 		}
 		headers[name] = value

@@ -193,7 +193,7 @@ func (q *Queue) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config
 
 func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
 	key := q.keys.meta(metaConfig)
-	value, err := tx.Get(key).Wait(ctx)
+	value, err := guardConfigure.get(tx, key).Wait(ctx)
 	if err != nil {
 		return Config{}, 0, fmt.Errorf("read configuration: %w", err)
 	}

@@ -65,7 +65,7 @@ func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o Fo
 	}
 	var h Holder
 	err := q.operate(ctx, tx, func(w *work) error {
-		l, err := q.readLock(ctx, tx, group)
+		l, err := q.readLock(ctx, guardForceLock.reads(tx), group)
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func (q *Queue) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
 		return wrap("retry now", err)
 	}
 	return wrap("retry now", q.operate(ctx, tx, func(w *work) error {
-		l, err := q.readLock(ctx, tx, group)
+		l, err := q.readLock(ctx, guardRetryLock.reads(tx), group)
 		if err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (q *Queue) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
 		if l != nil {
 			w.unlock(group, l)
 		}
-		if err := w.excludeHolders(group); err != nil {
+		if err := w.excludeHolders(guardRetryExclude, group); err != nil {
 			return err
 		}
 		return w.free(group)

@@ -68,6 +68,7 @@ func unpackLock(key, value []byte) (*lock, error) {
 		noted := true
 		if len(t) == 6 {
 			l.mark, noted = unpackNote(t[5])
+			noted = noted && l.mark != nil
 		}
 		ok = oks == [5]bool{true, true, true, true, true} && len(out)%3 == 0 && noted && l.sound()
 	}

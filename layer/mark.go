@@ -70,7 +70,7 @@ func unpackNote(v any) (*mark, bool) {
 // Hints are left: they are stale now, and cleared when met.
 func (w *work) mark(group string, m mark) (*mark, error) {
 	key := w.q.keys.lock(group)
-	l, err := w.q.readLock(w.ctx, w.tx, group)
+	l, err := w.q.readLock(w.ctx, guardMarkGroup.reads(w.tx), group)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (w *work) mark(group string, m mark) (*mark, error) {
 // Footprint: reads and writes the lock, with conflicts; if nobody holds the group, as the end of a claim.
 func (w *work) unmark(group, kind string) (*mark, error) {
 	key := w.q.keys.lock(group)
-	l, err := w.q.readLock(w.ctx, w.tx, group)
+	l, err := w.q.readLock(w.ctx, guardMarkGroup.reads(w.tx), group)
 	if err != nil || l == nil || l.mark == nil || l.mark.kind != kind {
 		return nil, err
 	}
@@ -170,19 +170,15 @@ func (w *work) head(group string) kv.Future[[]byte] {
 // sure that there are none. head is its first item as head reads it.
 func (w *work) release(group string, head kv.Future[[]byte]) error {
 	next, err := head.Wait(w.ctx)
-	if err != nil {
+	if err != nil && !lacks(guardReadError) {
 		return fmt.Errorf("read head: %w", err)
 	}
-	gap := w.q.keys.items(group)
-	found := gap.Contains(next)
-	if found {
-		gap.End = kv.KeyAfter(next)
+	items := w.q.keys.items(group)
+	if !items.Contains(next) {
+		return guardReleaseEmpty.read(w.tx, items)
 	}
-	if err := w.guardGap(gap); err != nil {
+	if err := guardReleaseGap.read(w.tx, kv.KeyRange{Begin: items.Begin, End: kv.KeyAfter(next)}); err != nil {
 		return err
-	}
-	if !found {
-		return nil
 	}
 	p, err := w.q.keys.parse(next)
 	if err != nil {

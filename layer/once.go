@@ -59,11 +59,11 @@ func (q *Queue) onceWith(
 		written, cleared = a.MaybeCommitted, false
 		if a.MaybeCommitted {
 			// A serialisable read: a commit of unknown outcome that lands later than this makes us conflict.
-			v, err := tx.Get(key).Wait(ctx)
+			v, err := guardReceiptConflict.get(tx, key).Wait(ctx)
 			if err != nil {
 				return fmt.Errorf("layer: read receipt: %w", err)
 			}
-			if v != nil {
+			if v != nil && !lacks(guardReceipt) {
 				t, err := tuple.Unpack(v)
 				if err != nil || len(t) == 0 {
 					return corrupt(key, fmt.Errorf("receipt %v: %w", t, err))
@@ -74,7 +74,7 @@ func (q *Queue) onceWith(
 				}
 				return applied(tx, t[1:])
 			}
-			if q.nowMS()-begunMS > receiptTrust.Milliseconds() {
+			if q.nowMS()-begunMS > receiptTrust.Milliseconds() && !lacks(guardReceiptTrust) {
 				return errOutcomeLost
 			}
 		}
@@ -86,6 +86,12 @@ func (q *Queue) onceWith(
 			return nil
 		}
 		written, cleared = true, true
+		if !a.MaybeCommitted {
+			// Before the set. If the outcome is unknown and the commit may still land (1039), it does not land after its retry.
+			if err := guardReceiptLate.read(tx, kv.SingleKey(key)); err != nil {
+				return fmt.Errorf("layer: %w", err)
+			}
+		}
 		tx.Set(key, append(tuple.Tuple{q.nowMS()}, result...).Pack())
 		if old != uuid.Nil {
 			tx.Clear(q.keys.receipt(old))

@@ -315,9 +315,24 @@ func (q *Queue) Close(ctx context.Context) error {
 
 // yield is where a goroutine that was woken leaves it to a simulation when it goes on.
 func (q *Queue) yield(ctx context.Context, who string) {
-	if q.opts.Yield != nil {
-		q.opts.Yield(ctx, who)
+	if q.opts.Yield == nil {
+		return
 	}
+	if name, ok := ctx.Value(yieldName{}).(string); ok {
+		who += " of " + name
+	}
+	q.opts.Yield(ctx, who)
+}
+
+// yieldName is the key of the name that the goroutine of a context goes by in a simulation.
+type yieldName struct{}
+
+// named names the goroutine that ctx is for.
+func (q *Queue) named(ctx context.Context, name string) context.Context {
+	if q.opts.Yield == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, yieldName{}, name)
 }
 
 func (q *Queue) nowMS() int64 { return millis(q.opts.Now()) }

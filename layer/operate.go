@@ -169,7 +169,7 @@ type waiting struct {
 func (w *work) waitingItem(id ID) (waiting, error) {
 	q := w.q
 	lockKey := q.keys.lock(id.Group)
-	held, value := w.tx.Get(lockKey), w.tx.Snapshot().Get(q.keys.item(id))
+	held, value := guardItemLock.get(w.tx, lockKey), w.tx.Snapshot().Get(q.keys.item(id))
 	head := w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(q.keys.items(id.Group).Begin))
 	var i waiting
 	var err error
@@ -212,11 +212,8 @@ func (l *lock) holds(id ID) bool {
 }
 
 // excludeHolders is the write conflict on a group's lock.
-func (w *work) excludeHolders(group string) error {
-	if err := w.tx.AddWriteConflictRange(kv.SingleKey(w.q.keys.lock(group))); err != nil {
-		return fmt.Errorf("exclude claimers: %w", err)
-	}
-	return nil
+func (w *work) excludeHolders(g guard, group string) error {
+	return g.write(w.tx, w.q.keys.lock(group))
 }
 
 func (w *work) cancel(id ID) error {
@@ -235,7 +232,7 @@ func (w *work) takeOut(id ID, remove func() error) error {
 	if err != nil {
 		return err
 	}
-	if err := w.excludeHolders(id.Group); err != nil {
+	if err := w.excludeHolders(guardTakeOutExclude, id.Group); err != nil {
 		return err
 	}
 	isHead := bytes.Equal(i.head, w.q.keys.item(id))
@@ -284,7 +281,7 @@ func (w *work) edit(id ID, change func(m *Message) error) error {
 	if _, err := m.check(); err != nil {
 		return err
 	}
-	if err := w.excludeHolders(id.Group); err != nil {
+	if err := w.excludeHolders(guardEditExclude, id.Group); err != nil {
 		return err
 	}
 	if i.stuck {
@@ -350,9 +347,9 @@ func (w *work) free(group string) error {
 	}
 	if head == nil {
 		delete(w.ready, group)
-		return w.guardGap(items)
+		return guardFreeEmpty.read(w.tx, items)
 	}
-	if err := w.guardGap(kv.KeyRange{Begin: items.Begin, End: kv.KeyAfter(head)}); err != nil {
+	if err := guardFreeGap.read(w.tx, kv.KeyRange{Begin: items.Begin, End: kv.KeyAfter(head)}); err != nil {
 		return err
 	}
 	p, err := w.q.keys.parse(head)
@@ -385,13 +382,4 @@ func (w *work) freed(group string) (c candidate, found bool, err error) {
 	}
 	index, err := w.placeOf(p.index)
 	return candidate{key: w.q.keys.ready(index, group), group: group, index: p.index, attempts: record.count}, true, err
-}
-
-// guardGap is the conflict with an enqueue into gap: one that commits first, before the head found or into the empty
-// group, counted on a hint for its item.
-func (w *work) guardGap(gap kv.KeyRange) error {
-	if err := w.tx.AddReadConflictRange(gap); err != nil {
-		return fmt.Errorf("guard gap: %w", err)
-	}
-	return nil
 }

@@ -60,7 +60,7 @@ func (q *Queue) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Paus
 		if _, err := w.mark(group, now); err != nil {
 			return err
 		}
-		l, err := q.readLock(ctx, tx, group)
+		l, err := q.readLock(ctx, guardMarkGroup.reads(tx), group)
 		if err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func (q *Queue) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark
 	}
 	var was mark
 	err := q.operate(ctx, tx, func(w *work) error {
-		l, err := q.readLock(ctx, tx, group)
+		l, err := q.readLock(ctx, guardResume.reads(tx), group)
 		if err != nil {
 			return err
 		}
@@ -128,7 +128,7 @@ func (q *Queue) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, er
 		if now, err = w.pauseMark(o); err != nil {
 			return err
 		}
-		old, err := q.readPause(ctx, tx)
+		old, err := q.readPause(ctx, guardQueuePause.reads(tx))
 		if err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (q *Queue) Resume(ctx context.Context) (Mark, error) {
 func (q *Queue) ResumeTx(ctx context.Context, tx kv.Tx) (Mark, error) {
 	var was mark
 	err := q.operate(ctx, tx, func(w *work) error {
-		old, err := q.readPause(ctx, tx)
+		old, err := q.readPause(ctx, guardQueuePause.reads(tx))
 		if err != nil {
 			return err
 		}

@@ -144,7 +144,17 @@ func (q *Queue) submit(ctx context.Context, o *operation) error {
 	case <-o.ended:
 		return o.result()
 	case <-ctx.Done():
+		q.yieldUnless(ctx, o, "leave")
 		return q.leave(o, context.Cause(ctx))
+	}
+}
+
+// yieldUnless yields, unless o has ended: then the caller has nothing to wait for, whatever else woke him.
+func (q *Queue) yieldUnless(ctx context.Context, o *operation, who string) {
+	select {
+	case <-o.ended:
+	default:
+		q.yield(ctx, who)
 	}
 }
 
@@ -421,7 +431,7 @@ func (q *Queue) giveBackAll(claims []*Claim) {
 // run runs the operations in one transaction, or, if one of them makes that fail for good, each in its own.
 func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
 	err := q.runTogether(ctx, batch, others)
-	if err != nil && len(batch) > 1 && ctx.Err() == nil && !unknown(err) {
+	if err != nil && len(batch) > 1 && ctx.Err() == nil && (!unknown(err) || lacks(guardApart)) {
 		for _, o := range batch {
 			o.err = q.runTogether(ctx, []*operation{o}, 0)
 		}
@@ -578,7 +588,9 @@ type receiving struct {
 }
 
 func (r *receiving) add(o *operation) {
-	o.receive.begin()
+	if !lacks(guardAssign) {
+		o.receive.begin()
+	}
 	r.operations = append(r.operations, o)
 	if o.waits {
 		r.waiting++
@@ -723,6 +735,9 @@ func (o *operation) unpack(ctx context.Context, q *Queue, tx kv.Tx, v any) error
 	if o.receive != nil {
 		o.receive.begin()
 		var err error
+		if lacks(guardClaimReceipt) {
+			return nil
+		}
 		if o.receive.claims, err = q.reload(ctx, tx, claims, &o.receive.o); err != nil {
 			return err
 		}

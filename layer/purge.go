@@ -213,7 +213,7 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 			return fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
 		if n := len(runs); n == 0 || runs[n-1].group != p.group {
-			runs = append(runs, &purgeRun{group: p.group, whole: n > 0, lock: s.tx.Get(s.q.keys.lock(p.group))})
+			runs = append(runs, &purgeRun{group: p.group, whole: n > 0, lock: guardPurgeLock.get(s.tx, s.q.keys.lock(p.group))})
 		}
 		d := delivered{index: p.index, random: p.id}
 		if e, _, err := openEnvelope(row.Value); err != nil {
@@ -310,12 +310,12 @@ func (s *purgeStep) clearState(key []byte) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	l, kept, err := s.held(&purgeRun{group: parsed.group, lock: s.tx.Get(s.q.keys.lock(parsed.group))})
+	l, kept, err := s.held(&purgeRun{group: parsed.group, lock: guardPurgeLock.get(s.tx, s.q.keys.lock(parsed.group))})
 	if err != nil || kept || s.inHand(l) {
 		return false, err
 	}
 	s.tx.Clear(key)
-	return true, s.excludeHolders(parsed.group)
+	return true, s.excludeHolders(guardPurgeExclude, parsed.group)
 }
 
 // inHand reports whether a lock keeps items from being purged.
@@ -344,7 +344,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	if len(gone) == 0 {
 		return nil
 	}
-	if err := s.excludeHolders(r.group); err != nil {
+	if err := s.excludeHolders(guardPurgeExclude, r.group); err != nil {
 		return err
 	}
 	free := s.end(r.group, l, r.whole)
@@ -357,7 +357,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 // something in between must stay.
 func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	keys := s.q.keys
-	r := &purgeRun{group: first.Group, lock: s.tx.Get(keys.lock(first.Group))}
+	r := &purgeRun{group: first.Group, lock: guardPurgeLock.get(s.tx, keys.lock(first.Group))}
 	dead := s.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(keys.dead(first)))
 	l, kept, err := s.held(r)
 	if err != nil || kept || s.inHand(l) {
@@ -375,14 +375,14 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	if bytes.Compare(k, keys.dead(last)) <= 0 {
 		return false, nil // its parts lie between those of the items
 	}
-	if err := s.excludeHolders(r.group); err != nil {
+	if err := s.excludeHolders(guardPurgeExclude, r.group); err != nil {
 		return false, err
 	}
 	free := s.end(r.group, l, false)
 	all := kv.KeyRange{Begin: keys.item(first), End: end}
 	// The count is of these items alone: one whose enqueue commits late, in between, is not to go with them.
-	if err := s.tx.AddReadConflictRange(all); err != nil {
-		return false, fmt.Errorf("guard items: %w", err)
+	if err := guardPurgeItems.read(s.tx, all); err != nil {
+		return false, err
 	}
 	s.tx.ClearRange(all)
 	s.tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: keys.attempt(last)})
@@ -422,7 +422,7 @@ func (s *purgeStep) leave(first ID, free, whole bool) error {
 	case !free: // every hint of it is stale
 		return nil
 	case whole:
-		return s.guardGap(s.q.keys.items(first.Group))
+		return guardPurgeGap.read(s.tx, s.q.keys.items(first.Group))
 	}
 	return s.work.free(first.Group)
 }

@@ -282,7 +282,7 @@ func unpackSwept(t tuple.Tuple) (sweptStep, error) {
 	s.done, s.unreadable, s.scanned, s.ids, s.ended = n[0], n[1], int(n[2]), int(n[3]), n[4] == 1
 	last, ok := t[5].([]byte)
 	missing, ok2 := t[6].(tuple.Tuple)
-	if !ok || !ok2 || len(missing)%3 != 0 {
+	if !ok || !ok2 || len(missing)%3 != 0 || n[4] != 0 && n[4] != 1 {
 		return s, bad
 	}
 	if len(last) > 0 {
@@ -303,8 +303,8 @@ func unpackSwept(t tuple.Tuple) (sweptStep, error) {
 // bury takes letters out of the dead ones. Footprint: a read conflict on each, which it clears.
 func (w *work) bury(rows []deadRow) error {
 	for i := range rows {
-		if err := w.tx.AddReadConflictRange(kv.SingleKey(rows[i].key)); err != nil {
-			return fmt.Errorf("guard dead letter: %w", err)
+		if err := guardLetter.read(w.tx, kv.SingleKey(rows[i].key)); err != nil {
+			return err
 		}
 		w.tx.Clear(rows[i].key)
 	}
@@ -327,7 +327,7 @@ func (w *work) redrive(rows []deadRow, o *RedriveOptions) error {
 	locks := make(map[string]kv.Future[[]byte])
 	for i := range rows {
 		if group := rows[i].letter.ID.Group; locks[group] == nil {
-			locks[group] = w.tx.Get(w.q.keys.lock(group))
+			locks[group] = guardRedriveLock.get(w.tx, w.q.keys.lock(group))
 		}
 	}
 	for i := range rows {
@@ -347,7 +347,7 @@ func (w *work) redrive(rows []deadRow, o *RedriveOptions) error {
 		if err != nil {
 			return fmt.Errorf("read lock: %w", err)
 		}
-		if err := w.excludeHolders(id.Group); err != nil {
+		if err := w.excludeHolders(guardRedriveExclude, id.Group); err != nil {
 			return err
 		}
 		// The first of its group here, and perhaps the head now. Whoever holds the group sets its hint when he is done.

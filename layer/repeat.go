@@ -33,7 +33,7 @@ func (c *claimer) readRepeats() {
 			if c.repeats == nil {
 				c.repeats = make(map[string]kv.Future[[]byte])
 			}
-			c.repeats[id] = c.tx.Get(c.q.keys.repeat(id))
+			c.repeats[id] = guardRepeat.get(c.tx, c.q.keys.repeat(id))
 		}
 	}
 }
@@ -53,7 +53,7 @@ func (c *claimer) repeat() (named []*reception, err error) {
 		if r.repeated {
 			continue
 		}
-		if !slices.ContainsFunc(named, func(other *reception) bool { return other.o.AttemptID == r.o.AttemptID }) {
+		if lacks(guardRepeatTwin) || !slices.ContainsFunc(named, func(other *reception) bool { return other.o.AttemptID == r.o.AttemptID }) {
 			owed = append(owed, r)
 		}
 		named = append(named, r)
@@ -131,8 +131,8 @@ func (s *sweeper) repeats() error {
 			return false, nil
 		}
 		// It may be in use again by now.
-		if err := tx.AddReadConflictRange(kv.SingleKey(row.Key)); err != nil {
-			return false, fmt.Errorf("guard attempt id: %w", err)
+		if err := guardRepeatSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
+			return false, err
 		}
 		tx.Clear(row.Key)
 		return true, nil

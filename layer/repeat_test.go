@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -102,4 +103,25 @@ func TestSweepClearsAttemptIDs(t *testing.T) {
 		require.NoError(e.t, err)
 		require.Zero(e.t, kept())
 	})
+}
+
+// TestRepeatOfADamagedClaim: a repeated receive whose claim says that nothing is outstanding is damage, and says so.
+func TestRepeatOfADamagedClaim(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1")
+	again := layer.ReceiveOptions{AttemptID: "once"}
+	claims, err := e.q.Receive(e.ctx, again)
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	sound := e.rows(kv.SingleKey(key("lock", "A")))[0]
+	lock, err := tuple.Unpack(sound.Value)
+	require.NoError(t, err)
+	lock[3] = tuple.Tuple{}
+	e.write(func(tx kv.Tx) { tx.Set(sound.Key, lock.Pack()) })
+	_, err = e.q.Receive(e.ctx, again)
+	require.ErrorIs(t, err, layer.ErrCorrupt)
+	e.write(func(tx kv.Tx) { tx.Set(sound.Key, sound.Value) })
+	claims, err = e.q.Receive(e.ctx, again)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a1"}, bodies(claims[0].Items))
 }

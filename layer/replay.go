@@ -117,7 +117,7 @@ func (r *replayStep) run(ctx context.Context) error {
 			return nil, err
 		}
 		w := r.q.work(ctx, tx)
-		e.randoms = r.q.random.uuids(len(e.msgs))
+		e.randoms = r.q.randoms(len(e.msgs))
 		if err := w.enqueue(e); err != nil {
 			return nil, err
 		}

@@ -103,7 +103,7 @@ func (w *work) ageOut(group string, l *lock, rows []kv.KV) (free bool, err error
 		w.agedBytes += len(row.Value)
 	}
 	w.agedItems += len(rows)
-	if err := w.excludeHolders(group); err != nil {
+	if err := w.excludeHolders(guardAgeExclude, group); err != nil {
 		return false, err
 	}
 	if free, err = w.endBefore(group, l, out); err != nil {
@@ -157,8 +157,8 @@ func (c *claimer) settleOverdue(r *reception, l look, lockKey []byte, held *lock
 	if rows, err = c.overdue(rows); err != nil {
 		return err
 	}
-	if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
-		return fmt.Errorf("guard lock: %w", err)
+	if err := guardOverdueLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
+		return err
 	}
 	free, err := c.ageOut(l.group, held, rows)
 	if err != nil {
@@ -270,7 +270,7 @@ func (t *overdueStep) group(w *work, group string, rows []kv.KV, last bool) (aga
 	if err != nil || len(old) == 0 {
 		return false, err
 	}
-	l, err := w.q.readLock(w.ctx, w.tx, group)
+	l, err := w.q.readLock(w.ctx, guardAgeLock.reads(w.tx), group)
 	if errors.Is(err, ErrCorrupt) {
 		return false, nil // Check names it
 	}

@@ -16,15 +16,20 @@ func (a *appending) readRoom(all []*enqueuing) {
 		return
 	}
 	adding := make(map[string]int)
+	var groups []string // in the order of the messages, so that a simulation can be repeated
 	for _, e := range all {
 		for i := range e.msgs {
-			if !e.redriven {
-				adding[e.msgs[i].Group]++
+			group := e.msgs[i].Group
+			if e.redriven {
+				continue
+			}
+			if adding[group]++; adding[group] == 1 {
+				groups = append(groups, group)
 			}
 		}
 	}
-	for group, n := range adding {
-		t := a.tails[group]
+	for _, group := range groups {
+		t, n := a.tails[group], adding[group]
 		if n > a.config.MaxWaiting {
 			t.full = kv.Done(t.items.Begin, nil) // whatever there is
 			continue

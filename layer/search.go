@@ -275,8 +275,8 @@ func packTimer(kind string, headIndex int64) []byte {
 func unpackTimer(key, value []byte) (kind string, headIndex int64, err error) {
 	d := keyDecoder{rest: value}
 	kind, headIndex = d.str(), d.int()
-	if d.err != nil {
-		return "", 0, corrupt(key, d.err)
+	if err := d.end(); err != nil {
+		return "", 0, corrupt(key, err)
 	}
 	return kind, headIndex, nil
 }

@@ -71,8 +71,8 @@ func (r request) pack() []byte { return tuple.Tuple{r.owner, r.wants, r.deadline
 func unpackRequest(key, value []byte) (request, error) {
 	d := keyDecoder{rest: value}
 	r := request{owner: d.str(), wants: d.int(), deadlineMS: d.int()}
-	if d.err != nil {
-		return request{}, corrupt(key, d.err)
+	if err := d.end(); err != nil {
+		return request{}, corrupt(key, err)
 	}
 	return r, nil
 }
@@ -201,9 +201,12 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 	select {
 	case <-o.ended:
 	case <-ctx.Done():
+		q.yieldUnless(ctx, o, "leave")
 	case <-timer.C:
+		q.yieldUnless(ctx, o, "waited")
 		q.stopWaiting(o)
 	case <-r.stop:
+		q.yieldUnless(ctx, o, "stop")
 		q.stopWaiting(o)
 	}
 	select {
@@ -260,8 +263,8 @@ func (w *work) stage(waiting []*operation, c *claimer) (staged, error) {
 		return staged{request: now, deadlineMS: r.deadlineMS}, nil
 	case unserved == 0 && index != 0 && !q.othersWait() && !c.holdsGrants():
 		key := q.keys.request(index, q.staging.random)
-		if err := w.tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
-			return staged{}, fmt.Errorf("guard request: %w", err)
+		if err := guardRequestClear.read(w.tx, kv.SingleKey(key)); err != nil {
+			return staged{}, err
 		}
 		w.tx.Clear(key)
 		return staged{gone: true}, nil
@@ -300,21 +303,20 @@ func (c *claimer) accept() error {
 		}
 		c.met[p.group] = false
 		c.looks = append(c.looks, c.read(candidate{key: row.Key, group: p.group, grant: token}, limit))
+		c.grants[string(row.Key)] = true
 	}
 	return nil
 }
 
+// clear clears a key, if it is one.
+func (c *claimer) clear(key []byte) {
+	delete(c.grants, string(key))
+	c.work.clear(key)
+}
+
 // holdsGrants reports whether grants are left that nobody took.
 func (c *claimer) holdsGrants() bool {
-	if c == nil {
-		return true // it did not look
-	}
-	for _, l := range c.looks {
-		if l.grant != 0 {
-			return true
-		}
-	}
-	return false
+	return c == nil || len(c.grants) > 0 // nil: it did not look
 }
 
 // grantOthers fulfils the requests of other handles with what is ready beyond one's own needs, the oldest request
@@ -332,7 +334,7 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 		if err != nil {
 			return err
 		}
-		if p.id == q.staging.random || r.deadlineMS <= c.nowMS {
+		if p.id == q.staging.random || r.deadlineMS <= c.nowMS && !lacks(guardRequestDeadline) {
 			continue
 		}
 		given := int64(0)
@@ -347,8 +349,8 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 			given++
 		}
 		if given > 0 {
-			if err := c.tx.AddReadConflictRange(kv.SingleKey(row.Key)); err != nil {
-				return fmt.Errorf("guard request: %w", err)
+			if err := guardGrantRequest.read(c.tx, kv.SingleKey(row.Key)); err != nil {
+				return err
 			}
 			r.wants -= given
 			c.tx.Set(row.Key, r.pack())
@@ -402,14 +404,18 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 			continue // expired
 		}
 		lockKey := c.q.keys.lock(l.group)
-		if err := c.tx.AddReadConflictRange(kv.SingleKey(lockKey)); err != nil {
-			return false, fmt.Errorf("guard lock: %w", err)
+		if err := guardGrantLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
+			return false, err
 		}
 		token, err := c.token(nil)
 		if err != nil {
 			return false, err
 		}
-		next := lock{token: token, owner: random.String(), endMS: c.nowMS + grantLease.Milliseconds(), kind: kindGrant}
+		lease := grantLease
+		if lacks(guardGrantLease) {
+			lease = MaxLease
+		}
+		next := lock{token: token, owner: random.String(), endMS: c.nowMS + lease.Milliseconds(), kind: kindGrant}
 		c.hold(l, lockKey, nil, &next, head.index)
 		c.tx.Set(c.q.keys.grant(random, l.group), tuple.AppendInt(nil, token))
 		c.met[l.group] = true
@@ -683,7 +689,7 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 	key := q.keys.request(index, q.staging.random)
 	var outcome staged
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
-		v, err := tx.Get(key).Wait(ctx)
+		v, err := guardRenewRequest.get(tx, key).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("read request: %w", err)
 		}
@@ -729,8 +735,8 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 func (w *work) withdraw(index int64) error {
 	q, tx, random := w.q, w.tx, w.q.staging.random
 	key := q.keys.request(index, random)
-	if err := tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
-		return fmt.Errorf("guard request: %w", err)
+	if err := guardWithdrawRequest.read(tx, kv.SingleKey(key)); err != nil {
+		return err
 	}
 	rows, err := tx.Snapshot().GetRange(q.keys.grants(random).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
 	if err != nil {
@@ -746,7 +752,7 @@ func (w *work) withdraw(index int64) error {
 			return err
 		}
 		tx.Clear(row.Key)
-		l, err := q.readLock(w.ctx, tx, p.group)
+		l, err := q.readLock(w.ctx, guardWithdrawLock.reads(tx), p.group)
 		if err != nil {
 			return err
 		}
@@ -785,8 +791,8 @@ func (q *Queue) sweepRequests(ctx context.Context) error {
 			if r.deadlineMS > now || p.id == q.staging.random {
 				continue
 			}
-			if err := tx.AddReadConflictRange(kv.SingleKey(row.Key)); err != nil {
-				return fmt.Errorf("guard request: %w", err)
+			if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
+				return err
 			}
 			tx.Clear(row.Key)
 			tx.ClearRange(q.keys.grants(p.id))

@@ -210,6 +210,25 @@ func TestDrainedWhileStaged(t *testing.T) {
 	require.NoError(t, w.q.Ack(e.ctx, c))
 }
 
+// TestGrantForEachStrategy: what a handle is granted it accepts, however its receive spreads over groups. Its request is
+// not cleared before, and the grant is not left to its short lease, which does not end here: the clock stands.
+func TestGrantForEachStrategy(t *testing.T) {
+	for _, strategy := range []layer.Strategy{layer.FillGroup, layer.Layers, layer.Heads} {
+		t.Run(fmt.Sprint(strategy), func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			first := e.wait(2, never, layer.ReceiveOptions{})
+			second := e.wait(3, never, layer.ReceiveOptions{Strategy: strategy})
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A"}, layer.Message{Group: "B"})
+			require.NoError(t, err)
+			for _, w := range []*waiter{first, second} {
+				require.NoError(t, w.q.Ack(e.ctx, w.get(t)))
+			}
+			require.Equal(t, int64(1), first.q.Paths().Granted)
+			require.Zero(t, e.requests())
+		})
+	}
+}
+
 // TestMoreGroupsThanRequests, and more than the requests want: what nobody waits for stays ready.
 func TestMoreGroupsThanRequests(t *testing.T) {
 	e := newEnv(t, anyEngine, false)

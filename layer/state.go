@@ -70,7 +70,7 @@ func checkState(state []byte) error {
 // keep writes the state alone, under the read conflict on the lock that begin added.
 func (s *settlement) keep(w *work) error {
 	// The lock stays as it is: a takeover that has read the old state must conflict all the same.
-	if err := w.excludeHolders(s.claim.Group); err != nil {
+	if err := w.excludeHolders(guardKeepExclude, s.claim.Group); err != nil {
 		return err
 	}
 	w.setState(s.claim.Group, s.state)
@@ -154,14 +154,14 @@ func (q *Queue) SetGroupStateTx(ctx context.Context, tx kv.Tx, group string, sta
 		return wrap("set group state", err)
 	}
 	return wrap("set group state", q.operate(ctx, tx, func(w *work) error {
-		l, err := q.readLock(ctx, tx, group)
+		l, err := q.readLock(ctx, guardStateLock.reads(tx), group)
 		if err != nil {
 			return err
 		}
 		if l != nil && l.kind == kindClaim && l.endMS > w.nowMS && !o.Force {
 			return fmt.Errorf("%w: group %q, by %q", ErrHeld, group, l.owner)
 		}
-		if err := w.excludeHolders(group); err != nil {
+		if err := w.excludeHolders(guardStateExclude, group); err != nil {
 			return err
 		}
 		w.setState(group, state)

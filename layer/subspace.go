@@ -284,6 +284,14 @@ type keyDecoder struct {
 	err  error
 }
 
+// end is the first error; what is left over is one.
+func (d *keyDecoder) end() error {
+	if d.err == nil && len(d.rest) > 0 {
+		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
+	}
+	return d.err
+}
+
 func (d *keyDecoder) str() (v string) {
 	if d.err == nil {
 		v, d.rest, d.err = tuple.DecodeString(d.rest)

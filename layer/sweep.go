@@ -135,8 +135,8 @@ func (s *sweeper) begin() (mine bool, err error) {
 		if mine = age >= s.o.Every || age < -s.o.Every; !mine {
 			return nil
 		}
-		if err := tx.AddReadConflictRange(kv.SingleKey(key)); err != nil {
-			return fmt.Errorf("guard last sweep: %w", err)
+		if err := guardSweepTurn.read(tx, kv.SingleKey(key)); err != nil {
+			return err
 		}
 		tx.Set(key, tuple.Tuple{now, own}.Pack())
 		return nil
@@ -168,7 +168,7 @@ func (q *Queue) batchOptions() kv.TxOptions {
 func (s *sweeper) receipts() error {
 	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, row kv.KV) (bool, error) {
 		writtenMS, ok := receiptTime(row.Value)
-		if !ok || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() {
+		if !ok || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() && !lacks(guardReceiptLife) {
 			return false, nil
 		}
 		tx.Clear(row.Key)
@@ -213,8 +213,8 @@ func (s *sweeper) dedup() error {
 			return 0, err
 		}
 		for _, k := range over {
-			if err := tx.AddReadConflictRange(kv.SingleKey(k)); err != nil {
-				return 0, fmt.Errorf("guard dedup entry: %w", err)
+			if err := guardDedupSweep.read(tx, kv.SingleKey(k)); err != nil {
+				return 0, err
 			}
 			tx.Clear(k)
 		}
@@ -277,8 +277,8 @@ func (s *sweeper) purges() error {
 		if err != nil || ms > s.q.nowMS()-(MaxDedupWindow+sweepSlack).Milliseconds() {
 			return false, nil
 		}
-		if err := tx.AddReadConflictRange(kv.SingleKey(row.Key)); err != nil {
-			return false, fmt.Errorf("guard purge: %w", err)
+		if err := guardPurgeSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
+			return false, err
 		}
 		tx.Clear(row.Key)
 		return true, nil

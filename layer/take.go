@@ -64,10 +64,10 @@ func (w *work) takeTo(max int) ([]Item, error) {
 func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 	q, tx, ctx, group := w.q, w.tx, w.ctx, c.group
 	lockKey := q.keys.lock(group)
-	held := tx.Get(lockKey)
+	held := guardTakeLock.get(tx, lockKey)
 	// One more than wanted, to know what the group begins with afterwards. If there is none, the read has
 	// covered the whole rest of the group, and an enqueue into it conflicts.
-	found := tx.GetRange(q.keys.items(group).Selectors(), kv.RangeOptions{Limit: max + 1})
+	found := guardTakeItems.reads(tx).GetRange(q.keys.items(group).Selectors(), kv.RangeOptions{Limit: max + 1})
 	v, err := held.Wait(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read lock: %w", err)
@@ -155,7 +155,7 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 	if l == nil && items[0].ID.Index == c.index {
 		items[0].Attempts = c.attempts
 	}
-	if err := w.excludeHolders(group); err != nil {
+	if err := w.excludeHolders(guardTakeExclude, group); err != nil {
 		return nil, err
 	}
 	if l != nil {

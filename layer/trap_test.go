@@ -235,6 +235,63 @@ func TestUnknownClaimLostMeanwhile(t *testing.T) {
 	require.NoError(t, other.Ack(e.ctx, taken))
 }
 
+// TestLateCommitExcludesItsRetry (trap 4): a commit that fails with cluster_version_changed is retried, and may still land,
+// after the retry has. What it would do is done, so it must not.
+func TestLateCommitExcludesItsRetry(t *testing.T) {
+	for name, before := range map[string][]string{"into an empty group": nil, "behind others": {"a1"}} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			if before != nil {
+				e.enqueue("A", before...)
+			}
+			db := &overtaken{DB: e.db}
+			q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(2))
+			require.NoError(t, err)
+			db.armed = true
+			_, err = q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("once")})
+			require.NoError(t, err)
+			require.NotNil(t, db.late, "a commit was kept back")
+			_, err = db.late.Commit().Wait(e.ctx)
+			require.ErrorIs(t, err, &kv.Error{Code: kv.CodeNotCommitted})
+			require.Equal(t, append(before, "once"), e.all("A"))
+		})
+	}
+}
+
+// overtaken keeps back the first commit after it is armed, and says that the cluster's version has changed: a client of
+// several versions goes on to another connection, and cannot tell what becomes of what it sent over the last one.
+type overtaken struct {
+	kv.DB
+	armed bool
+	late  kv.ManagedTx
+}
+
+func (o *overtaken) Begin(options kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := o.DB.Begin(options)
+	return &overtakenTx{ManagedTx: tx, db: o}, err
+}
+
+type overtakenTx struct {
+	kv.ManagedTx
+	db *overtaken
+}
+
+func (o *overtakenTx) Commit() kv.Future[struct{}] {
+	if !o.db.armed {
+		return o.ManagedTx.Commit()
+	}
+	o.db.armed, o.db.late = false, o.ManagedTx
+	return kv.Done(struct{}{}, &kv.Error{Code: kv.CodeClusterVersionChanged})
+}
+
+func (o *overtakenTx) OnError(err error) kv.Future[struct{}] {
+	if kv.Code(err) != kv.CodeClusterVersionChanged {
+		return o.ManagedTx.OnError(err)
+	}
+	o.ManagedTx, err = o.db.DB.Begin(kv.TxOptions{})
+	return kv.Done(struct{}{}, err)
+}
+
 // between runs a function once, between the first failed commit and the attempt after it.
 type between struct {
 	kv.DB

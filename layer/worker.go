@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"time"
 
@@ -134,8 +135,8 @@ func (w *Worker) Start() {
 		return
 	}
 	w.started = true
-	for range w.o.Concurrency {
-		w.wg.Go(w.loop)
+	for i := range w.o.Concurrency {
+		w.wg.Go(func() { w.loop(i) })
 	}
 	w.wg.Go(w.sweep)
 }
@@ -187,18 +188,24 @@ const firstWait = 5 * time.Millisecond
 
 // loop is one goroutine: it has at most one claim at a time. A claim that was handled to its end is acked in the
 // transaction that receives the next.
-func (w *Worker) loop() {
+func (w *Worker) loop(n int) {
+	ctx := w.q.named(w.ctx, "worker "+strconv.Itoa(n))
 	var done *settlement
 	pause := firstWait
-	for !w.isStopping() {
+	for {
+		w.q.yield(ctx, "loop")
+		if w.isStopping() {
+			break
+		}
 		r := &reception{o: w.receive, stop: w.stopping}
-		claims, err := w.q.receive(w.ctx, done, r)
+		claims, err := w.q.receive(ctx, done, r)
+		w.q.yield(ctx, "received")
 		done = nil
 		w.report(wrap("receive", err))
 		switch {
 		case len(claims) > 0:
 			pause = firstWait
-			done = w.work(claims[0])
+			done = w.work(ctx, claims[0])
 		case err != nil:
 			timer := time.NewTimer(pause)
 			select {
@@ -210,7 +217,7 @@ func (w *Worker) loop() {
 		}
 	}
 	if done != nil {
-		ctx, cancel := w.endContext()
+		ctx, cancel := w.endContext(ctx)
 		defer cancel()
 		w.report(wrap("ack", w.q.submit(ctx, &operation{settle: done})))
 	}
@@ -231,6 +238,7 @@ func (w *Worker) sweep() {
 		timer := time.NewTimer(sweepEvery/2 + time.Duration(w.q.random.float()*float64(sweepEvery)))
 		select {
 		case <-timer.C:
+			w.q.yield(w.ctx, "sweep")
 		case <-ctx.Done():
 			timer.Stop()
 			return
@@ -242,8 +250,8 @@ func (w *Worker) sweep() {
 }
 
 // work handles a claim's items in order. It ends the claim, or returns the ack that ends it.
-func (w *Worker) work(c *Claim) *settlement {
-	ctx, cancel := context.WithCancelCause(w.ctx)
+func (w *Worker) work(of context.Context, c *Claim) *settlement {
+	ctx, cancel := context.WithCancelCause(of)
 	extended := make(chan struct{})
 	go func() {
 		defer close(extended)
@@ -266,12 +274,13 @@ func (w *Worker) work(c *Claim) *settlement {
 	// The extension must be over before the claim ends: it would conflict with it.
 	cancel(nil)
 	<-extended
+	w.q.yield(of, "worked")
 	w.report(failed)
 	switch {
 	case lost:
 		return nil // nothing of the claim is ours any more
 	case len(acked) < len(c.Items):
-		w.giveBack(c, acked, failed, attempts)
+		w.giveBack(of, c, acked, failed, attempts)
 		return nil
 	case w.inTx:
 		return nil // acked one by one
@@ -282,13 +291,13 @@ func (w *Worker) work(c *Claim) *settlement {
 // endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
 const endTimeout = 10 * time.Second
 
-func (w *Worker) endContext() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(w.ctx), endTimeout)
+func (w *Worker) endContext(of context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(of), endTimeout)
 }
 
 // giveBack acks what was handled and gives back the rest.
-func (w *Worker) giveBack(c *Claim, acked []ID, failed error, attempts int) {
-	ctx, cancel := w.endContext()
+func (w *Worker) giveBack(of context.Context, c *Claim, acked []ID, failed error, attempts int) {
+	ctx, cancel := w.endContext(of)
 	defer cancel()
 	o := NackOptions{Acked: acked}
 	if w.inTx {
@@ -325,7 +334,8 @@ func (w *Worker) call(ctx context.Context, c *Claim, item Item) (err error) {
 
 // extend prolongs the lease each time a third of what is left of it has passed, until ctx ends. When the claim is lost it ends
 // the handlers' context.
-func (w *Worker) extend(ctx context.Context, cancel context.CancelCauseFunc, c *Claim) {
+func (w *Worker) extend(of context.Context, cancel context.CancelCauseFunc, c *Claim) {
+	ctx := w.q.named(of, "extension of "+c.Group)
 	until := c.Until
 	for {
 		timer := time.NewTimer(max(until.Sub(w.q.opts.Now()), MinLease) / 3)
@@ -334,6 +344,7 @@ func (w *Worker) extend(ctx context.Context, cancel context.CancelCauseFunc, c *
 			timer.Stop()
 			return
 		case <-timer.C:
+			w.q.yield(ctx, "extend")
 		}
 		next, err := w.q.Extend(ctx, c, w.o.Lease)
 		switch {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"fdbfifo/kv/record"
@@ -12,7 +13,7 @@ import (
 )
 
 // upkeepSlowdown asks what large pieces of work on other groups leave of the claims' rate: a sweep that parks what is
-// past the retention, a redrive of what it parked, and a purge. Each is interrupted at the end of a slice and goes on in
+// past the retention, a redrive of what it parked, and a purge. Each is held up at the end of a slice and goes on in
 // the next.
 func upkeepSlowdown(s Sizes) Benchmark {
 	const name = "sweep_left"
@@ -36,47 +37,72 @@ func upkeepSlowdown(s Sizes) Benchmark {
 		if err != nil {
 			return nil, err
 		}
-		purge := func(ctx context.Context) (done int64, err error) {
-			for g := 0; g < upkeepGroups && err == nil; g++ {
-				var r layer.PurgeReport
+		purge := func(ctx context.Context, progress func(done int64)) error {
+			done := int64(0)
+			for g := range upkeepGroups {
 				group := overdueName(g)
-				r, err = q.Purge(ctx, layer.PurgeOptions{Group: &group})
+				r, err := q.Purge(ctx, layer.PurgeOptions{
+					Group: &group, Progress: func(r layer.PurgeReport) { progress(done + r.Items) },
+				})
+				if err != nil {
+					return err
+				}
 				done += r.Items
 			}
-			return done, err
+			return nil
+		}
+		sweep := func(ctx context.Context, progress func(done int64)) error {
+			_, err := q.Sweep(ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) { progress(r.AgedOut) }})
+			return err
+		}
+		redrive := func(ctx context.Context, progress func(done int64)) error {
+			_, err := q.Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{Progress: func(r layer.DeadReport) { progress(r.Done) }})
+			return err
 		}
 		for _, work := range []struct {
 			name, means string
 			do          upkeep
 		}{
-			{name, means, func(ctx context.Context) (int64, error) {
-				r, err := q.Sweep(ctx, layer.SweepOptions{})
-				return r.AgedOut, err
-			}},
-			{"redrive_left", "the same while dead letters are redriven", func(ctx context.Context) (int64, error) {
-				r, err := q.Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
-				return r.Done, err
-			}},
+			{name, means, sweep},
+			{"redrive_left", "the same while dead letters are redriven", redrive},
 			{"purge_left", "the same while the queue's other groups are purged", purge},
 		} {
 			r, err := beside(ctx, env, c, s, counting, work.name, work.means, work.do)
+			if err == nil && work.name == name { // enough dead letters for all slices of a redrive
+				err = upTo(ctx, int64(s.Deep)/10, sweep)
+			}
 			if err != nil {
 				return nil, errors.Join(fmt.Errorf("%s: %w", work.name, err), c.close(ctx))
 			}
-			results = append(results, r)
+			results = append(results, r...)
 		}
 		if err := c.close(ctx); err != nil {
 			return nil, err
 		}
-		if _, err := purge(ctx); err != nil { // to the end
+		if err := purge(ctx, func(int64) {}); err != nil { // to the end
 			return nil, err
 		}
 		return results, q.verify(ctx)
 	}}
 }
 
-// upkeep is a large piece of work that can be cancelled and begun again to go on. It returns how many items it has done.
-type upkeep func(ctx context.Context) (done int64, err error)
+// upkeep is a large piece of work. It calls progress after each of its steps with how many items it has done.
+type upkeep func(ctx context.Context, progress func(done int64)) error
+
+// upTo does about n items of the work.
+func upTo(ctx context.Context, n int64, do upkeep) error {
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	err := do(working, func(done int64) {
+		if done >= n {
+			stop()
+		}
+	})
+	if ctx.Err() == nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
 
 const (
 	upkeepHandles = 4
@@ -114,48 +140,78 @@ func overdueQueue(ctx context.Context, env Env, space Space, s Sizes) (*queue, e
 	return q, old.Close(ctx)
 }
 
-// beside measures the crew's rate alone and beside do, in turns. do is cancelled at the end of a slice and begun again
-// in the next; when it has ended by itself there is nothing more to measure.
+// beside measures the crew's rate alone and beside do, in turns: do stands still, between two of its steps, while the
+// crew is alone. When it has ended by itself there is nothing more to measure.
 func beside(
 	ctx context.Context, env Env, c *crew, s Sizes, counting *record.Recorder, name, means string, do upkeep,
-) (Result, error) {
-	var ratios []float64
-	done := int64(0)
-	for round, over := 0, false; round <= s.LongRounds && !over; round++ {
-		env.progress("measuring "+name, round, s.LongRounds+1)
-		alone, err := c.slice(ctx, s, counting)
-		if err != nil {
-			return Result{}, err
-		}
-		working, stop := context.WithCancel(ctx)
-		ended := make(chan error, 1)
-		go func() {
-			n, err := do(working)
-			done += n
-			ended <- err
-		}()
-		with, err := c.slice(ctx, s, counting)
+) ([]Result, error) {
+	working, stop := context.WithCancel(ctx)
+	defer stop()
+	turn, ended := make(chan bool), make(chan error, 1) // turn: true to go on, false to stand still
+	var sofar atomic.Int64
+	go func() {
 		select {
-		case e := <-ended:
-			over = true
-			err = errors.Join(err, e)
-		default:
-			stop()
-			if e := <-ended; e != nil && !errors.Is(e, context.Canceled) {
-				err = errors.Join(err, e)
+		case <-turn:
+		case <-working.Done():
+		}
+		ended <- do(working, func(done int64) {
+			sofar.Store(done)
+			select {
+			case <-turn:
+				select {
+				case <-turn:
+				case <-working.Done():
+				}
+			default:
 			}
+		})
+	}()
+	var ratios []float64
+	done, took := int64(0), time.Duration(0)
+	var err error
+	over := false
+	for round := 0; round <= s.LongRounds && !over && err == nil; round++ {
+		env.progress("measuring "+name, round, s.LongRounds+1)
+		alone, e := c.slice(ctx, s, counting)
+		if e != nil {
+			err = e
+			break
 		}
-		stop()
-		if err != nil {
-			return Result{}, err
+		before, begun := sofar.Load(), time.Now()
+		select {
+		case turn <- true:
+		case e := <-ended:
+			over, err = true, e
+			continue
 		}
+		with, e := c.slice(ctx, s, counting)
+		if e != nil {
+			err = e
+			break
+		}
+		select {
+		case turn <- false:
+		case e := <-ended:
+			over, err = true, e
+		}
+		done, took = done+sofar.Load()-before, took+time.Since(begun)
 		// The first warms up, and one during which the work ended measured something else, unless there is no other.
 		if round > 0 && !over || len(ratios) == 0 && over {
 			ratios = append(ratios, with.perSecond/alone.perSecond)
 		}
 	}
+	if stop(); !over {
+		if e := <-ended; !errors.Is(e, context.Canceled) {
+			err = errors.Join(err, e)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
 	slices.Sort(ratios)
-	detail := fmt.Sprintf("median of %d rounds, %.3g–%.3g, %d handles; %d items done meanwhile",
-		len(ratios), ratios[0], ratios[len(ratios)-1], upkeepHandles, done)
-	return Result{name, median(ratios), "ratio", means, detail, atLeast(0.8)}, nil
+	detail := fmt.Sprintf("median of %d rounds, %.3g–%.3g, %d handles", len(ratios), ratios[0], ratios[len(ratios)-1], upkeepHandles)
+	return []Result{
+		{name, median(ratios), "ratio", means, detail, atLeast(0.8)},
+		{name + "_items_per_s", float64(done) / took.Seconds(), "items/s", "what the work itself got done meanwhile", "", Target{}},
+	}, nil
 }

@@ -24,6 +24,7 @@ var allowed = map[string][]string{
 	"layer":             {"kv", "kv/tuple"},
 	"data":              {},
 	"internal/bench":    {"kv", "kv/tuple", "kv/record", "layer"},
+	"internal/crash":    {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"internal/linear":   {"kv", "layer", "kv/tuple"},
 	"internal/lint":     {},
 	"internal/sim":      {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer"},

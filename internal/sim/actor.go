@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,19 +10,23 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/google/uuid"
-
 	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
 // actor makes calls on one handle, one after the other.
 type actor struct {
-	w   *world
-	id  int
-	who int // the handle
-	q   *layer.Queue
-	rng *rand.Rand
+	w    *world
+	id   int
+	who  int // the handle
+	q    *layer.Queue
+	rng  *rand.Rand
+	role func(*actor)
+	left int  // how many calls it still makes, about
+	over bool // its role has ended
+	n    int  // of its messages, or of the calls of its handler
+	ctx  context.Context
+	end  context.CancelFunc
 }
 
 func (a *actor) chance(p float64) bool { return a.rng.Float64() < p }
@@ -33,12 +38,18 @@ func (a *actor) below(d time.Duration) time.Duration {
 	return time.Duration(a.rng.Int64N(int64(d)))
 }
 
-// park parks, and ends the goroutine if the run was given up.
+// park parks, and ends the goroutine if its process died, or the run was given up.
 func (a *actor) park(what string) {
 	a.w.sched.park(place{what, firstActor + a.id, 0})
-	if a.w.sched.givenUp() {
+	if a.w.sched.ended(firstActor + a.id) {
 		runtime.Goexit()
 	}
+}
+
+// more counts the calls down.
+func (a *actor) more() bool {
+	a.left--
+	return a.left >= 0
 }
 
 // sleep lets virtual time pass. No two actors wake at the same nanosecond.
@@ -49,19 +60,18 @@ func (a *actor) sleep(d time.Duration) {
 
 // call makes one call and notes it. o's results must be assigned by fn.
 func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
-	ctx, cancel := context.WithValue(context.Background(), actorKey{}, a.id), context.CancelFunc(func() {})
+	ctx, cancel := a.ctx, context.CancelFunc(func() {})
 	limited := a.w.faulty && a.chance(a.w.knobs.giveUp)
 	if limited {
 		after := []time.Duration{2 * time.Second, 20 * time.Millisecond}[a.rng.IntN(2)]
 		ctx, cancel = context.WithTimeout(ctx, a.below(after).Truncate(time.Microsecond)+time.Duration(500+a.id))
 	}
 	defer cancel()
-	o.actor, o.who, o.begin, o.limited = a.id, a.who, a.w.sched.steps, limited
-	a.w.ops = append(a.w.ops, o)
-	o.outcome = unknown
+	a.begin(o)
+	o.limited = limited
 	err := fn(ctx)
 	a.park("back")
-	o.end = a.w.sched.steps
+	o.end, o.endAt, o.over = a.w.sched.steps, time.Now(), true
 	var expected bool
 	if o.outcome, expected = judge(err, limited); !expected {
 		a.w.violation("unexpected error of %s: %v", o, err)
@@ -73,6 +83,24 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	return err
 }
 
+// begin notes a call that begins.
+func (a *actor) begin(o *op) {
+	o.actor, o.who, o.begin, o.beginAt = a.id, a.who, a.w.sched.steps, time.Now()
+	o.outcome = unknown
+	a.w.ops = append(a.w.ops, o)
+}
+
+// once makes a call in a transaction of its own, of the caller's, as often as the knobs say; else plain.
+func (a *actor) once(o *op, plain func(ctx context.Context) error, inTx func(ctx context.Context, tx kv.Tx) error) error {
+	if !a.chance(a.w.knobs.inTx) {
+		return a.call(o, plain)
+	}
+	o.kind += "-tx"
+	return a.call(o, func(ctx context.Context) error {
+		return a.q.Once(ctx, func(tx kv.Tx) error { return inTx(ctx, tx) })
+	})
+}
+
 func claimsText(claims []*layer.Claim) (s string) {
 	for _, c := range claims {
 		s += fmt.Sprintf(" %s/%d:%d-%d", c.Group, c.Token, c.Items[0].ID.Index, len(c.Items))
@@ -80,22 +108,62 @@ func claimsText(claims []*layer.Claim) (s string) {
 	return s
 }
 
+// labelHeader is the header that tells messages apart: their bodies may be the same.
+const labelHeader = "n"
+
+func labelOf(i *layer.Item) string { return i.Headers[labelHeader] }
+
+// messages are random, and o is told what they are.
+func (a *actor) messages(o *op) (msgs []layer.Message) {
+	k := a.w.knobs
+	for range 1 + a.rng.IntN(k.batch) {
+		a.n++
+		label := fmt.Sprintf("a%d.%d", a.id, a.n)
+		m := layer.Message{Group: a.w.group(a.rng), Body: []byte("body of " + label), Headers: map[string]string{labelHeader: label}}
+		if a.chance(k.same) {
+			m.Body = fmt.Appendf(nil, "same %d", a.rng.IntN(20))
+		}
+		if a.chance(k.large) {
+			m.Body = append(m.Body, bytes.Repeat([]byte{byte('A' + a.rng.IntN(26))}, 90_000+a.rng.IntN(150_000))...)
+			a.w.mark("body in parts")
+		}
+		if a.chance(k.named) {
+			m.DedupID = fmt.Sprintf("d%d", a.rng.IntN(30))
+		}
+		if a.chance(k.delayed) {
+			switch a.rng.IntN(3) {
+			case 0:
+				m.Delay = time.Millisecond + a.below(maxDelay)
+			case 1:
+				m.DeliverAt = time.Now().Add(a.w.skewOf(a.who) + a.below(maxDelay))
+			case 2:
+				m.AtOnce = true
+			}
+		}
+		o.bodies, o.groups, o.messages = append(o.bodies, label), append(o.groups, m.Group), append(o.messages, m)
+		msgs = append(msgs, m)
+	}
+	return msgs
+}
+
+// sentAs notes what became of messages.
+func (o *op) sentAs(sent []layer.Sent) {
+	o.sent, o.duplicate = nil, nil
+	for _, s := range sent {
+		o.sent, o.duplicate = append(o.sent, s.ID), append(o.duplicate, s.Duplicate)
+	}
+}
+
 // produce enqueues.
 func (a *actor) produce() {
-	for n := range a.w.knobs.perActor {
+	for a.more() {
 		o := &op{kind: "enqueue"}
-		var msgs []layer.Message
-		for i := range 1 + a.rng.IntN(a.w.knobs.batch) {
-			body := fmt.Sprintf("a%d.%d.%d", a.id, n, i)
-			group := a.w.group(a.rng)
-			o.bodies, o.groups = append(o.bodies, body), append(o.groups, group)
-			msgs = append(msgs, layer.Message{Group: group, Body: []byte(body)})
-		}
-		tx := a.rng.IntN(4) == 0
-		a.call(o, func(ctx context.Context) error {
+		msgs := a.messages(o)
+		inTx := a.rng.IntN(4) == 0
+		err := a.call(o, func(ctx context.Context) error {
 			var sent []layer.Sent
 			var err error
-			if tx {
+			if inTx {
 				o.kind = "enqueue-tx"
 				err = a.q.Once(ctx, func(tx kv.Tx) error {
 					var err error
@@ -106,13 +174,22 @@ func (a *actor) produce() {
 				sent, err = a.q.Enqueue(ctx, msgs...)
 			}
 			if err == nil {
-				for _, s := range sent {
-					o.sent = append(o.sent, s.ID)
-				}
+				o.sentAs(sent)
 			}
 			return err
 		})
-		a.w.known = append(a.w.known, o.sent...)
+		if full := new(layer.FullError); errors.As(err, &full) {
+			a.w.mark("enqueue refused: full")
+			o.full = full.Group
+			a.sleep(a.below(a.w.knobs.think))
+		}
+		for i, id := range o.sent {
+			if o.duplicate[i] {
+				a.w.mark("duplicate")
+			} else {
+				a.w.known = append(a.w.known, id)
+			}
+		}
 		if a.rng.IntN(2) == 0 {
 			a.sleep(a.below(a.w.knobs.think))
 		}
@@ -137,31 +214,75 @@ func (a *actor) receiveOptions() layer.ReceiveOptions {
 		// Waits of several receives that end at the same instant would end them together.
 		o.Wait = a.below(k.wait).Truncate(time.Microsecond) + time.Duration(1+a.id)
 	}
+	o.State = a.chance(k.state)
 	return o
+}
+
+// receive receives, and repeats a receive whose answer was lost, or that of somebody who died.
+func (a *actor) receive() []*layer.Claim {
+	k := a.w.knobs
+	o := &op{kind: "receive"}
+	options := a.receiveOptions()
+	if a.chance(k.repeat) {
+		a.n++
+		options.AttemptID = fmt.Sprintf("r%d.%d", a.id, a.n)
+	}
+	if len(a.w.orphans) > 0 && a.rng.IntN(2) == 0 {
+		options.AttemptID = a.w.orphans[0]
+		a.w.orphans = a.w.orphans[1:]
+	}
+	try := func(o *op) error {
+		o.attemptID, o.wantsState = options.AttemptID, options.State
+		if options.AttemptID != "" {
+			a.w.attempts[options.AttemptID] = a.id
+		}
+		if options.Wait == 0 && a.chance(k.inTx) {
+			o.kind = "receive-tx"
+			return a.call(o, func(ctx context.Context) error {
+				var claims []*layer.Claim
+				err := a.q.Once(ctx, func(tx kv.Tx) (err error) {
+					claims, err = a.q.ReceiveTx(ctx, tx, options)
+					return err
+				})
+				if err == nil {
+					o.claims = claims
+				}
+				return err
+			})
+		}
+		return a.call(o, func(ctx context.Context) (err error) {
+			o.claims, err = a.q.Receive(ctx, options)
+			return err
+		})
+	}
+	err := try(o)
+	if options.AttemptID != "" && (err != nil || a.rng.IntN(6) == 0) {
+		o = &op{kind: "receive"} // the first answer was lost on its way, if there was one
+		if err := try(o); err == nil && len(o.claims) > 0 {
+			a.w.mark("receive repeated")
+		}
+	}
+	if options.AttemptID != "" {
+		delete(a.w.attempts, options.AttemptID)
+	}
+	return o.claims
 }
 
 // work receives and settles what it gets, until it has made its number of calls.
 func (a *actor) work() {
 	k := a.w.knobs
 	var next []*layer.Claim
-	for n := 0; n < k.perActor || len(next) > 0; n++ {
+	for a.more() || len(next) > 0 {
 		claims := next
 		next = nil
 		if claims == nil {
-			o := &op{kind: "receive"}
-			options := a.receiveOptions()
-			a.call(o, func(ctx context.Context) (err error) {
-				o.claims, err = a.q.Receive(ctx, options)
-				return err
-			})
-			claims = o.claims
-			if len(claims) == 0 {
+			if claims = a.receive(); len(claims) == 0 {
 				a.sleep(a.below(k.think))
 			}
 		}
 		for i, c := range claims {
-			n++
-			next = a.handle(c, i == len(claims)-1 && n < k.perActor)
+			a.left--
+			next = a.handle(c, i == len(claims)-1 && a.left > 0)
 		}
 	}
 }
@@ -185,8 +306,12 @@ func (a *actor) handle(c *layer.Claim, may bool) (next []*layer.Claim) {
 		a.sleep(maxLease + a.below(2*maxSkew))
 	}
 	if frozen && a.rng.IntN(2) == 0 || a.rng.IntN(8) == 0 {
-		o := &op{kind: "extend"}
-		if err := a.call(o, func(ctx context.Context) error { _, err := a.q.Extend(ctx, c, 0); return err }); err == nil && frozen {
+		o := &op{kind: "extend", group: c.Group, token: c.Token}
+		var until time.Time
+		err := a.once(o, func(ctx context.Context) (err error) { until, err = a.q.Extend(ctx, c, 0); return err },
+			func(ctx context.Context, tx kv.Tx) (err error) { until, err = a.q.ExtendTx(ctx, tx, c, 0); return err })
+		o.until = until
+		if err == nil && frozen {
 			a.w.mark("late extend accepted")
 		}
 	}
@@ -203,7 +328,9 @@ func (a *actor) handle(c *layer.Claim, may bool) (next []*layer.Claim) {
 			}
 		}
 		if len(part) > 0 && len(rest) > 0 {
-			if a.call(settle("ack-part", part), func(ctx context.Context) error { return a.q.Ack(ctx, c, part...) }) != nil {
+			err := a.once(settle("ack-part", part), func(ctx context.Context) error { return a.q.Ack(ctx, c, part...) },
+				func(ctx context.Context, tx kv.Tx) error { return a.q.AckTx(ctx, tx, c, part...) })
+			if err != nil {
 				return nil
 			}
 			a.w.mark("partial ack")
@@ -220,6 +347,51 @@ func (a *actor) handle(c *layer.Claim, may bool) (next []*layer.Claim) {
 	o := settle("ack", left)
 	var err error
 	switch {
+	case a.chance(k.state):
+		a.n++
+		o.kind, o.sets, o.state = "ack-state", true, []byte(fmt.Sprintf("s%d.%d", a.id, a.n))
+		if a.rng.IntN(4) == 0 {
+			o.kind, o.ids = "set-state", nil
+			a.once(o, func(ctx context.Context) error { return a.q.SetState(ctx, c, o.state) },
+				func(ctx context.Context, tx kv.Tx) error { return a.q.SetStateTx(ctx, tx, c, o.state) })
+			return nil // the lease runs out
+		}
+		if a.rng.IntN(5) == 0 {
+			o.state = nil
+		}
+		err = a.once(o, func(ctx context.Context) error { return a.q.AckState(ctx, c, o.state, left...) },
+			func(ctx context.Context, tx kv.Tx) error { return a.q.AckStateTx(ctx, tx, c, o.state, left...) })
+		if err == nil {
+			a.w.mark("ack with the group's state")
+		}
+	case a.chance(k.inTx):
+		// What comes of a message goes on in the transaction that acks it.
+		o.kind, o.effect = "ack-enqueue-tx", true
+		msgs := a.messages(o)
+		err = a.call(o, func(ctx context.Context) error {
+			var sent []layer.Sent
+			err := a.q.Once(ctx, func(tx kv.Tx) (err error) {
+				for _, id := range left {
+					addEffect(tx, id)
+				}
+				if err := a.q.AckTx(ctx, tx, c, left...); err != nil {
+					return err
+				}
+				sent, err = a.q.EnqueueTx(ctx, tx, msgs...)
+				return err
+			})
+			if err == nil {
+				o.sentAs(sent)
+			}
+			return err
+		})
+		if full := new(layer.FullError); errors.As(err, &full) {
+			a.w.mark("ack and enqueue refused: full")
+			o.full = full.Group
+		}
+		if err == nil {
+			a.w.mark("ack and enqueue in one transaction")
+		}
 	case may && a.chance(k.fuse):
 		o.kind, o.all = "ack-receive", true
 		options := a.receiveOptions()
@@ -277,12 +449,13 @@ func (a *actor) nack(c *layer.Claim, left []layer.ID, settle func(string, []laye
 		o.ids = left[:1]
 		n.Acked = o.ids
 	}
-	a.call(o, func(ctx context.Context) error { return a.q.Nack(ctx, c, n) })
+	a.once(o, func(ctx context.Context) error { return a.q.Nack(ctx, c, n) },
+		func(ctx context.Context, tx kv.Tx) error { return a.q.NackTx(ctx, tx, c, n) })
 }
 
 // take takes in transactions of its own.
 func (a *actor) take() {
-	for range a.w.knobs.perActor {
+	for a.more() {
 		o := &op{kind: "take", effect: true}
 		n := 1 + a.rng.IntN(a.w.knobs.receive)
 		a.call(o, func(ctx context.Context) error {
@@ -292,9 +465,9 @@ func (a *actor) take() {
 					return err
 				}
 				o.items, o.ids = items, nil
-				for _, item := range items {
-					addEffect(tx, item.ID)
-					o.ids = append(o.ids, item.ID)
+				for i := range items {
+					addEffect(tx, items[i].ID)
+					o.ids = append(o.ids, items[i].ID)
 				}
 				o.tried = append(o.tried, o.ids...)
 				return nil
@@ -311,81 +484,4 @@ func addEffect(tx kv.Tx, id layer.ID) {
 	var one [8]byte
 	binary.LittleEndian.PutUint64(one[:], 1)
 	tx.Atomic(kv.Add, []byte(effectPrefix+id.String()), one[:])
-}
-
-// operate does what an operator may do.
-func (a *actor) operate() {
-	for range a.w.knobs.perActor {
-		group := a.w.group(a.rng)
-		id := layer.ID{Group: group, Index: 1, Random: uuid.UUID{6: 0x40, 8: 0x80}} // nobody's
-		if n := len(a.w.known); n > 0 {
-			id = a.w.known[a.rng.IntN(n)]
-		}
-		o := &op{group: group}
-		var fn func(ctx context.Context) error
-		switch a.rng.IntN(15) {
-		case 0:
-			o.kind, o.forcing = "pause-group", a.rng.IntN(2) == 0
-			fn = func(ctx context.Context) error {
-				_, err := a.q.PauseGroup(ctx, group, layer.PauseOptions{Force: o.forcing})
-				return err
-			}
-		case 1, 2, 3:
-			o.kind = "resume-group"
-			fn = func(ctx context.Context) error { _, err := a.q.ResumeGroup(ctx, group); return err }
-		case 4:
-			o.kind = "pause"
-			fn = func(ctx context.Context) error { _, err := a.q.Pause(ctx, layer.PauseOptions{}); return err }
-		case 5, 6:
-			o.kind = "resume"
-			fn = func(ctx context.Context) error { _, err := a.q.Resume(ctx); return err }
-		case 7:
-			o.kind, o.group, o.ids = "cancel", id.Group, []layer.ID{id}
-			fn = func(ctx context.Context) error { return a.q.Cancel(ctx, id) }
-		case 8:
-			o.kind = "skip"
-			fn = func(ctx context.Context) error { _, err := a.q.Skip(ctx, group, layer.SkipOptions{}); return err }
-		case 9:
-			o.kind, o.forcing = "force-release", true
-			count := a.rng.IntN(2) == 0
-			fn = func(ctx context.Context) error {
-				_, err := a.q.ForceRelease(ctx, group, layer.ForceReleaseOptions{CountAttempt: count})
-				return err
-			}
-		case 10:
-			o.kind = "retry-now"
-			fn = func(ctx context.Context) error { return a.q.RetryNow(ctx, group) }
-		case 11:
-			o.kind = "redrive"
-			tail := a.rng.IntN(2) == 0
-			fn = func(ctx context.Context) error {
-				_, err := a.q.Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail})
-				return err
-			}
-		case 12:
-			o.kind, o.sweeping, o.forcing = "purge", true, a.rng.IntN(3) == 0
-			if a.rng.IntN(4) > 0 {
-				o.kind, o.sweeping, o.forcing = "stats", false, false
-				fn = func(ctx context.Context) error { _, err := a.q.Stats(ctx); return err }
-				break
-			}
-			fn = func(ctx context.Context) error {
-				_, err := a.q.Purge(ctx, layer.PurgeOptions{Group: &group, Force: o.forcing})
-				return err
-			}
-		case 13:
-			o.kind = "configure"
-			lease := layer.MinLease + a.below(maxLease-layer.MinLease)
-			attempts := []int{0, 1, 2, 5}[a.rng.IntN(4)]
-			fn = func(ctx context.Context) error {
-				_, _, err := a.q.Configure(ctx, func(c *layer.Config) { c.Lease, c.MaxAttempts = lease, attempts })
-				return err
-			}
-		case 14:
-			o.kind = "sweep"
-			fn = func(ctx context.Context) error { _, err := a.q.Sweep(ctx, layer.SweepOptions{}); return err }
-		}
-		a.call(o, fn)
-		a.sleep(a.below(a.w.knobs.think))
-	}
 }

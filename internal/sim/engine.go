@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"sync/atomic"
 	"time"
 
 	"fdbfifo/kv"
@@ -11,37 +12,62 @@ import (
 
 // engine is a kv.DB for one handle, whose every call parks.
 type engine struct {
-	kv.DB
 	w    *world
 	who  int
 	now  func() time.Time // the handle's clock
 	next int              // number of its next transaction
+	// dead: the process is gone. Whatever its goroutines still do reaches nothing.
+	dead atomic.Bool
 }
+
+// errDead is what the goroutines of a process that is gone are told.
+func errDead() error { return &kv.Error{Code: kv.CodeClientInvalidOperation} }
 
 func (e *engine) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 	e.w.sched.park(place{"begin", e.who, 0})
-	inner, err := e.DB.Begin(o)
-	if err != nil {
-		return nil, err
+	if e.dead.Load() {
+		return nil, errDead()
 	}
 	e.next++
-	return &transaction{ManagedTx: inner, e: e, n: e.next}, nil
+	t := &transaction{e: e, n: e.next, options: o}
+	return t, t.enter()
 }
 
 // Close does nothing: the engine belongs to the world.
 func (e *engine) Close() error { return nil }
 
-// transaction parks before what waits, and puts a record into what it commits.
+// transaction parks before what waits, and puts a record into what it commits. It lives on when the store crashes: its
+// attempt fails, and the next one is in the store that was opened again.
 type transaction struct {
 	kv.ManagedTx
 	e       *engine
+	life    *life // of the store, in which the attempt was begun
+	options kv.TxOptions
 	n       int
 	attempt int
 	writes  []write
 	wrote   bool
 }
 
+// enter begins in the store as it is.
+func (t *transaction) enter() (err error) {
+	t.life = t.e.w.store.life
+	t.ManagedTx, err = t.life.db.Begin(t.options)
+	return err
+}
+
 func (t *transaction) park(what string) { t.e.w.sched.park(place{what, t.e.who, t.n}) }
+
+// broken is why nothing more can be had of this attempt.
+func (t *transaction) broken() error {
+	switch {
+	case t.e.dead.Load():
+		return errDead()
+	case t.life.over():
+		return &kv.Error{Code: kv.CodeTransactionTooOld}
+	}
+	return nil
+}
 
 // parking is a future whose Wait parks before it.
 type parking[T any] struct {
@@ -50,21 +76,41 @@ type parking[T any] struct {
 	what string
 }
 
+// start begins a read, unless it would reach nothing.
+func start[T any](t *transaction, what string, read func() kv.Future[T]) kv.Future[T] {
+	if err := t.broken(); err != nil {
+		var none T
+		return &parking[T]{kv.Done(none, err), t, what}
+	}
+	return &parking[T]{read(), t, what}
+}
+
 func (p *parking[T]) Wait(ctx context.Context) (T, error) {
 	p.t.park(p.what)
+	if err := p.t.broken(); err != nil {
+		var none T
+		return none, err
+	}
 	return p.Future.Wait(ctx)
 }
 
 func (t *transaction) Get(key []byte) kv.Future[[]byte] {
-	return &parking[[]byte]{t.ManagedTx.Get(key), t, "get"}
+	return start(t, "get", func() kv.Future[[]byte] { return t.ManagedTx.Get(key) })
 }
 
 func (t *transaction) GetKey(s kv.KeySelector) kv.Future[[]byte] {
-	return &parking[[]byte]{t.ManagedTx.GetKey(s), t, "get-key"}
+	return start(t, "get-key", func() kv.Future[[]byte] { return t.ManagedTx.GetKey(s) })
 }
 
 func (t *transaction) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
-	return &parking[[]kv.KV]{t.ManagedTx.GetRange(r, o), t, "get-range"}
+	return start(t, "get-range", func() kv.Future[[]kv.KV] { return t.ManagedTx.GetRange(r, o) })
+}
+
+func (t *transaction) ReadVersion() kv.Future[int64] {
+	if err := t.broken(); err != nil {
+		return kv.Done(int64(0), err)
+	}
+	return t.ManagedTx.ReadVersion()
 }
 
 func (t *transaction) Snapshot() kv.ReadTx { return snapshot{t.ManagedTx.Snapshot(), t} }
@@ -75,16 +121,18 @@ type snapshot struct {
 }
 
 func (s snapshot) Get(key []byte) kv.Future[[]byte] {
-	return &parking[[]byte]{s.ReadTx.Get(key), s.t, "get"}
+	return start(s.t, "get", func() kv.Future[[]byte] { return s.ReadTx.Get(key) })
 }
 
 func (s snapshot) GetKey(k kv.KeySelector) kv.Future[[]byte] {
-	return &parking[[]byte]{s.ReadTx.GetKey(k), s.t, "get-key"}
+	return start(s.t, "get-key", func() kv.Future[[]byte] { return s.ReadTx.GetKey(k) })
 }
 
 func (s snapshot) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
-	return &parking[[]kv.KV]{s.ReadTx.GetRange(r, o), s.t, "get-range"}
+	return start(s.t, "get-range", func() kv.Future[[]kv.KV] { return s.ReadTx.GetRange(r, o) })
 }
+
+func (s snapshot) ReadVersion() kv.Future[int64] { return s.t.ReadVersion() }
 
 func (t *transaction) Set(key, value []byte) {
 	t.note(write{kind: wrote, key: bytes.Clone(key), value: bytes.Clone(value)})
@@ -116,7 +164,34 @@ func (t *transaction) note(w write) {
 	t.writes = append(t.writes, w)
 }
 
+// Watch is gone when the store crashes, as everything that it held in memory.
+func (t *transaction) Watch(key []byte) kv.Future[struct{}] {
+	if err := t.broken(); err != nil {
+		return kv.Done(struct{}{}, err)
+	}
+	return &watch{t.ManagedTx.Watch(key), t.life}
+}
+
+type watch struct {
+	kv.Future[struct{}]
+	life *life
+}
+
+func (w *watch) Wait(ctx context.Context) (struct{}, error) {
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(w.life.ctx, cancel)()
+	v, err := w.Future.Wait(both)
+	if err != nil && ctx.Err() == nil && w.life.over() {
+		err = &kv.Error{Code: kv.CodeOperationCancelled}
+	}
+	return v, err
+}
+
 func (t *transaction) OnError(err error) kv.Future[struct{}] {
+	if t.e.dead.Load() {
+		return kv.Done(struct{}{}, errDead())
+	}
 	t.attempt++
 	t.writes, t.wrote = nil, false
 	return &backoff{t.ManagedTx.OnError(err), t}
@@ -130,7 +205,11 @@ type backoff struct {
 
 func (b *backoff) Wait(ctx context.Context) (struct{}, error) {
 	v, err := b.Future.Wait(ctx)
-	b.t.park("on-error")
+	t := b.t
+	t.park("on-error")
+	if err == nil && !t.e.dead.Load() && t.life.over() {
+		err = t.enter()
+	}
 	return v, err
 }
 
@@ -138,16 +217,26 @@ func (b *backoff) Wait(ctx context.Context) (struct{}, error) {
 func (t *transaction) Commit() kv.Future[struct{}] {
 	if !t.wrote {
 		t.park("end")
+		if err := t.broken(); err != nil {
+			return kv.Done(struct{}{}, err)
+		}
 		return t.ManagedTx.Commit()
 	}
 	t.park("commit")
 	w := t.e.w
+	if err := t.broken(); err != nil {
+		if t.e.dead.Load() {
+			return kv.Done(struct{}{}, err)
+		}
+		w.mark("commit lost in a crash of the store")
+		return kv.Done(struct{}{}, error(&kv.Error{Code: kv.CodeCommitUnknownResult}))
+	}
 	rv, err := t.ManagedTx.ReadVersion().Wait(context.Background()) // as the commit would ask for it
 	if err == nil {
 		r := record{step: w.sched.steps, who: t.e.who, tx: t.n, attempt: t.attempt, rv: rv, nowMS: t.e.now().UnixMilli(), writes: t.writes}
 		key := append(append([]byte(recordPrefix), make([]byte, 10)...), 0, 0, 0, 0)
 		binary.LittleEndian.PutUint32(key[len(key)-4:], uint32(len(recordPrefix)))
-		t.ManagedTx.Atomic(kv.SetVersionstampedKey, key, r.pack())
+		t.ManagedTx.Atomic(kv.SetVersionstampedKey, key, r.pack(w.large))
 	}
 	return &committing{t.ManagedTx.Commit(), t, w.sched.steps}
 }
@@ -161,15 +250,23 @@ type committing struct {
 
 func (c *committing) Wait(ctx context.Context) (struct{}, error) {
 	v, err := c.Future.Wait(ctx)
-	w := c.t.e.w
-	if w.sched.givenUp() {
+	t := c.t
+	w := t.e.w
+	if w.sched.givenUp() || t.e.dead.Load() {
 		return v, err
 	}
-	w.sched.trace.note("committed", c.t.e.who, c.t.n, c.t.attempt, len(c.t.writes), digest(c.t.writes), kv.Code(err))
-	if err != nil {
-		w.outcomes[attemptID{c.t.e.who, c.t.n, c.t.attempt}] = kv.Code(err)
+	w.sched.trace.note("committed", t.e.who, t.n, t.attempt, len(t.writes), digest(t.writes), kv.Code(err))
+	t.park("committed")
+	switch {
+	case t.e.dead.Load():
+		return v, errDead()
+	case t.life.over() && err == nil:
+		err = &kv.Error{Code: kv.CodeCommitUnknownResult}
+		w.mark("commit applied, and its answer lost in a crash of the store")
 	}
-	c.t.park("committed")
+	if err != nil {
+		w.outcomes[attemptID{t.e.who, t.n, t.attempt}] = kv.Code(err)
+	}
 	return v, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/layer"
@@ -24,26 +25,55 @@ type op struct {
 	begin, end int // steps of the driver
 	outcome    outcome
 	limited    bool // its context may end before it does
+	over       bool // it returned; an actor that died did not live to see it
+	beginAt    time.Time
+	endAt      time.Time
+	by         author
 
-	bodies []string // enqueue: of its messages
-	groups []string // likewise
-	sent   []layer.ID
+	bodies    []string // enqueue: the labels of its messages
+	groups    []string // likewise
+	messages  []layer.Message
+	sent      []layer.ID
+	duplicate []bool // of sent
+	full      string // the group because of which it was refused
 
 	// What it finishes: items of a claim, or of its own choice.
 	group  string
-	token  int64
-	settle bool // it settles a claim: token and group
-	all    bool // of the claim, what it still has
+	token  int64 // of a configure: its version; of a force-release: that of the claim it ended
+	settle bool  // it settles a claim: token and group
+	all    bool  // of the claim, what it still has
 	ids    []layer.ID
 	tried  []layer.ID // take: of all attempts; the outcome may be unknown
 	effect bool       // counted under the effect keys, in the same transaction
 
-	claims []*layer.Claim // receive
-	items  []layer.Item   // take
+	until time.Time // extend: the new end
+
+	claims     []*layer.Claim // receive
+	attemptID  string         // likewise
+	wantsState bool           // likewise
+	items      []layer.Item   // take
 
 	sweeping bool // it may remove anything (purge), of group if that is not ""
 	forcing  bool // it may end anybody's claim
+
+	discarding bool     // it may discard any dead letter
+	edits      layer.ID // edit: the item
+	body       string   // edit: what its body becomes
+	sets       bool     // it sets the state of the group
+	state      []byte   // likewise; nothing = cleared
+	anyHolder  bool     // likewise: without a claim
+
+	item    *layer.Item // of a handler
+	handled bool        // by a handler, without an error
 }
+
+// author is who made a call.
+type author int
+
+const (
+	byActor  author = iota
+	byWorker        // a handler of a layer.Worker, which acks and gives back by itself
+)
 
 // judge says what an error leaves open, and whether it may come at all.
 func judge(err error, limited bool) (outcome, bool) {
@@ -52,11 +82,14 @@ func judge(err error, limited bool) (outcome, bool) {
 	}
 	for _, e := range []error{
 		layer.ErrClaimLost, layer.ErrNotInClaim, layer.ErrNoItem, layer.ErrInHand, layer.ErrNotHeld, layer.ErrNotPaused,
-		layer.ErrNotDelayed, layer.ErrNotDead,
+		layer.ErrNotDelayed, layer.ErrNotDead, layer.ErrHeld,
 	} {
 		if errors.Is(err, e) {
 			return refused, true
 		}
+	}
+	if full := new(layer.FullError); errors.As(err, &full) {
+		return refused, true
 	}
 	var e *kv.Error
 	if errors.As(err, &e) {
@@ -70,6 +103,9 @@ func judge(err error, limited bool) (outcome, bool) {
 	}
 	return refused, false
 }
+
+// is reports whether it is a call of that kind, by itself or in a transaction of the caller's.
+func (o *op) is(kind string) bool { return o.kind == kind || o.kind == kind+"-tx" }
 
 func (o *op) String() string {
 	return fmt.Sprintf("%s by actor %d (handle %d), steps %d-%d, outcome %d, group %q token %d ids %v sent %v",

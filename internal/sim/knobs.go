@@ -21,6 +21,8 @@ type knobs struct {
 	config                                   layer.Config
 	path                                     layer.Path
 	noCoalescing                             bool
+	profile                                  string  // see profiles
+	hold                                     float64 // chance that a commit is held before it is sent
 	shortPause, longPause                    float64 // chance of each a step
 	faults                                   map[fault.Kind]float64
 	versionJump, holdWatches                 float64 // chance of each a commit
@@ -28,12 +30,23 @@ type knobs struct {
 	die, freeze, partial, nack, reject, fuse float64 // chances of what a worker does with a claim
 	think                                    time.Duration
 	wait                                     time.Duration // longest of a receive
+
+	disk                        bool    // the store is a file
+	crash, kill, stop           int     // of the store, of a process, a process that stands still: weights of blows
+	blowEvery                   int     // steps between two blows, on the mean; 0 = none
+	consumers                   int     // layer.Workers, at most one a handle
+	inTx                        float64 // chance that an actor does in a transaction of its own what it could do without
+	large, delayed, named, same float64 // chances that a message has parts, is kept back, has a dedup id, has a body that others have
+	repeat                      float64 // chance that a receive has an attempt id
+	state                       float64 // chance that an ack sets the group's state
 }
 
 const (
 	maxSkew  = 30 * time.Second
 	maxLease = 20 * time.Second
 	maxDelay = 10 * time.Second
+
+	mostHandles = 5
 )
 
 // swarm is the faults, each with its greatest chance.
@@ -47,7 +60,7 @@ var swarm = []struct {
 	{fault.WatchSpurious, 0.2}, {fault.WatchError, 0.2},
 }
 
-func drawKnobs(rng *rand.Rand, operations int) *knobs {
+func drawKnobs(rng *rand.Rand) *knobs {
 	half := func(most float64) float64 {
 		if rng.IntN(2) == 0 {
 			return 0
@@ -55,7 +68,7 @@ func drawKnobs(rng *rand.Rand, operations int) *knobs {
 		return most * rng.Float64()
 	}
 	k := &knobs{
-		handles: 1 + rng.IntN(5), groups: 1 + rng.IntN(12),
+		handles: 1 + rng.IntN(mostHandles), groups: 1 + rng.IntN(12),
 		producers: 1 + rng.IntN(4), workers: 1 + rng.IntN(8), takers: max(0, rng.IntN(4)-1), operators: rng.IntN(3),
 		batch: 1 + rng.IntN(6), receive: 1 + rng.IntN(8),
 		path: layer.Adaptive, noCoalescing: rng.IntN(4) == 0,
@@ -76,7 +89,7 @@ func drawKnobs(rng *rand.Rand, operations int) *knobs {
 		k.path = layer.Direct
 	}
 	skewed := rng.IntN(2) == 0
-	for range k.handles {
+	for range mostHandles {
 		var d time.Duration
 		if skewed {
 			d = time.Duration(rng.Int64N(int64(2*maxSkew))) - maxSkew
@@ -94,8 +107,74 @@ func drawKnobs(rng *rand.Rand, operations int) *knobs {
 			k.faults[s.kind] = p
 		}
 	}
-	k.perActor = max(1, operations/(k.producers+k.workers+k.takers+k.operators))
+	k.drawMore(rng, half)
 	return k
+}
+
+// shape fits the knobs to the profile and the number of operations.
+func (k *knobs) shape(rng *rand.Rand, o Options) {
+	k.profile = profileOf(rng)
+	if o.Profile != "" {
+		k.profile = o.Profile
+	}
+	if fit := profiles[k.profile]; fit != nil {
+		fit(k, rng)
+	}
+	k.consumers = min(k.consumers, k.handles)
+	k.disk = k.disk && o.Folder != ""
+	if k.disk {
+		// A commit that comes late would fall into the group of another, or not, as the disk has it.
+		delete(k.faults, fault.TimedOutLate)
+	}
+	k.perActor = max(1, o.Operations/(k.producers+k.workers+k.takers+k.operators+k.consumers))
+}
+
+// drawMore draws what came to the knobs later: so a seed keeps its first choices.
+func (k *knobs) drawMore(rng *rand.Rand, half func(float64) float64) {
+	k.disk = rng.IntN(8) == 0
+	k.crash, k.kill, k.stop = rng.IntN(3), rng.IntN(3), rng.IntN(3)
+	if rng.IntN(3) > 0 && k.crash+k.kill+k.stop > 0 {
+		k.blowEvery = 300 + rng.IntN(2000)
+	}
+	if rng.IntN(2) == 0 {
+		k.consumers = 1 + rng.IntN(k.handles)
+	}
+	k.inTx, k.delayed, k.repeat, k.state = half(0.6), half(0.3), half(0.4), half(0.5)
+	if rng.IntN(4) == 0 {
+		k.large = 0.02
+	}
+	c := &k.config
+	if rng.IntN(3) == 0 {
+		k.named = rng.Float64()
+		k.same = rng.Float64()
+		c.DedupBy, c.DedupScope, c.DedupFor = layer.DedupBy(rng.IntN(2)), layer.DedupScope(rng.IntN(2)), layer.DedupFor(rng.IntN(2))
+		c.DedupWindow = layer.MinDedupWindow + time.Duration(rng.Int64N(int64(time.Minute)))
+	}
+	if rng.IntN(4) == 0 {
+		c.MaxWaiting = 1 + rng.IntN(12)
+	}
+	if rng.IntN(5) == 0 {
+		c.Delay = time.Duration(rng.Int64N(int64(maxDelay / 2)))
+	}
+	if rng.IntN(4) == 0 {
+		c.Archive = time.Second + time.Duration(rng.Int64N(int64(time.Minute)))
+	}
+	if rng.IntN(6) == 0 {
+		c.Retention, c.OnExpiry = layer.MinRetention+time.Duration(rng.Int64N(int64(time.Minute))), layer.OnExpiry(rng.IntN(2))
+	}
+	if rng.IntN(4) == 0 {
+		k.stage(rng)
+	}
+}
+
+// stage makes a world in which there are more receivers than groups, which wait for one another.
+func (k *knobs) stage(rng *rand.Rand) {
+	k.groups, k.batch, k.receive = 1+rng.IntN(3), 1, 1+rng.IntN(2)
+	k.workers, k.producers = 6+rng.IntN(8), 1+rng.IntN(2)
+	k.takers = 0
+	k.handles = max(k.handles, 3)
+	k.path = []layer.Path{layer.Staged, layer.Adaptive}[rng.IntN(2)]
+	k.wait = time.Second + time.Duration(rng.Int64N(int64(40*time.Second)))
 }
 
 // String describes the knobs, for the report of a failed run.

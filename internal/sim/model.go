@@ -3,9 +3,12 @@ package sim
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -24,9 +27,23 @@ func section(name string) kv.KeyRange {
 }
 
 // modelled are the names of the keys that the model knows.
-var modelled = []string{"dead", "grant", "item", "lock", "request"}
+var modelled = []string{"archive", "archived", "dead", "dedup", "grant", "item", "lock", "part", "ready", "request", "state", "timer"}
 
 func isModelled(name string) bool { return slices.Contains(modelled, name) }
+
+// touchesModelled reports whether a range has keys that the model knows.
+func touchesModelled(begin, end []byte) bool {
+	return slices.ContainsFunc(modelled, func(name string) bool {
+		r := section(name)
+		return bytes.Compare(begin, r.End) < 0 && bytes.Compare(r.Begin, end) < 0
+	})
+}
+
+func keyFor(name string, of ...any) string {
+	return queuePrefix + string(append(tuple.Tuple{queueName, name}, of...).Pack())
+}
+
+func itemKeyFor(name string, id layer.ID) string { return keyFor(name, id.Group, id.Index, id.Random) }
 
 // keyOf takes a key apart: its name and what follows; "" if it is none of the queue's.
 func keyOf(key []byte) (name string, rest tuple.Tuple) {
@@ -60,6 +77,8 @@ type lockState struct {
 	owner string
 	endMS int64
 	out   []layer.ID
+	// marked is "pause" or "park" if the lock is such a mark, or a claim that becomes one.
+	marked string
 }
 
 func lockOf(group string, value []byte) (*lockState, error) {
@@ -76,6 +95,12 @@ func lockOf(group string, value []byte) (*lockState, error) {
 	l.endMS, _ = t[2].(int64)
 	out, _ := t[3].(tuple.Tuple)
 	l.kind, _ = t[4].(string)
+	if len(t) > 5 {
+		note, _ := t[5].(tuple.Tuple)
+		if len(note) > 0 {
+			l.marked, _ = note[0].(string)
+		}
+	}
 	for i := 0; i+2 < len(out); i += 3 {
 		index, _ := out[i].(int64)
 		random, _ := out[i+1].(uuid.UUID)
@@ -88,10 +113,58 @@ func (l *lockState) is(kind string) bool { return l != nil && l.kind == kind }
 
 func (l *lockState) has(id layer.ID) bool { return l != nil && slices.Contains(l.out, id) }
 
+// envelope is what an item's value begins with.
+type envelope struct {
+	enqueuedMS int64
+	label      string
+	parts      int64
+	dedupID    string
+	dueMS      int64
+	inline     []byte // the body, or its first bytes
+}
+
+func envelopeOf(value []byte) (e envelope, err error) {
+	packed, rest, err := headed(value)
+	if err != nil {
+		return e, err
+	}
+	t, err := tuple.Unpack(packed)
+	if err != nil {
+		return e, fmt.Errorf("envelope: %w", err)
+	}
+	t = append(t, make(tuple.Tuple, 6)...)
+	e.enqueuedMS, _ = t[0].(int64)
+	headers, _ := t[1].(tuple.Tuple)
+	for i := 0; i+1 < len(headers); i += 2 {
+		if headers[i] == labelHeader {
+			e.label, _ = headers[i+1].(string)
+		}
+	}
+	e.parts, _ = t[3].(int64)
+	e.dedupID, _ = t[4].(string)
+	e.dueMS, _ = t[5].(int64)
+	e.inline = rest
+	return e, nil
+}
+
+// headed takes a value apart that begins with a version and a tuple with its length.
+func headed(value []byte) (head, rest []byte, err error) {
+	if len(value) < 2 {
+		return nil, nil, fmt.Errorf("a value of %d bytes", len(value))
+	}
+	n, width := binary.Uvarint(value[1:])
+	if width <= 0 || int(n) > len(value)-1-width {
+		return nil, nil, errors.New("a value cut short")
+	}
+	return value[1+width : 1+width+int(n)], value[1+width+int(n):], nil
+}
+
 // stored is an item of the model.
 type stored struct {
+	envelope
 	value   []byte
-	version int64 // of the commit that put it there
+	body    string // with its parts
+	version int64  // of the commit that put it there; 0 = a redrive, which no later commit may have missed
 }
 
 // groupState is a group of the model.
@@ -116,21 +189,48 @@ func (g *groupState) newestAt(version int64) int64 {
 
 // finished says how an item left the queue.
 type finished struct {
-	r     *record
-	lock  *lockState // of its group, before
-	under bool       // it was outstanding under that lock, a claim
+	r        *record
+	item     stored
+	lock     *lockState // of its group, before
+	under    bool       // it was outstanding under that lock, a claim
+	over     bool       // others of its group stood before it, and stayed
+	archived bool       // in the same transaction
+}
+
+// over reports whether others that the record's transaction must have seen stand before an item. Those of the same
+// record are gone by then: it is followed in the order of the keys.
+func (m *model) over(g *groupState, id layer.ID) bool {
+	for other, s := range g.items {
+		if s.version <= m.r.rv && before(other, id) {
+			return true
+		}
+	}
+	return false
 }
 
 // claimed is a claim as it was written.
 type claimed struct {
-	r   *record
-	out []layer.ID
+	r      *record
+	out    []layer.ID
+	bodies []string
+	state  string // of the group
+	ends   int    // the step of the commit that ended it; 0 = none
 }
 
 type claimKey struct {
 	group string
 	token int64
 }
+
+// remembered is what is known of a dedup id.
+type remembered struct {
+	id      layer.ID
+	untilMS int64
+	rv      int64
+}
+
+// sizeAt is how many items a group had from a step on.
+type sizeAt struct{ step, n int }
 
 // model is the queue after some records.
 type model struct {
@@ -139,17 +239,32 @@ type model struct {
 	db       map[string][]byte
 	groups   map[string]*groupState
 	requests map[string]int // by their random: the handle
-	values   map[layer.ID][]byte
 	entered  map[layer.ID]*record
+	first    map[layer.ID]stored // as it entered
 	finished map[layer.ID][]finished
 	claims   map[claimKey]claimed
+
+	moved     map[layer.ID]bool    // dead letters that went to the tail under another id
+	movedIn   map[layer.ID]bool    // the other ids
+	discarded map[layer.ID]*record // dead letters
+	everDead  map[layer.ID]bool
+	dedup     map[string]remembered
+	voided    map[string]int64 // by group, "" with purgedAll: the read version of the last step of a purge
+	voidedAll int64
+	sizes     map[string][]sizeAt
+	states    map[string]*record // by the value that was set
+	edits     map[string]*record // by the body that was set
+	*invariants
 }
 
 func newModel(w *world) *model {
 	return &model{
 		w: w, db: make(map[string][]byte), groups: make(map[string]*groupState), requests: make(map[string]int),
-		values: make(map[layer.ID][]byte), entered: make(map[layer.ID]*record), finished: make(map[layer.ID][]finished),
-		claims: make(map[claimKey]claimed),
+		entered: make(map[layer.ID]*record), first: make(map[layer.ID]stored), finished: make(map[layer.ID][]finished),
+		claims: make(map[claimKey]claimed), moved: make(map[layer.ID]bool), movedIn: make(map[layer.ID]bool),
+		discarded: make(map[layer.ID]*record), everDead: make(map[layer.ID]bool), dedup: make(map[string]remembered),
+		voided: make(map[string]int64), sizes: make(map[string][]sizeAt), states: make(map[string]*record), edits: make(map[string]*record),
+		invariants: newInvariants(),
 	}
 }
 
@@ -166,7 +281,7 @@ func (m *model) violation(format string, args ...any) {
 	m.w.violation("commit %d (step %d, handle %d, transaction %d): %s", m.r.order, m.r.step, m.r.who, m.r.tx, fmt.Sprintf(format, args...))
 }
 
-// apply replays a record: it follows the locks write by write, and the items and dead letters by what they come to.
+// apply replays a record: it follows the locks write by write, and the rest by what it comes to.
 func (m *model) apply(r *record) {
 	m.r = r
 	after := make(map[string][]byte)     // nil = cleared
@@ -174,6 +289,9 @@ func (m *model) apply(r *record) {
 	var lockWrites []write
 	for _, w := range r.writes {
 		if w.kind == clearedRange {
+			if !touchesModelled(w.key, w.value) {
+				continue
+			}
 			for k := range m.db {
 				if k >= string(w.key) && k < string(w.value) {
 					after[k] = nil
@@ -187,6 +305,7 @@ func (m *model) apply(r *record) {
 			continue
 		}
 		name, rest := keyOf(w.key)
+		m.purge(name, rest, w)
 		if !isModelled(name) {
 			continue
 		}
@@ -209,12 +328,22 @@ func (m *model) apply(r *record) {
 		}
 	}
 	keys := slices.Sorted(maps.Keys(after))
-	gone := make(map[layer.ID]bool)
+	gone, come := make(map[layer.ID]bool), make(map[layer.ID]envelope)
 	for _, k := range keys {
-		if name, rest := keyOf([]byte(k)); name == "item" && after[k] == nil && m.db[k] != nil {
+		name, rest := keyOf([]byte(k))
+		switch {
+		case name != "item":
+		case after[k] == nil && m.db[k] != nil:
 			gone[idOf(rest)] = true
+		case after[k] != nil && m.db[k] == nil:
+			e, err := envelopeOf(after[k])
+			if err != nil {
+				m.violation("%v", err)
+			}
+			come[idOf(rest)] = e
 		}
 	}
+	m.rooms(come, gone, after)
 	// What is there after this record, of what is new or gone.
 	for _, k := range keys {
 		name, rest := keyOf([]byte(k))
@@ -222,10 +351,15 @@ func (m *model) apply(r *record) {
 		case "item":
 			m.item(k, idOf(rest), after)
 		case "request":
+			m.staging(k, rest, after)
+		case "dead":
+			m.deadLetter(k, idOf(rest), come, after)
+		case "state":
 			if after[k] != nil {
-				random, _ := rest[1].(uuid.UUID)
-				m.requests[random.String()] = registrant(m.requests, random.String(), r.who)
+				m.states[string(after[k])] = r
 			}
+		case "archive":
+			m.archived(k, after)
 		}
 	}
 	for _, w := range lockWrites {
@@ -240,11 +374,160 @@ func (m *model) apply(r *record) {
 		}
 		m.lock(group, next, gone, grantsTaken[group])
 	}
+	m.begin(r, after)
 	for k, v := range after {
 		if v == nil {
 			delete(m.db, k)
 		} else {
 			m.db[k] = v
+		}
+	}
+	m.end(after)
+	for id := range come {
+		m.size(id.Group)
+	}
+	for id := range gone {
+		m.size(id.Group)
+	}
+}
+
+func (m *model) size(group string) {
+	m.sizes[group] = append(m.sizes[group], sizeAt{m.r.step, len(m.group(group).items)})
+}
+
+// purge notes that what is remembered of a group, or of the queue, is void.
+func (m *model) purge(name string, rest tuple.Tuple, w write) {
+	switch {
+	case w.kind != wrote:
+	case name == "purged" && len(rest) == 1:
+		group, _ := rest[0].(string)
+		m.voided[group] = m.r.rv
+	case name == "meta" && len(rest) == 1 && rest[0] == "purged":
+		m.voidedAll = m.r.rv
+	}
+}
+
+// rooms holds new items to the bound of their groups. It counts what the enqueue must have seen.
+func (m *model) rooms(come map[layer.ID]envelope, gone map[layer.ID]bool, after map[string][]byte) {
+	most := m.w.knobs.config.MaxWaiting
+	if most == 0 {
+		return
+	}
+	adding := make(map[string]int)
+	for id := range come {
+		if !m.returns(id, come, after) {
+			adding[id.Group]++
+		}
+	}
+	for group, n := range adding {
+		there := 0
+		for id, s := range m.group(group).items {
+			if s.version <= m.r.rv && !gone[id] {
+				there++
+			}
+		}
+		if there+n > most {
+			m.violation("%q has %d items, gets %d, and may have %d", group, there, n, most)
+		}
+	}
+}
+
+// returns reports whether an item that comes is a dead letter on its way back.
+func (m *model) returns(id layer.ID, come map[layer.ID]envelope, after map[string][]byte) bool {
+	return m.comesFrom(id, come[id].label, after) != nil
+}
+
+// comesFrom is the dead letter that comes back in this record as the item id, or nil.
+func (m *model) comesFrom(id layer.ID, label string, after map[string][]byte) *layer.ID {
+	for k, v := range after {
+		name, rest := keyOf([]byte(k))
+		if name != "dead" || v != nil || m.db[k] == nil {
+			continue
+		}
+		if old := idOf(rest); old == id || old.Group == id.Group && m.first[old].label == label {
+			return &old
+		}
+	}
+	return nil
+}
+
+// deadLetter follows one that the record sets or clears.
+func (m *model) deadLetter(k string, id layer.ID, come map[layer.ID]envelope, after map[string][]byte) {
+	switch {
+	case after[k] != nil:
+		m.everDead[id] = true
+		if m.db[itemKeyFor("item", id)] == nil {
+			m.violation("dead letter of %s, which is not there", id)
+		}
+		return
+	case m.db[k] == nil:
+		return
+	}
+	if _, back := come[id]; back {
+		return
+	}
+	for other, e := range come {
+		if other.Group == id.Group && e.label == m.first[id].label {
+			m.moved[id], m.movedIn[other] = true, true
+			m.w.mark("redriven to the tail")
+			return
+		}
+	}
+	m.discarded[id] = m.r
+	m.w.mark("dead letter discarded")
+}
+
+// archived holds what leaves the archive to its time.
+func (m *model) archived(k string, after map[string][]byte) {
+	old := m.db[k]
+	if after[k] != nil || old == nil {
+		return
+	}
+	head, _, err := headed(old)
+	if err != nil {
+		m.violation("%v", err)
+		return
+	}
+	t, err := tuple.Unpack(head)
+	if err != nil || len(t) == 0 {
+		m.violation("archive: %v, %v", t, err)
+		return
+	}
+	at, _ := t[0].(int64)
+	if keep := m.w.knobs.config.Archive.Milliseconds(); at+keep > m.r.nowMS {
+		m.violation("%q left the archive after %d ms of %d", k, m.r.nowMS-at, keep)
+	}
+	m.w.mark("cleared from the archive")
+}
+
+// staging follows a request that the record sets or clears.
+func (m *model) staging(k string, rest tuple.Tuple, after map[string][]byte) {
+	random, _ := rest[1].(uuid.UUID)
+	name := random.String()
+	old, now := m.db[k], after[k]
+	mine := m.requests[name] == m.r.who
+	switch {
+	case now != nil && old == nil:
+		m.requests[name] = registrant(m.requests, name, m.r.who)
+		m.w.mark("request registered")
+	case now != nil && mine:
+		m.w.mark("request renewed")
+	case now != nil:
+		m.w.mark("request served by another handle")
+	case old != nil && !mine:
+		m.w.mark("request of a dead handle swept")
+	case old != nil:
+		kind := "request cleared when served"
+		for _, w := range m.r.writes {
+			if name, _ := keyOf(w.key); name == "wake" && w.kind == cleared {
+				kind = "request withdrawn"
+			}
+		}
+		m.w.mark(kind)
+		for _, w := range m.r.writes {
+			if name, _ := keyOf(w.key); name == "grant" && w.kind == cleared {
+				m.w.mark("request withdrawn with a grant")
+			}
 		}
 	}
 }
@@ -257,33 +540,26 @@ func registrant(known map[string]int, random string, who int) int {
 	return who
 }
 
-// deadKey is the key of the dead letter of an item.
-func deadKey(id layer.ID) string {
-	return queuePrefix + string(tuple.Tuple{queueName, "dead", id.Group, id.Index, id.Random}.Pack())
-}
-
 // item follows one item that the record sets or clears.
 func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 	g, old, now := m.group(id.Group), m.db[k], after[k]
-	dead := deadKey(id)
+	dead := itemKeyFor("dead", id)
 	deadNow, deadTouched := after[dead]
 	switch {
-	case now != nil && old != nil: // edited
-		s := g.items[id]
-		s.value = now
-		g.items[id] = s
-		m.values[id] = now
+	case now != nil && old != nil:
+		m.rewritten(g, id, now, after)
 	case now != nil:
+		s := m.read(id, now, after)
 		if deadTouched && deadNow == nil && m.db[dead] != nil {
 			m.w.mark("redriven to its place")
+			s.version = 0
 		} else {
 			if m.entered[id] != nil {
 				m.violation("%s enters a second time", id)
 			}
-			m.entered[id] = m.r
-			if newest := g.newestAt(m.r.rv); id.Index <= newest {
-				m.violation("G1: %s comes before index %d, which had been committed before it began", id, newest)
-			}
+			m.entered[id], m.first[id] = m.r, s
+			m.behind(g, id)
+			m.accept(g, id, s, after)
 		}
 		last := int64(-1)
 		if n := len(g.newest); n > 0 {
@@ -294,18 +570,136 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		} else if last > id.Index {
 			m.w.mark("enqueue committed late")
 		}
-		g.items[id] = stored{now, m.r.version}
-		m.values[id] = now
+		g.items[id] = s
 	case old != nil:
+		s := g.items[id]
 		delete(g.items, id)
 		if deadTouched && deadNow != nil {
 			m.w.mark("item parked")
 			return
 		}
-		m.finished[id] = append(m.finished[id], finished{m.r, g.lock, g.lock.is("claim") && g.lock.has(id)})
+		kept, archived := after[itemKeyFor("archive", id)]
+		if archived = archived && kept != nil; archived && !bytes.HasSuffix(kept, old) {
+			m.violation("%s is in the archive with another value", id)
+		}
+		m.finished[id] = append(m.finished[id], finished{m.r, s, g.lock, g.lock.is("claim") && g.lock.has(id), m.over(g, id), archived})
 	default:
 		// Entered and finished in the same transaction, or cleared though not there.
 		return
+	}
+}
+
+// read is an item as the record leaves it.
+func (m *model) read(id layer.ID, value []byte, after map[string][]byte) stored {
+	e, err := envelopeOf(value)
+	if err != nil {
+		m.violation("%s: %v", id, err)
+	}
+	body := string(e.inline)
+	for n := range e.parts {
+		k := keyFor("part", id.Group, id.Index, id.Random, n)
+		part, written := after[k]
+		if !written {
+			part = m.db[k]
+		}
+		if part == nil {
+			m.violation("%s has no part %d", id, n)
+		}
+		body += string(part)
+	}
+	return stored{envelope: e, value: value, body: body, version: m.r.version}
+}
+
+// rewritten follows an item that stays: it was edited, or its delay was ended.
+func (m *model) rewritten(g *groupState, id layer.ID, now []byte, after map[string][]byte) {
+	was := g.items[id]
+	s := m.read(id, now, after)
+	s.version = was.version
+	g.items[id] = s
+	switch {
+	case s.label != was.label || s.enqueuedMS != was.enqueuedMS || s.dedupID != was.dedupID:
+		m.violation("%s was %+v and is %+v", id, was.envelope, s.envelope)
+	case s.body != was.body:
+		m.edits[s.body] = m.r
+	case s.dueMS != was.dueMS && s.dueMS != 0:
+		m.violation("%s was due at %d and is at %d", id, was.dueMS, s.dueMS)
+	case s.dueMS != was.dueMS:
+		m.w.mark("delay of a head ended early")
+	}
+	if g.lock.is("claim") && g.lock.has(id) && g.lock.endMS > m.r.nowMS {
+		m.violation("G2: %s was changed in its holder's hands", id)
+	}
+}
+
+// dedupKey is what a message of a group goes by; "" = nothing.
+func (m *model) dedupKey(group, dedupID string) string {
+	if dedupID == "" {
+		return ""
+	}
+	if m.w.knobs.config.DedupScope == layer.DedupInGroup {
+		return group + "/" + dedupID
+	}
+	return dedupID
+}
+
+// leaves reports whether the record removes an item, and makes no dead letter of it.
+func (m *model) leaves(id layer.ID, after map[string][]byte) bool {
+	now, touched := after[itemKeyFor("item", id)]
+	return touched && now == nil && after[itemKeyFor("dead", id)] == nil
+}
+
+// accept holds a new item to de-duplication: no other with its dedup id is remembered.
+func (m *model) accept(g *groupState, id layer.ID, s stored, after map[string][]byte) {
+	key := m.dedupKey(id.Group, s.dedupID)
+	if key == "" {
+		return
+	}
+	was, known := m.dedup[key]
+	if from := m.comesFrom(id, s.label, after); from != nil {
+		if known && was.id == *from {
+			was.id = id
+			m.dedup[key] = was
+		}
+		return
+	}
+	config := m.w.knobs.config
+	if known {
+		there := m.isThere(was.id) && !m.leaves(was.id, after)
+		void := was.rv <= max(m.voided[was.id.Group], m.voidedAll)
+		lasts := there
+		if config.DedupFor == layer.DedupForWindow {
+			lasts = s.enqueuedMS < was.untilMS && (!void || there)
+		}
+		if lasts {
+			m.violation("G3: %s was accepted though %s has the dedup id %q", id, was.id, key)
+		} else if void && s.enqueuedMS < was.untilMS {
+			m.w.mark("dedup id free after a purge")
+		} else {
+			m.w.mark("dedup id free again")
+		}
+	}
+	m.dedup[key] = remembered{id, s.enqueuedMS + config.DedupWindow.Milliseconds(), m.r.rv}
+}
+
+// isThere reports whether an item is in the queue, or a dead letter.
+func (m *model) isThere(id layer.ID) bool {
+	_, there := m.group(id.Group).items[id]
+	return there || m.db[itemKeyFor("dead", id)] != nil
+}
+
+// behind holds a new item to G1: its key is behind those of all items of its group that had been committed before its
+// transaction began and are still there. One that is gone may have had a greater index: a batch runs ahead of the clock
+// of the indexes by up to its length.
+func (m *model) behind(g *groupState, id layer.ID) {
+	newest := g.newestAt(m.r.rv)
+	if id.Index > newest {
+		return
+	}
+	m.w.mark("index behind one that is gone")
+	for other, s := range g.items {
+		if s.version <= m.r.rv && before(id, other) {
+			m.violation("G1: %s comes before %s, which had been committed before it began", id, other)
+		}
 	}
 }
 
@@ -315,8 +709,14 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	old := g.lock
 	g.lock = next
 	live := old != nil && old.endMS > m.r.nowMS
+	if old.is("claim") && (next == nil || next.token != old.token || next.kind != old.kind) {
+		m.stop(claimKey{group, old.token})
+	}
 	if old.is("claim") && (next == nil || next.token != old.token) && live {
 		m.ended(group, old, gone)
+	}
+	if old != nil && old.marked != "" && (next == nil || next.marked == "") {
+		m.unmarked(group, old)
 	}
 	switch {
 	case next == nil:
@@ -365,6 +765,9 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	}
 	g.token = max(g.token, next.token)
 	if next.is("grant") {
+		if d := next.endMS - m.r.nowMS; d > longestGrant {
+			m.violation("%q is kept for %s for %d ms before that accepts it", group, next.owner, d)
+		}
 		m.w.mark("grant given")
 		return
 	}
@@ -378,19 +781,28 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 	if _, twice := m.claims[key]; twice {
 		m.violation("claim %d of %q is there twice", l.token, group)
 	}
-	m.claims[key] = claimed{m.r, l.out}
+	made := claimed{r: m.r, out: l.out, state: string(m.db[keyFor("state", group)])}
 	if len(l.out) == 0 {
 		m.violation("claim %d of %q has no items", l.token, group)
 		return
 	}
 	for i, id := range l.out {
-		if _, there := g.items[id]; !there {
+		s, there := g.items[id]
+		if !there {
 			m.violation("G3: claim %d of %q has %s, which is not there", l.token, group, id)
 		}
+		if s.dueMS > m.r.nowMS {
+			m.violation("claim %d of %q has %s, which is due in %d ms", l.token, group, id, s.dueMS-m.r.nowMS)
+		}
+		if s.dueMS > 0 {
+			m.w.mark("claim of what was kept back")
+		}
+		made.bodies = append(made.bodies, s.body)
 		if i > 0 && !before(l.out[i-1], id) {
 			m.violation("G1: claim %d of %q is out of order at %s", l.token, group, id)
 		}
 	}
+	m.claims[key] = made
 	last := l.out[len(l.out)-1]
 	for id, s := range g.items {
 		if s.version <= m.r.rv && before(id, last) && !l.has(id) {
@@ -399,20 +811,35 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 	}
 }
 
+// stop notes when a claim ended.
+func (m *model) stop(key claimKey) {
+	c := m.claims[key]
+	c.ends = m.r.step
+	m.claims[key] = c
+}
+
 // ended holds the end of a claim whose lease lasts to its causes: its holder, or an operator.
 func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 	for _, o := range m.w.ops {
-		if o.limited && o.begin <= m.r.step && len(o.claims) == 0 && (o.kind == "receive" || o.kind == "ack-receive") {
+		if o.limited && o.who == m.r.who && o.begin <= m.r.step && len(o.claims) == 0 && (o.kind == "receive" || o.kind == "ack-receive") {
 			return // what it claimed is given back, as nobody was there to receive it
 		}
 		if !o.maybeAt(m.r) {
 			continue
 		}
-		if o.settle && o.group == group && o.token == l.token || o.forcing && o.group == group {
+		if o.group == group && (o.settle && o.token == l.token || o.forcing && !o.spares(l)) {
 			return
 		}
 	}
+	if m.w.handleOf(m.r.who).consumed && l.owner == fmt.Sprintf("handle %d", m.r.who) {
+		return // its worker has ended it
+	}
 	m.violation("G2: claim %d of %q, which lasts for %d ms, was ended by nobody", l.token, group, l.endMS-m.r.nowMS)
+}
+
+// spares reports whether an operation that may end claims was told that it has ended another.
+func (o *op) spares(l *lockState) bool {
+	return strings.HasPrefix(o.kind, "force-release") && o.outcome == done && o.token != l.token
 }
 
 // maybeAt reports whether the operation may have made the record.

@@ -2,6 +2,8 @@ package sim
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"hash/fnv"
 	"slices"
@@ -37,15 +39,26 @@ type record struct {
 	order   int   // among all
 }
 
-func (r record) pack() []byte {
+// largeValue is how large a value is of which the record keeps the digest: it has one value's room for all.
+const largeValue = 400
+
+// pack puts large values aside, under their digests.
+func (r record) pack(large map[string][]byte) []byte {
 	t := tuple.Tuple{int64(r.step), int64(r.who), int64(r.tx), int64(r.attempt), r.rv, r.nowMS}
 	for _, w := range r.writes {
-		t = append(t, int64(w.kind), w.key, w.value)
+		if len(w.value) < largeValue {
+			t = append(t, int64(w.kind), w.key, w.value)
+			continue
+		}
+		sum := sha256.Sum256(w.value)
+		name := hex.EncodeToString(sum[:])
+		large[name] = w.value
+		t = append(t, int64(w.kind), w.key, name)
 	}
 	return t.Pack()
 }
 
-func unpackRecord(b []byte) (record, error) {
+func unpackRecord(b []byte, large map[string][]byte) (record, error) {
 	t, err := tuple.Unpack(b)
 	if err != nil {
 		return record{}, fmt.Errorf("sim: record: %w", err)
@@ -55,6 +68,9 @@ func unpackRecord(b []byte) (record, error) {
 	for i := 6; i+2 < len(t); i += 3 {
 		key, _ := t[i+1].([]byte)
 		value, _ := t[i+2].([]byte)
+		if name, aside := t[i+2].(string); aside {
+			value = large[name]
+		}
 		r.writes = append(r.writes, write{writeKind(n(i)), key, value})
 	}
 	return r, nil

@@ -22,22 +22,27 @@ type scheduler struct {
 	rng    *rand.Rand
 	knobs  *knobs
 	trace  *trace
-	steps  int // written by the driver alone
+	steps  int       // written by the driver alone
+	can    []*parked // who may go on; the driver's
 
 	arrived chan struct{} // holds one token if somebody has parked
 
 	mu        sync.Mutex
-	parked    []*parked // guarded by mu
-	live      int       // guarded by mu; actors that have not returned
-	ambiguous int       // guarded by mu; steps with two goroutines of one name
-	given     bool      // guarded by mu; the run was given up: nobody parks any more
+	parked    []*parked    // guarded by mu
+	live      int          // guarded by mu; actors that have not returned
+	gone      map[int]bool // guarded by mu; who died: its goroutines park no more
+	frozen    map[int]bool // guarded by mu; who gets no turn
+	ambiguous int          // guarded by mu; steps with two goroutines of one name
+	given     bool         // guarded by mu; the run was given up: nobody parks any more
 }
 
 // parked is a goroutine that waits for its turn, and when it came to wait.
 type parked struct {
 	place
+	from   int // it has no turn before this step
 	step   int
 	at     time.Time
+	until  time.Time // held until then; zero = it was not held
 	resume chan struct{}
 }
 
@@ -46,13 +51,16 @@ func (p *parked) compare(o *parked) int {
 }
 
 // park blocks until the driver picks the caller. No mutex may be held.
-func (s *scheduler) park(p place) {
+func (s *scheduler) park(p place) { s.parkFor(p, 0) }
+
+// parkFor is park for at least so many steps of others.
+func (s *scheduler) parkFor(p place, steps int) {
 	s.mu.Lock()
-	if s.given {
+	if s.given || s.gone[p.who] {
 		s.mu.Unlock()
 		return
 	}
-	me := &parked{p, s.steps, time.Now(), make(chan struct{})}
+	me := &parked{place: p, from: s.steps + steps, step: s.steps, at: time.Now(), resume: make(chan struct{})}
 	s.parked = append(s.parked, me)
 	s.mu.Unlock()
 	s.signal()
@@ -103,6 +111,70 @@ func (s *scheduler) alive() bool {
 	return s.live > 0
 }
 
+// kill lets whoever is one of those go on, and never park again.
+func (s *scheduler) kill(who ...int) {
+	s.mu.Lock()
+	if s.gone == nil {
+		s.gone = make(map[int]bool)
+	}
+	for _, n := range who {
+		s.gone[n] = true
+	}
+	var dead []*parked
+	s.parked = slices.DeleteFunc(s.parked, func(p *parked) bool {
+		if s.gone[p.who] {
+			dead = append(dead, p)
+		}
+		return s.gone[p.who]
+	})
+	s.mu.Unlock()
+	for _, p := range dead {
+		close(p.resume)
+	}
+}
+
+// someoneAt reports whether somebody is parked at that kind of step.
+func (s *scheduler) someoneAt(what string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.parked, func(p *parked) bool { return p.what == what })
+}
+
+// freeze gives those no turn until they are thawed. Their timers run on.
+func (s *scheduler) freeze(frozen bool, who ...int) {
+	s.mu.Lock()
+	if s.frozen == nil {
+		s.frozen = make(map[int]bool)
+	}
+	for _, n := range who {
+		s.frozen[n] = frozen
+	}
+	s.mu.Unlock()
+	s.signal()
+}
+
+// thaw ends all freezing.
+func (s *scheduler) thaw() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.frozen = nil
+}
+
+// occupy keeps the driver driving though no actor lives, until n is taken back.
+func (s *scheduler) occupy(n int) {
+	s.mu.Lock()
+	s.live += n
+	s.mu.Unlock()
+	s.signal()
+}
+
+// ended reports whether the goroutine of who is to end: it died, or the run was given up.
+func (s *scheduler) ended(who int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.given || s.gone[who]
+}
+
 func (s *scheduler) givenUp() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -125,7 +197,7 @@ func (s *scheduler) drive(limit time.Duration) error {
 		case next == nil:
 			select {
 			case <-s.arrived:
-			case <-time.After(limit):
+			case <-time.After(s.idle(limit)):
 			}
 			continue
 		}
@@ -149,21 +221,31 @@ func (s *scheduler) pick() (next *parked, done bool) {
 	if s.live == 0 {
 		return nil, true
 	}
-	if len(s.parked) == 0 {
-		return nil, false
-	}
 	slices.SortFunc(s.parked, (*parked).compare)
-	for i := 1; i < len(s.parked); i++ {
-		if s.parked[i].compare(s.parked[i-1]) == 0 && s.parked[i].what != "drive" { // those are all alike
+	now := time.Now()
+	can := s.can[:0]
+	for i, p := range s.parked {
+		if i > 0 && p.compare(s.parked[i-1]) == 0 && p.what != "drive" { // those are all alike
 			s.ambiguous++
-			s.trace.note("ambiguous", s.parked[i].place)
-			break
+			s.trace.note("ambiguous", p.place)
+		}
+		if p.from <= s.steps && !s.frozen[p.who] && !p.until.After(now) {
+			can = append(can, p)
 		}
 	}
-	i := s.rng.IntN(len(s.parked))
-	next = s.parked[i]
-	s.parked = slices.Delete(s.parked, i, i+1)
-	return next, false
+	s.can = can
+	for len(can) > 0 {
+		i := s.rng.IntN(len(can))
+		next = can[i]
+		if s.hold(next) {
+			can = slices.Delete(can, i, i+1)
+			continue
+		}
+		i = slices.Index(s.parked, next)
+		s.parked = slices.Delete(s.parked, i, i+1)
+		return next, false
+	}
+	return nil, false
 }
 
 // pass lets virtual time go on though goroutines are parked, now and then: what a slow process or network does.

@@ -22,8 +22,13 @@ var (
 
 // run runs a seed in a bubble of its own.
 func run(t *testing.T, seed uint64, operations, lines int) (r *sim.Report) {
+	return runAs(t, sim.Options{Seed: seed, Operations: operations, Trace: lines})
+}
+
+func runAs(t *testing.T, o sim.Options) (r *sim.Report) {
 	synctest.Test(t, func(t *testing.T) {
-		r = sim.Run(sim.Options{Seed: seed, Operations: operations, Trace: lines, Settle: synctest.Wait})
+		o.Settle = synctest.Wait
+		r = sim.Run(o)
 	})
 	return r
 }
@@ -65,14 +70,22 @@ const enough = 15_000
 // fault and every rare path is seen to happen.
 func TestSeeds(t *testing.T) {
 	begun := time.Now()
+	reports := make([]*sim.Report, *seedsFlag)
+	t.Run("seeds", func(t *testing.T) {
+		for i := range reports {
+			seed := *seedFlag + uint64(i)
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel() // each is deterministic by itself
+				reports[i] = run(t, seed, *operationsFlag, *linesFlag)
+				requireSound(t, reports[i], *operationsFlag)
+			})
+		}
+	})
 	sum := sim.Report{Marks: make(map[string]int)}
-	for i := range *seedsFlag {
-		seed := *seedFlag + uint64(i)
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			r := run(t, seed, *operationsFlag, *linesFlag)
+	for _, r := range reports {
+		if r != nil {
 			sum.Add(r)
-			requireSound(t, r, *operationsFlag)
-		})
+		}
 	}
 	took := time.Since(begun)
 	t.Logf("seeds %d to %d: %.0f operations a second\n%s", *seedFlag, *seedFlag+uint64(*seedsFlag)-1,

@@ -2,8 +2,11 @@ package sim
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"slices"
+	"strings"
 
 	"fdbfifo/kv"
 	"fdbfifo/layer"
@@ -15,7 +18,7 @@ func (w *world) verify() {
 	rows := w.rows(kv.PrefixRange([]byte(recordPrefix)), 0)
 	w.report.Commits = len(rows)
 	for i, row := range rows {
-		r, err := unpackRecord(row.Value)
+		r, err := unpackRecord(row.Value, w.large)
 		if err != nil {
 			w.violation("%v", err)
 			return
@@ -28,7 +31,12 @@ func (w *world) verify() {
 	m.compareEnqueues()
 	m.compareFinished()
 	m.compareClaims()
+	m.compareStates()
+	m.compareEdits()
+	m.compareDiscards()
 	w.compareHistories(m)
+	w.compareOrder(m)
+	w.compareExclusion()
 }
 
 // markOutcome notes which kinds of work had an unknown outcome and were applied.
@@ -69,37 +77,37 @@ func (m *model) compareState() {
 	}
 }
 
-// compareEnqueues: what was enqueued is there once, in one transaction, under the ids that were returned.
+// compareEnqueues: what was enqueued is there once, in one transaction, under the ids that were returned; or it is a
+// duplicate of what is there, or was refused for want of room.
 func (m *model) compareEnqueues() {
 	where := make(map[string][]layer.ID)
-	for id := range m.entered {
-		where[bodyOf(m.values[id])] = append(where[bodyOf(m.values[id])], id)
-	}
-	redriven := make(map[string]bool)
-	for _, o := range m.w.ops {
-		if o.kind == "redrive" {
-			redriven["to the tail"] = true
-		}
+	for id, s := range m.first {
+		where[s.label] = append(where[s.label], id)
 	}
 	matched := 0
 	for _, o := range m.w.ops {
-		if len(o.bodies) == 0 {
-			continue
-		}
-		for i, body := range o.bodies {
-			ids := where[body]
-			slices.SortFunc(ids, func(a, b layer.ID) int { return int(m.entered[a].order - m.entered[b].order) })
+		for i, label := range o.bodies {
+			ids := where[label]
+			slices.SortFunc(ids, func(a, b layer.ID) int { return m.entered[a].order - m.entered[b].order })
 			matched += len(ids)
-			if len(ids) > 1 && !redriven["to the tail"] {
-				m.w.report.Doubled++
-				m.w.violation("G3: doubled: %s is there as %v", body, ids)
+			for _, id := range ids[min(1, len(ids)):] {
+				if !m.movedIn[id] {
+					m.w.report.Doubled++
+					m.w.violation("G3: doubled: %s is there as %v", label, ids)
+				}
 			}
+			duplicate := o.outcome == done && o.duplicate[i]
 			switch {
+			case duplicate && len(ids) > 0:
+				m.w.report.Doubled++
+				m.w.violation("G3: %s is a duplicate of %s, and is there as %v", label, o.sent[i], ids)
+			case duplicate:
+				m.compareDuplicate(o, i)
 			case o.outcome == done && len(ids) == 0:
 				m.w.report.Lost++
-				m.w.violation("G3: lost: %s of %s", body, o)
+				m.w.violation("G3: lost: %s of %s", label, o)
 			case o.outcome == done && ids[0] != o.sent[i]:
-				m.w.violation("%s: sent as %s, there as %s", body, o.sent[i], ids[0])
+				m.w.violation("%s: sent as %s, there as %s", label, o.sent[i], ids[0])
 			case o.outcome == refused && len(ids) > 0:
 				m.w.report.Unexpected++
 				m.w.violation("G3: unexpected: %s of %s, which was refused", ids[0], o)
@@ -110,15 +118,16 @@ func (m *model) compareEnqueues() {
 			if len(ids) == 0 {
 				continue
 			}
-			if ids[0].Group != o.groups[i] {
-				m.w.violation("%s: enqueued into %q, there as %s", body, o.groups[i], ids[0])
-			}
+			m.compareMessage(o, i, ids[0])
 			if r := m.entered[ids[0]]; o.outcome == done && !o.maybeAt(r) {
-				m.w.violation("%s: committed at step %d, outside its call: %s", body, r.step, o)
+				m.w.violation("%s: committed at step %d, outside its call: %s", label, r.step, o)
 			}
-			if first := where[o.bodies[0]]; len(first) == 0 || m.entered[first[0]] != m.entered[ids[0]] {
-				m.w.violation("%s and %s of one enqueue were not committed together", o.bodies[0], body)
+			if first := m.firstOf(o, where); first != m.entered[ids[0]] {
+				m.w.violation("%s of %s was not committed with the others", label, o)
 			}
+		}
+		if o.full != "" {
+			m.compareRefusal(o)
 		}
 	}
 	if matched != len(m.entered) {
@@ -127,13 +136,94 @@ func (m *model) compareEnqueues() {
 	}
 }
 
-// bodyOf is the body of an item's value: what follows the envelope.
-func bodyOf(value []byte) string {
-	if len(value) < 2 {
-		return ""
+// firstOf is where the first of an enqueue's messages entered that is no duplicate.
+func (m *model) firstOf(o *op, where map[string][]layer.ID) *record {
+	for _, label := range o.bodies {
+		if ids := where[label]; len(ids) > 0 {
+			return m.entered[ids[0]]
+		}
 	}
-	n, width := binary.Uvarint(value[1:])
-	return string(value[1+width+int(n):])
+	return nil
+}
+
+// compareMessage: a message is there as it was sent.
+func (m *model) compareMessage(o *op, i int, id layer.ID) {
+	s, sent, config := m.first[id], o.messages[i], m.w.knobs.config
+	if id.Group != o.groups[i] {
+		m.w.violation("%s: enqueued into %q, there as %s", s.label, o.groups[i], id)
+	}
+	if s.body != string(sent.Body) {
+		m.w.violation("%s: sent with %d bytes, there with %d: %.40q, %.40q", s.label, len(sent.Body), len(s.body), sent.Body, s.body)
+	}
+	due := int64(0)
+	switch {
+	case sent.AtOnce:
+	case !sent.DeliverAt.IsZero():
+		if due = (sent.DeliverAt.UnixNano() + 999_999) / 1_000_000; due <= s.enqueuedMS {
+			due = 0
+		}
+	case sent.Delay > 0:
+		due = s.enqueuedMS + sent.Delay.Milliseconds()
+	case config.Delay > 0:
+		due = s.enqueuedMS + config.Delay.Milliseconds()
+	}
+	if s.dueMS != due {
+		m.w.violation("%s: is due at %d, should be at %d", s.label, s.dueMS, due)
+	}
+	if dedupID := dedupIDOf(&sent, config.DedupBy); s.dedupID != dedupID {
+		m.w.violation("%s: has the dedup id %q, should have %q", s.label, s.dedupID, dedupID)
+	}
+}
+
+// dedupIDOf is what a message goes by.
+func dedupIDOf(sent *layer.Message, by layer.DedupBy) string {
+	if sent.DedupID != "" || by != layer.DedupByContent {
+		return sent.DedupID
+	}
+	sum := sha256.Sum256(sent.Body)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// compareDuplicate: the message that a duplicate is one of was there, and was still remembered.
+func (m *model) compareDuplicate(o *op, i int) {
+	id, config := o.sent[i], m.w.knobs.config
+	r, sent := m.entered[id], &o.messages[i]
+	if r == nil || r.step > o.end {
+		m.w.violation("G3: %s is a duplicate of %s, which is not there: %s", o.bodies[i], id, o)
+		return
+	}
+	if s := m.first[id]; m.dedupKey(id.Group, s.dedupID) != m.dedupKey(sent.Group, dedupIDOf(sent, config.DedupBy)) {
+		m.w.violation("G3: %s is a duplicate of %s, which has the dedup id %q", o.bodies[i], id, s.dedupID)
+	}
+	f := m.finished[id]
+	there := len(f) == 0 && m.discarded[id] == nil && !m.moved[id] || len(f) > 0 && f[0].r.step >= o.begin ||
+		m.discarded[id] != nil && m.discarded[id].step >= o.begin || m.moved[id]
+	begunMS := o.beginAt.Add(m.w.skewOf(o.who)).UnixMilli()
+	lasts := there || config.DedupFor == layer.DedupForWindow && begunMS < m.first[id].enqueuedMS+config.DedupWindow.Milliseconds()
+	if !lasts && !m.movedIn[id] {
+		m.w.violation("G3: %s is a duplicate of %s, which is remembered no more: %s", o.bodies[i], id, o)
+	}
+}
+
+// compareRefusal: for want of room a call is refused only if there was none at some moment of it.
+func (m *model) compareRefusal(o *op) {
+	most, n := 0, 0
+	for i, s := range m.sizes[o.full] {
+		if s.step > o.end {
+			break
+		}
+		if sizes := m.sizes[o.full]; s.step >= o.begin || i+1 == len(sizes) || sizes[i+1].step >= o.begin {
+			most = max(most, s.n)
+		}
+	}
+	for _, g := range o.groups {
+		if g == o.full {
+			n++
+		}
+	}
+	if limit := m.w.knobs.config.MaxWaiting; limit == 0 || most+n <= limit {
+		m.w.violation("%s was refused because of %q, which had %d items of %d at most, and %d were to come", o, o.full, most, limit, n)
+	}
 }
 
 // compareFinished: what was finished was so once, by the operation that says so, and by nobody whom it did not belong to.
@@ -158,19 +248,24 @@ func (m *model) compareFinished() {
 		}
 		f := all[0]
 		sure, maybe := 0, 0
-		effect := false
+		effect, always, acked := false, true, true
 		for _, o := range candidates[id] {
-			if !o.maybeAt(f.r) || o.settle && !(f.under && f.lock.token == o.token) || !o.settle && f.under && f.lock.endMS > f.r.nowMS {
+			if !o.mayFinish(&f) {
 				continue
 			}
-			effect = effect || o.effect
+			effect, always = effect || o.effect, always && o.effect
+			acked = acked && (o.settle || o.by == byWorker || o.kind == "take")
 			if o.outcome == done {
 				sure++
 			} else {
 				maybe++
 			}
 		}
-		if sure+maybe == 0 && !m.purged(id, f) {
+		swept := m.purged(id, f) || sure == 0 && m.agedOut(&f)
+		if sure+maybe > 0 && !swept && acked && f.archived != (m.w.knobs.config.Archive > 0) {
+			m.w.violation("%s was finished at step %d; in the archive: %t", id, f.r.step, f.archived)
+		}
+		if sure+maybe == 0 && !swept {
 			m.w.report.Unexpected++
 			m.w.violation("G3: unexpected: %s was finished at step %d (under a claim: %t) by nobody of %v", id, f.r.step, f.under, candidates[id])
 		}
@@ -179,6 +274,9 @@ func (m *model) compareFinished() {
 		}
 		if effect {
 			effects[id] = 1
+		}
+		if effect && always && !swept {
+			effects[id] = 2 // it must be there
 		}
 	}
 	for id, ops := range candidates {
@@ -191,21 +289,42 @@ func (m *model) compareFinished() {
 	}
 	m.compareEffects(effects)
 	for id := range m.entered {
-		if _, there := m.group(id.Group).items[id]; !there && len(m.finished[id]) == 0 && m.db[deadKey(id)] == nil && !m.moved(id) {
+		if !m.isThere(id) && len(m.finished[id]) == 0 && !m.moved[id] && m.discarded[id] == nil {
 			m.w.report.Lost++
 			m.w.violation("G3: lost: %s", id)
 		}
 	}
 }
 
-// moved reports whether a dead letter may have gone to the tail under another id.
-func (m *model) moved(id layer.ID) bool {
-	for other := range m.entered {
-		if other != id && bodyOf(m.values[other]) == bodyOf(m.values[id]) && m.entered[other].order > m.entered[id].order {
-			return true
-		}
+// mayFinish reports whether the operation may have finished an item so.
+func (o *op) mayFinish(f *finished) bool {
+	switch {
+	case !o.maybeAt(f.r):
+		return false
+	case o.is("take") && (f.over || f.lock != nil && f.lock.endMS > f.r.nowMS):
+		return false // it takes heads, of groups that nobody holds
+	case o.by == byWorker:
+		return f.under && o.who == f.r.who && (o.handled || o.effect)
+	case o.settle:
+		return f.under && f.lock.token == o.token
 	}
-	return false
+	if o.kind == "take" && (f.over || f.lock != nil && f.lock.endMS > f.r.nowMS) {
+		return false // it takes heads, of groups that nobody holds
+	}
+	return !f.under || f.lock.endMS <= f.r.nowMS
+}
+
+// agedOut reports whether an item was dropped because it had waited too long.
+func (m *model) agedOut(f *finished) bool {
+	c := m.w.knobs.config
+	if c.Retention == 0 || c.OnExpiry != layer.DropExpired || f.under && f.lock.endMS > f.r.nowMS {
+		return false
+	}
+	if max(f.item.enqueuedMS, f.item.dueMS)+c.Retention.Milliseconds() >= f.r.nowMS {
+		return false
+	}
+	m.w.mark("aged out")
+	return true
 }
 
 // purged reports whether a purge may have removed the item.
@@ -230,48 +349,167 @@ func (m *model) compareEffects(want map[layer.ID]int) {
 		}
 		seen[id] = true
 		if n := binary.LittleEndian.Uint64(row.Value); n != 1 || want[id] == 0 {
-			m.w.violation("G3: the effect of %s happened %d times, its item was finished with it %d times", id, n, want[id])
+			m.w.violation("G3: the effect of %s happened %d times, its item was finished with it: %t", id, n, want[id] > 0)
+		}
+	}
+	for id, n := range want {
+		if n == 2 && !seen[id] {
+			m.w.violation("G3: %s was finished, and the effect that goes with it did not happen", id)
 		}
 	}
 	m.w.marks["effect with its ack"] += len(seen)
 }
 
-// compareClaims: every claim that was returned was committed as returned, and to one receive alone.
+// compareClaims: every claim that was returned was committed as returned, and to one receive alone, but for its
+// repetitions.
 func (m *model) compareClaims() {
 	returned := make(map[claimKey]*op)
+	mayRepeat := make(map[string][]*op)
+	forced := make(map[string]bool)
+	for _, o := range m.w.ops {
+		if o.attemptID != "" {
+			mayRepeat[o.attemptID] = append(mayRepeat[o.attemptID], o)
+		}
+		forced[o.group] = forced[o.group] || o.anyHolder
+	}
 	for _, o := range m.w.ops {
 		for _, c := range o.claims {
 			key := claimKey{c.Group, c.Token}
-			if first := returned[key]; first != nil {
+			first := returned[key]
+			repeats := first != nil && o.attemptID != "" && o.attemptID == first.attemptID
+			if first != nil && !repeats {
 				m.w.violation("G2: claim %d of %q was returned to %s and to %s", c.Token, c.Group, first, o)
 			}
-			returned[key] = o
+			if first == nil {
+				returned[key] = o
+			}
 			was, ok := m.claims[key]
-			if !ok || !o.maybeAt(was.r) {
+			maker := o
+			for _, other := range mayRepeat[o.attemptID] {
+				if ok && other.maybeAt(was.r) && was.r.who == other.who {
+					maker = other
+				}
+			}
+			if !ok || !maker.maybeAt(was.r) {
 				m.w.violation("G2: claim %d of %q was returned to %s and not committed in it", c.Token, c.Group, o)
 				continue
 			}
-			if was.r.who != o.who {
+			if was.r.who != maker.who {
 				m.w.violation("G2: claim %d of %q of handle %d was returned to %s", c.Token, c.Group, was.r.who, o)
 			}
-			var ids []layer.ID
-			for _, item := range c.Items {
-				ids = append(ids, item.ID)
-				if bodyOf(m.values[item.ID]) != string(item.Body) {
-					m.w.violation("G3: %s has the body %q and was delivered with %q", item.ID, bodyOf(m.values[item.ID]), item.Body)
-				}
+			if maker != o {
+				m.w.mark("claim of a repeated receive")
 			}
-			if !slices.Equal(ids, was.out) {
-				m.w.violation("G3: claim %d of %q has %v and was returned with %v", c.Token, c.Group, was.out, ids)
+			m.compareItems(o, c, &was)
+			if o.wantsState && o.attemptID == "" && !forced[c.Group] && string(c.State) != was.state {
+				m.w.violation("claim %d of %q was returned with the state %q, it was %q", c.Token, c.Group, c.State, was.state)
 			}
 		}
-		for _, item := range o.items {
-			if o.outcome == done && bodyOf(m.values[item.ID]) != string(item.Body) {
-				m.w.violation("G3: %s has the body %q and was taken with %q", item.ID, bodyOf(m.values[item.ID]), item.Body)
+		for i := range o.items {
+			if item := &o.items[i]; o.outcome == done && len(m.finished[item.ID]) > 0 && m.finished[item.ID][0].item.body != string(item.Body) {
+				m.w.violation("G3: %s has the body %.40q and was taken with %.40q", item.ID, m.finished[item.ID][0].item.body, item.Body)
 			}
+		}
+		if o.item != nil && !m.hadBody(o.item.ID, string(o.item.Body)) {
+			m.w.violation("G3: %s was handled with the body %.40q", o.item.ID, o.item.Body)
 		}
 	}
-	m.w.marks["claim that nobody was told of"] += len(m.claims) - len(returned)
+	for key, c := range m.claims {
+		if returned[key] == nil && !m.w.handleOf(c.r.who).consumed {
+			m.w.mark("claim that nobody was told of")
+			m.untold(key, c)
+		}
+	}
+}
+
+// untold holds a claim that no call returned to its causes: a caller that may have gone before, one who never learned of
+// the outcome, or that it was lost before its transaction was known to have been applied.
+func (m *model) untold(key claimKey, c claimed) {
+	if m.w.handleOf(c.r.who).consumed {
+		return // its worker may have been told
+	}
+	for _, o := range m.w.ops {
+		if o.who != c.r.who || o.begin > c.r.step || !strings.Contains(o.kind, "receive") {
+			continue
+		}
+		if o.limited || o.outcome == unknown || c.ends > 0 && c.ends <= o.end && c.r.step <= o.end {
+			return
+		}
+	}
+	m.w.violation("G3: claim %d of %q, committed at step %d by handle %d, was returned to nobody", key.token, key.group, c.r.step, c.r.who)
+}
+
+// compareItems: a claim is returned with its items; a repeated receive, only with those that are left.
+func (m *model) compareItems(o *op, c *layer.Claim, was *claimed) {
+	at := 0
+	for i := range c.Items {
+		item := &c.Items[i]
+		n := slices.Index(was.out[at:], item.ID)
+		if n < 0 || o.attemptID == "" && n > 0 {
+			m.w.violation("G3: claim %d of %q has %v and was returned with %s to %s", c.Token, c.Group, was.out, item.ID, o)
+			return
+		}
+		at += n + 1
+		if body := was.bodies[at-1]; body != string(item.Body) {
+			m.w.violation("G3: %s has the body %.40q and was delivered with %.40q", item.ID, body, item.Body)
+		}
+	}
+	if o.attemptID == "" && at != len(was.out) {
+		m.w.violation("G3: claim %d of %q has %v and was returned with %d of them", c.Token, c.Group, was.out, len(c.Items))
+	}
+}
+
+// hadBody reports whether an item has had that body at any time.
+func (m *model) hadBody(id layer.ID, body string) bool {
+	return m.first[id].body == body || m.edits[body] != nil
+}
+
+// compareStates: a state is there if it was set, and was set together with the ack that it came with.
+func (m *model) compareStates() {
+	for _, o := range m.w.ops {
+		if !o.sets || len(o.state) == 0 {
+			continue
+		}
+		r := m.states[string(o.state)]
+		switch {
+		case o.outcome == done && (r == nil || !o.maybeAt(r)):
+			m.w.violation("%s: the state %s was not set", o, o.state)
+		case o.outcome == refused && r != nil:
+			m.w.violation("%s: the state %s was set at step %d", o, o.state, r.step)
+		case o.outcome == done && len(o.ids) > 0 && !slices.ContainsFunc(m.finished[o.ids[0]], func(f finished) bool { return f.r == r }):
+			m.w.violation("%s: the state %s was set without the ack", o, o.state)
+		}
+	}
+}
+
+// compareEdits: a body is changed if and only if the edit says so.
+func (m *model) compareEdits() {
+	known := make(map[string]bool)
+	for _, o := range m.w.ops {
+		if o.body == "" {
+			continue
+		}
+		known[o.body] = true
+		r := m.edits[o.body]
+		if o.outcome == done && (r == nil || !o.maybeAt(r)) || o.outcome == refused && r != nil {
+			m.w.violation("%s: outcome %d; edited: %t", o, o.outcome, r != nil)
+		}
+	}
+	for body := range m.edits {
+		if !known[body] {
+			m.w.violation("an item was rewritten with %.40q by nobody", body)
+		}
+	}
+}
+
+// compareDiscards: a dead letter is discarded by nobody but an operator.
+func (m *model) compareDiscards() {
+	for id, r := range m.discarded {
+		if !slices.ContainsFunc(m.w.ops, func(o *op) bool { return o.discarding && o.maybeAt(r) }) {
+			m.w.report.Lost++
+			m.w.violation("G3: lost: the dead letter %s was discarded at step %d by nobody", id, r.step)
+		}
+	}
 }
 
 // compareHistories looks at what the actors saw alone: nothing is delivered after it was finished, and what is
@@ -285,6 +523,17 @@ func (w *world) compareHistories(m *model) {
 		for _, id := range o.ids {
 			finishedAt[id] = o.end
 		}
+	}
+	repeated := func(o *op, p *op) bool { return o.attemptID != "" && o.attemptID == p.attemptID }
+	versions := make(map[int64]*op)
+	for _, o := range w.ops {
+		if !strings.HasPrefix(o.kind, "configure") || o.outcome != done {
+			continue
+		}
+		if other := versions[o.token]; other != nil {
+			w.violation("version %d of the configuration is that of %s and of %s", o.token, other, o)
+		}
+		versions[o.token] = o
 	}
 	deliveries := make(map[layer.ID]int)
 	last := make(map[string]*layer.Claim)
@@ -300,10 +549,12 @@ func (w *world) compareHistories(m *model) {
 					w.report.Recovered++
 				}
 			}
-			if p := last[c.Group]; p != nil && lastOp[c.Group].end < o.begin && c.Token <= p.Token {
+			if p := last[c.Group]; p != nil && lastOp[c.Group].end < o.begin && c.Token <= p.Token && !repeated(o, lastOp[c.Group]) {
 				w.violation("G2: token %d of %q was returned after %d", c.Token, c.Group, p.Token)
 			}
-			last[c.Group], lastOp[c.Group] = c, o
+			if lastOp[c.Group] == nil || o.over {
+				last[c.Group], lastOp[c.Group] = c, o
+			}
 		}
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
 )
@@ -21,8 +20,12 @@ type Options struct {
 	Seed uint64
 	// Operations is about how many calls the actors make.
 	Operations int
+	// Profile is a kind of run, see Profiles; "" = as the seed draws.
+	Profile string
 	// Trace is how many of the newest lines of the trace to keep; < 0 = all.
 	Trace int
+	// Folder is an empty one for the store of the seeds that run on disk; "" = they run in memory.
+	Folder string
 	// Settle returns when every other goroutine of the bubble is durably blocked: synctest.Wait.
 	Settle func()
 }
@@ -58,40 +61,63 @@ type world struct {
 	o      Options
 	knobs  *knobs
 	sched  *scheduler
-	raw    *embedded.DB
+	store  *store
 	plan   *fault.Plan
-	db     kv.DB
 	rng    *rand.Rand // of the engine's hooks
+	jump   int64      // versions to skip before the next commit group
 	faulty bool
 
-	handles  []*layer.Queue
-	ops      []*op
-	known    []layer.ID // messages that operators have heard of
-	outcomes map[attemptID]int
-	marks    map[string]int
+	handles   []*handle
+	nextActor int // of those that take up the work of the dead
+	ops       []*op
+	known     []layer.ID     // messages that operators have heard of
+	attempts  map[string]int // attempt ids of receives under way: the actor
+	orphans   []string       // attempt ids of receives whose actor died
+	outcomes  map[attemptID]int
+	large     map[string][]byte // values of records, by their digests
+	marks     map[string]int
 
 	violations []string
 	report     *Report
 }
 
+// handle is a process: a handle on the queue, and the actors that use it.
+type handle struct {
+	q        *layer.Queue
+	engine   *engine
+	who      int
+	skew     time.Duration
+	actors   []*actor
+	consumer *layer.Worker // that works now
+	consumed bool          // there was one
+	dead     bool
+}
+
 // Run runs the world of a seed, in a bubble.
 func Run(o Options) *Report {
 	rng := rand.New(rand.NewPCG(o.Seed, 1))
+	knobs := drawKnobs(rng)
+	knobs.shape(rand.New(rand.NewPCG(o.Seed, 5)), o)
 	w := &world{
-		o: o, knobs: drawKnobs(rng, o.Operations), rng: rand.New(rand.NewPCG(o.Seed, 2)),
-		outcomes: make(map[attemptID]int), marks: make(map[string]int),
+		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
+		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
+		large: make(map[string][]byte), nextActor: 300,
 		plan: &fault.Plan{Seed: o.Seed}, report: &Report{Seed: o.Seed},
 	}
 	w.sched = &scheduler{
 		settle: o.Settle, rng: rand.New(rand.NewPCG(o.Seed, 3)), knobs: w.knobs, trace: &trace{keep: o.Trace},
 		arrived: make(chan struct{}, 1),
 	}
-	w.raw = embedded.OpenMemory(embedded.Options{Seed: o.Seed + 1, Hooks: embedded.Hooks{
-		VersionGap:  w.versionGap,
-		HoldWatches: w.holdWatches,
-	}})
-	w.db = fault.Wrap(w.raw, w.plan)
+	w.store = &store{w: w, plan: w.plan}
+	if w.knobs.disk {
+		w.store.folder = o.Folder
+	}
 	begun := time.Now()
+	if err := w.store.open(); err != nil {
+		w.violation("%v", err)
+		w.report.Violations = w.violations
+		return w.report
+	}
 	if err := w.live(); err != nil {
 		w.violation("liveness: %v", err)
 		w.verify()
@@ -102,11 +128,13 @@ func Run(o Options) *Report {
 	} else {
 		w.verify()
 	}
-	if err := w.raw.Close(); err != nil {
+	virtual := time.Since(begun)
+	time.Sleep(time.Hour) // what the dead have left behind wakes up and ends
+	if err := w.store.close(); err != nil {
 		w.violation("close: %v", err)
 	}
 	r := w.report
-	r.Operations, r.Steps, r.Virtual, r.Ambiguous = len(w.ops), w.sched.steps, time.Since(begun), w.sched.ambiguous
+	r.Operations, r.Steps, r.Virtual, r.Ambiguous = len(w.ops), w.sched.steps, virtual, w.sched.ambiguous
 	r.Marks, r.Violations, r.Knobs = w.marks, w.violations, w.knobs.String()
 	r.Digest, r.Trace = w.sched.trace.sum, w.sched.trace.String()
 	for k, n := range w.plan.Counts() {
@@ -127,6 +155,10 @@ func (w *world) group(rng *rand.Rand) string { return fmt.Sprintf("g%d", rng.Int
 
 // versionGap makes versions jump as a recovery of a cluster does.
 func (w *world) versionGap() int64 {
+	if gap := w.jump; gap > 0 {
+		w.jump = 0
+		return gap
+	}
 	if !w.faulty || w.rng.Float64() >= w.knobs.versionJump {
 		return 0
 	}
@@ -154,11 +186,15 @@ func (w *world) live() error {
 	}
 	w.faulty, w.plan.Chances = true, w.knobs.faults
 	w.startActors()
+	f := &fate{w: w, rng: rand.New(rand.NewPCG(w.o.Seed, 5)), who: firstActor + 98}
+	go f.strike()
 	if err := w.sched.drive(ever); err != nil {
 		return fmt.Errorf("under faults: %w", err)
 	}
+	w.sched.kill(f.who)
+	w.sched.thaw()
 	w.faulty, w.plan.Chances = false, nil
-	w.knobs.longPause, w.knobs.shortPause = 0, 0
+	w.knobs.longPause, w.knobs.shortPause, w.knobs.hold = 0, 0, 0
 	if err := w.plan.Land(context.Background()); err != nil {
 		return err
 	}
@@ -168,8 +204,8 @@ func (w *world) live() error {
 		return fmt.Errorf("heal: %w", err)
 	}
 	calm := time.Now()
-	for i := range w.handles {
-		a := w.actor(100+i, i)
+	for i, h := range w.alive() {
+		a := w.actor(100+i, h)
 		w.sched.start(firstActor+a.id, a.drain)
 	}
 	const bound = maxLease + maxDelay + 2*maxSkew + 30*time.Second
@@ -190,47 +226,77 @@ type actorKey struct{}
 // abandon ends a run that does not end by itself. Its trace and records are worth nothing from here on.
 func (w *world) abandon() {
 	w.sched.giveUp(24 * time.Hour)
-	for _, q := range w.handles {
-		if err := q.Close(context.Background()); err != nil {
+	for _, h := range w.alive() {
+		if h.consumer != nil {
+			h.consumer.Stop(context.Background())
+		}
+		if err := h.q.Close(context.Background()); err != nil {
 			w.violation("close: %v", err)
 		}
 	}
 }
 
-// handleOptions are those of the i-th handle.
-func (w *world) handleOptions(i int) (layer.Options, kv.DB) {
-	now := func() time.Time { return time.Now().Add(w.knobs.skew[i]) }
-	who := i + 1
-	e := &engine{DB: w.db, w: w, who: who, now: now}
-	return layer.Options{
-		Owner: fmt.Sprintf("handle %d", who), Now: now, Seed: w.o.Seed<<8 + uint64(who), Path: w.knobs.path,
+// alive is the handles whose processes live.
+func (w *world) alive() (all []*handle) {
+	for _, h := range w.handles {
+		if !h.dead {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+func (w *world) handleOf(who int) *handle { return w.handles[who-1] }
+
+func (w *world) skewOf(who int) time.Duration { return w.handleOf(who).skew }
+
+// opening is layer.Create or layer.Open.
+type opening func(ctx context.Context, db kv.DB, prefix []byte, name string, o layer.Options) (*layer.Queue, error)
+
+// openHandle opens another handle.
+func (w *world) openHandle(open opening, skew time.Duration) (*handle, error) {
+	h := &handle{who: len(w.handles) + 1, skew: skew}
+	w.handles = append(w.handles, h)
+	now := func() time.Time { return time.Now().Add(skew) }
+	h.engine = &engine{w: w, who: h.who, now: now}
+	q, err := open(context.Background(), h.engine, []byte(queuePrefix), queueName, layer.Options{
+		Owner: fmt.Sprintf("handle %d", h.who), Now: now, Seed: w.o.Seed<<8 + uint64(h.who), Path: w.knobs.path,
 		NoCoalescing: w.knobs.noCoalescing, Config: w.knobs.config,
 		Yield: func(ctx context.Context, what string) {
 			actor, _ := ctx.Value(actorKey{}).(int)
-			w.sched.park(place{what, who, -actor})
+			w.sched.park(place{what, h.who, -actor})
 		},
-	}, e
+	})
+	h.q, h.dead = q, err != nil
+	return h, err
 }
 
 func (w *world) open() {
-	ctx := context.Background()
 	for i := range w.knobs.handles {
-		o, db := w.handleOptions(i)
 		open := layer.Open
 		if i == 0 {
 			open = layer.Create
 		}
-		q, err := open(ctx, db, []byte(queuePrefix), queueName, o)
-		if err != nil {
+		if _, err := w.openHandle(open, w.knobs.skew[i]); err != nil {
 			w.violation("open: %v", err)
 			return
 		}
-		w.handles = append(w.handles, q)
 	}
 }
 
-func (w *world) actor(id, handle int) *actor {
-	return &actor{w: w, id: id, who: handle + 1, q: w.handles[handle], rng: rand.New(rand.NewPCG(w.o.Seed, 100+uint64(id)))}
+func (w *world) actor(id int, h *handle) *actor {
+	a := &actor{w: w, id: id, who: h.who, q: h.q, rng: rand.New(rand.NewPCG(w.o.Seed, 100+uint64(id))), left: w.knobs.perActor}
+	a.ctx, a.end = context.WithCancel(context.WithValue(context.Background(), actorKey{}, id))
+	h.actors = append(h.actors, a)
+	return a
+}
+
+// startActor starts an actor in its role.
+func (w *world) startActor(a *actor) {
+	w.sched.start(firstActor+a.id, func() {
+		a.role(a)
+		a.over = true
+	})
 }
 
 func (w *world) startActors() {
@@ -238,10 +304,14 @@ func (w *world) startActors() {
 	for _, role := range []struct {
 		n  int
 		do func(*actor)
-	}{{w.knobs.producers, (*actor).produce}, {w.knobs.workers, (*actor).work}, {w.knobs.takers, (*actor).take}, {w.knobs.operators, (*actor).operate}} {
+	}{
+		{w.knobs.consumers, (*actor).consume}, {w.knobs.producers, (*actor).produce}, {w.knobs.workers, (*actor).work},
+		{w.knobs.takers, (*actor).take}, {w.knobs.operators, (*actor).operate},
+	} {
 		for range role.n {
-			a := w.actor(id, id%w.knobs.handles)
-			w.sched.start(firstActor+id, func() { role.do(a) })
+			a := w.actor(id, w.handles[id%w.knobs.handles])
+			a.role = role.do
+			w.startActor(a)
 			id++
 		}
 	}
@@ -249,7 +319,7 @@ func (w *world) startActors() {
 
 // heal takes back what operators have done, so that everything can be delivered.
 func (w *world) heal() {
-	a := w.actor(99, 0)
+	a := w.actor(99, w.alive()[0])
 	a.call(&op{kind: "heal"}, func(ctx context.Context) error {
 		if _, _, err := a.q.Configure(ctx, func(c *layer.Config) { c.MaxAttempts = 0 }); err != nil {
 			return err
@@ -291,7 +361,7 @@ func (a *actor) drain() {
 
 // rows reads a range of the engine itself, past all faults and parks.
 func (w *world) rows(r kv.KeyRange, limit int) []kv.KV {
-	tx, err := w.raw.Begin(kv.TxOptions{})
+	tx, err := w.store.life.raw.Begin(kv.TxOptions{})
 	if err != nil {
 		w.violation("read: %v", err)
 		return nil
@@ -309,22 +379,25 @@ func (w *world) empty() bool { return len(w.rows(section("item"), 1)) == 0 }
 // close closes the handles and holds the queue to its own rules.
 func (w *world) close() {
 	ctx := context.Background()
-	for i, q := range w.handles {
-		p := q.Paths()
+	for _, h := range w.handles {
+		if h.q == nil {
+			continue
+		}
+		p := h.q.Paths()
 		for name, n := range map[string]int64{
 			"path direct": p.Direct, "path widened": p.Widened, "path staged": p.Staged, "path granted": p.Granted,
 			"path looks": p.Looks, "path coalesced": p.Together - p.Shared,
 		} {
 			w.marks[name] += int(n)
 		}
-		if i == 0 {
-			continue
-		}
-		if err := q.Close(ctx); err != nil {
-			w.violation("close handle %d: %v", i+1, err)
+	}
+	alive := w.alive()
+	for _, h := range alive[1:] {
+		if err := h.q.Close(ctx); err != nil {
+			w.violation("close handle %d: %v", h.who, err)
 		}
 	}
-	r, err := w.handles[0].Check(ctx, layer.CheckOptions{})
+	r, err := alive[0].q.Check(ctx, layer.CheckOptions{})
 	if err != nil {
 		w.violation("check: %v", err)
 	} else {
@@ -332,8 +405,8 @@ func (w *world) close() {
 			w.violation("check: %s", v)
 		}
 	}
-	if err := w.handles[0].Close(ctx); err != nil {
-		w.violation("close handle 1: %v", err)
+	if err := alive[0].q.Close(ctx); err != nil {
+		w.violation("close handle %d: %v", alive[0].who, err)
 	}
 }
 

@@ -129,3 +129,13 @@ func TestFullDisk(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, set("again", 50_000))
 }
+
+// A commit that is acknowledged is synced: bbolt can be told to leave that out, and is not.
+func TestDiskSyncs(t *testing.T) {
+	db, err := OpenDisk(t.TempDir(), Options{})
+	require.NoError(t, err)
+	file := db.store.(*diskStore).file
+	require.False(t, file.NoSync)
+	require.False(t, file.NoGrowSync)
+	require.NoError(t, db.Close())
+}

@@ -1,0 +1,80 @@
+package crash
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// orders is what the parent tells a child.
+type orders struct {
+	Folder  string
+	Seed    uint64
+	Life    int
+	Ahead   time.Duration // of the child's clock before the machine's
+	Archive bool
+	Kill    kill
+	Retry   [][]message // enqueues whose outcome is unknown
+}
+
+var (
+	prefix    = tuple.Tuple{"crash"}.Pack()
+	queueName = "work"
+)
+
+// effectKey is the row that a worker writes of its own when it acks item n.
+func effectKey(n int) []byte { return tuple.Tuple{"effect", int64(n)}.Pack() }
+
+const attempts = 3 // until an item is parked
+
+func (o *orders) options(handle int) layer.Options {
+	c := layer.Config{
+		Lease: leaseBase, DedupWindow: layer.MaxDedupWindow, MaxAttempts: attempts,
+		Retry: layer.RetryPolicy{Kind: layer.RetryAtOnce},
+	}
+	if o.Archive {
+		c.Archive = layer.MaxRetention
+	}
+	return layer.Options{
+		Owner: fmt.Sprintf("life %d, handle %d", o.Life, handle), Config: c,
+		Now:  func() time.Time { return time.Now().Add(o.Ahead) },
+		Poll: 20 * time.Millisecond,
+	}
+}
+
+// Child is the life of a child: it reads its orders from in, writes its journal to out, and works until it is killed.
+// It returns only with an error.
+func Child(in io.Reader, out io.Writer) error {
+	var o orders
+	if err := json.NewDecoder(in).Decode(&o); err != nil {
+		return fmt.Errorf("crash: orders: %w", err)
+	}
+	ctx := context.Background()
+	db, err := embedded.OpenDisk(o.Folder, embedded.Options{Hooks: o.Kill.hooks(o.Folder)})
+	if err != nil {
+		return fmt.Errorf("crash: open: %w", err)
+	}
+	q, err := layer.Create(ctx, db, prefix, queueName, o.options(0))
+	if errors.Is(err, layer.ErrQueueExists) {
+		q, err = layer.Open(ctx, db, prefix, queueName, o.options(0))
+	}
+	if err != nil {
+		return fmt.Errorf("crash: queue: %w", err)
+	}
+	other, err := layer.Open(ctx, db, prefix, queueName, o.options(1))
+	if err != nil {
+		return fmt.Errorf("crash: second handle: %w", err)
+	}
+	j := &journal{out: out}
+	j.done(event{Kind: kindReady})
+	err = work(ctx, &o, []*layer.Queue{q, other}, j)
+	j.done(event{Kind: kindBroken, Text: err.Error()})
+	return err
+}

@@ -1,0 +1,144 @@
+package crash
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer"
+)
+
+// script feeds a model with lines of a journal.
+type script struct {
+	t *testing.T
+	m *model
+}
+
+func newScript(t *testing.T) *script { return &script{t, newModel(true)} }
+
+func textOf(group string, index int64) string {
+	return layer.ID{Group: group, Index: index, Random: uuid.UUID{byte(index)}}.String()
+}
+
+// enqueued: messages 1 to n of group "a", acknowledged, with indexes of these numbers.
+func (s *script) enqueued(n int) {
+	e := event{Op: 1, Kind: kindEnqueue}
+	for i := range n {
+		e.Msgs = append(e.Msgs, message{N: i + 1, Group: "a", Size: 30})
+	}
+	s.m.see(e)
+	e.Done = true
+	for i := range n {
+		e.Sent = append(e.Sent, sent{ID: textOf("a", int64(i+1))})
+	}
+	s.m.see(e)
+}
+
+func (s *script) both(e, done event) {
+	s.m.see(e)
+	done.Op, done.Kind, done.Done = e.Op, e.Kind, true
+	s.m.see(done)
+}
+
+func (s *script) received(op int, token int64, ns ...int) {
+	c := claim{Group: "a", Token: token}
+	for _, n := range ns {
+		c.Items = append(c.Items, delivered{n, textOf("a", int64(n))})
+	}
+	s.both(event{Op: op, Kind: kindReceive}, event{Claims: []claim{c}})
+}
+
+// TestModelFinds: what a child must never be told is a problem, and what it may be told is none.
+func TestModelFinds(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		breaks bool
+		tell   func(s *script)
+	}{
+		{"in order", false, func(s *script) { s.received(2, 1, 1, 2); s.received(3, 2, 1, 2, 3) }},
+		{"passed over", true, func(s *script) { s.received(2, 1, 2) }},
+		{"out of order", true, func(s *script) { s.received(2, 1, 2, 1) }},
+		{"never enqueued", true, func(s *script) { s.received(2, 1, 9) }},
+		{"token not greater", true, func(s *script) { s.received(2, 5, 1); s.received(3, 5, 1) }},
+		{"acked, and the next", false, func(s *script) {
+			s.received(2, 1, 1)
+			s.both(event{Op: 3, Kind: kindAck, Group: "a", Items: []int{1}}, event{})
+			s.received(4, 2, 2)
+		}},
+		{"delivered after its ack", true, func(s *script) {
+			s.received(2, 1, 1)
+			s.both(event{Op: 3, Kind: kindAck, Group: "a", Items: []int{1}}, event{})
+			s.received(4, 2, 1)
+		}},
+		{"delivered after an ack that was lost", false, func(s *script) {
+			s.received(2, 1, 1)
+			s.both(event{Op: 3, Kind: kindAck, Group: "a", Items: []int{1}}, event{Lost: true})
+			s.received(4, 2, 1)
+		}},
+		{"delivered though it was parked", true, func(s *script) {
+			s.received(2, 1, 1)
+			s.both(event{Op: 3, Kind: kindNack, Group: "a", Items: []int{1}, Reject: true}, event{})
+			s.received(4, 2, 1, 2)
+		}},
+		{"delivered after a redrive", false, func(s *script) {
+			s.received(2, 1, 1)
+			s.both(event{Op: 3, Kind: kindNack, Group: "a", Items: []int{1}, Reject: true}, event{})
+			s.both(event{Op: 4, Kind: kindRedrive}, event{})
+			s.received(5, 2, 1, 2)
+		}},
+		{"passed over after a redrive", true, func(s *script) {
+			s.received(2, 1, 1)
+			s.both(event{Op: 3, Kind: kindNack, Group: "a", Items: []int{1}, Reject: true}, event{})
+			s.both(event{Op: 4, Kind: kindRedrive}, event{})
+			s.received(5, 2, 2)
+		}},
+		{"enqueued before what was there", true, func(s *script) {
+			s.both(event{Op: 2, Kind: kindEnqueue, Msgs: []message{{N: 4, Group: "a", Size: 30}}},
+				event{Sent: []sent{{ID: textOf("a", 2)}}})
+		}},
+		{"taken for new twice", true, func(s *script) {
+			s.both(event{Op: 2, Kind: kindResend, Msgs: []message{{N: 1, Group: "a", Size: 30}}},
+				event{Sent: []sent{{ID: textOf("a", 1)}}})
+		}},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			s := newScript(t)
+			s.enqueued(3)
+			require.Empty(t, s.m.problems)
+			c.tell(s)
+			require.Equal(t, c.breaks, len(s.m.problems) > 0, "%v", s.m.problems)
+		})
+	}
+}
+
+// TestHalfOfAnOperationIsFound: an operation that was not acknowledged is there whole or not at all.
+func TestHalfOfAnOperationIsFound(t *testing.T) {
+	msgs := []message{{N: 4, Group: "a", Size: 30}, {N: 5, Group: "b", Size: 30}}
+	at := func(p place, msgs ...message) map[int][]found {
+		out := make(map[int][]found)
+		for _, m := range msgs {
+			out[m.N] = []found{{p, layer.ID{Group: m.Group, Index: int64(m.N)}, bodyOf(m.N, m.Size)}}
+		}
+		return out
+	}
+	for _, c := range []struct {
+		what   string
+		breaks bool
+		e      event
+		left   map[int][]found
+	}{
+		{"an enqueue, whole", false, event{Kind: kindEnqueue, Msgs: msgs}, at(waiting, msgs...)},
+		{"no enqueue", false, event{Kind: kindEnqueue, Msgs: msgs}, nil},
+		{"half an enqueue", true, event{Kind: kindEnqueue, Msgs: msgs}, at(waiting, msgs[0])},
+		{"an enqueue that was parked", true, event{Kind: kindEnqueue, Msgs: msgs}, at(dead, msgs...)},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			m := newModel(true)
+			c.e.Op = 1
+			m.see(c.e)
+			m.compare(&dump{items: c.left}, layer.Config{Lease: leaseBase}, make(map[string]*outcomes))
+			require.Equal(t, c.breaks, len(m.problems) > 0, "%v", m.problems)
+		})
+	}
+}

@@ -1,0 +1,169 @@
+//go:build broken
+
+package sim_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/internal/sim"
+	"fdbfifo/layer"
+)
+
+// This file is of the build that can leave a guard of the layer out (layer/guard.go): whether the simulation finds what
+// then goes wrong. A guard is left out of a whole process, so the test runs itself again for each.
+
+var (
+	huntFlag    = flag.Bool("hunt", false, "look for a violation, from -seed on; print it as JSON")
+	profileFlag = flag.String("profile", "", "kind of the runs, see sim.Profiles; none = as each seed draws")
+	guardsFlag  = flag.String("guards", "", "the guards to leave out, with commas between them; none = all that the simulation has to find")
+	boundFlag   = flag.Int("bound", 300, "seeds of a hunt whose known seed does not find the violation any more")
+)
+
+// found is what a hunt has come to.
+type found struct {
+	Guard      string
+	Profile    string
+	Seed       uint64
+	Seeds      int // it took
+	Operations int // in all of them
+	Violation  string
+}
+
+// TestHunt is one process's part of TestBroken.
+func TestHunt(t *testing.T) {
+	if !*huntFlag {
+		t.Skip("without -hunt")
+	}
+	f := found{Guard: os.Getenv(layer.WithoutVariable), Profile: *profileFlag}
+	for f.Seeds < *seedsFlag && f.Violation == "" {
+		f.Seed = *seedFlag + uint64(f.Seeds)
+		r := runAs(t, sim.Options{Seed: f.Seed, Operations: *operationsFlag, Profile: f.Profile})
+		f.Seeds, f.Operations = f.Seeds+1, f.Operations+r.Operations
+		if len(r.Violations) > 0 {
+			f.Violation = r.Violations[0]
+		}
+	}
+	b, err := json.Marshal(f)
+	require.NoError(t, err)
+	fmt.Printf("\n%s%s\n", huntMark, b)
+}
+
+const huntMark = "found: "
+
+// start runs a hunt in a process of its own.
+func start(t *testing.T, guard, profile string, seed uint64, seeds int) (f found) {
+	t.Helper()
+	c := exec.Command(os.Args[0], "-test.run", "^TestHunt$", "-test.timeout", "10m", "-hunt", "-profile", profile,
+		"-seed", strconv.FormatUint(seed, 10), "-seeds", strconv.Itoa(seeds), "-operations", strconv.Itoa(*operationsFlag))
+	c.Env = append(os.Environ(), layer.WithoutVariable+"="+guard)
+	out, err := c.CombinedOutput()
+	_, line, ok := bytes.Cut(out, []byte(huntMark))
+	line, _, _ = bytes.Cut(line, []byte("\n"))
+	require.True(t, ok, "%v\n%s", err, out)
+	require.NoError(t, json.Unmarshal(line, &f))
+	return f
+}
+
+// TestBroken: the simulation finds a violation in a queue that lacks a guard, for every guard that it can reach; the
+// others are those of TestBrokenByTests in layer. The seed that is known to find it comes first, and when the code has
+// changed so that it does not, a bounded number of others.
+func TestBroken(t *testing.T) {
+	begun := time.Now()
+	var mu sync.Mutex
+	all := make(map[string]found)
+	names := chosen(t)
+	t.Run("without", func(t *testing.T) {
+		for _, name := range names {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				k := caught[name]
+				f := found{}
+				if k.seed != 0 {
+					f = start(t, name, k.profile, k.seed, 1)
+				}
+				if f.Violation == "" {
+					first := f
+					f = start(t, name, k.profile, 1, *boundFlag)
+					f.Seeds, f.Operations = f.Seeds+first.Seeds, f.Operations+first.Operations
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				all[name] = f
+				if f.Violation == "" {
+					t.Errorf("without %q: no violation in %d seeds, %d operations; search on: FDBFIFO_WITHOUT=%s go test -tags broken "+
+						"./internal/sim -run TestHunt -v -args -hunt -profile %q -seeds 10000", name, f.Seeds, f.Operations, name, k.profile)
+				}
+			})
+		}
+	})
+	var s strings.Builder
+	operations := 0
+	for _, name := range names {
+		f := all[name]
+		operations += f.Operations
+		what := f.Violation
+		if len(what) > 110 {
+			what = what[:107] + "..."
+		}
+		fmt.Fprintf(&s, "%-18s %-9s %5d %5d %7d  %s\n", name, f.Profile, f.Seed, f.Seeds, f.Operations, what)
+	}
+	t.Logf("%d guards, %d operations, %s\n%-18s %-9s %5s %5s %7s  %s\n%s", len(names), operations, time.Since(begun).Round(time.Second),
+		"without", "profile", "seed", "seeds", "calls", "first violation", &s)
+}
+
+// chosen are the guards that TestBroken is asked for.
+func chosen(t *testing.T) []string {
+	if *guardsFlag != "" {
+		names := strings.Split(*guardsFlag, ",")
+		for _, name := range names {
+			require.Contains(t, layer.Guards(), name)
+		}
+		return names
+	}
+	var names []string
+	for _, name := range layer.Guards() {
+		if _, ok := caught[name]; ok {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// TestCanary: with nothing left out the same seeds find nothing, so it is the lack of the guard that they find.
+func TestCanary(t *testing.T) {
+	require.Empty(t, os.Getenv(layer.WithoutVariable))
+	seen := make(map[known]bool)
+	for _, name := range layer.Guards() {
+		k, ok := caught[name]
+		if !ok || seen[k] {
+			continue
+		}
+		seen[k] = true
+		t.Run(fmt.Sprintf("%s/%d", k.profile, k.seed), func(t *testing.T) {
+			t.Parallel()
+			r := runAs(t, sim.Options{Seed: k.seed, Operations: *operationsFlag, Profile: k.profile})
+			require.Empty(t, r.Violations)
+			require.Zero(t, r.Ambiguous)
+		})
+	}
+}
+
+// TestNoOtherGuards: what is listed here are guards.
+func TestNoOtherGuards(t *testing.T) {
+	for name, k := range caught {
+		require.Contains(t, layer.Guards(), name)
+		require.Contains(t, append(sim.Profiles(), ""), k.profile)
+	}
+}

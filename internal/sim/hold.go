@@ -1,0 +1,34 @@
+package sim
+
+import (
+	"math"
+	"time"
+)
+
+// holdMost is the longest that a goroutine is held: a transaction has 5 s.
+const holdMost = 4 * time.Second
+
+// hold keeps a goroutine that was picked from going on for a while, now and then, when it is about to send a commit:
+// what it has read gets old, and whatever others do meanwhile falls between its reads and its writes.
+func (s *scheduler) hold(p *parked) bool {
+	if s.knobs.hold == 0 || p.what != "commit" || !p.until.IsZero() || s.rng.Float64() >= s.knobs.hold {
+		return false
+	}
+	least := float64(100 * time.Microsecond)
+	d := least * math.Pow(float64(holdMost)/least, s.rng.Float64()) // each order of magnitude as often as the others
+	p.until = time.Now().Add(time.Duration(d))
+	s.trace.note("held", p.place, time.Duration(d))
+	return true
+}
+
+// idle is how long to wait, when nobody can go on, if nothing happens.
+func (s *scheduler) idle(limit time.Duration) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.parked {
+		if left := time.Until(p.until); left > 0 {
+			limit = min(limit, left)
+		}
+	}
+	return limit
+}

@@ -1,0 +1,156 @@
+package sim
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// What the actors and the handlers saw themselves, without a look at what the transactions wrote.
+
+// delivery is an item as somebody was given it.
+type delivery struct {
+	id          layer.ID
+	claimed     int // it was claimed, or taken, after this step
+	begin, seen int // steps: of the call that brought it, and when it was there
+	by          *op
+}
+
+// deliveries are those of each group, in the order in which they were seen.
+func (w *world) deliveries() map[string][]delivery {
+	all := make(map[string][]delivery)
+	add := func(id layer.ID, claimed, begin, seen int, o *op) {
+		all[id.Group] = append(all[id.Group], delivery{id, claimed, begin, seen, o})
+	}
+	for _, o := range w.ops {
+		if !o.over && o.by == byActor {
+			continue
+		}
+		for _, c := range o.claims {
+			for _, item := range c.Items {
+				add(item.ID, o.begin, o.begin, o.end, o)
+			}
+		}
+		if o.kind == "take" && o.outcome == done {
+			for _, item := range o.items {
+				add(item.ID, o.begin, o.begin, o.end, o)
+			}
+		}
+		if o.item != nil {
+			add(o.item.ID, 0, o.begin, o.begin, o) // when it was claimed is not known
+		}
+	}
+	for _, ds := range all {
+		slices.SortStableFunc(ds, func(a, b delivery) int { return cmp.Compare(a.seen, b.seen) })
+	}
+	return all
+}
+
+// compareOrder: nobody is given an item while one before it waits that was never given to anybody (G1). An item waits
+// from the return of its enqueue on, and so before everything whose enqueue began later; one that was a dead letter is
+// left out.
+func (w *world) compareOrder(m *model) {
+	sent, sending := make(map[layer.ID]int), make(map[layer.ID]int)
+	for _, o := range w.ops {
+		if o.outcome != done {
+			continue
+		}
+		for i, id := range o.sent {
+			if !o.duplicate[i] {
+				sent[id], sending[id] = o.end, o.begin
+			}
+		}
+	}
+	for _, ds := range w.deliveries() {
+		given := make(map[layer.ID]bool)
+		for i, d := range ds {
+			if given[d.id] {
+				continue
+			}
+			given[d.id] = true
+			end, known := sent[d.id]
+			if !known || m.everDead[d.id] {
+				continue
+			}
+			// It is new here. Was it there when something behind it was fetched and given?
+			for _, p := range ds[:i] {
+				if p.seen < d.begin && (p.claimed > end && before(d.id, p.id) || sending[p.id] > end && !m.everDead[p.id]) {
+					w.violation("G1: %s was there from step %d on, was given by %s, and after %s, which %s gave", d.id, end, d.by, p.id, p.by)
+				}
+			}
+			w.mark("order of deliveries seen")
+		}
+	}
+}
+
+// compareExclusion: nobody gets a claim on a group while another one, of an earlier call, has not been given back and
+// its lease lasts, by the clock that is furthest ahead: anybody may have ended it in between (G2).
+func (w *world) compareExclusion() {
+	type hold struct {
+		c     *layer.Claim
+		by    *op
+		until time.Time // by the clock of its holder
+		freed int       // the step at which its holder, or somebody with force, began to end it
+	}
+	const never = int(^uint(0) >> 1)
+	holds := make(map[string][]*hold)
+	find := func(group string, token int64) *hold {
+		for _, h := range holds[group] {
+			if h.c.Token == token {
+				return h
+			}
+		}
+		return nil
+	}
+	for _, o := range w.ops {
+		for _, c := range o.claims {
+			if o.over && find(c.Group, c.Token) == nil {
+				holds[c.Group] = append(holds[c.Group], &hold{c, o, c.Until, never})
+			}
+		}
+	}
+	for _, o := range w.ops {
+		switch {
+		case o.kind == "extend" || o.kind == "extend-tx":
+			if h := find(o.group, o.token); h != nil { // which may be shorter than what was left
+				until := o.until
+				if o.outcome != done {
+					until = o.beginAt.Add(w.skewOf(o.who) + layer.MinLease)
+				}
+				if until.Before(h.until) {
+					h.until = until
+				}
+			}
+		case o.settle:
+			if h := find(o.group, o.token); h != nil {
+				h.freed = min(h.freed, o.begin)
+			}
+		case o.forcing:
+			for _, h := range holds[o.group] {
+				if o.end == 0 || o.end > h.by.begin {
+					h.freed = min(h.freed, max(o.begin, h.by.begin))
+				}
+			}
+		}
+	}
+	fastest := w.handles[0].skew
+	for _, h := range w.handles {
+		fastest = max(fastest, h.skew)
+	}
+	for group, hs := range holds {
+		for _, h := range hs {
+			for _, other := range hs {
+				if other == h || other.by.attemptID != "" || h.by.attemptID != "" || other.by.begin <= h.by.end || other.by.end >= h.freed {
+					continue
+				}
+				if clock := other.by.endAt.Add(fastest); clock.Before(h.until) {
+					w.violation("G2: %s got claim %d of %q, %s before the end of claim %d of %s",
+						other.by, other.c.Token, group, h.until.Sub(clock), h.c.Token, h.by)
+				}
+			}
+			w.mark("exclusion of claims seen")
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package sim
+
+import (
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"fdbfifo/kv/fault"
+	"fdbfifo/layer"
+)
+
+// profiles are kinds of runs that widen one window each. The swarm draws everything by itself, and meets what takes
+// several unlikely things together too seldom.
+var profiles = map[string]func(k *knobs, rng *rand.Rand){
+	// Few groups that are emptied and filled all the time, by many handles; what conflicts conflicts for real.
+	"scarce": func(k *knobs, rng *rand.Rand) {
+		k.scarce(rng)
+		k.faults[fault.Conflict] = 0
+		k.hold = 0.3 * rng.Float64()
+	},
+	// The same, where all receives wait in line.
+	"staged": func(k *knobs, rng *rand.Rand) {
+		k.scarce(rng)
+		k.path, k.wait, k.takers = layer.Staged, 5*time.Second, 0
+		k.handles, k.workers = 2+rng.IntN(4), 4+rng.IntN(5)
+		k.hold = 0.2 * rng.Float64()
+	},
+	// Operators beside few workers, and commits that take long.
+	"operated": func(k *knobs, rng *rand.Rand) {
+		k.scarce(rng)
+		k.producers, k.workers, k.takers, k.operators = 1, 1+rng.IntN(3), rng.IntN(2), 3+rng.IntN(3)
+		k.faults[fault.Conflict] = 0
+		k.hold = 0.4 * rng.Float64()
+	},
+	// Leases and delays that end all the time.
+	"expiring": func(k *knobs, rng *rand.Rand) {
+		k.scarce(rng)
+		k.config.Lease, k.die, k.freeze, k.nack = layer.MinLease, 0.1, 0.2*rng.Float64(), 0.3
+		k.think = time.Second
+		k.hold = 0.4 * rng.Float64()
+	},
+	// Commits whose outcome is unknown.
+	"unknown": func(k *knobs, rng *rand.Rand) {
+		k.scarce(rng)
+		k.faults[fault.UnknownApplied], k.faults[fault.UnknownLost] = 0.2, 0.1
+		k.faults[fault.TimedOutLate], k.faults[fault.Conflict] = 0.05*rng.Float64(), 0
+		k.hold = 0.2 * rng.Float64()
+	},
+}
+
+// scarce leaves few groups, that are often empty, to several handles.
+func (k *knobs) scarce(rng *rand.Rand) {
+	k.groups, k.batch, k.receive = 1+rng.IntN(2), 1+rng.IntN(2), 1+rng.IntN(3)
+	k.think = time.Duration(rng.Int64N(int64(100 * time.Millisecond)))
+	k.longPause, k.consumers = 0, 0
+}
+
+// Profiles are their names.
+func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
+
+// profileOf is the one that a seed has; half of the seeds have none.
+func profileOf(rng *rand.Rand) string {
+	names := Profiles()
+	if i := rng.IntN(2 * len(names)); i < len(names) {
+		return names[i]
+	}
+	return ""
+}

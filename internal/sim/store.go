@@ -1,0 +1,119 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/fault"
+)
+
+// store is the database, which crashes now and then and is opened again with what was durable.
+//
+// In memory everything that was applied is durable: a crash ends the transactions and the watches, and versions jump as
+// at the opening of a stored database. On disk the file is copied as it is at that moment, which is what a process that
+// is killed leaves, and the copy is opened.
+type store struct {
+	w      *world
+	plan   *fault.Plan // its late commits never land after a crash
+	folder string      // where the files are; "" = in memory
+	opened int         // how often
+	all    []*embedded.DB
+	life   *life
+}
+
+// reopenJump is how far versions jump in a crash in memory: as far as at the opening of a file.
+const reopenJump = 10_000_000
+
+// life is the store between two crashes.
+type life struct {
+	raw *embedded.DB
+	db  kv.DB // raw with faults
+	ctx context.Context
+	end context.CancelFunc
+}
+
+func (l *life) over() bool { return l.ctx.Err() != nil }
+
+// open opens what is durable.
+func (s *store) open() error {
+	l := &life{}
+	o := embedded.Options{Seed: s.w.o.Seed + 1 + uint64(s.opened)<<32, Hooks: embedded.Hooks{
+		VersionGap:  s.w.versionGap,
+		HoldWatches: s.w.holdWatches,
+	}}
+	var err error
+	switch {
+	case s.folder == "" && s.life != nil:
+		l.raw = s.life.raw
+	case s.folder == "":
+		l.raw = embedded.OpenMemory(o)
+	default:
+		l.raw, err = embedded.OpenDisk(s.path(s.opened), o)
+	}
+	if err != nil {
+		return fmt.Errorf("sim: open the store: %w", err)
+	}
+	if s.folder != "" || s.life == nil {
+		s.all = append(s.all, l.raw)
+	}
+	l.db = fault.Wrap(l.raw, s.plan)
+	l.ctx, l.end = context.WithCancel(context.Background())
+	s.life, s.opened = l, s.opened+1
+	return nil
+}
+
+func (s *store) path(n int) string { return filepath.Join(s.folder, fmt.Sprint(n)) }
+
+// crash ends all that is in flight and opens the store again.
+func (s *store) crash() error {
+	old := s.life
+	if s.folder != "" {
+		if err := s.copyFile(); err != nil {
+			return fmt.Errorf("sim: copy the store: %w", err)
+		}
+	}
+	if err := s.open(); err != nil {
+		return err
+	}
+	if s.folder == "" {
+		s.w.jump = reopenJump
+	}
+	old.end()
+	return nil
+}
+
+func (s *store) copyFile() error {
+	from, err := filepath.Glob(filepath.Join(s.path(s.opened-1), "*"))
+	if err != nil {
+		return err
+	}
+	to := s.path(s.opened)
+	if err := os.Mkdir(to, 0o700); err != nil {
+		return err
+	}
+	for _, name := range from {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(to, filepath.Base(name)), data, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close gives back all that was opened. What died in a crash was kept until now: a test cannot kill a part of itself.
+func (s *store) close() error {
+	s.life.end()
+	for _, db := range s.all {
+		if err := db.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,329 @@
+package layer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv/tuple"
+)
+
+// Every decoder of stored bytes refuses what it is given, with ErrCorrupt, or gives it back byte for byte when it is
+// encoded again: two values that differ never mean the same, and nothing behind a value is passed over.
+
+// FuzzEnvelope: the value of an item.
+func FuzzEnvelope(f *testing.F) {
+	f.Fuzz(func(t *testing.T, value []byte) {
+		e, body, err := openEnvelope(value)
+		if err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
+			return
+		}
+		require.Equal(t, string(value), string(append(e.append(nil), body...)))
+	})
+}
+
+// FuzzMessage: whatever a message has, its item's value and its parts give it back.
+func FuzzMessage(f *testing.F) {
+	f.Fuzz(func(t *testing.T, body []byte, repeat uint16, name, text, dedupID string, enqueuedMS, dueMS int64) {
+		body = bytes.Repeat(body, 1+int(repeat))
+		if len(body) > MaxBodySize || len(name)+len(text) > MaxHeadersSize || len(dedupID) > MaxDedupIDSize || dueMS < 0 {
+			return
+		}
+		m := Message{Body: body, DedupID: dedupID}
+		if name != "" {
+			m.Headers = map[string]string{name: text, text: name}
+		}
+		value, parts := split(&m, envelope{enqueuedMS: enqueuedMS, dedupID: dedupID, dueMS: dueMS})
+		for _, v := range append([][]byte{value}, parts...) {
+			require.LessOrEqual(t, len(v), maxInline)
+		}
+		e, inline, err := openEnvelope(value)
+		require.NoError(t, err)
+		require.Equal(t, string(body), string(inline)+string(bytes.Join(parts, nil)))
+		require.True(t, maps.Equal(m.Headers, e.headers), "%v, %v", m.Headers, e.headers)
+		require.Equal(t, envelope{
+			enqueuedMS: enqueuedMS, headers: e.headers, size: e.size, parts: int64(len(parts)), dedupID: dedupID, dueMS: dueMS,
+		}, e)
+	})
+}
+
+// stored has, for each kind of value, what decodes one and encodes it again.
+var stored = map[string]func(key, value []byte) ([]byte, error){
+	"lock": func(key, value []byte) ([]byte, error) {
+		l, err := unpackLock(key, value)
+		if err != nil {
+			return nil, err
+		}
+		return l.pack(), nil
+	},
+	"timer": func(key, value []byte) ([]byte, error) {
+		kind, head, err := unpackTimer(key, value)
+		return packTimer(kind, head), err
+	},
+	"attempt": func(key, value []byte) ([]byte, error) {
+		a, err := unpackAttempt(key, value)
+		return a.pack(), err
+	},
+	"dead": func(key, value []byte) ([]byte, error) {
+		d, err := unpackDead(key, value)
+		if err != nil {
+			return nil, err
+		}
+		return d.pack(), nil
+	},
+	"archive": func(key, value []byte) ([]byte, error) {
+		a, err := unpackArchived(key, value)
+		if err != nil {
+			return nil, err
+		}
+		return a.pack(), nil
+	},
+	"archived": func(key, value []byte) ([]byte, error) {
+		e, err := unpackArchiveEntry(key, value)
+		if err != nil {
+			return nil, err
+		}
+		return e.pack(), nil
+	},
+	"request": func(key, value []byte) ([]byte, error) {
+		r, err := unpackRequest(key, value)
+		return r.pack(), err
+	},
+	"dedup": func(key, value []byte) ([]byte, error) {
+		r, err := unpackRemembered(key, value)
+		return r.pack(), err
+	},
+	"purged": func(key, value []byte) ([]byte, error) {
+		clock, ms, err := unpackPurged(key, value)
+		return tuple.Tuple{clock, ms}.Pack(), err
+	},
+	"repeat": func(key, value []byte) ([]byte, error) {
+		ms, claims, err := unpackRepeat(key, value)
+		return append(tuple.Tuple{ms}, claims...).Pack(), err
+	},
+	"state": func(key, value []byte) ([]byte, error) { return value, checkStoredState(key, value) },
+	"integer": func(key, value []byte) ([]byte, error) {
+		n, err := unpackInt(key, value)
+		return tuple.Tuple{n}.Pack(), err
+	},
+	"pause": func(key, value []byte) ([]byte, error) {
+		m, err := unpackPause(key, value)
+		if err != nil || m == nil {
+			return value, err
+		}
+		return m.packPause(), nil
+	},
+	"sweep": func(key, value []byte) ([]byte, error) {
+		ms, random, err := unpackLastSweep(key, value)
+		return tuple.Tuple{ms, random}.Pack(), err
+	},
+	"step": func(key, value []byte) ([]byte, error) {
+		t, err := tuple.Unpack(value)
+		if err != nil {
+			return nil, corrupt(key, err)
+		}
+		s, err := unpackSwept(t)
+		if err != nil {
+			return nil, err
+		}
+		return s.pack().Pack(), nil
+	},
+}
+
+// FuzzStored: the values of all other rows.
+func FuzzStored(f *testing.F) {
+	f.Fuzz(func(t *testing.T, kind string, value []byte) {
+		recode := stored[kind]
+		if recode == nil {
+			return
+		}
+		again, err := recode([]byte("key"), value)
+		if err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
+			return
+		}
+		require.Equal(t, string(value), string(again))
+	})
+}
+
+// FuzzReceipt: what a receipt keeps of operations, whatever the operations are that ask for it.
+func FuzzReceipt(f *testing.F) {
+	f.Fuzz(func(t *testing.T, value []byte, messages uint8) {
+		result, err := tuple.Unpack(value)
+		if err != nil {
+			return
+		}
+		o := &operation{settle: &settlement{extends: true}, enqueue: &enqueuing{
+			msgs: make([]Message, messages%4), randoms: make([]uuid.UUID, messages%4),
+		}}
+		if err := o.unpack(t.Context(), nil, nil, result); err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
+		}
+	})
+}
+
+// rebuild makes a key anew from what parse says of it.
+func (s subspace) rebuild(p parsedKey) []byte {
+	switch p.name {
+	case nameMeta:
+		return s.meta(p.field)
+	case nameItem, nameAttempt, nameDead, nameArchive:
+		return s.itemKey(p.name, p.itemID(), 0)
+	case namePart:
+		return s.part(p.itemID(), int(p.n))
+	case nameLock, nameState, namePurged:
+		return s.startGroup(p.name, p.group, 0)
+	case nameReady: // the shard may be one of another number of shards
+		return tuple.Append(s.start(nameReady, 0), p.n, p.index, p.group)
+	case nameTimer:
+		return s.timer(p.index, p.group)
+	case nameArchived:
+		return s.archived(completion{place: p.index, index: p.n, random: p.id})
+	case nameDedup:
+		if p.scope == DedupInGroup.String() {
+			return s.dedupKey(DedupInGroup, p.group, p.field)
+		}
+		return s.dedupKey(DedupInQueue, "", p.field)
+	case nameRequest:
+		return s.request(p.index, p.id)
+	case nameGrant:
+		return s.grant(p.id, p.group)
+	case nameReceipt:
+		return s.receipt(p.id)
+	case nameWake:
+		return s.wake(p.id)
+	case nameRepeat:
+		return s.repeat(p.field)
+	case nameCount:
+		return s.count(p.field, p.index)
+	}
+	return nil
+}
+
+// FuzzKey: a key is refused or says all that it is made of, and the ranges of its name and of its group hold it.
+func FuzzKey(f *testing.F) {
+	prefix := tuple.Tuple{"p"}.Pack()
+	s := newSubspace(prefix, "q")
+	f.Fuzz(func(t *testing.T, rest []byte) {
+		key := append(bytes.Clone(s.prefix), rest...)
+		p, err := s.parse(key)
+		d, ok, described := Describe(prefix, key, nil)
+		if len(rest) == 0 || rest[0] == 0xff { // behind a zero byte, that goes on with the queue's name
+			require.Error(t, err)
+			return
+		}
+		require.True(t, ok)
+		if err != nil {
+			require.ErrorIs(t, described, ErrCorrupt)
+			return
+		}
+		require.NoError(t, described)
+		require.Equal(t, string(key), string(s.rebuild(p)))
+		require.Equal(t, Description{Queue: "q", Name: p.name, Key: d.Key}, d)
+		require.NotEmpty(t, d.Key)
+		section, ok := Section(prefix, "q", p.name)
+		require.True(t, ok && section.Contains(key))
+		all, ok := Section(prefix, "q", "")
+		require.True(t, ok && all.Contains(key))
+		if of, ok := GroupSection(prefix, "q", p.name, p.group); ok {
+			require.True(t, of.Contains(key))
+			other, _ := GroupSection(prefix, "q", p.name, p.group+"\x00")
+			require.False(t, other.Contains(key))
+		}
+		if p.name == nameItem {
+			again, err := s.parseItem(key, p.group, s.items(p.group))
+			require.NoError(t, err)
+			require.Equal(t, p, again)
+		}
+	})
+}
+
+// FuzzDescribe: any pair below any prefix is put into words or refused.
+func FuzzDescribe(f *testing.F) {
+	f.Fuzz(func(t *testing.T, prefix, key, value []byte) {
+		_, ok, err := Describe(prefix, key, value)
+		if err != nil {
+			require.True(t, ok)
+			var unknown *UnknownSettingError
+			require.True(t, errors.Is(err, ErrCorrupt) || errors.As(err, &unknown), "%v", err)
+		}
+	})
+}
+
+// FuzzParseID: a text is refused or is that of the id, but for the case of its letters.
+func FuzzParseID(f *testing.F) {
+	f.Fuzz(func(t *testing.T, text string) {
+		id, err := ParseID(text)
+		if err != nil {
+			require.ErrorIs(t, err, ErrInvalidID)
+			return
+		}
+		random, rest, _ := strings.Cut(text, "@")
+		require.Equal(t, strings.ToLower(random)+"@"+rest, id.String())
+		again, err := ParseID(id.String())
+		require.NoError(t, err)
+		require.Equal(t, id, again)
+	})
+}
+
+// FuzzConfig: a document is refused or is the configuration that it is written as, setting by setting.
+func FuzzConfig(f *testing.F) {
+	f.Fuzz(func(t *testing.T, document string) {
+		var c Config
+		if json.Unmarshal([]byte(document), &c) != nil {
+			return
+		}
+		if _, err := c.withDefaults(); err != nil {
+			var limit *LimitError
+			var value *ValueError
+			require.True(t, errors.As(err, &limit) || errors.As(err, &value), "%v", err)
+		}
+		written, err := json.Marshal(c)
+		require.NoError(t, err)
+		var again Config
+		require.NoError(t, json.Unmarshal(written, &again), "%s", written)
+		require.Equal(t, c, again, "%s", written)
+		complete, err := c.withDefaults()
+		if err != nil {
+			return
+		}
+		packed, err := packConfig(complete, 3)
+		require.NoError(t, err)
+		read, version, err := unpackConfig(nil, packed)
+		require.NoError(t, err)
+		require.EqualValues(t, 3, version)
+		require.Equal(t, complete, read, "a default is no default of its own")
+	})
+}
+
+// FuzzSetting: a text of a setting is refused or reads back from how it is shown.
+func FuzzSetting(f *testing.F) {
+	f.Fuzz(func(t *testing.T, name, text string) {
+		var c Config
+		if err := c.Set(name, text); err != nil {
+			var unknown *UnknownSettingError
+			var value *ValueError
+			require.True(t, errors.As(err, &unknown) || errors.As(err, &value), "%v", err)
+			require.Equal(t, Config{}, c)
+			return
+		}
+		shown, err := c.Setting(name)
+		require.NoError(t, err)
+		var again Config
+		require.NoError(t, again.Set(name, shown), "%q", shown)
+		require.Equal(t, c, again)
+		if d, err := time.ParseDuration(text); err == nil && d != 0 && c != (Config{}) {
+			if back, err := time.ParseDuration(shown); err == nil {
+				require.Equal(t, d, back)
+			}
+		}
+	})
+}

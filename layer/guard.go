@@ -1,0 +1,224 @@
+package layer
+
+import (
+	"fmt"
+
+	"fdbfifo/kv"
+)
+
+// guard names one thing in this package that nothing but safety under concurrency or faults asks for: a conflict range,
+// a check, a receipt. Each has to be needed: the build with the tag broken leaves one of them out (see guard_broken.go),
+// and the simulation, or where that cannot reach it a test of this package, has to find what then goes wrong. In every
+// other build without is false and is compiled away.
+type guard string
+
+// The guards. Each says what goes wrong without it.
+const (
+	// guardTail (trap 3): the tail that an enqueue saw is acked before it commits. The group is left without a hint, and
+	// the item is never found.
+	guardTail guard = "tail"
+	// guardIndex (G1): a batch takes more indexes than versions pass until the next enqueue, which then lands before its end.
+	guardIndex guard = "index"
+	// guardRandom (trap 5): two enqueues at the same read version write the same key, and one item is lost.
+	guardRandom guard = "random"
+	// guardDedup: two enqueues with the same dedup id, at the same time, are both accepted.
+	guardDedup guard = "dedup"
+	// guardDedupItem: a message is refused as a duplicate of one that has just gone for good.
+	guardDedupItem guard = "dedup-item"
+	// guardDedupPurge: a message is refused as a duplicate of one that has just been purged.
+	guardDedupPurge guard = "dedup-purge"
+	// guardDedupRename: a letter that goes to the tail overwrites what a later message has left under its dedup id.
+	guardDedupRename guard = "dedup-rename"
+	// guardDedupSweep: a sweep clears the entry of a message that was enqueued meanwhile.
+	guardDedupSweep guard = "dedup-sweep"
+	// guardPurgeSweep: a sweep clears the note of a purge that has just begun.
+	guardPurgeSweep guard = "purge-sweep"
+
+	// guardLease (G2): a group is taken from a holder whose lease lasts.
+	guardLease guard = "lease"
+	// guardClaimLock (G2): two claimers take the same group.
+	guardClaimLock guard = "claim-lock"
+	// guardStaleLock (trap 2): a hint is cleared as stale whose group has just been released, under the very same key.
+	guardStaleLock guard = "stale-lock"
+	// guardStaleEmpty (trap 2): a hint is cleared as stale that an enqueue into the empty group has just written.
+	guardStaleEmpty guard = "stale-empty"
+	// guardEmptyLock: what is left of the lock of an empty group is cleared, while the group is paused.
+	guardEmptyLock guard = "empty-lock"
+	// guardMarkLock: an expired claim becomes its mark, while its holder acks or extends.
+	guardMarkLock guard = "mark-lock"
+	// guardParkLock: the item that was tried under an expired claim is parked, while its holder acks or extends.
+	guardParkLock guard = "park-lock"
+	// guardOverdueLock: items too old are removed from a group that another claims.
+	guardOverdueLock guard = "overdue-lock"
+	// guardEarlyLock: a group is left to the timer of its head, while another changes its lock.
+	guardEarlyLock guard = "early-lock"
+	// guardEarlyGap: a group is left to the timer of its head, and an item that came before that waits as long.
+	guardEarlyGap guard = "early-gap"
+	// guardTokenGrows (G2): of two handles with different offsets the later claim has the smaller token.
+	guardTokenGrows guard = "token-grows"
+
+	// guardToken (G2, G3): a holder that was overtaken acks what another has in hand.
+	guardToken guard = "token"
+	// guardSettleLock (G2): an ack ends the claim of one that takes over at the same time.
+	guardSettleLock guard = "settle-lock"
+	// guardExactClear (trap 1): an item whose enqueue commits late, between those acked, goes with them.
+	guardExactClear guard = "exact-clear"
+	// guardAhead: the last ack takes one of the acked items for the next head, because one came between them late.
+	guardAhead guard = "ahead"
+	// guardReleaseEmpty: an enqueue that saw what the ack removes commits first, and the group is left without a hint.
+	guardReleaseEmpty guard = "release-empty"
+	// guardReleaseGap: an item comes before the head for which the hint is set.
+	guardReleaseGap guard = "release-gap"
+	// guardReadError (trap 6): a failed read of the head is taken for an empty group, which is left without a hint.
+	guardReadError guard = "read-error"
+
+	// guardTakeLock (G2): an item is taken that another claims.
+	guardTakeLock guard = "take-lock"
+	// guardTakeItems: as guardReleaseEmpty, for a take.
+	guardTakeItems guard = "take-items"
+	// guardTakeExclude (G2): two takers take the same item, or a claimer claims it.
+	guardTakeExclude guard = "take-exclude"
+
+	// guardItemLock: an operator removes or changes an item that another has just claimed.
+	guardItemLock guard = "item-lock"
+	// guardTakeOutExclude: a claimer claims an item that an operator has just removed.
+	guardTakeOutExclude guard = "take-out-exclude"
+	// guardEditExclude: a claimer is given the old body of an item that was edited before its claim.
+	guardEditExclude guard = "edit-exclude"
+	// guardFreeEmpty, guardFreeGap: as guardReleaseEmpty and guardReleaseGap, for what operators and sweeps set free.
+	guardFreeEmpty guard = "free-empty"
+	guardFreeGap   guard = "free-gap"
+	// guardMarkGroup: a pause, park or unmark writes over a lock that has changed.
+	guardMarkGroup guard = "mark-group"
+	// guardResume: a resume says what a group bore that bears it no more.
+	guardResume guard = "resume"
+	// guardForceLock: a claim is ended by force that has ended, and with it the next one.
+	guardForceLock guard = "force-lock"
+	// guardRetryLock: a delay is ended that has ended, and with it the claim that followed.
+	guardRetryLock guard = "retry-lock"
+	// guardRetryExclude: a head is made due while a claimer puts its group back.
+	guardRetryExclude guard = "retry-exclude"
+
+	// guardPurgeLock: a purge removes what another has just claimed.
+	guardPurgeLock guard = "purge-lock"
+	// guardPurgeExclude: a claimer claims what a purge has just removed.
+	guardPurgeExclude guard = "purge-exclude"
+	// guardPurgeItems: an item whose enqueue commits late, among a thousand purged at once, goes uncounted.
+	guardPurgeItems guard = "purge-items"
+	// guardPurgeGap: as guardReleaseEmpty, for a purge of a whole group.
+	guardPurgeGap guard = "purge-gap"
+
+	// guardStateLock: a state is set under a claim that has just begun.
+	guardStateLock guard = "state-lock"
+	// guardStateExclude: a claimer is given the state of before.
+	guardStateExclude guard = "state-exclude"
+	// guardKeepExclude: one that takes over is given the state of before.
+	guardKeepExclude guard = "keep-exclude"
+
+	// guardAgeLock: a sweep removes items too old that another has just claimed.
+	guardAgeLock guard = "age-lock"
+	// guardAgeExclude: a claimer claims what was too old and has just been removed.
+	guardAgeExclude guard = "age-exclude"
+
+	// guardRedriveLock: a hint is set, or left out, by a lock that has changed.
+	guardRedriveLock guard = "redrive-lock"
+	// guardRedriveExclude: a claim passes over an item that has come back before its first.
+	guardRedriveExclude guard = "redrive-exclude"
+	// guardLetter: a dead letter is redriven twice, or redriven and discarded.
+	guardLetter guard = "letter"
+
+	// guardRequestClear: a request is cleared while it is granted a group.
+	guardRequestClear guard = "request-clear"
+	// guardGrantRequest: a request is granted groups that has just been cleared or served.
+	guardGrantRequest guard = "grant-request"
+	// guardGrantLock (G2): a group is granted that another has just claimed.
+	guardGrantLock guard = "grant-lock"
+	// guardGrantLease: a requester that died keeps what it was granted.
+	guardGrantLease guard = "grant-lease"
+	// guardRequestDeadline: requesters that died are granted groups for ever.
+	guardRequestDeadline guard = "request-deadline"
+	// guardWithdrawRequest: a request is withdrawn while it is granted a group.
+	guardWithdrawRequest guard = "withdraw-request"
+	// guardWithdrawLock: a grant is given back that has ended, and with it the claim that followed.
+	guardWithdrawLock guard = "withdraw-lock"
+	// guardSweepRequest: the request of a handle that lives is swept, though it has been renewed.
+	guardSweepRequest guard = "sweep-request"
+	// guardRenewRequest: a request that was swept comes back.
+	guardRenewRequest guard = "renew-request"
+
+	// guardReceipt (trap 4): what a commit of unknown outcome has done is done again.
+	guardReceipt guard = "receipt"
+	// guardReceiptConflict: a commit of unknown outcome lands after the look for its receipt, and is done again.
+	guardReceiptConflict guard = "receipt-conflict"
+	// guardReceiptLate: a commit of unknown outcome lands after its retry has, and what it does is done twice.
+	guardReceiptLate guard = "receipt-late"
+	// guardReceiptLife: a sweep clears a receipt that is looked for.
+	guardReceiptLife guard = "receipt-life"
+	// guardReceiptTrust: a receipt is looked for so late that a sweep has cleared it, and not finding it means nothing.
+	guardReceiptTrust guard = "receipt-trust"
+	// guardClaimReceipt (trap 4): a claim of unknown outcome locks a group for nobody.
+	guardClaimReceipt guard = "claim-receipt"
+	// guardReloadToken: a claim of unknown outcome is answered with that of another who has taken over.
+	guardReloadToken guard = "reload-token"
+	// guardReloadExact: a claim of unknown outcome is answered with an item that came between its items late.
+	guardReloadExact guard = "reload-exact"
+	// guardAssign (trap 8): a receive returns what an attempt has claimed that failed.
+	guardAssign guard = "assign"
+	// guardApart: operations whose common transaction had an unknown outcome are done again, each alone.
+	guardApart guard = "apart"
+
+	// guardConfigure: of two changes of the configuration at the same time one is lost.
+	guardConfigure guard = "configure"
+	// guardQueuePause: of two pauses of the queue at the same time both are told that they were the first.
+	guardQueuePause guard = "queue-pause"
+	// guardDrop: a transaction that was begun before its queue was dropped leaves keys behind.
+	guardDrop guard = "drop"
+	// guardDropLook: a transaction goes by a configuration that was read long before its queue was dropped.
+	guardDropLook guard = "drop-look"
+	// guardSweepTurn: of several sweeps that begin at the same time each goes on.
+	guardSweepTurn guard = "sweep-turn"
+	// guardRepeat: two receives with one attempt id, at the same time, both claim.
+	guardRepeat guard = "repeat"
+	// guardRepeatTwin: of two receives with one attempt id in the same transaction both claim.
+	guardRepeatTwin guard = "repeat-twin"
+	// guardRepeatSweep: a sweep clears an attempt id that has just been used again.
+	guardRepeatSweep guard = "repeat-sweep"
+)
+
+// read adds a read conflict.
+func (g guard) read(tx kv.Tx, r kv.KeyRange) error {
+	if lacks(g) {
+		return nil
+	}
+	if err := tx.AddReadConflictRange(r); err != nil {
+		return fmt.Errorf("guard %s: %w", g, err)
+	}
+	return nil
+}
+
+// write adds a write conflict.
+func (g guard) write(tx kv.Tx, key []byte) error {
+	if lacks(g) {
+		return nil
+	}
+	if err := tx.AddWriteConflictRange(kv.SingleKey(key)); err != nil {
+		return fmt.Errorf("guard %s: %w", g, err)
+	}
+	return nil
+}
+
+// get starts reading a key, with a conflict.
+func (g guard) get(tx kv.Tx, key []byte) kv.Future[[]byte] {
+	if lacks(g) {
+		return tx.Snapshot().Get(key)
+	}
+	return tx.Get(key)
+}
+
+// reads is for reads with conflicts.
+func (g guard) reads(tx kv.Tx) kv.ReadTx {
+	if lacks(g) {
+		return tx.Snapshot()
+	}
+	return tx
+}

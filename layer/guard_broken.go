@@ -1,0 +1,49 @@
+//go:build broken
+
+package layer
+
+import (
+	"fmt"
+	"os"
+	"slices"
+)
+
+// WithoutVariable is the environment variable that names the guard to leave out; none = the queue is whole.
+const WithoutVariable = "FDBFIFO_WITHOUT"
+
+var leftOut = func() guard {
+	g := guard(os.Getenv(WithoutVariable))
+	if g != "" && !slices.Contains(guards, g) {
+		panic(fmt.Sprintf("%s=%q is no guard; there are %q", WithoutVariable, g, guards))
+	}
+	return g
+}()
+
+// lacks reports whether this process leaves a guard out.
+func lacks(g guard) bool { return g == leftOut }
+
+// Guards are the names of all guards.
+func Guards() []string {
+	names := make([]string, len(guards))
+	for i, g := range guards {
+		names[i] = string(g)
+	}
+	return names
+}
+
+// guards is all of them, in the order of guard.go.
+var guards = []guard{
+	guardTail, guardIndex, guardRandom, guardDedup, guardDedupItem, guardDedupPurge, guardDedupRename,
+	guardDedupSweep, guardPurgeSweep, guardLease, guardClaimLock, guardStaleLock, guardStaleEmpty,
+	guardEmptyLock, guardMarkLock, guardParkLock, guardOverdueLock, guardEarlyLock, guardEarlyGap,
+	guardTokenGrows, guardToken, guardSettleLock, guardExactClear, guardAhead, guardReleaseEmpty,
+	guardReleaseGap, guardReadError, guardTakeLock, guardTakeItems, guardTakeExclude, guardItemLock,
+	guardTakeOutExclude, guardEditExclude, guardFreeEmpty, guardFreeGap, guardMarkGroup, guardResume,
+	guardForceLock, guardRetryLock, guardRetryExclude, guardPurgeLock, guardPurgeExclude, guardPurgeItems,
+	guardPurgeGap, guardStateLock, guardStateExclude, guardKeepExclude, guardAgeLock, guardAgeExclude,
+	guardRedriveLock, guardRedriveExclude, guardLetter, guardRequestClear, guardGrantRequest, guardGrantLock,
+	guardGrantLease, guardRequestDeadline, guardWithdrawRequest, guardWithdrawLock, guardSweepRequest,
+	guardRenewRequest, guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptLife, guardReceiptTrust,
+	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure,
+	guardQueuePause, guardDrop, guardDropLook, guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatSweep,
+}
