@@ -46,4 +46,5 @@ var guards = []guard{
 	guardRenewRequest, guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure,
 	guardQueuePause, guardDrop, guardDropLook, guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatSweep,
+	guardPaceSweep, guardPaceExclude, guardPaceFresh,
 }

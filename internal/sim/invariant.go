@@ -96,6 +96,7 @@ func (m *model) forget(rest tuple.Tuple, old []byte) {
 	if until > m.r.nowMS || until == 0 && m.isThere(id) {
 		m.violation("the dedup entry %v of %s is swept, which lasts until %d", rest, id, until)
 	}
+	m.w.mark("dedup id swept")
 	dedupID, _ := rest[len(rest)-1].(string)
 	delete(m.dedup, m.dedupKey(id.Group, dedupID))
 }

@@ -229,8 +229,8 @@ type remembered struct {
 	rv      int64
 }
 
-// sizeAt is how many items a group had from a step on.
-type sizeAt struct{ step, n int }
+// sizeAt is how many items a group had after a record that was applied between two steps.
+type sizeAt struct{ from, to, n int }
 
 // model is the queue after some records.
 type model struct {
@@ -254,6 +254,7 @@ type model struct {
 	sizes     map[string][]sizeAt
 	states    map[string]*record // by the value that was set
 	edits     map[string]*record // by the body that was set
+	after     map[string][]byte  // what the record under replay makes of the keys; nil = cleared
 	*invariants
 }
 
@@ -362,6 +363,7 @@ func (m *model) apply(r *record) {
 			m.archived(k, after)
 		}
 	}
+	m.after = after
 	for _, w := range lockWrites {
 		_, rest := keyOf(w.key)
 		group, _ := rest[0].(string)
@@ -392,7 +394,7 @@ func (m *model) apply(r *record) {
 }
 
 func (m *model) size(group string) {
-	m.sizes[group] = append(m.sizes[group], sizeAt{m.r.step, len(m.group(group).items)})
+	m.sizes[group] = append(m.sizes[group], sizeAt{m.r.from, m.r.to, len(m.group(group).items)})
 }
 
 // purge notes that what is remembered of a group, or of the queue, is void.
@@ -559,7 +561,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 			}
 			m.entered[id], m.first[id] = m.r, s
 			m.behind(g, id)
-			m.accept(g, id, s, after)
+			m.accept(id, s, after)
 		}
 		last := int64(-1)
 		if n := len(g.newest); n > 0 {
@@ -649,7 +651,7 @@ func (m *model) leaves(id layer.ID, after map[string][]byte) bool {
 }
 
 // accept holds a new item to de-duplication: no other with its dedup id is remembered.
-func (m *model) accept(g *groupState, id layer.ID, s stored, after map[string][]byte) {
+func (m *model) accept(id layer.ID, s stored, after map[string][]byte) {
 	key := m.dedupKey(id.Group, s.dedupID)
 	if key == "" {
 		return
@@ -782,6 +784,9 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 		m.violation("claim %d of %q is there twice", l.token, group)
 	}
 	made := claimed{r: m.r, out: l.out, state: string(m.db[keyFor("state", group)])}
+	if set, now := m.after[keyFor("state", group)]; now {
+		made.state = string(set) // by an ack in the same transaction
+	}
 	if len(l.out) == 0 {
 		m.violation("claim %d of %q has no items", l.token, group)
 		return

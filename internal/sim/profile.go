@@ -40,6 +40,41 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 		k.think = time.Second
 		k.hold = 0.4 * rng.Float64()
 	},
+	// One group that is empty again and again, while several fill it at the same time.
+	"filling": func(k *knobs, rng *rand.Rand) {
+		k.scarce(rng)
+		k.groups, k.batch, k.receive = 1, 1, 1+rng.IntN(4)
+		k.handles, k.producers, k.workers, k.takers, k.operators = mostHandles, 5, 3, 1, 0
+		k.think, k.die, k.freeze, k.nack = 20*time.Millisecond, 0, 0, 0
+		k.faults[fault.Conflict], k.config.MaxWaiting, k.config.Delay = 0, 0, 0
+		k.hold = 0.1 + 0.4*rng.Float64()
+	},
+	// Messages that are de-duplicated, forgotten and purged.
+	"remembered": func(k *knobs, rng *rand.Rand) {
+		k.scarce(rng)
+		k.producers, k.workers, k.operators = 3, 2, 3
+		k.named, k.same = 0.9, 0.2
+		k.config.DedupFor, k.config.DedupWindow = layer.DedupFor(rng.IntN(2)), layer.MinDedupWindow
+		k.reject, k.nack, k.config.OnFailure = 0.5, 0.5, layer.ParkItem
+		k.hold = 0.4 * rng.Float64()
+	},
+	// Messages that are kept back, and messages that wait too long.
+	"aging": func(k *knobs, rng *rand.Rand) {
+		k.scarce(rng)
+		k.operators, k.delayed, k.think = 2, 0.4, time.Second
+		k.config.Retention, k.config.Lease = layer.MinRetention+time.Duration(rng.Int64N(int64(3*time.Second))), layer.MinLease
+		if rng.IntN(2) == 0 {
+			k.config.Retention = 0
+		}
+		k.hold = 0.4 * rng.Float64()
+	},
+	// Receives that are repeated, and states of groups.
+	"repeated": func(k *knobs, rng *rand.Rand) {
+		k.scarce(rng)
+		k.groups, k.repeat, k.state, k.config.Lease = 3, 0.6, 0.7, layer.MinLease
+		k.freeze, k.operators = 0.2, rng.IntN(3)
+		k.hold = 0.4 * rng.Float64()
+	},
 	// Commits whose outcome is unknown.
 	"unknown": func(k *knobs, rng *rand.Rand) {
 		k.scarce(rng)

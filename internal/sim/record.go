@@ -37,6 +37,8 @@ type record struct {
 
 	version int64 // of the commit: from the key
 	order   int   // among all
+	// from and to are the steps between which it was applied.
+	from, to int
 }
 
 // largeValue is how large a value is of which the record keeps the digest: it has one value's room for all.

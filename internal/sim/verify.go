@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"math"
 	"slices"
 	"strings"
 
@@ -17,6 +18,7 @@ func (w *world) verify() {
 	m := newModel(w)
 	rows := w.rows(kv.PrefixRange([]byte(recordPrefix)), 0)
 	w.report.Commits = len(rows)
+	records := make([]record, len(rows))
 	for i, row := range rows {
 		r, err := unpackRecord(row.Value, w.large)
 		if err != nil {
@@ -24,8 +26,12 @@ func (w *world) verify() {
 			return
 		}
 		r.version, r.order = int64(binary.BigEndian.Uint64(row.Key[len(recordPrefix):])), i
-		m.apply(&r)
-		w.markOutcome(&r)
+		records[i] = r
+	}
+	w.land(records)
+	for i := range records {
+		m.apply(&records[i])
+		w.markOutcome(&records[i])
 	}
 	m.compareState()
 	m.compareEnqueues()
@@ -37,6 +43,31 @@ func (w *world) verify() {
 	w.compareHistories(m)
 	w.compareOrder(m)
 	w.compareExclusion()
+}
+
+// land notes between which steps each record was applied: at the step at which it was sent, or if it came late, between
+// those of its neighbours that did not.
+func (w *world) land(records []record) {
+	late := func(r *record) bool {
+		return w.outcomes[attemptID{r.who, r.tx, r.attempt}] == kv.CodeTransactionTimedOut
+	}
+	first := 0
+	for i := range records {
+		r := &records[i]
+		if !late(r) {
+			first = r.step
+		}
+		r.from, r.to = first, r.step
+	}
+	last := math.MaxInt
+	for i := len(records) - 1; i >= 0; i-- {
+		r := &records[i]
+		if late(r) {
+			r.to = last
+		} else {
+			last = r.step
+		}
+	}
 }
 
 // markOutcome notes which kinds of work had an unknown outcome and were applied.
@@ -196,8 +227,8 @@ func (m *model) compareDuplicate(o *op, i int) {
 		m.w.violation("G3: %s is a duplicate of %s, which has the dedup id %q", o.bodies[i], id, s.dedupID)
 	}
 	f := m.finished[id]
-	there := len(f) == 0 && m.discarded[id] == nil && !m.moved[id] || len(f) > 0 && f[0].r.step >= o.begin ||
-		m.discarded[id] != nil && m.discarded[id].step >= o.begin || m.moved[id]
+	there := len(f) == 0 && m.discarded[id] == nil && !m.moved[id] || len(f) > 0 && f[0].r.to >= o.begin ||
+		m.discarded[id] != nil && m.discarded[id].to >= o.begin || m.moved[id]
 	begunMS := o.beginAt.Add(m.w.skewOf(o.who)).UnixMilli()
 	lasts := there || config.DedupFor == layer.DedupForWindow && begunMS < m.first[id].enqueuedMS+config.DedupWindow.Milliseconds()
 	if !lasts && !m.movedIn[id] {
@@ -209,10 +240,10 @@ func (m *model) compareDuplicate(o *op, i int) {
 func (m *model) compareRefusal(o *op) {
 	most, n := 0, 0
 	for i, s := range m.sizes[o.full] {
-		if s.step > o.end {
+		if s.from > o.end {
 			break
 		}
-		if sizes := m.sizes[o.full]; s.step >= o.begin || i+1 == len(sizes) || sizes[i+1].step >= o.begin {
+		if sizes := m.sizes[o.full]; s.to >= o.begin || i+1 == len(sizes) || sizes[i+1].to >= o.begin {
 			most = max(most, s.n)
 		}
 	}

@@ -1,0 +1,255 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/tuple"
+)
+
+// Guards that a handle's own transactions have and no call of the public interface brings about alone. Each test names
+// the guard without which it fails.
+
+// interleaved is an engine that runs something before the next commit of a transaction that writes, once.
+type interleaved struct {
+	kv.DB
+	armed  atomic.Bool
+	before func()
+	// err, if not nil, is what that commit is said to have ended with, though it was applied.
+	err error
+}
+
+func (d *interleaved) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	return &interleavedTx{ManagedTx: tx, d: d}, err
+}
+
+type interleavedTx struct {
+	kv.ManagedTx
+	d *interleaved
+}
+
+func (t *interleavedTx) Commit() kv.Future[struct{}] {
+	if !t.d.armed.CompareAndSwap(true, false) {
+		return t.ManagedTx.Commit()
+	}
+	if t.d.before != nil {
+		t.d.before()
+	}
+	if t.d.err == nil {
+		return t.ManagedTx.Commit()
+	}
+	if _, err := t.ManagedTx.Commit().Wait(context.Background()); err != nil {
+		return kv.Done(struct{}{}, err)
+	}
+	return kv.Done(struct{}{}, t.d.err)
+}
+
+// newInterleaved returns a queue on such an engine.
+func newInterleaved(t *testing.T, config Config) (*interleaved, *Queue) {
+	db := &interleaved{DB: embedded.OpenMemory(embedded.Options{})}
+	t.Cleanup(func() { require.NoError(t, db.DB.Close()) })
+	q, err := Create(t.Context(), db, nil, "q", Options{Seed: 1, Config: config})
+	require.NoError(t, err)
+	return db, q
+}
+
+// put writes past the queue.
+func (d *interleaved) put(t *testing.T, key, value []byte) {
+	_, err := kv.Run(t.Context(), d.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		tx.Set(key, value)
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+func (d *interleaved) get(t *testing.T, key []byte) (v []byte) {
+	_, err := kv.Run(t.Context(), d.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
+		v, err = tx.Get(key).Wait(t.Context())
+		return err
+	})
+	require.NoError(t, err)
+	return v
+}
+
+// TestSweepSparesWhatCameBack: what a sweep has found out of date and is about to clear is written anew by another: it
+// stays. Guards dedup-sweep, purge-sweep, repeat-sweep.
+func TestSweepSparesWhatCameBack(t *testing.T) {
+	long := (MaxDedupWindow + 2*sweepSlack).Milliseconds()
+	for _, c := range []struct {
+		name  string
+		key   func(q *Queue) []byte
+		value func(ms int64) []byte
+		part  func(s *sweeper) error
+	}{
+		{"dedup", func(q *Queue) []byte { return q.keys.dedupKey(DedupInQueue, "", "x") }, func(ms int64) []byte {
+			return remembered{id: ID{Group: "A", Index: 1, Random: uuid.UUID{1}}, untilMS: ms + 1, clock: 1}.pack()
+		}, (*sweeper).dedup},
+		{"purge", func(q *Queue) []byte { return q.keys.purged("A") }, func(ms int64) []byte {
+			return tuple.Tuple{int64(1), ms}.Pack()
+		}, (*sweeper).purges},
+		{"repeat", func(q *Queue) []byte { return q.keys.repeat("once") }, func(ms int64) []byte {
+			return tuple.Tuple{ms, "A", int64(1)}.Pack()
+		}, (*sweeper).repeats},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			db, q := newInterleaved(t, Config{})
+			key, now := c.key(q), q.nowMS()
+			db.put(t, key, c.value(now-long))
+			db.before = func() { db.put(t, key, c.value(now+time.Hour.Milliseconds())) }
+			db.armed.Store(true)
+			require.NoError(t, c.part(&sweeper{q: q, ctx: t.Context()}))
+			require.False(t, db.armed.Load())
+			require.NotNil(t, db.get(t, key))
+			// Out of date, it goes.
+			db.put(t, key, c.value(now-long))
+			require.NoError(t, c.part(&sweeper{q: q, ctx: t.Context()}))
+			require.Nil(t, db.get(t, key))
+		})
+	}
+}
+
+// TestSweepSparesRenewedRequest: the request of a handle that was taken for dead, and renews it while it is swept, stays.
+// Guard sweep-request.
+func TestSweepSparesRenewedRequest(t *testing.T) {
+	db, q := newInterleaved(t, Config{})
+	key := q.keys.request(5, uuid.UUID{1})
+	r := request{owner: "other", wants: 1, deadlineMS: q.nowMS() - 1}
+	db.put(t, key, r.pack())
+	db.before = func() {
+		r.deadlineMS += requestLife.Milliseconds()
+		db.put(t, key, r.pack())
+	}
+	db.armed.Store(true)
+	require.NoError(t, q.sweepRequests(t.Context()))
+	require.Equal(t, r.pack(), db.get(t, key))
+}
+
+// TestRenewalOfSweptRequest: a request that is swept while its handle renews it does not come back, and the handle knows.
+// Guard renew-request.
+func TestRenewalOfSweptRequest(t *testing.T) {
+	db, q := newInterleaved(t, Config{})
+	key := q.keys.request(5, q.staging.random)
+	r := request{owner: "own", wants: 1, deadlineMS: q.nowMS()}
+	db.put(t, key, r.pack())
+	q.staging.set(staged{request: 5, deadlineMS: r.deadlineMS})
+	db.before = func() {
+		_, err := kv.Run(t.Context(), db.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error { tx.Clear(key); return nil })
+		require.NoError(t, err)
+	}
+	db.armed.Store(true)
+	require.NoError(t, q.renew(t.Context(), 5))
+	require.Nil(t, db.get(t, key))
+	index, _ := q.staging.requested()
+	require.Zero(t, index)
+}
+
+// TestWithdrawalMeetsTakeover: a grant that has ended while it is given back, and whose group another claims, ends
+// nobody's claim. Guard withdraw-lock.
+func TestWithdrawalMeetsTakeover(t *testing.T) {
+	s := newStagedSteps(t)
+	s.run(s.grant(""))
+	err := s.overlap(s.withdrawn, func(tx kv.Tx) error {
+		tx.Set(s.q.keys.lock("A"), (&lock{token: 1 << 50, owner: "x", endMS: s.q.nowMS() + 60_000, kind: kindDelay}).pack())
+		tx.Set(s.q.keys.timer(s.q.nowMS()+60_000, "A"), packTimer(kindDelay, 1))
+		return nil
+	})
+	require.Equal(t, kv.CodeNotCommitted, kv.Code(err), "must conflict, got %v", err)
+}
+
+// TestDeadAreGrantedNothing: a request whose deadline has passed is given no group. Guard request-deadline.
+func TestDeadAreGrantedNothing(t *testing.T) {
+	s := newStagedSteps(t)
+	s.run(func(tx kv.Tx) error {
+		tx.Set(s.key, request{owner: "own", wants: 9, deadlineMS: s.q.nowMS() - 1}.pack())
+		return nil
+	})
+	s.run(s.grant(""))
+	claims, err := s.q.Receive(s.ctx, ReceiveOptions{})
+	require.NoError(t, err)
+	require.Len(t, claims, 2)
+}
+
+// TestTogetherOfUnknownOutcome (G3): operations that travelled together, and whose commit had an unknown outcome, are not
+// done again one by one. Guard apart.
+func TestTogetherOfUnknownOutcome(t *testing.T) {
+	db, q := newInterleaved(t, Config{})
+	var both []*operation
+	for i := range 2 {
+		both = append(both, &operation{enqueue: &enqueuing{msgs: []Message{{Group: fmt.Sprint(i)}}, randoms: q.randoms(1)}})
+	}
+	db.err = &kv.Error{Code: kv.CodeTransactionTimedOut, InFlight: true}
+	db.armed.Store(true)
+	q.run(t.Context(), both, 0)
+	for i, o := range both {
+		require.True(t, unknown(o.err), "%v", o.err)
+		items, err := q.Peek(t.Context(), fmt.Sprint(i), 10)
+		require.NoError(t, err)
+		require.Len(t, items, 1)
+	}
+}
+
+// TestTwinsOfOneAttempt: of receives with one attempt id in the same transaction one claims, and all are given the same.
+// Guard repeat-twin.
+func TestTwinsOfOneAttempt(t *testing.T) {
+	_, q := newInterleaved(t, Config{})
+	var twins []*operation
+	for i := range 3 {
+		_, err := q.Enqueue(t.Context(), Message{Group: fmt.Sprint(i)})
+		require.NoError(t, err)
+		twins = append(twins, &operation{receive: &reception{o: ReceiveOptions{Max: 1, MaxGroups: 1, MaxBytes: 1, AttemptID: "once"}}})
+	}
+	q.run(t.Context(), twins, 0)
+	for _, o := range twins {
+		require.NoError(t, o.err)
+		require.Len(t, o.receive.claims, 1)
+		require.Equal(t, *twins[0].receive.claims[0], *o.receive.claims[0])
+	}
+	s, err := q.Stats(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, s.HeldGroups)
+	require.NotSame(t, twins[0].receive.claims[0], twins[1].receive.claims[0], "each caller has its own")
+}
+
+// TestReloadPassesLateItem (trap 1): a claim whose commit was of unknown outcome is answered with its items, and not with
+// one that has come between them since. Guard reload-exact.
+func TestReloadPassesLateItem(t *testing.T) {
+	db, q := newInterleaved(t, Config{})
+	ctx := t.Context()
+	_, err := q.Enqueue(ctx, Message{Group: "A", Body: []byte("a1")})
+	require.NoError(t, err)
+	late, err := db.DB.Begin(kv.TxOptions{})
+	require.NoError(t, err)
+	_, err = q.EnqueueTx(ctx, late, Message{Group: "A", Body: []byte("late")})
+	require.NoError(t, err)
+	_, err = q.Enqueue(ctx, Message{Group: "B"}, Message{Group: "B"})
+	require.NoError(t, err)
+	_, err = q.Enqueue(ctx, Message{Group: "A", Body: []byte("a2")})
+	require.NoError(t, err)
+	group := "A"
+	claims, err := q.Receive(ctx, ReceiveOptions{Group: &group})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	require.Len(t, claims[0].Items, 2)
+	_, err = late.Commit().Wait(ctx)
+	require.NoError(t, err)
+	_, err = kv.Run(ctx, db.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		r := &reception{claims: claims}
+		again, err := q.reload(ctx, tx, r.result(), &ReceiveOptions{})
+		if err != nil {
+			return err
+		}
+		require.Len(t, again, 1)
+		require.Equal(t, claims[0].Items, again[0].Items)
+		return nil
+	})
+	require.NoError(t, err)
+}
