@@ -30,7 +30,11 @@ func (w *world) deliveries() map[string][]delivery {
 		}
 		for _, c := range o.claims {
 			for _, item := range c.Items {
-				add(item.ID, o.begin, o.begin, o.end, o)
+				claimed := o.begin
+				if o.attemptID != "" {
+					claimed = 0 // perhaps by the receive that this one repeats
+				}
+				add(item.ID, claimed, o.begin, o.end, o)
 			}
 		}
 		if o.kind == "take" && o.outcome == done {
@@ -71,8 +75,8 @@ func (w *world) compareOrder(m *model) {
 			}
 			given[d.id] = true
 			end, known := sent[d.id]
-			if !known || m.everDead[d.id] {
-				continue
+			if !known || m.everDead[d.id] || d.by.by == byWorker {
+				continue // a worker may have had it in hand before its handler was called
 			}
 			// It is new here. Was it there when something behind it was fetched and given?
 			for _, p := range ds[:i] {
