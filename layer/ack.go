@@ -286,6 +286,9 @@ func (l *lock) divide(group string, ids []ID, allIfNone bool) (acked, left []del
 		}
 	}
 	for id := range named {
+		if lacks(guardNotInClaim) {
+			break
+		}
 		return nil, nil, fmt.Errorf("%w: %s", ErrNotInClaim, id)
 	}
 	return acked, left, nil

@@ -69,8 +69,6 @@ const (
 	guardReleaseEmpty guard = "release-empty"
 	// guardReleaseGap: an item comes before the head for which the hint is set.
 	guardReleaseGap guard = "release-gap"
-	// guardReadError (trap 6): a failed read of the head is taken for an empty group, which is left without a hint.
-	guardReadError guard = "read-error"
 
 	// guardTakeLock (G2): an item is taken that another claims.
 	guardTakeLock guard = "take-lock"
@@ -171,6 +169,16 @@ const (
 	guardConfigure guard = "configure"
 	// guardQueuePause: of two pauses of the queue at the same time both are told that they were the first.
 	guardQueuePause guard = "queue-pause"
+	// guardNotInClaim (G3): an ack of an item that is not in the claim is taken for done.
+	guardNotInClaim guard = "not-in-claim"
+	// guardSpent (trap 7): a claim settles all that is overdue in one transaction, however much it is.
+	guardSpent guard = "spent"
+	// guardBatchSize (trap 7): more travels together than a transaction takes.
+	guardBatchSize guard = "batch-size"
+	// guardReplayEnd: a replay repeats what was finished after it had begun.
+	guardReplayEnd guard = "replay-end"
+	// guardReplayCut: a replay leaves out what one transaction could not do.
+	guardReplayCut guard = "replay-cut"
 	// guardDrop: a transaction that was begun before its queue was dropped leaves keys behind.
 	guardDrop guard = "drop"
 	// guardDropLook: a transaction goes by a configuration that was read long before its queue was dropped.
@@ -181,6 +189,8 @@ const (
 	guardRepeat guard = "repeat"
 	// guardRepeatTwin: of two receives with one attempt id in the same transaction both claim.
 	guardRepeatTwin guard = "repeat-twin"
+	// guardRepeatBack: what a receive with an attempt id has claimed is given back before it is repeated.
+	guardRepeatBack guard = "repeat-back"
 	// guardRepeatSweep: a sweep clears an attempt id that has just been used again.
 	guardRepeatSweep guard = "repeat-sweep"
 )

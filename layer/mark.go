@@ -170,7 +170,7 @@ func (w *work) head(group string) kv.Future[[]byte] {
 // sure that there are none. head is its first item as head reads it.
 func (w *work) release(group string, head kv.Future[[]byte]) error {
 	next, err := head.Wait(w.ctx)
-	if err != nil && !lacks(guardReadError) {
+	if err != nil {
 		return fmt.Errorf("read head: %w", err)
 	}
 	items := w.q.keys.items(group)

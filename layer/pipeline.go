@@ -96,7 +96,7 @@ func (s size) plus(t size) size {
 }
 
 func (s size) tooLarge() bool {
-	return s.messages > maxMessages || s.bytes > maxBytes || s.settled > maxSettled || s.received > maxReceived
+	return (s.messages > maxMessages || s.bytes > maxBytes || s.settled > maxSettled || s.received > maxReceived) && !lacks(guardBatchSize)
 }
 
 // batch is the operations of one transaction.
@@ -404,7 +404,7 @@ func (q *Queue) runShared(b *batch) {
 			if o.turn == nil {
 				q.attend()
 			}
-		case o.abandoned && o.receive != nil && len(o.receive.claims) > 0 && o.receive.o.AttemptID == "":
+		case o.abandoned && o.receive != nil && len(o.receive.claims) > 0 && (o.receive.o.AttemptID == "" || lacks(guardRepeatBack)):
 			go q.giveBackAll(o.receive.claims)
 			o.receive.claims = nil // not the caller's, who may still be there: he ran the transaction himself
 			fallthrough

@@ -79,7 +79,9 @@ func (w *work) overdue(rows []kv.KV) ([]kv.KV, error) {
 }
 
 // spent reports whether the transaction has settled as much as it may.
-func (w *work) spent() bool { return w.agedItems >= overdueItems || w.agedBytes >= overdueBytes }
+func (w *work) spent() bool {
+	return (w.agedItems >= overdueItems || w.agedBytes >= overdueBytes) && !lacks(guardSpent)
+}
 
 // ageOut drops or parks a group's first items. l is its lock, which the caller has read with a conflict: nobody's claim
 // whose lease lasts. It ends, as a takeover would end it, but a mark stays. free reports whether the group is then free,
