@@ -67,8 +67,6 @@ const (
 	guardAhead guard = "ahead"
 	// guardReleaseEmpty: an enqueue that saw what the ack removes commits first, and the group is left without a hint.
 	guardReleaseEmpty guard = "release-empty"
-	// guardReleaseGap: an item comes before the head for which the hint is set.
-	guardReleaseGap guard = "release-gap"
 
 	// guardTakeLock (G2): an item is taken that another claims.
 	guardTakeLock guard = "take-lock"
@@ -83,13 +81,10 @@ const (
 	guardTakeOutExclude guard = "take-out-exclude"
 	// guardEditExclude: a claimer is given the old body of an item that was edited before its claim.
 	guardEditExclude guard = "edit-exclude"
-	// guardFreeEmpty, guardFreeGap: as guardReleaseEmpty and guardReleaseGap, for what operators and sweeps set free.
+	// guardFreeEmpty: as guardReleaseEmpty, for what operators and sweeps set free.
 	guardFreeEmpty guard = "free-empty"
-	guardFreeGap   guard = "free-gap"
 	// guardMarkGroup: a pause, park or unmark writes over a lock that has changed.
 	guardMarkGroup guard = "mark-group"
-	// guardResume: a resume says what a group bore that bears it no more.
-	guardResume guard = "resume"
 	// guardForceLock: a claim is ended by force that has ended, and with it the next one.
 	guardForceLock guard = "force-lock"
 	// guardRetryLock: a delay is ended that has ended, and with it the claim that followed.

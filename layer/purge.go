@@ -139,9 +139,9 @@ func (p *purger) step() error {
 
 // purgeStep is one attempt of a step.
 //
-// Footprint, per group: a read and a write conflict on the lock. If nobody holds the group, one on the gap up to the
-// head that is left, or on the whole group if that is empty now. After a few conflicts not even that: the hint is left
-// then, so that a stream of enqueues cannot hold the purge up.
+// Footprint, per group: a read and a write conflict on the lock. If nobody holds the group, one on the whole group if
+// that is empty now. After a few conflicts not even that: the hint is left then, so that a stream of enqueues cannot hold
+// the purge up.
 type purgeStep struct {
 	*work
 	p         *purger

@@ -215,7 +215,7 @@ func (s *sweeper) overdue() error {
 // overdueStep is one transaction of the sweep of what is overdue.
 //
 // Footprint, per group with an overdue head: a read and a write conflict on the lock; if nobody holds the group, one on
-// the gap up to the head that is left, or on the whole group if that is empty now.
+// the whole group if that is empty now.
 type overdueStep struct {
 	s    *sweeper
 	rest kv.KeyRange // begins with the first item of a group
