@@ -52,6 +52,10 @@ crash: ## kill KILLS processes that work on a queue on disk, check what each lea
 	@echo "SEED=$(SEED) KILLS=$(KILLS)"
 	$(GO) test ./internal/crash -run '^TestKills$$' -count 1 -timeout 1h -v -args -seed $(SEED) -kills $(KILLS)
 
+.PHONY: model
+model: ## the model of docs/model, checked by TLC: TLA2TOOLS=path of tla2tools.jar, or tlc on the PATH; else SKIP
+	@$(GO) run ./internal/model
+
 FUZZTIME ?= 10s
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME
@@ -109,6 +113,6 @@ build-fdb: ## the command with the engine fdb, bin/fdbfifo-fdb: needs libfdb_c a
 	cd fdbkv && CGO_ENABLED=1 $(GO) build -o ../bin/fdbfifo-fdb ./cmd/fdbfifo
 
 .PHONY: ci
-ci: lint bare test race unchanged bench-once typecheck-fdb test-fdb ## all checks, under 15 minutes on 2 cores
+ci: lint bare test race unchanged bench-once typecheck-fdb test-fdb model ## all checks, under 15 minutes on 2 cores
 	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100

@@ -58,6 +58,12 @@ type jsonCheck struct {
 	Dead        int64           `json:"dead"`
 	Receipts    int64           `json:"receipts"`
 	Dedup       int64           `json:"dedup"`
+	Repeats     int64           `json:"attempt_ids"`
+	Archived    int64           `json:"archived"`
+	States      int64           `json:"states"`
+	Paces       int64           `json:"paces"`
+	Requests    int64           `json:"requests"`
+	Grants      int64           `json:"grants"`
 	Violations  []jsonViolation `json:"violations"`
 }
 
@@ -77,6 +83,7 @@ func (s *session) printCheck(r *layer.CheckReport) error {
 			Queue: s.queue, Items: r.Items, Bytes: r.Bytes, Groups: r.Groups, Held: r.Held, Delayed: r.Delayed,
 			Paused: r.Paused, Parked: r.Parked,
 			StaleHints: r.StaleHints, StaleTimers: r.StaleTimers, Attempts: r.Attempts, Dead: r.Dead, Receipts: r.Receipts, Dedup: r.Dedup,
+			Repeats: r.Repeats, Archived: r.Archived, States: r.States, Paces: r.Paces, Requests: r.Requests, Grants: r.Grants,
 			Violations: broken,
 		})
 	}
@@ -95,6 +102,12 @@ func (s *session) printCheck(r *layer.CheckReport) error {
 		{"dead letters", commas(r.Dead), ""},
 		{"receipts", commas(r.Receipts), ""},
 		{"dedup ids", commas(r.Dedup), "remembered"},
+		{"attempt ids", commas(r.Repeats), "of receives, remembered"},
+		{"archived", commas(r.Archived), "messages"},
+		{"states", commas(r.States), "of groups"},
+		{"paces", commas(r.Paces), "of groups whose rate is used"},
+		{"requests", commas(r.Requests), "of receives that wait"},
+		{"grants", commas(r.Grants), "not accepted yet"},
 		{"violations", commas(int64(len(r.Violations))), ""},
 	})
 	if err := s.printTable(t); err != nil {

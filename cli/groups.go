@@ -22,7 +22,8 @@ func newGroupsCmd(s *session) *cobra.Command {
 		Use:   "groups [--sort depth|age|name] [-n N]",
 		Short: "List the groups that have messages: depth, age, state, holder",
 		Long: `List the groups that have messages. States: ready (free to be claimed), held (by a worker), expired (its
-worker's lease has run out, the next one takes over), delayed (waits for a retry), paused (by an operator), parked (its head
+worker's lease has run out, the next one takes over), delayed (waits for a retry), paced (has used up
+its rate for now), paused (by an operator), parked (its head
 has failed for good), corrupt (see check). A group that is held, and paused or parked when that ends, says so. It changes nothing.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			order, ok := orders[by]

@@ -22,7 +22,7 @@ func newKeyCmd(s *session) *cobra.Command {
 		Short: "Print the range of a queue's keys, for fdbcli's getrange",
 		Long: fmt.Sprintf(`Print begin and end of the range in which a queue has its keys of one kind, as fdbcli reads them; with groups,
 one such line for each. No database is asked. Kinds: queue (all its keys), %s; a plural does as
-well. Only item, part, lock, attempt and dead go by group.`, strings.Join(layer.KeyNames(), ", ")),
+well. Only %s go by group.`, strings.Join(layer.KeyNames(), ", "), strings.Join(keysByGroup(), ", ")),
 		Example: `  fdbcli --exec "getrange $(fdbfifo key items ATL) 1"
   fdbcli --exec "getrange $(fdbfifo key lock) 100" | fdbfifo decode`,
 		Args: cobra.ArbitraryArgs,
@@ -45,6 +45,14 @@ well. Only item, part, lock, attempt and dead go by group.`, strings.Join(layer.
 	}
 	addPrefixFlag(c, &below)
 	return c
+}
+
+// keysByGroup are the kinds of keys that the groups come first in.
+func keysByGroup() []string {
+	return slices.DeleteFunc(layer.KeyNames(), func(name string) bool {
+		_, ok := layer.GroupSection(nil, "", name, "")
+		return !ok
+	})
 }
 
 // addPrefixFlag adds --prefix, which prefixFlag reads.

@@ -77,7 +77,7 @@ func (s *session) printStats(st layer.Stats) error {
 		{"ready groups", commas(st.ReadyGroups), "wait for a worker; a few may be stale"},
 		{"busy groups", commas(st.BusyGroups), ""},
 		{"  held", commas(st.HeldGroups), ""},
-		{"  delayed", commas(st.DelayedGroups), "wait for a retry"},
+		{"  delayed", commas(st.DelayedGroups), "wait for a retry, a time or their rate"},
 		{"paused groups", commas(st.PausedGroups), ""},
 		{"parked groups", commas(st.ParkedGroups), "their head has failed for good"},
 		{"oldest ready", short(st.OldestReady), ""},

@@ -37,6 +37,7 @@ type jsonSweep struct {
 	Receipts int64  `json:"receipts"`
 	Dedup    int64  `json:"dedup"`
 	Purges   int64  `json:"purges"`
+	Paces    int64  `json:"paces"`
 	Repeats  int64  `json:"attempt_ids"`
 	AgedOut  int64  `json:"aged_out"`
 	Archived int64  `json:"archived"`
@@ -45,14 +46,14 @@ type jsonSweep struct {
 func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
 		return printJSON(s.stdout, jsonSweep{
-			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats, Dedup: r.Dedup, Purges: r.Purges, AgedOut: r.AgedOut, Archived: r.Archived,
+			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats, Dedup: r.Dedup, Purges: r.Purges, Paces: r.Paces, AgedOut: r.AgedOut, Archived: r.Archived,
 		})
 	}
 	text := "cleared " + plural(r.Receipts, "receipt")
 	for _, others := range []struct {
 		n    int64
 		noun string
-	}{{r.Repeats, "attempt id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}} {
+	}{{r.Repeats, "attempt id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}, {r.Paces, "pace"}} {
 		if others.n > 0 {
 			text += " and " + plural(others.n, others.noun)
 		}

@@ -58,18 +58,21 @@ type NackOptions struct {
 	// Reject, if not empty, is the reason why the item that was tried will never succeed: it has failed for good, see
 	// OnFailure. The reason is kept, its first maxErrorText bytes. Not with Release, Delay or AtOnce.
 	Reject string
+	// SetState keeps State with the group in the same transaction, as SetState does; nothing (no bytes) clears it.
+	SetState bool
+	State    []byte // only with SetState; at most MaxStateSize bytes
 }
 
 // Nack gives a claim back, or its end (From): all that it still has is delivered again, in the same order. The first of it is the
 // item that was tried and counts a failed attempt; those behind it count none. If that was its last, or it is rejected,
 // it is parked as the queue's OnFailure has it, and those behind it are free at once.
 //
-// Errors: as Ack's, *LimitError for the delay, and ErrOptions.
+// Errors: as Ack's, *LimitError for the delay and the state, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
 	if err := o.check(); err != nil {
 		return wrap("nack", err)
 	}
-	return wrap("nack", q.submit(ctx, &operation{settle: &settlement{claim: c, ids: o.Acked, back: &o}}))
+	return wrap("nack", q.submit(ctx, &operation{settle: o.settlement(c)}))
 }
 
 // NackTx gives a claim back in the caller's transaction, as AckTx acks.
@@ -77,7 +80,7 @@ func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) e
 	if err := o.check(); err != nil {
 		return wrap("nack", err)
 	}
-	return wrap("nack", q.settleTx(ctx, tx, &settlement{claim: c, ids: o.Acked, back: &o}))
+	return wrap("nack", q.settleTx(ctx, tx, o.settlement(c)))
 }
 
 func (o *NackOptions) check() error {
@@ -90,7 +93,18 @@ func (o *NackOptions) check() error {
 	if o.Reject != "" && (o.Release || o.AtOnce || o.Delay != 0) {
 		return fmt.Errorf("%w: reject, and deliver again", ErrOptions)
 	}
+	if len(o.State) > 0 && !o.SetState {
+		return fmt.Errorf("%w: a state that is not to be set", ErrOptions)
+	}
+	if err := checkState(o.State); err != nil {
+		return err
+	}
 	return checkDelay(o.Delay)
+}
+
+// settlement is that of a claim that is given back.
+func (o *NackOptions) settlement(c *Claim) *settlement {
+	return &settlement{claim: c, ids: o.Acked, back: o, sets: o.SetState, state: o.State}
 }
 
 func wrap(verb string, err error) error {
@@ -193,6 +207,9 @@ func (s *settlement) check(w *work) error {
 			}
 			w.remove(group, l.outstanding, acked, archived)
 			w.count(countAcked, len(acked))
+			if s.sets {
+				w.setState(group, s.state)
+			}
 			l.outstanding = left[:n]
 			w.tx.Set(key, l.pack())
 			return nil

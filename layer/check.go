@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ const (
 	RuleKey         = "a key has a form of the table"
 	RuleOutstanding = "a claim has outstanding items"
 	RuleGrant       = "a grant belongs to a request"
+	RulePace        = "a group's rate is used up to now, not further"
 )
 
 // Violation is a rule broken at a key.
@@ -55,6 +57,8 @@ type CheckReport struct {
 	Repeats int64
 	// Groups that have a state, the empty ones included.
 	States int64
+	// Groups whose rate is used, as far as that is kept; the empty ones included.
+	Paces int64
 	// Dead letters; they are not among the items.
 	Dead int64
 	// Dedup is what is remembered for de-duplication.
@@ -105,6 +109,7 @@ type groupCheck struct {
 	timers []int64 // due times, ms
 	heads  []int64 // of these, those of heads
 	dueMS  int64   // of the first item
+	paced  bool    // something is kept of its rate
 }
 
 // suspect is a place where the pages do not fit together. The pages are of different versions, so it is looked
@@ -225,6 +230,8 @@ func (c *checker) row(row kv.KV) {
 		if err := checkStoredState(row.Key, row.Value); err != nil {
 			c.still(row.Key, RuleValue, err.Error())
 		}
+	case namePace:
+		c.pace(p, row)
 	case nameReady:
 		c.group(p.group).hints++
 		if len(row.Value) > 0 {
@@ -519,8 +526,8 @@ func (c *checker) compare() {
 		}
 		stale, awaited := g.hints, int64(0)
 		if g.lock == nil && g.items > 0 {
-			if g.waits() {
-				awaited = g.dueMS
+			if due, ok := g.waits(); ok {
+				awaited = due
 				c.report.Delayed++
 			} else if g.hints == 0 {
 				c.suspect(c.q.keys.items(name).Begin, func(tx kv.ReadTx) (string, string, error) {
@@ -581,8 +588,66 @@ func (c *checker) grantSound(tx kv.ReadTx, key []byte, random uuid.UUID) (string
 	return RuleGrant, "no request of " + random.String(), nil
 }
 
-// waits reports whether a timer leads to the group when its head is due, and no hint does.
-func (g *groupCheck) waits() bool { return g.hints == 0 && slices.Contains(g.heads, g.dueMS) }
+// waits reports whether a timer leads to the group when its head is due, and no hint does; and which.
+func (g *groupCheck) waits() (dueMS int64, ok bool) {
+	switch {
+	case g.hints > 0:
+	case slices.Contains(g.heads, g.dueMS):
+		return g.dueMS, true
+	case g.paced && len(g.heads) > 0:
+		return slices.Min(g.heads), true
+	}
+	return 0, false
+}
+
+// pace takes what is kept of a group's rate into account.
+func (c *checker) pace(p parsedKey, row kv.KV) {
+	c.report.Paces++
+	c.group(p.group).paced = true
+	used, err := unpackPace(row.Key, row.Value)
+	if err != nil {
+		c.still(row.Key, RuleValue, err.Error())
+		return
+	}
+	// The clocks of those who wrote it may differ.
+	if ahead := used.us/1000 - c.q.nowMS(); ahead <= sweepSlack.Milliseconds() {
+		return
+	}
+	c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) {
+		v, err := tx.Get(row.Key).Wait(c.ctx)
+		if err != nil || !bytes.Equal(v, row.Value) {
+			return "", "", err
+		}
+		return RulePace, fmt.Sprintf("group %q has nothing left of its rate until %s", p.group, timeWords(used.us/1000)), nil
+	})
+}
+
+// pacedTimer looks for a timer that leads to a group which waits by its rate, whatever that was then.
+func (c *checker) pacedTimer(tx kv.ReadTx, group string) (bool, error) {
+	v, err := tx.Get(c.q.keys.pace(group)).Wait(c.ctx)
+	if err != nil || v == nil {
+		return false, err
+	}
+	timers := newCursor(c.q.keys.section(nameTimer))
+	for !timers.exhausted {
+		const limit = 10_000
+		rows, err := timers.read(tx, limit).Wait(c.ctx)
+		if err != nil {
+			return false, err
+		}
+		timers.passed(rows, limit)
+		for _, row := range rows {
+			p, err := c.q.keys.parse(row.Key)
+			if err != nil || p.group != group {
+				continue
+			}
+			if kind, _, err := unpackTimer(row.Key, row.Value); err == nil && kind == kindHead {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
 
 // reachable looks for any hint of the group, at one version with its lock and its items.
 func (c *checker) reachable(tx kv.ReadTx, group string) (string, string, error) {
@@ -603,6 +668,9 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (string, string, error) 
 		if kind, _, err := unpackTimer(key, v); err == nil && kind == kindHead {
 			return "", "", nil
 		}
+	}
+	if found, err := c.pacedTimer(tx, group); err != nil || found {
+		return "", "", err
 	}
 	hints := newCursor(c.q.keys.section(nameReady))
 	for !hints.exhausted {

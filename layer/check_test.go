@@ -98,6 +98,16 @@ func TestCheckFindsEachViolation(t *testing.T) {
 		{"a hint that cannot be read", layer.RuleValue, set(key("ready", int64(0), int64(1), "A"), []byte("?"))},
 		{"a timer that cannot be read", layer.RuleValue, set(key("timer", int64(1), "A"), []byte("?"))},
 		{"a state of no bytes", layer.RuleValue, set(key("state", "A"), []byte{})},
+		{"a rate that cannot be read", layer.RuleValue, set(key("pace", "A"), []byte("?"))},
+		{"a rate that is used up far ahead", layer.RulePace, func(e *env) func(kv.Tx) {
+			return func(tx kv.Tx) {
+				tx.Set(key("pace", "A"), key0(e.clock.now().Add(24*time.Hour+time.Millisecond).UnixMicro(), int64(0), int64(1)))
+			}
+		}},
+		{"a group that waits by its rate without its timer", layer.RuleReachable, func(e *env) func(kv.Tx) {
+			paced(e)
+			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("timer"))) }
+		}},
 		{"an attempt id without claims", layer.RuleValue, set(key("repeat", "id"), tuple.Tuple{int64(1)}.Pack())},
 		{"an archived item that cannot be read", layer.RuleArchive, set(key("archive", "A", int64(7), random), []byte{9})},
 		{"an archived item without its entry", layer.RuleArchive, func(e *env) func(kv.Tx) {

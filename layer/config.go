@@ -38,6 +38,10 @@ type Config struct {
 	// enqueue that would make it more is refused whole (*FullError). Enqueues at the same time do not see each other: it
 	// may become more by what was under way together.
 	MaxWaiting int
+	// MaxRate is how many items of a group may start their delivery in a time, redeliveries included; none = any number.
+	// What is not used is saved up for a second, or for as long as one item takes if that is longer: over any time T it is
+	// at most rate × T and a second's worth, and a claim is given at most that, one item at least. See Configure.
+	MaxRate Rate
 	// Retry says how long a group waits after its head has failed, if the nack does not say it.
 	Retry RetryPolicy
 	// MaxAttempts is after how many failed deliveries an item has failed for good, up to 1,000,000; 0 = never.
@@ -68,6 +72,8 @@ var settings = []setting{
 		"how long a message is kept back that names no delay of its own"),
 	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, MaxMaxWaiting,
 		"messages that a group may have, about; 0 = any number"),
+	rateSetting("max_rate", func(c *Config) *Rate { return &c.MaxRate },
+		"items of a group that may start their delivery in a time; 0 = any number"),
 	choiceSetting("dedup_by", func(c *Config) *DedupBy { return &c.DedupBy }, dedupByNames,
 		"duplicates have the same dedup id, or else the same body"),
 	choiceSetting("dedup_scope", func(c *Config) *DedupScope { return &c.DedupScope }, dedupScopeNames,

@@ -546,6 +546,26 @@ func TestConflicts(t *testing.T) {
 		{"retry now of what is kept back, enqueue to the group", keptBack, retryNow, enqueueTo("A"), mustNot, nil},
 		{"enqueue, enqueue to the same bounded group", bounded(5, having("a1")), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
 		{"enqueue to a bounded group, claim of it", bounded(5, having("a1")), enqueueTo("A"), claimOne, mustNot, nil},
+		{"claim, claim of the same group with a rate", rated("2/s", having("a1", "a2")), claimOne, claimOne, must, nil},
+		{"claim of a group with a rate, take from it", rated("2/s", having("a1", "a2")), claimOne, take, must, nil},
+		{"claim of a group with a rate, enqueue to it", rated("2/s", having("a1")), claimOne, enqueueTo("A"), mustNot, nil},
+		{"claim of a group with a rate, claim of another", rated("2/s", and(having("a1"))), claimFrom("A"), claimFrom("B"), mustNot, nil},
+		{"claim that awaits the rate, enqueue to the group", usedUp, claimAll, enqueueTo("A"), mustNot, nil},
+		{"claim that awaits the rate, enqueue to another group", usedUp, claimAll, enqueueTo("B"), mustNot, nil},
+		{"claim that awaits the rate, claim that awaits it", usedUp, claimAll, claimAll, mustNot, nil},
+		{"claim that awaits the rate, claim by another clock", usedUp, claimAll, claimAhead, must, nil},
+		{"claim that awaits the rate, cancel of the head", usedUp, claimAll, cancelNth(1), must, nil},
+		{"claim that awaits the rate, purge of the group", usedUp, claimAll, purgeGroup("A", false), must, nil},
+		{"claim that awaits the rate, change of it", usedUp, claimAll, changeRate, must, nil},
+		{"claim of another group, change of the rate", and(usedUp), claimFrom("B"), changeRate, mustNot, nil},
+		{"take that awaits the rate, change of it", usedUp, take, changeRate, must, nil},
+		{"enqueue to a group that waits, change of the rate", paced, enqueueTo("A"), changeRate, mustNot, nil},
+		{"claim of a group with a rate, sweep that clears what was used", func(e *env) any {
+			usedUp(e)
+			e.clock.advance(time.Hour)
+			return nil
+		}, claimOne, sweepAll, must, nil},
+		{"claim of a group with a rate, sweep that leaves what was used", rated("1/h", and(having("a1"))), claimOne, sweepAll, mustNot, nil},
 		{"enqueue, enqueue with the same dedup id", having(), enqueueAs("A", "x"), enqueueAs("B", "x"), must, nil},
 		{"enqueue, enqueue with another dedup id", having(), enqueueAs("A", "x"), enqueueAs("A", "y"), mustNot, nil},
 		{"enqueue of a duplicate and another, enqueue of that duplicate", remembering("x", having()), enqueueBoth, enqueueAs("B", "x"), mustNot, nil},

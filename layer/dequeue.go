@@ -331,7 +331,7 @@ type claimer struct {
 	grants  map[string]bool // the keys of those that are not taken yet
 	// repeats is what is kept of the attempt ids, being read.
 	repeats map[string]kv.Future[[]byte]
-	left    bool // the group just looked at stays as it is: too much of it is overdue
+	left    bool // the group just looked at stays as it is, and so does what leads to it
 	taken   int  // groups
 	items   int
 }
@@ -354,6 +354,7 @@ type look struct {
 	lock  kv.Future[[]byte]
 	items kv.Future[[]kv.KV]
 	state kv.Future[[]byte] // nil if no receive that is owed asks for it
+	pace  kv.Future[[]byte] // nil if the queue has no rate, as far as was known
 }
 
 // accepts reports whether this is the grant that the group is kept for.
@@ -465,7 +466,11 @@ func (c *claimer) receiveLayers(r *reception) error {
 		if err != nil {
 			return fmt.Errorf("read items: %w", err)
 		}
-		all = append(all, found{l, c.due(rows)})
+		allowed, err := c.allow(l.group, l.pace)
+		if err != nil {
+			return err
+		}
+		all = append(all, found{l, min(c.due(rows), allowed.items)})
 	}
 	have := make([]int, len(all))
 	for i, f := range all {
@@ -508,6 +513,12 @@ func (c *claimer) free(l look) (bool, error) {
 	}
 	if until, err := c.early(rows[0]); err == nil && until > c.nowMS {
 		return false, nil
+	}
+	if allowed, err := c.allow(l.group, l.pace); err != nil || allowed.items == 0 {
+		if errors.Is(err, ErrCorrupt) {
+			err = nil // whoever would take it meets it
+		}
+		return false, err
 	}
 	if v == nil {
 		return !l.timer, nil
@@ -612,6 +623,7 @@ func (c *claimer) read(w candidate, limit int) look {
 		lock:      snapshot.Get(c.q.keys.lock(w.group)),
 		items:     snapshot.GetRange(c.q.keys.items(w.group).Selectors(), kv.RangeOptions{Limit: limit}),
 		state:     readState(c.q, snapshot, w.group, slices.ContainsFunc(c.owed, func(r *reception) bool { return r.o.State })),
+		pace:      c.q.readPace(snapshot, w.group),
 	}
 }
 
@@ -651,7 +663,9 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 	ours := l.accepts(held)
 	expired := held != nil && (held.endMS <= c.nowMS || lacks(guardLease))
 	switch {
-	case ours:
+	case ours && len(rows) > 0:
+	case ours: // it was granted, and has been emptied since
+		return c.settleEmpty(l, lockKey, held)
 	case held != nil && !expired, held == nil && l.timer, l.grant != 0:
 		// Held by another, a timer of a lock that is gone, or a grant that was lost.
 		if err := guardStaleLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
@@ -686,17 +700,21 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 			return c.decide(r, c.read(*behind, limit), limit)
 		}
 	}
+	var allowed allowance
 	if len(rows) > 0 {
 		untilMS, err := c.early(rows[0])
 		if err != nil {
 			return err
 		}
-		if untilMS > c.nowMS {
+		if allowed, err = c.allow(l.group, l.pace); err != nil {
+			return err
+		}
+		if untilMS = max(untilMS, allowed.untilMS); untilMS > c.nowMS {
 			return c.settleEarly(l, lockKey, held, f, rows[0], untilMS)
 		}
 	}
 	// The read was bounded by what was wanted before the groups of the same wave that came first.
-	claim, taken, err := c.take(r, l, held, rows[:min(len(rows), limit)])
+	claim, taken, err := c.take(r, l, held, rows[:min(len(rows), limit, allowed.items)])
 	if err != nil || len(taken) == 0 {
 		return err
 	}
@@ -719,6 +737,7 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 	claim.Until = fromMillis(end)
 	next := lock{token: claim.Token, owner: c.q.opts.Owner, endMS: end, outstanding: taken, kind: kindClaim}
 	c.hold(l, lockKey, held, &next, taken[0].index)
+	c.spend(l.group, allowed, len(taken))
 	r.claims = append(r.claims, claim)
 	r.items += len(claim.Items)
 	c.taken++

@@ -137,6 +137,11 @@ var descriptions = map[string]description{
 		key:   func(p parsedKey) string { return "state of group " + strconv.Quote(p.group) },
 		value: describeState,
 	},
+	namePace: {
+		group: groupIsKey,
+		key:   func(p parsedKey) string { return "pace of group " + strconv.Quote(p.group) },
+		value: describePace,
+	},
 	nameReady: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("ready hint of group %q, its head has index %d", p.group, p.index)
@@ -326,6 +331,14 @@ func bodyWords(body []byte) string {
 
 func describeState(key, value []byte) (string, error) {
 	return countWords(len(value), "byte") + ": " + bodyWords(value), checkStoredState(key, value)
+}
+
+func describePace(key, value []byte) (string, error) {
+	used, err := unpackPace(key, value)
+	if err != nil {
+		return "", err
+	}
+	return "its rate is used up to " + timeWords(used.us/1000), nil
 }
 
 func describeLock(key, value []byte) (string, error) {

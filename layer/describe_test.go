@@ -62,6 +62,10 @@ func TestDescribe(t *testing.T) {
 	e.clock.advance(-time.Second)
 	require.NoError(t, purgeGroup("purged", false)(e, nil, nil))
 	require.NoError(t, e.q.SetGroupState(e.ctx, "ready", []byte("kept"), layer.SetGroupStateOptions{}))
+	e.configure(func(c *layer.Config) { c.MaxRate = layer.Rate{Count: 7, Per: time.Minute} })
+	message("paced", []byte("z"), nil)
+	_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{Group: ptr("paced")})
+	require.NoError(t, err)
 	random := uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
 	e.put(random, 2, time.Minute)
 	e.write(func(tx kv.Tx) {
@@ -100,6 +104,7 @@ func TestDescribe(t *testing.T) {
 		`item N of group "ready", id ID.ready`:                        `enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "z"`,
 		`item N of group "delayed", id ID.delayed`:                    `enqueued 2023-11-14 22:13:20.000 UTC, body of 0 bytes`,
 		`lock of group "held"`:                                        `claim: held by "worker-1" under token N until 2023-11-14 22:13:50.000 UTC, 2 items delivered and not acked: N, N`,
+		`pace of group "paced"`:                                       `its rate is used up to 2023-11-14 22:13:20.000 UTC`,
 		`state of group "ready"`:                                      `4 bytes: "kept"`,
 		`what the receive with attempt id "once" was given`:           `at 2023-11-14 22:13:20.000 UTC: group "named" under token N`,
 		`archived item N of group "done", id ID.done`:                 `completed 2023-11-14 22:13:20.000 UTC; enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "d"`,
@@ -159,11 +164,11 @@ func TestDescribeOthers(t *testing.T) {
 
 // TestGroupSection: the range of a group's keys holds those of this group and no others.
 func TestGroupSection(t *testing.T) {
-	for _, name := range []string{"item", "part", "attempt", "dead", "lock"} {
+	for _, name := range []string{"item", "part", "attempt", "dead", "lock", "pace"} {
 		r, ok := layer.GroupSection(testPrefix, testQueue, name, "A")
 		require.True(t, ok)
 		inside, other, longer := key(name, "A", int64(1)), key(name, "B", int64(1)), key(name, "AA", int64(1))
-		if name == "lock" {
+		if name == "lock" || name == "pace" {
 			inside, other, longer = key(name, "A"), key(name, "B"), key(name, "A", int64(1))
 		}
 		require.True(t, r.Contains(inside), name)

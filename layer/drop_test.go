@@ -59,6 +59,7 @@ func TestDrop(t *testing.T) {
 				return err
 			},
 			"ack":       func() error { return q.Ack(e.ctx, claims[0]) },
+			"once":      func() error { return q.Once(e.ctx, func(kv.Tx) error { return nil }) },
 			"peek":      func() error { _, err := q.Peek(e.ctx, "A", 1); return err },
 			"stats":     func() error { _, err := q.Stats(e.ctx); return err },
 			"why":       func() error { _, err := q.Why(e.ctx, claims[0].Items[0].ID); return err },
@@ -130,6 +131,29 @@ func TestDropStraggler(t *testing.T) {
 		require.Equal(t, kv.CodeNotCommitted, kv.Code(err), name)
 	}
 	require.Equal(t, before, e.rows(kv.PrefixRange(testPrefix)))
+}
+
+// TestDropAmidOnce: a transaction that does nothing on the queue but to write its receipt leaves none behind if the queue is
+// dropped before it commits.
+func TestDropAmidOnce(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, anyEngine, false)
+	e.doomed("doomed", 5)
+	db := &beforeCommit{DB: e.raw}
+	q, err := layer.Open(e.ctx, db, testPrefix, "doomed", e.options(6))
+	require.NoError(t, err)
+	db.run = func() {
+		require.NoError(t, layer.Drop(e.ctx, e.raw, testPrefix, "doomed", layer.DropOptions{}))
+		e.clock.advance(2 * time.Second) // as long as that takes
+	}
+	db.left.Store(1)
+	own := []byte("own")
+	require.ErrorIs(t, q.Once(e.ctx, func(tx kv.Tx) error { tx.Set(own, nil); return nil }), layer.ErrNoQueue)
+	require.Empty(t, e.rows(kv.SingleKey(own)))
+	for _, row := range e.rows(kv.PrefixRange(testPrefix)) {
+		require.True(t, kv.PrefixRange(key()).Contains(row.Key), "left behind: %q", row.Key)
+	}
+	require.NoError(t, q.Close(e.ctx))
 }
 
 // TestDropWakesWaiters: receives that wait learn of the drop at once, without their poll, and their handle can be closed.

@@ -43,6 +43,7 @@ func (w *work) awaitHead(from []byte, head kv.KV, untilMS int64) error {
 // settleEarly leaves a group whose head is not to be delivered before untilMS.
 func (c *claimer) settleEarly(l look, lockKey []byte, held *lock, f *failure, head kv.KV, untilMS int64) error {
 	if l.key == nil && held == nil {
+		c.left = true
 		return nil // named by the caller: what leads to it leads to it still
 	}
 	if err := guardEarlyLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {

@@ -157,14 +157,19 @@ func unpackConfig(key, value []byte) (Config, int64, error) {
 // runs again on what the other one has left, so it must not rely on how often it runs. Every handle follows within a
 // second.
 //
+// After a change of MaxRate it goes through the groups that were lately delivered from, as a sweep does, in short steps at
+// batch priority: those that wait by the old rate wait by the new one. If that fails, or ctx ends, the error comes with the
+// new configuration, which holds, and the next sweep does the rest.
+//
 // Errors: *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this library has
 // written the configuration; ErrClosed, and the engine's.
 func (q *Queue) Configure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
 	var config Config
 	var version int64
+	var rate Rate // before
 	err := q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
 		var err error
-		if config, version, err = q.configure(ctx, tx, change); err != nil {
+		if config, version, err = q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) }); err != nil {
 			return nil, err
 		}
 		document, err := json.Marshal(config)
@@ -177,10 +182,15 @@ func (q *Queue) Configure(ctx context.Context, change func(c *Config)) (Config, 
 		return Config{}, 0, wrap("configure", err)
 	}
 	q.followed.learnConfig(config, version)
-	return config, version, nil
+	if config.MaxRate != rate && !rate.isNone() {
+		s := sweeper{q: q, ctx: ctx, config: &config}
+		err = s.paces()
+	}
+	return config, version, wrap("configure", err)
 }
 
-// ConfigureTx is Configure in the caller's transaction. The caller answers for an unknown commit: use Once.
+// ConfigureTx is Configure in the caller's transaction. The caller answers for an unknown commit: use Once. Groups that wait
+// by an old MaxRate wait for as long as that says, or until the next sweep.
 //
 // Conflicts: with another change of the configuration only.
 func (q *Queue) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {

@@ -119,6 +119,19 @@ var footprints = map[string]struct {
 	"enqueue-bounded":    {bounded(5, having("a1")), func(e *env, _ any) error { return enqueueN(e, "A", "A") }},
 	"enqueue-delayed":    {having(), enqueueLate(time.Minute)},
 	"receive-early":      {keptBackHint, receiveN(2)},
+	"receive-rate":       {rated("5/s", having("a1", "a2")), receiveN(2)},
+	"receive-used-up":    {usedUp, receiveN(2)},
+	"receive-rate-timer": {func(e *env) any { paced(e); e.clock.advance(time.Minute); return nil }, receiveN(2)},
+	"take-rate":          {rated("5/s", having("a1", "a2")), once(take)},
+	"take-used-up":       {usedUp, once(take)},
+	"ack-and-receive-rate": {rated("1/s", holding(2, 1)), func(e *env, c any) error {
+		_, err := e.q.AckReceive(e.ctx, c.(*layer.Claim), layer.ReceiveOptions{Max: 2})
+		return err
+	}},
+	"configure-rate": {paced, func(e *env, _ any) error { return changeRate(e, nil, nil) }},
+	"sweep-rate": {func(e *env) any { paced(e); e.clock.advance(time.Minute); return nil }, func(e *env, _ any) error {
+		return sweepAll(e, nil, nil)
+	}},
 	"receive-head-timer": {func(e *env) any { keptBack(e); e.clock.advance(time.Hour); return nil }, receiveN(2)},
 	"take-early":         {keptBackHint, once(take)},
 	"retry-kept-back":    {keptBack, once(retryNow)},

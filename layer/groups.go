@@ -19,6 +19,7 @@ const (
 	Held    State = "held"    // under a claim
 	Expired State = "expired" // under a claim whose lease has run out: taken over by the next receive
 	Delayed State = "delayed" // given back with a delay that has not ended, or its head is kept back
+	Paced   State = "paced"   // free, but its rate (Config.MaxRate) is used up for now
 	Paused  State = "paused"  // by an operator, until it is resumed: see GroupInfo.Mark
 	Parked  State = "parked"  // its head has failed for good; until it is redriven or resumed: see GroupInfo.Mark
 	Granted State = "granted" // kept for a handle whose receives wait; it accepts within 2 s, or the group is free
@@ -37,7 +38,8 @@ type GroupInfo struct {
 	Owner       string        // of a held or expired group
 	Token       int64         // likewise
 	Outstanding int           // likewise: items delivered and not acked
-	// Left is what is left of the lease or of the delay, by this process's clock; negative if expired.
+	// Left is what is left of the lease or of the delay, or until its rate lets it go on, by this process's clock; negative
+	// if expired.
 	Left time.Duration
 	// Mark says who has paused or parked the group, and why. A group that is held or expired has it too if it was
 	// marked under its claim: it is paused or parked as soon as that ends. nil = none.
@@ -131,6 +133,7 @@ func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDept
 	}
 	info := GroupInfo{Group: p.group, State: Ready, Head: p.itemID()}
 	value, record := tx.Get(head), tx.Get(q.keys.attempt(info.Head))
+	pace := q.readPace(tx, p.group)
 	l, err := q.readLock(ctx, tx, p.group)
 	if err != nil {
 		return info, err
@@ -164,6 +167,15 @@ func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDept
 	}
 	if e.dueMS > now && info.State == Ready {
 		info.State, info.Left = Delayed, time.Duration(e.dueMS-now)*time.Millisecond
+	}
+	if info.State == Ready && pace != nil {
+		a, err := q.allowance(ctx, q.Config().MaxRate, p.group, pace, now)
+		if err != nil {
+			return info, err
+		}
+		if a.untilMS > now {
+			info.State, info.Left = Paced, time.Duration(a.untilMS-now)*time.Millisecond
+		}
 	}
 	info.HeadAge = max(0, time.Duration(now-e.enqueuedMS)*time.Millisecond)
 	if v, err = record.Wait(ctx); err != nil {

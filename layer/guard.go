@@ -126,6 +126,13 @@ const (
 	guardGrantRequest guard = "grant-request"
 	// guardGrantLock (G2): a group is granted that another has just claimed.
 	guardGrantLock guard = "grant-lock"
+	// guardPaceSweep: a sweep clears what a claim has just used of its group's rate.
+	guardPaceSweep guard = "pace-sweep"
+	// guardPaceExclude: a group is left to a rate that has just been raised.
+	guardPaceExclude guard = "pace-exclude"
+	// guardPaceFresh: the same, by a handle that does not know of it yet.
+	guardPaceFresh guard = "pace-fresh"
+
 	// guardGrantLease: a requester that died keeps what it was granted.
 	guardGrantLease guard = "grant-lease"
 	// guardRequestDeadline: requesters that died are granted groups for ever.

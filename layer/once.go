@@ -24,10 +24,31 @@ import (
 // fn may run several times; it assigns results and never appends. Its error, returned, ends the transaction
 // without effect, unless it wraps a retryable *kv.Error. Return every error of the …Tx calls.
 //
+// It is a transaction of the queue, also if fn does nothing on it: once that is dropped the error wraps ErrNoQueue.
+//
 // If ctx ends while the commit is under way, the error wraps a *kv.Error that says whether it may have landed. So it does
 // if the outcome was still unknown after half an hour, as when the cluster was away for so long.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
-	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) { return tuple.Tuple{}, fn(tx) }, nil)
+	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+		if err := fn(tx); err != nil {
+			return nil, err
+		}
+		return tuple.Tuple{}, q.guardReceiptDrop(ctx, tx)
+	}, nil)
+}
+
+// guardReceiptDrop is for a transaction that may have done nothing on the queue but to write its receipt: it fails if the
+// queue is dropped, which would leave that behind.
+func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx) error {
+	follow := q.follow(tx)
+	// If nothing has been read it would be of the time of the commit, whenever that is.
+	if _, err := tx.ReadVersion().Wait(ctx); err != nil {
+		return fmt.Errorf("layer: once: read version: %w", err)
+	}
+	if _, err := follow.wait(ctx); err != nil {
+		return fmt.Errorf("layer: once: %w", err)
+	}
+	return follow.guardDrop(ctx, tx)
 }
 
 // once is the frame of every operation that writes. body does the work and returns what its receipt is to

@@ -41,7 +41,8 @@ const (
 
 // Purge removes all items of a group, or of the queue, that are there when it comes to their group; what is enqueued
 // behind them meanwhile stays. A delay of a group ends, a claim whose lease has run out ends without an attempt counted,
-// a pause stays. The states of groups go too, but for those in hand. Dead letters stay. What is remembered of the group,
+// a pause stays. The states of groups go too, and what they have used
+// of their rates, but for those in hand. Dead letters stay. What is remembered of the group,
 // or of the queue, for de-duplication is void; only what stays in the queue goes on being remembered for as long as it is
 // there.
 //
@@ -59,6 +60,9 @@ func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 		p.section = q.keys.items(*o.Group)
 	}
 	if err := p.states(); err != nil {
+		return p.report, wrap("purge", err)
+	}
+	if err := p.paces(); err != nil {
 		return p.report, wrap("purge", err)
 	}
 	p.next = p.section.Begin
@@ -264,9 +268,48 @@ func (s *purgeStep) held(r *purgeRun) (l *lock, kept bool, err error) {
 //
 // Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) states() error {
-	rest := newCursor(p.q.keys.section(nameState))
+	return p.besides(nameState, func(s *purgeStep, group string, key []byte) (bool, error) {
+		l, kept, err := s.held(&purgeRun{group: group, lock: guardPurgeLock.get(s.tx, s.q.keys.lock(group))})
+		if err != nil || kept || s.inHand(l) {
+			return false, err
+		}
+		s.tx.Clear(key)
+		return true, s.excludeHolders(guardPurgeExclude, group)
+	}, &p.report.States)
+}
+
+// paces clears what the groups that are purged have used of their rates. A group that waits by it is ready then.
+//
+// Footprint, per group: a read and a write conflict on the lock; if nobody holds it and it has items, one on the gap up to
+// the head.
+func (p *purger) paces() error {
+	cleared := int64(0)
+	return p.besides(namePace, func(s *purgeStep, group string, key []byte) (bool, error) {
+		l, kept, err := s.held(&purgeRun{group: group, lock: guardPurgeLock.get(s.tx, s.q.keys.lock(group))})
+		if err != nil || kept || s.inHand(l) {
+			return false, err
+		}
+		s.tx.Clear(key)
+		if err := s.excludeHolders(guardPurgeExclude, group); err != nil || l != nil {
+			return true, err
+		}
+		head, err := s.head(group).Wait(s.ctx)
+		if err != nil {
+			return false, fmt.Errorf("read head: %w", err)
+		}
+		if !s.q.keys.items(group).Contains(head) {
+			return true, nil
+		}
+		return true, s.free(group)
+	}, &cleared)
+}
+
+// besides calls visit for the pair with that name of each group that is purged, page by page. It tells whether it has
+// cleared it, which counted counts.
+func (p *purger) besides(name string, visit func(s *purgeStep, group string, key []byte) (bool, error), counted *int64) error {
+	rest := newCursor(p.q.keys.section(name))
 	if p.o.Group != nil {
-		rest = newCursor(kv.SingleKey(p.q.keys.state(*p.o.Group)))
+		rest = newCursor(kv.SingleKey(p.q.keys.startGroup(name, *p.o.Group, 0)))
 	}
 	for !rest.exhausted {
 		var rows []kv.KV
@@ -274,13 +317,17 @@ func (p *purger) states() error {
 		width := purgeWidth
 		err := p.q.onceWith(p.ctx, p.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 			width, cleared = max(1, purgeWidth>>min(a.Conflicts, 16)), 0
+			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p}
 			var err error
 			if rows, err = rest.read(tx.Snapshot(), width).Wait(p.ctx); err != nil {
-				return nil, fmt.Errorf("read states: %w", err)
+				return nil, fmt.Errorf("read %s: %w", name, err)
 			}
-			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p}
 			for _, row := range rows {
-				ok, err := s.clearState(row.Key)
+				parsed, err := p.q.keys.parse(row.Key)
+				if err != nil {
+					return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+				}
+				ok, err := visit(s, parsed.group, row.Key)
 				if err != nil {
 					return nil, err
 				}
@@ -291,31 +338,17 @@ func (p *purger) states() error {
 			if cleared == 0 {
 				return nil, nil
 			}
-			return tuple.Tuple{}, nil
+			return tuple.Tuple{}, s.finish()
 		}, nil) // what the attempt that landed has found is what the last one that ran has
 		if err != nil {
 			return err
 		}
 		rest.passed(rows, width)
-		if p.report.States += cleared; cleared > 0 && p.o.Progress != nil {
+		if *counted += cleared; cleared > 0 && p.o.Progress != nil {
 			p.o.Progress(p.report)
 		}
 	}
 	return nil
-}
-
-// clearState clears one state, unless somebody holds the group.
-func (s *purgeStep) clearState(key []byte) (bool, error) {
-	parsed, err := s.q.keys.parse(key)
-	if err != nil {
-		return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
-	}
-	l, kept, err := s.held(&purgeRun{group: parsed.group, lock: guardPurgeLock.get(s.tx, s.q.keys.lock(parsed.group))})
-	if err != nil || kept || s.inHand(l) {
-		return false, err
-	}
-	s.tx.Clear(key)
-	return true, s.excludeHolders(guardPurgeExclude, parsed.group)
 }
 
 // inHand reports whether a lock keeps items from being purged.

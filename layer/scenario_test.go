@@ -33,8 +33,8 @@ import (
 //	ack GROUP [items=(BODY,...)] [state=TEXT]
 //	keep GROUP [state=TEXT]                   SetState; without a text it is cleared, as with state= of ack
 //	state GROUP [set=TEXT] [clear] [force]    GroupState, SetGroupState
-//	nack GROUP [acked=(BODY,...)] [delay=10s] [at-once] [error=TEXT] [reject=TEXT]
-//	release GROUP [acked=(BODY,...)] [delay=10s] [from=BODY]
+//	nack GROUP [acked=(BODY,...)] [delay=10s] [at-once] [error=TEXT] [reject=TEXT] [state=TEXT]
+//	release GROUP [acked=(BODY,...)] [delay=10s] [from=BODY] [state=TEXT]
 //	extend GROUP lease=30s
 //	config NAME=VALUE...                      changes the configuration; it begins with retry=at_once
 //	take max=N                                TakeTx, in a transaction of its own
@@ -277,6 +277,9 @@ func (s *scenario) settle(a *arguments) (string, error) {
 	}
 	if ids := s.ids(a, c, "from"); len(ids) > 0 {
 		o.From = &ids[0]
+	}
+	if a.d.Cmd != "ack" && a.d.HasArg("state") {
+		o.SetState, o.State = true, []byte(a.text("state", ""))
 	}
 	switch a.d.Cmd {
 	case "ack":

@@ -2,8 +2,15 @@ package layer_test
 
 import (
 	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -67,4 +74,110 @@ func TestStateWithOwnData(t *testing.T) {
 		require.NoError(e.t, e.q.AckState(e.ctx, c, nil, []layer.ID{}...), "ids that are none finish nothing")
 		require.Equal(e.t, []string{"a"}, e.all("A"))
 	})
+}
+
+// TestNackState: the state goes with the nack, in the caller's transaction too, or not at all; one that is too large, or
+// given without SetState, is refused before anything is done.
+func TestNackState(t *testing.T) {
+	onEngines(t, func(e *env) {
+		c := holding(2, 2)(e).(*layer.Claim)
+		var limit *layer.LimitError
+		require.ErrorAs(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{SetState: true, State: make([]byte, layer.MaxStateSize+1)}), &limit)
+		require.ErrorIs(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{State: []byte("s")}), layer.ErrOptions)
+		own, abort := []byte("own"), errors.New("changed my mind")
+		nack := func(then error) error {
+			return e.q.Once(e.ctx, func(tx kv.Tx) error {
+				tx.Set(own, []byte("x"))
+				err := e.q.NackTx(e.ctx, tx, c, layer.NackOptions{SetState: true, State: []byte("s"), Acked: []layer.ID{c.Items[0].ID}})
+				return cmp.Or(err, then)
+			})
+		}
+		state := func() string {
+			got, err := e.calm().GroupState(e.ctx, "A")
+			require.NoError(e.t, err)
+			return string(got)
+		}
+		require.ErrorIs(e.t, nack(abort), abort)
+		require.Empty(e.t, state())
+		require.NoError(e.t, nack(nil))
+		require.Equal(e.t, "s", state())
+		require.Len(e.t, e.rows(kv.SingleKey(own)), 1)
+		require.ErrorIs(e.t, nack(nil), layer.ErrClaimLost)
+	})
+}
+
+// TestStateWorker: a handler is given the state as the item before it has left it, across claims and processes, and what it
+// returns is kept with the acks: each item counts once in it, whatever fails, and nothing of a failed one does.
+func TestStateWorker(t *testing.T) {
+	for name, start := range map[string]func(e *env, q *layer.Queue, h layer.StateHandler, o layer.WorkerOptions) (*layer.Worker, error){
+		"acked together": func(_ *env, q *layer.Queue, h layer.StateHandler, o layer.WorkerOptions) (*layer.Worker, error) {
+			return layer.NewStateWorker(q, h, o)
+		},
+		"in a transaction": func(_ *env, q *layer.Queue, h layer.StateHandler, o layer.WorkerOptions) (*layer.Worker, error) {
+			return layer.NewTxStateWorker(q, func(ctx context.Context, _ kv.Tx, item layer.Item, state []byte) ([]byte, error) {
+				return h(ctx, item, state)
+			}, o)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEngines(t, func(e *env) {
+				const groups, items = 3, 12
+				for i := range items {
+					for g := range groups {
+						e.enqueue(fmt.Sprint("g", g), string(rune('a'+i)))
+					}
+				}
+				var mu sync.Mutex
+				tries := make(map[layer.ID]int)
+				handle := func(_ context.Context, item layer.Item, state []byte) ([]byte, error) {
+					mu.Lock()
+					defer mu.Unlock()
+					if tries[item.ID]++; tries[item.ID] == 1 && item.ID.Index%3 == 0 {
+						return []byte("of a failure"), errors.New("not yet")
+					}
+					return append(slices.Clone(state), item.Body...), nil
+				}
+				var workers []*layer.Worker
+				for n := range uint64(2) {
+					w, err := start(e, e.handle(5+n), handle, layer.WorkerOptions{Concurrency: 2, Batch: 5, Poll: 100 * time.Millisecond})
+					require.NoError(e.t, err)
+					w.Start()
+					workers = append(workers, w)
+				}
+				e.awaitDepth(0)
+				for _, w := range workers {
+					require.NoError(e.t, w.Stop(e.ctx))
+				}
+				for g := range groups {
+					state, err := e.calm().GroupState(e.ctx, fmt.Sprint("g", g))
+					require.NoError(e.t, err)
+					require.Equal(e.t, "abcdefghijkl", string(state))
+				}
+			})
+		})
+	}
+}
+
+// TestStateWorkerTooLarge: a state that is too large is the handler's failure.
+func TestStateWorkerTooLarge(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.configure(func(c *layer.Config) { c.MaxAttempts = 1 })
+	e.enqueue("A", "large", "small")
+	w, err := layer.NewStateWorker(e.q, func(_ context.Context, item layer.Item, _ []byte) ([]byte, error) {
+		if string(item.Body) == "large" {
+			return make([]byte, layer.MaxStateSize+1), nil
+		}
+		return []byte("small"), nil
+	}, layer.WorkerOptions{Concurrency: 1})
+	require.NoError(t, err)
+	w.Start()
+	e.awaitDepth(0)
+	require.NoError(t, w.Stop(e.ctx))
+	page, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{})
+	require.NoError(t, err)
+	require.Len(t, page.Letters, 1)
+	require.Contains(t, page.Letters[0].LastError, "state is 90001 bytes")
+	state, err := e.q.GroupState(e.ctx, "A")
+	require.NoError(t, err)
+	require.Equal(t, "small", string(state))
 }

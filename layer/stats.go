@@ -55,7 +55,8 @@ type Stats struct {
 	// timers, of which a few may be stale.
 	ReadyGroups int64
 	BusyGroups  int64
-	// HeldGroups and DelayedGroups are what the busy ones are: under a claim or a grant, and waiting for a retry. If
+	// HeldGroups and DelayedGroups are what the busy ones are: under a claim or a grant, and waiting: for a retry,
+	// for a head that is kept back, or by their rate. If
 	// there are more than 10,000 busy ones, of those that end first.
 	HeldGroups    int64
 	DelayedGroups int64

@@ -23,6 +23,7 @@ import (
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group)              tuple: kind (of a lock, or "head"), index of the head
 //	state    ("state", group)                        bytes: what the group's holders keep with it; never empty
+//	pace     ("pace", group)                         tuple: up to when (µs) the group's rate is used up, and a part of a µs
 //	attempt  ("attempt", group, index, random)       tuple: count, first (ms), last (ms), last error
 //	archive  ("archive", group, index, random)       when it was finished, then the item's value: see archive.go
 //	archived ("archived", place, index, random)      tuple: completed (ms), group, then index, random, parts of each item
@@ -57,6 +58,7 @@ const (
 	namePart     = "part"
 	nameLock     = "lock"
 	nameState    = "state"
+	namePace     = "pace"
 	nameReady    = "ready"
 	nameTimer    = "timer"
 	nameAttempt  = "attempt"
@@ -127,6 +129,7 @@ func (s subspace) parts(id ID) kv.KeyRange        { return below(s.itemKey(nameP
 func (s subspace) lock(group string) []byte       { return s.startGroup(nameLock, group, 0) }
 func (s subspace) purged(group string) []byte     { return s.startGroup(namePurged, group, 0) }
 func (s subspace) state(group string) []byte      { return s.startGroup(nameState, group, 0) }
+func (s subspace) pace(group string) []byte       { return s.startGroup(namePace, group, 0) }
 func (s subspace) receipt(id uuid.UUID) []byte    { return tuple.AppendUUID(s.start(nameReceipt, 17), id) }
 func (s subspace) repeat(id string) []byte {
 	return tuple.AppendString(s.start(nameRepeat, len(id)+2), id)
@@ -224,7 +227,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.index, p.n, p.id = d.int(), d.int(), d.uuid()
 	case namePart:
 		p.group, p.index, p.id, p.n = d.str(), d.int(), d.uuid(), d.int()
-	case nameLock, nameState, namePurged:
+	case nameLock, nameState, namePace, namePurged:
 		p.group = d.str()
 	case nameDedup:
 		switch p.scope = d.str(); p.scope {

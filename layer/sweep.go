@@ -54,6 +54,7 @@ type SweepReport struct {
 	Receipts int64 // cleared: left by processes that were killed, older than an hour
 	Dedup    int64 // entries cleared that make nothing a duplicate any more
 	Purges   int64 // notes of purges cleared that are older than any entry
+	Paces    int64 // of groups whose rate is as unused, cleared
 }
 
 // Sweep clears what nobody needs any more. Workers do it now and then; a queue that is served without a Worker needs
@@ -75,7 +76,7 @@ func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) 
 	if !mine {
 		return SweepReport{Skipped: true}, nil
 	}
-	for _, part := range []func() error{s.receipts, s.repeats, s.dedup, s.purges, s.overdue, s.archived} {
+	for _, part := range []func() error{s.receipts, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
 		}

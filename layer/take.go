@@ -61,13 +61,14 @@ func (w *work) takeTo(max int) ([]Item, error) {
 
 // takeFrom takes from one group. If that is held or empty, the hint or timer is stale and is cleared: the
 // serialisable reads make that conflict with a release and with an enqueue.
-func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
+func (w *work) takeFrom(c candidate, limit int) ([]Item, error) {
 	q, tx, ctx, group := w.q, w.tx, w.ctx, c.group
 	lockKey := q.keys.lock(group)
 	held := guardTakeLock.get(tx, lockKey)
 	// One more than wanted, to know what the group begins with afterwards. If there is none, the read has
 	// covered the whole rest of the group, and an enqueue into it conflicts.
-	found := guardTakeItems.reads(tx).GetRange(q.keys.items(group).Selectors(), kv.RangeOptions{Limit: max + 1})
+	found := guardTakeItems.reads(tx).GetRange(q.keys.items(group).Selectors(), kv.RangeOptions{Limit: limit + 1})
+	pace := q.readPace(tx.Snapshot(), group)
 	v, err := held.Wait(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read lock: %w", err)
@@ -101,7 +102,7 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 		if err != nil {
 			return nil, err
 		}
-		return w.takeOverdue(c, l, old, max)
+		return w.takeOverdue(c, l, old, limit)
 	}
 	config, err := w.config()
 	if err != nil {
@@ -113,14 +114,18 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 			return nil, err
 		}
 		if f.parksItem() || f.parksGroup() {
-			return w.takeBehind(c, l, max)
+			return w.takeBehind(c, l, limit)
 		}
 	}
 	untilMS, err := w.early(rows[0])
 	if err != nil {
 		return nil, err
 	}
-	if untilMS > w.nowMS {
+	allowed, err := w.allow(group, pace)
+	if err != nil {
+		return nil, err
+	}
+	if untilMS = max(untilMS, allowed.untilMS); untilMS > w.nowMS {
 		if l != nil {
 			if _, err := w.lapse(group, l, ID{}); err != nil {
 				return nil, err
@@ -131,7 +136,7 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 	var items []Item
 	var taken []delivered
 	size := 0
-	for _, row := range rows[:min(max, len(rows))] {
+	for _, row := range rows[:min(limit, len(rows), allowed.items)] {
 		item, err := q.readItem(ctx, tx.Snapshot(), row)
 		if err != nil {
 			return nil, err
@@ -187,6 +192,7 @@ func (w *work) takeFrom(c candidate, max int) ([]Item, error) {
 		}
 	}
 	w.remove(group, taken, taken, archived)
+	w.spend(group, allowed, len(taken))
 	w.clear(c.key)
 	delete(w.ready, group)
 	if len(rows) > len(taken) {

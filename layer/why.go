@@ -38,6 +38,8 @@ const (
 	// Left has passed.
 	CauseKeptBack     Cause = "kept back"
 	CauseHeadKeptBack Cause = "head kept back"
+	// CausePaced: its group has used up its rate (Config.MaxRate), for Left.
+	CausePaced Cause = "paced"
 	// CauseFailed, CauseHeadFailed: the delivery of this item, or that of the one that is first in its group, has failed
 	// Count times; Err is the last error.
 	CauseFailed     Cause = "failed"
@@ -168,7 +170,11 @@ func (x *explaining) explain() error {
 		}
 		x.add(Reason{Cause: CauseBehind, Count: ahead, More: ahead == whyCap})
 	}
-	if !free || early || paused != nil {
+	waits, err := x.paced()
+	if err != nil {
+		return err
+	}
+	if !free || early || waits || paused != nil {
 		return nil
 	}
 	return x.ready(l, first)
@@ -220,6 +226,20 @@ func (x *explaining) keptBack(cause Cause, key []byte) (bool, error) {
 		return false, nil
 	}
 	x.add(Reason{Cause: cause, Left: time.Duration(e.dueMS-x.nowMS) * time.Millisecond})
+	return true, nil
+}
+
+// paced says whether the group's rate is used up.
+func (x *explaining) paced() (bool, error) {
+	f := x.q.readPace(x.tx, x.id.Group)
+	if f == nil {
+		return false, nil
+	}
+	a, err := x.q.allowance(x.ctx, x.q.Config().MaxRate, x.id.Group, f, x.nowMS)
+	if err != nil || a.untilMS <= x.nowMS {
+		return false, err
+	}
+	x.add(Reason{Cause: CausePaced, Left: time.Duration(a.untilMS-x.nowMS) * time.Millisecond})
 	return true, nil
 }
 
@@ -346,7 +366,23 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 	if v, err = x.tx.Get(x.q.keys.timer(e.dueMS, head.group)).Wait(x.ctx); err != nil {
 		return false, fmt.Errorf("read timer: %w", err)
 	}
-	return v != nil, nil
+	if v != nil {
+		return true, nil
+	}
+	if v, err = x.tx.Get(x.q.keys.pace(head.group)).Wait(x.ctx); err != nil || v == nil {
+		return false, err
+	}
+	// It has waited by its rate, until a time that may be of another rate.
+	due, err := x.tx.GetRange(x.q.keys.timersDue(0, x.nowMS).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read timers: %w", err)
+	}
+	for _, row := range due {
+		if p, err := x.q.keys.parse(row.Key); err == nil && p.group == head.group {
+			return true, nil
+		}
+	}
+	return len(due) == whyRows, nil
 }
 
 // String is the reason in words.
@@ -386,6 +422,8 @@ func (r Reason) String() string {
 		return fmt.Sprintf("it is not to be delivered before %s have passed", r.Left)
 	case CauseHeadKeptBack:
 		return fmt.Sprintf("the first message of its group is not to be delivered before %s have passed", r.Left)
+	case CausePaced:
+		return fmt.Sprintf("its group has used up its rate; the next message may be delivered in %s", r.Left)
 	case CauseFailed, CauseHeadFailed:
 		text := "it has failed " + countWords(int(r.Count), "time")
 		if r.Cause == CauseHeadFailed {

@@ -16,6 +16,7 @@ type work struct {
 	nowMS   int64
 	version kv.Future[int64]
 	follow  *following
+	anew    bool            // follow was read in this transaction, whatever the handle knew
 	ready   map[string]bool // the groups that this transaction leaves ready
 	hinted  []candidate     // the hints it has set, in their order
 	settled map[string]bool // the groups whose claims it has ended
@@ -34,7 +35,9 @@ type work struct {
 }
 
 func (q *Queue) work(ctx context.Context, tx kv.Tx) *work {
-	return &work{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
+	w := &work{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
+	w.anew = w.follow.stored != nil
+	return w
 }
 
 // clock is the read version and the queue's offset: what indexes and tokens are made of.

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 )
 
 // Handler handles one item. nil finishes it; an error or a panic gives it back, and those behind it; a *RejectError
@@ -25,6 +27,14 @@ type Handler func(ctx context.Context, item Item) error
 // exactly once, for it is there if and only if the item is gone. It may be called several times for one item,
 // and only what it does through tx counts once. It must end within the 5 s that a transaction may last.
 type TxHandler func(ctx context.Context, tx kv.Tx, item Item) error
+
+// StateHandler is a Handler for groups that keep a state (SetState): it is given the state as it is before the item, nil if
+// there is none, and returns it as it is after it; nothing (no bytes) clears it. What it returns with an error does not count.
+// A state over MaxStateSize is an error of the handler.
+type StateHandler func(ctx context.Context, item Item, state []byte) ([]byte, error)
+
+// TxStateHandler is likewise a TxHandler.
+type TxStateHandler func(ctx context.Context, tx kv.Tx, item Item, state []byte) ([]byte, error)
 
 // WorkerOptions configure a worker. The zero value is the normal use.
 type WorkerOptions struct {
@@ -97,6 +107,57 @@ func NewTxWorker(q *Queue, h TxHandler, o WorkerOptions) (*Worker, error) {
 			return h(ctx, tx, item)
 		})
 	})
+}
+
+// NewStateWorker makes a worker like NewWorker, for groups that keep a state: that after the last item that was handled is
+// written with the ack of the claim's items, or with the nack that acks those before one that has failed. Start it.
+func NewStateWorker(q *Queue, h StateHandler, o WorkerOptions) (*Worker, error) {
+	w, err := newWorker(q, o, false, func(ctx context.Context, c *Claim, item Item) error {
+		state, err := h(ctx, item, c.State)
+		if err == nil {
+			err = checkState(state)
+		}
+		if err == nil {
+			c.State = state
+		}
+		return err
+	})
+	return w.withState(), err
+}
+
+// NewTxStateWorker makes a worker like NewTxWorker, for groups that keep a state, which is written in the transaction that
+// handles and acks the item. Start it.
+func NewTxStateWorker(q *Queue, h TxStateHandler, o WorkerOptions) (*Worker, error) {
+	w, err := newWorker(q, o, true, func(ctx context.Context, c *Claim, item Item) error {
+		var state []byte
+		err := q.once(ctx,
+			func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+				var err error
+				if state, err = h(ctx, tx, item, c.State); err == nil {
+					err = q.AckStateTx(ctx, tx, c, state, item.ID)
+				}
+				return tuple.Tuple{}, err
+			},
+			func(tx kv.Tx, _ tuple.Tuple) (err error) {
+				// Of the attempt that landed, which may be another than the last one. If the claim has been lost since, so
+				// will be the next item.
+				state, err = waitState(ctx, readState(q, tx.Snapshot(), c.Group, true))
+				return err
+			})
+		if err == nil {
+			c.State = state
+		}
+		return err
+	})
+	return w.withState(), err
+}
+
+// withState makes a worker receive the state; w may be nil.
+func (w *Worker) withState() *Worker {
+	if w != nil {
+		w.receive.State = true
+	}
+	return w
 }
 
 func newWorker(q *Queue, o WorkerOptions, inTx bool, handle func(context.Context, *Claim, Item) error) (*Worker, error) {
@@ -259,7 +320,7 @@ func (w *Worker) work(of context.Context, c *Claim) *settlement {
 	}()
 	var acked []ID
 	var failed error
-	attempts := 0
+	attempts, before := 0, c.State
 	for _, item := range c.Items {
 		if ctx.Err() != nil || w.isStopping() {
 			break
@@ -280,12 +341,12 @@ func (w *Worker) work(of context.Context, c *Claim) *settlement {
 	case lost:
 		return nil // nothing of the claim is ours any more
 	case len(acked) < len(c.Items):
-		w.giveBack(of, c, acked, failed, attempts)
+		w.giveBack(of, c, acked, before, failed, attempts)
 		return nil
 	case w.inTx:
 		return nil // acked one by one
 	}
-	return &settlement{claim: c}
+	return &settlement{claim: c, sets: !bytes.Equal(before, c.State), state: c.State}
 }
 
 // endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
@@ -295,13 +356,16 @@ func (w *Worker) endContext(of context.Context) (context.Context, context.Cancel
 	return context.WithTimeout(context.WithoutCancel(of), endTimeout)
 }
 
-// giveBack acks what was handled and gives back the rest.
-func (w *Worker) giveBack(of context.Context, c *Claim, acked []ID, failed error, attempts int) {
+// giveBack acks what was handled and gives back the rest. before is the state that the claim came with.
+func (w *Worker) giveBack(of context.Context, c *Claim, acked []ID, before []byte, failed error, attempts int) {
 	ctx, cancel := w.endContext(of)
 	defer cancel()
-	o := NackOptions{Acked: acked}
+	o := NackOptions{Acked: acked, SetState: !bytes.Equal(before, c.State)}
 	if w.inTx {
-		o.Acked = nil
+		o.Acked, o.SetState = nil, false
+	}
+	if o.SetState {
+		o.State = c.State
 	}
 	if failed == nil || w.ctx.Err() != nil {
 		// Not tried, or cut off by us: no fault of the item.

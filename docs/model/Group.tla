@@ -357,7 +357,7 @@ Vanish(p) ==
     /\ op' = IF op[p].what = "given up" THEN [op EXCEPT ![p] = NoOp] ELSE op
     /\ UNCHANGED <<db, tx, claim, clock, claims, faults, pauses, seen>>
 
-\* layer/once.go: the receipt of an earlier attempt is found; layer/dequeue.go: reload.
+\* layer/once.go: once. The receipt of an earlier attempt is found. layer/dequeue.go: reload.
 Found(p) ==
     /\ Free(p) /\ op[p].what \notin {"none", "given up"} /\ Has("receipt") /\ Receipt(p) \in DOMAIN db
     /\ LateCommits \/ late[p].what = "none"

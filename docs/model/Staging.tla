@@ -71,11 +71,13 @@ Tx(what, part) == part @@ [what |-> what]
 \* layer/staging.go: wakeOldest. At snapshot; here, any request that wants.
 Woken == IF Wanting = {} THEN {None} ELSE {Wake(h) :> 0 : h \in Wanting}
 
-\* The end of a lock by its time: the holder's own, or too early by the clock of who looks.
+\* The end of a lock by its time: a fault if somebody has it in hand who lives.
 MayExpire(g) ==
     LET l == Held(g)
-    IN IF l.kind = "grant" /\ ~Has("grant-lease") THEN "never"
-       ELSE IF l.owner \in alive /\ (l.kind = "grant" \/ holds[l.owner] = [group |-> g, token |-> l.token]) THEN "fault" ELSE "free"
+    IN CASE l.kind = "grant" /\ ~Has("grant-lease") -> "never"
+         [] l.owner \in alive /\ There(Grant(l.owner, g)) -> "fault"
+         [] l.owner \in alive /\ holds[l.owner] = [group |-> g, token |-> l.token] -> "fault"
+         [] OTHER -> "free"
 
 \* layer/dequeue.go: take, hold. from is the key that led here.
 Take(h, g, from) ==
@@ -98,7 +100,7 @@ SettleEmpty(g, from) ==
 
 Stale(g, from) == Part({Lock(g)}, None, {from})
 
-\* layer/staging.go: accept; layer/dequeue.go: decide, of a grant to us.
+\* layer/staging.go: accept; layer/dequeue.go: decide. Of a grant to the handle.
 Accept(h, g) ==
     LET l == Held(g)
         ours == l.kind = "grant" /\ l.token = db[Grant(h, g)]
@@ -106,13 +108,13 @@ Accept(h, g) ==
          [] ~There(Item(g)) -> SettleEmpty(g, Grant(h, g))
          [] OTHER -> Take(h, g, Grant(h, g))
 
-\* layer/dequeue.go: decide, of a hint.
+\* layer/dequeue.go: decide. Of a hint.
 Look(h, g) ==
     CASE Held(g).kind # "none" -> Stale(g, Ready(g))
       [] ~There(Item(g)) -> SettleEmpty(g, Ready(g))
       [] OTHER -> Take(h, g, Ready(g))
 
-\* layer/dequeue.go: decide, of a due timer.
+\* layer/dequeue.go: decide. Of a due timer.
 Due(h, g) ==
     CASE Held(g).kind = "none" -> Stale(g, Timer(g))
       [] ~There(Item(g)) -> SettleEmpty(g, Timer(g))
@@ -313,5 +315,5 @@ Kept == \A g \in enqueued \ finished : There(Item(g))
 \* In the end all is delivered and acked, by the handles that live.
 Drains == <>(finished = Groups)
 
-Symmetry == Permutations(Handles \ Mortal) \cup Permutations(Groups)
+Symmetry == Permutations(Handles \ Mortal) \cup Permutations(Mortal) \cup Permutations(Groups)
 =============================================================================

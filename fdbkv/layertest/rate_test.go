@@ -1,0 +1,1 @@
+../../layer/rate_test.go
