@@ -92,7 +92,7 @@ func (d *interleaved) get(t *testing.T, key []byte) (v []byte) {
 }
 
 // TestSweepSparesWhatCameBack: what a sweep has found out of date and is about to clear is written anew by another: it
-// stays. Guards dedup-sweep, purge-sweep, repeat-sweep.
+// stays. Guards dedup-sweep, purge-sweep, repeat-sweep, pace-sweep.
 func TestSweepSparesWhatCameBack(t *testing.T) {
 	long := (MaxDedupWindow + 2*sweepSlack).Milliseconds()
 	for _, c := range []struct {
@@ -110,9 +110,12 @@ func TestSweepSparesWhatCameBack(t *testing.T) {
 		{"repeat", func(q *Queue) []byte { return q.keys.repeat("once") }, func(ms int64) []byte {
 			return tuple.Tuple{ms, "A", int64(1)}.Pack()
 		}, (*sweeper).repeats},
+		{"pace", func(q *Queue) []byte { return q.keys.pace("A") }, func(ms int64) []byte {
+			return pace{us: ms * 1000, of: 1}.pack()
+		}, (*sweeper).paces},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			db, q := newInterleaved(t, Config{})
+			db, q := newInterleaved(t, Config{MaxRate: Rate{Count: 1, Per: time.Second}})
 			key, now := c.key(q), q.nowMS()
 			db.put(t, key, c.value(now-long))
 			db.before = func() { db.put(t, key, c.value(now+time.Hour.Milliseconds())) }

@@ -280,8 +280,7 @@ func (p *purger) states() error {
 
 // paces clears what the groups that are purged have used of their rates. A group that waits by it is ready then.
 //
-// Footprint, per group: a read and a write conflict on the lock; if nobody holds it and it has items, one on the gap up to
-// the head.
+// Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) paces() error {
 	cleared := int64(0)
 	return p.besides(namePace, func(s *purgeStep, group string, key []byte) (bool, error) {
