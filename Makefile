@@ -52,6 +52,16 @@ crash: ## kill KILLS processes that work on a queue on disk, check what each lea
 	@echo "SEED=$(SEED) KILLS=$(KILLS)"
 	$(GO) test ./internal/crash -run '^TestKills$$' -count 1 -timeout 1h -v -args -seed $(SEED) -kills $(KILLS)
 
+MINUTES ?= 10
+ENGINE ?= memory
+.PHONY: soak
+soak: ## steady load for MINUTES on ENGINE (memory, disk, disk:FOLDER, fdb, fdb:CLUSTERFILE), fails if anything is left over
+ifeq ($(firstword $(subst :, ,$(ENGINE))),fdb)
+	cd fdbkv && $(GO) run ./testcluster -- $(GO) run ./soak -minutes $(MINUTES) -engine $(ENGINE)
+else
+	$(GO) run ./internal/soak/cmd -minutes $(MINUTES) -engine $(ENGINE)
+endif
+
 .PHONY: model
 model: ## the model of docs/model, checked by TLC: TLA2TOOLS=path of tla2tools.jar, or tlc on the PATH; else SKIP
 	@$(GO) run ./internal/model

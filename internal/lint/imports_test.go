@@ -26,6 +26,8 @@ var allowed = map[string][]string{
 	"internal/bench":    {"kv", "kv/tuple", "kv/record", "layer"},
 	"internal/crash":    {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"internal/lint":     {},
+	"internal/soak":     {"kv", "kv/tuple", "kv/embedded", "layer"},
+	"internal/soak/cmd": {"kv", "kv/tuple", "kv/embedded", "layer", "internal/soak"},
 	"internal/model":    {},
 	"internal/sim":      {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer"},
 	"cli":               {"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},
