@@ -28,7 +28,7 @@ var (
 	huntFlag    = flag.Bool("hunt", false, "look for a violation, from -seed on; print it as JSON")
 	profileFlag = flag.String("profile", "", "kind of the runs, see sim.Profiles; none = as each seed draws")
 	guardsFlag  = flag.String("guards", "", "the guards to leave out, with commas between them; none = all that the simulation has to find")
-	boundFlag   = flag.Int("bound", 300, "seeds of a hunt whose known seed does not find the violation any more")
+	boundFlag   = flag.Int("bound", 1000, "seeds of a hunt whose known seed does not find the violation any more")
 )
 
 // found is what a hunt has come to.
