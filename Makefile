@@ -60,6 +60,14 @@ crash: ## kill KILLS processes that work on a queue on disk, check what each lea
 	@echo "SEED=$(SEED) KILLS=$(KILLS)"
 	$(GO) test ./internal/crash -run '^TestKills$$' -count 1 -timeout 1h -v -args -seed $(SEED) -kills $(KILLS)
 
+HISTORIES ?= 40
+.PHONY: linear
+linear: ## HISTORIES runs of concurrent callers of each sort on each engine from SEED on, checked for linearizability
+	@echo "SEED=$(SEED) HISTORIES=$(HISTORIES)"
+	$(GO) test ./internal/linear -count 1
+	$(GO) test ./layer -run '^TestLinearizable$$' -count 1 -timeout 1h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) \
+		| grep -vE '^ *(=== |--- PASS: TestLinearizable/.*/)'; exit $${PIPESTATUS[0]}
+
 MINUTES ?= 10
 ENGINE ?= memory
 .PHONY: soak
