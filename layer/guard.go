@@ -8,8 +8,10 @@ import (
 
 // guard names one thing in this package that nothing but safety under concurrency or faults asks for: a conflict range,
 // a check, a receipt. Each has to be needed: the build with the tag broken leaves one of them out (see guard_broken.go),
-// and the simulation, or where that cannot reach it a test of this package, has to find what then goes wrong. In every
-// other build without is false and is compiled away.
+// and then a test of this package has to fail, and where it can reach it the simulation, too (make broken). In every other
+// build lacks is false and is compiled away.
+//
+// A new one is listed in guard_broken.go, and in broken_internal_test.go with the test that fails without it.
 type guard string
 
 // The guards. Each says what goes wrong without it.
