@@ -40,17 +40,40 @@ SEED ?= $(shell date +%s)
 SEEDS ?= 700
 OPERATIONS ?= 300
 LINES ?= 60
+FRESH ?= 0
 .PHONY: sim
 sim: ## the simulation: SEEDS fresh seeds from SEED on, OPERATIONS calls each; a failed one prints how to replay it
 	@echo "SEED=$(SEED) SEEDS=$(SEEDS) OPERATIONS=$(OPERATIONS)"
-	$(GO) test ./internal/sim -run '^TestSeeds$$' -count 1 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) \
+	$(GO) test ./internal/sim -run '^TestSeeds$$' -count 1 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) -fresh $(FRESH) \
 		-operations $(OPERATIONS) -lines $(LINES) | grep -vE '^ *(=== |--- PASS: TestSeeds/)'; exit $${PIPESTATUS[0]}
+
+.PHONY: sim-ci
+sim-ci: ## the simulation as CI runs it: 350 fixed seeds and 350 fresh ones, over 200,000 calls; every fault and rare path seen
+	$(MAKE) --no-print-directory sim SEED=1 SEEDS=350 FRESH=350
 
 KILLS ?= 200
 .PHONY: crash
 crash: ## kill KILLS processes that work on a queue on disk, check what each leaves; a failed run prints how to replay it
 	@echo "SEED=$(SEED) KILLS=$(KILLS)"
 	$(GO) test ./internal/crash -run '^TestKills$$' -count 1 -timeout 1h -v -args -seed $(SEED) -kills $(KILLS)
+
+HISTORIES ?= 40
+.PHONY: linear
+linear: ## HISTORIES runs of concurrent callers of each sort on each engine from SEED on, checked for linearizability
+	@echo "SEED=$(SEED) HISTORIES=$(HISTORIES)"
+	$(GO) test ./internal/linear -count 1
+	$(GO) test ./layer -run '^TestLinearizable$$' -count 1 -timeout 1h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) \
+		| grep -vE '^ *(=== |--- PASS: TestLinearizable/.*/)'; exit $${PIPESTATUS[0]}
+
+MINUTES ?= 10
+ENGINE ?= memory
+.PHONY: soak
+soak: ## steady load for MINUTES on ENGINE (memory, disk, disk:FOLDER, fdb, fdb:CLUSTERFILE), fails if anything is left over
+ifeq ($(firstword $(subst :, ,$(ENGINE))),fdb)
+	cd fdbkv && $(GO) run ./testcluster -- $(GO) run ./soak -minutes $(MINUTES) -engine $(ENGINE)
+else
+	$(GO) run ./internal/soak/cmd -minutes $(MINUTES) -engine $(ENGINE)
+endif
 
 .PHONY: model
 model: ## the model of docs/model, checked by TLC: TLA2TOOLS=path of tla2tools.jar, or tlc on the PATH; else SKIP
@@ -113,6 +136,6 @@ build-fdb: ## the command with the engine fdb, bin/fdbfifo-fdb: needs libfdb_c a
 	cd fdbkv && CGO_ENABLED=1 $(GO) build -o ../bin/fdbfifo-fdb ./cmd/fdbfifo
 
 .PHONY: ci
-ci: lint bare test race unchanged bench-once typecheck-fdb test-fdb model ## all checks, under 15 minutes on 2 cores
+ci: lint bare test race unchanged bench-once sim-ci typecheck-fdb test-fdb model ## all checks, under 15 minutes on 2 cores
 	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100

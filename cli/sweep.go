@@ -35,6 +35,7 @@ type jsonSweep struct {
 	Queue    string `json:"queue"`
 	Keys     int64  `json:"keys"`
 	Receipts int64  `json:"receipts"`
+	Wakes    int64  `json:"wake_keys"`
 	Dedup    int64  `json:"dedup"`
 	Purges   int64  `json:"purges"`
 	Paces    int64  `json:"paces"`
@@ -46,14 +47,15 @@ type jsonSweep struct {
 func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
 		return printJSON(s.stdout, jsonSweep{
-			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Repeats: r.Repeats, Dedup: r.Dedup, Purges: r.Purges, Paces: r.Paces, AgedOut: r.AgedOut, Archived: r.Archived,
+			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Wakes: r.Wakes, Repeats: r.Repeats, Dedup: r.Dedup,
+			Purges: r.Purges, Paces: r.Paces, AgedOut: r.AgedOut, Archived: r.Archived,
 		})
 	}
 	text := "cleared " + plural(r.Receipts, "receipt")
 	for _, others := range []struct {
 		n    int64
 		noun string
-	}{{r.Repeats, "attempt id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}, {r.Paces, "pace"}} {
+	}{{r.Wakes, "wake key"}, {r.Repeats, "attempt id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}, {r.Paces, "pace"}} {
 		if others.n > 0 {
 			text += " and " + plural(others.n, others.noun)
 		}

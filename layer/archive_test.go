@@ -3,15 +3,19 @@ package layer_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
 )
 
@@ -165,6 +169,102 @@ func TestArchiveBounds(t *testing.T) {
 			require.True(e.t, bytes.Contains(row.Value, []byte(fmt.Sprintf("%03dxxx", i))), "the %d-th item", i)
 		}
 	})
+}
+
+// TestReplayTx: a replay within the caller's transaction is there with the caller's own data or not at all, goes on where
+// the one before has ended until there is no more, and does each item once, in order, whatever the commits.
+func TestReplayTx(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+		const n = 120
+		want := make([]string, n)
+		for i := range want {
+			want[i] = fmt.Sprintf("%03d", i)
+		}
+		for from := 0; from < n; from += 30 { // an entry each
+			if from == 60 {
+				e.clock.advance(time.Minute)
+			}
+			for _, group := range []string{"A", "B"} {
+				e.enqueue(group, want[from:from+30]...)
+				require.NoError(e.t, e.q.Ack(e.ctx, e.receive(e.q, 30)))
+			}
+		}
+		own, abort := []byte("own"), errors.New("changed my mind")
+		step := func(f layer.ArchiveFilter, o layer.ReplayOptions, then error) (report layer.ReplayReport, err error) {
+			err = e.q.Once(e.ctx, func(tx kv.Tx) error {
+				tx.Set(own, []byte("x"))
+				var err error
+				if report, err = e.q.ReplayTx(e.ctx, tx, f, o); err != nil {
+					return err
+				}
+				return then
+			})
+			return report, err
+		}
+		_, err := step(groupA, layer.ReplayOptions{}, abort)
+		require.ErrorIs(e.t, err, abort)
+		require.Empty(e.t, e.all("A"))
+		require.Empty(e.t, e.rows(kv.SingleKey(own)))
+
+		all := func(f layer.ArchiveFilter, limit int64) (done int64, steps int) {
+			o := layer.ReplayOptions{Limit: limit}
+			for {
+				report, err := step(f, o, nil)
+				require.NoError(e.t, err)
+				done += report.Done
+				steps++
+				if !report.More {
+					return done, steps
+				}
+				require.NotEqual(e.t, o.After, report.Last, "it gets on")
+				o.After = report.Last
+			}
+		}
+		done, steps := all(groupA, 0)
+		require.EqualValues(e.t, n, done)
+		require.GreaterOrEqual(e.t, steps, 3, "up to 50 a transaction")
+		require.Equal(e.t, want, e.all("A"))
+		require.Empty(e.t, e.all("B"))
+		_, steps = all(groupA, 40)
+		require.GreaterOrEqual(e.t, steps, 3)
+		require.Equal(e.t, append(slices.Clone(want), want...), e.all("A"))
+
+		// The later half, of which the first steps of the group find nothing.
+		done, _ = all(layer.ArchiveFilter{Group: ptr("B"), From: e.clock.now()}, 0)
+		require.EqualValues(e.t, n/2, done)
+		require.Equal(e.t, want[60:], e.all("B"))
+		done, _ = all(layer.ArchiveFilter{}, 0)
+		require.EqualValues(e.t, 2*n, done)
+		require.Len(e.t, e.all("B"), n/2+n)
+
+		for _, o := range []layer.ReplayOptions{{DryRun: true}, {Progress: func(layer.ReplayReport) {}}, {After: &layer.ID{Group: "B", Random: uuid.New()}}} {
+			_, err := step(groupA, o, nil)
+			require.ErrorIs(e.t, err, layer.ErrOptions)
+		}
+		var limit *layer.LimitError
+		_, err = step(groupA, layer.ReplayOptions{Limit: -1}, nil)
+		require.ErrorAs(e.t, err, &limit)
+		_, err = step(groupA, layer.ReplayOptions{After: &layer.ID{Group: "A"}}, nil)
+		require.ErrorIs(e.t, err, layer.ErrInvalidID)
+		report, err := step(layer.ArchiveFilter{Group: ptr("none")}, layer.ReplayOptions{}, nil)
+		require.NoError(e.t, err)
+		require.Zero(e.t, report)
+	})
+}
+
+// TestReplayTxOfUnknownCommit: what was replayed by a commit of unknown outcome is not replayed again.
+func TestReplayTxOfUnknownCommit(t *testing.T) {
+	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
+		e := newEnv(t, anyEngine, false)
+		archivedItems(3)(e)
+		e.plan.ForceNext(kind)
+		require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+			_, err := e.q.ReplayTx(e.ctx, tx, groupA, layer.ReplayOptions{})
+			return err
+		}))
+		require.Len(t, e.all("A"), 3)
+	}
 }
 
 // TestArchiveOptions: what contradicts itself or lies outside the limits is refused, with the value and the range.

@@ -150,6 +150,7 @@ type archiveWalk struct {
 // archiveStep is what one transaction of a walk has read. A walk passes it when the transaction is done.
 type archiveStep struct {
 	items   []archivedRow // that are chosen
+	last    *ID           // that was looked at; nil = none
 	scanned int
 	begin   kv.KeySelector // where the walk goes on
 	skip    int
@@ -159,20 +160,26 @@ type archiveStep struct {
 func (w *archiveWalk) pass(s archiveStep) { w.begin, w.skip, w.ended = s.begin, s.skip, s.ended }
 
 func (q *Queue) walkArchive(ctx context.Context, f ArchiveFilter, after *ID) (*archiveWalk, error) {
-	if err := f.check(); err != nil {
+	if err := checkArchiveWalk(&f, after); err != nil {
 		return nil, err
-	}
-	if after != nil {
-		if err := checkID(*after); err != nil {
-			return nil, err
-		}
-		if f.Group != nil && *f.Group != after.Group {
-			return nil, fmt.Errorf("%w: group %q, behind an item of group %q", ErrOptions, *f.Group, after.Group)
-		}
 	}
 	w := &archiveWalk{q: q, filter: f}
 	err := q.step(ctx, func(tx kv.Tx) error { return w.place(ctx, tx.Snapshot(), after) })
 	return w, err
+}
+
+// checkArchiveWalk checks what a walk is to go through.
+func checkArchiveWalk(f *ArchiveFilter, after *ID) error {
+	if err := f.check(); err != nil || after == nil {
+		return err
+	}
+	if err := checkID(*after); err != nil {
+		return err
+	}
+	if f.Group != nil && *f.Group != after.Group {
+		return fmt.Errorf("%w: group %q, behind an item of group %q", ErrOptions, *f.Group, after.Group)
+	}
+	return nil
 }
 
 // place finds where the walk begins, and where it ends: what is finished later is not part of it.
@@ -304,6 +311,7 @@ func (w *archiveWalk) readEntries(ctx context.Context, tx kv.ReadTx, rows []kv.K
 		items := e.items[min(skip, len(e.items)):]
 		if !w.filter.matches(e.completedMS) {
 			s.scanned += len(items)
+			s.looked(e, items)
 			continue
 		}
 		if n := archiveRows - len(values); len(items) > n {
@@ -311,6 +319,7 @@ func (w *archiveWalk) readEntries(ctx context.Context, tx kv.ReadTx, rows []kv.K
 			items = items[:n]
 		}
 		s.scanned += len(items)
+		s.looked(e, items)
 		for _, d := range items {
 			key := w.q.keys.archive(d.id(e.group))
 			keys, values = append(keys, key), append(values, tx.Get(key))
@@ -334,6 +343,14 @@ func (w *archiveWalk) readEntries(ctx context.Context, tx kv.ReadTx, rows []kv.K
 	return s, nil
 }
 
+// looked notes how far a step has come.
+func (s *archiveStep) looked(e *archiveEntry, items []delivered) {
+	if n := len(items); n > 0 {
+		last := items[n-1].id(e.group)
+		s.last = &last
+	}
+}
+
 // add adds an archived item to a step if it is chosen.
 func (w *archiveWalk) add(s *archiveStep, row kv.KV) error {
 	p, err := w.q.keys.parse(row.Key)
@@ -341,6 +358,10 @@ func (w *archiveWalk) add(s *archiveStep, row kv.KV) error {
 		return fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	item := archivedRow{ArchivedItem: ArchivedItem{ID: p.itemID()}}
+	if w.filter.Group != nil {
+		last := item.ID
+		s.last = &last
+	}
 	a, err := unpackArchived(row.Key, row.Value)
 	if err == nil {
 		if !w.filter.matches(a.completedMS) {

@@ -215,6 +215,11 @@ func replayA(e *env, _ kv.Tx, _ any) error {
 	return err
 }
 
+func replayTx(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.ReplayTx(e.ctx, tx, groupA, layer.ReplayOptions{})
+	return err
+}
+
 func setState(e *env, tx kv.Tx, given any) error {
 	return e.q.SetStateTx(e.ctx, tx, given.(*layer.Claim), []byte("new"))
 }
@@ -627,6 +632,9 @@ func TestConflicts(t *testing.T) {
 			func(e *env, tx kv.Tx, given any) error { return ackAll(e, tx, given.([]*layer.Claim)[1]) }, mustNot, nil},
 		{"ack into the archive, takeover", archiving(expired(2, 2)), ackAll, claimAll, must, nil},
 		{"enqueue, replay into the group", and(archivedItems(2)), enqueueTo("A"), replayA, mustNot, nil},
+		{"replay, enqueue to the group", and(archivedItems(2)), replayTx, enqueueTo("A"), mustNot, nil},
+		{"replay, ack of the tail (trap 3)", func(e *env) any { archivedItems(2)(e); return holding(1, 1)(e) }, replayTx, ackAll, must, nil},
+		{"replay, claim of another group", and(archivedItems(2)), replayTx, claimFrom("B"), mustNot, nil},
 		{"claim of another group, replay", and(archivedItems(2)), claimOne, replayA, mustNot, nil},
 		{"enqueue and claim, sweep", having("a1"), func(e *env, tx kv.Tx, given any) error {
 			return errors.Join(enqueueTo("B")(e, tx, given), claimOne(e, tx, given))

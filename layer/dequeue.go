@@ -562,7 +562,7 @@ func (c *claimer) next() (look, bool, error) {
 			}
 			// There is nothing else. Whether the handle's other transactions take these is not known yet.
 			passed := c.passed[:min(n, len(c.passed))]
-			c.passed = nil
+			c.passed = c.passed[len(passed):]
 			for _, w := range passed {
 				if _, met := c.met[w.group]; met {
 					continue // a second hint of a group: it stays

@@ -251,6 +251,7 @@ var footprints = map[string]struct {
 	"take-archive":     {archiving(having("a1", "a2")), once(take)},
 	"archive":          {archivedItems(2), func(e *env, _ any) error { _, err := e.q.Archive(e.ctx, layer.ArchiveOptions{}); return err }},
 	"replay":           {archivedItems(2), func(e *env, _ any) error { _, err := e.q.Replay(e.ctx, groupA, layer.ReplayOptions{}); return err }},
+	"replay-tx":        {archivedItems(2), once(replayTx)},
 	"replay-dry": {archivedItems(2), func(e *env, _ any) error {
 		_, err := e.q.Replay(e.ctx, groupA, layer.ReplayOptions{DryRun: true})
 		return err

@@ -45,3 +45,42 @@ func TestGivenBackIsNotReturned(t *testing.T) {
 		require.NoError(t, q.Close(t.Context()))
 	})
 }
+
+// TestGivenBackOnlyIfClaimed: a receive that was given up, and whose transaction failed, gives nothing back: what it was
+// about to claim may be another's claim by now, under the same token, which is the read version of both (G2).
+func TestGivenBackOnlyIfClaimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		plan := &fault.Plan{}
+		raw := embedded.OpenMemory(embedded.Options{})
+		defer func() { require.NoError(t, raw.Close()) }()
+		q, err := layer.Create(t.Context(), fault.Wrap(raw, plan), testPrefix, testQueue, layer.Options{})
+		require.NoError(t, err)
+		other, err := layer.Open(t.Context(), raw, testPrefix, testQueue, layer.Options{})
+		require.NoError(t, err)
+		_, err = q.Enqueue(t.Context(), layer.Message{Group: "A"})
+		require.NoError(t, err)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		var claims []*layer.Claim
+		var first sync.Once
+		plan.OnCommit = func(int, kv.Tx) fault.Kind {
+			kind := fault.Chance
+			first.Do(func() {
+				cancel()
+				synctest.Wait() // the handle has noticed
+				claims, err = other.Receive(t.Context(), layer.ReceiveOptions{})
+				kind = fault.TimedOutLost
+			})
+			return kind
+		}
+		lost, failed := q.Receive(ctx, layer.ReceiveOptions{})
+		require.Error(t, failed)
+		require.Empty(t, lost)
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		synctest.Wait()
+		require.NoError(t, other.Ack(t.Context(), claims[0]), "the claim of the other handle is not lost")
+		require.NoError(t, other.Close(t.Context()))
+		require.NoError(t, q.Close(t.Context()))
+	})
+}

@@ -57,6 +57,7 @@ func TestModel(t *testing.T) {
 				"redrive":  m.redrive,
 				"discard":  m.discard,
 				"check":    m.check,
+				"dedup":    m.changeDedup,
 			})
 			m.drain(t)
 			m.check(t)
@@ -77,34 +78,108 @@ type model struct {
 }
 
 // modelSent is what two duplicates have in common.
-type modelSent struct{ group, dedupID string }
+type modelSent struct {
+	scope          layer.DedupScope
+	group, dedupID string
+}
 
 type modelEntry struct {
-	item    *modelItem
+	id      layer.ID
+	pending bool  // it lasts while the message is there
 	untilMS int64 // of the window
 	purged  bool  // since
 }
 
-func (m *model) sentAs(msg layer.Message) modelSent {
-	if m.config.DedupScope == layer.DedupInQueue {
-		return modelSent{dedupID: msg.DedupID}
+// dedupID is what a message goes by, or "".
+func (m *model) dedupID(msg layer.Message) string {
+	if msg.DedupID == "" && m.config.DedupBy == layer.DedupByContent {
+		return "body " + string(msg.Body)
 	}
-	return modelSent{msg.Group, msg.DedupID}
+	return msg.DedupID
+}
+
+func (m *model) sentAs(group, dedupID string) modelSent {
+	if m.config.DedupScope == layer.DedupInQueue {
+		group = ""
+	}
+	return modelSent{m.config.DedupScope, group, dedupID}
 }
 
 // duplicate returns the message that msg is a duplicate of, or nil.
-func (m *model) duplicate(msg layer.Message, nowMS int64) *modelItem {
-	entry := m.sent[m.sentAs(msg)]
-	if entry == nil || msg.DedupID == "" {
+func (m *model) duplicate(msg layer.Message, nowMS int64) *layer.ID {
+	dedupID := m.dedupID(msg)
+	entry := m.sent[m.sentAs(msg.Group, dedupID)]
+	if entry == nil || dedupID == "" {
 		return nil
 	}
-	g := m.groups[entry.item.id.Group]
-	there := slices.Contains(g.items, entry.item) || slices.Contains(g.dead, entry.item)
-	if m.config.DedupFor == layer.DedupForPending && there ||
-		m.config.DedupFor == layer.DedupForWindow && nowMS < entry.untilMS && (there || !entry.purged) {
-		return entry.item
+	g := m.groups[entry.id.Group]
+	there := slices.ContainsFunc(append(slices.Clone(g.items), g.dead...), func(item *modelItem) bool { return item.id == entry.id })
+	if entry.pending && there || !entry.pending && nowMS < entry.untilMS && (there || !entry.purged) {
+		return &entry.id
 	}
 	return nil
+}
+
+// full returns why an enqueue is refused, or nil.
+func (m *model) full(msgs []layer.Message, nowMS int64) *layer.FullError {
+	adding, seen := make(map[string]int), make(map[modelSent]bool)
+	var groups []string
+	for _, msg := range msgs {
+		as := m.sentAs(msg.Group, m.dedupID(msg))
+		if as.dedupID != "" && (seen[as] || m.duplicate(msg, nowMS) != nil) {
+			continue
+		}
+		seen[as] = true
+		if adding[msg.Group]++; adding[msg.Group] == 1 {
+			groups = append(groups, msg.Group)
+		}
+	}
+	for _, group := range groups {
+		waiting := 0
+		if g := m.groups[group]; g != nil {
+			waiting = len(g.items)
+		}
+		if limit := m.config.MaxWaiting; limit > 0 && waiting+adding[group] > limit {
+			return &layer.FullError{Group: group, Adding: int64(adding[group]), Max: int64(limit)}
+		}
+	}
+	return nil
+}
+
+// A group's rate is counted in milliseconds times the rate's count: an item takes as many as the rate's time has
+// milliseconds.
+
+// saved is what a group has not used of its rate.
+func (m *model) saved(g *modelGroup, nowMS int64) int64 {
+	r := m.config.MaxRate
+	most := max(1, int64(r.Count)*1000/r.Per.Milliseconds()) * r.Per.Milliseconds()
+	return min(nowMS*int64(r.Count)-g.used, most)
+}
+
+// due is how many items of a group may be delivered by a clock that shows nowMS: those that are not kept back, as far as its
+// rate goes.
+func (m *model) due(g *modelGroup, nowMS int64) int {
+	n := g.due(nowMS)
+	if r := m.config.MaxRate; r.Count > 0 {
+		n = min(n, int(max(0, m.saved(g, nowMS))/r.Per.Milliseconds()))
+	}
+	return n
+}
+
+// spend counts items that start their delivery.
+func (m *model) spend(g *modelGroup, nowMS int64, n int) {
+	if r := m.config.MaxRate; r.Count > 0 {
+		g.used = nowMS*int64(r.Count) - m.saved(g, nowMS) + int64(n)*r.Per.Milliseconds()
+	}
+}
+
+// pacedUntil is when a group's rate has room for an item.
+func (m *model) pacedUntil(g *modelGroup) int64 {
+	r := m.config.MaxRate
+	if r.Count == 0 {
+		return 0
+	}
+	return (g.used + r.Per.Milliseconds() + int64(r.Count) - 1) / int64(r.Count)
 }
 
 type modelGroup struct {
@@ -114,11 +189,13 @@ type modelGroup struct {
 	token int64 // the largest so far
 	dead  []*modelItem
 	done  []layer.ID // acked or taken, in the order of completion
+	used  int64      // of its rate
 }
 
 type modelItem struct {
 	id       layer.ID
 	body     string
+	dedupID  string
 	dueMS    int64 // it is not delivered before
 	attempts int
 	lastErr  string
@@ -190,11 +267,11 @@ func (m *model) gives(g *modelGroup, nowMS int64) bool {
 		return false
 	}
 	if !g.expired(nowMS) || !m.fatal(g.item(g.lock.outstanding[0]).attempts+1, "") {
-		return g.due(nowMS) > 0
+		return m.due(g, nowMS) > 0
 	}
-	rest := modelGroup{items: slices.Clone(g.items)}
+	rest := modelGroup{items: slices.Clone(g.items), used: g.used}
 	rest.remove(g.lock.outstanding[:1])
-	return m.config.OnFailure == layer.ParkItem && rest.due(nowMS) > 0
+	return m.config.OnFailure == layer.ParkItem && m.due(&rest, nowMS) > 0
 }
 
 // fatal reports whether an item has failed for good after so many attempts.
@@ -254,8 +331,8 @@ type modelTest struct {
 	// may have more than one hint. With RoundRobin it is likewise, and the places of the groups are others; with shards,
 	// those of heads of the same index.
 	jumped bool
-	// delays: messages may be kept back. kept: one was. Then hints and timers may be stale, and the order between groups
-	// hangs on which are met first.
+	// delays: messages may be kept back. kept: one was, or groups have a rate. Then hints and timers may be stale, and the
+	// order between groups hangs on which are met first.
 	delays, kept bool
 	bodies       int
 }
@@ -305,12 +382,18 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 		OnFailure:   layer.OnFailure(rapid.IntRange(0, 2).Draw(t, "on failure")),
 		DedupFor:    layer.DedupFor(rapid.IntRange(0, 1).Draw(t, "dedup for")),
 		DedupScope:  layer.DedupScope(rapid.IntRange(0, 1).Draw(t, "dedup scope")),
+		DedupBy:     layer.DedupBy(rapid.SampledFrom([]int{0, 0, 1}).Draw(t, "dedup by")),
 		DedupWindow: time.Minute,
-		Archive:     rapid.SampledFrom([]time.Duration{0, layer.MaxRetention}).Draw(t, "archive"),
-		Schedule:    rapid.SampledFrom([]layer.Schedule{layer.OldestHead, layer.OldestHead, layer.RoundRobin}).Draw(t, "schedule"),
-		Shards:      rapid.SampledFrom([]int{1, 1, 1, 3}).Draw(t, "shards"),
+		MaxWaiting:  rapid.SampledFrom([]int{0, 0, 4}).Draw(t, "max waiting"),
+		MaxRate: rapid.SampledFrom([]layer.Rate{
+			{}, {}, {}, {Count: 3, Per: time.Second}, {Count: 7, Per: time.Minute}, {Count: 2, Per: 2500 * time.Millisecond},
+		}).Draw(t, "max rate"),
+		Archive:  rapid.SampledFrom([]time.Duration{0, layer.MaxRetention}).Draw(t, "archive"),
+		Schedule: rapid.SampledFrom([]layer.Schedule{layer.OldestHead, layer.OldestHead, layer.RoundRobin}).Draw(t, "schedule"),
+		Shards:   rapid.SampledFrom([]int{1, 1, 1, 3}).Draw(t, "shards"),
 	}
 	m.jumped = m.model.config.Schedule == layer.RoundRobin || m.model.config.Shards > 1
+	m.kept = m.model.config.MaxRate.Count > 0
 	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed, Config: m.model.config})
 	require.NoError(t, err)
 	m.workers = []*modelWorker{open(db, "even", 0), open(db, "ahead", 30*time.Second), open(db, "behind", -30*time.Second)}
@@ -346,6 +429,9 @@ func (m *modelTest) messages(t *rapid.T) []layer.Message {
 
 			DedupID: rapid.SampledFrom([]string{"", "", "", "", "x", "y", "z"}).Draw(t, "dedup id"),
 		}
+		if rapid.IntRange(0, 3).Draw(t, "the same body") == 0 {
+			msgs[i].Body = []byte(rapid.SampledFrom([]string{"u", "v"}).Draw(t, "body"))
+		}
 	}
 	for i := range msgs {
 		if m.delays {
@@ -360,7 +446,8 @@ func (m *modelTest) enqueue(t *rapid.T) {
 	var sent []layer.Sent
 	var err error
 	found := false
-	if rapid.Bool().Draw(t, "in own transaction") {
+	alike := slices.ContainsFunc(msgs, func(msg layer.Message) bool { return msg.Body[0] >= 'a' }) // not to be found by its body
+	if alike || rapid.Bool().Draw(t, "in own transaction") {
 		sent, err = w.q.Enqueue(m.e.ctx, msgs...)
 	} else {
 		err = w.q.Once(m.e.ctx, func(tx kv.Tx) (err error) {
@@ -371,6 +458,12 @@ func (m *modelTest) enqueue(t *rapid.T) {
 			// The attempt that landed may be another than the last that ran: look the ids up.
 			sent, found = m.find(t, msgs), true
 		}
+	}
+	if full := m.model.full(msgs, w.now().UnixMilli()); full != nil {
+		var got *layer.FullError
+		require.ErrorAs(t, err, &got)
+		require.Equal(t, full, got)
+		return
 	}
 	require.NoError(t, err)
 	require.Len(t, sent, len(msgs))
@@ -383,7 +476,7 @@ func (m *modelTest) enqueue(t *rapid.T) {
 			require.Zero(t, id, "message %s is a duplicate", msgs[i].Body)
 			continue
 		case first != nil:
-			require.Equal(t, layer.Sent{ID: first.id, Duplicate: true}, sent[i])
+			require.Equal(t, layer.Sent{ID: *first, Duplicate: true}, sent[i])
 			continue
 		}
 		require.False(t, sent[i].Duplicate, "message %s is no duplicate", msgs[i].Body)
@@ -392,13 +485,16 @@ func (m *modelTest) enqueue(t *rapid.T) {
 		if n := len(g.items); n > 0 {
 			require.Greater(t, id.Index, g.items[n-1].id.Index, "the index of a group grows (G1)")
 		}
-		item := &modelItem{id: id, body: string(msgs[i].Body)}
+		item := &modelItem{id: id, body: string(msgs[i].Body), dedupID: m.model.dedupID(msgs[i])}
 		if msgs[i].Delay > 0 {
 			item.dueMS, m.kept = w.now().Add(msgs[i].Delay).UnixMilli(), true
 		}
 		g.items = append(g.items, item)
-		if msgs[i].DedupID != "" {
-			m.model.sent[m.model.sentAs(msgs[i])] = &modelEntry{item: item, untilMS: w.now().Add(m.model.config.DedupWindow).UnixMilli()}
+		if item.dedupID != "" {
+			m.model.sent[m.model.sentAs(msgs[i].Group, item.dedupID)] = &modelEntry{
+				id: id, pending: m.model.config.DedupFor == layer.DedupForPending,
+				untilMS: w.now().Add(m.model.config.DedupWindow).UnixMilli(),
+			}
 		}
 	}
 	m.model.stats.Enqueued += accepted
@@ -417,6 +513,35 @@ func (m *modelTest) find(t *rapid.T, msgs []layer.Message) []layer.Sent {
 		}
 	}
 	return sent
+}
+
+// findRandom finds an item that goes on under another id.
+func (m *modelTest) findRandom(t *rapid.T, old layer.ID) layer.ID {
+	items, err := m.calm.Peek(m.e.ctx, old.Group, layer.MaxBatch)
+	require.NoError(t, err)
+	for _, item := range items {
+		if item.ID.Random == old.Random {
+			return item.ID
+		}
+	}
+	t.Fatalf("%s is not there", old)
+	return layer.ID{}
+}
+
+// changeDedup changes what duplicates are. What is remembered stays as it is.
+func (m *modelTest) changeDedup(t *rapid.T) {
+	change := func(c *layer.Config) {
+		c.DedupBy, c.DedupScope, c.DedupFor = m.model.config.DedupBy, m.model.config.DedupScope, m.model.config.DedupFor
+		c.DedupWindow = m.model.config.DedupWindow
+	}
+	c := &m.model.config
+	c.DedupBy = layer.DedupBy(rapid.IntRange(0, 1).Draw(t, "dedup by"))
+	c.DedupScope = layer.DedupScope(rapid.IntRange(0, 1).Draw(t, "dedup scope"))
+	c.DedupFor = layer.DedupFor(rapid.IntRange(0, 1).Draw(t, "dedup for"))
+	c.DedupWindow = time.Duration(rapid.IntRange(1, 120).Draw(t, "dedup window")) * time.Second
+	_, _, err := m.worker(t).q.Configure(m.e.ctx, change)
+	require.NoError(t, err)
+	m.e.clock.advance(time.Second) // until when all follow
 }
 
 func (m *modelTest) receive(t *rapid.T) {
@@ -443,8 +568,9 @@ func (m *modelTest) received(t *rapid.T, w *modelWorker, o layer.ReceiveOptions,
 		require.Greater(t, c.Token, g.token, "the token of a group grows")
 		require.Equal(t, now+o.Lease.Milliseconds(), c.Until.UnixMilli())
 		m.lapse(g, w, nil)
-		n := min(left, g.due(now))
+		n := min(left, m.model.due(g, now))
 		require.Len(t, c.Items, n, "all that fits of a group and is due is delivered")
+		m.model.spend(g, now, n)
 		g.lock = &modelLock{claim: true, token: c.Token, owner: w.name, endMS: now + o.Lease.Milliseconds()}
 		g.token = c.Token
 		for i, item := range c.Items {
@@ -698,7 +824,8 @@ func (m *modelTest) take(t *rapid.T) {
 	}
 	m.lapse(g, w, nil)
 	require.Equal(t, g.items[0].id, items[0].ID)
-	require.Len(t, items, min(limit, g.due(now)))
+	require.Len(t, items, min(limit, m.model.due(g, now)))
+	m.model.spend(g, now, len(items))
 	var ids []layer.ID
 	for i, item := range items {
 		m.delivered(t, g.items[i], item)
@@ -842,15 +969,18 @@ func (m *modelTest) purge(t *rapid.T) {
 	got, err := w.q.Purge(m.e.ctx, o)
 	require.NoError(t, err)
 	for _, entry := range m.model.sent {
-		entry.purged = entry.purged || o.Group == nil || *o.Group == entry.item.id.Group
+		entry.purged = entry.purged || o.Group == nil || *o.Group == entry.id.Group
 	}
 	var want layer.PurgeReport
 	for _, name := range names {
 		g := m.group(name)
+		live := g.lock != nil && g.lock.claim && g.lock.endMS > w.now().UnixMilli()
+		if !live || o.Force {
+			g.used = 0
+		}
 		if len(g.items) == 0 {
 			continue
 		}
-		live := g.lock != nil && g.lock.claim && g.lock.endMS > w.now().UnixMilli()
 		var gone []layer.ID
 		for _, item := range g.items {
 			if live && !o.Force && slices.Contains(g.lock.outstanding, item.id) {
@@ -946,7 +1076,8 @@ func (m *modelTest) abort(t *rapid.T) {
 	w, msgs := m.worker(t), m.messages(t)
 	abort := errors.New("changed my mind")
 	err := w.q.Once(m.e.ctx, func(tx kv.Tx) error {
-		if _, err := w.q.EnqueueTx(m.e.ctx, tx, msgs...); err != nil {
+		var full *layer.FullError
+		if _, err := w.q.EnqueueTx(m.e.ctx, tx, msgs...); err != nil && !errors.As(err, &full) {
 			return err
 		}
 		claims, err := w.q.ReceiveTx(m.e.ctx, tx, layer.ReceiveOptions{})
@@ -1020,8 +1151,11 @@ func (m *modelTest) redrive(t *rapid.T) {
 			})
 			continue
 		}
-		item.id = m.find(t, []layer.Message{{Group: old.Group, Body: []byte(item.body)}})[0].ID
+		item.id = m.findRandom(t, old)
 		require.NotEqual(t, old, item.id)
+		if entry := m.model.sent[m.model.sentAs(old.Group, item.dedupID)]; entry != nil && entry.id == old {
+			entry.id = item.id
+		}
 		item.dueMS = 0
 		if n := len(g.items); n > 0 {
 			require.Greater(t, item.id.Index, g.items[n-1].id.Index, "the tail")
@@ -1069,7 +1203,14 @@ func (m *modelTest) drainReady(t *rapid.T) {
 		require.NoError(t, err)
 		m.received(t, w, o, claims)
 		if len(claims) == 0 {
-			break
+			paced := slices.ContainsFunc(slices.Collect(maps.Values(m.model.groups)), func(g *modelGroup) bool {
+				return g.free(w.now().UnixMilli()) && m.model.due(g, w.now().UnixMilli()) == 0
+			})
+			if m.model.config.MaxRate.Count == 0 || !paced {
+				break
+			}
+			m.e.clock.advance(m.model.config.MaxRate.Per)
+			continue
 		}
 		for _, c := range claims {
 			require.NoError(t, w.q.Ack(m.e.ctx, c))
@@ -1114,6 +1255,8 @@ func (m *modelTest) compare(t *rapid.T) {
 		}
 		if info.State == layer.Ready && head.dueMS > now {
 			info.State, info.Left = layer.Delayed, time.Duration(head.dueMS-now)*time.Millisecond
+		} else if until := m.model.pacedUntil(g); info.State == layer.Ready && until > now {
+			info.State, info.Left = layer.Paced, time.Duration(until-now)*time.Millisecond
 		}
 		want = append(want, info)
 	}
@@ -1203,7 +1346,7 @@ func (m *modelTest) check(t *rapid.T) {
 		case g.lock != nil && g.lock.endMS > now:
 			want.DelayedGroups++
 			want.BusyGroups++
-		case g.free(now) && g.due(now) > 0:
+		case g.free(now) && m.model.due(g, now) > 0:
 			want.ReadyGroups++
 		}
 	}

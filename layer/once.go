@@ -76,6 +76,17 @@ func (q *Queue) onceWith(
 	key := q.keys.receipt(own)
 	written, cleared := false, false // own in the database; old no longer there
 	begunMS := q.nowMS()
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		// fn has panicked, and whoever called us may recover from that.
+		q.receipts.free(own)
+		if old != uuid.Nil {
+			q.receipts.free(old)
+		}
+	}()
 	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, a kv.Attempt) error {
 		written, cleared = a.MaybeCommitted, false
 		if a.MaybeCommitted {
@@ -119,6 +130,7 @@ func (q *Queue) onceWith(
 		}
 		return nil
 	})
+	returned = true
 	if errors.Is(err, errOutcomeLost) {
 		err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: err}
 	}

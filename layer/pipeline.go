@@ -404,7 +404,9 @@ func (q *Queue) runShared(b *batch) {
 			if o.turn == nil {
 				q.attend()
 			}
-		case o.abandoned && o.receive != nil && len(o.receive.claims) > 0 && o.receive.o.AttemptID == "":
+		// If the transaction failed, what it was about to claim may be another's by now, under the same token: the read
+		// version of both. If its outcome is unknown, the claim runs into its lease.
+		case o.abandoned && o.err == nil && o.receive != nil && len(o.receive.claims) > 0 && o.receive.o.AttemptID == "":
 			go q.giveBackAll(o.receive.claims)
 			o.receive.claims = nil // not the caller's, who may still be there: he ran the transaction himself
 			fallthrough

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"math"
 
@@ -31,6 +32,8 @@ type ReplayReport struct {
 	Unreadable int64 // chosen, and not readable: Archive lists them with the reason
 	// Last is the last item that was replayed, or passed over; nil = none. Pass it as After to go on.
 	Last *ID
+	// More: there may be more behind Last, because the limit was reached, or what one ReplayTx may do.
+	More bool
 }
 
 // replayBytes bounds what one transaction of a replay writes; a first item alone may have more.
@@ -65,9 +68,8 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 		report.Scanned += int64(r.step.scanned)
 		report.Done += r.done
 		report.Unreadable += r.unreadable
-		if n := len(r.step.items); n > 0 {
-			last := r.step.items[n-1].ID
-			report.Last = &last
+		if r.step.last != nil {
+			report.Last = r.step.last
 		}
 		if o.Progress != nil {
 			o.Progress(report)
@@ -80,7 +82,49 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 		}
 		walk.pass(r.step)
 	}
+	report.More = !walk.ended
 	return report, nil
+}
+
+// ReplayTx replays in the caller's transaction as much as one transaction may take: up to 50 items and about 1 MiB, or
+// o.Limit if that is less. While the report says that there is more, call it again with Last as After, in another transaction.
+// DryRun and Progress are not for it (ErrOptions). The caller answers for an unknown commit: use Once. Archived items that
+// the transaction itself has finished are part of it.
+//
+// Reads: the archive, at snapshot. Conflicts: as an enqueue.
+func (q *Queue) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+	report, err := q.replayTx(ctx, tx, f, o)
+	if err != nil {
+		return ReplayReport{}, wrap("replay", err)
+	}
+	return report, nil
+}
+
+func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (report ReplayReport, err error) {
+	switch {
+	case q.closed.Load():
+		return report, ErrClosed
+	case o.DryRun || o.Progress != nil:
+		return report, fmt.Errorf("%w: a dry run or progress of a single transaction", ErrOptions)
+	case o.Limit < 0:
+		return report, &LimitError{What: "limit", Unit: "items", Got: o.Limit, Max: math.MaxInt64}
+	case o.Limit == 0:
+		o.Limit = noLimit
+	}
+	if err := checkArchiveWalk(&f, o.After); err != nil {
+		return report, err
+	}
+	walk := &archiveWalk{q: q, filter: f}
+	if err := walk.place(ctx, tx.Snapshot(), o.After); err != nil || walk.ended {
+		return report, err
+	}
+	r := replayStep{q: q, walk: walk, left: o.Limit}
+	if err := r.perform(ctx, tx); err != nil {
+		return report, err
+	}
+	return ReplayReport{
+		Scanned: int64(r.step.scanned), Done: r.done, Unreadable: r.unreadable, Last: r.step.last, More: r.cut || !r.step.ended,
+	}, nil
 }
 
 // resumeArchive is a walk that goes on behind an item, up to the same end.
@@ -108,22 +152,30 @@ type replayStep struct {
 
 func (r *replayStep) run(ctx context.Context) error {
 	return r.q.onceWith(ctx, r.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-		var err error
-		if r.step, err = r.walk.read(ctx, tx.Snapshot()); err != nil {
+		if err := r.perform(ctx, tx); err != nil || r.dryRun || r.done == 0 {
 			return nil, err
 		}
-		e, err := r.choose(ctx, tx.Snapshot())
-		if err != nil || r.dryRun || len(e.msgs) == 0 {
-			return nil, err
-		}
-		w := r.q.work(ctx, tx)
-		e.randoms = r.q.randoms(len(e.msgs))
-		if err := w.enqueue(e); err != nil {
-			return nil, err
-		}
-		w.count(countEnqueued, len(e.msgs))
-		return tuple.Tuple{}, w.finish()
+		return tuple.Tuple{}, nil
 	}, nil)
+}
+
+// perform is one attempt.
+func (r *replayStep) perform(ctx context.Context, tx kv.Tx) error {
+	var err error
+	if r.step, err = r.walk.read(ctx, tx.Snapshot()); err != nil {
+		return err
+	}
+	e, err := r.choose(ctx, tx.Snapshot())
+	if err != nil || r.dryRun || len(e.msgs) == 0 {
+		return err
+	}
+	w := r.q.work(ctx, tx)
+	e.randoms = r.q.randoms(len(e.msgs))
+	if err := w.enqueue(e); err != nil {
+		return err
+	}
+	w.count(countEnqueued, len(e.msgs))
+	return w.finish()
 }
 
 // choose makes the messages of as many items as one transaction may enqueue.
@@ -139,7 +191,10 @@ func (r *replayStep) choose(ctx context.Context, tx kv.ReadTx) (*enqueuing, erro
 		size += len(row.Body) + 500
 		if r.done == r.left || r.done > 0 && size > replayBytes {
 			r.cut = true
-			r.step.items, r.step.scanned = r.step.items[:i], i
+			r.step.items, r.step.scanned, r.step.last = r.step.items[:i], i, nil
+			if i > 0 {
+				r.step.last = &r.step.items[i-1].ID
+			}
 			return e, nil
 		}
 		if row.Err != nil {

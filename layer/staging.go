@@ -112,6 +112,7 @@ type staging struct {
 	index      int64 // guarded by mu; of the request in the database; 0 = there is none
 	deadlineMS int64 // guarded by mu
 	busy       bool  // guarded by mu: a transaction in flight may change the request
+	requests   bool  // guarded by mu: it has had a request, and so may have a wake key
 	attended   bool  // guarded by the pipeline's mutex: attendance is running
 
 	nudged bool   // guarded by mu: something has changed
@@ -124,6 +125,7 @@ func (s *staging) set(o staged) {
 	if o.request != 0 || o.gone {
 		s.index, s.deadlineMS = o.request, o.deadlineMS
 	}
+	s.requests = s.requests || o.request != 0
 }
 
 // acquire lets one transaction at a time register or clear the request.
@@ -803,7 +805,8 @@ func (q *Queue) sweepRequests(ctx context.Context) error {
 	return err
 }
 
-// stopStaging ends the attendance and the receives that wait, and withdraws the request.
+// stopStaging ends the attendance and the receives that wait, withdraws the request and clears the wake key. Whoever was
+// about to touch that may write it anew: then the next sweep clears it.
 func (q *Queue) stopStaging(ctx context.Context) error {
 	p := &q.pipeline
 	p.mu.Lock()
@@ -822,10 +825,23 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 		}
 	}
 	index, _ := q.staging.requested()
-	if index == 0 {
+	if index != 0 {
+		return q.withdraw(ctx, index)
+	}
+	q.staging.mu.Lock()
+	requested := q.staging.requests
+	q.staging.mu.Unlock()
+	if !requested {
 		return nil
 	}
-	return q.withdraw(ctx, index)
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		tx.Clear(q.keys.wake(q.staging.random))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("clear wake key: %w", err)
+	}
+	return nil
 }
 
 // inFlight reports whether a transaction of the handle's operations is in flight.

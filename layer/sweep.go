@@ -52,6 +52,7 @@ type SweepReport struct {
 	Archived int64 // items cleared from the archive: kept for as long as the queue keeps them
 	Repeats  int64 // attempt ids of receives, cleared: older than an hour
 	Receipts int64 // cleared: left by processes that were killed, older than an hour
+	Wakes    int64 // wake keys cleared: of handles that have no request
 	Dedup    int64 // entries cleared that make nothing a duplicate any more
 	Purges   int64 // notes of purges cleared that are older than any entry
 	Paces    int64 // of groups whose rate is as unused, cleared
@@ -76,12 +77,44 @@ func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) 
 	if !mine {
 		return SweepReport{Skipped: true}, nil
 	}
-	for _, part := range []func() error{s.receipts, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived} {
+	for _, part := range []func() error{
+		s.receipts, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived,
+	} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
 		}
 	}
 	return s.report, nil
+}
+
+// wakes clears the wake keys of handles that have no request: they were killed, or somebody has touched the key when they
+// had just withdrawn. The handle may live, and request again at this moment: then it wakes for nothing, or at its poll.
+func (s *sweeper) wakes() error {
+	return s.pagesUntil(s.q.keys.section(nameWake), func(tx kv.Tx, rows []kv.KV) (cleared int64, err error) {
+		if len(rows) == 0 {
+			return 0, nil
+		}
+		waiting := make(map[uuid.UUID]bool)
+		for requests := newCursor(s.q.keys.section(nameRequest)); !requests.exhausted; {
+			found, err := requests.read(tx.Snapshot(), sweepPage).Wait(s.ctx)
+			if err != nil {
+				return 0, fmt.Errorf("read requests: %w", err)
+			}
+			requests.passed(found, sweepPage)
+			for _, row := range found {
+				if p, err := s.q.keys.parse(row.Key); err == nil { // Check names what cannot be read
+					waiting[p.id] = true
+				}
+			}
+		}
+		for _, row := range rows {
+			if p, err := s.q.keys.parse(row.Key); err == nil && !waiting[p.id] {
+				tx.Clear(row.Key)
+				cleared++
+			}
+		}
+		return cleared, nil
+	}, &s.report.Wakes, nil)
 }
 
 type sweeper struct {

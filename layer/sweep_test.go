@@ -161,3 +161,43 @@ func TestSweepErrors(t *testing.T) {
 	_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
 	require.ErrorIs(t, err, layer.ErrClosed)
 }
+
+// TestSweepClearsWakeKeys: the wake key of a handle that was killed goes when it has no request any more; that of one whose
+// receives wait stays, and wakes it.
+func TestSweepClearsWakeKeys(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	w := e.wait(2, never, layer.ReceiveOptions{})
+	wakes := func() int { return len(e.rows(kv.PrefixRange(key("wake")))) }
+	e.write(func(tx kv.Tx) {
+		for range 300 {
+			tx.Set(key("wake", uuid.New()), []byte{1, 0, 0, 0, 0, 0, 0, 0})
+		}
+	})
+	// That of the handle whose receives wait, as it is when somebody has touched it.
+	own := e.rows(kv.PrefixRange(key("request")))[0].Key
+	random, err := tuple.Unpack(own[len(testPrefix):])
+	require.NoError(t, err)
+	e.write(func(tx kv.Tx) { tx.Set(key("wake", random[len(random)-1]), []byte{1, 0, 0, 0, 0, 0, 0, 0}) })
+	report, err := e.calm().Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 300, report.Wakes)
+	require.Equal(t, 1, wakes())
+	e.enqueue("A", "a1")
+	require.NoError(t, w.q.Ack(e.ctx, w.get(t)))
+}
+
+// TestCloseLeavesNoRows: a handle that was closed leaves no rows of its own, whatever it did before: receives that waited
+// and were served, and a handler of Once that panicked.
+func TestCloseLeavesNoRows(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	w := e.wait(2, never, layer.ReceiveOptions{})
+	e.enqueue("A", "a1")
+	require.NoError(t, w.q.Ack(e.ctx, w.get(t)))
+	require.Zero(t, e.requests())
+	require.Len(t, e.rows(kv.PrefixRange(key("wake"))), 1, "it was woken")
+	require.Panics(t, func() { _ = w.q.Once(e.ctx, func(kv.Tx) error { panic("a handler's") }) })
+	require.NoError(t, w.q.Close(e.ctx))
+	require.NoError(t, e.q.Close(e.ctx))
+	require.Empty(t, e.rows(kv.PrefixRange(key("wake"))))
+	require.Zero(t, e.receipts())
+}

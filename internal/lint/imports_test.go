@@ -25,7 +25,10 @@ var allowed = map[string][]string{
 	"data":              {},
 	"internal/bench":    {"kv", "kv/tuple", "kv/record", "layer"},
 	"internal/crash":    {"kv", "kv/tuple", "kv/embedded", "layer"},
+	"internal/linear":   {"kv", "layer", "kv/tuple"},
 	"internal/lint":     {},
+	"internal/soak":     {"kv", "kv/tuple", "kv/embedded", "layer"},
+	"internal/soak/cmd": {"kv", "kv/tuple", "kv/embedded", "layer", "internal/soak"},
 	"internal/model":    {},
 	"internal/sim":      {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer"},
 	"cli":               {"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},
@@ -38,6 +41,9 @@ var vendors = []string{"github.com/apple/foundationdb", "go.etcd.io/bbolt", "git
 
 // testOnly may be imported by tests and by kv/kvtest, which is a test.
 var testOnly = []string{"testing", "github.com/stretchr/testify", "pgregory.net/rapid", "github.com/cockroachdb/datadriven"}
+
+// checker may be imported by internal/linear and what stands on that.
+const checker = "github.com/anishathalye/porcupine"
 
 // goList runs go list at the root of the module.
 func goList(t *testing.T, args ...string) string {
@@ -68,6 +74,9 @@ func TestImportsRunOneWay(t *testing.T) {
 				for _, v := range vendors {
 					require.False(t, strings.HasPrefix(dep, v), "%s imports %s", name, dep)
 				}
+			}
+			if name != "internal/linear" && !slices.Contains(may, "internal/linear") {
+				require.NotEqual(t, checker, dep, "%s imports it", name)
 			}
 			if name != "kv/kvtest" {
 				for _, v := range testOnly {

@@ -266,8 +266,28 @@ func (c *committing) Wait(ctx context.Context) (struct{}, error) {
 	}
 	if err != nil {
 		w.outcomes[attemptID{t.e.who, t.n, t.attempt}] = kv.Code(err)
+		t.markFailure(kv.Code(err))
 	}
 	return v, err
+}
+
+// markFailure marks the rare paths that a commit is on which failed.
+func (t *transaction) markFailure(code int) {
+	if code != kv.CodeNotCommitted {
+		return
+	}
+	for _, w := range t.writes {
+		switch name, _ := keyOf(w.key); {
+		case name == "grant" && w.kind == wrote:
+			t.e.w.mark("grant refused: conflict")
+		case name == "grant" && w.kind == cleared:
+			t.e.w.mark("end of a grant refused: conflict")
+		case name == "request" && w.kind == cleared:
+			t.e.w.mark("end of a request refused: conflict")
+		case name == "lock" && w.kind == wrote:
+			t.e.w.mark("claim refused: conflict")
+		}
+	}
 }
 
 // attemptID names one attempt of a transaction.

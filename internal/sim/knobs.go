@@ -167,12 +167,19 @@ func (k *knobs) drawMore(rng *rand.Rand, half func(float64) float64) {
 	}
 }
 
-// stage makes a world in which there are more receivers than groups, which wait for one another.
+// stage makes a world in which there are more receivers than groups, which wait in several handles.
 func (k *knobs) stage(rng *rand.Rand) {
 	k.groups, k.batch, k.receive = 1+rng.IntN(3), 1, 1+rng.IntN(2)
 	k.workers, k.producers = 6+rng.IntN(8), 1+rng.IntN(2)
-	k.takers = 0
+	k.takers, k.consumers = 0, 0
 	k.handles = max(k.handles, 3)
+	if rng.IntN(3) > 0 {
+		// Now and then more groups get ready than the handle that is woken can take: it grants the others.
+		k.handles, k.workers, k.producers, k.operators = 5, 8+rng.IntN(6), 1, 0
+		k.groups, k.batch, k.receive, k.think = 10, 10, 1, 2*time.Second
+		k.blowEvery, k.stop, k.kill = 200+rng.IntN(800), 3, 1
+		k.config.MaxWaiting, k.delayed = 0, 0
+	}
 	k.path = []layer.Path{layer.Staged, layer.Adaptive}[rng.IntN(2)]
 	k.wait = time.Second + time.Duration(rng.Int64N(int64(40*time.Second)))
 }

@@ -554,6 +554,9 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		s := m.read(id, now, after)
 		if deadTouched && deadNow == nil && m.db[dead] != nil {
 			m.w.mark("redriven to its place")
+			if m.r.step < m.w.calm {
+				m.w.mark("redriven under load")
+			}
 			s.version = 0
 		} else {
 			if m.entered[id] != nil {
@@ -826,7 +829,7 @@ func (m *model) stop(key claimKey) {
 // ended holds the end of a claim whose lease lasts to its causes: its holder, or an operator.
 func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 	for _, o := range m.w.ops {
-		if o.limited && o.who == m.r.who && o.begin <= m.r.step && len(o.claims) == 0 && (o.kind == "receive" || o.kind == "ack-receive") {
+		if o.limited && o.who == m.r.who && l.owner == fmt.Sprintf("handle %d", m.r.who) && o.begin <= m.r.step && len(o.claims) == 0 && (o.kind == "receive" || o.kind == "ack-receive") {
 			return // what it claimed is given back, as nobody was there to receive it
 		}
 		if !o.maybeAt(m.r) {

@@ -154,3 +154,31 @@ func (w *world) compareExclusion() {
 		}
 	}
 }
+
+// repeatLife is for how long a receive can be repeated, without the most that clocks differ.
+const repeatLife = 5*time.Minute - 2*maxSkew
+
+// compareRepeats: a receive that is repeated takes nothing more than it was given.
+func (w *world) compareRepeats() {
+	given := make(map[string]*op)
+	for _, o := range w.ops {
+		if o.attemptID == "" || o.outcome != done || !o.over {
+			continue
+		}
+		first := given[o.attemptID]
+		if first == nil {
+			if len(o.claims) > 0 {
+				given[o.attemptID] = o
+			}
+			continue
+		}
+		if o.begin < first.end || o.endAt.Sub(first.beginAt) > repeatLife {
+			continue
+		}
+		for _, c := range o.claims {
+			if !slices.ContainsFunc(first.claims, func(f *layer.Claim) bool { return f.Group == c.Group && f.Token == c.Token }) {
+				w.violation("%s was given claim %d of %q, which %s was not", o, c.Token, c.Group, first)
+			}
+		}
+	}
+}

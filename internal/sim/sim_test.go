@@ -3,6 +3,7 @@ package sim_test
 import (
 	"flag"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,7 +16,8 @@ import (
 
 var (
 	seedFlag       = flag.Uint64("seed", 1, "first seed")
-	seedsFlag      = flag.Int("seeds", 100, "number of seeds")
+	seedsFlag      = flag.Int("seeds", 60, "number of seeds")
+	freshFlag      = flag.Int("fresh", 0, "number of seeds beside these that no run had before")
 	operationsFlag = flag.Int("operations", 300, "calls of a seed, about")
 	linesFlag      = flag.Int("lines", 60, "newest lines of a failed seed's trace to print; < 0 = all")
 )
@@ -26,6 +28,9 @@ func run(t *testing.T, seed uint64, operations, lines int) (r *sim.Report) {
 }
 
 func runAs(t *testing.T, o sim.Options) (r *sim.Report) {
+	if o.Folder == "" {
+		o.Folder = t.TempDir()
+	}
 	synctest.Test(t, func(t *testing.T) {
 		o.Settle = synctest.Wait
 		r = sim.Run(o)
@@ -47,33 +52,61 @@ func requireSound(t *testing.T, r *sim.Report, operations int) {
 		r.Seed, r.Seed, operations, r.Knobs, r, r.Trace)
 }
 
-// seen is what every run of enough seeds has met: each kind of fault, and the rare paths.
+// seen is what every run of enough seeds has met: each kind of fault, and the paths that are not rare.
 var seen = []string{
 	"fault read-version-failed", "fault read-too-old", "fault future-version", "fault process-behind", "fault conflict",
 	"fault unknown-applied", "fault unknown-lost", "fault commit-too-old", "fault memory-limit", "fault timed-out-late",
 	"fault timed-out-lost", "fault watch-spurious", "fault watch-error",
-	"version jump", "watches held back", "worker died with a claim", "late ack accepted", "late ack refused",
-	"late extend accepted",
+	"watches held back", "worker died with a claim", "late ack refused",
+	"crash of the store", "commit lost in a crash of the store", "death of a handle", "handle opened again", "handle stood still",
 	"enqueue applied, and unknown", "removal applied, and unknown", "lock applied, and unknown",
 	"enqueue applied late", "removal applied late", "lock applied late",
 	"enqueue of unknown outcome found", "claim that nobody was told of", "enqueue committed late", "effect with its ack",
-	"partial ack", "claim after a delay", "takeover of an expired claim", "takeover of an expired grant",
-	"grant given", "grant accepted", "group delayed", "group parked", "group paused", "item parked",
-	"redriven to its place",
+	"claim after a delay", "takeover of an expired claim", "group delayed", "group paused", "item parked",
+	"redriven to its place", "redriven under load", "edited", "aged out", "enqueue refused: full", "duplicate", "dedup id free again",
+	"claim of what was kept back", "ack with the group's state", "ack and enqueue in one transaction",
+	"receive repeated", "claim of a repeated receive", "handler failed",
+	"request registered", "request withdrawn", "request cleared when served", "request served by another handle",
+	"claim refused: conflict", "grant given", "grant accepted", "grant refused: conflict",
+	"exclusion of claims seen", "order of deliveries seen",
 	"path direct", "path widened", "path staged", "path granted", "path looks", "path coalesced",
 }
 
-// enough is the number of operations after which all of them must have been seen.
-const enough = 15_000
+// seenAtLength is what a long run has met beside these.
+var seenAtLength = []string{
+	"version jump", "late ack accepted", "late extend accepted", "partial ack", "group parked",
+	"crash of the store on disk", "commit applied, and its answer lost in a crash of the store", "death of an idle handle",
+	"takeover of an expired grant", "grant accepted after its end", "end of a grant refused: conflict",
+	"end of a request refused: conflict", "request renewed", "request of a dead handle swept", "request withdrawn with a grant",
+	"worker lost its claim", "worker stopped by force", "handler rejected", "handler cut off", "handler blocked past its lease",
+	"redriven to the tail", "dead letter discarded", "delay of a head ended early", "body in parts", "cleared from the archive",
+	"dedup id free after a purge", "dedup id swept", "ack and enqueue refused: full",
+}
+
+// enough is the number of operations after which all of seen must have been seen; long, all of seenAtLength.
+const (
+	enough = 15_000
+	long   = 150_000
+)
 
 // TestSeeds: the guarantees G1, G2 and G3 hold in every seed, and the queue drains when the faults stop. Every kind of
 // fault and every rare path is seen to happen.
 func TestSeeds(t *testing.T) {
 	begun := time.Now()
-	reports := make([]*sim.Report, *seedsFlag)
+	if testing.Short() {
+		*seedsFlag = min(*seedsFlag, 20)
+	}
+	seeds := make([]uint64, 0, *seedsFlag+*freshFlag)
+	for i := range *seedsFlag {
+		seeds = append(seeds, *seedFlag+uint64(i))
+	}
+	fresh := uint64(begun.Unix())
+	for i := range *freshFlag {
+		seeds = append(seeds, fresh+uint64(i))
+	}
+	reports := make([]*sim.Report, len(seeds))
 	t.Run("seeds", func(t *testing.T) {
-		for i := range reports {
-			seed := *seedFlag + uint64(i)
+		for i, seed := range seeds {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				t.Parallel() // each is deterministic by itself
 				reports[i] = run(t, seed, *operationsFlag, *linesFlag)
@@ -88,12 +121,20 @@ func TestSeeds(t *testing.T) {
 		}
 	}
 	took := time.Since(begun)
-	t.Logf("seeds %d to %d: %.0f operations a second\n%s", *seedFlag, *seedFlag+uint64(*seedsFlag)-1,
+	text := ""
+	if *freshFlag > 0 {
+		text = fmt.Sprintf(", and %d to %d", fresh, fresh+uint64(*freshFlag)-1)
+	}
+	t.Logf("seeds %d to %d%s: %.0f operations a second\n%s", *seedFlag, *seedFlag+uint64(*seedsFlag)-1, text,
 		float64(sum.Operations)/took.Seconds(), &sum)
 	if sum.Operations < enough {
 		return
 	}
-	for _, name := range seen {
+	names := seen
+	if sum.Operations >= long {
+		names = slices.Concat(seen, seenAtLength)
+	}
+	for _, name := range names {
 		if sum.Marks[name] == 0 {
 			t.Errorf("not seen: %s", name)
 		}
@@ -103,7 +144,7 @@ func TestSeeds(t *testing.T) {
 // TestSameSeedSameTrace: a seed decides a run, byte for byte.
 func TestSameSeedSameTrace(t *testing.T) {
 	const operations = 150
-	for seed := uint64(1); seed <= 12; seed++ {
+	for seed := uint64(1); seed <= 16; seed++ {
 		a, b := run(t, seed, operations, -1), run(t, seed, operations, -1)
 		la, lb := strings.Split(a.Trace, "\n"), strings.Split(b.Trace, "\n")
 		for i := range min(len(la), len(lb)) {

@@ -37,6 +37,7 @@ func (w *world) verify() {
 	m.compareEnqueues()
 	m.compareFinished()
 	m.compareClaims()
+	w.compareRepeats()
 	m.compareStates()
 	m.compareEdits()
 	m.compareDiscards()

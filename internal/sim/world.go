@@ -66,6 +66,7 @@ type world struct {
 	rng    *rand.Rand // of the engine's hooks
 	jump   int64      // versions to skip before the next commit group
 	faulty bool
+	calm   int // the step at which the faults stopped
 
 	handles   []*handle
 	nextActor int // of those that take up the work of the dead
@@ -199,6 +200,7 @@ func (w *world) live() error {
 		return err
 	}
 	w.sched.trace.note("calm")
+	w.calm = w.sched.steps
 	w.sched.start(1, func() { w.heal() })
 	if err := w.sched.drive(time.Hour); err != nil {
 		return fmt.Errorf("heal: %w", err)

@@ -1,0 +1,1 @@
+../../layer/linear_test.go

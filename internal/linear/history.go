@@ -1,0 +1,100 @@
+package linear
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"fdbfifo/layer"
+)
+
+// History is what was done to the groups of a queue. Its methods may be called concurrently.
+type History struct {
+	stamp  atomic.Int64
+	mu     sync.Mutex
+	groups map[string][]Operation // guarded by mu
+}
+
+// Call notes that a client calls, at the time of its handle's clock.
+func (h *History) Call(client int, clockMS int64) Span {
+	return Span{Client: client, Call: h.stamp.Add(1), Begin: clockMS}
+}
+
+// Return notes that the call has returned; fastestMS is the time of the fastest clock.
+func (h *History) Return(s *Span, fastestMS int64) { s.End, s.Return = fastestMS, h.stamp.Add(1) }
+
+// Add adds what a call did to a group.
+func (h *History) Add(group string, o Operation) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.groups == nil {
+		h.groups = make(map[string][]Operation)
+	}
+	h.groups[group] = append(h.groups[group], o)
+}
+
+// Groups is what was done to each group. Nothing may be added after it.
+func (h *History) Groups() map[string][]Operation {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.groups
+}
+
+// Enqueued adds an enqueue. sent is empty unless its outcome is Done.
+func (h *History) Enqueued(s Span, o Outcome, groups, bodies []string, sent []layer.ID) {
+	split := make(map[string][]Message)
+	for i, group := range groups {
+		m := Message{Body: bodies[i]}
+		if o == Done {
+			m.ID = sent[i]
+		}
+		split[group] = append(split[group], m)
+	}
+	for group, messages := range split {
+		h.Add(group, Operation{Span: s, Kind: Enqueue, Outcome: o, Messages: messages})
+	}
+}
+
+// Received adds a receive: each claim to its group. If there is none, it adds its outcome, which may be Nothing, to all of
+// the groups that it may have been from.
+func (h *History) Received(s Span, o Outcome, claims []*layer.Claim, from []string) {
+	for _, c := range claims {
+		h.Add(c.Group, Operation{Span: s, Kind: Receive, Outcome: o, Token: c.Token, Messages: messages(c.Items), Until: c.Until.UnixMilli()})
+	}
+	if len(claims) > 0 {
+		return
+	}
+	if o == Done {
+		o = Nothing
+	}
+	for _, group := range from {
+		h.Add(group, Operation{Span: s, Kind: Receive, Outcome: o})
+	}
+}
+
+// Took adds a take, as Received adds a receive. Items are of one group.
+func (h *History) Took(s Span, o Outcome, items []layer.Item, from []string) {
+	switch {
+	case len(items) > 0:
+		h.Add(items[0].ID.Group, Operation{Span: s, Kind: Take, Outcome: o, Messages: messages(items)})
+	case o == Done:
+		for _, group := range from {
+			h.Add(group, Operation{Span: s, Kind: Take, Outcome: Nothing})
+		}
+	}
+}
+
+// Settled adds what was done to a claim: an ack, nack or extend. acked is without bodies.
+func (h *History) Settled(group string, o Operation, acked []layer.ID) {
+	for _, id := range acked {
+		o.Messages = append(o.Messages, Message{ID: id})
+	}
+	h.Add(group, o)
+}
+
+func messages(items []layer.Item) []Message {
+	all := make([]Message, len(items))
+	for i, item := range items {
+		all[i] = Message{ID: item.ID, Body: string(item.Body)}
+	}
+	return all
+}

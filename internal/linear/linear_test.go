@@ -1,0 +1,165 @@
+package linear_test
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/internal/linear"
+	"fdbfifo/layer"
+)
+
+// TestHistories: the checker accepts what the law allows and rejects what it forbids. A line of a history is
+//
+//	CALL-RETURN CLIENT VERB WORDS... -> RESULT
+//
+// A return of ? is an unknown outcome. The clock of everybody shows the stamp. Messages are ordered as their names are.
+func TestHistories(t *testing.T) {
+	datadriven.Walk(t, "testdata/histories", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			law := linear.Law{Empty: true, Loose: d.HasArg("loose")}
+			var ops []linear.Operation
+			for line := range strings.Lines(d.Input) {
+				ops = append(ops, parse(t, line))
+			}
+			r, err := linear.Check(law, map[string][]linear.Operation{"g": ops}, linear.CheckOptions{Dir: t.TempDir()})
+			require.NoError(t, err)
+			require.Empty(t, r.Undecided)
+			if len(r.Violations) == 0 {
+				return "linearizable\n"
+			}
+			picture, err := os.ReadFile(r.Violations[0].Picture)
+			require.NoError(t, err)
+			require.Contains(t, string(picture), "<html")
+			text := r.Violations[0].Text
+			last := text[strings.LastIndex(text, "\n")+1:]
+			_, stuck, _ := strings.Cut(last, " client ")
+			_, stuck, _ = strings.Cut(stuck, ": ")
+			return "NOT linearizable: " + stuck + "\nafter: " + stateOf(text)
+		})
+	})
+}
+
+// stateOf is the line of the text that describes the group.
+func stateOf(text string) string {
+	_, rest, _ := strings.Cut(text, "then the group is: ")
+	line, _, _ := strings.Cut(rest, "\n")
+	return line + "\n"
+}
+
+func number(t *testing.T, s string) int64 {
+	n, err := strconv.ParseInt(s, 10, 64)
+	require.NoError(t, err)
+	return n
+}
+
+// message has an index that orders it as its name does.
+func message(name string) linear.Message {
+	index := int64(0)
+	for i := range 4 {
+		index <<= 8
+		if i < len(name) {
+			index += int64(name[i])
+		}
+	}
+	return linear.Message{ID: layer.ID{Group: "g", Index: index, Random: uuid.UUID{1}}, Body: name}
+}
+
+func messages(names []string) (all []linear.Message) {
+	for _, name := range names {
+		all = append(all, message(name))
+	}
+	return all
+}
+
+func parse(t *testing.T, line string) linear.Operation {
+	call, result, hasResult := strings.Cut(strings.TrimSpace(line), " -> ")
+	words := strings.Fields(call)
+	from, to, _ := strings.Cut(words[0], "-")
+	o := linear.Operation{Kind: linear.Kind(words[2]), Outcome: linear.Done}
+	o.Call = number(t, from)
+	o.Begin = o.Call
+	o.Client = int(words[1][0])
+	if to == "?" {
+		o.Outcome = linear.Unknown
+	} else {
+		o.Return = number(t, to)
+		o.End = o.Return
+	}
+	args := words[3:]
+	next := func() string {
+		require.NotEmpty(t, args, line)
+		s := args[0]
+		args = args[1:]
+		return s
+	}
+	switch o.Kind {
+	case linear.Ack, linear.Nack, linear.Extend:
+		o.Token = number(t, next())
+	}
+	switch o.Kind {
+	case linear.Enqueue, linear.Ack, linear.Cancel, linear.Take:
+		o.Messages, o.All = messages(args), o.Kind == linear.Ack && len(args) == 0
+		if o.Kind == linear.Enqueue && o.Outcome == linear.Unknown {
+			for i := range o.Messages {
+				o.Messages[i].ID = layer.ID{}
+			}
+		}
+	case linear.Nack:
+		for len(args) > 0 {
+			switch word := next(); word {
+			case "acked":
+				o.Messages = append(o.Messages, message(next()))
+			case "from":
+				id := message(next()).ID
+				o.From = &id
+			case "delay":
+				o.Delay = number(t, next())
+			case "reject":
+				o.Reject = true
+			default:
+				require.Fail(t, "unknown word", word)
+			}
+		}
+	case linear.Extend:
+		if len(args) > 0 {
+			o.Until = number(t, next())
+		}
+	}
+	if !hasResult {
+		return o
+	}
+	switch outcome := linear.Outcome(result); outcome {
+	case linear.Nothing, linear.ClaimLost, linear.NotInClaim, linear.NoItem, linear.InHand, linear.NotHeld:
+		o.Outcome = outcome
+		return o
+	}
+	args = strings.Fields(result)
+	switch o.Kind {
+	case linear.Receive:
+		o.Token = number(t, strings.TrimSuffix(next(), ":"))
+		for word := next(); word != "until"; word = next() {
+			o.Messages = append(o.Messages, message(word))
+		}
+		o.Until = number(t, next())
+	case linear.Extend:
+		o.Until = number(t, next())
+	case linear.Release:
+		o.Token = number(t, next())
+	case linear.Take, linear.Peek:
+		o.All = args[len(args)-1] != "..."
+		for _, word := range args {
+			if word != "..." && word != "empty" {
+				o.Messages = append(o.Messages, message(word))
+			}
+		}
+	default:
+		require.Fail(t, "a result of nothing", line)
+	}
+	return o
+}

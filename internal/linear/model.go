@@ -1,0 +1,342 @@
+package linear
+
+import (
+	"fmt"
+	"hash/maphash"
+	"slices"
+	"strings"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// Law says how much of the law holds for a history.
+type Law struct {
+	// Empty: what says that somebody holds the group counts, though it names no claim: a receive or take that gave
+	// nothing, and a cancel that was refused as in hand.
+	Empty bool
+	// Loose: others than those in the history may park, purge or redrive messages, and end claims at a Disturb.
+	Loose bool
+}
+
+// step is an operation with its messages as ranks.
+type step struct {
+	*Operation
+	messages set
+	ordered  bool // in the order of their keys
+	from     int  // rank of From; -1 = none
+	before   set  // what was known to be there before it was called
+	phantoms int  // claims that nobody was told of and that may have begun before it returned
+}
+
+// state is a group.
+type state struct {
+	waiting set // held or not
+	// The live claim: token is 0 if there is none.
+	token  int64
+	held   set
+	until  int64 // before this moment its lease has not ended
+	latest int64 // from this moment on it has; it differs from until after an extend of unknown outcome
+	shaky  bool  // it may have been ended
+	newest int64 // the greatest token so far
+	// A delay ends between these moments.
+	delay, delayLatest int64
+	// hidden: it is held under a claim that nobody was told of; there have been phantoms of them so far. Which ones is no
+	// matter, nor is since when: one that is not needed to explain anything was not there.
+	hidden   bool
+	phantoms int
+	// since: somebody has taken over a claim whose lease lasted until then, so it is not earlier now.
+	since int64
+	ended bool // what is open now never is done
+}
+
+// unheld is s without a claim.
+func (s state) unheld() state {
+	s.token, s.held, s.until, s.latest, s.shaky = 0, "", 0, 0, false
+	return s
+}
+
+// lapsed reports whether the claim may have ended by itself when the call returned.
+func (s state) lapsed(p *step) bool { return s.token == 0 || s.until <= p.End || s.shaky }
+
+// gives reports whether p may have been given its messages, and be the one to hold the group.
+func (s state) gives(l Law, p *step) bool {
+	if !s.lapsed(p) || !p.ordered || p.messages == "" || !s.waiting.holds(p.messages) {
+		return false
+	}
+	if l.Loose {
+		return true
+	}
+	missing := s.waiting.below(p.messages.last() + 1).without(p.messages)
+	if p.Kind == Receive {
+		missing = missing.and(p.before)
+	}
+	return missing == "" && s.delay <= p.End
+}
+
+// apply is one operation: whether it may have the result that it had, and the group after it.
+func (s state) apply(l Law, p *step) (state, bool) {
+	if p.Outcome == Unknown {
+		return s.open(l, p)
+	}
+	if p.touchesClaim() && p.End < s.since {
+		return s, false
+	}
+	switch p.Kind {
+	case Enqueue:
+		ok := p.ordered && s.waiting.and(p.messages) == "" && s.waiting.and(p.before).last() < p.messages.first()
+		s.waiting = s.waiting.with(p.messages)
+		return s, ok
+	case Receive, Take:
+		if p.Outcome == Nothing {
+			if s.waiting == "" || s.token != 0 && s.latest > p.Begin || s.delayLatest > p.Begin {
+				return s, true
+			}
+			return s.heldForNobody(p)
+		}
+		ok := s.gives(l, p)
+		s = s.unheld()
+		s.delay, s.delayLatest, s.hidden = 0, 0, false
+		if p.Kind == Take {
+			s.waiting = s.waiting.without(p.messages)
+			return s, ok
+		}
+		ok = ok && p.Token > s.newest
+		s.token, s.held, s.until, s.latest, s.newest = p.Token, p.messages, p.Until, p.Until, p.Token
+		return s, ok
+	case Ack, Nack, Extend:
+		return s.settle(p)
+	case Cancel:
+		inHand := s.held.holds(p.messages)
+		switch p.Outcome {
+		case NoItem:
+			return s, s.waiting.and(p.messages) == ""
+		case InHand:
+			if inHand && s.latest > p.Begin || !l.Empty {
+				return s, true
+			}
+			return s.heldForNobody(p)
+		}
+		ok := s.waiting.holds(p.messages) && (!inHand || s.lapsed(p))
+		return s.cancel(p), ok
+	case Release:
+		if p.Outcome == NotHeld {
+			return s.unheld(), s.lapsed(p)
+		}
+		ok := true
+		if s.token != p.Token { // of a claim that nobody was told of
+			ok = s.lapsed(p) && p.Token > s.newest
+			s, _ = s.heldForNobody(p)
+			ok = ok && s.phantoms <= p.phantoms
+		}
+		s.newest, s.hidden = max(s.newest, p.Token), false
+		return s.unheld(), ok
+	case Peek:
+		if l.Loose {
+			return s, true
+		}
+		shown := s.waiting
+		if !p.All {
+			shown = s.waiting.below(p.messages.last() + 1)
+		}
+		return s, p.ordered && shown == p.messages
+	case Disturb:
+		s.shaky = s.token != 0
+		return s, true
+	case end:
+		s.ended = true
+		return s, true
+	}
+	return s, false
+}
+
+// heldForNobody is s under a claim that nobody was told of, if there can have been one while p was under way.
+func (s state) heldForNobody(p *step) (state, bool) {
+	if !s.hidden {
+		s.hidden = true
+		s.phantoms++
+	}
+	return s, s.phantoms <= p.phantoms
+}
+
+// touchesClaim reports whether p reads who holds the group.
+func (p *step) touchesClaim() bool {
+	switch p.Kind {
+	case Receive, Take, Ack, Nack, Extend, Cancel, Release:
+		return true
+	}
+	return false
+}
+
+// settle is an ack, nack or extend.
+func (s state) settle(p *step) (state, bool) {
+	mine := s.token == p.Token
+	named := s.held.holds(p.messages) && (p.from < 0 || s.held.has(p.from) && !p.messages.has(p.from))
+	switch p.Outcome {
+	case ClaimLost:
+		if mine {
+			return s.unheld(), s.lapsed(p)
+		}
+		return s, true
+	case NotInClaim:
+		return s, mine && !named
+	}
+	return s.settled(p), mine && named
+}
+
+// settled is s after an ack, nack or extend of the live claim.
+func (s state) settled(p *step) state {
+	if p.Kind == Extend {
+		s.until, s.latest = p.Until, p.Until
+		return s
+	}
+	acked := p.messages
+	if p.All {
+		acked = s.held
+	}
+	left := s.held.without(acked)
+	s.waiting = s.waiting.without(acked)
+	if p.Kind == Nack && p.from >= 0 {
+		left = left.below(p.from)
+	}
+	switch {
+	case left == "":
+		return s.unheld()
+	case p.Kind == Ack || p.from >= 0:
+		s.held = left
+		return s
+	}
+	if p.Reject {
+		s.waiting = s.waiting.without(setOf(left.first()))
+	}
+	switch p.Delay {
+	case 0:
+	case Never:
+		s.delayLatest = Never
+	default:
+		s.delay, s.delayLatest = p.Begin+p.Delay, Never
+		if p.End != Never {
+			s.delayLatest = p.End + p.Delay
+		}
+	}
+	return s.unheld()
+}
+
+// cancel is s without a message, which may be the one that a claim or a delay was for.
+func (s state) cancel(p *step) state {
+	if s.held.holds(p.messages) {
+		s = s.unheld()
+	}
+	if s.waiting.first() == p.messages.first() {
+		s.delay = 0 // the delay was for this one
+	}
+	s.waiting = s.waiting.without(p.messages)
+	return s
+}
+
+// open is an operation of unknown outcome. If it does nothing at a moment, then not at that moment, but at the end.
+func (s state) open(l Law, p *step) (state, bool) {
+	if s.ended {
+		return s, true
+	}
+	was := s
+	switch p.Kind {
+	case Enqueue:
+		done := *p.Operation
+		done.Outcome = Done
+		q := *p
+		q.Operation = &done
+		return s.apply(l, &q)
+	case Ack, Nack, Extend:
+		if s.token != p.Token || !s.held.holds(p.messages) || p.from >= 0 && !s.held.has(p.from) {
+			return s, false
+		}
+		s = s.settled(p)
+		if p.Kind == Extend {
+			s.until, s.latest = min(s.until, was.until), Never
+		}
+	case Take:
+		if !s.gives(l, p) {
+			return s, false
+		}
+		if !s.shaky {
+			s.since = max(s.since, s.until)
+		}
+		s = s.unheld()
+		s.waiting, s.delay, s.delayLatest, s.hidden = s.waiting.without(p.messages), 0, 0, false
+	case Cancel:
+		if !s.waiting.holds(p.messages) {
+			return s, false
+		}
+		s = s.cancel(p)
+	case Release:
+		s = s.unheld()
+	case Disturb:
+		s.shaky = s.token != 0
+	}
+	return s, s != was
+}
+
+var hashSeed = maphash.MakeSeed()
+
+// model is the law for one group whose messages have these names, by rank. known is what nobody has enqueued and is
+// there from the beginning, in a loose history.
+func model(l Law, names []string, known set) porcupine.Model {
+	return porcupine.Model{
+		Init: func() any { return state{waiting: known} },
+		Step: func(s, input, _ any) (bool, any) {
+			next, ok := s.(state).apply(l, input.(*step))
+			return ok, next
+		},
+		Hash:              func(s any) uint64 { return maphash.Comparable(hashSeed, s.(state)) },
+		DescribeOperation: func(input, _ any) string { return input.(*step).String() },
+		DescribeState:     func(s any) string { return s.(state).describe(names) },
+		DescribeOperationMetadata: func(m any) string {
+			s, _ := m.(Span)
+			return fmt.Sprintf("client %d, its clock when called %d, the fastest when returned %s", s.Client, s.Begin, ms(s.End))
+		},
+	}
+}
+
+// describe is the state for people.
+func (s state) describe(names []string) string {
+	const most = 8
+	list := func(t set) string {
+		ranks := t.ranks()
+		more := ""
+		if len(ranks) > most {
+			ranks, more = ranks[:most], fmt.Sprintf(" and %d more", len(ranks)-most)
+		}
+		var all []string
+		for _, r := range ranks {
+			all = append(all, names[r])
+		}
+		return strings.Join(all, " ") + more
+	}
+	parts := []string{"empty"}
+	if s.waiting != "" {
+		parts = []string{"waiting: " + list(s.waiting)}
+	}
+	switch {
+	case s.token != 0:
+		parts = append(parts, fmt.Sprintf("held under %d until %s: %s", s.token, ms(s.until), list(s.held)))
+		if s.latest != s.until {
+			parts = append(parts, "or until "+ms(s.latest))
+		}
+	case s.newest != 0:
+		parts = append(parts, fmt.Sprintf("free, newest token %d", s.newest))
+	default:
+		parts = append(parts, "free")
+	}
+	for _, flag := range []struct {
+		set  bool
+		text string
+	}{
+		{s.shaky, "the claim may have been ended"}, {s.hidden, "held under a claim that nobody was told of"}, {s.ended, "all that is open has been done or never is"},
+		{s.delayLatest != 0, fmt.Sprintf("delayed until %s to %s", ms(s.delay), ms(s.delayLatest))},
+	} {
+		if flag.set {
+			parts = append(parts, flag.text)
+		}
+	}
+	return strings.Join(slices.Clip(parts), "; ")
+}

@@ -1,0 +1,177 @@
+package linear
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// Kind is what an operation was to do.
+type Kind string
+
+// The kinds. Their names are the words of the descriptions.
+const (
+	Enqueue Kind = "enqueue"
+	Receive Kind = "receive"
+	Ack     Kind = "ack"
+	Nack    Kind = "nack"
+	Extend  Kind = "extend"
+	Take    Kind = "take"
+	Cancel  Kind = "cancel"
+	Release Kind = "release" // by force
+	Peek    Kind = "peek"
+	// Disturb: in a loose history, it may have ended the claim.
+	Disturb Kind = "disturb"
+	// end comes after all that is not open: what is open and has not been done by then never is.
+	end Kind = "end"
+)
+
+// Outcome is what an operation was told.
+type Outcome string
+
+// The outcomes.
+const (
+	Done       Outcome = "done"
+	Unknown    Outcome = "unknown" // it may have been done, or may yet
+	Nothing    Outcome = "nothing" // done, and gave nothing
+	ClaimLost  Outcome = "claim lost"
+	NotInClaim Outcome = "not in claim"
+	NoItem     Outcome = "no item"
+	InHand     Outcome = "in hand"
+	NotHeld    Outcome = "not held"
+	// Refused: nothing was done, for a reason that says nothing about the group.
+	Refused Outcome = "refused"
+)
+
+// OutcomeOf is what an error of the layer says.
+func OutcomeOf(err error) Outcome {
+	for _, o := range []struct {
+		err     error
+		outcome Outcome
+	}{
+		{layer.ErrClaimLost, ClaimLost}, {layer.ErrNotInClaim, NotInClaim}, {layer.ErrNoItem, NoItem},
+		{layer.ErrInHand, InHand}, {layer.ErrNotHeld, NotHeld},
+	} {
+		if errors.Is(err, o.err) {
+			return o.outcome
+		}
+	}
+	var e *kv.Error
+	switch {
+	case err == nil:
+		return Done
+	case errors.As(err, &e) && (e.InFlight || e.MaybeCommitted()):
+		return Unknown
+	case errors.As(err, &e):
+		return Refused
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return Unknown
+	}
+	return Refused
+}
+
+// Never is a time of the clock that does not come.
+const Never = math.MaxInt64
+
+// Span is who made a call, and when.
+type Span struct {
+	Client int
+	// Call and Return order the calls; one that returned at the moment at which another was called overlaps it. Return
+	// does not count if the outcome is unknown.
+	Call, Return int64
+	// Begin is the time of the caller's clock when it called, End that of the fastest clock when it had returned, in ms.
+	Begin, End int64
+}
+
+// Message is one message. Its ID is its place; the zero ID of an enqueue of unknown outcome is looked for by the body.
+type Message struct {
+	ID   layer.ID
+	Body string
+}
+
+// Operation is what a call did to one group, or was told of it.
+type Operation struct {
+	Span
+	Kind    Kind
+	Outcome Outcome
+	// Messages is what was enqueued, delivered, taken or shown; what was acked, with or without the rest being given back;
+	// or what was cancelled.
+	Messages []Message
+	Token    int64 // of the claim; of a release: that it ended
+	Until    int64 // of a receive or extend: the new end of the lease, in ms; of one of unknown outcome: the earliest
+	All      bool  // of an ack: all that is still outstanding. Of a peek: there is no more than what is shown.
+
+	// Of a nack.
+	From   *layer.ID // what is given back begins there; nil = all
+	Delay  int64     // until the group is ready, in ms; Never = it may be any
+	Reject bool      // the first that is given back is parked
+}
+
+func (o *Operation) names() string {
+	names := make([]string, len(o.Messages))
+	for i, m := range o.Messages {
+		names[i] = m.Body
+	}
+	return strings.Join(names, " ")
+}
+
+// String is the call, and what it was told.
+func (o *Operation) String() string {
+	var s strings.Builder
+	s.WriteString(string(o.Kind))
+	word := func(format string, args ...any) { fmt.Fprintf(&s, " "+format, args...) }
+	switch o.Kind {
+	case Ack, Nack, Extend:
+		word("%d", o.Token)
+	}
+	switch {
+	case o.Kind == Ack && o.All:
+		word("all")
+	case o.Kind == Nack && len(o.Messages) > 0:
+		word("acked %s", o.names())
+	case o.Kind == Enqueue, o.Kind == Ack, o.Kind == Cancel, o.Kind == Take && o.Outcome == Unknown:
+		word("%s", o.names())
+	}
+	if o.From != nil {
+		word("from %d", o.From.Index)
+	}
+	if o.Delay > 0 {
+		word("delay %s", ms(o.Delay))
+	}
+	if o.Reject {
+		word("reject")
+	}
+	switch {
+	case o.Outcome == Unknown:
+		word("-> ?")
+	case o.Outcome != Done:
+		word("-> %s", o.Outcome)
+	case o.Kind == Receive:
+		word("-> %d: %s until %s", o.Token, o.names(), ms(o.Until))
+	case o.Kind == Extend:
+		word("-> until %s", ms(o.Until))
+	case o.Kind == Take, o.Kind == Peek && len(o.Messages) > 0:
+		word("-> %s", o.names())
+		if o.Kind == Peek && !o.All {
+			word("...")
+		}
+	case o.Kind == Peek:
+		word("-> empty")
+	case o.Kind == Release:
+		word("-> %d", o.Token)
+	}
+	return s.String()
+}
+
+// ms is a time of the clock, or a duration.
+func ms(n int64) string {
+	if n == Never {
+		return "?"
+	}
+	return fmt.Sprint(n)
+}

@@ -1,0 +1,243 @@
+package linear
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/google/uuid"
+
+	"fdbfifo/layer"
+)
+
+// group is the history of one group, made ready for porcupine.
+type group struct {
+	law        Law
+	operations []porcupine.Operation
+	names      []string // of the messages, by rank
+	known      set
+	open       int
+	phantoms   []*Operation // receives of unknown outcome
+}
+
+func compareIDs(a, b layer.ID) int {
+	return cmp.Or(cmp.Compare(a.Index, b.Index), bytes.Compare(a.Random[:], b.Random[:]))
+}
+
+// prepare makes ready what was done to one group.
+func prepare(l Law, history []Operation) *group {
+	g := &group{law: l}
+	ops := make([]*Operation, 0, len(history))
+	for _, o := range history {
+		if o.Outcome == Unknown {
+			o.End = Never
+		}
+		switch {
+		case o.Outcome == Refused, o.Outcome == Nothing && !l.Empty:
+		case o.Kind == Receive && o.Outcome == Unknown:
+			g.phantoms = append(g.phantoms, &o)
+		default:
+			o.Messages = slices.Clone(o.Messages)
+			ops = append(ops, &o)
+		}
+	}
+	g.open = len(g.phantoms)
+	untold := len(untold(history))
+	ids, seen := witness(ops)
+	ops = slices.DeleteFunc(ops, func(o *Operation) bool { return o.Kind == Enqueue && o.Outcome == Unknown && !identify(l, o, ids) })
+
+	// Ranks.
+	bodies := make(map[layer.ID]string)
+	brought := make(map[layer.ID]bool)
+	shown := make(map[layer.ID]bool)
+	for _, o := range ops {
+		for _, m := range o.Messages {
+			bodies[m.ID] = cmp.Or(m.Body, bodies[m.ID])
+			brought[m.ID] = brought[m.ID] || o.Kind == Enqueue
+			shown[m.ID] = shown[m.ID] || o.shows()
+		}
+		if o.From != nil {
+			bodies[*o.From] = cmp.Or(bodies[*o.From], "")
+		}
+	}
+	var sorted []layer.ID
+	for id := range bodies {
+		sorted = append(sorted, id)
+	}
+	slices.SortFunc(sorted, compareIDs)
+	ranks := make(map[layer.ID]int)
+	for i, id := range sorted {
+		ranks[id] = i
+		g.names = append(g.names, cmp.Or(bodies[id], id.String()))
+		if l.Loose && shown[id] && !brought[id] {
+			g.known = g.known.with(setOf(i))
+		}
+	}
+
+	last := int64(0)
+	for _, o := range ops {
+		last = max(last, o.Call)
+		if o.Outcome != Unknown {
+			last = max(last, o.Return)
+		}
+	}
+	for _, o := range ops {
+		p := &step{Operation: o, ordered: true, from: -1}
+		var all []int
+		for i := range o.Messages {
+			m := &o.Messages[i]
+			m.Body = cmp.Or(m.Body, bodies[m.ID])
+			r := ranks[m.ID]
+			p.ordered = p.ordered && (len(all) == 0 || all[len(all)-1] < r)
+			all = append(all, r)
+		}
+		p.messages = setOf(all...)
+		if o.From != nil {
+			p.from = ranks[*o.From]
+		}
+		returned := o.Return
+		var before []int
+		for id, at := range seen {
+			if at < o.Call {
+				before = append(before, ranks[id])
+			}
+		}
+		p.before = setOf(before...)
+		if o.Kind == Enqueue && o.Outcome == Unknown {
+			returned = last
+			for _, m := range o.Messages {
+				if at, ok := seen[m.ID]; ok {
+					returned = min(returned, at)
+				}
+			}
+		} else if o.Outcome == Unknown {
+			g.open++
+			returned = last + 3
+		}
+		p.phantoms = untold
+		for _, o := range g.phantoms {
+			if o.Call <= returned {
+				p.phantoms++
+			}
+		}
+		g.operations = append(g.operations, porcupine.Operation{Input: p, Call: o.Call, Return: returned, Metadata: o.Span})
+	}
+	if g.open > len(g.phantoms) {
+		p := &step{Operation: &Operation{Kind: end, Outcome: Done}, ordered: true, from: -1}
+		g.operations = append(g.operations, porcupine.Operation{Input: p, Call: last + 1, Return: last + 2})
+	}
+	g.rows()
+	return g
+}
+
+// untold is the releases that may have ended a claim which nobody was told of, because it ended before its receive returned.
+func untold(history []Operation) (all []Operation) {
+	told := make(map[int64]bool)
+	for _, o := range history {
+		told[o.Token] = told[o.Token] || o.Kind == Receive && o.Outcome == Done
+	}
+	for _, o := range history {
+		if o.Kind == Release && (o.Outcome == Unknown || o.Outcome == Done && !told[o.Token]) {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// silence takes the receives out of the histories that gave nothing, but may have been given a claim of any group, which
+// ended before they returned: they say nothing about the other groups.
+func silence(groups map[string][]Operation) map[string][]Operation {
+	var ends []Operation
+	for _, history := range groups {
+		ends = append(ends, untold(history)...)
+	}
+	left := make(map[string][]Operation, len(groups))
+	for name, history := range groups {
+		for _, o := range history {
+			if o.Kind != Receive || o.Outcome != Nothing || !slices.ContainsFunc(ends, func(e Operation) bool {
+				return e.Call <= o.Return && (e.Outcome == Unknown || o.Call <= e.Return)
+			}) {
+				left[name] = append(left[name], o)
+			}
+		}
+	}
+	return left
+}
+
+// shows reports whether o shows messages to its caller.
+func (o *Operation) shows() bool {
+	return o.Outcome == Done && (o.Kind == Receive || o.Kind == Take || o.Kind == Peek)
+}
+
+// witness is the ids of the messages shown, also to a take of unknown outcome, by their bodies, the lowest first; and when it was first known of each message
+// that it is there.
+func witness(ops []*Operation) (ids map[string][]layer.ID, seen map[layer.ID]int64) {
+	ids, seen = make(map[string][]layer.ID), make(map[layer.ID]int64)
+	for _, o := range ops {
+		for _, m := range o.Messages {
+			known := o.shows() || o.Kind == Enqueue && o.Outcome == Done
+			if at, ok := seen[m.ID]; known && (!ok || o.Return < at) {
+				seen[m.ID] = o.Return
+			}
+			if (o.shows() || o.Kind == Take) && !slices.Contains(ids[m.Body], m.ID) {
+				ids[m.Body] = append(ids[m.Body], m.ID)
+			}
+		}
+	}
+	for _, all := range ids {
+		slices.SortFunc(all, compareIDs)
+	}
+	return ids, seen
+}
+
+// identify gives an enqueue of unknown outcome the ids of its messages, and reports whether any was ever shown. The others
+// then are there, too, beside those: a transaction counts its keys up.
+func identify(l Law, o *Operation, ids map[string][]layer.ID) bool {
+	first := slices.IndexFunc(o.Messages, func(m Message) bool { return len(ids[m.Body]) > 0 })
+	if first < 0 {
+		return false
+	}
+	base := ids[o.Messages[first].Body][0]
+	var found []Message
+	for i, m := range o.Messages {
+		switch all := ids[m.Body]; {
+		case len(all) > 0:
+			m.ID = all[0]
+		case l.Loose:
+			continue
+		default:
+			m.ID = layer.ID{Group: base.Group, Index: base.Index + int64(i-first), Random: uuid.Max}
+		}
+		found = append(found, m)
+	}
+	o.Messages = found
+	return true
+}
+
+// rows gives each operation a row of the picture: the same for those of a client, unless they overlap, as those do that
+// come after one of unknown outcome.
+func (g *group) rows() {
+	order := make([]*porcupine.Operation, len(g.operations))
+	for i := range g.operations {
+		order[i] = &g.operations[i]
+	}
+	slices.SortStableFunc(order, func(a, b *porcupine.Operation) int {
+		return cmp.Or(cmp.Compare(a.Call, b.Call), cmp.Compare(a.Return, b.Return))
+	})
+	type row struct {
+		client int
+		busy   int64
+	}
+	var rows []row
+	for _, o := range order {
+		client := o.Input.(*step).Client
+		i := slices.IndexFunc(rows, func(r row) bool { return r.client == client && r.busy < o.Call })
+		if i < 0 {
+			i = len(rows)
+			rows = append(rows, row{client: client})
+		}
+		rows[i].busy = o.Return
+		o.ClientId = i
+	}
+}

@@ -1,0 +1,106 @@
+package soak
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// drain works queues off while the load stands still.
+type drain struct {
+	handles  []*layer.Queue
+	sweepers []*layer.Queue // their clock is ahead of the handles', so that what these finish is old enough
+}
+
+func (l *load) newDrain(ctx context.Context, queues []string) (*drain, error) {
+	d := &drain{}
+	for _, name := range queues {
+		for _, of := range []struct {
+			list  *[]*layer.Queue
+			ahead time.Duration
+		}{{&d.handles, drainAhead}, {&d.sweepers, 2 * drainAhead}} {
+			q, err := layer.Open(ctx, l.db, l.prefix, name, layer.Options{
+				Owner: "drain", Now: func() time.Time { return time.Now().Add(of.ahead) },
+			})
+			if err != nil {
+				return nil, errors.Join(err, d.close(ctx))
+			}
+			*of.list = append(*of.list, q)
+		}
+	}
+	return d, nil
+}
+
+func (d *drain) close(ctx context.Context) (err error) {
+	for _, q := range append(d.handles, d.sweepers...) {
+		err = errors.Join(err, q.Close(ctx))
+	}
+	return err
+}
+
+// drainAhead is how far its clock is ahead, so that it need not wait for the ends of leases and delays, nor for what the
+// queues keep for some seconds. It is less than receipts and attempt ids are kept for, which must not hide behind it.
+const drainAhead = 10 * time.Minute
+
+// drainTime bounds a drain, which takes well under a second but on a slow engine.
+const drainTime = 2 * time.Minute
+
+func (d *drain) run(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, drainTime, errors.New("the queue cannot be worked off"))
+	defer cancel()
+	for i, q := range d.handles {
+		if err := workOff(ctx, q); err != nil {
+			return fmt.Errorf("soak: drain %s: %w", q.Name(), err)
+		}
+		// Of a group that was marked all the same, and what else an operator may leave.
+		if _, err := q.Purge(ctx, layer.PurgeOptions{}); err != nil {
+			return fmt.Errorf("soak: purge %s: %w", q.Name(), err)
+		}
+		if _, err := d.sweepers[i].Sweep(ctx, layer.SweepOptions{}); err != nil {
+			return fmt.Errorf("soak: sweep %s: %w", q.Name(), err)
+		}
+		report, err := q.Check(ctx, layer.CheckOptions{})
+		if err != nil {
+			return fmt.Errorf("soak: check %s: %w", q.Name(), err)
+		}
+		if len(report.Violations) > 0 {
+			return fmt.Errorf("soak: %s is broken: %v", q.Name(), report.Violations)
+		}
+	}
+	return nil
+}
+
+// workOff acks what is there until no group has any items, and removes the dead letters.
+func workOff(ctx context.Context, q *layer.Queue) error {
+	for {
+		claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: 200})
+		if err != nil {
+			return err
+		}
+		for _, c := range claims {
+			if err := q.Ack(ctx, c); err != nil {
+				return err
+			}
+		}
+		if len(claims) > 0 {
+			continue
+		}
+		groups, err := q.Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})
+		if err != nil {
+			return err
+		}
+		if len(groups) == 0 {
+			break
+		}
+		select {
+		case <-time.After(10 * time.Millisecond): // held, or delayed
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %+v", context.Cause(ctx), groups)
+		}
+	}
+	_, err := q.Discard(ctx, layer.DeadFilter{}, layer.DiscardOptions{})
+	return err
+}

@@ -1,0 +1,165 @@
+package soak
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/tuple"
+)
+
+// soak keeps db under load for a few seconds.
+func soak(t *testing.T, db kv.DB) *Report {
+	t.Helper()
+	var out bytes.Buffer
+	o := Options{Duration: 3 * time.Second, Interval: 150 * time.Millisecond, Seed: 1, Out: &out}
+	if testing.Short() {
+		o.Duration = 1500 * time.Millisecond
+		o.Interval = 50 * time.Millisecond
+	}
+	report, err := Run(t.Context(), db, o)
+	t.Logf("%s%s", &out, report)
+	require.NoError(t, err)
+	for _, kind := range []string{
+		"ack", "ack given up", "ack+receive", "enqueue", "enqueue given up", "handle", "nack", "redrive", "reject", "release",
+		"trickle", "wait", "worker",
+	} {
+		require.Positive(t, report.Operations[kind], kind)
+	}
+	return report
+}
+
+// TestNothingGrows: under steady load of all that a process does with a queue nothing is left over.
+func TestNothingGrows(t *testing.T) {
+	t.Run("memory", func(t *testing.T) {
+		db := embedded.OpenMemory(embedded.Options{})
+		require.Empty(t, soak(t, db).Grown)
+		require.NoError(t, db.Close())
+	})
+	t.Run("disk", func(t *testing.T) {
+		db, err := embedded.OpenDisk(t.TempDir(), embedded.Options{})
+		require.NoError(t, err)
+		require.Empty(t, soak(t, db).Grown)
+		require.NoError(t, db.Close())
+	})
+}
+
+// leak is an engine under which something is left over.
+type leak struct {
+	*embedded.DB
+	what string
+	end  chan struct{}
+
+	mu   sync.Mutex
+	kept []kv.ManagedTx // guarded by mu
+}
+
+func (l *leak) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	switch l.what {
+	case "goroutines":
+		go func() { <-l.end }()
+	case "open tx":
+		if other, err := l.DB.Begin(o); err == nil {
+			other.Get([]byte("key"))
+			l.mu.Lock()
+			l.kept = append(l.kept, other)
+			l.mu.Unlock()
+		}
+	}
+	tx, err := l.DB.Begin(o)
+	return leakyTx{tx, l}, err
+}
+
+type leakyTx struct {
+	kv.ManagedTx
+	l *leak
+}
+
+func (tx leakyTx) Clear(key []byte) {
+	if tx.l.what == "receipt" && bytes.Contains(key, tuple.Tuple{"receipt"}.Pack()) {
+		return
+	}
+	tx.ManagedTx.Clear(key)
+}
+
+func (tx leakyTx) Watch(key []byte) kv.Future[struct{}] {
+	f := tx.ManagedTx.Watch(key)
+	if tx.l.what == "watches" {
+		return leakyWatch{f}
+	}
+	return f
+}
+
+// leakyWatch is never cancelled.
+type leakyWatch struct{ kv.Future[struct{}] }
+
+func (w leakyWatch) Cancel() {}
+
+func (w leakyWatch) Wait(ctx context.Context) (struct{}, error) {
+	for !w.Ready() {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return struct{}{}, context.Cause(ctx)
+		}
+	}
+	return w.Future.Wait(ctx)
+}
+
+// TestLeaksAreFound: one of each kind that is left over by an operation is found, and nothing else is.
+func TestLeaksAreFound(t *testing.T) {
+	for _, what := range []string{"goroutines", "open tx", "watches", "receipt"} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			l := &leak{DB: embedded.OpenMemory(embedded.Options{MaxWatches: 1_000_000}), what: what, end: make(chan struct{})}
+			report := soak(t, l)
+			close(l.end)
+			for _, tx := range l.kept {
+				tx.Cancel()
+			}
+			require.NoError(t, l.Close())
+			var found []string
+			for _, g := range report.Grown {
+				if name, _, _ := strings.Cut(g, ":"); name != "goroutines" || what == name { // of other tests, side by side
+					found = append(found, name)
+				}
+			}
+			require.Contains(t, found, what)
+		})
+	}
+}
+
+// TestGrown: a figure may move within its slack, but not rise out of it.
+func TestGrown(t *testing.T) {
+	series := func(n int, at func(i int) int64) [][]int64 {
+		out := make([][]int64, n)
+		for i := range out {
+			out[i] = []int64{at(i)}
+		}
+		return out
+	}
+	f := []figure{{"rows", 10}}
+	for _, c := range []struct {
+		what  string
+		grown bool
+		at    func(i int) int64
+	}{
+		{"flat", false, func(int) int64 { return 7 }},
+		{"a warm-up", false, func(i int) int64 { return int64(min(i, 10)) * 100 }},
+		{"single spikes", false, func(i int) int64 { return int64(i%10/9) * 1000 }},
+		{"one a sample", true, func(i int) int64 { return int64(i) }},
+		{"slow, from much", true, func(i int) int64 { return 1000 + 5*int64(i) }},
+		{"within a tenth", false, func(i int) int64 { return 1000 + int64(i) }},
+		{"falling", false, func(i int) int64 { return int64(-i) * 100 }},
+	} {
+		require.Equal(t, c.grown, len(grown(f, series(50, c.at))) > 0, c.what)
+	}
+	require.NotEmpty(t, grown(f, series(4, func(int) int64 { return 0 })), "too few to say")
+}

@@ -1,0 +1,433 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/internal/linear"
+	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
+	"fdbfifo/layer"
+)
+
+var historiesFlag = flag.Int("layer.histories", 0, "runs of TestLinearizable on each engine, of each sort; 0 = a few")
+
+// TestLinearizable: what many callers on several handles are told at the same time, each group could have told them one
+// after the other (G1, G2, G3). package linear says what exactly is checked. Faults are added to every engine, with
+// commits that time out and land later, or never; and calls are given up.
+//
+// A seed gives the same calls and the same faults, but not the same interleaving.
+func TestLinearizable(t *testing.T) {
+	for _, engine := range engines() {
+		if engine.faults {
+			continue // all get faults here, of each kind
+		}
+		t.Run(engine.name, func(t *testing.T) {
+			t.Parallel()
+			runs := *historiesFlag
+			if runs == 0 {
+				runs = map[bool]int{true: 1, false: 4}[testing.Short()]
+			}
+			seed := *seedFlag
+			if seed == 0 {
+				seed = rand.Uint64N(1<<32) + 1
+			}
+			var sum linear.Result
+			for n := range uint64(runs) {
+				for _, sort := range []callersSort{lapsing, lasting} {
+					t.Run(fmt.Sprintf("%d %s", seed+n, sort), func(t *testing.T) {
+						r := callTogether(t, engine.open, sort, seed+n)
+						sum.Add(r)
+						require.Empty(t, r.Violations, "%s", r)
+						for _, u := range r.Undecided {
+							t.Logf("UNDECIDED %s", u)
+						}
+					})
+				}
+			}
+			require.LessOrEqual(t, 20*len(sum.Undecided), sum.Histories, "too many are undecided: %s", sum)
+			t.Logf("seeds %d to %d: %s", seed, seed+uint64(runs)-1, sum)
+		})
+	}
+}
+
+// callersSort says what a run is about.
+type callersSort string
+
+const (
+	// lapsing: short leases, slow holders, clocks up to 30 s apart, receives that wait.
+	lapsing callersSort = "lapsing"
+	// lasting: leases outlast the run, all clocks show the same, and no receive waits: then one that gives nothing counts.
+	lasting callersSort = "lasting"
+)
+
+const (
+	callers      = 8
+	callsEach    = 40
+	callerGroups = 3
+)
+
+// caller makes calls on one handle, one after the other, and notes what it is told.
+type caller struct {
+	e      *env
+	sort   callersSort
+	h      *linear.History
+	id     int
+	q      *layer.Queue
+	rng    *rand.Rand
+	skew   time.Duration
+	groups []string
+	claims []*layer.Claim // that it may try to settle: its own, ended ones too
+	ids    []layer.ID     // that it has heard of
+	cut    bool           // the context of the last call ended before it
+}
+
+// fastest is by how much the fastest handle's clock is fast.
+func (s callersSort) fastest() time.Duration {
+	if s == lapsing {
+		return 30 * time.Second
+	}
+	return 0
+}
+
+// callTogether is one run: it makes the calls, drains the queue, and checks the history.
+func callTogether(t *testing.T, open func(t *testing.T) kv.DB, sort callersSort, seed uint64) linear.Result {
+	t.Helper()
+	e := newEnv(t, open, false)
+	e.seed, e.plan = seed, fault.Default(seed)
+	e.plan.Chances[fault.TimedOutLate], e.plan.Chances[fault.TimedOutLost] = 0.03, 0.02
+	// Between the reads of a transaction and its commit, others get a chance to commit theirs.
+	e.plan.OnCommit = func(n int, _ kv.Tx) fault.Kind {
+		for range n % 50 {
+			runtime.Gosched()
+		}
+		return fault.Chance
+	}
+	db := fault.Wrap(e.raw, e.plan)
+	h := &linear.History{}
+	var all []*caller
+	var handles []*layer.Queue
+	skews := []time.Duration{0, 30 * time.Second, -30 * time.Second, 10 * time.Second}
+	for i, skew := range skews {
+		if sort == lasting {
+			skews[i], skew = 0, 0
+		}
+		o := e.options(uint64(10 + i))
+		o.Now = func() time.Time { return e.clock.now().Add(skew) }
+		o.Tx.MaxRetryDelay = 5 * time.Millisecond
+		o.NoCoalescing = i == 3
+		q, err := layer.Open(e.ctx, db, testPrefix, testQueue, o)
+		require.NoError(t, err)
+		handles = append(handles, q)
+	}
+	var groups []string
+	for g := range callerGroups {
+		groups = append(groups, fmt.Sprint("g", g))
+	}
+	for id := range callers {
+		i := id % len(handles)
+		all = append(all, &caller{
+			e: e, sort: sort, h: h, id: id, q: handles[i], skew: skews[i], rng: rand.New(rand.NewPCG(seed, uint64(id))), groups: groups,
+		})
+	}
+	var wg sync.WaitGroup
+	for _, c := range all {
+		wg.Go(c.work)
+	}
+	wg.Wait()
+	for _, q := range handles {
+		if err := q.Close(context.Background()); linear.OutcomeOf(err) == linear.Refused {
+			t.Errorf("close: %v", err)
+		}
+	}
+	require.NoError(t, e.plan.Land(e.ctx))
+	e.clock.advance(24 * time.Hour)
+	(&caller{e: e, sort: sort, h: h, id: callers, q: e.calm(), groups: groups}).drain()
+	r, err := linear.Check(linear.Law{Empty: sort == lasting}, h.Groups(), linear.CheckOptions{Timeout: 3 * time.Second})
+	require.NoError(t, err)
+	return r
+}
+
+// call makes a call and notes when. It returns the call's outcome, having failed the test if an error may not come.
+func (c *caller) call(limited bool, fn func(ctx context.Context) error) (linear.Span, linear.Outcome) {
+	ctx, cancel := c.e.ctx, context.CancelFunc(func() {})
+	if limited {
+		ctx, cancel = context.WithTimeout(ctx, time.Duration(c.rng.IntN(3000))*time.Microsecond)
+	}
+	defer cancel()
+	span := c.h.Call(c.id, c.e.clock.now().Add(c.skew).UnixMilli())
+	err := fn(ctx)
+	c.cut = ctx.Err() != nil
+	c.h.Return(&span, c.e.clock.now().Add(c.sort.fastest()).UnixMilli())
+	o := linear.OutcomeOf(err)
+	var e *kv.Error
+	if o == linear.Refused && !errors.As(err, &e) {
+		c.e.t.Errorf("unexpected error: %v", err)
+	}
+	return span, o
+}
+
+func (c *caller) chance(percent int) bool { return c.rng.IntN(100) < percent }
+
+func (c *caller) group() string { return c.groups[c.rng.IntN(len(c.groups))] }
+
+func (c *caller) work() {
+	for n := range callsEach {
+		if c.chance(15) {
+			c.e.clock.advance(time.Duration(c.rng.IntN(2000)) * time.Millisecond)
+		}
+		limited := c.chance(5)
+		switch p := c.rng.IntN(100); {
+		case p < 25:
+			c.enqueue(n, limited)
+		case p < 50:
+			c.receive(limited)
+		case p < 85:
+			c.settle(limited)
+		case p < 90:
+			c.take(limited)
+		case p < 94:
+			c.peek()
+		case p < 97:
+			c.cancel(limited)
+		default:
+			c.release(limited)
+		}
+	}
+}
+
+func (c *caller) enqueue(n int, limited bool) {
+	var groups, bodies []string
+	var msgs []layer.Message
+	for i := range 1 + c.rng.IntN(3) {
+		groups, bodies = append(groups, c.group()), append(bodies, fmt.Sprintf("%d.%d.%d", c.id, n, i))
+		msgs = append(msgs, layer.Message{Group: groups[i], Body: []byte(bodies[i])})
+	}
+	var sent []layer.Sent
+	span, o := c.call(limited, func(ctx context.Context) (err error) {
+		sent, err = c.q.Enqueue(ctx, msgs...)
+		return err
+	})
+	c.h.Enqueued(span, o, groups, bodies, idsOf(sent))
+	c.ids = append(c.ids, idsOf(sent)...)
+}
+
+func (c *caller) receiveOptions() layer.ReceiveOptions {
+	o := layer.ReceiveOptions{Max: 1 + c.rng.IntN(4), Strategy: layer.Strategy(c.rng.IntN(3)), Lease: layer.MaxLease}
+	if c.sort == lapsing {
+		o.Lease = layer.MinLease + time.Duration(c.rng.IntN(10_000))*time.Millisecond
+		o.Wait = time.Duration(c.rng.IntN(3)) * 5 * time.Millisecond
+	}
+	if c.chance(50) {
+		o.MaxGroups = 1
+	}
+	if c.chance(20) {
+		g := c.group()
+		o.Group, o.Strategy = &g, layer.FillGroup
+	}
+	return o
+}
+
+// from is the groups that a receive looks at.
+func (c *caller) from(o layer.ReceiveOptions) []string {
+	if o.Group != nil {
+		return []string{*o.Group}
+	}
+	return c.groups
+}
+
+func (c *caller) receive(limited bool) {
+	options := c.receiveOptions()
+	var claims []*layer.Claim
+	span, o := c.call(limited, func(ctx context.Context) (err error) {
+		claims, err = c.q.Receive(ctx, options)
+		return err
+	})
+	c.received(span, o, claims, options)
+}
+
+func (c *caller) received(span linear.Span, o linear.Outcome, claims []*layer.Claim, options layer.ReceiveOptions) {
+	if c.cut && len(claims) == 0 && o == linear.Done {
+		o = linear.Unknown // what it was given was given back
+	}
+	c.h.Received(span, o, claims, c.from(options))
+	c.claims = append(c.claims, claims...)
+	for _, claim := range claims {
+		for _, item := range claim.Items {
+			c.ids = append(c.ids, item.ID)
+		}
+	}
+}
+
+// settle does something to one of the claims that the caller has ever had: most often to the newest, and sometimes to one
+// that it should have forgotten.
+func (c *caller) settle(limited bool) {
+	if len(c.claims) == 0 {
+		c.receive(limited)
+		return
+	}
+	i := len(c.claims) - 1
+	if c.chance(30) {
+		i = c.rng.IntN(len(c.claims))
+	}
+	claim := c.claims[i]
+	if c.chance(60) { // it ends it, and forgets it
+		c.claims = append(c.claims[:i:i], c.claims[i+1:]...)
+	}
+	o := linear.Operation{Kind: linear.Ack, Token: claim.Token}
+	ids := make([]layer.ID, len(claim.Items))
+	for i, item := range claim.Items {
+		ids[i] = item.ID
+	}
+	part := ids[:1+c.rng.IntN(len(ids))]
+	switch c.rng.IntN(8) {
+	case 0, 1:
+		o.All = true
+		o.Span, o.Outcome = c.call(limited, func(ctx context.Context) error { return c.q.Ack(ctx, claim) })
+		part = nil
+	case 2:
+		o.Span, o.Outcome = c.call(limited, func(ctx context.Context) error { return c.q.Ack(ctx, claim, part...) })
+	case 3:
+		o.Span, o.Outcome = c.call(limited, func(ctx context.Context) error {
+			return c.q.Once(ctx, func(tx kv.Tx) error { return c.q.AckTx(ctx, tx, claim, part...) })
+		})
+	case 4:
+		o.All, part = true, nil
+		options := c.receiveOptions()
+		var claims []*layer.Claim
+		o.Span, o.Outcome = c.call(limited, func(ctx context.Context) (err error) {
+			claims, err = c.q.AckReceive(ctx, claim, options)
+			return err
+		})
+		if o.Outcome == linear.Done || o.Outcome == linear.Unknown {
+			c.received(o.Span, o.Outcome, claims, options)
+		}
+	case 5, 6:
+		part = c.nack(claim, ids, &o, limited)
+	case 7:
+		o.Kind, part = linear.Extend, nil
+		lease := layer.MaxLease
+		if c.sort == lapsing {
+			lease = layer.MinLease + time.Duration(c.rng.IntN(10_000))*time.Millisecond
+		}
+		o.Span, o.Outcome = c.call(limited, func(ctx context.Context) error {
+			until, err := c.q.Extend(ctx, claim, lease)
+			o.Until = until.UnixMilli()
+			return err
+		})
+		if o.Outcome == linear.Unknown {
+			o.Until = o.Begin + lease.Milliseconds()
+		}
+	}
+	c.h.Settled(claim.Group, o, part)
+}
+
+// nack gives a claim back in one of many ways, and returns what it acks of it.
+func (c *caller) nack(claim *layer.Claim, ids []layer.ID, o *linear.Operation, limited bool) (acked []layer.ID) {
+	n := layer.NackOptions{Err: errors.New("failed"), AtOnce: true}
+	o.Kind = linear.Nack
+	switch c.rng.IntN(5) {
+	case 0:
+		n.AtOnce, n.Delay = false, time.Duration(1+c.rng.IntN(3000))*time.Millisecond
+		o.Delay = n.Delay.Milliseconds()
+	case 1:
+		n = layer.NackOptions{Release: true}
+	case 2:
+		n = layer.NackOptions{Release: true, From: &ids[c.rng.IntN(len(ids))]}
+		o.From = n.From
+	case 3:
+		n.AtOnce, n.Reject = false, "hopeless"
+		o.Reject = true
+	}
+	if len(ids) > 1 && n.From == nil && c.chance(30) {
+		n.Acked = ids[:1]
+	}
+	o.Span, o.Outcome = c.call(limited, func(ctx context.Context) error { return c.q.Nack(ctx, claim, n) })
+	return n.Acked
+}
+
+func (c *caller) take(limited bool) {
+	var items []layer.Item
+	span, o := c.call(limited, func(ctx context.Context) error {
+		return c.q.Once(ctx, func(tx kv.Tx) (err error) {
+			items, err = c.q.TakeTx(ctx, tx, 1+c.rng.IntN(3))
+			return err
+		})
+	})
+	c.h.Took(span, o, items, c.groups)
+}
+
+func (c *caller) peek() {
+	group, n := c.group(), 1+c.rng.IntN(10)
+	var items []layer.Item
+	span, o := c.call(false, func(ctx context.Context) (err error) {
+		items, err = c.q.Peek(ctx, group, n)
+		return err
+	})
+	c.peeked(group, span, o, items, len(items) < n)
+}
+
+func (c *caller) peeked(group string, span linear.Span, o linear.Outcome, items []layer.Item, all bool) {
+	op := linear.Operation{Span: span, Kind: linear.Peek, Outcome: o, All: all}
+	for _, item := range items {
+		op.Messages = append(op.Messages, linear.Message{ID: item.ID, Body: string(item.Body)})
+		c.ids = append(c.ids, item.ID)
+	}
+	c.h.Add(group, op)
+}
+
+func (c *caller) cancel(limited bool) {
+	if len(c.ids) == 0 {
+		return
+	}
+	id := c.ids[c.rng.IntN(len(c.ids))]
+	span, o := c.call(limited, func(ctx context.Context) error { return c.q.Cancel(ctx, id) })
+	c.h.Add(id.Group, linear.Operation{Span: span, Kind: linear.Cancel, Outcome: o, Messages: []linear.Message{{ID: id}}})
+}
+
+func (c *caller) release(limited bool) {
+	group := c.group()
+	var holder layer.Holder
+	span, o := c.call(limited, func(ctx context.Context) (err error) {
+		holder, err = c.q.ForceRelease(ctx, group, layer.ForceReleaseOptions{})
+		return err
+	})
+	c.h.Add(group, linear.Operation{Span: span, Kind: linear.Release, Outcome: o, Token: holder.Token})
+}
+
+// drain finishes all that is left, and shows that nothing is.
+func (c *caller) drain() {
+	for range callers * callsEach * 3 {
+		var claims []*layer.Claim
+		span, o := c.call(false, func(ctx context.Context) (err error) {
+			claims, err = c.q.Receive(ctx, layer.ReceiveOptions{Max: 20})
+			return err
+		})
+		c.h.Received(span, o, claims, c.groups)
+		if len(claims) == 0 {
+			break
+		}
+		for _, claim := range claims {
+			o := linear.Operation{Kind: linear.Ack, Token: claim.Token, All: true}
+			o.Span, o.Outcome = c.call(false, func(ctx context.Context) error { return c.q.Ack(ctx, claim) })
+			c.h.Add(claim.Group, o)
+		}
+	}
+	for _, group := range c.groups {
+		var items []layer.Item
+		span, o := c.call(false, func(ctx context.Context) (err error) {
+			items, err = c.q.Peek(ctx, group, layer.MaxBatch)
+			return err
+		})
+		c.peeked(group, span, o, items, true)
+	}
+}
