@@ -51,6 +51,14 @@ sim: ## the simulation: SEEDS fresh seeds from SEED on, OPERATIONS calls each; a
 sim-ci: ## the simulation as CI runs it: 350 fixed seeds and 350 fresh ones, over 200,000 calls; every fault and rare path seen
 	$(MAKE) --no-print-directory sim SEED=1 SEEDS=350 FRESH=350
 
+.PHONY: broken
+broken: ## the layer without each of its guards: the tests, and the simulation where it can, must find what goes wrong
+	$(GO) vet -tags broken ./layer ./internal/sim
+	$(STATICCHECK) -tags broken ./layer ./internal/sim
+	$(GO) test -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$' -count 1 -parallel 2
+	$(GO) test -tags broken ./internal/sim -run '^(TestBroken|TestCanary|TestNoOtherGuards)$$' -count 1 -parallel 2 -timeout 20m -v \
+		| grep -vE '^ *(=== |--- PASS: Test[A-Za-z]*/)'; exit $${PIPESTATUS[0]}
+
 KILLS ?= 200
 .PHONY: crash
 crash: ## kill KILLS processes that work on a queue on disk, check what each leaves; a failed run prints how to replay it
@@ -136,6 +144,6 @@ build-fdb: ## the command with the engine fdb, bin/fdbfifo-fdb: needs libfdb_c a
 	cd fdbkv && CGO_ENABLED=1 $(GO) build -o ../bin/fdbfifo-fdb ./cmd/fdbfifo
 
 .PHONY: ci
-ci: lint bare test race unchanged bench-once sim-ci typecheck-fdb test-fdb model ## all checks, under 15 minutes on 2 cores
+ci: lint bare test race unchanged bench-once sim-ci broken typecheck-fdb test-fdb model ## all checks, under 15 minutes on 2 cores
 	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100

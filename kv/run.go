@@ -23,7 +23,8 @@ type Attempt struct {
 // loop, and nothing is committed.
 //
 // When ctx ends, Run returns an error that wraps context.Cause(ctx); if a commit had been sent by then, that
-// error is an *Error with InFlight set. The same holds for a time-out (1031) during a commit.
+// error is an *Error with InFlight set. The same holds for a time-out (1031) during a commit. If ctx ends in an attempt
+// that follows one of unknown outcome, the error is an *Error of code 1021.
 func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) error) (int64, error) {
 	tx, err := db.Begin(o)
 	if err != nil {
@@ -39,10 +40,7 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 	var a Attempt
 	for {
 		if ctx.Err() != nil {
-			if a.MaybeCommitted {
-				return 0, &Error{Code: CodeCommitUnknownResult, Cause: context.Cause(ctx)}
-			}
-			return 0, context.Cause(ctx)
+			return 0, stopped(a, context.Cause(ctx))
 		}
 		err := fn(tx, a)
 		sent := false
@@ -58,6 +56,9 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 			if sent {
 				// Wait gave up on the commit because ctx ended.
 				return 0, &Error{Code: CodeOperationCancelled, InFlight: true, Cause: err}
+			}
+			if ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
+				return 0, stopped(a, err) // a wait of fn's ended with ctx
 			}
 			return 0, err
 		}
@@ -87,6 +88,15 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 			a.MaybeCommitted = true
 		}
 	}
+}
+
+// stopped is what a loop that ctx has ended returns before the commit of an attempt: what became of an earlier one stays
+// unknown.
+func stopped(a Attempt, cause error) error {
+	if a.MaybeCommitted {
+		return &Error{Code: CodeCommitUnknownResult, Cause: cause}
+	}
+	return cause
 }
 
 // inFlight reports whether a commit that failed with code may still land. After 1021 it cannot: the client

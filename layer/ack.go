@@ -29,7 +29,7 @@ func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
 // go on without the ack, unless the error wraps a *kv.Error. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict. When the claim ends: the key of the next item at snapshot, with a conflict
-// on the gap up to it, or on the whole group if that is empty now. If the queue has an archive: the items, at snapshot.
+// on the whole group if that is empty now. If the queue has an archive: the items, at snapshot.
 func (q *Queue) AckTx(ctx context.Context, tx kv.Tx, c *Claim, ids ...ID) error {
 	if ids != nil && len(ids) == 0 {
 		return nil
@@ -303,6 +303,9 @@ func (l *lock) divide(group string, ids []ID, allIfNone bool) (acked, left []del
 		}
 	}
 	for id := range named {
+		if lacks(guardNotInClaim) {
+			break
+		}
 		return nil, nil, fmt.Errorf("%w: %s", ErrNotInClaim, id)
 	}
 	return acked, left, nil

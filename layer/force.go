@@ -55,7 +55,8 @@ func (q *Queue) ForceRelease(ctx context.Context, group string, o ForceReleaseOp
 
 // ForceReleaseTx releases in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
-// Reads: the lock, with a conflict; the key of the head at snapshot, with a conflict on the gap up to it; attempts.
+// Reads: the lock, with a conflict; the key of the head at snapshot, with a conflict on the whole group if that is
+// empty; attempts.
 func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o ForceReleaseOptions) (Holder, error) {
 	if err := checkGroup(group); err != nil {
 		return Holder{}, wrap("force release", err)

@@ -8,8 +8,10 @@ import (
 
 // guard names one thing in this package that nothing but safety under concurrency or faults asks for: a conflict range,
 // a check, a receipt. Each has to be needed: the build with the tag broken leaves one of them out (see guard_broken.go),
-// and the simulation, or where that cannot reach it a test of this package, has to find what then goes wrong. In every
-// other build without is false and is compiled away.
+// and then a test of this package has to fail, and where it can reach it the simulation, too (make broken). In every other
+// build lacks is false and is compiled away.
+//
+// A new one is listed in guard_broken.go, and in broken_internal_test.go with the test that fails without it.
 type guard string
 
 // The guards. Each says what goes wrong without it.
@@ -67,10 +69,6 @@ const (
 	guardAhead guard = "ahead"
 	// guardReleaseEmpty: an enqueue that saw what the ack removes commits first, and the group is left without a hint.
 	guardReleaseEmpty guard = "release-empty"
-	// guardReleaseGap: an item comes before the head for which the hint is set.
-	guardReleaseGap guard = "release-gap"
-	// guardReadError (trap 6): a failed read of the head is taken for an empty group, which is left without a hint.
-	guardReadError guard = "read-error"
 
 	// guardTakeLock (G2): an item is taken that another claims.
 	guardTakeLock guard = "take-lock"
@@ -85,13 +83,10 @@ const (
 	guardTakeOutExclude guard = "take-out-exclude"
 	// guardEditExclude: a claimer is given the old body of an item that was edited before its claim.
 	guardEditExclude guard = "edit-exclude"
-	// guardFreeEmpty, guardFreeGap: as guardReleaseEmpty and guardReleaseGap, for what operators and sweeps set free.
+	// guardFreeEmpty: as guardReleaseEmpty, for what operators and sweeps set free.
 	guardFreeEmpty guard = "free-empty"
-	guardFreeGap   guard = "free-gap"
 	// guardMarkGroup: a pause, park or unmark writes over a lock that has changed.
 	guardMarkGroup guard = "mark-group"
-	// guardResume: a resume says what a group bore that bears it no more.
-	guardResume guard = "resume"
 	// guardForceLock: a claim is ended by force that has ended, and with it the next one.
 	guardForceLock guard = "force-lock"
 	// guardRetryLock: a delay is ended that has ended, and with it the claim that followed.
@@ -178,6 +173,16 @@ const (
 	guardConfigure guard = "configure"
 	// guardQueuePause: of two pauses of the queue at the same time both are told that they were the first.
 	guardQueuePause guard = "queue-pause"
+	// guardNotInClaim (G3): an ack of an item that is not in the claim is taken for done.
+	guardNotInClaim guard = "not-in-claim"
+	// guardSpent (trap 7): a claim settles all that is overdue in one transaction, however much it is.
+	guardSpent guard = "spent"
+	// guardBatchSize (trap 7): more travels together than a transaction takes.
+	guardBatchSize guard = "batch-size"
+	// guardReplayEnd: a replay repeats what was finished after it had begun.
+	guardReplayEnd guard = "replay-end"
+	// guardReplayCut: a replay leaves out what one transaction could not do.
+	guardReplayCut guard = "replay-cut"
 	// guardDrop: a transaction that was begun before its queue was dropped leaves keys behind.
 	guardDrop guard = "drop"
 	// guardDropLook: a transaction goes by a configuration that was read long before its queue was dropped.
@@ -188,6 +193,8 @@ const (
 	guardRepeat guard = "repeat"
 	// guardRepeatTwin: of two receives with one attempt id in the same transaction both claim.
 	guardRepeatTwin guard = "repeat-twin"
+	// guardRepeatBack: what a receive with an attempt id has claimed is given back before it is repeated.
+	guardRepeatBack guard = "repeat-back"
 	// guardRepeatSweep: a sweep clears an attempt id that has just been used again.
 	guardRepeatSweep guard = "repeat-sweep"
 )

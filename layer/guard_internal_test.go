@@ -18,7 +18,7 @@ import (
 // Guards that a handle's own transactions have and no call of the public interface brings about alone. Each test names
 // the guard without which it fails.
 
-// interleaved is an engine that runs something before the next commit of a transaction that writes, once.
+// interleaved is an engine that runs something before the next commit of a transaction that clears or sets, once.
 type interleaved struct {
 	kv.DB
 	armed  atomic.Bool
@@ -34,11 +34,22 @@ func (d *interleaved) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 
 type interleavedTx struct {
 	kv.ManagedTx
-	d *interleaved
+	d     *interleaved
+	wrote bool
+}
+
+func (t *interleavedTx) Set(key, value []byte) {
+	t.wrote = true
+	t.ManagedTx.Set(key, value)
+}
+
+func (t *interleavedTx) Clear(key []byte) {
+	t.wrote = true
+	t.ManagedTx.Clear(key)
 }
 
 func (t *interleavedTx) Commit() kv.Future[struct{}] {
-	if !t.d.armed.CompareAndSwap(true, false) {
+	if !t.wrote || !t.d.armed.CompareAndSwap(true, false) {
 		return t.ManagedTx.Commit()
 	}
 	if t.d.before != nil {
@@ -81,7 +92,7 @@ func (d *interleaved) get(t *testing.T, key []byte) (v []byte) {
 }
 
 // TestSweepSparesWhatCameBack: what a sweep has found out of date and is about to clear is written anew by another: it
-// stays. Guards dedup-sweep, purge-sweep, repeat-sweep.
+// stays. Guards dedup-sweep, purge-sweep, repeat-sweep, pace-sweep.
 func TestSweepSparesWhatCameBack(t *testing.T) {
 	long := (MaxDedupWindow + 2*sweepSlack).Milliseconds()
 	for _, c := range []struct {
@@ -99,9 +110,12 @@ func TestSweepSparesWhatCameBack(t *testing.T) {
 		{"repeat", func(q *Queue) []byte { return q.keys.repeat("once") }, func(ms int64) []byte {
 			return tuple.Tuple{ms, "A", int64(1)}.Pack()
 		}, (*sweeper).repeats},
+		{"pace", func(q *Queue) []byte { return q.keys.pace("A") }, func(ms int64) []byte {
+			return pace{us: ms * 1000, of: 1}.pack()
+		}, (*sweeper).paces},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			db, q := newInterleaved(t, Config{})
+			db, q := newInterleaved(t, Config{MaxRate: Rate{Count: 1, Per: time.Second}})
 			key, now := c.key(q), q.nowMS()
 			db.put(t, key, c.value(now-long))
 			db.before = func() { db.put(t, key, c.value(now+time.Hour.Milliseconds())) }
@@ -252,4 +266,69 @@ func TestReloadPassesLateItem(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
+}
+
+// TestPurgeMeetsClaim (G2): a purge that is under way when a group is claimed leaves what is in hand. Guard purge-lock.
+func TestPurgeMeetsClaim(t *testing.T) {
+	db, q := newInterleaved(t, Config{})
+	claims := meetClaim(t, db, q, func() error { _, err := q.Purge(t.Context(), PurgeOptions{}); return err })
+	require.NoError(t, q.Ack(t.Context(), claims[0]))
+}
+
+// TestSweepOfOverdueMeetsClaim (G2): likewise a sweep of what is overdue. Guard age-lock.
+func TestSweepOfOverdueMeetsClaim(t *testing.T) {
+	db, q := newInterleaved(t, Config{})
+	_, _, err := q.Configure(t.Context(), func(c *Config) { c.Retention = MinRetention })
+	require.NoError(t, err)
+	ahead := time.Duration(0)
+	now := q.opts.Now
+	q.opts.Now = func() time.Time { return now().Add(ahead) }
+	claims := meetClaim(t, db, q, func() error {
+		ahead = time.Hour
+		return (&sweeper{q: q, ctx: t.Context()}).overdue()
+	})
+	require.NoError(t, q.Ack(t.Context(), claims[0]))
+}
+
+// meetClaim runs something while a group of two items is claimed, by a handle whose clock stands, and returns the claim.
+func meetClaim(t *testing.T, db *interleaved, q *Queue, run func() error) (claims []*Claim) {
+	other, err := Open(t.Context(), db.DB, nil, "q", Options{Seed: 2})
+	require.NoError(t, err)
+	_, err = q.Enqueue(t.Context(), Message{Group: "A"}, Message{Group: "A"})
+	require.NoError(t, err)
+	db.before = func() {
+		claims, err = other.Receive(t.Context(), ReceiveOptions{Lease: MaxLease})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+	}
+	db.armed.Store(true)
+	require.NoError(t, run())
+	require.False(t, db.armed.Load())
+	require.Len(t, claims[0].Items, 2)
+	items, err := q.Peek(t.Context(), "A", 10)
+	require.NoError(t, err)
+	require.Len(t, items, 2)
+	return claims
+}
+
+// TestTogetherInBounds (trap 7): what travels together is bounded by messages and by bytes; what is alone may be larger.
+// Guard batch-size.
+func TestTogetherInBounds(t *testing.T) {
+	_, q := newInterleaved(t, Config{})
+	for _, c := range []struct {
+		operations, messages, size int
+		first                      int // of them that travel in the first transaction
+	}{{3, MaxBatch/2 + 1, 1, 1}, {3, 1, maxBytes/2 + 1, 1}, {4, 1, maxBytes / 4, 3}, {2, 1, maxBytes + 1, 1}, {5, 1, 1, 5}} {
+		for range c.operations {
+			msgs := make([]Message, c.messages)
+			for i := range msgs {
+				msgs[i] = Message{Group: "A", Body: make([]byte, c.size)}
+			}
+			q.pipeline.queue = append(q.pipeline.queue, &operation{enqueue: &enqueuing{msgs: msgs}})
+		}
+		q.pipeline.flying = 1
+		require.Len(t, q.nextBatch().operations, c.first, "%+v", c)
+		require.Len(t, q.pipeline.queue, c.operations-c.first)
+		q.pipeline.queue, q.pipeline.flying = nil, 0
+	}
 }

@@ -97,14 +97,14 @@ func (w *work) mark(group string, m mark) (*mark, error) {
 	return old, nil
 }
 
-// unmark removes the mark of that kind from a group and returns it, or nil if the group bears none. If nobody holds
+// unmark removes the mark of a group and returns it, or nil if the group bears none. If nobody holds
 // the group it becomes ready; if it was parked, its head is tried anew, with no attempts counted.
 //
 // Footprint: reads and writes the lock, with conflicts; if nobody holds the group, as the end of a claim.
-func (w *work) unmark(group, kind string) (*mark, error) {
+func (w *work) unmark(group string) (*mark, error) {
 	key := w.q.keys.lock(group)
 	l, err := w.q.readLock(w.ctx, guardMarkGroup.reads(w.tx), group)
-	if err != nil || l == nil || l.mark == nil || l.mark.kind != kind {
+	if err != nil || l == nil || l.mark == nil {
 		return nil, err
 	}
 	old := l.mark
@@ -115,7 +115,7 @@ func (w *work) unmark(group, kind string) (*mark, error) {
 		return old, nil
 	}
 	w.tx.Clear(key)
-	if kind == kindPark {
+	if old.kind == kindPark {
 		if err := w.forgive(group); err != nil {
 			return nil, err
 		}
@@ -167,18 +167,16 @@ func (w *work) head(group string) kv.Future[[]byte] {
 }
 
 // release leaves a group ready that nobody holds any more: it sets the hint if there are items, and otherwise makes
-// sure that there are none. head is its first item as head reads it.
+// sure that there are none. head is its first item as head reads it. An item that comes before it meanwhile is led to by
+// the same hint, and nobody removes it but under the lock.
 func (w *work) release(group string, head kv.Future[[]byte]) error {
 	next, err := head.Wait(w.ctx)
-	if err != nil && !lacks(guardReadError) {
+	if err != nil {
 		return fmt.Errorf("read head: %w", err)
 	}
 	items := w.q.keys.items(group)
 	if !items.Contains(next) {
 		return guardReleaseEmpty.read(w.tx, items)
-	}
-	if err := guardReleaseGap.read(w.tx, kv.KeyRange{Begin: items.Begin, End: kv.KeyAfter(next)}); err != nil {
-		return err
 	}
 	p, err := w.q.keys.parse(next)
 	if err != nil {

@@ -86,8 +86,8 @@ func (s *markSteps) marking(group, kind string) func(tx kv.Tx) error {
 	})
 }
 
-func (s *markSteps) unmarking(group, kind string) func(tx kv.Tx) error {
-	return s.within(func(w *work) error { _, err := w.unmark(group, kind); return err })
+func (s *markSteps) unmarking(group string) func(tx kv.Tx) error {
+	return s.within(func(w *work) error { _, err := w.unmark(group); return err })
 }
 
 func (s *markSteps) run(fn func(tx kv.Tx) error) {
@@ -171,11 +171,9 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 				require.NoError(t, err)
 				require.EqualValues(t, 1, stats.PausedGroups+stats.ParkedGroups)
 
-				other := map[string]string{kindPause: kindPark, kindPark: kindPause}[kind]
-				s.run(s.unmarking("A", other))
-				require.Empty(t, s.receive(10), "only the mark of that kind is removed")
-				s.run(s.unmarking("A", kind))
-				s.run(s.unmarking("A", kind)) // nothing is left to remove
+				require.Empty(t, s.receive(10))
+				s.run(s.unmarking("A"))
+				s.run(s.unmarking("A")) // nothing is left to remove
 				claims = s.receive(10)
 				require.Len(t, claims, 1)
 				var got []string
@@ -234,7 +232,7 @@ func TestMarkUnderAClaim(t *testing.T) {
 			require.EqualValues(t, 1, report.Paused)
 			require.Zero(t, report.StaleTimers)
 
-			s.run(s.unmarking("A", kindPause))
+			s.run(s.unmarking("A"))
 			left := s.receive(10)[0].Items
 			switch name {
 			case "ack", "nack of the rest":
@@ -255,7 +253,7 @@ func TestMarkUnderAClaim(t *testing.T) {
 		s.enqueue("A", "1", "2")
 		c := s.receive(1)[0]
 		s.run(s.marking("A", kindPause))
-		s.run(s.unmarking("A", kindPause))
+		s.run(s.unmarking("A"))
 		require.Empty(t, s.receive(10), "still held")
 		require.NoError(t, s.q.Ack(s.ctx, c))
 		require.Len(t, s.receive(10), 1)
@@ -270,8 +268,7 @@ func ids(c *Claim) []ID {
 	return all
 }
 
-// TestMarkOfAMarkedGroup: the first mark counts, but a park takes the place of a pause: then the resume of the pause
-// does not start a group that has failed.
+// TestMarkOfAMarkedGroup: the first mark counts, but a park takes the place of a pause.
 func TestMarkOfAMarkedGroup(t *testing.T) {
 	s := newMarkSteps(t)
 	s.enqueue("A", "1")
@@ -285,13 +282,11 @@ func TestMarkOfAMarkedGroup(t *testing.T) {
 	require.Equal(t, Parked, state())
 	s.run(s.marking("A", kindPause))
 	require.Equal(t, Parked, state())
-	s.run(s.unmarking("A", kindPause))
-	require.Equal(t, Parked, state())
 	stats, err := s.q.Stats(s.ctx)
 	require.NoError(t, err)
 	require.Zero(t, stats.PausedGroups)
 	require.EqualValues(t, 1, stats.ParkedGroups)
-	s.run(s.unmarking("A", kindPark))
+	s.run(s.unmarking("A"))
 	require.Equal(t, Ready, state())
 }
 
@@ -303,7 +298,7 @@ func TestUnmarkWakes(t *testing.T) {
 	s.run(s.marking("A", kindPause))
 	r := request{owner: "x", wants: 1, deadlineMS: s.now.Add(time.Minute).UnixMilli()}
 	s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.request(1, random), r.pack()); return nil })
-	s.run(s.unmarking("A", kindPause))
+	s.run(s.unmarking("A"))
 	s.run(func(tx kv.Tx) error {
 		v, err := tx.Get(s.q.keys.wake(random)).Wait(s.ctx)
 		require.NotNil(t, v)
@@ -333,7 +328,7 @@ func TestMarkConflicts(t *testing.T) {
 		return func(tx kv.Tx) error { _, err := s.q.EnqueueTx(s.ctx, tx, Message{Group: "A"}); return err }
 	}
 	pause := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.marking("A", kindPause) }
-	resume := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.unmarking("A", kindPause) }
+	resume := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.unmarking("A") }
 	other := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.marking("B", kindPause) }
 
 	ready := func(s *markSteps) *Claim { s.enqueue("A", "1", "2"); return nil }

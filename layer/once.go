@@ -76,15 +76,18 @@ func (q *Queue) onceWith(
 	key := q.keys.receipt(own)
 	written, cleared := false, false // own in the database; old no longer there
 	begunMS := q.nowMS()
-	returned := false
+	succeeded := false
 	defer func() {
-		if returned {
-			return
+		// Also if fn has panicked: whoever called us may recover from that. What was never written is not kept: there would
+		// be one more with each operation that fails.
+		if written {
+			q.receipts.free(own)
 		}
-		// fn has panicked, and whoever called us may recover from that.
-		q.receipts.free(own)
-		if old != uuid.Nil {
+		if old != uuid.Nil && (!succeeded || !cleared) {
 			q.receipts.free(old)
+		}
+		if q.closed.Load() {
+			q.clearLate(ctx)
 		}
 	}()
 	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, a kv.Attempt) error {
@@ -130,17 +133,19 @@ func (q *Queue) onceWith(
 		}
 		return nil
 	})
-	returned = true
+	succeeded = err == nil
 	if errors.Is(err, errOutcomeLost) {
 		err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: err}
 	}
-	if written || err != nil {
-		q.receipts.free(own)
-	}
-	if old != uuid.Nil && (err != nil || !cleared) {
-		q.receipts.free(old)
-	}
 	return err
+}
+
+// clearLate clears what an operation has left that ended when the handle had been closed: Close may have missed it. What
+// cannot be cleared is left to the next sweep.
+func (q *Queue) clearLate(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	_ = q.clearReceipts(ctx)
 }
 
 // receipts are those of the handle that may be in the database and are no longer needed. Each transaction

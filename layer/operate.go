@@ -27,7 +27,7 @@ func (q *Queue) Cancel(ctx context.Context, id ID) error {
 // CancelTx cancels in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head: the next
-// head, with a conflict on the gap up to it, or on the whole group if that is empty now; and its attempts.
+// head, at snapshot, with a conflict on the whole group if that is empty now; and its attempts.
 func (q *Queue) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
 	if err := checkID(id); err != nil {
 		return wrap("cancel", err)
@@ -348,9 +348,6 @@ func (w *work) free(group string) error {
 	if head == nil {
 		delete(w.ready, group)
 		return guardFreeEmpty.read(w.tx, items)
-	}
-	if err := guardFreeGap.read(w.tx, kv.KeyRange{Begin: items.Begin, End: kv.KeyAfter(head)}); err != nil {
-		return err
 	}
 	p, err := w.q.keys.parse(head)
 	if err != nil {

@@ -185,8 +185,8 @@ func (s *sweeper) paces() error {
 
 // repace makes something lead to a group with items when its rate lets it go on, if nobody holds it.
 //
-// Footprint: a write conflict on the lock, so that nobody leaves the group to a rate that is out of date; a read conflict on
-// the gap up to the head. A hint or timer too many does no harm, so whether somebody holds the group is read at snapshot.
+// Footprint: a write conflict on the lock, so that nobody leaves the group to a rate that is out of date; if it has to wait,
+// a read conflict on the gap up to the head. A hint or timer too many does no harm, so whether somebody holds the group is read at snapshot.
 func (w *work) repace(group string, rate Rate, used pace) error {
 	rows, err := w.tx.Snapshot().GetRange(w.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(w.ctx)
 	if err != nil || len(rows) == 0 {

@@ -85,23 +85,22 @@ func (q *Queue) ResumeGroup(ctx context.Context, group string) (Mark, error) {
 // ResumeGroupTx resumes in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict; if nobody holds the group, the key of its head at snapshot, with a conflict on the
-// gap up to it, and its attempts.
+// whole group if that is empty, and its attempts.
 func (q *Queue) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark, error) {
 	if err := checkGroup(group); err != nil {
 		return Mark{}, wrap("resume", err)
 	}
 	var was mark
 	err := q.operate(ctx, tx, func(w *work) error {
-		l, err := q.readLock(ctx, guardResume.reads(tx), group)
+		old, err := w.unmark(group)
 		if err != nil {
 			return err
 		}
-		if l == nil || l.mark == nil {
+		if old == nil {
 			return fmt.Errorf("%w: group %q", ErrNotPaused, group)
 		}
-		was = *l.mark
-		_, err = w.unmark(group, was.kind)
-		return err
+		was = *old
+		return nil
 	})
 	return *was.public(), wrap("resume", err)
 }

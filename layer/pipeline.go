@@ -96,7 +96,7 @@ func (s size) plus(t size) size {
 }
 
 func (s size) tooLarge() bool {
-	return s.messages > maxMessages || s.bytes > maxBytes || s.settled > maxSettled || s.received > maxReceived
+	return (s.messages > maxMessages || s.bytes > maxBytes || s.settled > maxSettled || s.received > maxReceived) && !lacks(guardBatchSize)
 }
 
 // batch is the operations of one transaction.
@@ -406,7 +406,8 @@ func (q *Queue) runShared(b *batch) {
 			}
 		// If the transaction failed, what it was about to claim may be another's by now, under the same token: the read
 		// version of both. If its outcome is unknown, the claim runs into its lease.
-		case o.abandoned && o.err == nil && o.receive != nil && len(o.receive.claims) > 0 && o.receive.o.AttemptID == "":
+		case o.abandoned && o.err == nil && o.receive != nil && len(o.receive.claims) > 0 &&
+			(o.receive.o.AttemptID == "" || lacks(guardRepeatBack)):
 			go q.giveBackAll(o.receive.claims)
 			o.receive.claims = nil // not the caller's, who may still be there: he ran the transaction himself
 			fallthrough

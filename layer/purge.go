@@ -143,9 +143,9 @@ func (p *purger) step() error {
 
 // purgeStep is one attempt of a step.
 //
-// Footprint, per group: a read and a write conflict on the lock. If nobody holds the group, one on the gap up to the
-// head that is left, or on the whole group if that is empty now. After a few conflicts not even that: the hint is left
-// then, so that a stream of enqueues cannot hold the purge up.
+// Footprint, per group: a read and a write conflict on the lock. If nobody holds the group, one on the whole group if
+// that is empty now. After a few conflicts not even that: the hint is left then, so that a stream of enqueues cannot hold
+// the purge up.
 type purgeStep struct {
 	*work
 	p         *purger
@@ -280,8 +280,7 @@ func (p *purger) states() error {
 
 // paces clears what the groups that are purged have used of their rates. A group that waits by it is ready then.
 //
-// Footprint, per group: a read and a write conflict on the lock; if nobody holds it and it has items, one on the gap up to
-// the head.
+// Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) paces() error {
 	cleared := int64(0)
 	return p.besides(namePace, func(s *purgeStep, group string, key []byte) (bool, error) {

@@ -275,7 +275,7 @@ func TestPurgeCountsLateItem(t *testing.T) {
 	}}
 	q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
 	require.NoError(t, err)
-	db.skip.Store(1)
+	db.skip.Store(2)
 	db.left.Store(1)
 	report, err := q.Purge(e.ctx, layer.PurgeOptions{})
 	require.NoError(t, err)

@@ -74,7 +74,7 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 		if o.Progress != nil {
 			o.Progress(report)
 		}
-		if r.cut {
+		if r.cut && !lacks(guardReplayCut) {
 			if walk, err = q.resumeArchive(ctx, walk, report.Last); err != nil {
 				return report, wrap("replay", err)
 			}
@@ -130,7 +130,7 @@ func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o Repla
 // resumeArchive is a walk that goes on behind an item, up to the same end.
 func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) (*archiveWalk, error) {
 	w, err := q.walkArchive(ctx, old.filter, after)
-	if err == nil {
+	if err == nil && !lacks(guardReplayEnd) {
 		w.end = old.end
 	}
 	return w, err

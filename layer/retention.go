@@ -79,7 +79,9 @@ func (w *work) overdue(rows []kv.KV) ([]kv.KV, error) {
 }
 
 // spent reports whether the transaction has settled as much as it may.
-func (w *work) spent() bool { return w.agedItems >= overdueItems || w.agedBytes >= overdueBytes }
+func (w *work) spent() bool {
+	return (w.agedItems >= overdueItems || w.agedBytes >= overdueBytes) && !lacks(guardSpent)
+}
 
 // ageOut drops or parks a group's first items. l is its lock, which the caller has read with a conflict: nobody's claim
 // whose lease lasts. It ends, as a takeover would end it, but a mark stays. free reports whether the group is then free,
@@ -213,7 +215,7 @@ func (s *sweeper) overdue() error {
 // overdueStep is one transaction of the sweep of what is overdue.
 //
 // Footprint, per group with an overdue head: a read and a write conflict on the lock; if nobody holds the group, one on
-// the gap up to the head that is left, or on the whole group if that is empty now.
+// the whole group if that is empty now.
 type overdueStep struct {
 	s    *sweeper
 	rest kv.KeyRange // begins with the first item of a group

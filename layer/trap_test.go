@@ -551,6 +551,14 @@ func (l *lateTx) Commit() kv.Future[struct{}] {
 
 func (l *lateTx) OnError(err error) kv.Future[struct{}] {
 	if l.commits == 1 {
+		// Versions go on: at the same one the next attempt would write the same keys.
+		_, err := kv.Run(context.Background(), l.db, l.o, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Set([]byte("others"), nil)
+			return nil
+		})
+		if err != nil {
+			return kv.Done(struct{}{}, err)
+		}
 		next, err := l.db.Begin(l.o)
 		l.ManagedTx = next
 		return kv.Done(struct{}{}, err)

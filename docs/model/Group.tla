@@ -95,7 +95,9 @@ Looked(p, t) ==
     ELSE [t EXCEPT !.reads = @ \cup Guard("receipt-conflict", {Receipt(p)})]
 Receipted(p, t, kept) ==
     IF ~Has("receipt") THEN t
-    ELSE Looked(p, [t EXCEPT !.sets = @ @@ (Receipt(p) :> kept), !.reads = @ \cup (IF op[p].what = "none" THEN Guard("receipt-late", {Receipt(p)}) ELSE {})])
+    ELSE Looked(p, [t EXCEPT
+        !.sets = @ @@ (Receipt(p) :> kept),
+        !.reads = @ \cup (IF op[p].what = "none" THEN Guard("receipt-late", {Receipt(p)}) ELSE {})])
 
 \* layer/enqueue.go: readTails, begin, accept.
 EnqueueTx(p) ==
@@ -171,7 +173,9 @@ SettleTx(p, o) ==
         t == CASE o.what = "ack" /\ left # {} ->
                     Tx(o, reads, Lock :> [l EXCEPT !.out = left], acked)
                [] o.what = "ack" /\ left = {} ->
-                    Tx(o, reads \cup (IF l.marked THEN {} ELSE Guard(IF rest = {} THEN "release-empty" ELSE "release-gap", Gap(rest))),
+                    Tx(o, reads \cup (CASE l.marked -> {}
+                                        [] ~l.marked /\ rest = {} -> Guard("release-empty", AllItems)
+                                        [] OTHER -> Guard("release-gap", Gap(rest))),
                        after @@ (IF l.marked \/ rest = {} THEN None ELSE Ready(First(rest)[2]) :> 0),
                        acked \cup unlock)
                [] o.what = "nack" ->
@@ -193,7 +197,8 @@ PauseTx ==
 ResumeTx ==
     LET l == Held
     IN IF l.kind = "claim" THEN Tx(Op("resume"), Guard("mark-group", {Lock}), Lock :> [l EXCEPT !.marked = FALSE], {})
-       ELSE Tx(Op("resume"), Guard("mark-group", {Lock}) \cup Guard(IF Items = {} THEN "free-empty" ELSE "free-gap", Gap(Items)),
+       ELSE Tx(Op("resume"),
+               Guard("mark-group", {Lock}) \cup Guard(IF Items = {} THEN "free-empty" ELSE "free-gap", Gap(Items)),
                IF Items = {} THEN None ELSE Ready(First(Items)[2]) :> 0, {Lock})
 
 -----------------------------------------------------------------------------
@@ -220,19 +225,19 @@ Fault == faults > 0 /\ faults' = faults - 1
 There == {m \in Messages : landed[m] > 0}
 
 \* What a caller is told when its operation has ended. effects counts what landed before.
-Tell(p, true) ==
-    /\ honest' = (honest /\ true)
+Tell(p, truth) ==
+    /\ honest' = (honest /\ truth)
     /\ effects' = [effects EXCEPT ![p] = 0]
     /\ op' = [op EXCEPT ![p] = NoOp]
 
-\* The attempts. Each reads, at one version, all that its transaction is made of.
+(* The attempts. Each reads, at one version, all that its transaction is      *)
+(* made of.                                                                  *)
 Enqueue(p) ==
     /\ p \in Producers
     /\ \/ Idle(p) /\ landed[p[2]] = 0
        \/ Again(p, "enqueue") /\ (Receipt(p) \notin DOMAIN db)
     /\ tx' = [tx EXCEPT ![p] = EnqueueTx(p)]
-    \* "fresh-version": the library's own transactions never use an old read version; without it the enqueue begins after its
-    \* read version was taken, see Begin.
+    \* "fresh-version": without it the enqueue begins after its read version was taken, see Begin.
     /\ earlier' = IF op[p].what = "none" /\ Has("fresh-version") THEN [earlier EXCEPT ![p[2]] = There] ELSE earlier
     /\ UNCHANGED <<db, late, op, claim, clock, claims, faults, pauses, landed, finished, live, gone, effects, honest>>
 
@@ -247,9 +252,9 @@ Claim(p) ==
        \/ Again(p, "claim") /\ Receipt(p) \notin DOMAIN db
     /\ \E now \in 0..LastDue, end \in 1..LastDue : \E c \in Candidates(now) :
         LET t == ClaimTx(p, c, now, end)
-            overtaken == t.what # "none" /\ \E h \in Holders : claim[h].token # 0 /\ \E c2 \in t.ends : c2.token = claim[h].token
+            overtaken == \E h \in Holders : claim[h].token # 0 /\ \E e \in t.ends : e.token = claim[h].token
         IN /\ t.what # "none"
-           /\ end = 1 \/ t.what = "none" \/ t.starts # {}  \* else the end does not matter
+           /\ end = 1 \/ t.starts # {}  \* else the end does not matter
            /\ IF overtaken THEN Fault ELSE faults' = faults
            /\ tx' = [tx EXCEPT ![p] = Looked(p, t)]
     /\ UNCHANGED <<db, late, op, claim, clock, claims, pauses, seen>>
@@ -300,13 +305,14 @@ Operate ==
 
 \* What a worker holds after its operation o has had its effect.
 Holding(p, o, t) ==
-    CASE o.what = "claim" -> IF t.starts = {} THEN NoClaim ELSE [token |-> (CHOOSE c \in t.starts : TRUE).token, out |-> t.out]
+    CASE o.what = "claim" /\ t.starts = {} -> NoClaim
+      [] o.what = "claim" /\ t.starts # {} -> [token |-> (CHOOSE c \in t.starts : TRUE).token, out |-> t.out]
       [] o.what = "ack" -> IF claim[p].out = o.ids THEN NoClaim ELSE [claim[p] EXCEPT !.out = @ \ o.ids]
       [] o.what = "extend" -> claim[p]
       [] OTHER -> NoClaim
 
-\* The effect of a transaction that commits.
-\* A receipt that nobody will look for any more is gone at once; in the code the handle's next transaction clears it.
+\* The effect of a transaction that commits. A receipt that nobody will look for any more is gone at once; in the
+\* code the handle's next transaction clears it.
 Effect(p, t, awaited) ==
     /\ db' = [k \in DOMAIN Apply(db, t) \ (IF awaited THEN {} ELSE {Receipt(p)}) |-> Apply(db, t)[k]]
     /\ clock' = IF t.what = "enqueue" THEN clock + 1 ELSE clock

@@ -170,7 +170,8 @@ Own(h) ==
 
 \* What it grants to others beside; all that can be granted, or what looked dead is passed over.
 Others(h, g) ==
-    {Empty} \cup {GrantTo(o, f) : o \in Wanting \ {h}, f \in {f \in Groups \ {g} : There(Ready(f)) /\ There(Item(f)) /\ ~There(Lock(f))}}
+    {Empty} \cup {GrantTo(o, f) : o \in Wanting \ {h},
+                                 f \in {f \in Groups \ {g} : There(Ready(f)) /\ There(Item(f)) /\ ~There(Lock(f))}}
 
 \* layer/staging.go: takeTurn. If there is nothing to write it rests, and its watch holds from its read version on.
 Turn(h) ==
@@ -197,7 +198,8 @@ Poll(h) ==
 Renew(h) ==
     /\ Free(h) /\ h \in waiting /\ h \in request /\ (There(Request(h)) => db[Request(h)] = 0)
     /\ IF There(Request(h))
-       THEN Begin(Receiver(h), Tx("renew", Part(Guard("renew-request", {Request(h)}), Request(h) :> 1, {}))) /\ request' = request /\ resting' = resting
+       THEN /\ Begin(Receiver(h), Tx("renew", Part(Guard("renew-request", {Request(h)}), Request(h) :> 1, {})))
+            /\ UNCHANGED <<request, resting>>
        ELSE tx' = tx /\ request' = request \ {h} /\ resting' = resting \ {h}
     /\ UNCHANGED <<db, alive, waiting, holds, claims, faults, seen>>
 
@@ -215,9 +217,11 @@ Withdraw(h) ==
            ready == {g \in ours : There(Item(g))}
        IN \E w \in IF ready = {} THEN {None} ELSE Woken :
             Begin(Receiver(h), Tx("withdraw", [Part(
-                Guard("withdraw-request", {Request(h)}) \cup Guard("withdraw-lock", {Lock(g) : g \in granted}) \cup {Item(g) : g \in ours},
+                Guard("withdraw-request", {Request(h)}) \cup Guard("withdraw-lock", {Lock(g) : g \in granted})
+                \cup {Item(g) : g \in ours},
                 [k \in {Ready(g) : g \in ready} |-> 0] @@ w,
-                {Request(h), Wake(h)} \cup {Grant(h, g) : g \in granted} \cup {Lock(g) : g \in ours} \cup {Timer(g) : g \in ours})
+                {Request(h), Wake(h)} \cup {Grant(h, g) : g \in granted}
+                \cup {Lock(g) : g \in ours} \cup {Timer(g) : g \in ours})
                 EXCEPT !.change = "gone"]))
     /\ UNCHANGED <<db, local, claims, faults, seen>>
 
@@ -277,7 +281,9 @@ Commit(p) ==
 
 Next ==
     \/ \E g \in Groups : Enqueue(g)
-    \/ \E h \in Handles : Receive(h) \/ Turn(h) \/ Poll(h) \/ Renew(h) \/ GiveUp(h) \/ Withdraw(h) \/ Sweep(h) \/ Settle(h) \/ Die(h)
+    \/ \E h \in Handles :
+        \/ Receive(h) \/ Turn(h) \/ Poll(h) \/ Renew(h) \/ GiveUp(h)
+        \/ Withdraw(h) \/ Sweep(h) \/ Settle(h) \/ Die(h)
     \/ \E p \in Processes : Commit(p)
 
 Spec == Init /\ [][Next]_vars
@@ -286,9 +292,9 @@ Fair ==
     /\ Spec
     /\ \A g \in Groups : WF_vars(Enqueue(g)) /\ WF_vars(Commit(Producer(g)))
     /\ \A h \in Handles :
-        /\ WF_vars(Receive(h)) /\ WF_vars(Poll(h)) /\ WF_vars(Settle(h)) /\ WF_vars(Withdraw(h)) /\ WF_vars(Turn(h))
+        /\ WF_vars(Receive(h)) /\ WF_vars(Poll(h)) /\ WF_vars(Settle(h)) /\ WF_vars(Withdraw(h))
         /\ WF_vars(Commit(Receiver(h)))
-        /\ SF_vars(Turn(h)) /\ SF_vars(Renew(h))
+        /\ SF_vars(Turn(h)) /\ SF_vars(Renew(h))  \* though it sweeps, or rests, between
 
 -----------------------------------------------------------------------------
 (* What must hold.                                                           *)

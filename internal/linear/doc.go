@@ -17,7 +17,7 @@
 //     holder's lease has ended, and so has a delay (G1, G2). None is left out that was known to be there before the receive
 //     was called. One that lands while the receive looks, before those that it finds, may be: a claim conflicts with no
 //     enqueue (G4), so what it gives is the head of the group as it was a moment before it holds the group. (Strictly
-//     taken that is no linearization. Without it about one history in forty has no order: a claim that looked, then an
+//     taken that is no linearization. Without it some histories have no order: a claim that looked, then an
 //     enqueue that came before what it found, then a release that found nobody, then the commit of that claim.)
 //   - ack, nack and extend succeed for the live claim alone, and for what is outstanding under it (G2). They are refused
 //     with ErrClaimLost only if the claim is not the live one, or its lease may have ended; with ErrNotInClaim only if

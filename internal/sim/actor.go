@@ -111,8 +111,6 @@ func claimsText(claims []*layer.Claim) (s string) {
 // labelHeader is the header that tells messages apart: their bodies may be the same.
 const labelHeader = "n"
 
-func labelOf(i *layer.Item) string { return i.Headers[labelHeader] }
-
 // messages are random, and o is told what they are.
 func (a *actor) messages(o *op) (msgs []layer.Message) {
 	k := a.w.knobs

@@ -8,5 +8,47 @@ type known struct {
 	seed    uint64
 }
 
-// caught are the guards that the simulation misses when they are left out, with a run that does.
-var caught = map[string]known{}
+// caught are the guards that the simulation misses when they are left out, each with a run that does. The others are
+// beyond it: they are of what it does not do, or of what it meets in none of some thousand runs. TestBrokenByTests in
+// layer has a test for each of all.
+var caught = map[string]known{
+	"tail":             {"staged", 25},
+	"index":            {"operated", 3},
+	"random":           {"scarce", 2},
+	"dedup":            {"remembered", 3},
+	"dedup-sweep":      {"remembered", 7},
+	"lease":            {"expiring", 1},
+	"claim-lock":       {"operated", 1},
+	"stale-lock":       {"operated", 11},
+	"park-lock":        {"expiring", 10},
+	"overdue-lock":     {"aging", 88},
+	"token":            {"expiring", 1},
+	"settle-lock":      {"expiring", 2},
+	"exact-clear":      {"scarce", 175},
+	"release-empty":    {"scarce", 9},
+	"take-lock":        {"scarce", 27},
+	"take-items":       {"scarce", 27},
+	"take-exclude":     {"scarce", 27},
+	"item-lock":        {"operated", 2},
+	"take-out-exclude": {"operated", 3},
+	"edit-exclude":     {"operated", 27},
+	"free-empty":       {"operated", 13},
+	"mark-group":       {"operated", 8},
+	"force-lock":       {"operated", 30},
+	"purge-lock":       {"operated", 87},
+	"purge-exclude":    {"operated", 41},
+	"keep-exclude":     {"repeated", 10},
+	"age-exclude":      {"aging", 46},
+	"redrive-exclude":  {"operated", 95},
+	"letter":           {"operated", 8},
+	"grant-request":    {"staged", 104},
+	"grant-lock":       {"staged", 96},
+	"grant-lease":      {"staged", 17},
+	"receipt":          {"unknown", 1},
+	"receipt-life":     {"unknown", 16},
+	"claim-receipt":    {"unknown", 1},
+	"reload-token":     {"unknown", 8},
+	"assign":           {"unknown", 1},
+	"apart":            {"unknown", 108},
+	"configure":        {"operated", 4},
+}

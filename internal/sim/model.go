@@ -164,7 +164,8 @@ type stored struct {
 	envelope
 	value   []byte
 	body    string // with its parts
-	version int64  // of the commit that put it there; 0 = a redrive, which no later commit may have missed
+	version int64  // of the commit that put it there
+	back    bool   // by a redrive, which no later commit may have missed
 }
 
 // groupState is a group of the model.
@@ -197,11 +198,14 @@ type finished struct {
 	archived bool       // in the same transaction
 }
 
+// seen reports whether the record's transaction must have seen an item.
+func (m *model) seen(s stored) bool { return s.back || s.version <= m.r.rv }
+
 // over reports whether others that the record's transaction must have seen stand before an item. Those of the same
 // record are gone by then: it is followed in the order of the keys.
 func (m *model) over(g *groupState, id layer.ID) bool {
 	for other, s := range g.items {
-		if s.version <= m.r.rv && before(other, id) {
+		if m.seen(s) && before(other, id) {
 			return true
 		}
 	}
@@ -557,7 +561,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 			if m.r.step < m.w.calm {
 				m.w.mark("redriven under load")
 			}
-			s.version = 0
+			s.back = true
 		} else {
 			if m.entered[id] != nil {
 				m.violation("%s enters a second time", id)
@@ -813,7 +817,7 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 	m.claims[key] = made
 	last := l.out[len(l.out)-1]
 	for id, s := range g.items {
-		if s.version <= m.r.rv && before(id, last) && !l.has(id) {
+		if m.seen(s) && before(id, last) && !l.has(id) {
 			m.violation("G1: claim %d of %q passes over %s", l.token, group, id)
 		}
 	}

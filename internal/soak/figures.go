@@ -24,6 +24,8 @@ const (
 	fileSlack = 16 * mib
 	// What an embedded engine remembers of the last five seconds' commits depends on how many these were.
 	restlessSlack = 150 * mib
+	// A receipt for each transaction that a handle has had at a time, an attempt id that is still kept.
+	rowSlack = 12
 	// Each counter has a fixed number of rows, which come one by one.
 	counterRows = 300
 )
@@ -38,7 +40,7 @@ func figures(settled bool) []figure {
 		heap, {"goroutines", 12}, {"snapshots", 3}, {"open tx", 3}, {"watches", 12}, {"file", fileSlack},
 	}
 	for _, name := range layer.KeyNames() {
-		f := figure{name, 40}
+		f := figure{name, rowSlack}
 		if name == "count" {
 			f.slack = counterRows
 		}

@@ -20,7 +20,7 @@ import (
 // Options of a soak.
 type Options struct {
 	Duration time.Duration
-	Interval time.Duration // between two counts; at least 10 must fit in Duration
+	Interval time.Duration // between two counts
 	// Settle is how long to wait before each count, so that the engine can forget what it remembers of the last five
 	// seconds' commits. Without it the heap is held to little.
 	Settle time.Duration
@@ -33,6 +33,9 @@ type Report struct {
 	Operations map[string]int64
 	Grown      []string // none = it is sound
 }
+
+// leastSamples is how many counts are made, however long it takes.
+const leastSamples = 15
 
 // The queues: one with a backlog, one on which receives wait.
 const (
@@ -95,7 +98,7 @@ func (l *load) run(ctx context.Context, o Options, queues []string) (samples [][
 	l.start(ctx, &wg)
 	t := newTable(o.Out, figures(o.Settle > 0))
 	begun := time.Now()
-	for time.Since(begun) < o.Duration && ctx.Err() == nil && l.failure() == nil {
+	for (time.Since(begun) < o.Duration || len(samples) < leastSamples) && ctx.Err() == nil && l.failure() == nil {
 		select {
 		case <-time.After(o.Interval):
 		case <-ctx.Done():

@@ -342,4 +342,21 @@ func endOfContext(u *suite) {
 		})
 		require.Equal(s.T, kv.CodeCommitUnknownResult, kv.Code(err))
 	})
+	u.promise("a context that ends while the body reads does not hide an earlier unknown commit", func(s *space) {
+		db := &faultyDB{DB: s.DB, commit: func(kv.ManagedTx) kv.Future[struct{}] { return failed(kv.CodeCommitUnknownResult) }}
+		ctx, cancel := context.WithCancelCause(s.ctx)
+		defer cancel(nil)
+		_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, a kv.Attempt) error {
+			if a.MaybeCommitted {
+				cancel(cause)
+				if _, err := (never{}).Wait(ctx); err != nil {
+					return fmt.Errorf("read: %w", err)
+				}
+			}
+			tx.Set(s.key("a"), nil)
+			return nil
+		})
+		require.ErrorIs(s.T, err, cause)
+		require.Equal(s.T, kv.CodeCommitUnknownResult, kv.Code(err))
+	})
 }

@@ -1,0 +1,1 @@
+../../layer/guard_test.go

@@ -1,0 +1,166 @@
+//go:build broken
+
+package layer
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// missing are the guards, each with a test of this package that fails without it. The footprints' golden file, which
+// every conflict range stands in, does not count: it says that something has changed, not what goes wrong.
+var missing = map[guard]string{
+	guardTail:         "TestConflicts/enqueue,_ack_of_the_tail_(trap_3)",
+	guardIndex:        "TestOrderWhenVersionsAreSlow",
+	guardRandom:       "TestPurgeCountsLateItem",
+	guardDedup:        "TestConflicts/enqueue,_enqueue_with_the_same_dedup_id",
+	guardDedupItem:    "TestConflicts/enqueue_of_a_duplicate_and_another,_cancel_of_the_first",
+	guardDedupPurge:   "TestConflicts/enqueue_of_a_duplicate_and_another,_purge_of_the_group",
+	guardDedupRename:  "TestGuardPairs/dedup-rename:_redrive_to_the_tail,_enqueue_with_its_dedup_id_when_that_is_forgotten",
+	guardDedupSweep:   "TestSweepSparesWhatCameBack/dedup",
+	guardPurgeSweep:   "TestSweepSparesWhatCameBack/purge",
+	guardLease:        "TestDuplicateHintOfAGroupPassedOver/memory",
+	guardClaimLock:    "TestMarkConflicts/claim,_mark",
+	guardStaleLock:    "TestConflicts/claim_that_clears_a_hint_of_a_held_group,_ack_of_it",
+	guardStaleEmpty:   "TestConflicts/claim_that_clears_a_hint_of_an_empty_group,_enqueue_to_it_(trap_2)",
+	guardEmptyLock:    "TestGuardPairs/empty-lock:_claim_that_clears_what_is_left_of_an_empty_group,_pause_of_it",
+	guardMarkLock:     "TestConflicts/takeover_that_parks_the_group,_takeover",
+	guardParkLock:     "TestConflicts/takeover_that_parks_the_item,_extend_by_the_old_holder",
+	guardOverdueLock:  "TestConflicts/claim_that_drops_all_of_a_group,_pause_of_it",
+	guardEarlyLock:    "TestGuardPairs/early-lock:_claim_that_leaves_a_group_to_its_head,_claim_by_another_clock",
+	guardEarlyGap:     "TestConflicts/claim_that_awaits_a_head,_late_enqueue_before_it",
+	guardTokenGrows:   "TestTokenOfAnOldHandle",
+	guardToken:        "TestLostClaim/memory",
+	guardSettleLock:   "TestConflicts/ack,_ack_of_the_same_claim",
+	guardExactClear:   "TestAckKeepsLateItem/memory",
+	guardAhead:        "TestAckKeepsLateItem/memory",
+	guardReleaseEmpty: "TestConflicts/ack_that_empties_the_group,_enqueue_to_it_(trap_3)",
+
+	guardTakeLock:       "TestConflicts/take,_claim_of_the_same_group",
+	guardTakeItems:      "TestConflicts/take_that_empties_the_group,_enqueue_to_it",
+	guardTakeExclude:    "TestConflicts/claim,_take_from_the_group",
+	guardItemLock:       "TestConflicts/cancel,_claim_of_the_group",
+	guardTakeOutExclude: "TestConflicts/claim,_cancel_in_the_group",
+	guardEditExclude:    "TestConflicts/claim,_edit_in_the_group",
+	guardFreeEmpty:      "TestConflicts/cancel_of_the_only_item,_enqueue_to_the_group",
+	guardMarkGroup:      "TestMarkConflicts/mark,_claim",
+	guardForceLock:      "TestGuardPairs/force-lock:_forced_release,_takeover",
+	guardRetryLock:      "TestConflicts/retry_now,_retry_now",
+	guardRetryExclude:   "TestConflicts/claim_by_another_clock,_retry_now_of_what_is_kept_back",
+	guardPurgeLock:      "TestPurgeMeetsClaim",
+	guardPurgeExclude:   "TestConflicts/claim,_purge_of_the_group",
+	guardPurgeItems:     "TestPurgeCountsLateItem",
+	guardPurgeGap:       "TestPurgeAmidEnqueuesToAnyGroup",
+	guardStateLock:      "TestConflicts/change_of_the_state,_claim_of_the_group",
+	guardStateExclude:   "TestConflicts/claim_that_reads_the_state,_change_of_it",
+	guardKeepExclude:    "TestConflicts/takeover_that_reads_the_state,_holder's_change_of_it",
+	guardAgeLock:        "TestSweepOfOverdueMeetsClaim",
+	guardAgeExclude:     "TestConflicts/claim_that_meets_overdue_items,_sweep_of_them",
+	guardRedriveLock:    "TestConflicts/redrive,_claim_of_the_group",
+	guardRedriveExclude: "TestConflicts/claim,_redrive_into_the_group",
+	guardLetter:         "TestConflicts/discard,_discard_of_the_same_letter",
+
+	guardRequestClear:    "TestStagingMustConflict/clearing_of_the_request,_grant",
+	guardGrantRequest:    "TestStagingMustConflict/grant,_clearing_of_the_request",
+	guardGrantLock:       "TestStagingMustConflict/grant,_claim_of_the_group",
+	guardGrantLease:      "TestDeadRequester/after_a_grant/faults=false",
+	guardRequestDeadline: "TestDeadAreGrantedNothing",
+	guardWithdrawRequest: "TestStagingMustConflict/withdrawal_of_the_request,_grant",
+	guardWithdrawLock:    "TestWithdrawalMeetsTakeover",
+	guardSweepRequest:    "TestSweepSparesRenewedRequest",
+	guardRenewRequest:    "TestRenewalOfSweptRequest",
+
+	guardReceipt:         "TestOperatorUnknownCommits/unknown-applied",
+	guardReceiptConflict: "TestCommitThatLandsLate",
+	guardReceiptLate:     "TestLateCommitExcludesItsRetry",
+	guardReceiptLife:     "TestSweepClearsReceipts/memory",
+	guardReceiptTrust:    "TestSweptReceiptIsNotTrusted",
+	guardClaimReceipt:    "TestUnknownClaimOfManyItems/memory",
+	guardReloadToken:     "TestUnknownClaimLostMeanwhile",
+	guardReloadExact:     "TestReloadPassesLateItem",
+	guardAssign:          "TestRetryOfBody",
+	guardApart:           "TestTogetherOfUnknownOutcome",
+	guardConfigure:       "TestConfigConflicts",
+	guardQueuePause:      "TestConflicts/pause_of_the_queue,_pause_of_it",
+	guardNotInClaim:      "TestLostClaim/memory",
+	guardSpent:           "TestOverdueInSteps/claim",
+	guardBatchSize:       "TestTogetherInBounds",
+	guardReplayEnd:       "TestReplayEnds",
+	guardReplayCut:       "TestReplayEnds",
+	guardDrop:            "TestDropStraggler",
+	guardDropLook:        "TestDropAgainstASlowReadVersion",
+	guardSweepTurn:       "TestOneOfManySweeps",
+	guardPaceSweep:       "TestSweepSparesWhatCameBack/pace",
+	guardPaceExclude:     "TestConflicts/take_that_awaits_the_rate,_change_of_it",
+	guardPaceFresh:       "TestRateOfHandlesThatDoNotKnow",
+	guardRepeat:          "TestConflicts/claim_with_an_attempt_id,_the_same_of_another_group",
+	guardRepeatTwin:      "TestTwinsOfOneAttempt",
+	guardRepeatBack:      "TestRepeatableIsNotGivenBack",
+	guardRepeatSweep:     "TestSweepSparesWhatCameBack/repeat",
+}
+
+// runOnly runs one test in a process of its own, with a guard left out.
+func runOnly(name string, without guard) (string, error) {
+	parts := strings.Split(name, "/")
+	for i, part := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
+	}
+	c := exec.Command(os.Args[0], "-test.run", strings.Join(parts, "/"), "-test.timeout", "2m", "-test.v")
+	c.Env = append(os.Environ(), WithoutVariable+"="+string(without))
+	out, err := c.CombinedOutput()
+	return string(out), err
+}
+
+// TestBrokenByTests: every guard has a test of this package that fails without it, and passes with it.
+func TestBrokenByTests(t *testing.T) {
+	whole := make(map[string]bool)
+	for _, g := range guards {
+		name := missing[g]
+		if !whole[name] {
+			whole[name] = true
+			t.Run("with/"+name, func(t *testing.T) {
+				t.Parallel()
+				out, err := runOnly(name, "")
+				require.NoError(t, err, "%s", out)
+				require.Contains(t, out, "--- PASS: "+strings.SplitN(name, "/", 2)[0], "there is such a test")
+			})
+		}
+		t.Run("without/"+string(g), func(t *testing.T) {
+			t.Parallel()
+			require.NotEmpty(t, name, "no test is known to fail without it")
+			out, err := runOnly(name, g)
+			require.Error(t, err, "%s passes without %q", name, g)
+			if !strings.Contains(out, "--- FAIL") {
+				require.Contains(t, out, "panic", "%s", out)
+			}
+		})
+	}
+}
+
+// TestGuardsAreListed: the list that the broken build goes by has all that guard.go names.
+func TestGuardsAreListed(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "guard.go", nil, 0)
+	require.NoError(t, err)
+	var want []guard
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, ok := n.(*ast.ValueSpec); ok {
+			for _, v := range spec.Values {
+				name, err := strconv.Unquote(v.(*ast.BasicLit).Value)
+				require.NoError(t, err)
+				want = append(want, guard(name))
+			}
+		}
+		return true
+	})
+	require.Equal(t, want, guards)
+	require.Len(t, missing, len(guards))
+}
