@@ -75,8 +75,11 @@ func (w *world) compareOrder(m *model) {
 			}
 			given[d.id] = true
 			end, known := sent[d.id]
-			if !known || m.everDead[d.id] || d.by.by == byWorker {
-				continue // a worker may have had it in hand before its handler was called
+			if !known || m.everDead[d.id] {
+				continue
+			}
+			if f := m.finished[d.id]; d.by.by == byWorker && len(f) > 0 && f[0].r.step < d.begin {
+				continue // a worker had it in hand when it was removed by force, and calls its handler all the same
 			}
 			// It is new here. Was it there when something behind it was fetched and given?
 			for _, p := range ds[:i] {
