@@ -204,6 +204,7 @@ func (s *sweeper) archived() error {
 	for !rest.exhausted {
 		var rows []kv.KV
 		var cleared int64
+		begun := time.Now()
 		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
 			var err error
 			if rows, err = rest.read(tx.Snapshot(), archiveSweepRows).Wait(s.ctx); err != nil {
@@ -215,6 +216,7 @@ func (s *sweeper) archived() error {
 		if err != nil {
 			return err
 		}
+		took := time.Since(begun)
 		rest.passed(rows, archiveSweepRows)
 		s.report.Keys += int64(len(rows))
 		s.report.Archived += cleared
@@ -223,6 +225,7 @@ func (s *sweeper) archived() error {
 			if s.o.Progress != nil {
 				s.o.Progress(s.report)
 			}
+			restAfter(s.ctx, took)
 		}
 	}
 	return nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -67,11 +68,16 @@ func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 	}
 	p.next = p.section.Begin
 	for p.next != nil {
+		begun := time.Now()
 		if err := p.step(); err != nil {
 			return p.report, wrap("purge", err)
 		}
+		took := time.Since(begun)
 		if o.Progress != nil {
 			o.Progress(p.report)
+		}
+		if p.next != nil {
+			restAfter(ctx, took)
 		}
 	}
 	return p.report, nil
@@ -313,7 +319,7 @@ func (p *purger) besides(name string, visit func(s *purgeStep, group string, key
 	for !rest.exhausted {
 		var rows []kv.KV
 		var cleared int64
-		width := purgeWidth
+		width, begun := purgeWidth, time.Now()
 		err := p.q.onceWith(p.ctx, p.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 			width, cleared = max(1, purgeWidth>>min(a.Conflicts, 16)), 0
 			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p}
@@ -342,9 +348,13 @@ func (p *purger) besides(name string, visit func(s *purgeStep, group string, key
 		if err != nil {
 			return err
 		}
+		took := time.Since(begun)
 		rest.passed(rows, width)
 		if *counted += cleared; cleared > 0 && p.o.Progress != nil {
 			p.o.Progress(p.report)
+		}
+		if !rest.exhausted {
+			restAfter(p.ctx, took)
 		}
 	}
 	return nil

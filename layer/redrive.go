@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -162,10 +163,12 @@ func (s *deadSweep) run() (DeadReport, error) {
 		s.limit = math.MaxInt64
 	}
 	for walk := s.q.walkDead(&s.filter, nil); !walk.ended && s.report.Done < s.limit; {
+		begun := time.Now()
 		done, err := s.step(walk)
 		if err != nil {
 			return s.report, err
 		}
+		took := time.Since(begun)
 		walk.pass(done.deadStep)
 		s.report.Scanned += int64(done.scanned)
 		s.report.Done += done.done
@@ -173,6 +176,9 @@ func (s *deadSweep) run() (DeadReport, error) {
 		s.report.Missing = append(s.report.Missing, done.missing...)
 		if s.progress != nil {
 			s.progress(s.report)
+		}
+		if !walk.ended && !s.dryRun {
+			restAfter(s.ctx, took)
 		}
 	}
 	switch n := len(s.report.Missing); n {

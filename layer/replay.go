@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -61,10 +62,12 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 		return report, wrap("replay", err)
 	}
 	for !walk.ended && report.Done < o.Limit {
+		begun := time.Now()
 		r := replayStep{q: q, walk: walk, left: o.Limit - report.Done, dryRun: o.DryRun}
 		if err := r.run(ctx); err != nil {
 			return report, wrap("replay", err)
 		}
+		took := time.Since(begun)
 		report.Scanned += int64(r.step.scanned)
 		report.Done += r.done
 		report.Unreadable += r.unreadable
@@ -78,9 +81,12 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 			if walk, err = q.resumeArchive(ctx, walk, report.Last); err != nil {
 				return report, wrap("replay", err)
 			}
-			continue
+		} else {
+			walk.pass(r.step)
 		}
-		walk.pass(r.step)
+		if !walk.ended && !o.DryRun {
+			restAfter(ctx, took)
+		}
 	}
 	report.More = !walk.ended
 	return report, nil

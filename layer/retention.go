@@ -198,15 +198,20 @@ func (s *sweeper) overdue() error {
 	}
 	section := s.q.keys.section(nameItem)
 	for next := section.Begin; next != nil; {
+		begun := time.Now()
 		step := &overdueStep{s: s, rest: kv.KeyRange{Begin: next, End: section.End}}
 		if err := step.run(); err != nil {
 			return err
 		}
+		took := time.Since(begun)
 		next = step.next
 		s.report.Keys += int64(step.keys)
 		s.report.AgedOut += int64(step.aged)
 		if s.o.Progress != nil && step.keys > 0 {
 			s.o.Progress(s.report)
+		}
+		if next != nil {
+			restAfter(s.ctx, took)
 		}
 	}
 	return nil

@@ -345,6 +345,7 @@ func (s *sweeper) pagesUntil(
 	for rest := newCursor(r); !rest.exhausted; {
 		var rows []kv.KV
 		var cleared int64
+		begun := time.Now()
 		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
 			var err error
 			if rows, err = rest.read(tx.Snapshot(), sweepPage).Wait(s.ctx); err != nil {
@@ -356,6 +357,7 @@ func (s *sweeper) pagesUntil(
 		if err != nil {
 			return err
 		}
+		took := time.Since(begun)
 		rest.passed(rows, sweepPage)
 		s.report.Keys += int64(len(rows))
 		*counted += cleared
@@ -364,6 +366,9 @@ func (s *sweeper) pagesUntil(
 		}
 		if enough != nil && enough(len(rows), cleared) {
 			return nil
+		}
+		if !rest.exhausted {
+			restAfter(s.ctx, took)
 		}
 	}
 	return nil

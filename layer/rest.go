@@ -1,0 +1,29 @@
+package layer
+
+import (
+	"context"
+	"time"
+)
+
+// restFactor is for how many times its own length a step of a large piece of work is followed by a rest, so that the
+// work takes a quarter of the time at most from whatever it shares with the claims of other groups. Batch priority alone
+// does not see to that: a cluster hands it out as long as its own limits are far.
+const restFactor = 3
+
+// longestRest keeps a step that was slow for another reason from holding the work up.
+const longestRest = time.Second
+
+// restAfter waits after a step of a large piece of work that took so long. It returns early, and no error, when ctx ends:
+// the next step says so.
+func restAfter(ctx context.Context, took time.Duration) {
+	d := min(restFactor*took, longestRest)
+	if d <= 0 {
+		return
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
