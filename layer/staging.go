@@ -718,7 +718,9 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 // withdraw clears the handle's request and gives back what it was granted. It may be repeated.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if !q.staging.acquire() {
-		q.rest(ctx, busyPause, nil) // a receive is about to use the request, or to clear it
+		if !q.rest(ctx, busyPause, nil) { // a receive is about to use the request, or to clear it
+			return context.Cause(ctx)
+		}
 		return nil
 	}
 	defer q.staging.release()

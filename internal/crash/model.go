@@ -249,6 +249,12 @@ func (m *model) end(o *operation) {
 				m.move(o, it, m.around(it.Group, to))
 			}
 		}
+		// Others that are told only after this what they did before it must not take it for undone.
+		for _, it := range m.items {
+			if it.at&to != 0 && it.touched != m.now && (o.Group == it.Group || o.Group == "" && o.Kind == kindRedrive) {
+				m.move(o, it, it.at)
+			}
+		}
 	case kindConfigure:
 		m.leases = map[int64]bool{o.Lease: true} // nobody else configures
 	}

@@ -93,6 +93,18 @@ func TestModelFinds(t *testing.T) {
 			s.both(event{Op: 4, Kind: kindRedrive}, event{})
 			s.received(5, 2, 2)
 		}},
+		{"purged before its enqueue was told", false, func(s *script) {
+			purge := event{Op: 2, Kind: kindPurge, Group: "a"}
+			enqueue := event{Op: 3, Kind: kindEnqueue, Msgs: []message{{N: 4, Group: "a", Size: 30}}}
+			s.m.see(purge)
+			s.m.see(enqueue)
+			purge.Done = true
+			s.m.see(purge)
+			enqueue.Done, enqueue.Sent = true, []sent{{ID: textOf("a", 4)}}
+			s.m.see(enqueue)
+			s.both(event{Op: 4, Kind: kindEnqueue, Msgs: []message{{N: 5, Group: "a", Size: 30}}}, event{Sent: []sent{{ID: textOf("a", 5)}}})
+			s.received(5, 1, 5)
+		}},
 		{"enqueued before what was there", true, func(s *script) {
 			s.both(event{Op: 2, Kind: kindEnqueue, Msgs: []message{{N: 4, Group: "a", Size: 30}}},
 				event{Sent: []sent{{ID: textOf("a", 2)}}})
