@@ -117,7 +117,9 @@ func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error)
 }
 
 // AckReceive acks all that the claim still has and receives, in one transaction where it can: for a worker that
-// finishes one claim and wants the next. If the ack fails nothing is received, and the error is that of Ack.
+// finishes one claim and wants the next. If the ack fails nothing is received, and the error is that of Ack. If the ack is
+// done, and the receive has to wait and then fails or is given up, there are no claims and no error: the next receive says
+// what is wrong.
 func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -141,11 +143,16 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 // receiveNow receives without waiting, or by looking now and then for one group.
 func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	end := time.Now().Add(r.o.Wait)
+	settled := false // and with that what is wrong with the receive is left to the next one to say
 	for pause := firstWait; ; pause = min(2*pause, groupPoll) {
 		err := q.submit(ctx, &operation{settle: s, receive: r})
 		if err != nil {
+			if settled {
+				err = nil
+			}
 			return nil, err
 		}
+		settled = settled || s != nil
 		left := time.Until(end)
 		if r.more && len(r.claims) == 0 {
 			s, pause = nil, firstWait
@@ -164,6 +171,9 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 			return nil, nil
 		case <-ctx.Done():
 			timer.Stop()
+			if settled {
+				return nil, nil
+			}
 			return nil, context.Cause(ctx)
 		}
 	}

@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -139,4 +140,32 @@ func TestCloseAmidReceive(t *testing.T) {
 		require.Less(t, rests, enough)
 		require.NoError(t, other.Close(t.Context()))
 	})
+}
+
+// TestAckReceiveGivenUp (G3): an AckReceive whose ack is done, and whose wait is given up, does not return an error, which
+// would leave open whether the ack was done.
+func TestAckReceiveGivenUp(t *testing.T) {
+	for _, path := range []layer.Path{layer.Adaptive, layer.Direct, layer.Staged} {
+		t.Run(fmt.Sprint(path), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				db := embedded.OpenMemory(embedded.Options{})
+				defer func() { require.NoError(t, db.Close()) }()
+				q, err := layer.Create(t.Context(), db, testPrefix, testQueue, layer.Options{Path: path})
+				require.NoError(t, err)
+				_, err = q.Enqueue(t.Context(), layer.Message{Group: "A"})
+				require.NoError(t, err)
+				claims, err := q.Receive(t.Context(), layer.ReceiveOptions{Wait: time.Second})
+				require.NoError(t, err)
+				require.Len(t, claims, 1)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				next, err := q.AckReceive(ctx, claims[0], layer.ReceiveOptions{Wait: time.Hour})
+				require.NoError(t, err)
+				require.Empty(t, next)
+				require.Error(t, ctx.Err())
+				require.ErrorIs(t, q.Ack(t.Context(), claims[0]), layer.ErrClaimLost)
+				require.NoError(t, q.Close(t.Context()))
+			})
+		})
+	}
 }

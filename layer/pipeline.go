@@ -270,11 +270,17 @@ func (q *Queue) leave(o *operation, cause error) error {
 		return cause
 	}
 	q.abandon(o)
+	if o.settled {
+		return errLeft
+	}
 	if o.enqueue == nil && o.settle == nil {
 		return cause
 	}
 	return &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: cause}
 }
+
+// errLeft says that a caller has left an operation in flight whose settlement is done.
+var errLeft = errors.New("left")
 
 func without(list []*operation, o *operation) []*operation {
 	if i := slices.Index(list, o); i >= 0 {
@@ -393,6 +399,11 @@ func (q *Queue) runShared(b *batch) {
 		if o.turn != nil && mayRecover(o.err) && !o.abandoned && !o.lastTurn && !q.closed.Load() {
 			// The wait goes on: a database that does not answer for a while is not a reason to end it.
 			o.turn.failed, o.err = true, nil
+			o.receive.begin()
+		}
+		if o.settled && o.err != nil {
+			// What it was to settle is settled. What is wrong with the receive, the next one says.
+			o.err, o.lastTurn = nil, true
 			o.receive.begin()
 		}
 		switch {

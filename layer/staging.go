@@ -214,7 +214,10 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 	select {
 	case <-o.ended:
 	case <-ctx.Done():
-		if err := q.leave(o, context.Cause(ctx)); err != nil {
+		switch err := q.leave(o, context.Cause(ctx)); {
+		case errors.Is(err, errLeft):
+			return nil, nil
+		case err != nil:
 			return nil, err
 		}
 	}

@@ -705,8 +705,14 @@ func (m *model) behind(g *groupState, id layer.ID) {
 		return
 	}
 	m.w.mark("index behind one that is gone")
+	acked := make(map[string]bool) // in the same transaction
+	for _, wr := range m.r.writes {
+		if wr.kind == cleared {
+			acked[string(wr.key)] = true
+		}
+	}
 	for other, s := range g.items {
-		if s.version <= m.r.rv && before(id, other) {
+		if s.version <= m.r.rv && before(id, other) && !acked[itemKeyFor("item", other)] {
 			m.violation("G1: %s comes before %s, which had been committed before it began", id, other)
 		}
 	}

@@ -464,7 +464,8 @@ func (m *model) untold(key claimKey, c claimed) {
 		if o.who != c.r.who || o.begin > c.r.step || !strings.Contains(o.kind, "receive") {
 			continue
 		}
-		if o.limited || o.outcome == unknown || c.ends > 0 && c.ends <= o.end && c.r.step <= o.end {
+		lost := o.kind == "ack-receive" && o.outcome == done && len(o.claims) == 0 // its receive may have failed after the ack
+		if o.limited || o.outcome == unknown || lost || c.ends > 0 && c.ends <= o.end && c.r.step <= o.end {
 			return
 		}
 	}
