@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,6 +112,19 @@ func TestCloseAmidReceive(t *testing.T) {
 		require.NoError(t, err)
 
 		waiting, cancel := context.WithCancel(t.Context())
+		var armed atomic.Bool
+		var first sync.Once
+		closed := make(chan error, 1)
+		plan.OnCommit = func(int, kv.Tx) fault.Kind {
+			if armed.Load() {
+				first.Do(func() {
+					cancel()
+					go func() { closed <- q.Close(t.Context()) }()
+					time.Sleep(time.Second) // a commit that takes its time
+				})
+			}
+			return fault.Chance
+		}
 		done := make(chan struct{}, 2)
 		receive := func(ctx context.Context) {
 			_, _ = q.Receive(ctx, layer.ReceiveOptions{Wait: time.Hour})
@@ -121,16 +135,7 @@ func TestCloseAmidReceive(t *testing.T) {
 		time.Sleep(time.Minute) // it has its request
 		_, err = other.Enqueue(t.Context(), layer.Message{Group: "A"})
 		require.NoError(t, err)
-		var first sync.Once
-		closed := make(chan error, 1)
-		plan.OnCommit = func(int, kv.Tx) fault.Kind {
-			first.Do(func() {
-				cancel()
-				go func() { closed <- q.Close(t.Context()) }()
-				time.Sleep(time.Second) // a commit that takes its time
-			})
-			return fault.Chance
-		}
+		armed.Store(true)
 		go receive(t.Context())
 		<-done
 		<-done
