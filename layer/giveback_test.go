@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,65 +84,6 @@ func TestGivenBackOnlyIfClaimed(t *testing.T) {
 		require.NoError(t, other.Ack(t.Context(), claims[0]), "the claim of the other handle is not lost")
 		require.NoError(t, other.Close(t.Context()))
 		require.NoError(t, q.Close(t.Context()))
-	})
-}
-
-// TestCloseAmidReceive: a handle that is closed while a receive's transaction is on its way, and has a request that nobody
-// waits for any more, stands still until that has ended: it does not spin.
-func TestCloseAmidReceive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		plan := &fault.Plan{}
-		raw := embedded.OpenMemory(embedded.Options{})
-		defer func() { require.NoError(t, raw.Close()) }()
-		const enough = 1000
-		rests := 0
-		var mu sync.Mutex
-		q, err := layer.Create(t.Context(), fault.Wrap(raw, plan), testPrefix, testQueue, layer.Options{
-			Yield: func(_ context.Context, what string) {
-				mu.Lock()
-				defer mu.Unlock()
-				if rests++; rests > enough {
-					time.Sleep(time.Minute) // time must pass for a test that fails to end
-				}
-			},
-		})
-		require.NoError(t, err)
-		other, err := layer.Open(t.Context(), raw, testPrefix, testQueue, layer.Options{})
-		require.NoError(t, err)
-
-		waiting, cancel := context.WithCancel(t.Context())
-		var armed atomic.Bool
-		var first sync.Once
-		closed := make(chan error, 1)
-		plan.OnCommit = func(int, kv.Tx) fault.Kind {
-			if armed.Load() {
-				first.Do(func() {
-					cancel()
-					go func() { closed <- q.Close(t.Context()) }()
-					time.Sleep(time.Second) // a commit that takes its time
-				})
-			}
-			return fault.Chance
-		}
-		done := make(chan struct{}, 2)
-		receive := func(ctx context.Context) {
-			_, _ = q.Receive(ctx, layer.ReceiveOptions{Wait: time.Hour})
-			done <- struct{}{}
-		}
-		go receive(waiting)
-		synctest.Wait()
-		time.Sleep(time.Minute) // it has its request
-		_, err = other.Enqueue(t.Context(), layer.Message{Group: "A"})
-		require.NoError(t, err)
-		armed.Store(true)
-		go receive(t.Context())
-		<-done
-		<-done
-		require.NoError(t, <-closed)
-		mu.Lock()
-		defer mu.Unlock()
-		require.Less(t, rests, enough)
-		require.NoError(t, other.Close(t.Context()))
 	})
 }
 

@@ -195,3 +195,15 @@ func TestGrantOfAnEmptyGroup(t *testing.T) {
 	require.Len(t, claims, 1)
 	require.Equal(t, "A", claims[0].Group)
 }
+
+// TestWithdrawalEndsWithTheHandle: while a receive has the request in hand, a withdrawal comes back to it later; but not when
+// the handle has ended, for then no time would pass in between, and the attendance would spin until the receive is over.
+func TestWithdrawalEndsWithTheHandle(t *testing.T) {
+	s := newStagedSteps(t)
+	require.True(t, s.own.staging.acquire())
+	ctx, cancel := context.WithCancel(s.ctx)
+	require.NoError(t, s.own.withdraw(ctx, 1), "it is busy, and may be tried again")
+	cancel()
+	require.ErrorIs(t, s.own.withdraw(ctx, 1), context.Canceled)
+	s.own.staging.release()
+}
