@@ -204,10 +204,11 @@ func (s *sweeper) archived() error {
 	for !rest.exhausted {
 		var rows []kv.KV
 		var cleared int64
-		begun := time.Now()
-		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
+		width, begun := archiveSweepRows, time.Now()
+		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
+			width = stepWidth(archiveSweepRows, a)
 			var err error
-			if rows, err = rest.read(tx.Snapshot(), archiveSweepRows).Wait(s.ctx); err != nil {
+			if rows, err = rest.read(tx.Snapshot(), width).Wait(s.ctx); err != nil {
 				return fmt.Errorf("read archive: %w", err)
 			}
 			cleared, rows, err = s.forget(tx, rows, config.Archive)
@@ -217,7 +218,7 @@ func (s *sweeper) archived() error {
 			return err
 		}
 		took := time.Since(begun)
-		rest.passed(rows, archiveSweepRows)
+		rest.passed(rows, width)
 		s.report.Keys += int64(len(rows))
 		s.report.Archived += cleared
 		if cleared > 0 {

@@ -83,8 +83,8 @@ func (q *Queue) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, err
 	size := int64(0)
 	for !walk.ended {
 		var step archiveStep
-		err := q.step(ctx, func(tx kv.Tx) (err error) {
-			if step, err = walk.read(ctx, tx.Snapshot()); err != nil || !o.Bodies {
+		err := q.step(ctx, func(tx kv.Tx, a kv.Attempt) (err error) {
+			if step, err = walk.read(ctx, tx.Snapshot(), stepWidth(archiveRows, a)); err != nil || !o.Bodies {
 				return err
 			}
 			for i := range step.items {
@@ -164,7 +164,7 @@ func (q *Queue) walkArchive(ctx context.Context, f ArchiveFilter, after *ID) (*a
 		return nil, err
 	}
 	w := &archiveWalk{q: q, filter: f}
-	err := q.step(ctx, func(tx kv.Tx) error { return w.place(ctx, tx.Snapshot(), after) })
+	err := q.step(ctx, func(tx kv.Tx, _ kv.Attempt) error { return w.place(ctx, tx.Snapshot(), after) })
 	return w, err
 }
 
@@ -269,16 +269,16 @@ func (w *archiveWalk) seek(ctx context.Context, tx kv.ReadTx, section kv.KeyRang
 }
 
 // read reads the next items, at snapshot if tx does.
-func (w *archiveWalk) read(ctx context.Context, tx kv.ReadTx) (archiveStep, error) {
+func (w *archiveWalk) read(ctx context.Context, tx kv.ReadTx, limit int) (archiveStep, error) {
 	r := kv.Range{Begin: w.begin, End: kv.FirstGreaterOrEqual(w.end)}
-	rows, err := tx.GetRange(r, kv.RangeOptions{Limit: archiveRows}).Wait(ctx)
+	rows, err := tx.GetRange(r, kv.RangeOptions{Limit: limit}).Wait(ctx)
 	if err != nil {
 		return archiveStep{}, fmt.Errorf("read archive: %w", err)
 	}
 	if w.filter.Group == nil {
-		return w.readEntries(ctx, tx, rows)
+		return w.readEntries(ctx, tx, rows, limit)
 	}
-	s := archiveStep{ended: len(rows) < archiveRows, begin: w.begin, scanned: len(rows)}
+	s := archiveStep{ended: len(rows) < limit, begin: w.begin, scanned: len(rows)}
 	for _, row := range rows {
 		s.begin = kv.FirstGreaterThan(row.Key)
 		if err := w.add(&s, row); err != nil {
@@ -289,14 +289,14 @@ func (w *archiveWalk) read(ctx context.Context, tx kv.ReadTx) (archiveStep, erro
 }
 
 // readEntries reads the items of entries, as many as one transaction may.
-func (w *archiveWalk) readEntries(ctx context.Context, tx kv.ReadTx, rows []kv.KV) (archiveStep, error) {
-	s := archiveStep{ended: len(rows) < archiveRows, begin: w.begin, skip: w.skip}
+func (w *archiveWalk) readEntries(ctx context.Context, tx kv.ReadTx, rows []kv.KV, limit int) (archiveStep, error) {
+	s := archiveStep{ended: len(rows) < limit, begin: w.begin, skip: w.skip}
 	var keys [][]byte
 	var values []kv.Future[[]byte]
 	for _, row := range rows {
 		e, err := unpackArchiveEntry(row.Key, row.Value)
 		skip := s.skip
-		if err == nil && len(values) == archiveRows {
+		if err == nil && len(values) == limit {
 			s.ended = false
 			break
 		}
@@ -314,7 +314,7 @@ func (w *archiveWalk) readEntries(ctx context.Context, tx kv.ReadTx, rows []kv.K
 			s.looked(e, items)
 			continue
 		}
-		if n := archiveRows - len(values); len(items) > n {
+		if n := limit - len(values); len(items) > n {
 			s.begin, s.skip, s.ended = kv.FirstGreaterOrEqual(row.Key), skip+n, false
 			items = items[:n]
 		}

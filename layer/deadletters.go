@@ -120,8 +120,8 @@ func (q *Queue) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error
 	size := int64(0)
 	for !walk.ended {
 		var step deadStep
-		err := q.step(ctx, func(tx kv.Tx) (err error) {
-			if step, err = walk.read(ctx, tx.Snapshot(), deadRows); err != nil || !o.Bodies {
+		err := q.step(ctx, func(tx kv.Tx, a kv.Attempt) (err error) {
+			if step, err = walk.read(ctx, tx.Snapshot(), stepWidth(deadRows, a)); err != nil || !o.Bodies {
 				return err
 			}
 			return q.readBodies(ctx, tx.Snapshot(), step.rows)
@@ -311,10 +311,10 @@ func (r *deadRow) open() error {
 }
 
 // step runs one step of a long piece of work, at batch priority.
-func (q *Queue) step(ctx context.Context, fn func(tx kv.Tx) error) error {
+func (q *Queue) step(ctx context.Context, fn func(tx kv.Tx, a kv.Attempt) error) error {
 	if q.closed.Load() {
 		return ErrClosed
 	}
-	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error { return fn(tx) })
+	_, err := kv.Run(ctx, q.db, q.batchOptions(), fn)
 	return err
 }

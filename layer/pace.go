@@ -143,7 +143,7 @@ func (s *sweeper) paces() error {
 	if err != nil {
 		return err
 	}
-	return s.pagesUntil(s.q.keys.section(namePace), func(tx kv.Tx, rows []kv.KV) (int64, error) {
+	return s.pagesUntil(s.q.keys.section(namePace), func(tx kv.Tx, rows []kv.KV, _ bool) (int64, error) {
 		w := s.q.work(s.ctx, tx)
 		groups := make([]string, len(rows))
 		heads := make([]kv.Future[[]byte], len(rows))

@@ -31,7 +31,7 @@ type PurgeReport struct {
 
 const (
 	// purgeWidth bounds the items, and with them the groups, that one step reads: with the largest values that is 5 MB.
-	// A step that conflicts goes on with half.
+	// An attempt that failed goes on with half.
 	purgeWidth = 50
 	// purgePatience is how many conflicts a step takes before it leaves the hints of its groups: then enqueues into
 	// these do not conflict with it any more.
@@ -105,7 +105,7 @@ func (p *purger) step() error {
 	var done PurgeReport
 	err := p.q.onceWith(p.ctx, p.q.batchOptions(),
 		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p, conflicts: a.Conflicts, place: p.purgePlace}
+			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p, attempt: a, place: p.purgePlace}
 			if err := s.run(); err != nil {
 				return nil, err
 			}
@@ -154,10 +154,10 @@ func (p *purger) step() error {
 // the purge up.
 type purgeStep struct {
 	*work
-	p         *purger
-	conflicts int
-	place     purgePlace
-	done      PurgeReport
+	p       *purger
+	attempt kv.Attempt
+	place   purgePlace
+	done    PurgeReport
 }
 
 // purgeRun is items of one group that follow each other.
@@ -172,7 +172,7 @@ func (s *purgeStep) run() error {
 	if err := s.notePurge(s.p.o.Group); err != nil {
 		return err
 	}
-	width := max(1, purgeWidth>>min(s.conflicts, 16))
+	width := stepWidth(purgeWidth, s.attempt)
 	snapshot := s.tx.Snapshot()
 	rest := kv.KeyRange{Begin: s.place.next, End: s.p.section.End}
 	found := snapshot.GetRange(rest.Selectors(), kv.RangeOptions{Limit: width + 1})
@@ -199,7 +199,7 @@ func (s *purgeStep) run() error {
 	if err != nil {
 		return fmt.Errorf("read items: %w", err)
 	}
-	if s.conflicts == 0 && bytes.Compare(end, s.place.tail) <= 0 {
+	if s.attempt.Conflicts == 0 && bytes.Compare(end, s.place.tail) <= 0 {
 		if wide, err := s.wide(first.itemID(), end); err != nil || wide {
 			return err
 		}
@@ -321,7 +321,7 @@ func (p *purger) besides(name string, visit func(s *purgeStep, group string, key
 		var cleared int64
 		width, begun := purgeWidth, time.Now()
 		err := p.q.onceWith(p.ctx, p.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-			width, cleared = max(1, purgeWidth>>min(a.Conflicts, 16)), 0
+			width, cleared = stepWidth(purgeWidth, a), 0
 			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p}
 			var err error
 			if rows, err = rest.read(tx.Snapshot(), width).Wait(p.ctx); err != nil {
@@ -455,7 +455,7 @@ func (s *purgeStep) end(group string, l *lock, whole bool) (free bool) {
 
 // leave leaves a group in order whose items from first on are gone.
 func (s *purgeStep) leave(first ID, free, whole bool) error {
-	if free && s.conflicts > purgePatience {
+	if free && s.attempt.Conflicts > purgePatience {
 		s.hint(first.Index, first.Group, 0) // whoever meets it finds what there is
 		return nil
 	}

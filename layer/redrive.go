@@ -202,10 +202,10 @@ type sweptStep struct {
 // missing from the report, and the ids that it is done with be taken for unknown ones.
 func (s *deadSweep) step(walk *deadWalk) (sweptStep, error) {
 	var out sweptStep
-	err := s.q.onceWith(s.ctx, s.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+	err := s.q.onceWith(s.ctx, s.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 		var rows []deadRow
 		var err error
-		if out, rows, err = s.choose(walk, tx); err != nil || s.dryRun || len(rows) == 0 {
+		if out, rows, err = s.choose(walk, tx, stepWidth(deadStepRows, a)); err != nil || s.dryRun || len(rows) == 0 {
 			return nil, err
 		}
 		w := s.q.work(s.ctx, tx)
@@ -221,8 +221,8 @@ func (s *deadSweep) step(walk *deadWalk) (sweptStep, error) {
 }
 
 // choose reads what one transaction is to work on. The reads are at snapshot: do adds the conflicts.
-func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx) (sweptStep, []deadRow, error) {
-	step, err := walk.read(s.ctx, tx.Snapshot(), deadStepRows)
+func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []deadRow, error) {
+	step, err := walk.read(s.ctx, tx.Snapshot(), width)
 	out := sweptStep{deadStep: step}
 	if err != nil {
 		return out, nil, err

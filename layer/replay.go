@@ -125,7 +125,7 @@ func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o Repla
 		return report, err
 	}
 	r := replayStep{q: q, walk: walk, left: o.Limit}
-	if err := r.perform(ctx, tx); err != nil {
+	if err := r.perform(ctx, tx, archiveRows); err != nil {
 		return report, err
 	}
 	return ReplayReport{
@@ -157,18 +157,18 @@ type replayStep struct {
 }
 
 func (r *replayStep) run(ctx context.Context) error {
-	return r.q.onceWith(ctx, r.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-		if err := r.perform(ctx, tx); err != nil || r.dryRun || r.done == 0 {
+	return r.q.onceWith(ctx, r.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
+		if err := r.perform(ctx, tx, stepWidth(archiveRows, a)); err != nil || r.dryRun || r.done == 0 {
 			return nil, err
 		}
 		return tuple.Tuple{}, nil
 	}, nil)
 }
 
-// perform is one attempt.
-func (r *replayStep) perform(ctx context.Context, tx kv.Tx) error {
+// perform is one attempt, with so many archived items at most.
+func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	var err error
-	if r.step, err = r.walk.read(ctx, tx.Snapshot()); err != nil {
+	if r.step, err = r.walk.read(ctx, tx.Snapshot(), width); err != nil {
 		return err
 	}
 	e, err := r.choose(ctx, tx.Snapshot())

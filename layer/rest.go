@@ -3,7 +3,14 @@ package layer
 import (
 	"context"
 	"time"
+
+	"fdbfifo/kv"
 )
+
+// stepWidth is how many rows this attempt of a step of a large piece of work takes, of width that the first one takes: half
+// as many after each that failed. A step whose transaction is too long for a slow cluster, too large, or in the way of
+// others, comes through in the end.
+func stepWidth(width int, a kv.Attempt) int { return max(1, width>>min(a.N, 16)) }
 
 // restFactor is for how many times its own length a step of a large piece of work is followed by a rest, so that the
 // work takes a quarter of the time at most from whatever it shares with the claims of other groups. Batch priority alone

@@ -233,7 +233,7 @@ func (t *overdueStep) run() error {
 	q, ctx := t.s.q, t.s.ctx
 	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
 		t.next, t.keys, t.aged = nil, 0, 0
-		width := max(1, overdueWidth>>min(a.Conflicts, 16))
+		width := stepWidth(overdueWidth, a)
 		w := q.work(ctx, tx)
 		rows, err := tx.Snapshot().GetRange(t.rest.Selectors(), kv.RangeOptions{Limit: width}).Wait(ctx)
 		if err != nil {

@@ -90,7 +90,7 @@ func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) 
 // wakes clears the wake keys of handles that have no request: they were killed, or somebody has touched the key when they
 // had just withdrawn. The handle may live, and request again at this moment: then it wakes for nothing, or at its poll.
 func (s *sweeper) wakes() error {
-	return s.pagesUntil(s.q.keys.section(nameWake), func(tx kv.Tx, rows []kv.KV) (cleared int64, err error) {
+	return s.pagesUntil(s.q.keys.section(nameWake), func(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
 		if len(rows) == 0 {
 			return 0, nil
 		}
@@ -234,7 +234,7 @@ func (s *sweeper) dedup() error {
 		}
 	}
 	looked := 0
-	return s.pagesUntil(section, func(tx kv.Tx, rows []kv.KV) (int64, error) {
+	return s.pagesUntil(section, func(tx kv.Tx, rows []kv.KV, more bool) (int64, error) {
 		follow := s.q.follow(tx)
 		over, err := s.q.outlived(s.ctx, tx.Snapshot(), rows)
 		if err != nil {
@@ -253,7 +253,7 @@ func (s *sweeper) dedup() error {
 			tx.Clear(k)
 		}
 		switch {
-		case len(rows) == sweepPage:
+		case more:
 			tx.Set(key, tuple.AppendBytes(nil, rows[len(rows)-1].Key))
 			noted = true
 		case noted: // the next sweep begins at the first
@@ -262,7 +262,7 @@ func (s *sweeper) dedup() error {
 		return int64(len(over)), nil
 	}, &s.report.Dedup, func(rows int, cleared int64) bool {
 		looked += rows
-		return s.o.Every > 0 && looked >= sweepRows && cleared < sweepPage/4
+		return s.o.Every > 0 && looked >= sweepRows && cleared < int64(rows)/4
 	})
 }
 
@@ -321,7 +321,7 @@ func (s *sweeper) purges() error {
 
 // pages calls visit for each row of r, page by page; it tells whether it has cleared the row, which counted counts.
 func (s *sweeper) pages(r kv.KeyRange, visit func(tx kv.Tx, row kv.KV) (cleared bool, err error), counted *int64) error {
-	return s.pagesUntil(r, func(tx kv.Tx, rows []kv.KV) (int64, error) {
+	return s.pagesUntil(r, func(tx kv.Tx, rows []kv.KV, _ bool) (int64, error) {
 		cleared := int64(0)
 		for _, row := range rows {
 			ok, err := visit(tx, row)
@@ -336,29 +336,31 @@ func (s *sweeper) pages(r kv.KeyRange, visit func(tx kv.Tx, row kv.KV) (cleared 
 	}, counted, nil)
 }
 
-// pagesUntil calls visit for each page of r, which returns how many rows it has cleared. It ends early if enough, which
-// is given the rows of a page and how many of them were cleared, says so; enough may be nil.
+// pagesUntil calls visit for each page of r, which returns how many rows it has cleared; more says that this is not known
+// to be the last page. It ends early if enough, which is given the rows of a page and how many of them were cleared, says so;
+// enough may be nil.
 func (s *sweeper) pagesUntil(
-	r kv.KeyRange, visit func(tx kv.Tx, rows []kv.KV) (cleared int64, err error), counted *int64,
+	r kv.KeyRange, visit func(tx kv.Tx, rows []kv.KV, more bool) (cleared int64, err error), counted *int64,
 	enough func(rows int, cleared int64) bool,
 ) error {
 	for rest := newCursor(r); !rest.exhausted; {
 		var rows []kv.KV
 		var cleared int64
-		begun := time.Now()
-		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
+		width, begun := sweepPage, time.Now()
+		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
+			width = stepWidth(sweepPage, a)
 			var err error
-			if rows, err = rest.read(tx.Snapshot(), sweepPage).Wait(s.ctx); err != nil {
+			if rows, err = rest.read(tx.Snapshot(), width).Wait(s.ctx); err != nil {
 				return fmt.Errorf("read page: %w", err)
 			}
-			cleared, err = visit(tx, rows)
+			cleared, err = visit(tx, rows, len(rows) == width)
 			return err
 		})
 		if err != nil {
 			return err
 		}
 		took := time.Since(begun)
-		rest.passed(rows, sweepPage)
+		rest.passed(rows, width)
 		s.report.Keys += int64(len(rows))
 		*counted += cleared
 		if s.o.Progress != nil && len(rows) > 0 {
