@@ -22,6 +22,7 @@ type scheduler struct {
 	rng    *rand.Rand
 	knobs  *knobs
 	trace  *trace
+	most   int       // steps of a run, after which it is given up
 	steps  int       // written by the driver alone
 	can    []*parked // who may go on; the driver's
 
@@ -182,13 +183,13 @@ func (s *scheduler) givenUp() bool {
 }
 
 // drive lets one goroutine after the other go on until all actors have returned. It fails if that takes longer than
-// limit of virtual time.
+// limit of virtual time, or the run more than its steps.
 func (s *scheduler) drive(limit time.Duration) error {
 	begun := time.Now()
 	for {
 		s.settle()
-		if s.alive() && time.Since(begun) > limit {
-			return fmt.Errorf("sim: no end within %s of virtual time, %d steps; parked: %s", limit, s.steps, s.names())
+		if s.alive() && (time.Since(begun) > limit || s.steps > s.most) {
+			return fmt.Errorf("sim: no end within %s of virtual time, or %d steps; parked: %s", limit, s.most, s.names())
 		}
 		next, done := s.pick()
 		switch {

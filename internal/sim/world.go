@@ -94,6 +94,9 @@ type handle struct {
 	dead     bool
 }
 
+// mostSteps is how many steps of the driver each operation may take, on the mean. A few dozen are usual.
+const mostSteps = 10_000
+
 // Run runs the world of a seed, in a bubble.
 func Run(o Options) *Report {
 	rng := rand.New(rand.NewPCG(o.Seed, 1))
@@ -107,7 +110,7 @@ func Run(o Options) *Report {
 	}
 	w.sched = &scheduler{
 		settle: o.Settle, rng: rand.New(rand.NewPCG(o.Seed, 3)), knobs: w.knobs, trace: &trace{keep: o.Trace},
-		arrived: make(chan struct{}, 1),
+		arrived: make(chan struct{}, 1), most: mostSteps * max(o.Operations, 300),
 	}
 	w.store = &store{w: w, plan: w.plan}
 	if w.knobs.disk {
