@@ -152,6 +152,8 @@ type settlement struct {
 	attempt kv.Future[[]byte] // of the item that was tried, if the rest is given back
 
 	until time.Time // the result of an extend
+
+	done bool // it is committed; guarded by the pipeline's mutex
 }
 
 // begin starts reading the lock, with a conflict.

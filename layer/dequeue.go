@@ -118,8 +118,7 @@ func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error)
 
 // AckReceive acks all that the claim still has and receives, in one transaction where it can: for a worker that
 // finishes one claim and wants the next. If the ack fails nothing is received, and the error is that of Ack. If the ack is
-// done, and the receive has to wait and then fails or is given up, there are no claims and no error: the next receive says
-// what is wrong.
+// done, and the receive fails or is given up, there are no claims and no error: the next receive says what is wrong.
 func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -134,6 +133,14 @@ func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*
 
 // receive settles s, if there is one, and receives.
 func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
+	claims, err := q.settleAndReceive(ctx, s, r)
+	if err != nil && s != nil && q.isDone(s) {
+		return nil, nil // of an error the caller would conclude that nothing was settled
+	}
+	return claims, err
+}
+
+func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	if r.o.Wait == 0 || r.o.Group != nil || r.o.AttemptID != "" || q.opts.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
@@ -143,16 +150,10 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 // receiveNow receives without waiting, or by looking now and then for one group.
 func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	end := time.Now().Add(r.o.Wait)
-	settled := false // and with that what is wrong with the receive is left to the next one to say
 	for pause := firstWait; ; pause = min(2*pause, groupPoll) {
-		err := q.submit(ctx, &operation{settle: s, receive: r})
-		if err != nil {
-			if settled {
-				err = nil
-			}
+		if err := q.submit(ctx, &operation{settle: s, receive: r}); err != nil {
 			return nil, err
 		}
-		settled = settled || s != nil
 		left := time.Until(end)
 		if r.more && len(r.claims) == 0 {
 			s, pause = nil, firstWait
@@ -171,9 +172,6 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 			return nil, nil
 		case <-ctx.Done():
 			timer.Stop()
-			if settled {
-				return nil, nil
-			}
 			return nil, context.Cause(ctx)
 		}
 	}

@@ -87,30 +87,64 @@ func TestGivenBackOnlyIfClaimed(t *testing.T) {
 	})
 }
 
-// TestAckReceiveGivenUp (G3): an AckReceive whose ack is done, and whose wait is given up, does not return an error, which
-// would leave open whether the ack was done.
-func TestAckReceiveGivenUp(t *testing.T) {
-	for _, path := range []layer.Path{layer.Adaptive, layer.Direct, layer.Staged} {
-		t.Run(fmt.Sprint(path), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				db := embedded.OpenMemory(embedded.Options{})
-				defer func() { require.NoError(t, db.Close()) }()
-				q, err := layer.Create(t.Context(), db, testPrefix, testQueue, layer.Options{Path: path})
-				require.NoError(t, err)
-				_, err = q.Enqueue(t.Context(), layer.Message{Group: "A"})
-				require.NoError(t, err)
-				claims, err := q.Receive(t.Context(), layer.ReceiveOptions{Wait: time.Second})
-				require.NoError(t, err)
-				require.Len(t, claims, 1)
-				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-				defer cancel()
-				next, err := q.AckReceive(ctx, claims[0], layer.ReceiveOptions{Wait: time.Hour})
-				require.NoError(t, err)
-				require.Empty(t, next)
-				require.Error(t, ctx.Err())
-				require.ErrorIs(t, q.Ack(t.Context(), claims[0]), layer.ErrClaimLost)
-				require.NoError(t, q.Close(t.Context()))
+// TestAckReceiveAcks: once its ack is done, AckReceive returns no error of its receive, from which the caller would conclude
+// that nothing was acked: whether he gives up the wait, the handle is closed, or nothing can be read.
+func TestAckReceiveAcks(t *testing.T) {
+	ends := []struct {
+		name string
+		wait time.Duration
+		// end sees to it that a receive that waits ends with an error. q's claim of A is about to be acked.
+		end func(t *testing.T, q *layer.Queue, db kv.DB, cancel func())
+	}{
+		{"given up", time.Hour, func(t *testing.T, _ *layer.Queue, _ kv.DB, cancel func()) {
+			time.AfterFunc(time.Minute, cancel)
+		}},
+		{"closed", time.Hour, func(t *testing.T, q *layer.Queue, _ kv.DB, _ func()) {
+			time.AfterFunc(time.Minute, func() { require.NoError(t, q.Close(t.Context())) })
+		}},
+		{"unreadable", 0, func(t *testing.T, q *layer.Queue, db kv.DB, _ func()) {
+			sent, err := q.Enqueue(t.Context(), layer.Message{Group: "B"})
+			require.NoError(t, err)
+			_, err = kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				tx.Set(key("item", "B", sent[0].ID.Index, sent[0].ID.Random), []byte("?"))
+				return nil
 			})
-		})
+			require.NoError(t, err)
+		}},
+	}
+	for _, end := range ends {
+		for _, path := range []layer.Path{layer.Adaptive, layer.Direct, layer.Staged} {
+			t.Run(fmt.Sprint(end.name, "/", path), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					db := embedded.OpenMemory(embedded.Options{})
+					defer func() { require.NoError(t, db.Close()) }()
+					options := layer.Options{Path: path}
+					q, err := layer.Create(t.Context(), db, testPrefix, testQueue, options)
+					require.NoError(t, err)
+					_, err = q.Enqueue(t.Context(), layer.Message{Group: "A"})
+					require.NoError(t, err)
+					claims, err := q.Receive(t.Context(), layer.ReceiveOptions{Wait: time.Second})
+					require.NoError(t, err)
+					require.Len(t, claims, 1)
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					end.end(t, q, db, cancel)
+					begun := time.Now()
+					next, err := q.AckReceive(ctx, claims[0], layer.ReceiveOptions{Wait: end.wait})
+					require.NoError(t, err)
+					require.Empty(t, next)
+					require.Less(t, time.Since(begun), time.Hour, "the wait was cut short")
+					again, err := layer.Open(t.Context(), db, testPrefix, testQueue, options)
+					require.NoError(t, err)
+					require.ErrorIs(t, again.Ack(t.Context(), claims[0]), layer.ErrClaimLost)
+					if end.wait == 0 { // which a receive alone says
+						_, err = again.Receive(t.Context(), layer.ReceiveOptions{})
+						require.ErrorIs(t, err, layer.ErrCorrupt)
+					}
+					require.NoError(t, again.Close(t.Context()))
+					require.NoError(t, q.Close(t.Context()))
+				})
+			})
+		}
 	}
 }

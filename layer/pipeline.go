@@ -31,7 +31,6 @@ type operation struct {
 	abandoned bool          // the caller has gone
 	batch     *batch        // that it is running in
 	turn      *turn         // of the receive, called from the waiting list; nil = it has not been called
-	settled   bool          // there was a settlement, and it is done
 	lastTurn  bool          // the receive waits no longer, whatever comes of this turn
 	back      chan struct{} // closed when a called receive has ended or is waiting again
 }
@@ -264,23 +263,14 @@ func (q *Queue) leave(o *operation, cause error) error {
 		p.waiting = without(p.waiting, o)
 		q.end(o)
 		q.staging.nudge()
-		if o.settled {
-			return nil // what it was to settle is settled; only the wait is cut short
-		}
 		return cause
 	}
 	q.abandon(o)
-	if o.settled {
-		return errLeft
-	}
 	if o.enqueue == nil && o.settle == nil {
 		return cause
 	}
 	return &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: cause}
 }
-
-// errLeft says that a caller has left an operation in flight whose settlement is done.
-var errLeft = errors.New("left")
 
 func without(list []*operation, o *operation) []*operation {
 	if i := slices.Index(list, o); i >= 0 {
@@ -393,7 +383,10 @@ func (q *Queue) runShared(b *batch) {
 	}
 	for _, o := range batch {
 		o.batch = nil
-		if o.waits && q.closed.Load() && o.settle == nil && o.result() == nil && len(o.receive.claims) == 0 {
+		if o.settle != nil && o.err == nil && o.settleErr == nil {
+			o.settle.done = true
+		}
+		if o.waits && q.closed.Load() && o.result() == nil && len(o.receive.claims) == 0 {
 			o.err = ErrClosed // it would have waited
 		}
 		if o.turn != nil && mayRecover(o.err) && !o.abandoned && !o.lastTurn && !q.closed.Load() {
@@ -401,14 +394,9 @@ func (q *Queue) runShared(b *batch) {
 			o.turn.failed, o.err = true, nil
 			o.receive.begin()
 		}
-		if o.settled && o.err != nil {
-			// What it was to settle is settled. What is wrong with the receive, the next one says.
-			o.err, o.lastTurn = nil, true
-			o.receive.begin()
-		}
 		switch {
 		case o.waits && !o.abandoned && !o.lastTurn && o.result() == nil && len(o.receive.claims) == 0 && !q.closed.Load():
-			o.settled, o.settle = o.settled || o.settle != nil, nil // what it waits for is the receive
+			o.settle = nil // what it waits for is the receive
 			o.state = opWaiting
 			p.waiting = append(p.waiting, o)
 			o.comeBack()
@@ -438,6 +426,13 @@ func (q *Queue) giveBackAll(claims []*Claim) {
 			return
 		}
 	}
+}
+
+// isDone reports whether a settlement is committed, as far as this handle knows.
+func (q *Queue) isDone(s *settlement) bool {
+	q.pipeline.mu.Lock()
+	defer q.pipeline.mu.Unlock()
+	return s.done
 }
 
 // run runs the operations in one transaction, or, if one of them makes that fail for good, each in its own.

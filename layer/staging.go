@@ -214,10 +214,7 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 	select {
 	case <-o.ended:
 	case <-ctx.Done():
-		switch err := q.leave(o, context.Cause(ctx)); {
-		case errors.Is(err, errLeft):
-			return nil, nil
-		case err != nil:
+		if err := q.leave(o, context.Cause(ctx)); err != nil {
 			return nil, err
 		}
 	}
