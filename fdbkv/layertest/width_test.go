@@ -1,0 +1,1 @@
+../../layer/width_test.go
