@@ -6,8 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"time"
 
 	"fdbfifo/kv"
@@ -126,7 +128,7 @@ func (a *actor) messages(o *op) (msgs []layer.Message) {
 			a.w.mark("body in parts")
 		}
 		if a.chance(k.named) {
-			m.DedupID = fmt.Sprintf("d%d", a.rng.IntN(30))
+			m.DedupID = fmt.Sprintf("d%d", a.rng.IntN(k.ids))
 		}
 		if a.chance(k.delayed) {
 			switch a.rng.IntN(3) {
@@ -224,6 +226,9 @@ func (a *actor) receive() []*layer.Claim {
 	if a.chance(k.repeat) {
 		a.n++
 		options.AttemptID = fmt.Sprintf("r%d.%d", a.id, a.n)
+		if ids := slices.Sorted(maps.Keys(a.w.attempts)); len(ids) > 0 && k.twin > 0 && a.chance(k.twin) {
+			options.AttemptID = ids[a.rng.IntN(len(ids))]
+		}
 	}
 	if len(a.w.orphans) > 0 && a.rng.IntN(2) == 0 {
 		options.AttemptID = a.w.orphans[0]
@@ -262,6 +267,11 @@ func (a *actor) receive() []*layer.Claim {
 	}
 	if options.AttemptID != "" {
 		delete(a.w.attempts, options.AttemptID)
+	}
+	for _, c := range o.claims {
+		for _, item := range c.Items {
+			a.w.handed = append(a.w.handed, item.ID)
+		}
 	}
 	return o.claims
 }

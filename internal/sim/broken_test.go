@@ -49,6 +49,7 @@ func TestHunt(t *testing.T) {
 	f := found{Guard: os.Getenv(layer.WithoutVariable), Profile: *profileFlag}
 	for f.Seeds < *seedsFlag && f.Violation == "" {
 		f.Seed = *seedFlag + uint64(f.Seeds)
+		fmt.Printf("\n%s%d\n", seedMark, f.Seed)
 		r := runAs(t, sim.Options{Seed: f.Seed, Operations: *operationsFlag, Profile: f.Profile})
 		f.Seeds, f.Operations = f.Seeds+1, f.Operations+r.Operations
 		if len(r.Violations) > 0 {
@@ -60,9 +61,13 @@ func TestHunt(t *testing.T) {
 	fmt.Printf("\n%s%s\n", huntMark, b)
 }
 
-const huntMark = "found: "
+// The lines that a hunt is read by: what it has come to, and each of its seeds before that runs.
+const (
+	huntMark = "found: "
+	seedMark = "seed: "
+)
 
-// start runs a hunt in a process of its own.
+// start runs a hunt in a process of its own. A panic of a queue that lacks a guard is a violation, too.
 func start(t *testing.T, guard, profile string, seed uint64, seeds int) (f found) {
 	t.Helper()
 	c := exec.Command(os.Args[0], "-test.run", "^TestHunt$", "-test.timeout", "10m", "-hunt", "-profile", profile,
@@ -71,6 +76,16 @@ func start(t *testing.T, guard, profile string, seed uint64, seeds int) (f found
 	out, err := c.CombinedOutput()
 	_, line, ok := bytes.Cut(out, []byte(huntMark))
 	line, _, _ = bytes.Cut(line, []byte("\n"))
+	if _, what, panicked := bytes.Cut(out, []byte("\npanic: ")); !ok && panicked && guard != "" {
+		what, _, _ = bytes.Cut(what, []byte("\n"))
+		f = found{Guard: guard, Profile: profile, Violation: "panic: " + string(what)}
+		last := out[bytes.LastIndex(out, []byte(seedMark))+len(seedMark):]
+		last, _, _ = bytes.Cut(last, []byte("\n"))
+		f.Seed, err = strconv.ParseUint(string(last), 10, 64)
+		require.NoError(t, err)
+		f.Seeds = int(f.Seed-seed) + 1
+		return f
+	}
 	require.True(t, ok, "%v\n%s", err, out)
 	require.NoError(t, json.Unmarshal(line, &f))
 	return f

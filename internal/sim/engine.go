@@ -47,6 +47,7 @@ type transaction struct {
 	attempt int
 	writes  []write
 	wrote   bool
+	foot    footprint
 }
 
 // enter begins in the store as it is.
@@ -56,7 +57,7 @@ func (t *transaction) enter() (err error) {
 	return err
 }
 
-func (t *transaction) park(what string) { t.e.w.sched.park(place{what, t.e.who, t.n}) }
+func (t *transaction) park(what string) { t.e.w.sched.parkFor(place{what, t.e.who, t.n}, 0, &t.foot) }
 
 // broken is why nothing more can be had of this attempt.
 func (t *transaction) broken() error {
@@ -95,14 +96,17 @@ func (p *parking[T]) Wait(ctx context.Context) (T, error) {
 }
 
 func (t *transaction) Get(key []byte) kv.Future[[]byte] {
+	t.foot.reads(key, nil)
 	return start(t, "get", func() kv.Future[[]byte] { return t.ManagedTx.Get(key) })
 }
 
 func (t *transaction) GetKey(s kv.KeySelector) kv.Future[[]byte] {
+	t.foot.reads(s.Key, nil)
 	return start(t, "get-key", func() kv.Future[[]byte] { return t.ManagedTx.GetKey(s) })
 }
 
 func (t *transaction) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
+	t.foot.reads(r.Begin.Key, r.End.Key)
 	return start(t, "get-range", func() kv.Future[[]kv.KV] { return t.ManagedTx.GetRange(r, o) })
 }
 
@@ -121,14 +125,17 @@ type snapshot struct {
 }
 
 func (s snapshot) Get(key []byte) kv.Future[[]byte] {
+	s.t.foot.reads(key, nil)
 	return start(s.t, "get", func() kv.Future[[]byte] { return s.ReadTx.Get(key) })
 }
 
 func (s snapshot) GetKey(k kv.KeySelector) kv.Future[[]byte] {
+	s.t.foot.reads(k.Key, nil)
 	return start(s.t, "get-key", func() kv.Future[[]byte] { return s.ReadTx.GetKey(k) })
 }
 
 func (s snapshot) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
+	s.t.foot.reads(r.Begin.Key, r.End.Key)
 	return start(s.t, "get-range", func() kv.Future[[]kv.KV] { return s.ReadTx.GetRange(r, o) })
 }
 
@@ -156,11 +163,17 @@ func (t *transaction) Atomic(op kv.MutationType, key, operand []byte) {
 
 func (t *transaction) AddWriteConflictRange(r kv.KeyRange) error {
 	t.wrote = true
+	t.foot.writes(r.Begin, r.End)
 	return t.ManagedTx.AddWriteConflictRange(r)
 }
 
 func (t *transaction) note(w write) {
 	t.wrote = true
+	if w.kind == clearedRange {
+		t.foot.writes(w.key, w.value)
+	} else {
+		t.foot.writes(w.key, nil)
+	}
 	t.writes = append(t.writes, w)
 }
 
@@ -193,7 +206,7 @@ func (t *transaction) OnError(err error) kv.Future[struct{}] {
 		return kv.Done(struct{}{}, errDead())
 	}
 	t.attempt++
-	t.writes, t.wrote = nil, false
+	t.writes, t.wrote, t.foot = nil, false, footprint{}
 	return &backoff{t.ManagedTx.OnError(err), t}
 }
 
@@ -256,6 +269,9 @@ func (c *committing) Wait(ctx context.Context) (struct{}, error) {
 		return v, err
 	}
 	w.sched.trace.note("committed", t.e.who, t.n, t.attempt, len(t.writes), digest(t.writes), kv.Code(err))
+	if err == nil || kv.Code(err) != kv.CodeNotCommitted {
+		w.sched.applied(&t.foot)
+	}
 	t.park("committed")
 	switch {
 	case t.e.dead.Load():

@@ -18,7 +18,7 @@ type fate struct {
 }
 
 func (f *fate) wait(steps int) bool {
-	f.w.sched.parkFor(place{"fate", f.who, 0}, steps)
+	f.w.sched.parkFor(place{"fate", f.who, 0}, steps, nil)
 	return !f.w.sched.ended(f.who)
 }
 

@@ -62,6 +62,7 @@ type op struct {
 	sets       bool     // it sets the state of the group
 	state      []byte   // likewise; nothing = cleared
 	anyHolder  bool     // likewise: without a claim
+	override   bool     // likewise: whoever holds it
 
 	item    *layer.Item // of a handler
 	handled bool        // by a handler, without an error

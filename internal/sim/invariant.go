@@ -16,17 +16,19 @@ const longestGrant = 5_000 // ms
 // invariants is what the model needs to hold every commit to the invariants of the design: a group with items is led
 // to, a lock has its timer, a grant its lock and its request, a dead letter was an item.
 type invariants struct {
-	hints    map[string]map[string]bool  // of each group: keys
-	timers   map[string]map[int64]string // of each group: kinds, by when they are due
-	grants   map[string]map[string]bool  // of each request, by its random: groups
-	requests map[string]int              // keys, by their random: how many there are
-	ended    map[string]bool             // the keys of requests that were cleared
+	hints     map[string]map[string]bool  // of each group: keys
+	timers    map[string]map[int64]string // of each group: kinds, by when they are due
+	grants    map[string]map[string]bool  // of each request, by its random: groups
+	requests  map[string]int              // keys, by their random: how many there are
+	ended     map[string]bool             // the keys of requests that were cleared
+	deadlines map[string]int64            // of requests, by their random
 }
 
 func newInvariants() *invariants {
 	return &invariants{
 		hints: make(map[string]map[string]bool), timers: make(map[string]map[int64]string),
 		grants: make(map[string]map[string]bool), requests: make(map[string]int), ended: make(map[string]bool),
+		deadlines: make(map[string]int64),
 	}
 }
 
@@ -72,6 +74,9 @@ func (m *model) begin(r *record, after map[string][]byte) {
 			set(inner(i.grants, random.String()), group, v != nil, true)
 		case "request":
 			random, _ := rest[1].(uuid.UUID)
+			if t, err := tuple.Unpack(v); err == nil && len(t) > 2 {
+				i.deadlines[random.String()], _ = t[2].(int64)
+			}
 			switch {
 			case v != nil && !there:
 				i.requests[random.String()]++
@@ -153,6 +158,9 @@ func (m *model) end(after map[string][]byte) {
 			random, _ := rest[1].(uuid.UUID)
 			m.requested(random.String())
 		}
+		if name == "dedup" && after[k] != nil {
+			m.remembers(rest, after[k])
+		}
 	}
 	for _, group := range slices.Sorted(maps.Keys(touched)) {
 		m.led(group)
@@ -178,6 +186,8 @@ func (m *model) led(group string) {
 		m.violation("I1: %q has a %s until %d and no timer of it: %v", group, l.kind, l.endMS, timers)
 	case l == nil && len(g.items) > 0 && len(m.invariants.hints[group]) == 0 && !slices.Contains(slices.Collect(maps.Values(timers)), "head"):
 		m.violation("I1: %q has %d items, and nothing leads to it", group, len(g.items))
+	case l == nil && len(g.items) > 0 && len(m.invariants.hints[group]) == 0:
+		m.awaited(group, g, timers)
 	}
 }
 

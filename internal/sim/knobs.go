@@ -23,6 +23,7 @@ type knobs struct {
 	noCoalescing                             bool
 	profile                                  string  // see profiles
 	hold                                     float64 // chance that a commit is held before it is sent
+	seek                                     float64 // chance that it is held until others have written where it has read
 	shortPause, longPause                    float64 // chance of each a step
 	faults                                   map[fault.Kind]float64
 	versionJump, holdWatches                 float64 // chance of each a commit
@@ -38,6 +39,9 @@ type knobs struct {
 	inTx                        float64 // chance that an actor does in a transaction of its own what it could do without
 	large, delayed, named, same float64 // chances that a message has parts, is kept back, has a dedup id, has a body that others have
 	repeat                      float64 // chance that a receive has an attempt id
+	twin                        float64 // chance that this is one of a receive under way
+	ids                         int     // how many dedup ids there are
+	operations                  []int   // of operators, by their numbers in operate; none = all
 	state                       float64 // chance that an ack sets the group's state
 }
 
@@ -114,6 +118,9 @@ func drawKnobs(rng *rand.Rand) *knobs {
 // shape fits the knobs to the profile and the number of operations.
 func (k *knobs) shape(rng *rand.Rand, o Options) {
 	k.profile = profileOf(rng)
+	if o.Profile == "" && k.profile == "" {
+		k.drawSeek(o.Seed)
+	}
 	if o.Profile != "" {
 		k.profile = o.Profile
 	}
@@ -131,6 +138,7 @@ func (k *knobs) shape(rng *rand.Rand, o Options) {
 
 // drawMore draws what came to the knobs later: so a seed keeps its first choices.
 func (k *knobs) drawMore(rng *rand.Rand, half func(float64) float64) {
+	k.ids = 30
 	k.disk = rng.IntN(8) == 0
 	k.crash, k.kill, k.stop = rng.IntN(3), rng.IntN(3), rng.IntN(3)
 	if rng.IntN(3) > 0 && k.crash+k.kill+k.stop > 0 {

@@ -256,7 +256,9 @@ type model struct {
 	voided    map[string]int64 // by group, "" with purgedAll: the read version of the last step of a purge
 	voidedAll int64
 	sizes     map[string][]sizeAt
-	states    map[string]*record // by the value that was set
+	states    map[string]*record   // by the value that was set
+	stateLog  map[string][]stateAt // by group
+	voids     []voidAt
 	edits     map[string]*record // by the body that was set
 	after     map[string][]byte  // what the record under replay makes of the keys; nil = cleared
 	*invariants
@@ -269,7 +271,7 @@ func newModel(w *world) *model {
 		claims: make(map[claimKey]claimed), moved: make(map[layer.ID]bool), movedIn: make(map[layer.ID]bool),
 		discarded: make(map[layer.ID]*record), everDead: make(map[layer.ID]bool), dedup: make(map[string]remembered),
 		voided: make(map[string]int64), sizes: make(map[string][]sizeAt), states: make(map[string]*record), edits: make(map[string]*record),
-		invariants: newInvariants(),
+		stateLog: make(map[string][]stateAt), invariants: newInvariants(),
 	}
 }
 
@@ -360,6 +362,7 @@ func (m *model) apply(r *record) {
 		case "dead":
 			m.deadLetter(k, idOf(rest), come, after)
 		case "state":
+			m.setState(rest, after[k])
 			if after[k] != nil {
 				m.states[string(after[k])] = r
 			}
@@ -368,6 +371,7 @@ func (m *model) apply(r *record) {
 		}
 	}
 	m.after = after
+	ended := make(map[string]bool) // groups whose claims end
 	for _, w := range lockWrites {
 		_, rest := keyOf(w.key)
 		group, _ := rest[0].(string)
@@ -378,7 +382,13 @@ func (m *model) apply(r *record) {
 				m.violation("%v", err)
 			}
 		}
+		ended[group] = ended[group] || m.group(group).lock.is("claim") && next == nil
 		m.lock(group, next, gone, grantsTaken[group])
+	}
+	for k, v := range after {
+		if name, rest := keyOf([]byte(k)); name == "ready" && v != nil {
+			m.hinted(rest, ended, gone)
+		}
 	}
 	m.begin(r, after)
 	for k, v := range after {
@@ -408,8 +418,10 @@ func (m *model) purge(name string, rest tuple.Tuple, w write) {
 	case name == "purged" && len(rest) == 1:
 		group, _ := rest[0].(string)
 		m.voided[group] = m.r.rv
+		m.voids = append(m.voids, voidAt{m.r, group})
 	case name == "meta" && len(rest) == 1 && rest[0] == "purged":
 		m.voidedAll = m.r.rv
+		m.voids = append(m.voids, voidAt{m.r, ""})
 	}
 }
 
@@ -783,6 +795,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 		if d := next.endMS - m.r.nowMS; d > longestGrant {
 			m.violation("%q is kept for %s for %d ms before that accepts it", group, next.owner, d)
 		}
+		m.grantedTo(next, group)
 		m.w.mark("grant given")
 		return
 	}
@@ -839,7 +852,7 @@ func (m *model) stop(key claimKey) {
 // ended holds the end of a claim whose lease lasts to its causes: its holder, or an operator.
 func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 	for _, o := range m.w.ops {
-		if o.limited && o.who == m.r.who && l.owner == fmt.Sprintf("handle %d", m.r.who) && o.begin <= m.r.step && len(o.claims) == 0 && (o.kind == "receive" || o.kind == "ack-receive") {
+		if o.limited && o.attemptID == "" && o.who == m.r.who && l.owner == fmt.Sprintf("handle %d", m.r.who) && o.begin <= m.r.step && len(o.claims) == 0 && (o.kind == "receive" || o.kind == "ack-receive") {
 			return // what it claimed is given back, as nobody was there to receive it
 		}
 		if !o.maybeAt(m.r) {

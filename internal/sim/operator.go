@@ -23,10 +23,13 @@ func (a *actor) operate() {
 				id = a.w.known[n-1-a.rng.IntN(min(n, 5))] // which may still wait
 			}
 		}
+		if n := len(a.w.handed); n > 0 && a.w.knobs.seek > 0 && a.rng.IntN(2) == 0 {
+			id = a.w.handed[n-1-a.rng.IntN(min(n, 4))]
+		}
 		o := &op{group: group}
 		var fn func(ctx context.Context) error
 		var inTx func(ctx context.Context, tx kv.Tx) error
-		switch a.rng.IntN(19) {
+		switch n := a.operation(19); n {
 		case 0:
 			o.kind, o.forcing = "pause-group", a.rng.IntN(2) == 0
 			fn = func(ctx context.Context) error {
@@ -90,8 +93,8 @@ func (a *actor) operate() {
 			inTx = func(ctx context.Context, tx kv.Tx) error {
 				return a.q.RedriveTx(ctx, tx, layer.RedriveOptions{ToTail: tail}, id)
 			}
-		case 12:
-			if a.rng.IntN(4) > 0 {
+		case 12, purge:
+			if n == 12 && a.rng.IntN(4) > 0 {
 				o.kind = "stats"
 				fn = func(ctx context.Context) error { _, err := a.q.Stats(ctx); return err }
 				break
@@ -131,6 +134,7 @@ func (a *actor) operate() {
 			a.n++
 			o.kind, o.sets, o.state, o.anyHolder = "set-group-state", true, fmt.Appendf(nil, "o%d.%d", a.id, a.n), true
 			force := layer.SetGroupStateOptions{Force: a.rng.IntN(2) == 0}
+			o.override = force.Force
 			fn = func(ctx context.Context) error { return a.q.SetGroupState(ctx, group, o.state, force) }
 			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.SetGroupStateTx(ctx, tx, group, o.state, force) }
 		}
@@ -145,6 +149,14 @@ func (a *actor) operate() {
 		}
 		a.sleep(a.below(a.w.knobs.think))
 	}
+}
+
+// operation is the number of the next one, of so many.
+func (a *actor) operation(of int) int {
+	if some := a.w.knobs.operations; len(some) > 0 {
+		return some[a.rng.IntN(len(some))]
+	}
+	return a.rng.IntN(of)
 }
 
 // errHandler is what a handler fails with.

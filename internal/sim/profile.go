@@ -82,6 +82,10 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 		k.faults[fault.TimedOutLate], k.faults[fault.Conflict] = 0.05*rng.Float64(), 0
 		k.hold = 0.2 * rng.Float64()
 	},
+	// See seekprofile.go.
+	"buried": (*knobs).buried, "emptied": (*knobs).emptied, "granted": (*knobs).granted, "kept": (*knobs).kept,
+	"marked": (*knobs).marked, "recalled": (*knobs).recalled, "renewed": (*knobs).renewed, "skewed": (*knobs).skewed, "stated": (*knobs).stated, "twinned": (*knobs).twinned,
+	"uncertain": (*knobs).uncertain,
 }
 
 // scarce leaves few groups, that are often empty, to several handles.

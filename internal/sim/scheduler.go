@@ -44,6 +44,9 @@ type parked struct {
 	step   int
 	at     time.Time
 	until  time.Time // held until then; zero = it was not held
+	foot   *footprint
+	seeks  int  // so many commits are to be applied that meet its own, before it goes on
+	found  bool // they were
 	resume chan struct{}
 }
 
@@ -52,16 +55,16 @@ func (p *parked) compare(o *parked) int {
 }
 
 // park blocks until the driver picks the caller. No mutex may be held.
-func (s *scheduler) park(p place) { s.parkFor(p, 0) }
+func (s *scheduler) park(p place) { s.parkFor(p, 0, nil) }
 
-// parkFor is park for at least so many steps of others.
-func (s *scheduler) parkFor(p place, steps int) {
+// parkFor is park for at least so many steps of others, in a transaction of that footprint if there is one.
+func (s *scheduler) parkFor(p place, steps int, f *footprint) {
 	s.mu.Lock()
 	if s.given || s.gone[p.who] {
 		s.mu.Unlock()
 		return
 	}
-	me := &parked{place: p, from: s.steps + steps, step: s.steps, at: time.Now(), resume: make(chan struct{})}
+	me := &parked{place: p, from: s.steps + steps, step: s.steps, at: time.Now(), foot: f, resume: make(chan struct{})}
 	s.parked = append(s.parked, me)
 	s.mu.Unlock()
 	s.signal()
@@ -236,13 +239,14 @@ func (s *scheduler) pick() (next *parked, done bool) {
 	}
 	s.can = can
 	for len(can) > 0 {
-		i := s.rng.IntN(len(can))
-		next = can[i]
-		if s.hold(next) {
+		some := s.prefer(can)
+		next = some[s.rng.IntN(len(some))]
+		if s.hold(next) || s.seek(next) {
+			i := slices.Index(can, next)
 			can = slices.Delete(can, i, i+1)
 			continue
 		}
-		i = slices.Index(s.parked, next)
+		i := slices.Index(s.parked, next)
 		s.parked = slices.Delete(s.parked, i, i+1)
 		return next, false
 	}

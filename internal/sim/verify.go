@@ -39,6 +39,9 @@ func (w *world) verify() {
 	m.compareClaims()
 	w.compareRepeats()
 	m.compareStates()
+	m.compareOverrides()
+	m.compareRefused()
+	m.compareTwins()
 	m.compareEdits()
 	m.compareDiscards()
 	w.compareHistories(m)
@@ -397,12 +400,10 @@ func (m *model) compareEffects(want map[layer.ID]int) {
 func (m *model) compareClaims() {
 	returned := make(map[claimKey]*op)
 	mayRepeat := make(map[string][]*op)
-	forced := make(map[string]bool)
 	for _, o := range m.w.ops {
 		if o.attemptID != "" {
 			mayRepeat[o.attemptID] = append(mayRepeat[o.attemptID], o)
 		}
-		forced[o.group] = forced[o.group] || o.anyHolder
 	}
 	for _, o := range m.w.ops {
 		for _, c := range o.claims {
@@ -433,7 +434,7 @@ func (m *model) compareClaims() {
 				m.w.mark("claim of a repeated receive")
 			}
 			m.compareItems(o, c, &was)
-			if o.wantsState && o.attemptID == "" && !forced[c.Group] && string(c.State) != was.state {
+			if o.wantsState && o.attemptID == "" && !m.mayHaveHad(c.Group, string(c.State), &was, o) {
 				m.w.violation("claim %d of %q was returned with the state %q, it was %q", c.Token, c.Group, c.State, was.state)
 			}
 		}

@@ -72,6 +72,7 @@ type world struct {
 	nextActor int // of those that take up the work of the dead
 	ops       []*op
 	known     []layer.ID     // messages that operators have heard of
+	handed    []layer.ID     // messages that were received
 	attempts  map[string]int // attempt ids of receives under way: the actor
 	orphans   []string       // attempt ids of receives whose actor died
 	outcomes  map[attemptID]int
@@ -198,7 +199,7 @@ func (w *world) live() error {
 	w.sched.kill(f.who)
 	w.sched.thaw()
 	w.faulty, w.plan.Chances = false, nil
-	w.knobs.longPause, w.knobs.shortPause, w.knobs.hold = 0, 0, 0
+	w.knobs.longPause, w.knobs.shortPause, w.knobs.hold, w.knobs.seek = 0, 0, 0, 0
 	if err := w.plan.Land(context.Background()); err != nil {
 		return err
 	}

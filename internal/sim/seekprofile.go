@@ -1,0 +1,138 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"fdbfifo/kv/fault"
+	"fdbfifo/layer"
+)
+
+// purge is the number of the operation that nothing but purges a group.
+const purge = 19
+
+// The profiles whose commits seek conflicts (seek.go). Each makes the two parties of some races frequent.
+
+// seeking is what they have in common.
+func (k *knobs) seeking(rng *rand.Rand) {
+	k.scarce(rng)
+	k.seek, k.hold = 0.2+0.6*rng.Float64(), 0
+	k.handles, k.producers, k.workers, k.takers, k.operators = 2+rng.IntN(3), 2, 2+rng.IntN(3), rng.IntN(2), 2+rng.IntN(2)
+	k.faults[fault.Conflict], k.blowEvery = 0, 0
+	k.config.MaxWaiting, k.config.Retention = 0, 0
+}
+
+// apart gives the handles clocks that differ as much as they may.
+func (k *knobs) apart(rng *rand.Rand) {
+	for i := range k.skew {
+		k.skew[i] = time.Duration(2*(i%2)-1) * (maxSkew - time.Duration(rng.Int64N(int64(maxSkew/4))))
+	}
+}
+
+// kept: heads that are kept back, delays that are ended early, and clocks that do not agree on what is due.
+func (k *knobs) kept(rng *rand.Rand) {
+	k.seeking(rng)
+	k.takers, k.operators, k.operations = 0, 3, []int{10, 10, 10, 7, 8, 9}
+	k.delayed, k.nack, k.think = 0.6, 0.6, time.Second
+	k.config.Lease, k.config.MaxAttempts, k.freeze = layer.MinLease, 0, 0.1
+	if rng.IntN(2) == 0 {
+		k.apart(rng)
+	}
+}
+
+// emptied: one group that is emptied by everybody while it is filled.
+func (k *knobs) emptied(rng *rand.Rand) {
+	k.seeking(rng)
+	k.groups, k.batch, k.receive, k.producers = 1, 1, 1+rng.IntN(4), 4
+	k.handles, k.operations, k.think = mostHandles, []int{purge, purge, 7, 10}, 20*time.Millisecond
+	k.die, k.freeze, k.nack, k.config.Delay = 0, 0, 0, 0
+	k.delayed = 0.5 * float64(rng.IntN(2))
+	k.hold = 0.4 * rng.Float64()
+}
+
+// skewed: items that are due by some clocks and not by others, under locks whose holders have died.
+func (k *knobs) skewed(rng *rand.Rand) {
+	k.seeking(rng)
+	k.apart(rng)
+	k.takers, k.operators, k.operations = 0, 3, []int{10, 10, 7, 7}
+	k.batch, k.receive, k.delayed, k.die, k.nack, k.freeze = 2+rng.IntN(4), 1, 0.9, 0.3*rng.Float64(), 0.2, 0
+	k.config.Lease, k.config.MaxAttempts, k.think = layer.MinLease, 0, time.Second
+}
+
+// marked: groups that are paused and parked while their claims expire, or nothing is left of them.
+func (k *knobs) marked(rng *rand.Rand) {
+	k.seeking(rng)
+	k.groups, k.batch = 1+rng.IntN(2), 1+rng.IntN(2)
+	k.operations = []int{0, 0, 0, 1, 1, 7, 7, 8, purge}
+	k.think, k.config.Lease, k.freeze, k.nack = time.Second, layer.MinLease, 0.3, 0.4
+	k.die = 0.3 * rng.Float64()
+	k.config.MaxAttempts, k.config.OnFailure = rng.IntN(3), layer.ParkGroup
+}
+
+// recalled: few dedup ids, messages that go, are purged and come back.
+func (k *knobs) recalled(rng *rand.Rand) {
+	k.seeking(rng)
+	k.named, k.same, k.ids, k.producers, k.batch = 1, 0, 2+rng.IntN(3), 3, 1+rng.IntN(3)
+	k.config.DedupBy = layer.DedupByID
+	k.config.DedupFor, k.config.DedupWindow = layer.DedupFor(rng.IntN(2)), layer.MinDedupWindow
+	k.operations = []int{7, 7, 8, 11, 11, purge, 14}
+	k.reject, k.nack, k.config.OnFailure, k.config.MaxAttempts = 0.5, 0.6, layer.ParkItem, 1
+}
+
+// stated: states of groups that are set by operators beside claims.
+func (k *knobs) stated(rng *rand.Rand) {
+	k.seeking(rng)
+	k.state, k.operators, k.operations = 0.9, 3, []int{18, 18, 18, 9}
+}
+
+// buried: dead letters that are redriven beside claims.
+func (k *knobs) buried(rng *rand.Rand) {
+	k.seeking(rng)
+	k.operations = []int{11, 11, 11, 11, 17, 0, 1, 1}
+	k.reject, k.nack, k.config.OnFailure, k.config.MaxAttempts = 0.6, 0.6, layer.ParkItem, 1
+}
+
+// granted: receives that wait in line for long, by clocks that differ, in handles that stand still and die.
+func (k *knobs) granted(rng *rand.Rand) {
+	k.seeking(rng)
+	k.path, k.takers, k.operators, k.consumers = layer.Staged, 0, rng.IntN(2), 0
+	k.handles, k.workers, k.producers = 3+rng.IntN(3), 6+rng.IntN(6), 1
+	k.groups, k.batch, k.receive = 4+rng.IntN(6), 1+rng.IntN(10), 1
+	k.think, k.wait, k.giveUp = 2*time.Second, time.Second+time.Duration(rng.Int64N(int64(60*time.Second))), 0.2
+	k.delayed, k.config.Delay, k.noCoalescing = 0, 0, false
+	k.operations = []int{14, 14, 7, 9}
+	if rng.IntN(2) == 0 {
+		k.apart(rng)
+	}
+	if rng.IntN(3) > 0 {
+		k.blowEvery, k.stop, k.kill, k.crash = 200+rng.IntN(800), 3, 1, 0
+	}
+}
+
+// renewed: requests that wait for long, and whose deadlines pass by one clock when they are renewed by another.
+func (k *knobs) renewed(rng *rand.Rand) {
+	k.seeking(rng)
+	k.path, k.takers, k.operators, k.operations = layer.Staged, 0, 1, []int{14}
+	k.handles, k.workers, k.producers = 2+rng.IntN(3), 4+rng.IntN(4), 1
+	k.groups, k.batch, k.receive = 1+rng.IntN(3), 1, 1
+	k.think, k.wait, k.giveUp, k.noCoalescing = 10*time.Second, 60*time.Second, 0, false
+	k.longPause, k.shortPause = 0, 0.02
+	for i := range k.skew {
+		k.skew[i] = time.Duration(2*(i%2)-1)*15*time.Second + time.Duration(rng.Int64N(int64(4*time.Second))) - 2*time.Second
+	}
+}
+
+// twinned: receives with one attempt id at the same time, and callers that leave before they are answered.
+func (k *knobs) twinned(rng *rand.Rand) {
+	k.seeking(rng)
+	k.groups, k.batch, k.producers, k.workers, k.operators = 3, 3, 2, 4, 0
+	k.repeat, k.twin, k.fuse, k.inTx, k.giveUp = 1, 0.5, 0, 0, 0.2
+	k.takers, k.noCoalescing = 0, false
+}
+
+// uncertain: claims of several items whose outcome is unknown, beside enqueues that commit late.
+func (k *knobs) uncertain(rng *rand.Rand) {
+	k.seeking(rng)
+	k.groups, k.receive, k.producers, k.batch = 1, 4, 4, 1
+	k.faults[fault.UnknownApplied], k.takers, k.operators = 0.3, 0, 0
+}
