@@ -272,6 +272,9 @@ func (c *committing) Wait(ctx context.Context) (struct{}, error) {
 	if err == nil || kv.Code(err) != kv.CodeNotCommitted {
 		w.sched.applied(&t.foot)
 	}
+	if err != nil { // also if nobody ever learns of it: a late commit of one who died is late
+		w.outcomes[attemptID{t.e.who, t.n, t.attempt}] = kv.Code(err)
+	}
 	t.park("committed")
 	switch {
 	case t.e.dead.Load():
