@@ -226,6 +226,9 @@ func (a *actor) receive() []*layer.Claim {
 	if a.chance(k.repeat) {
 		a.n++
 		options.AttemptID = fmt.Sprintf("r%d.%d", a.id, a.n)
+		if k.attempts > 0 {
+			options.AttemptID = fmt.Sprintf("r%d", a.rng.IntN(k.attempts))
+		}
 		if ids := slices.Sorted(maps.Keys(a.w.attempts)); len(ids) > 0 && k.twin > 0 && a.chance(k.twin) {
 			options.AttemptID = ids[a.rng.IntN(len(ids))]
 		}

@@ -104,6 +104,9 @@ func (a *actor) operate() {
 				_, err := a.q.Purge(ctx, layer.PurgeOptions{Group: &group, Force: o.forcing})
 				return err
 			}
+		case purgeAll:
+			o.kind, o.sweeping, o.group = "purge-all", true, ""
+			fn = func(ctx context.Context) error { _, err := a.q.Purge(ctx, layer.PurgeOptions{}); return err }
 		case 13:
 			o.kind = "configure"
 			lease := layer.MinLease + a.below(maxLease-layer.MinLease)

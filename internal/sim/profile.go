@@ -84,8 +84,8 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	},
 	// See seekprofile.go.
 	"buried": (*knobs).buried, "emptied": (*knobs).emptied, "granted": (*knobs).granted, "kept": (*knobs).kept,
-	"marked": (*knobs).marked, "recalled": (*knobs).recalled, "renewed": (*knobs).renewed, "skewed": (*knobs).skewed, "stated": (*knobs).stated, "twinned": (*knobs).twinned,
-	"uncertain": (*knobs).uncertain,
+	"marked": (*knobs).marked, "purged": (*knobs).purged, "recalled": (*knobs).recalled, "renewed": (*knobs).renewed, "skewed": (*knobs).skewed, "stated": (*knobs).stated, "twinned": (*knobs).twinned,
+	"uncertain": (*knobs).uncertain, "vacated": (*knobs).vacated, "hourly": (*knobs).hourly,
 }
 
 // scarce leaves few groups, that are often empty, to several handles.

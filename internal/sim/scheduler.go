@@ -262,6 +262,9 @@ func (s *scheduler) pass() {
 	case u < s.knobs.longPause+s.knobs.shortPause:
 		s.settle()
 		time.Sleep(time.Duration(s.rng.Int64N(int64(20 * time.Millisecond))))
+	case u < s.knobs.longPause+s.knobs.shortPause+s.knobs.leap:
+		s.settle()
+		time.Sleep(time.Hour + time.Duration(s.rng.Int64N(int64(time.Hour))))
 	}
 }
 

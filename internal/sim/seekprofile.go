@@ -8,8 +8,11 @@ import (
 	"fdbfifo/layer"
 )
 
-// purge is the number of the operation that nothing but purges a group.
-const purge = 19
+// The numbers of operations that operators do in profiles alone that name them.
+const (
+	purge    = 19 // of a group
+	purgeAll = 20 // of the queue
+)
 
 // The profiles whose commits seek conflicts (seek.go). Each makes the two parties of some races frequent.
 
@@ -20,6 +23,7 @@ func (k *knobs) seeking(rng *rand.Rand) {
 	k.handles, k.producers, k.workers, k.takers, k.operators = 2+rng.IntN(3), 2, 2+rng.IntN(3), rng.IntN(2), 2+rng.IntN(2)
 	k.faults[fault.Conflict], k.blowEvery = 0, 0
 	k.config.MaxWaiting, k.config.Retention = 0, 0
+	k.wait = time.Second // operators work beside the others, not before them
 }
 
 // apart gives the handles clocks that differ as much as they may.
@@ -50,11 +54,22 @@ func (k *knobs) emptied(rng *rand.Rand) {
 	k.hold = 0.4 * rng.Float64()
 }
 
+// purged: several groups that are purged with the whole queue, while they are filled.
+func (k *knobs) purged(rng *rand.Rand) {
+	k.seeking(rng)
+	k.groups, k.producers, k.batch, k.operations = 3+rng.IntN(3), 4, 1+rng.IntN(3), []int{purgeAll}
+}
+
 // skewed: items that are due by some clocks and not by others, under locks whose holders have died.
 func (k *knobs) skewed(rng *rand.Rand) {
 	k.seeking(rng)
 	k.apart(rng)
-	k.takers, k.operators, k.operations = 0, 3, []int{10, 10, 7, 7}
+	if rng.IntN(2) == 0 {
+		for i := range k.skew {
+			k.skew[i] /= 20
+		}
+	}
+	k.takers, k.operators, k.operations = 0, 3, []int{10, 10, 7, 7, 7}
 	k.batch, k.receive, k.delayed, k.die, k.nack, k.freeze = 2+rng.IntN(4), 1, 0.9, 0.3*rng.Float64(), 0.2, 0
 	k.config.Lease, k.config.MaxAttempts, k.think = layer.MinLease, 0, time.Second
 }
@@ -88,8 +103,8 @@ func (k *knobs) stated(rng *rand.Rand) {
 // buried: dead letters that are redriven beside claims.
 func (k *knobs) buried(rng *rand.Rand) {
 	k.seeking(rng)
-	k.operations = []int{11, 11, 11, 11, 17, 0, 1, 1}
-	k.reject, k.nack, k.config.OnFailure, k.config.MaxAttempts = 0.6, 0.6, layer.ParkItem, 1
+	k.operations, k.think, k.workers = []int{11}, time.Second, 3
+	k.reject, k.nack, k.config.OnFailure, k.config.MaxAttempts = 0.9, 0.8, layer.ParkItem, 1
 }
 
 // granted: receives that wait in line for long, by clocks that differ, in handles that stand still and die.
@@ -109,6 +124,23 @@ func (k *knobs) granted(rng *rand.Rand) {
 	}
 }
 
+// vacated: groups that are granted, and purged or cancelled before that is accepted, and paused.
+func (k *knobs) vacated(rng *rand.Rand) {
+	k.granted(rng)
+	k.operators, k.operations = 3, []int{purge, purge, 0, 0, 0, 1, 1, 7}
+	k.groups = 2 + rng.IntN(3)
+}
+
+// hourly: attempt ids that are used again, and receipts that are looked for, when an hour has passed and they were swept.
+func (k *knobs) hourly(rng *rand.Rand) {
+	k.seeking(rng)
+	k.groups, k.producers, k.workers, k.takers, k.operators, k.operations = 3, 2, 4, 0, 2, []int{14}
+	k.repeat, k.twin, k.attempts, k.fuse, k.inTx = 0.5, 0.5, 1+rng.IntN(3), 0, 0
+	k.leap, k.blowEvery = 0.002*rng.Float64(), 0
+	k.faults[fault.UnknownApplied] = 0.2
+	k.config.Archive = 0
+}
+
 // renewed: requests that wait for long, and whose deadlines pass by one clock when they are renewed by another.
 func (k *knobs) renewed(rng *rand.Rand) {
 	k.seeking(rng)
@@ -126,7 +158,7 @@ func (k *knobs) renewed(rng *rand.Rand) {
 func (k *knobs) twinned(rng *rand.Rand) {
 	k.seeking(rng)
 	k.groups, k.batch, k.producers, k.workers, k.operators = 3, 3, 2, 4, 0
-	k.repeat, k.twin, k.fuse, k.inTx, k.giveUp = 1, 0.5, 0, 0, 0.2
+	k.handles, k.repeat, k.twin, k.fuse, k.inTx, k.giveUp = 1+rng.IntN(2), 1, 0.7, 0, 0, 0.2
 	k.takers, k.noCoalescing = 0, false
 }
 

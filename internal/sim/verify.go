@@ -365,7 +365,7 @@ func (m *model) agedOut(f *finished) bool {
 // purged reports whether a purge may have removed the item.
 func (m *model) purged(id layer.ID, f finished) bool {
 	for _, o := range m.w.ops {
-		if o.sweeping && o.group == id.Group && o.maybeAt(f.r) && (o.forcing || !f.under || f.lock.endMS <= f.r.nowMS) {
+		if o.sweeping && (o.group == "" || o.group == id.Group) && o.maybeAt(f.r) && (o.forcing || !f.under || f.lock.endMS <= f.r.nowMS) {
 			return true
 		}
 	}

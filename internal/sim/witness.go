@@ -145,6 +145,17 @@ func (m *model) grantedTo(l *lockState, group string) {
 	}
 }
 
+// claimedMS is when the first of what a call returned was claimed, by a clock that is right.
+func (m *model) claimedMS(o *op) int64 {
+	first := o.beginAt.UnixMilli()
+	for _, c := range o.claims {
+		if was, ok := m.claims[claimKey{c.Group, c.Token}]; ok {
+			first = min(first, was.r.nowMS-m.w.skewOf(was.r.who).Milliseconds())
+		}
+	}
+	return first
+}
+
 // compareTwins: all receives of one attempt are given the claims of one transaction, and each those that are left of them.
 func (m *model) compareTwins() {
 	given := make(map[string][]*op)
@@ -153,7 +164,7 @@ func (m *model) compareTwins() {
 			continue
 		}
 		for _, p := range given[o.attemptID] {
-			if o.endAt.Sub(p.beginAt) > repeatLife {
+			if max(o.endAt.UnixMilli(), p.endAt.UnixMilli())-min(m.claimedMS(o), m.claimedMS(p)) > repeatLife.Milliseconds() {
 				continue
 			}
 			few, many := o, p

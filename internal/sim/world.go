@@ -199,7 +199,7 @@ func (w *world) live() error {
 	w.sched.kill(f.who)
 	w.sched.thaw()
 	w.faulty, w.plan.Chances = false, nil
-	w.knobs.longPause, w.knobs.shortPause, w.knobs.hold, w.knobs.seek = 0, 0, 0, 0
+	w.knobs.longPause, w.knobs.shortPause, w.knobs.hold, w.knobs.seek, w.knobs.leap = 0, 0, 0, 0, 0
 	if err := w.plan.Land(context.Background()); err != nil {
 		return err
 	}
