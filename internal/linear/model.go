@@ -16,6 +16,8 @@ type Law struct {
 	Empty bool
 	// Loose: others than those in the history may park, purge or redrive messages, and end claims at a Disturb.
 	Loose bool
+	// Others than those in the history hold groups, too, and nobody is told of their claims.
+	Others bool
 }
 
 // step is an operation with its messages as ranks.
@@ -91,7 +93,7 @@ func (s state) apply(l Law, p *step) (state, bool) {
 			if s.waiting == "" || s.token != 0 && s.latest > p.Begin || s.delayLatest > p.Begin {
 				return s, true
 			}
-			return s.heldForNobody(p)
+			return s.heldForNobody(l, p)
 		}
 		ok := s.gives(l, p)
 		s = s.unheld()
@@ -114,10 +116,10 @@ func (s state) apply(l Law, p *step) (state, bool) {
 			if inHand && s.latest > p.Begin || !l.Empty {
 				return s, true
 			}
-			return s.heldForNobody(p)
+			return s.heldForNobody(l, p)
 		}
 		ok := s.waiting.holds(p.messages) && (!inHand || s.lapsed(p))
-		return s.cancel(p), ok
+		return s.drop(p), ok
 	case Release:
 		if p.Outcome == NotHeld {
 			return s.unheld(), s.lapsed(p)
@@ -125,8 +127,9 @@ func (s state) apply(l Law, p *step) (state, bool) {
 		ok := true
 		if s.token != p.Token { // of a claim that nobody was told of
 			ok = s.lapsed(p) && p.Token > s.newest
-			s, _ = s.heldForNobody(p)
-			ok = ok && s.phantoms <= p.phantoms
+			var any bool
+			s, any = s.heldForNobody(l, p)
+			ok = ok && any
 		}
 		s.newest, s.hidden = max(s.newest, p.Token), false
 		return s.unheld(), ok
@@ -142,6 +145,13 @@ func (s state) apply(l Law, p *step) (state, bool) {
 	case Disturb:
 		s.shaky = s.token != 0
 		return s, true
+	case Drop:
+		ok := s.waiting.holds(p.messages) && (s.held.and(p.messages) == "" || s.lapsed(p) || p.Force)
+		return s.drop(p), ok
+	case Put:
+		ok := s.waiting.and(p.messages) == ""
+		s.waiting, s.delay = s.waiting.with(p.messages), 0 // a delay was for the head
+		return s, ok
 	case end:
 		s.ended = true
 		return s, true
@@ -150,7 +160,10 @@ func (s state) apply(l Law, p *step) (state, bool) {
 }
 
 // heldForNobody is s under a claim that nobody was told of, if there can have been one while p was under way.
-func (s state) heldForNobody(p *step) (state, bool) {
+func (s state) heldForNobody(l Law, p *step) (state, bool) {
+	if l.Others {
+		return s, true
+	}
 	if !s.hidden {
 		s.hidden = true
 		s.phantoms++
@@ -221,9 +234,9 @@ func (s state) settled(p *step) state {
 	return s.unheld()
 }
 
-// cancel is s without a message, which may be the one that a claim or a delay was for.
-func (s state) cancel(p *step) state {
-	if s.held.holds(p.messages) {
+// drop is s without messages, of which one may be what a claim or a delay was for.
+func (s state) drop(p *step) state {
+	if s.held.and(p.messages) != "" {
 		s = s.unheld()
 	}
 	if s.waiting.first() == p.messages.first() {
@@ -263,11 +276,11 @@ func (s state) open(l Law, p *step) (state, bool) {
 		}
 		s = s.unheld()
 		s.waiting, s.delay, s.delayLatest, s.hidden = s.waiting.without(p.messages), 0, 0, false
-	case Cancel:
-		if !s.waiting.holds(p.messages) {
+	case Cancel, Drop:
+		if !s.waiting.holds(p.messages) || p.Kind == Drop && s.held.and(p.messages) != "" && !s.lapsed(p) && !p.Force {
 			return s, false
 		}
-		s = s.cancel(p)
+		s = s.drop(p)
 	case Release:
 		s = s.unheld()
 	case Disturb:

@@ -28,6 +28,7 @@ var (
 	huntFlag    = flag.Bool("hunt", false, "look for a violation, from -seed on; print it as JSON")
 	profileFlag = flag.String("profile", "", "kind of the runs, see sim.Profiles; none = as each seed draws")
 	guardsFlag  = flag.String("guards", "", "the guards to leave out, with commas between them; none = all that the simulation has to find")
+	aloneFlag   = flag.Bool("alone", false, "of a hunt: with porcupine alone")
 	boundFlag   = flag.Int("bound", 1000, "seeds of a hunt whose known seed does not find the violation any more")
 )
 
@@ -49,9 +50,12 @@ func TestHunt(t *testing.T) {
 	f := found{Guard: os.Getenv(layer.WithoutVariable), Profile: *profileFlag}
 	for f.Seeds < *seedsFlag && f.Violation == "" {
 		f.Seed = *seedFlag + uint64(f.Seeds)
-		r := runAs(t, sim.Options{Seed: f.Seed, Operations: *operationsFlag, Profile: f.Profile})
+		r := runAs(t, sim.Options{Seed: f.Seed, Operations: *operationsFlag, Profile: f.Profile, Linear: *aloneFlag})
 		f.Seeds, f.Operations = f.Seeds+1, f.Operations+r.Operations
-		if len(r.Violations) > 0 {
+		switch found := r.Linear.Violations; {
+		case *aloneFlag && len(found) > 0:
+			f.Violation = found[0].Text
+		case !*aloneFlag && len(r.Violations) > 0:
 			f.Violation = r.Violations[0]
 		}
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // verify replays the records in commit order, and compares with what the actors were told and with what is left.
-func (w *world) verify() {
+func (w *world) verify(drained bool) {
 	m := newModel(w)
 	rows := w.rows(kv.PrefixRange([]byte(recordPrefix)), 0)
 	w.report.Commits = len(rows)
@@ -44,6 +44,9 @@ func (w *world) verify() {
 	w.compareHistories(m)
 	w.compareOrder(m)
 	w.compareExclusion()
+	if w.o.Linear {
+		w.report.calls = w.histories(m, drained)
+	}
 }
 
 // land notes between which steps each record was applied: at the step at which it was sent, or if it came late, between
