@@ -16,8 +16,6 @@ type Law struct {
 	Empty bool
 	// Loose: others than those in the history may park, purge or redrive messages, and end claims at a Disturb.
 	Loose bool
-	// Others than those in the history hold groups, too, and nobody is told of their claims.
-	Others bool
 }
 
 // step is an operation with its messages as ranks.
@@ -93,7 +91,7 @@ func (s state) apply(l Law, p *step) (state, bool) {
 			if s.waiting == "" || s.token != 0 && s.latest > p.Begin || s.delayLatest > p.Begin {
 				return s, true
 			}
-			return s.heldForNobody(l, p)
+			return s.heldForNobody(p)
 		}
 		ok := s.gives(l, p)
 		s = s.unheld()
@@ -116,7 +114,7 @@ func (s state) apply(l Law, p *step) (state, bool) {
 			if inHand && s.latest > p.Begin || !l.Empty {
 				return s, true
 			}
-			return s.heldForNobody(l, p)
+			return s.heldForNobody(p)
 		}
 		ok := s.waiting.holds(p.messages) && (!inHand || s.lapsed(p))
 		return s.drop(p), ok
@@ -127,9 +125,8 @@ func (s state) apply(l Law, p *step) (state, bool) {
 		ok := true
 		if s.token != p.Token { // of a claim that nobody was told of
 			ok = s.lapsed(p) && p.Token > s.newest
-			var any bool
-			s, any = s.heldForNobody(l, p)
-			ok = ok && any
+			s, _ = s.heldForNobody(p)
+			ok = ok && s.phantoms <= p.phantoms
 		}
 		s.newest, s.hidden = max(s.newest, p.Token), false
 		return s.unheld(), ok
@@ -160,10 +157,7 @@ func (s state) apply(l Law, p *step) (state, bool) {
 }
 
 // heldForNobody is s under a claim that nobody was told of, if there can have been one while p was under way.
-func (s state) heldForNobody(l Law, p *step) (state, bool) {
-	if l.Others {
-		return s, true
-	}
+func (s state) heldForNobody(p *step) (state, bool) {
 	if !s.hidden {
 		s.hidden = true
 		s.phantoms++

@@ -28,7 +28,7 @@ var (
 	huntFlag    = flag.Bool("hunt", false, "look for a violation, from -seed on; print it as JSON")
 	profileFlag = flag.String("profile", "", "kind of the runs, see sim.Profiles; none = as each seed draws")
 	guardsFlag  = flag.String("guards", "", "the guards to leave out, with commas between them; none = all that the simulation has to find")
-	aloneFlag   = flag.Bool("alone", false, "of a hunt: with porcupine alone")
+	aloneFlag   = flag.Bool("alone", false, "look for what porcupine finds, and for nothing else")
 	boundFlag   = flag.Int("bound", 1000, "seeds of a hunt whose known seed does not find the violation any more")
 )
 
@@ -67,10 +67,11 @@ func TestHunt(t *testing.T) {
 const huntMark = "found: "
 
 // start runs a hunt in a process of its own.
-func start(t *testing.T, guard, profile string, seed uint64, seeds int) (f found) {
+func start(t *testing.T, guard, profile string, seed uint64, seeds int, more ...string) (f found) {
 	t.Helper()
 	c := exec.Command(os.Args[0], "-test.run", "^TestHunt$", "-test.timeout", "10m", "-hunt", "-profile", profile,
 		"-seed", strconv.FormatUint(seed, 10), "-seeds", strconv.Itoa(seeds), "-operations", strconv.Itoa(*operationsFlag))
+	c.Args = append(c.Args, more...)
 	c.Env = append(os.Environ(), layer.WithoutVariable+"="+guard)
 	out, err := c.CombinedOutput()
 	_, line, ok := bytes.Cut(out, []byte(huntMark))
@@ -161,7 +162,7 @@ func TestCanary(t *testing.T) {
 		seen[k] = true
 		t.Run(fmt.Sprintf("%s/%d", k.profile, k.seed), func(t *testing.T) {
 			t.Parallel()
-			r := runAs(t, sim.Options{Seed: k.seed, Operations: *operationsFlag, Profile: k.profile})
+			r := runAs(t, sim.Options{Seed: k.seed, Operations: *operationsFlag, Profile: k.profile, Linear: true})
 			require.Empty(t, r.Violations)
 			require.Zero(t, r.Ambiguous)
 		})

@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -17,21 +18,14 @@ import (
 // purged, aged out, finished by a layer.Worker, or redriven. That it may happen is for the other checkers to judge.
 // What is put behind the tail by a redrive goes by another name there, as it is another message by its key.
 
-// calls are the histories of a run.
-type calls struct {
-	groups map[string][]linear.Operation
-	law    linear.Law
-}
-
 // histories are the calls of each group.
-func (w *world) histories(m *model, drained bool) *calls {
+func (w *world) histories(m *model, drained bool) map[string][]linear.Operation {
 	c := &historian{w: w, m: m, groups: make(map[string][]linear.Operation)}
 	for g := range w.knobs.groups {
 		c.groups[fmt.Sprintf("g%d", g)] = nil
 	}
 	for _, h := range w.handles {
 		c.fastest = max(c.fastest, h.skew)
-		c.consumed = c.consumed || h.consumed
 	}
 	repeats := make(map[string][]*op)
 	for _, o := range w.ops {
@@ -55,16 +49,15 @@ func (w *world) histories(m *model, drained bool) *calls {
 			c.add(group, linear.Operation{Span: linear.Span{Client: 0, Call: last, Return: last + 1}, Kind: linear.Peek, Outcome: linear.Done, All: true})
 		}
 	}
-	return &calls{c.groups, linear.Law{Others: c.consumed}}
+	return c.groups
 }
 
 // historian turns ops into operations.
 type historian struct {
-	w        *world
-	m        *model
-	fastest  time.Duration // by how much the fastest clock is fast
-	consumed bool          // by a layer.Worker, which receives by itself
-	groups   map[string][]linear.Operation
+	w       *world
+	m       *model
+	fastest time.Duration // by how much the fastest clock is fast
+	groups  map[string][]linear.Operation
 }
 
 func (c *historian) add(group string, o linear.Operation) {
@@ -244,8 +237,11 @@ func (c *historian) receive(ops ...*op) {
 
 // others adds what nobody's call says.
 func (c *historian) others() {
-	for id, all := range c.m.finished {
-		f := all[0]
+	ids := slices.SortedFunc(maps.Keys(c.m.finished), func(a, b layer.ID) int {
+		return cmp.Or(cmp.Compare(c.m.finished[a][0].r.order, c.m.finished[b][0].r.order), cmp.Compare(a.String(), b.String()))
+	})
+	for _, id := range ids {
+		f := c.m.finished[id][0]
 		by, sure, maybe := false, false, false
 		for _, o := range c.w.ops {
 			ids := o.ids
@@ -293,14 +289,14 @@ func (r *Report) Linearize(o linear.CheckOptions) error {
 		return nil
 	}
 	groups := make(map[string][]linear.Operation)
-	for group, history := range r.calls.groups {
+	for group, history := range r.calls {
 		if slices.ContainsFunc(history, func(o linear.Operation) bool { return o.Kind == linear.Receive || o.Kind == linear.Take }) {
 			groups[group] = history
 		} else {
 			r.Skipped++
 		}
 	}
-	result, err := linear.Check(r.calls.law, groups, o)
+	result, err := linear.Check(linear.Law{}, groups, o)
 	r.calls = nil
 	if err != nil {
 		return fmt.Errorf("sim: %w", err)

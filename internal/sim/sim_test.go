@@ -20,7 +20,7 @@ var (
 	seedsFlag      = flag.Int("seeds", 60, "number of seeds")
 	freshFlag      = flag.Int("fresh", 0, "number of seeds beside these that no run had before")
 	operationsFlag = flag.Int("operations", 300, "calls of a seed, about")
-	linearFlag     = flag.Int("linear", 6, "check the calls of every so manieth seed with porcupine; 0 = of none")
+	linearFlag     = flag.Int("linear", 1, "check the calls of every so manieth seed with porcupine; 0 = of none")
 	linesFlag      = flag.Int("lines", 60, "newest lines of a failed seed's trace to print; < 0 = all")
 )
 

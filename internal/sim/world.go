@@ -51,8 +51,8 @@ type Report struct {
 	Knobs                                string
 
 	Linear  linear.Result
-	Skipped int // groups that nobody received from, or was to
-	calls   *calls
+	Skipped int                           // groups that nobody received from, or was to
+	calls   map[string][]linear.Operation // of each group
 }
 
 // The names of goroutines in places: the engine below 1, handles from 1 on, actors from firstActor on.
