@@ -104,8 +104,10 @@ func prepare(l Law, history []Operation) *group {
 			}
 		}
 		p.before = setOf(before...)
-		if o.Kind == Enqueue && o.Outcome == Unknown {
-			returned = last
+		if o.Kind == Enqueue {
+			if o.Outcome == Unknown {
+				returned = last
+			}
 			for _, m := range o.Messages {
 				if at, ok := seen[m.ID]; ok {
 					returned = min(returned, at)

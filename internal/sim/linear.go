@@ -20,7 +20,7 @@ import (
 
 // histories are the calls of each group.
 func (w *world) histories(m *model, drained bool) map[string][]linear.Operation {
-	c := &historian{w: w, m: m, groups: make(map[string][]linear.Operation)}
+	c := &historian{w: w, m: m, groups: make(map[string][]linear.Operation), newest: make(map[string]*record)}
 	for g := range w.knobs.groups {
 		c.groups[fmt.Sprintf("g%d", g)] = nil
 	}
@@ -58,6 +58,7 @@ type historian struct {
 	m       *model
 	fastest time.Duration // by how much the fastest clock is fast
 	groups  map[string][]linear.Operation
+	newest  map[string]*record // that has added something to a group
 }
 
 func (c *historian) add(group string, o linear.Operation) {
@@ -238,7 +239,7 @@ func (c *historian) receive(ops ...*op) {
 // others adds what nobody's call says.
 func (c *historian) others() {
 	ids := slices.SortedFunc(maps.Keys(c.m.finished), func(a, b layer.ID) int {
-		return cmp.Or(cmp.Compare(c.m.finished[a][0].r.order, c.m.finished[b][0].r.order), cmp.Compare(a.String(), b.String()))
+		return cmp.Or(cmp.Compare(c.m.finished[a][0].r.order, c.m.finished[b][0].r.order), cmp.Compare(a.Group, b.Group), cmp.Compare(a.Index, b.Index))
 	})
 	for _, id := range ids {
 		f := c.m.finished[id][0]
@@ -279,6 +280,14 @@ func (c *historian) happened(r *record, group string, o linear.Operation) {
 		Client: -r.who, Call: int64(2 * r.from), Return: int64(2*min(r.to, c.w.sched.steps) + 1),
 		Begin: r.nowMS, End: now.Add(c.fastest).UnixMilli(),
 	}
+	// What one transaction did is one thing: apart, its parts would have to be tried in each order.
+	history := c.groups[group]
+	if n := len(history) - 1; n >= 0 && c.newest[group] == r && o.Outcome == linear.Done && history[n].Outcome == linear.Done &&
+		history[n].Kind == o.Kind && history[n].Force == o.Force {
+		history[n].Messages = append(history[n].Messages, o.Messages...)
+		return
+	}
+	c.newest[group] = r
 	c.add(group, o)
 }
 
@@ -300,6 +309,9 @@ func (r *Report) Linearize(o linear.CheckOptions) error {
 	r.calls = nil
 	if err != nil {
 		return fmt.Errorf("sim: %w", err)
+	}
+	for i, u := range result.Undecided {
+		result.Undecided[i] = fmt.Sprintf("seed %d: %s", r.Seed, u)
 	}
 	r.Linear.Add(result)
 	for _, v := range result.Violations {
