@@ -46,7 +46,7 @@ type op struct {
 	all    bool  // of the claim, what it still has
 	ids    []layer.ID
 	tried  []layer.ID     // take: of all attempts; the outcome may be unknown
-	tries  [][]layer.Item // likewise
+	tries  [][]layer.Item // likewise: what each of them took
 	nack   layer.NackOptions
 	effect bool // counted under the effect keys, in the same transaction
 

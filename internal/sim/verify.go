@@ -296,7 +296,11 @@ func (m *model) compareFinished() {
 				maybe++
 			}
 		}
-		swept := m.purged(id, f) || sure == 0 && m.agedOut(&f)
+		aged := sure == 0 && m.agedOut(&f)
+		if aged {
+			m.w.mark("aged out")
+		}
+		swept := aged || m.purged(id, f)
 		if sure+maybe > 0 && !swept && acked && f.archived != (m.w.knobs.config.Archive > 0) {
 			m.w.violation("%s was finished at step %d; in the archive: %t", id, f.r.step, f.archived)
 		}
@@ -355,11 +359,7 @@ func (m *model) agedOut(f *finished) bool {
 	if c.Retention == 0 || c.OnExpiry != layer.DropExpired || f.under && f.lock.endMS > f.r.nowMS {
 		return false
 	}
-	if max(f.item.enqueuedMS, f.item.dueMS)+c.Retention.Milliseconds() >= f.r.nowMS {
-		return false
-	}
-	m.w.mark("aged out")
-	return true
+	return max(f.item.enqueuedMS, f.item.dueMS)+c.Retention.Milliseconds() < f.r.nowMS
 }
 
 // purged reports whether a purge may have removed the item.
