@@ -226,7 +226,7 @@ func (s *sweeper) archived() error {
 			if s.o.Progress != nil {
 				s.o.Progress(s.report)
 			}
-			restAfter(s.ctx, took)
+			s.q.restAfter(s.ctx, took)
 		}
 	}
 	return nil

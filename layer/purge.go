@@ -77,7 +77,7 @@ func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 			o.Progress(p.report)
 		}
 		if p.next != nil {
-			restAfter(ctx, took)
+			q.restAfter(ctx, took)
 		}
 	}
 	return p.report, nil
@@ -354,7 +354,7 @@ func (p *purger) besides(name string, visit func(s *purgeStep, group string, key
 			p.o.Progress(p.report)
 		}
 		if !rest.exhausted {
-			restAfter(p.ctx, took)
+			p.q.restAfter(p.ctx, took)
 		}
 	}
 	return nil

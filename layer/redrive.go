@@ -178,7 +178,7 @@ func (s *deadSweep) run() (DeadReport, error) {
 			s.progress(s.report)
 		}
 		if !walk.ended && !s.dryRun {
-			restAfter(s.ctx, took)
+			s.q.restAfter(s.ctx, took)
 		}
 	}
 	switch n := len(s.report.Missing); n {

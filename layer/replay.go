@@ -85,7 +85,7 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 			walk.pass(r.step)
 		}
 		if !walk.ended && !o.DryRun {
-			restAfter(ctx, took)
+			q.restAfter(ctx, took)
 		}
 	}
 	report.More = !walk.ended

@@ -22,7 +22,7 @@ const longestRest = time.Second
 
 // restAfter waits after a step of a large piece of work that took so long. It returns early, and no error, when ctx ends:
 // the next step says so.
-func restAfter(ctx context.Context, took time.Duration) {
+func (q *Queue) restAfter(ctx context.Context, took time.Duration) {
 	d := min(restFactor*took, longestRest)
 	if d <= 0 {
 		return
@@ -31,6 +31,7 @@ func restAfter(ctx context.Context, took time.Duration) {
 	defer t.Stop()
 	select {
 	case <-t.C:
+		q.yield(ctx, "rested")
 	case <-ctx.Done():
 	}
 }

@@ -211,7 +211,7 @@ func (s *sweeper) overdue() error {
 			s.o.Progress(s.report)
 		}
 		if next != nil {
-			restAfter(s.ctx, took)
+			s.q.restAfter(s.ctx, took)
 		}
 	}
 	return nil

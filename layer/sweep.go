@@ -375,7 +375,7 @@ func (s *sweeper) pagesUntil(
 			return nil
 		}
 		if !rest.exhausted {
-			restAfter(s.ctx, took)
+			s.q.restAfter(s.ctx, took)
 		}
 	}
 	return nil

@@ -39,7 +39,7 @@ var caught = map[string]known{
 	"purge-lock":       {"operated", 49},
 	"purge-exclude":    {"operated", 41},
 	"keep-exclude":     {"repeated", 10},
-	"age-exclude":      {"aging", 46},
+	"age-exclude":      {"aging", 53},
 	"redrive-exclude":  {"operated", 95},
 	"letter":           {"operated", 8},
 	"grant-request":    {"staged", 104},
@@ -56,7 +56,7 @@ var caught = map[string]known{
 	"dedup-item":       {"recalled", 19},
 	"dedup-purge":      {"recalled", 52},
 	"dedup-rename":     {"recalled", 14},
-	"stale-empty":      {"emptied", 142},
+	"stale-empty":      {"emptied", 146},
 	"mark-lock":        {"marked", 9},
 	"early-lock":       {"skewed", 39},
 	"retry-lock":       {"kept", 1},
@@ -74,7 +74,7 @@ var caught = map[string]known{
 	"repeat":           {"twinned", 3},
 	"repeat-twin":      {"twinned", 1},
 	"repeat-back":      {"twinned", 1},
-	"repeat-sweep":     {"hourly", 2},
+	"repeat-sweep":     {"hourly", 7},
 	"receipt-trust":    {"hourly", 34},
 }
 
