@@ -16,7 +16,7 @@ var caught = map[string]known{
 	"index":            {"operated", 10},
 	"random":           {"scarce", 2},
 	"dedup":            {"remembered", 3},
-	"dedup-sweep":      {"remembered", 24},
+	"dedup-sweep":      {"remembered", 31},
 	"dedup-slack":      {"remembered", 1},
 	"lease":            {"expiring", 1},
 	"claim-lock":       {"operated", 1},
