@@ -56,3 +56,18 @@ var caught = map[string]known{
 	"apart":            {"unknown", 108},
 	"configure":        {"operated", 4},
 }
+
+// caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It
+// finds no want of liveness, nothing of what is remembered for de-duplication, and no wrong body or state.
+var caughtAlone = map[string]known{
+	"index":        {"operated", 3},
+	"lease":        {"expiring", 3},
+	"claim-lock":   {"operated", 1},
+	"token":        {"expiring", 1},
+	"settle-lock":  {"expiring", 2},
+	"park-lock":    {"expiring", 10},
+	"exact-clear":  {"scarce", 175},
+	"take-lock":    {"scarce", 27},
+	"take-exclude": {"scarce", 27},
+	"receipt":      {"unknown", 1},
+}
