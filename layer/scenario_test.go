@@ -69,7 +69,6 @@ import (
 //	answer NAME                               the result, or "not yet"
 //	give-up NAME                              ends its context. In virtual time only.
 //	hold NAME                                 stops it before the worker's next commit from now on; answer tells when it has come there
-//	land                                      what met timed-out-late or version-changed-late is sent now; not before
 //
 // These take hold= and beside=: enqueue, receive, ack, ack-receive, nack, release, extend, keep, take, cancel, skip, edit,
 // force, retry, pause, resume, redrive, discard, sweep, purge, once, close, drop. A scenario with a line virtual-time runs
