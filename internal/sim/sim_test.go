@@ -59,7 +59,7 @@ func requireSound(t *testing.T, r *sim.Report, operations int) {
 var seen = []string{
 	"fault read-version-failed", "fault read-too-old", "fault future-version", "fault process-behind", "fault conflict",
 	"fault unknown-applied", "fault unknown-lost", "fault commit-too-old", "fault memory-limit", "fault timed-out-late",
-	"fault timed-out-lost", "fault watch-spurious", "fault watch-error",
+	"fault timed-out-lost", "fault version-changed-late", "fault version-changed-lost", "fault watch-spurious", "fault watch-error",
 	"watches held back", "worker died with a claim", "late ack refused",
 	"crash of the store", "commit lost in a crash of the store", "death of a handle", "handle opened again", "handle stood still",
 	"enqueue applied, and unknown", "removal applied, and unknown", "lock applied, and unknown",

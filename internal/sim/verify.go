@@ -53,7 +53,7 @@ func (w *world) verify(drained bool) {
 // those of its neighbours that did not.
 func (w *world) land(records []record) {
 	late := func(r *record) bool {
-		return w.outcomes[attemptID{r.who, r.tx, r.attempt}] == kv.CodeTransactionTimedOut
+		return mayLandLate(w.outcomes[attemptID{r.who, r.tx, r.attempt}])
 	}
 	first := 0
 	for i := range records {
@@ -81,7 +81,7 @@ func (w *world) markOutcome(r *record) {
 		return
 	}
 	suffix := " applied, and unknown"
-	if code == kv.CodeTransactionTimedOut {
+	if mayLandLate(code) {
 		suffix = " applied late"
 	}
 	for _, wr := range r.writes {

@@ -108,6 +108,7 @@ const mostSteps = 10_000
 func Run(o Options) *Report {
 	rng := rand.New(rand.NewPCG(o.Seed, 1))
 	knobs := drawKnobs(rng)
+	knobs.drawVersions(rand.New(rand.NewPCG(o.Seed, 6)))
 	knobs.shape(rand.New(rand.NewPCG(o.Seed, 5)), o)
 	w := &world{
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
