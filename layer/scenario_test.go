@@ -69,6 +69,7 @@ import (
 //	answer NAME                               the result, or "not yet"
 //	give-up NAME                              ends its context. In virtual time only.
 //	hold NAME                                 stops it before the worker's next commit from now on; answer tells when it has come there
+//	land                                      sends what met timed-out-late or version-changed-late; until then that is under way
 //
 // These take hold= and beside=: enqueue, receive, ack, ack-receive, nack, release, extend, keep, take, cancel, skip, edit,
 // force, retry, pause, resume, redrive, discard, sweep, purge, once, close, drop. A scenario with a line virtual-time runs
@@ -141,7 +142,7 @@ func newScenario(t *testing.T, e *env, virtual bool) *scenario {
 // open opens a handle whose faults are those of the scenario and, before these, those that commands choose.
 func (s *scenario) open(t *testing.T, name string, o layer.Options, skew time.Duration) {
 	w := &scenarioWorker{stops: &stops{ctx: s.e.ctx, told: &s.told}, claims: make(map[string]*layer.Claim)}
-	w.plan = &fault.Plan{OnCommit: w.stops.onCommit}
+	w.plan = &fault.Plan{OnCommit: w.stops.onCommit, KeepLate: true}
 	o.Owner, o.Seed, o.Tx = name, s.e.seed+s.opened, kv.TxOptions{MaxRetryDelay: time.Millisecond}
 	o.Now = func() time.Time { return s.e.clock.now().Add(skew) }
 	s.opened++
@@ -193,6 +194,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		s.advance(a.parseDuration(a.word(0)))
 	case "commit", "answer", "give-up", "hold":
 		out, err = s.aside(&a)
+	case "land":
+		err = s.land()
 	case "once":
 		out, err = s.once(&a)
 	case "close":

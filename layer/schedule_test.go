@@ -215,6 +215,16 @@ func (s *scenario) commit(a *arguments, x *aside) {
 	at.goOn <- kind
 }
 
+// land sends the late commits of all workers. Whether they are applied, what the queue has afterwards tells.
+func (s *scenario) land() error {
+	for _, w := range s.workers {
+		if err := w.plan.Land(s.e.ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // once runs a transaction of the caller's that does nothing on the queue.
 func (s *scenario) once(a *arguments) (string, error) {
 	w, panics := s.worker(a), slices.Contains(a.words(), "panic")
