@@ -51,4 +51,7 @@ var caught = map[string]known{
 	"assign":           {"unknown", 1},
 	"apart":            {"unknown", 108},
 	"configure":        {"operated", 4},
+	"pace-sweep":       {"paced", 16},
+	"pace-exclude":     {"paced", 4},
+	"pace-fresh":       {"paced", 4},
 }

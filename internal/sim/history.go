@@ -53,6 +53,8 @@ type op struct {
 	wantsState bool           // likewise
 	items      []layer.Item   // take
 
+	rates bool // it changes the rate of the groups
+
 	sweeping bool // it may remove anything (purge), of group if that is not ""
 	forcing  bool // it may end anybody's claim
 

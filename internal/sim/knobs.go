@@ -39,6 +39,7 @@ type knobs struct {
 	large, delayed, named, same float64 // chances that a message has parts, is kept back, has a dedup id, has a body that others have
 	repeat                      float64 // chance that a receive has an attempt id
 	state                       float64 // chance that an ack sets the group's state
+	tending
 }
 
 const (

@@ -260,6 +260,7 @@ type model struct {
 	edits     map[string]*record // by the body that was set
 	after     map[string][]byte  // what the record under replay makes of the keys; nil = cleared
 	*invariants
+	*pacing
 }
 
 func newModel(w *world) *model {
@@ -288,6 +289,7 @@ func (m *model) violation(format string, args ...any) {
 
 // apply replays a record: it follows the locks write by write, and the rest by what it comes to.
 func (m *model) apply(r *record) {
+	m.rateChanged(r)
 	m.r = r
 	after := make(map[string][]byte)     // nil = cleared
 	grantsTaken := make(map[string]bool) // groups
@@ -389,6 +391,7 @@ func (m *model) apply(r *record) {
 		}
 	}
 	m.end(after)
+	m.paced(r, after, gone)
 	for id := range come {
 		m.size(id.Group)
 	}
@@ -821,6 +824,7 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 		}
 	}
 	m.claims[key] = made
+	m.pacing.started[group] += len(l.out)
 	last := l.out[len(l.out)-1]
 	for id, s := range g.items {
 		if m.seen(s) && before(id, last) && !l.has(id) {

@@ -29,10 +29,12 @@ func (w *world) verify() {
 		records[i] = r
 	}
 	w.land(records)
+	m.pacing = newPacing(w, records)
 	for i := range records {
 		m.apply(&records[i])
 		w.markOutcome(&records[i])
 	}
+	m.rateChanged(nil)
 	m.compareState()
 	m.compareEnqueues()
 	m.compareFinished()

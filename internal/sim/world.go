@@ -102,6 +102,7 @@ func Run(o Options) *Report {
 	rng := rand.New(rand.NewPCG(o.Seed, 1))
 	knobs := drawKnobs(rng)
 	knobs.shape(rand.New(rand.NewPCG(o.Seed, 5)), o)
+	knobs.widen(rand.New(rand.NewPCG(o.Seed, 11)))
 	w := &world{
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
@@ -213,7 +214,7 @@ func (w *world) live() error {
 		a := w.actor(100+i, h)
 		w.sched.start(firstActor+a.id, a.drain)
 	}
-	const bound = maxLease + maxDelay + 2*maxSkew + 30*time.Second
+	bound := maxLease + maxDelay + 2*maxSkew + 30*time.Second + w.pacedFor()
 	if err := w.sched.drive(bound); err != nil {
 		return fmt.Errorf("not drained in calm: %w", err)
 	}
@@ -312,6 +313,7 @@ func (w *world) startActors() {
 	}{
 		{w.knobs.consumers, (*actor).consume}, {w.knobs.producers, (*actor).produce}, {w.knobs.workers, (*actor).work},
 		{w.knobs.takers, (*actor).take}, {w.knobs.operators, (*actor).operate},
+		{w.knobs.stewards, (*actor).steward},
 	} {
 		for range role.n {
 			a := w.actor(id, w.handles[id%w.knobs.handles])
@@ -326,8 +328,13 @@ func (w *world) startActors() {
 func (w *world) heal() {
 	a := w.actor(99, w.alive()[0])
 	a.call(&op{kind: "heal"}, func(ctx context.Context) error {
-		if _, _, err := a.q.Configure(ctx, func(c *layer.Config) { c.MaxAttempts = 0 }); err != nil {
+		if _, _, err := a.q.Configure(ctx, func(c *layer.Config) { c.MaxAttempts, c.MaxRate = 0, a.w.knobs.calmRate }); err != nil {
 			return err
+		}
+		if a.w.unswept() {
+			if _, err := a.q.Sweep(ctx, layer.SweepOptions{}); err != nil {
+				return err
+			}
 		}
 		a.sleep(2 * time.Second) // every handle knows it
 		if _, err := a.q.Resume(ctx); err != nil && !errors.Is(err, layer.ErrNotPaused) {
