@@ -88,8 +88,8 @@ nothing.`,
 			if err != nil {
 				return err
 			}
-			if n < 1 || n > layer.MaxBatch {
-				return usagef("-n is %d: 1 to %d are allowed", n, layer.MaxBatch)
+			if err := checkPage(n); err != nil {
+				return err
 			}
 			o := layer.ArchiveOptions{ArchiveFilter: filter, After: after, Limit: n, Bodies: true}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
@@ -186,8 +186,9 @@ that it prints.`,
 				return usagef("give either --all or what to choose by")
 			case !named && !all:
 				return usagef("replay wants --group, --older or --newer, or --all (see %s --help)", c.CommandPath())
-			case limit < 0:
-				return usagef("-n is %d: 0 (all) or more", limit)
+			}
+			if err := checkMost(limit); err != nil {
+				return err
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("replaying", "message", -1)

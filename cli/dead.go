@@ -112,8 +112,8 @@ func newDeadListCmd(s *session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if n < 1 || n > layer.MaxBatch {
-				return usagef("-n is %d: 1 to %d are allowed", n, layer.MaxBatch)
+			if err := checkPage(n); err != nil {
+				return err
 			}
 			o := layer.DeadOptions{DeadFilter: filter, Limit: n, Bodies: true}
 			if c.Flags().Changed("after") {

@@ -73,33 +73,19 @@ func (e effects) clear(ctx context.Context, db kv.DB) error {
 	return nil
 }
 
-// effectsPage is how many effects are read in one transaction.
-const effectsPage = 2000
-
 // read calls see with each effect: group by group, and within a group in the order of the commits.
 func (e effects) read(ctx context.Context, db kv.DB, see func(effect)) error {
-	left := kv.PrefixRange(e.prefix)
-	for {
-		var rows []kv.KV
-		_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
-			rows, err = tx.Snapshot().GetRange(left.Selectors(), kv.RangeOptions{Limit: effectsPage}).Wait(ctx)
-			return err
-		})
+	for row, err := range kv.Rows(ctx, db, kv.PrefixRange(e.prefix)) {
 		if err != nil {
 			return fmt.Errorf("read effects: %w", err)
 		}
-		for _, row := range rows {
-			one, err := e.parse(row)
-			if err != nil {
-				return fmt.Errorf("effect %s: %w", tuple.Printable(row.Key), err)
-			}
-			see(one)
+		one, err := e.parse(row)
+		if err != nil {
+			return fmt.Errorf("effect %s: %w", tuple.Printable(row.Key), err)
 		}
-		if len(rows) < effectsPage {
-			return nil
-		}
-		left.Begin = kv.KeyAfter(rows[len(rows)-1].Key)
+		see(one)
 	}
+	return nil
 }
 
 func (e effects) parse(row kv.KV) (effect, error) {

@@ -13,6 +13,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/layer"
 )
 
 // Exit codes of the process.
@@ -150,4 +151,20 @@ func advise(err error) string {
 		return "The storage failed and takes no more writes. What was confirmed before is kept; do not enqueue that again."
 	}
 	return ""
+}
+
+// checkPage says what is wrong with -n, of what is listed at once.
+func checkPage(n int) error {
+	if n < 1 || n > layer.MaxBatch {
+		return usagef("-n is %d: 1 to %d are allowed", n, layer.MaxBatch)
+	}
+	return nil
+}
+
+// checkMost says what is wrong with -n, of what may be without a limit.
+func checkMost(n int64) error {
+	if n < 0 {
+		return usagef("-n is %d: 0 (all) or more", n)
+	}
+	return nil
 }

@@ -30,8 +30,8 @@ has failed for good), corrupt (see check). A group that is held, and paused or p
 			if !ok {
 				return usagef("unknown --sort %q: there are depth, age and name", by)
 			}
-			if n < 0 {
-				return usagef("-n is %d: 0 (all) or more", n)
+			if err := checkMost(int64(n)); err != nil {
+				return err
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				groups, err := allGroups(c.Context(), q, 0)

@@ -22,8 +22,8 @@ func newPeekCmd(s *session) *cobra.Command {
 		Long: `Print the first messages of a group; without --group, the first message of each group, the oldest
 first. --group "" is the default group. It changes nothing.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if n < 1 || n > layer.MaxBatch {
-				return usagef("-n is %d: 1 to %d are allowed", n, layer.MaxBatch)
+			if err := checkPage(n); err != nil {
+				return err
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				items, err := s.peek(c.Context(), q, group, c.Flags().Changed("group"), n)

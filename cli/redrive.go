@@ -39,10 +39,8 @@ func (f *deadSweepFlags) chosen(s *session, c *cobra.Command, ids []string) (lay
 		return filter, usagef("give either --all or what to choose by")
 	case !named && !f.all:
 		return filter, usagef("%s wants ids, or --group, --text, --older or --newer, or --all (see %s --help)", c.Name(), c.CommandPath())
-	case f.limit < 0:
-		return filter, usagef("-n is %d: 0 (all) or more", f.limit)
 	}
-	return filter, nil
+	return filter, checkMost(f.limit)
 }
 
 const stepsHelp = `

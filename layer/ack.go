@@ -197,24 +197,13 @@ func (s *settlement) check(w *work) error {
 	if err != nil {
 		return err
 	}
-	if s.back != nil && s.back.From != nil {
-		n := place(left, *s.back.From, group)
-		if n < 0 {
+	stays := 0 // of what is left, how many stay in the claim
+	switch {
+	case s.back == nil:
+		stays = len(left)
+	case s.back.From != nil:
+		if stays = place(left, *s.back.From, group); stays < 0 {
 			return fmt.Errorf("%w: %s", ErrNotInClaim, s.back.From)
-		}
-		if n > 0 {
-			archived, err := s.archive(w, acked)
-			if err != nil {
-				return err
-			}
-			w.remove(group, l.outstanding, acked, archived)
-			w.count(countAcked, len(acked))
-			if s.sets {
-				w.setState(group, s.state)
-			}
-			l.outstanding = left[:n]
-			w.tx.Set(key, l.pack())
-			return nil
 		}
 	}
 	archived, err := s.archive(w, acked)
@@ -227,8 +216,8 @@ func (s *settlement) check(w *work) error {
 	}
 	w.remove(group, l.outstanding, acked, archived)
 	w.count(countAcked, len(acked))
-	if len(left) > 0 && s.back == nil {
-		l.outstanding = left
+	if stays > 0 {
+		l.outstanding = left[:stays]
 		w.tx.Set(key, l.pack())
 		return nil
 	}

@@ -27,6 +27,7 @@ var missing = map[guard]string{
 	guardDedupPurge:   "TestConflicts/enqueue_of_a_duplicate_and_another,_purge_of_the_group",
 	guardDedupRename:  "TestGuardPairs/dedup-rename:_redrive_to_the_tail,_enqueue_with_its_dedup_id_when_that_is_forgotten",
 	guardDedupSweep:   "TestSweepSparesWhatCameBack/dedup",
+	guardDedupSlack:   "TestSweepByAClockAhead",
 	guardPurgeSweep:   "TestSweepSparesWhatCameBack/purge",
 	guardLease:        "TestDuplicateHintOfAGroupPassedOver/memory",
 	guardClaimLock:    "TestMarkConflicts/claim,_mark",

@@ -180,7 +180,8 @@ func TestSweepOfDedup(t *testing.T) {
 		for i := range 450 {
 			e.sendAs(calm, "A", fmt.Sprintf("old%03d", i))
 		}
-		e.clock.advance(layer.DefaultDedupWindow - time.Second)
+		const slack = time.Minute // for clocks that differ
+		e.clock.advance(layer.DefaultDedupWindow + slack - time.Second)
 		e.sendAs(calm, "A", "young")
 		require.Zero(e.t, sweep(0).Dedup)
 		require.Equal(e.t, 451, entries())
@@ -192,7 +193,7 @@ func TestSweepOfDedup(t *testing.T) {
 		for _, group := range []string{"waits", "acked", "dead"} {
 			e.sendAs(calm, group, group)
 		}
-		e.clock.advance(layer.DefaultDedupWindow)
+		e.clock.advance(layer.DefaultDedupWindow + slack)
 		for _, group := range []string{"acked", "dead"} {
 			claims, err := calm.Receive(e.ctx, layer.ReceiveOptions{Group: &group})
 			require.NoError(e.t, err)
@@ -218,7 +219,7 @@ func TestSweepOfDedupGoesOn(t *testing.T) {
 	entry := func(ms int64) []byte {
 		return tuple.Tuple{"A", random.Index, random.Random, e.clock.now().UnixMilli() + ms, int64(1)}.Pack()
 	}
-	good, over := entry(time.Hour.Milliseconds()), entry(0)
+	good, over := entry(time.Hour.Milliseconds()), entry(-time.Minute.Milliseconds())
 	for at := 0; at < n; at += 1000 {
 		e.write(func(tx kv.Tx) {
 			for i := at; i < at+1000; i++ {
@@ -242,6 +243,28 @@ func TestSweepOfDedupGoesOn(t *testing.T) {
 	report, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	require.Greater(t, report.Keys, int64(n-200), "the command looks at all of them")
+}
+
+// TestSweepByAClockAhead: a sweep by a clock that is up to a minute ahead ends no dedup window early (G3).
+func TestSweepByAClockAhead(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	first := e.sendAs(e.q, "A", "x")
+	ahead := e.options(2)
+	ahead.Now = func() time.Time { return e.clock.now().Add(time.Minute) }
+	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, ahead)
+	require.NoError(t, err)
+	e.clock.advance(layer.DefaultDedupWindow - time.Millisecond)
+	report, err := q.Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	require.Zero(t, report.Dedup)
+	again := e.sendAs(e.q, "A", "x")
+	require.True(t, again.Duplicate)
+	require.Equal(t, first.ID, again.ID)
+	e.clock.advance(time.Millisecond)
+	report, err = q.Sweep(e.ctx, layer.SweepOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 1, report.Dedup)
+	require.False(t, e.sendAs(e.q, "A", "x").Duplicate)
 }
 
 // TestSweepOfPurges: the note of a purge stays for as long as an entry may ask for it.

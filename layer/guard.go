@@ -33,6 +33,8 @@ const (
 	guardDedupRename guard = "dedup-rename"
 	// guardDedupSweep: a sweep clears the entry of a message that was enqueued meanwhile.
 	guardDedupSweep guard = "dedup-sweep"
+	// guardDedupSlack: a sweep whose clock is ahead ends the time of a dedup id early.
+	guardDedupSlack guard = "dedup-slack"
 	// guardPurgeSweep: a sweep clears the note of a purge that has just begun.
 	guardPurgeSweep guard = "purge-sweep"
 

@@ -24,8 +24,10 @@ const (
 	// receiptTrust is for how long, by the clock of the handle that wrote it, a receipt that is not there proves that
 	// its transaction was not applied. What is left to receiptLife is for clocks that differ.
 	receiptTrust = receiptLife / 2
-	// sweepSlack is for clocks that differ.
+	// sweepSlack is for clocks that differ. dedupSlack is the same for the entries of dedup ids, of which there may be many:
+	// one that is swept by a clock ahead would end its window early for the others.
 	sweepSlack = 24 * time.Hour
+	dedupSlack = time.Minute
 	// sweepEvery is how often the workers of a queue sweep, together.
 	sweepEvery = 10 * time.Minute
 	// sweepPage bounds the rows of one transaction of a sweep.
@@ -274,6 +276,9 @@ func (q *Queue) outlived(ctx context.Context, tx kv.ReadTx, rows []kv.KV) ([][]b
 	var pending []place
 	var found [][2]kv.Future[[]byte]
 	now := q.nowMS()
+	if !lacks(guardDedupSlack) {
+		now -= dedupSlack.Milliseconds()
+	}
 	for _, row := range rows {
 		r, err := unpackRemembered(row.Key, row.Value)
 		switch {

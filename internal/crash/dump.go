@@ -83,32 +83,21 @@ func readAll(ctx context.Context, db kv.DB) (*dump, error) {
 	})
 }
 
-// scan reads a range, page by page.
+// scan reads a range.
 func (d *dump) scan(ctx context.Context, db kv.DB, r kv.KeyRange, skip int, each func(t tuple.Tuple, value []byte) error) error {
-	const page = 1000
-	for {
-		var rows []kv.KV
-		_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
-			rows, err = tx.Snapshot().GetRange(r.Selectors(), kv.RangeOptions{Limit: page}).Wait(ctx)
-			return err
-		})
+	for row, err := range kv.Rows(ctx, db, r) {
 		if err != nil {
 			return err
 		}
-		for _, row := range rows {
-			t, err := tuple.Unpack(row.Key[skip:])
-			if err == nil {
-				err = each(t, bytes.Clone(row.Value))
-			}
-			if err != nil {
-				return fmt.Errorf("crash: row %s: %w", tuple.Printable(row.Key), err)
-			}
+		t, err := tuple.Unpack(row.Key[skip:])
+		if err == nil {
+			err = each(t, bytes.Clone(row.Value))
 		}
-		if len(rows) < page {
-			return nil
+		if err != nil {
+			return fmt.Errorf("crash: row %s: %w", tuple.Printable(row.Key), err)
 		}
-		r.Begin = kv.KeyAfter(rows[len(rows)-1].Key)
 	}
+	return nil
 }
 
 // idOf reads the id in a key (queue, name, group, index, random, …).

@@ -17,6 +17,7 @@ var caught = map[string]known{
 	"random":           {"scarce", 2},
 	"dedup":            {"remembered", 3},
 	"dedup-sweep":      {"remembered", 7},
+	"dedup-slack":      {"remembered", 1},
 	"lease":            {"expiring", 1},
 	"claim-lock":       {"operated", 1},
 	"stale-lock":       {"operated", 11},

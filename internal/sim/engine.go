@@ -259,6 +259,9 @@ func (c *committing) Wait(ctx context.Context) (struct{}, error) {
 		return v, err
 	}
 	w.sched.trace.note("committed", t.e.who, t.n, t.attempt, len(t.writes), digest(t.writes), kv.Code(err))
+	if err != nil { // also if nobody ever learns of it: a late commit of one who died is late
+		w.outcomes[attemptID{t.e.who, t.n, t.attempt}] = kv.Code(err)
+	}
 	t.park("committed")
 	switch {
 	case t.e.dead.Load():

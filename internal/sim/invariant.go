@@ -84,7 +84,7 @@ func (m *model) begin(r *record, after map[string][]byte) {
 	}
 }
 
-// forget holds the sweep of a dedup entry to its time, by the clock of the handle that sweeps.
+// forget holds the sweep of a dedup entry to its time, by whoever's clock.
 func (m *model) forget(rest tuple.Tuple, old []byte) {
 	t, err := tuple.Unpack(old)
 	if err != nil || len(t) < 4 || len(rest) < 2 {
@@ -93,7 +93,7 @@ func (m *model) forget(rest tuple.Tuple, old []byte) {
 	}
 	until, _ := t[3].(int64)
 	id := idOf(t)
-	if until > m.r.nowMS || until == 0 && m.isThere(id) {
+	if until > m.r.nowMS-2*maxSkew.Milliseconds() || until == 0 && m.isThere(id) {
 		m.violation("the dedup entry %v of %s is swept, which lasts until %d", rest, id, until)
 	}
 	m.w.mark("dedup id swept")

@@ -250,28 +250,18 @@ func (d *demoRun) held(number int) map[string]int64 {
 // effects counts the effects in the database, by group and token.
 func (d *demoRun) effects() map[string]map[int64]int {
 	d.t.Helper()
-	left, found := kv.PrefixRange(tuple.Tuple{"fdbfifo-demo", d.name}.Pack()), make(map[string]map[int64]int)
-	for {
-		var rows []kv.KV
-		_, err := kv.Run(d.t.Context(), d.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
-			rows, err = tx.Snapshot().GetRange(left.Selectors(), kv.RangeOptions{Limit: 5000}).Wait(d.t.Context())
-			return err
-		})
+	found := make(map[string]map[int64]int)
+	for row, err := range kv.Rows(d.t.Context(), d.db, kv.PrefixRange(tuple.Tuple{"fdbfifo-demo", d.name}.Pack())) {
 		require.NoError(d.t, err)
-		if len(rows) == 0 {
-			return found
+		key, err := tuple.Unpack(row.Key)
+		require.NoError(d.t, err)
+		value, err := tuple.Unpack(row.Value)
+		require.NoError(d.t, err)
+		group, token := key[2].(string), value[3].(int64)
+		if found[group] == nil {
+			found[group] = make(map[int64]int)
 		}
-		for _, row := range rows {
-			key, err := tuple.Unpack(row.Key)
-			require.NoError(d.t, err)
-			value, err := tuple.Unpack(row.Value)
-			require.NoError(d.t, err)
-			group, token := key[2].(string), value[3].(int64)
-			if found[group] == nil {
-				found[group] = make(map[int64]int)
-			}
-			found[group][token]++
-		}
-		left.Begin = kv.KeyAfter(rows[len(rows)-1].Key)
+		found[group][token]++
 	}
+	return found
 }
