@@ -338,6 +338,9 @@ func (a *actor) handle(c *layer.Claim, may bool) (next []*layer.Claim) {
 			}
 		}
 	}
+	if k.wrong > 0 && a.chance(k.wrong) {
+		a.ackWrongly(c, left)
+	}
 	if a.chance(k.nack) {
 		a.nack(c, left, settle)
 		return nil

@@ -55,4 +55,7 @@ var caught = map[string]known{
 	"pace-sweep":       {"paced", 16},
 	"pace-exclude":     {"paced", 4},
 	"pace-fresh":       {"paced", 4},
+	"sweep-turn":       {"tended", 3},
+	"queue-pause":      {"tended", 1},
+	"not-in-claim":     {"tended", 1},
 }

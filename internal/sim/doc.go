@@ -17,5 +17,6 @@
 //
 // What a queue may have is drawn with the rest: batches, leases, delays, shards, windows, retention, an archive, a rate of the
 // groups that stewards change all the time. The rate is held to by the clocks of those who deliver, in the order of the
-// commits (rate.go).
+// commits (rate.go). Stewards also sweep in turns and pause the queue at the same time, workers ack what they do not hold
+// (turn.go), and handlers panic.
 package sim

@@ -261,6 +261,7 @@ type model struct {
 	after     map[string][]byte  // what the record under replay makes of the keys; nil = cleared
 	*invariants
 	*pacing
+	turns turns
 }
 
 func newModel(w *world) *model {
@@ -270,7 +271,7 @@ func newModel(w *world) *model {
 		claims: make(map[claimKey]claimed), moved: make(map[layer.ID]bool), movedIn: make(map[layer.ID]bool),
 		discarded: make(map[layer.ID]*record), everDead: make(map[layer.ID]bool), dedup: make(map[string]remembered),
 		voided: make(map[string]int64), sizes: make(map[string][]sizeAt), states: make(map[string]*record), edits: make(map[string]*record),
-		invariants: newInvariants(),
+		invariants: newInvariants(), turns: turns{pauses: make(map[string]*record)},
 	}
 }
 
@@ -392,6 +393,7 @@ func (m *model) apply(r *record) {
 	}
 	m.end(after)
 	m.paced(r, after, gone)
+	m.turn(r)
 	for id := range come {
 		m.size(id.Group)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -147,6 +148,9 @@ func (a *actor) operate() {
 	}
 }
 
+// handlerPanic is what a handler panics with.
+const handlerPanic = "handler out of its mind"
+
 // errHandler is what a handler fails with.
 var errHandler = errors.New("handler failed")
 
@@ -208,6 +212,9 @@ func (a *actor) workerError(h *handle, err error) {
 	var failed *layer.HandlerError
 	if errors.As(err, &failed) {
 		a.w.mark("handler failed")
+		if strings.Contains(failed.Error(), handlerPanic) {
+			a.w.mark("panic of a handler reported")
+		}
 		return
 	}
 	if errors.Is(err, layer.ErrClaimLost) {
@@ -269,6 +276,11 @@ func (a *actor) handled(ctx context.Context, o *op, item *layer.Item) error {
 	case a.chance(k.reject):
 		a.w.mark("handler rejected")
 		return &layer.RejectError{Reason: "hopeless", Err: errHandler}
+	case k.panics > 0 && a.chance(k.panics):
+		// Nothing of it happens: the transaction of a TxHandler is not committed.
+		a.w.mark("handler panicked")
+		o.outcome, o.effect = refused, false
+		panic(handlerPanic)
 	}
 	o.handled = true
 	o.end, o.endAt = a.w.sched.steps, time.Now()

@@ -69,6 +69,8 @@ var seen = []string{
 	"request registered", "request withdrawn", "request cleared when served", "request served by another handle",
 	"claim refused: conflict", "grant given", "grant accepted", "grant refused: conflict",
 	"delivery within a rate", "group left to its rate", "rate changed under load", "rate of a group swept",
+	"sweep left to another", "sweep in its turn", "queue paused before", "queue resumed", "ack of what is not in the claim",
+	"handler panicked", "panic of a handler reported",
 	"exclusion of claims seen", "order of deliveries seen",
 	"path direct", "path widened", "path staged", "path granted", "path looks", "path coalesced",
 }

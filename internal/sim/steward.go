@@ -13,6 +13,9 @@ func (a *actor) steward() {
 	if a.w.knobs.rated {
 		can = append(can, a.changeRate, a.changeRate, a.sweep)
 	}
+	if a.w.knobs.turns {
+		can = append(can, a.sweepInTurn, a.sweepInTurn, a.pauseQueue)
+	}
 	for len(can) > 0 && a.more() {
 		can[a.rng.IntN(len(can))]()
 		a.sleep(a.below(a.w.knobs.think))

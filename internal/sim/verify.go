@@ -43,6 +43,7 @@ func (w *world) verify() {
 	m.compareStates()
 	m.compareEdits()
 	m.compareDiscards()
+	m.compareTurns()
 	w.compareHistories(m)
 	w.compareOrder(m)
 	w.compareExclusion()

@@ -12,6 +12,9 @@ type tending struct {
 	stewards int
 	rated    bool       // the rate of the groups is changed all the time
 	calmRate layer.Rate // what it is when the faults stop
+	turns    bool       // several sweep, and pause the queue, at the same time
+	wrong    float64    // chance that a worker acks what it does not hold, too
+	panics   float64    // chance that a handler panics
 }
 
 // widen draws what stewards do. A run of a profile has what that says, and nothing of it by itself.
@@ -22,6 +25,23 @@ func (k *knobs) widen(rng *rand.Rand) {
 	if rng.IntN(5) == 0 {
 		k.rate(rng)
 	}
+	if rng.IntN(4) == 0 {
+		k.turns, k.stewards = true, max(k.stewards, 1+rng.IntN(2))
+	}
+	if rng.IntN(3) == 0 {
+		k.wrong = 0.2 * rng.Float64()
+	}
+	if rng.IntN(2) == 0 {
+		k.panics = 0.2 * rng.Float64()
+	}
+}
+
+// tended: stewards on several handles who get in each other's way, beside workers who get things wrong.
+func (k *knobs) tended(rng *rand.Rand) {
+	k.scarce(rng)
+	k.handles, k.stewards, k.turns, k.operators = 2+rng.IntN(4), 2+rng.IntN(4), true, 0
+	k.wrong = 0.3
+	k.hold = 0.4 * rng.Float64()
 }
 
 // slowRate is slower than any run is long.
