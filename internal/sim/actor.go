@@ -69,11 +69,14 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	defer cancel()
 	a.begin(o)
 	o.limited = limited
+	dropped := a.w.doom != nil && a.w.doom.done
 	err := fn(ctx)
 	a.park("back")
 	o.end, o.endAt, o.over = a.w.sched.steps, time.Now(), true
 	var expected bool
-	if o.outcome, expected = judge(err, limited); !expected {
+	if o.outcome, expected = judge(err, limited); a.doomed(o, dropped, err) {
+		o.outcome = refused
+	} else if !expected {
 		a.w.violation("unexpected error of %s: %v", o, err)
 	}
 	if o.sweeping && o.outcome == refused {

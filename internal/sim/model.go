@@ -120,6 +120,7 @@ type envelope struct {
 	parts      int64
 	dedupID    string
 	dueMS      int64
+	replayOf   string // the id of the archived item that it repeats
 	inline     []byte // the body, or its first bytes
 }
 
@@ -139,6 +140,12 @@ func envelopeOf(value []byte) (e envelope, err error) {
 		if headers[i] == labelHeader {
 			e.label, _ = headers[i+1].(string)
 		}
+		if headers[i] == replayHeader {
+			e.replayOf, _ = headers[i+1].(string)
+		}
+	}
+	if e.replayOf != "" {
+		e.label += ", replayed from " + e.replayOf
 	}
 	e.parts, _ = t[3].(int64)
 	e.dedupID, _ = t[4].(string)
@@ -261,7 +268,8 @@ type model struct {
 	after     map[string][]byte  // what the record under replay makes of the keys; nil = cleared
 	*invariants
 	*pacing
-	turns turns
+	turns   turns
+	replays replays
 }
 
 func newModel(w *world) *model {
@@ -272,6 +280,7 @@ func newModel(w *world) *model {
 		discarded: make(map[layer.ID]*record), everDead: make(map[layer.ID]bool), dedup: make(map[string]remembered),
 		voided: make(map[string]int64), sizes: make(map[string][]sizeAt), states: make(map[string]*record), edits: make(map[string]*record),
 		invariants: newInvariants(), turns: turns{pauses: make(map[string]*record)},
+		replays: replays{kept: make(map[layer.ID]*keptAt)},
 	}
 }
 
@@ -367,6 +376,7 @@ func (m *model) apply(r *record) {
 				m.states[string(after[k])] = r
 			}
 		case "archive":
+			m.keeps(idOf(rest), after[k])
 			m.archived(k, after)
 		}
 	}
@@ -426,7 +436,7 @@ func (m *model) rooms(come map[layer.ID]envelope, gone map[layer.ID]bool, after 
 	}
 	adding := make(map[string]int)
 	for id := range come {
-		if !m.returns(id, come, after) {
+		if come[id].replayOf == "" && !m.returns(id, come, after) {
 			adding[id.Group]++
 		}
 	}
@@ -572,6 +582,9 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 				m.violation("%s enters a second time", id)
 			}
 			m.entered[id], m.first[id] = m.r, s
+			if s.replayOf != "" && m.comesFrom(id, s.label, after) == nil {
+				m.repeats(id, s)
+			}
 			m.behind(g, id)
 			m.accept(id, s, after)
 		}

@@ -82,8 +82,10 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 		k.faults[fault.TimedOutLate], k.faults[fault.Conflict] = 0.05*rng.Float64(), 0
 		k.hold = 0.2 * rng.Float64()
 	},
-	"paced":  (*knobs).paced,
-	"tended": (*knobs).tended,
+	"paced":    (*knobs).paced,
+	"tended":   (*knobs).tended,
+	"doomed":   (*knobs).doomed,
+	"replayed": (*knobs).replayed,
 }
 
 // scarce leaves few groups, that are often empty, to several handles.

@@ -16,6 +16,9 @@ func (a *actor) steward() {
 	if a.w.knobs.turns {
 		can = append(can, a.sweepInTurn, a.sweepInTurn, a.pauseQueue)
 	}
+	if a.w.knobs.replays {
+		can = append(can, a.replay)
+	}
 	for len(can) > 0 && a.more() {
 		can[a.rng.IntN(len(can))]()
 		a.sleep(a.below(a.w.knobs.think))

@@ -44,6 +44,7 @@ func (w *world) verify() {
 	m.compareEdits()
 	m.compareDiscards()
 	m.compareTurns()
+	m.compareReplays()
 	w.compareHistories(m)
 	w.compareOrder(m)
 	w.compareExclusion()
@@ -163,6 +164,11 @@ func (m *model) compareEnqueues() {
 		}
 		if o.full != "" {
 			m.compareRefusal(o)
+		}
+	}
+	for _, s := range m.first {
+		if s.replayOf != "" {
+			matched++ // see compareReplays
 		}
 	}
 	if matched != len(m.entered) {

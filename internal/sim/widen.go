@@ -12,8 +12,10 @@ type tending struct {
 	stewards int
 	rated    bool       // the rate of the groups is changed all the time
 	calmRate layer.Rate // what it is when the faults stop
+	replays  bool       // the archive is replayed
 	turns    bool       // several sweep, and pause the queue, at the same time
 	wrong    float64    // chance that a worker acks what it does not hold, too
+	dropped  bool       // the run ends with a drop of the queue
 	panics   float64    // chance that a handler panics
 }
 
@@ -27,6 +29,9 @@ func (k *knobs) widen(rng *rand.Rand) {
 	}
 	if rng.IntN(4) == 0 {
 		k.turns, k.stewards = true, max(k.stewards, 1+rng.IntN(2))
+	}
+	if k.config.Archive > 0 && rng.IntN(2) == 0 {
+		k.replays, k.stewards = true, max(k.stewards, 1)
 	}
 	if rng.IntN(3) == 0 {
 		k.wrong = 0.2 * rng.Float64()
@@ -67,4 +72,15 @@ func (k *knobs) paced(rng *rand.Rand) {
 	k.rate(rng)
 	k.stewards = 2 + rng.IntN(3)
 	k.hold = 0.4 * rng.Float64()
+}
+
+// replayed: an archive with large bodies, of which a transaction can replay a few, while more are finished.
+func (k *knobs) replayed(rng *rand.Rand) {
+	k.scarce(rng)
+	k.groups, k.producers, k.workers, k.batch, k.receive, k.operators = 1+rng.IntN(3), 2, 3, 3, 4, rng.IntN(2)
+	k.handles, k.stewards, k.replays = 2+rng.IntN(3), 2, true
+	k.large, k.think, k.giveUp, k.config.MaxRate = 0.3, 200*time.Millisecond, 0, layer.Rate{}
+	k.config.Archive = time.Hour
+	k.config.MaxWaiting, k.config.Retention = 0, 0
+	k.hold = 0.1 * rng.Float64()
 }

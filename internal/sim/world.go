@@ -75,23 +75,26 @@ type world struct {
 	attempts  map[string]int // attempt ids of receives under way: the actor
 	orphans   []string       // attempt ids of receives whose actor died
 	outcomes  map[attemptID]int
+	replays   int               // begun
 	large     map[string][]byte // values of records, by their digests
 	marks     map[string]int
 
+	doom       *doom // nil = not yet
 	violations []string
 	report     *Report
 }
 
 // handle is a process: a handle on the queue, and the actors that use it.
 type handle struct {
-	q        *layer.Queue
-	engine   *engine
-	who      int
-	skew     time.Duration
-	actors   []*actor
-	consumer *layer.Worker // that works now
-	consumed bool          // there was one
-	dead     bool
+	q         *layer.Queue
+	engine    *engine
+	who       int
+	skew      time.Duration
+	actors    []*actor
+	consumer  *layer.Worker // that works now
+	consumed  bool          // there was one
+	replaying bool          // an actor replays the archive, or one has failed to
+	dead      bool
 }
 
 // mostSteps is how many steps of the driver each operation may take, on the mean. A few dozen are usual.
@@ -103,6 +106,7 @@ func Run(o Options) *Report {
 	knobs := drawKnobs(rng)
 	knobs.shape(rand.New(rand.NewPCG(o.Seed, 5)), o)
 	knobs.widen(rand.New(rand.NewPCG(o.Seed, 11)))
+	knobs.ends(rand.New(rand.NewPCG(o.Seed, 12)))
 	w := &world{
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
@@ -132,6 +136,15 @@ func Run(o Options) *Report {
 		w.sched.trace = &report
 	} else {
 		w.verify()
+		if w.knobs.dropped && len(w.violations) == 0 {
+			if err := w.drop(); err != nil {
+				w.violation("drop: %v", err)
+				w.faulty, w.plan.Chances = false, nil
+				report := *w.sched.trace
+				w.abandon()
+				w.sched.trace = &report
+			}
+		}
 	}
 	virtual := time.Since(begun)
 	time.Sleep(time.Hour) // what the dead have left behind wakes up and ends
