@@ -41,10 +41,11 @@ SEEDS ?= 700
 OPERATIONS ?= 300
 LINES ?= 60
 FRESH ?= 0
+LINEAR ?= 1
 .PHONY: sim
-sim: ## the simulation: SEEDS fresh seeds from SEED on, OPERATIONS calls each; a failed one prints how to replay it
+sim: ## the simulation: SEEDS fresh seeds from SEED on, OPERATIONS calls each, every LINEAR. with porcupine; a failed one prints how to replay it
 	@echo "SEED=$(SEED) SEEDS=$(SEEDS) OPERATIONS=$(OPERATIONS)"
-	$(GO) test ./internal/sim -run '^TestSeeds$$' -count 1 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) -fresh $(FRESH) \
+	$(GO) test ./internal/sim -run '^TestSeeds$$' -count 1 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) -fresh $(FRESH) -linear $(LINEAR) \
 		-operations $(OPERATIONS) -lines $(LINES) | grep -vE '^ *(=== |--- PASS: TestSeeds/)'; exit $${PIPESTATUS[0]}
 
 .PHONY: sim-ci
@@ -56,7 +57,7 @@ broken: ## the layer without each of its guards: the tests, and the simulation w
 	$(GO) vet -tags broken ./layer ./internal/sim
 	$(STATICCHECK) -tags broken ./layer ./internal/sim
 	$(GO) test -tags broken ./layer -run '^(TestBrokenByTests|TestGuardsAreListed)$$' -count 1 -parallel 2
-	$(GO) test -tags broken ./internal/sim -run '^(TestBroken|TestCanary|TestNoOtherGuards)$$' -count 1 -parallel 2 -timeout 20m -v \
+	$(GO) test -tags broken ./internal/sim -run '^(TestBroken|TestBrokenAlone|TestCanary|TestNoOtherGuards)$$' -count 1 -parallel 2 -timeout 20m -v \
 		| grep -vE '^ *(=== |--- PASS: Test[A-Za-z]*/)'; exit $${PIPESTATUS[0]}
 
 KILLS ?= 200
@@ -67,11 +68,12 @@ crash: ## kill KILLS processes that work on a queue on disk, check what each lea
 
 HISTORIES ?= 40
 .PHONY: linear
-linear: ## HISTORIES runs of concurrent callers of each sort on each engine from SEED on, checked for linearizability
+linear: ## HISTORIES runs of concurrent callers of each sort on each engine, and as many seeds of the simulation, from SEED on, checked for linearizability
 	@echo "SEED=$(SEED) HISTORIES=$(HISTORIES)"
 	$(GO) test ./internal/linear -count 1
 	$(GO) test ./layer -run '^TestLinearizable$$' -count 1 -timeout 1h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) \
 		| grep -vE '^ *(=== |--- PASS: TestLinearizable/.*/)'; exit $${PIPESTATUS[0]}
+	$(MAKE) --no-print-directory sim SEED=$(SEED) SEEDS=$(HISTORIES)
 
 MINUTES ?= 10
 ENGINE ?= memory

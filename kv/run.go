@@ -13,6 +13,9 @@ type Attempt struct {
 	// MaybeCommitted is true once an earlier attempt ended with an unknown outcome: the body must find out
 	// whether that one was applied before it does its work again.
 	MaybeCommitted bool
+	// InFlight is true once the commit of an earlier attempt may still land (1039), also after this one's: what the body
+	// finds out then is final only if this attempt conflicts with that commit, and is committed itself.
+	InFlight bool
 }
 
 // Run calls fn in a transaction, commits it, and starts over for as long as the engine's OnError says so. It
@@ -24,7 +27,8 @@ type Attempt struct {
 //
 // When ctx ends, Run returns an error that wraps context.Cause(ctx); if a commit had been sent by then, that
 // error is an *Error with InFlight set. The same holds for a time-out (1031) during a commit. If ctx ends in an attempt
-// that follows one of unknown outcome, the error is an *Error of code 1021.
+// that follows one of unknown outcome, the error is an *Error of code 1021, or of 1039 with InFlight set if a commit may
+// still land.
 func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) error) (int64, error) {
 	tx, err := db.Begin(o)
 	if err != nil {
@@ -65,15 +69,14 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 		if _, again := tx.OnError(err).Wait(ctx); again != nil {
 			if Code(again) == 0 {
 				// ctx ended during the backoff: a commit of unknown outcome stays one, this one or an earlier.
-				stop := &Error{Code: e.Code, InFlight: sent && inFlight(e.Code), Cause: again}
-				if a.MaybeCommitted && !stop.InFlight {
-					stop.Code = CodeCommitUnknownResult
+				if a.MaybeCommitted && !(sent && inFlight(e.Code)) {
+					return 0, a.unknown(again)
 				}
-				return 0, stop
+				return 0, &Error{Code: e.Code, InFlight: sent && inFlight(e.Code), Cause: again}
 			}
 			if a.MaybeCommitted && !sent {
 				// The end of this attempt does not tell what became of the one before it.
-				return 0, &Error{Code: CodeCommitUnknownResult, Cause: err}
+				return 0, a.unknown(err)
 			}
 			if sent {
 				return 0, &Error{Code: e.Code, InFlight: inFlight(e.Code), Cause: e.Cause}
@@ -85,7 +88,7 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 		case e.Code == CodeNotCommitted:
 			a.Conflicts++
 		case sent && e.MaybeCommitted():
-			a.MaybeCommitted = true
+			a.MaybeCommitted, a.InFlight = true, a.InFlight || inFlight(e.Code)
 		}
 	}
 }
@@ -94,9 +97,17 @@ func Run(ctx context.Context, db DB, o TxOptions, fn func(tx Tx, a Attempt) erro
 // unknown.
 func stopped(a Attempt, cause error) error {
 	if a.MaybeCommitted {
-		return &Error{Code: CodeCommitUnknownResult, Cause: cause}
+		return a.unknown(cause)
 	}
 	return cause
+}
+
+// unknown is the error of a loop that ends for cause in an attempt which follows one of unknown outcome.
+func (a Attempt) unknown(cause error) error {
+	if a.InFlight {
+		return &Error{Code: CodeClusterVersionChanged, InFlight: true, Cause: cause}
+	}
+	return &Error{Code: CodeCommitUnknownResult, Cause: cause}
 }
 
 // inFlight reports whether a commit that failed with code may still land. After 1021 it cannot: the client

@@ -81,8 +81,9 @@ var missing = map[guard]string{
 	guardRenewRequest:    "TestRenewalOfSweptRequest",
 
 	guardReceipt:         "TestOperatorUnknownCommits/unknown-applied",
-	guardReceiptConflict: "TestCommitThatLandsLate",
+	guardReceiptConflict: "TestLateRetryExcludesTheNext",
 	guardReceiptLate:     "TestLateCommitExcludesItsRetry",
+	guardReceiptFence:    "TestLateCommitAndResultsOfItsRetry",
 	guardReceiptLife:     "TestSweepClearsReceipts/memory",
 	guardReceiptTrust:    "TestSweptReceiptIsNotTrusted",
 	guardClaimReceipt:    "TestUnknownClaimOfManyItems/memory",

@@ -152,10 +152,13 @@ const (
 
 	// guardReceipt (trap 4): what a commit of unknown outcome has done is done again.
 	guardReceipt guard = "receipt"
-	// guardReceiptConflict: a commit of unknown outcome lands after the look for its receipt, and is done again.
+	// guardReceiptConflict: a retry's commit of unknown outcome lands after the look for its receipt, and is done again.
 	guardReceiptConflict guard = "receipt-conflict"
 	// guardReceiptLate: a commit of unknown outcome lands after its retry has, and what it does is done twice.
 	guardReceiptLate guard = "receipt-late"
+	// guardReceiptFence: a retry answers, with results of its own or a refusal, what a commit does that lands after it has
+	// looked.
+	guardReceiptFence guard = "receipt-fence"
 	// guardReceiptLife: a sweep clears a receipt that is looked for.
 	guardReceiptLife guard = "receipt-life"
 	// guardReceiptTrust: a receipt is looked for so late that a sweep has cleared it, and not finding it means nothing.

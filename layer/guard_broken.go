@@ -43,7 +43,7 @@ var guards = []guard{
 	guardAgeExclude, guardRedriveLock, guardRedriveExclude, guardLetter, guardRequestClear, guardGrantRequest,
 	guardGrantLock, guardPaceSweep, guardPaceExclude, guardPaceFresh, guardGrantLease, guardRequestDeadline,
 	guardWithdrawRequest, guardWithdrawLock, guardSweepRequest, guardRenewRequest, guardReceipt,
-	guardReceiptConflict, guardReceiptLate, guardReceiptLife, guardReceiptTrust, guardClaimReceipt,
+	guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust, guardClaimReceipt,
 	guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,
 	guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep,

@@ -93,7 +93,10 @@ func (q *Queue) onceWith(
 	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, a kv.Attempt) error {
 		written, cleared = a.MaybeCommitted, false
 		if a.MaybeCommitted {
-			// A serialisable read: a commit of unknown outcome that lands later than this makes us conflict.
+			if err := q.fenceReceipt(ctx, o, key, a); err != nil {
+				return err
+			}
+			// A serialisable read, also because of the next attempt: if this one may still land then, the fence excludes it.
 			v, err := guardReceiptConflict.get(tx, key).Wait(ctx)
 			if err != nil {
 				return fmt.Errorf("layer: read receipt: %w", err)
@@ -122,7 +125,7 @@ func (q *Queue) onceWith(
 		}
 		written, cleared = true, true
 		if !a.MaybeCommitted {
-			// Before the set. If the outcome is unknown and the commit may still land (1039), it does not land after its retry.
+			// Before the set. If the outcome is unknown and the commit may still land (1039), the fence excludes it.
 			if err := guardReceiptLate.read(tx, kv.SingleKey(key)); err != nil {
 				return fmt.Errorf("layer: %w", err)
 			}
@@ -138,6 +141,23 @@ func (q *Queue) onceWith(
 		err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: err}
 	}
 	return err
+}
+
+// fenceReceipt makes sure that a commit before this attempt which may still land (1039) does not land later than
+// now: all have a read conflict on their receipt. So this attempt finds either the receipt or a database in which nothing
+// has happened and nothing will: what it returns then, a result of its own or a refusal, is what holds. After 1021 the
+// client has done the same already.
+func (q *Queue) fenceReceipt(ctx context.Context, o kv.TxOptions, key []byte, a kv.Attempt) error {
+	if !a.InFlight || lacks(guardReceiptFence) {
+		return nil
+	}
+	_, err := kv.Run(ctx, q.db, o, func(tx kv.Tx, _ kv.Attempt) error {
+		return tx.AddWriteConflictRange(kv.SingleKey(key))
+	})
+	if err != nil {
+		return fmt.Errorf("layer: fence receipt: %w", err)
+	}
+	return nil
 }
 
 // clearLate clears what an operation has left that ended when the handle had been closed: Close may have missed it. What

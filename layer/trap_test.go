@@ -235,63 +235,6 @@ func TestUnknownClaimLostMeanwhile(t *testing.T) {
 	require.NoError(t, other.Ack(e.ctx, taken))
 }
 
-// TestLateCommitExcludesItsRetry (trap 4): a commit that fails with cluster_version_changed is retried, and may still land,
-// after the retry has. What it would do is done, so it must not.
-func TestLateCommitExcludesItsRetry(t *testing.T) {
-	for name, before := range map[string][]string{"into an empty group": nil, "behind others": {"a1"}} {
-		t.Run(name, func(t *testing.T) {
-			e := newEnv(t, anyEngine, false)
-			if before != nil {
-				e.enqueue("A", before...)
-			}
-			db := &overtaken{DB: e.db}
-			q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(2))
-			require.NoError(t, err)
-			db.armed = true
-			_, err = q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("once")})
-			require.NoError(t, err)
-			require.NotNil(t, db.late, "a commit was kept back")
-			_, err = db.late.Commit().Wait(e.ctx)
-			require.ErrorIs(t, err, &kv.Error{Code: kv.CodeNotCommitted})
-			require.Equal(t, append(before, "once"), e.all("A"))
-		})
-	}
-}
-
-// overtaken keeps back the first commit after it is armed, and says that the cluster's version has changed: a client of
-// several versions goes on to another connection, and cannot tell what becomes of what it sent over the last one.
-type overtaken struct {
-	kv.DB
-	armed bool
-	late  kv.ManagedTx
-}
-
-func (o *overtaken) Begin(options kv.TxOptions) (kv.ManagedTx, error) {
-	tx, err := o.DB.Begin(options)
-	return &overtakenTx{ManagedTx: tx, db: o}, err
-}
-
-type overtakenTx struct {
-	kv.ManagedTx
-	db *overtaken
-}
-
-func (o *overtakenTx) Commit() kv.Future[struct{}] {
-	if !o.db.armed {
-		return o.ManagedTx.Commit()
-	}
-	o.db.armed, o.db.late = false, o.ManagedTx
-	return kv.Done(struct{}{}, &kv.Error{Code: kv.CodeClusterVersionChanged})
-}
-
-func (o *overtakenTx) OnError(err error) kv.Future[struct{}] {
-	if kv.Code(err) != kv.CodeClusterVersionChanged {
-		return o.ManagedTx.OnError(err)
-	}
-	o.ManagedTx, err = o.db.DB.Begin(kv.TxOptions{})
-	return kv.Done(struct{}{}, err)
-}
-
 // between runs a function once, between the first failed commit and the attempt after it.
 type between struct {
 	kv.DB
@@ -516,66 +459,6 @@ func TestOrderWhenVersionsAreSlow(t *testing.T) {
 		want = append(want, batch...)
 	}
 	require.Equal(t, want, e.all("A"))
-}
-
-// landsLate is an engine whose first commit is of unknown outcome and lands only when the next attempt is about
-// to commit: 1039 of a client with several versions, whose guarantee is weaker than that of 1021.
-type landsLate struct{ kv.DB }
-
-func (l landsLate) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
-	tx, err := l.DB.Begin(o)
-	return &lateTx{ManagedTx: tx, db: l.DB, o: o}, err
-}
-
-type lateTx struct {
-	kv.ManagedTx
-	db      kv.DB
-	o       kv.TxOptions
-	late    kv.ManagedTx
-	commits int
-}
-
-func (l *lateTx) Commit() kv.Future[struct{}] {
-	l.commits++
-	switch l.commits {
-	case 1:
-		l.late = l.ManagedTx
-		return kv.Done(struct{}{}, error(&kv.Error{Code: kv.CodeClusterVersionChanged}))
-	case 2:
-		if _, err := l.late.Commit().Wait(context.Background()); err != nil {
-			return kv.Done(struct{}{}, err)
-		}
-	}
-	return l.ManagedTx.Commit()
-}
-
-func (l *lateTx) OnError(err error) kv.Future[struct{}] {
-	if l.commits == 1 {
-		// Versions go on: at the same one the next attempt would write the same keys.
-		_, err := kv.Run(context.Background(), l.db, l.o, func(tx kv.Tx, _ kv.Attempt) error {
-			tx.Set([]byte("others"), nil)
-			return nil
-		})
-		if err != nil {
-			return kv.Done(struct{}{}, err)
-		}
-		next, err := l.db.Begin(l.o)
-		l.ManagedTx = next
-		return kv.Done(struct{}{}, err)
-	}
-	return l.ManagedTx.OnError(err)
-}
-
-// TestCommitThatLandsLate (trap 4): a commit that lands while the next attempt is under way makes that one
-// conflict on the receipt, so the effect still happens once.
-func TestCommitThatLandsLate(t *testing.T) {
-	e := newEnv(t, anyEngine, false)
-	late, err := layer.Open(e.ctx, landsLate{e.raw}, testPrefix, testQueue, e.options(3))
-	require.NoError(t, err)
-	sent, err := late.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("a1")})
-	require.NoError(t, err)
-	require.Equal(t, []string{"a1"}, e.all("A"))
-	require.Equal(t, sent[0].ID, e.receive(e.q, 1).Items[0].ID)
 }
 
 // TestExtendMovesTheTimer: an extended lease has one timer, at its new end.

@@ -139,8 +139,8 @@ func NewTxStateWorker(q *Queue, h TxStateHandler, o WorkerOptions) (*Worker, err
 				return tuple.Tuple{}, err
 			},
 			func(tx kv.Tx, _ tuple.Tuple) (err error) {
-				// Of the attempt that landed, which may be another than the last one. If the claim has been lost since, so
-				// will be the next item.
+				// As it is there, whatever the last attempt made of it. If the claim has been lost since, so will be the next
+				// item.
 				state, err = waitState(ctx, readState(q, tx.Snapshot(), c.Group, true))
 				return err
 			})

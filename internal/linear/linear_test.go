@@ -103,6 +103,11 @@ func parse(t *testing.T, line string) linear.Operation {
 		o.Token = number(t, next())
 	}
 	switch o.Kind {
+	case linear.Drop, linear.Put:
+		if n := len(args); n > 2 && args[n-2] == "by" {
+			o.Force, args = true, args[:n-2]
+		}
+		o.Messages = messages(args)
 	case linear.Enqueue, linear.Ack, linear.Cancel, linear.Take:
 		o.Messages, o.All = messages(args), o.Kind == linear.Ack && len(args) == 0
 		if o.Kind == linear.Enqueue && o.Outcome == linear.Unknown {

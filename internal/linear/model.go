@@ -117,7 +117,7 @@ func (s state) apply(l Law, p *step) (state, bool) {
 			return s.heldForNobody(p)
 		}
 		ok := s.waiting.holds(p.messages) && (!inHand || s.lapsed(p))
-		return s.cancel(p), ok
+		return s.drop(p), ok
 	case Release:
 		if p.Outcome == NotHeld {
 			return s.unheld(), s.lapsed(p)
@@ -142,6 +142,13 @@ func (s state) apply(l Law, p *step) (state, bool) {
 	case Disturb:
 		s.shaky = s.token != 0
 		return s, true
+	case Drop:
+		ok := s.waiting.holds(p.messages) && (s.held.and(p.messages) == "" || s.lapsed(p) || p.Force)
+		return s.drop(p), ok
+	case Put:
+		ok := s.waiting.and(p.messages) == ""
+		s.waiting, s.delay = s.waiting.with(p.messages), 0 // a delay was for the head
+		return s, ok
 	case end:
 		s.ended = true
 		return s, true
@@ -221,9 +228,9 @@ func (s state) settled(p *step) state {
 	return s.unheld()
 }
 
-// cancel is s without a message, which may be the one that a claim or a delay was for.
-func (s state) cancel(p *step) state {
-	if s.held.holds(p.messages) {
+// drop is s without messages, of which one may be what a claim or a delay was for.
+func (s state) drop(p *step) state {
+	if s.held.and(p.messages) != "" {
 		s = s.unheld()
 	}
 	if s.waiting.first() == p.messages.first() {
@@ -263,11 +270,11 @@ func (s state) open(l Law, p *step) (state, bool) {
 		}
 		s = s.unheld()
 		s.waiting, s.delay, s.delayLatest, s.hidden = s.waiting.without(p.messages), 0, 0, false
-	case Cancel:
-		if !s.waiting.holds(p.messages) {
+	case Cancel, Drop:
+		if !s.waiting.holds(p.messages) || p.Kind == Drop && s.held.and(p.messages) != "" && !s.lapsed(p) && !p.Force {
 			return s, false
 		}
-		s = s.cancel(p)
+		s = s.drop(p)
 	case Release:
 		s = s.unheld()
 	case Disturb:

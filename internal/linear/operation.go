@@ -25,8 +25,12 @@ const (
 	Cancel  Kind = "cancel"
 	Release Kind = "release" // by force
 	Peek    Kind = "peek"
-	// Disturb: in a loose history, it may have ended the claim.
+	// Disturb: it may have ended the claim. In a loose history, or by force.
 	Disturb Kind = "disturb"
+	// Drop and Put: somebody who is not in the history has removed messages, or put them there, and it is known otherwise
+	// that he did.
+	Drop Kind = "drop"
+	Put  Kind = "put"
 	// end comes after all that is not open: what is open and has not been done by then never is.
 	end Kind = "end"
 )
@@ -110,6 +114,9 @@ type Operation struct {
 	From   *layer.ID // what is given back begins there; nil = all
 	Delay  int64     // until the group is ready, in ms; Never = it may be any
 	Reject bool      // the first that is given back is parked
+
+	// Force: of a drop that may end a live claim.
+	Force bool
 }
 
 func (o *Operation) names() string {
@@ -134,7 +141,7 @@ func (o *Operation) String() string {
 		word("all")
 	case o.Kind == Nack && len(o.Messages) > 0:
 		word("acked %s", o.names())
-	case o.Kind == Enqueue, o.Kind == Ack, o.Kind == Cancel, o.Kind == Take && o.Outcome == Unknown:
+	case o.Kind == Enqueue, o.Kind == Ack, o.Kind == Cancel, o.Kind == Drop, o.Kind == Put, o.Kind == Take && o.Outcome == Unknown:
 		word("%s", o.names())
 	}
 	if o.From != nil {
@@ -145,6 +152,9 @@ func (o *Operation) String() string {
 	}
 	if o.Reject {
 		word("reject")
+	}
+	if o.Force {
+		word("by force")
 	}
 	switch {
 	case o.Outcome == Unknown:

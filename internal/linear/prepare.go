@@ -104,8 +104,10 @@ func prepare(l Law, history []Operation) *group {
 			}
 		}
 		p.before = setOf(before...)
-		if o.Kind == Enqueue && o.Outcome == Unknown {
-			returned = last
+		if o.Kind == Enqueue {
+			if o.Outcome == Unknown {
+				returned = last
+			}
 			for _, m := range o.Messages {
 				if at, ok := seen[m.ID]; ok {
 					returned = min(returned, at)
@@ -176,11 +178,11 @@ func witness(ops []*Operation) (ids map[string][]layer.ID, seen map[layer.ID]int
 	ids, seen = make(map[string][]layer.ID), make(map[layer.ID]int64)
 	for _, o := range ops {
 		for _, m := range o.Messages {
-			known := o.shows() || o.Kind == Enqueue && o.Outcome == Done
+			known := o.shows() || o.Outcome == Done && (o.Kind == Enqueue || o.Kind == Drop || o.Kind == Put)
 			if at, ok := seen[m.ID]; known && (!ok || o.Return < at) {
 				seen[m.ID] = o.Return
 			}
-			if (o.shows() || o.Kind == Take) && !slices.Contains(ids[m.Body], m.ID) {
+			if (o.shows() || o.Kind == Take || o.Kind == Drop || o.Kind == Put) && !slices.Contains(ids[m.Body], m.ID) {
 				ids[m.Body] = append(ids[m.Body], m.ID)
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"time"
 
+	"fdbfifo/internal/linear"
 	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
@@ -74,6 +75,7 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	a.park("back")
 	o.end, o.endAt, o.over = a.w.sched.steps, time.Now(), true
 	var expected bool
+	o.told = linear.OutcomeOf(err)
 	if o.outcome, expected = judge(err, limited); a.doomed(o, dropped, err) {
 		o.outcome = refused
 	} else if !expected {
@@ -89,7 +91,7 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 // begin notes a call that begins.
 func (a *actor) begin(o *op) {
 	o.actor, o.who, o.begin, o.beginAt = a.id, a.who, a.w.sched.steps, time.Now()
-	o.outcome = unknown
+	o.outcome, o.told = unknown, linear.Unknown
 	a.w.ops = append(a.w.ops, o)
 }
 
@@ -453,6 +455,7 @@ func (a *actor) nack(c *layer.Claim, left []layer.ID, settle func(string, []laye
 		o.ids = left[:1]
 		n.Acked = o.ids
 	}
+	o.nack = n
 	a.once(o, func(ctx context.Context) error { return a.q.Nack(ctx, c, n) },
 		func(ctx context.Context, tx kv.Tx) error { return a.q.NackTx(ctx, tx, c, n) })
 }
@@ -473,7 +476,7 @@ func (a *actor) take() {
 					addEffect(tx, items[i].ID)
 					o.ids = append(o.ids, items[i].ID)
 				}
-				o.tried = append(o.tried, o.ids...)
+				o.tried, o.tries = append(o.tried, o.ids...), append(o.tries, items)
 				return nil
 			})
 		})

@@ -28,6 +28,7 @@ var (
 	huntFlag    = flag.Bool("hunt", false, "look for a violation, from -seed on; print it as JSON")
 	profileFlag = flag.String("profile", "", "kind of the runs, see sim.Profiles; none = as each seed draws")
 	guardsFlag  = flag.String("guards", "", "the guards to leave out, with commas between them; none = all that the simulation has to find")
+	aloneFlag   = flag.Bool("alone", false, "look for what porcupine finds, and for nothing else")
 	boundFlag   = flag.Int("bound", 1000, "seeds of a hunt whose known seed does not find the violation any more")
 )
 
@@ -49,9 +50,12 @@ func TestHunt(t *testing.T) {
 	f := found{Guard: os.Getenv(layer.WithoutVariable), Profile: *profileFlag}
 	for f.Seeds < *seedsFlag && f.Violation == "" {
 		f.Seed = *seedFlag + uint64(f.Seeds)
-		r := runAs(t, sim.Options{Seed: f.Seed, Operations: *operationsFlag, Profile: f.Profile})
+		r := runAs(t, sim.Options{Seed: f.Seed, Operations: *operationsFlag, Profile: f.Profile, Linear: *aloneFlag})
 		f.Seeds, f.Operations = f.Seeds+1, f.Operations+r.Operations
-		if len(r.Violations) > 0 {
+		switch found := r.Linear.Violations; {
+		case *aloneFlag && len(found) > 0:
+			f.Violation = found[0].Text
+		case !*aloneFlag && len(r.Violations) > 0:
 			f.Violation = r.Violations[0]
 		}
 	}
@@ -63,10 +67,11 @@ func TestHunt(t *testing.T) {
 const huntMark = "found: "
 
 // start runs a hunt in a process of its own.
-func start(t *testing.T, guard, profile string, seed uint64, seeds int) (f found) {
+func start(t *testing.T, guard, profile string, seed uint64, seeds int, more ...string) (f found) {
 	t.Helper()
 	c := exec.Command(os.Args[0], "-test.run", "^TestHunt$", "-test.timeout", "10m", "-hunt", "-profile", profile,
 		"-seed", strconv.FormatUint(seed, 10), "-seeds", strconv.Itoa(seeds), "-operations", strconv.Itoa(*operationsFlag))
+	c.Args = append(c.Args, more...)
 	c.Env = append(os.Environ(), layer.WithoutVariable+"="+guard)
 	out, err := c.CombinedOutput()
 	_, line, ok := bytes.Cut(out, []byte(huntMark))
@@ -157,7 +162,7 @@ func TestCanary(t *testing.T) {
 		seen[k] = true
 		t.Run(fmt.Sprintf("%s/%d", k.profile, k.seed), func(t *testing.T) {
 			t.Parallel()
-			r := runAs(t, sim.Options{Seed: k.seed, Operations: *operationsFlag, Profile: k.profile})
+			r := runAs(t, sim.Options{Seed: k.seed, Operations: *operationsFlag, Profile: k.profile, Linear: true})
 			require.Empty(t, r.Violations)
 			require.Zero(t, r.Ambiguous)
 		})

@@ -13,7 +13,8 @@
 //
 // Each transaction that writes leaves a record of what it writes under a versionstamped key, in itself. After the run
 // the records are replayed in commit order against a small model that knows the keys and nothing of the layer's code,
-// and compared with every result that an actor got and with what is left in the database.
+// and compared with every result that an actor got and with what is left in the database. The calls, as the actors saw
+// them, are checked by package linear, too, which knows no commit order.
 //
 // What a queue may have is drawn with the rest: batches, leases, delays, shards, windows, retention, an archive, a rate of the
 // groups that stewards change all the time. The rate is held to by the clocks of those who deliver, in the order of the

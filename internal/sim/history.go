@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"fdbfifo/internal/linear"
 	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
@@ -24,8 +25,9 @@ type op struct {
 	actor, who int
 	begin, end int // steps of the driver
 	outcome    outcome
-	limited    bool // its context may end before it does
-	over       bool // it returned; an actor that died did not live to see it
+	told       linear.Outcome // what its error said
+	limited    bool           // its context may end before it does
+	over       bool           // it returned; an actor that died did not live to see it
 	beginAt    time.Time
 	endAt      time.Time
 	by         author
@@ -43,8 +45,10 @@ type op struct {
 	settle bool  // it settles a claim: token and group
 	all    bool  // of the claim, what it still has
 	ids    []layer.ID
-	tried  []layer.ID // take: of all attempts; the outcome may be unknown
-	effect bool       // counted under the effect keys, in the same transaction
+	tried  []layer.ID     // take: of all attempts; the outcome may be unknown
+	tries  [][]layer.Item // likewise: what each of them took
+	nack   layer.NackOptions
+	effect bool // counted under the effect keys, in the same transaction
 
 	until time.Time // extend: the new end
 
@@ -59,7 +63,7 @@ type op struct {
 	whole    bool          // replay: it went to the end
 	replayed int64         // likewise: how many it was told of
 	named    string        // pause of the queue: who pauses
-	told     string        // likewise, and of its end: who has paused it
+	toldBy   string        // likewise, and of its end: who has paused it
 
 	sweeping bool // it may remove anything (purge), of group if that is not ""
 	forcing  bool // it may end anybody's claim

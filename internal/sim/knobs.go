@@ -125,7 +125,9 @@ func (k *knobs) shape(rng *rand.Rand, o Options) {
 	k.disk = k.disk && o.Folder != ""
 	if k.disk {
 		// A commit that comes late would fall into the group of another, or not, as the disk has it.
-		delete(k.faults, fault.TimedOutLate)
+		for _, kind := range landsLate {
+			delete(k.faults, kind)
+		}
 	}
 	k.perActor = max(1, o.Operations/(k.producers+k.workers+k.takers+k.operators+k.consumers))
 }

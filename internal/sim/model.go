@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"fdbfifo/internal/linear"
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
@@ -219,6 +220,13 @@ func (m *model) over(g *groupState, id layer.ID) bool {
 	return false
 }
 
+// aside is an item that became a dead letter (linear.Drop), or came back from there (linear.Put).
+type aside struct {
+	r    *record
+	id   layer.ID
+	kind linear.Kind
+}
+
 // claimed is a claim as it was written.
 type claimed struct {
 	r      *record
@@ -263,6 +271,7 @@ type model struct {
 	voided    map[string]int64 // by group, "" with purgedAll: the read version of the last step of a purge
 	voidedAll int64
 	sizes     map[string][]sizeAt
+	parked    []aside            // in commit order
 	states    map[string]*record // by the value that was set
 	edits     map[string]*record // by the body that was set
 	after     map[string][]byte  // what the record under replay makes of the keys; nil = cleared
@@ -491,6 +500,7 @@ func (m *model) deadLetter(k string, id layer.ID, come map[layer.ID]envelope, af
 		if other.Group == id.Group && e.label == m.first[id].label {
 			m.moved[id], m.movedIn[other] = true, true
 			m.w.mark("redriven to the tail")
+			m.parked = append(m.parked, aside{m.r, other, linear.Put})
 			return
 		}
 	}
@@ -573,6 +583,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		s := m.read(id, now, after)
 		if deadTouched && deadNow == nil && m.db[dead] != nil {
 			m.w.mark("redriven to its place")
+			m.parked = append(m.parked, aside{m.r, id, linear.Put})
 			if m.r.step < m.w.calm {
 				m.w.mark("redriven under load")
 			}
@@ -603,6 +614,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		delete(g.items, id)
 		if deadTouched && deadNow != nil {
 			m.w.mark("item parked")
+			m.parked = append(m.parked, aside{m.r, id, linear.Drop})
 			return
 		}
 		kept, archived := after[itemKeyFor("archive", id)]

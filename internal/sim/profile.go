@@ -80,6 +80,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 		k.scarce(rng)
 		k.faults[fault.UnknownApplied], k.faults[fault.UnknownLost] = 0.2, 0.1
 		k.faults[fault.TimedOutLate], k.faults[fault.Conflict] = 0.05*rng.Float64(), 0
+		k.faults[fault.VersionChangedLate] *= 4
 		k.hold = 0.2 * rng.Float64()
 	},
 	"paced":    (*knobs).paced,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"fdbfifo/internal/linear"
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
@@ -136,6 +137,7 @@ func (m *model) repeats(id layer.ID, s stored) {
 		m.violation("%s repeats %s, which has another body: %.40q, %.40q", id, of, s.body, k.body)
 	}
 	m.replays.items = append(m.replays.items, replayedItem{id, of, m.r})
+	m.parked = append(m.parked, aside{m.r, id, linear.Put})
 	m.w.mark("replayed")
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/internal/linear"
 	"fdbfifo/internal/sim"
 )
 
@@ -19,6 +20,7 @@ var (
 	seedsFlag      = flag.Int("seeds", 60, "number of seeds")
 	freshFlag      = flag.Int("fresh", 0, "number of seeds beside these that no run had before")
 	operationsFlag = flag.Int("operations", 300, "calls of a seed, about")
+	linearFlag     = flag.Int("linear", 1, "check the calls of every so manieth seed with porcupine; 0 = of none")
 	linesFlag      = flag.Int("lines", 60, "newest lines of a failed seed's trace to print; < 0 = all")
 )
 
@@ -35,6 +37,7 @@ func runAs(t *testing.T, o sim.Options) (r *sim.Report) {
 		o.Settle = synctest.Wait
 		r = sim.Run(o)
 	})
+	require.NoError(t, r.Linearize(linear.CheckOptions{Timeout: undecided}))
 	return r
 }
 
@@ -56,7 +59,7 @@ func requireSound(t *testing.T, r *sim.Report, operations int) {
 var seen = []string{
 	"fault read-version-failed", "fault read-too-old", "fault future-version", "fault process-behind", "fault conflict",
 	"fault unknown-applied", "fault unknown-lost", "fault commit-too-old", "fault memory-limit", "fault timed-out-late",
-	"fault timed-out-lost", "fault watch-spurious", "fault watch-error",
+	"fault timed-out-lost", "fault version-changed-late", "fault version-changed-lost", "fault watch-spurious", "fault watch-error",
 	"watches held back", "worker died with a claim", "late ack refused",
 	"crash of the store", "commit lost in a crash of the store", "death of a handle", "handle opened again", "handle stood still",
 	"enqueue applied, and unknown", "removal applied, and unknown", "lock applied, and unknown",
@@ -88,6 +91,9 @@ var seenAtLength = []string{
 	"dedup id free after a purge", "dedup id swept", "ack and enqueue refused: full",
 }
 
+// undecided is for how long porcupine tries to decide the history of a group.
+const undecided = 2 * time.Second
+
 // enough is the number of operations after which all of seen must have been seen; long, all of seenAtLength.
 const (
 	enough = 15_000
@@ -114,7 +120,9 @@ func TestSeeds(t *testing.T) {
 		for i, seed := range seeds {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				t.Parallel() // each is deterministic by itself
-				reports[i] = run(t, seed, *operationsFlag, *linesFlag)
+				o := sim.Options{Seed: seed, Operations: *operationsFlag, Trace: *linesFlag}
+				o.Linear = *linearFlag > 0 && i%*linearFlag == 0
+				reports[i] = runAs(t, o)
 				requireSound(t, reports[i], *operationsFlag)
 			})
 		}
@@ -132,6 +140,12 @@ func TestSeeds(t *testing.T) {
 	}
 	t.Logf("seeds %d to %d%s: %.0f operations a second\n%s", *seedFlag, *seedFlag+uint64(*seedsFlag)-1, text,
 		float64(sum.Operations)/took.Seconds(), &sum)
+	if checked := sum.Linear; *linearFlag > 0 {
+		t.Logf("every %d. seed with porcupine: %s; %d groups skipped, from which nobody received", *linearFlag, checked, sum.Skipped)
+		require.NotZero(t, checked.Histories, "no history was checked")
+		require.NotZero(t, checked.Operations, "no call was checked")
+		require.LessOrEqual(t, 20*len(checked.Undecided), checked.Histories, "too many are undecided")
+	}
 	if sum.Operations < enough {
 		return
 	}

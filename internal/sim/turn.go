@@ -35,8 +35,8 @@ func (a *actor) pauseQueue() {
 	options := layer.PauseOptions{By: o.named}
 	err := a.once(o, func(ctx context.Context) (err error) { m, err = a.q.Pause(ctx, options); return err },
 		func(ctx context.Context, tx kv.Tx) (err error) { m, err = a.q.PauseTx(ctx, tx, options); return err })
-	o.told = m.By
-	if err == nil && o.told != o.named {
+	o.toldBy = m.By
+	if err == nil && o.toldBy != o.named {
 		a.w.mark("queue paused before")
 	}
 	if a.rng.IntN(2) == 0 {
@@ -45,7 +45,7 @@ func (a *actor) pauseQueue() {
 	o = &op{kind: "resume-named"}
 	a.once(o, func(ctx context.Context) (err error) { m, err = a.q.Resume(ctx); return err },
 		func(ctx context.Context, tx kv.Tx) (err error) { m, err = a.q.ResumeTx(ctx, tx); return err })
-	o.told = m.By
+	o.toldBy = m.By
 }
 
 // ackWrongly acks what is not in the claim, beside what is.
@@ -149,14 +149,14 @@ func (m *model) compareTurns() {
 			}
 			m.w.mark("sweep in its turn")
 		case o.is("pause-named"):
-			if r := m.turns.pauses[o.named]; (o.told == o.named) != (r != nil) {
-				m.w.violation("%s: told that the queue was paused by %q; it paused it: %t", o, o.told, r != nil)
+			if r := m.turns.pauses[o.named]; (o.toldBy == o.named) != (r != nil) {
+				m.w.violation("%s: told that the queue was paused by %q; it paused it: %t", o, o.toldBy, r != nil)
 			}
 		case o.is("resume-named"):
-			if other := ended[o.told]; other != nil && strings.HasPrefix(o.told, "pause ") {
-				m.w.violation("the pause by %s was ended by %s and by %s", o.told, other, o)
+			if other := ended[o.toldBy]; other != nil && strings.HasPrefix(o.toldBy, "pause ") {
+				m.w.violation("the pause by %s was ended by %s and by %s", o.toldBy, other, o)
 			}
-			ended[o.told] = o
+			ended[o.toldBy] = o
 			m.w.mark("queue resumed")
 		}
 	}

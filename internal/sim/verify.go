@@ -14,7 +14,7 @@ import (
 )
 
 // verify replays the records in commit order, and compares with what the actors were told and with what is left.
-func (w *world) verify() {
+func (w *world) verify(drained bool) {
 	m := newModel(w)
 	rows := w.rows(kv.PrefixRange([]byte(recordPrefix)), 0)
 	w.report.Commits = len(rows)
@@ -48,13 +48,16 @@ func (w *world) verify() {
 	w.compareHistories(m)
 	w.compareOrder(m)
 	w.compareExclusion()
+	if w.o.Linear {
+		w.report.calls = w.histories(m, drained)
+	}
 }
 
 // land notes between which steps each record was applied: at the step at which it was sent, or if it came late, between
 // those of its neighbours that did not.
 func (w *world) land(records []record) {
 	late := func(r *record) bool {
-		return w.outcomes[attemptID{r.who, r.tx, r.attempt}] == kv.CodeTransactionTimedOut
+		return mayLandLate(w.outcomes[attemptID{r.who, r.tx, r.attempt}])
 	}
 	first := 0
 	for i := range records {
@@ -82,7 +85,7 @@ func (w *world) markOutcome(r *record) {
 		return
 	}
 	suffix := " applied, and unknown"
-	if code == kv.CodeTransactionTimedOut {
+	if mayLandLate(code) {
 		suffix = " applied late"
 	}
 	for _, wr := range r.writes {
@@ -302,7 +305,11 @@ func (m *model) compareFinished() {
 				maybe++
 			}
 		}
-		swept := m.purged(id, f) || sure == 0 && m.agedOut(&f)
+		aged := sure == 0 && m.agedOut(&f)
+		if aged {
+			m.w.mark("aged out")
+		}
+		swept := aged || m.purged(id, f)
 		if sure+maybe > 0 && !swept && acked && f.archived != (m.w.knobs.config.Archive > 0) {
 			m.w.violation("%s was finished at step %d; in the archive: %t", id, f.r.step, f.archived)
 		}
@@ -361,11 +368,7 @@ func (m *model) agedOut(f *finished) bool {
 	if c.Retention == 0 || c.OnExpiry != layer.DropExpired || f.under && f.lock.endMS > f.r.nowMS {
 		return false
 	}
-	if max(f.item.enqueuedMS, f.item.dueMS)+c.Retention.Milliseconds() >= f.r.nowMS {
-		return false
-	}
-	m.w.mark("aged out")
-	return true
+	return max(f.item.enqueuedMS, f.item.dueMS)+c.Retention.Milliseconds() < f.r.nowMS
 }
 
 // purged reports whether a purge may have removed the item.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"fdbfifo/internal/linear"
 	"fdbfifo/kv"
 	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
@@ -26,6 +27,8 @@ type Options struct {
 	Trace int
 	// Folder is an empty one for the store of the seeds that run on disk; "" = they run in memory.
 	Folder string
+	// Linear keeps the histories of the calls for Report.Linearize.
+	Linear bool
 	// Settle returns when every other goroutine of the bubble is durably blocked: synctest.Wait.
 	Settle func()
 }
@@ -46,6 +49,10 @@ type Report struct {
 	Digest                               uint64 // of the trace
 	Trace                                string
 	Knobs                                string
+
+	Linear  linear.Result
+	Skipped int                           // groups that nobody received from, or was to
+	calls   map[string][]linear.Operation // of each group
 }
 
 // The names of goroutines in places: the engine below 1, handles from 1 on, actors from firstActor on.
@@ -104,6 +111,7 @@ const mostSteps = 10_000
 func Run(o Options) *Report {
 	rng := rand.New(rand.NewPCG(o.Seed, 1))
 	knobs := drawKnobs(rng)
+	knobs.drawVersions(rand.New(rand.NewPCG(o.Seed, 6)))
 	knobs.shape(rand.New(rand.NewPCG(o.Seed, 5)), o)
 	knobs.widen(rand.New(rand.NewPCG(o.Seed, 11)))
 	knobs.ends(rand.New(rand.NewPCG(o.Seed, 12)))
@@ -129,13 +137,13 @@ func Run(o Options) *Report {
 	}
 	if err := w.live(); err != nil {
 		w.violation("liveness: %v", err)
-		w.verify()
+		w.verify(false)
 		w.faulty, w.plan.Chances = false, nil
 		report := *w.sched.trace
 		w.abandon()
 		w.sched.trace = &report
 	} else {
-		w.verify()
+		w.verify(true)
 		if w.knobs.dropped && len(w.violations) == 0 {
 			if err := w.drop(); err != nil {
 				w.violation("drop: %v", err)
@@ -441,6 +449,8 @@ func (r *Report) Add(o *Report) {
 	r.Lost, r.Doubled, r.Unexpected, r.Recovered = r.Lost+o.Lost, r.Doubled+o.Doubled, r.Unexpected+o.Unexpected, r.Recovered+o.Recovered
 	r.Ambiguous += o.Ambiguous
 	r.Violations = append(r.Violations, o.Violations...)
+	r.Linear.Add(o.Linear)
+	r.Skipped += o.Skipped
 	for name, n := range o.Marks {
 		r.Marks[name] += n
 	}

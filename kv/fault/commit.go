@@ -35,16 +35,20 @@ func (t *faultyTx) Commit() kv.Future[struct{}] {
 			t.db.plan.record(e)
 			return lose(e.kind.err())
 		}}
-	case TimedOutLate:
-		// The engine's transaction is on its way; the caller's goes on with another.
+	case TimedOutLate, VersionChangedLate, VersionChangedLost:
+		// The engine's transaction is on its way, or lost; the caller's goes on with another.
 		if t.inner, err = t.db.DB.Begin(t.options); err != nil {
 			t.inner = inner
 			return kv.Done(struct{}{}, err)
 		}
-		t.db.plan.postpone(inner, e)
+		if e.kind == VersionChangedLost {
+			inner.Cancel()
+		} else {
+			t.db.plan.postpone(inner, e)
+		}
 	}
 	t.db.plan.record(e)
-	t.failed = true
+	t.failed, t.changed = true, e.kind == VersionChangedLate || e.kind == VersionChangedLost
 	t.broken = usedDuringCommit()
 	if err = e.kind.err(); kv.Code(err) == kv.CodeTransactionTimedOut {
 		t.broken = err

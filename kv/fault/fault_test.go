@@ -79,6 +79,7 @@ func TestCommitFaults(t *testing.T) {
 		{fault.MemoryLimit, kv.CodeCommitProxyMemoryLimit, false, true},
 		{fault.TimedOutLate, kv.CodeTransactionTimedOut, false, false},
 		{fault.TimedOutLost, kv.CodeTransactionTimedOut, false, false},
+		{fault.VersionChangedLost, kv.CodeClusterVersionChanged, false, true},
 	} {
 		t.Run(c.kind.String(), func(t *testing.T) {
 			plan := &fault.Plan{}
@@ -114,6 +115,9 @@ func TestUseAfterCommitFault(t *testing.T) {
 	for kind, code := range map[fault.Kind]int{
 		fault.Conflict:     kv.CodeUsedDuringCommit,
 		fault.TimedOutLate: kv.CodeTransactionTimedOut,
+
+		fault.VersionChangedLate: kv.CodeUsedDuringCommit,
+		fault.VersionChangedLost: kv.CodeUsedDuringCommit,
 	} {
 		plan := &fault.Plan{}
 		engine, db := open(t, plan)
@@ -385,6 +389,9 @@ func TestFuturesOfFailedCommit(t *testing.T) {
 		fault.Conflict:       kv.CodeNotCommitted,
 		fault.UnknownApplied: kv.CodeCommitUnknownResult,
 		fault.TimedOutLate:   kv.CodeTransactionTimedOut,
+
+		fault.VersionChangedLate: kv.CodeClusterVersionChanged,
+		fault.VersionChangedLost: kv.CodeClusterVersionChanged,
 	} {
 		plan := &fault.Plan{}
 		_, db := open(t, plan)

@@ -27,6 +27,12 @@ const (
 	TimedOutLate   // 1031, not retryable; the commit is sent later and may land then, see Plan.Land
 	TimedOutLost   // 1031, not retryable; nothing applied
 
+	// Also at such a commit: 1039, retryable, as by FoundationDB's client of several versions. That goes on over another
+	// connection at once, in a new transaction with the same options, whose time-out and retries are counted from there,
+	// while the commit is still under way over the first.
+	VersionChangedLate // it is sent later, before or after that of the retry, and may land then, see Plan.Land
+	VersionChangedLost // nothing applied
+
 	// At a Watch.
 	WatchSpurious // it fires as soon as its transaction has committed
 	WatchError    // 1032 at once; the transaction is none the worse
@@ -66,8 +72,12 @@ var table = [kinds]struct {
 	MemoryLimit:       {"memory-limit", atCommit, kv.CodeCommitProxyMemoryLimit},
 	TimedOutLate:      {"timed-out-late", atCommit, kv.CodeTransactionTimedOut},
 	TimedOutLost:      {"timed-out-lost", atCommit, kv.CodeTransactionTimedOut},
-	WatchSpurious:     {"watch-spurious", atWatch, 0},
-	WatchError:        {"watch-error", atWatch, kv.CodeTooManyWatches},
+
+	VersionChangedLate: {"version-changed-late", atCommit, kv.CodeClusterVersionChanged},
+	VersionChangedLost: {"version-changed-lost", atCommit, kv.CodeClusterVersionChanged},
+
+	WatchSpurious: {"watch-spurious", atWatch, 0},
+	WatchError:    {"watch-error", atWatch, kv.CodeTooManyWatches},
 }
 
 // String returns the kind's name.
@@ -84,5 +94,5 @@ func (k Kind) err() error {
 	if code == 0 {
 		return nil
 	}
-	return &kv.Error{Code: code, InFlight: code == kv.CodeTransactionTimedOut}
+	return &kv.Error{Code: code, InFlight: code == kv.CodeTransactionTimedOut || code == kv.CodeClusterVersionChanged}
 }

@@ -6,19 +6,28 @@ import (
 	"fdbfifo/kv"
 )
 
-// lateCommit is a transaction whose caller was told that it timed out, while its commit is still under way.
+// lateCommit is a transaction whose caller was told that it timed out, or that the cluster's version has changed, while its
+// commit is still under way.
 type lateCommit struct {
 	tx      kv.ManagedTx
 	commits int                 // how many other commits it lets pass
 	sent    kv.Future[struct{}] // nil until it is sent
 }
 
-// maxPassed bounds how many later commits overtake a late one.
-const maxPassed = 4
+// maxPassed bounds how many later commits overtake a late one; of those that are retried, maxPassedRetried: with others
+// at work their retries are to come before, between and behind.
+const (
+	maxPassed        = 4
+	maxPassedRetried = 16
+)
 
 // postpone keeps tx until other commits have passed.
 func (p *Plan) postpone(tx kv.ManagedTx, e event) {
-	passed := int(mix(p.Seed+uint64(e.n)) % maxPassed)
+	most := uint64(maxPassed)
+	if e.kind == VersionChangedLate {
+		most = maxPassedRetried
+	}
+	passed := int(mix(p.Seed+uint64(e.n)) % most)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.late = append(p.late, &lateCommit{tx: tx, commits: passed + 1})

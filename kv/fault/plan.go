@@ -53,11 +53,15 @@ type event struct {
 // that a caller is to survive strikes at 1 % of its calls. Time-outs, which end a retry loop, are left out.
 func Default(seed uint64) *Plan {
 	return &Plan{Seed: seed, Chances: map[Kind]float64{
-		Conflict:          0.05,
-		UnknownApplied:    0.05,
-		UnknownLost:       0.05,
-		CommitTooOld:      0.01,
-		MemoryLimit:       0.01,
+		Conflict:       0.05,
+		UnknownApplied: 0.05,
+		UnknownLost:    0.05,
+		CommitTooOld:   0.01,
+		MemoryLimit:    0.01,
+
+		VersionChangedLate: 0.01,
+		VersionChangedLost: 0.01,
+
 		ReadTooOld:        0.01,
 		FutureVersion:     0.01,
 		ProcessBehind:     0.01,

@@ -13,7 +13,7 @@ type faultyTx struct {
 	options kv.TxOptions
 
 	mu    sync.Mutex
-	inner kv.ManagedTx // another one after a late commit took it along
+	inner kv.ManagedTx // another one after a late commit, or a change of the version, took it along
 	attempt
 }
 
@@ -22,6 +22,7 @@ type attempt struct {
 	versioned bool  // the read version was asked for, or set
 	wrote     bool  // a commit will be sent to the engine
 	failed    bool  // the commit ended with an injected error
+	changed   bool  // which was 1039: inner is new already
 	broken    error // of every further read and commit
 	poison    error // of a failed read, for the commit
 
@@ -196,8 +197,17 @@ func (t *faultyTx) CommittedVersion() (int64, error) {
 	return t.inner.CommittedVersion()
 }
 
-// OnError is the engine's. An attempt that it began anew forgets the faults of the one before.
+// OnError is the engine's, but after an injected 1039: an engine need not retry that, and FoundationDB's client of
+// several versions does, without a delay, in a new transaction. An attempt that was begun anew forgets the faults of the
+// one before.
 func (t *faultyTx) OnError(err error) kv.Future[struct{}] {
+	t.mu.Lock()
+	if t.changed && kv.Code(err) == kv.CodeClusterVersionChanged {
+		defer t.mu.Unlock()
+		t.attempt = attempt{}
+		return kv.Done(struct{}{}, nil)
+	}
+	t.mu.Unlock()
 	return &after{Future: t.engine().OnError(err), success: func() error {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -209,7 +219,7 @@ func (t *faultyTx) OnError(err error) kv.Future[struct{}] {
 func (t *faultyTx) Cancel() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.broken = &kv.Error{Code: kv.CodeTransactionCancelled}
+	t.broken, t.changed = &kv.Error{Code: kv.CodeTransactionCancelled}, false
 	t.inner.Cancel()
 }
 

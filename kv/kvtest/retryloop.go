@@ -105,6 +105,7 @@ func retryLoop(u *suite) {
 		require.Equal(s.T, kv.CodeTransactionCancelled, code(s, kept.Get(s.key("a"))))
 	})
 	unknownResults(u)
+	versionChanges(u)
 	endOfContext(u)
 }
 

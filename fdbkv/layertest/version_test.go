@@ -1,0 +1,1 @@
+../../layer/version_test.go
