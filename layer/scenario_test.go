@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,11 +27,13 @@ import (
 // The verbs. GROUP is a name, or "" for the default group; BODY is a word, or word*N for a body of N bytes that
 // begins with it. Every verb takes worker=NAME, the handle that does it; w1 if there is none.
 //
-//	worker NAME [skew=30s]                    opens a handle whose clock is off by skew
+//	worker NAME [skew=30s] [apart] [path=direct] opens a handle whose clock is off by skew; apart: each operation has a transaction
+//	        of its own; path: direct or staged, see layer.Path
 //	enqueue GROUP BODY... [headers=(k:v,...)] [dedup=ID] [delay=10s] [at=10s] [at-once] or without arguments, one such line a message: one transaction;
 //	        BODY~ID in such a line has that dedup id, BODY+10s that delay. Tells of each message that is a duplicate.
-//	receive [max=N] [bytes=N] [groups=N] [lease=30s] [state] [id=TEXT] [wait=1s]
+//	receive [max=N] [bytes=N] [groups=N] [group=GROUP] [strategy=layers] [lease=30s] [state] [id=TEXT] [wait=1s]
 //	ack GROUP [items=(BODY,...)] [state=TEXT]
+//	ack-receive GROUP, and as receive         AckReceive
 //	keep GROUP [state=TEXT]                   SetState; without a text it is cleared, as with state= of ack
 //	state GROUP [set=TEXT] [clear] [force]    GroupState, SetGroupState
 //	nack GROUP [acked=(BODY,...)] [delay=10s] [at-once] [error=TEXT] [reject=TEXT] [state=TEXT]
@@ -49,12 +52,41 @@ import (
 //	groups | peek GROUP | stats | check | dead [group=GROUP] [text=TEXT] [older=10s] [newer=10s] [limit=N]
 //	why BODY | purge [GROUP] [force] | sweep
 //	archive [group=GROUP] [older=10s] [newer=10s] [limit=N] | replay, likewise, with [dry]
+//	once [panic]                              a transaction of the caller's by Once, which may panic
+//	close | drop                              the end of a handle, and of the queue
+//	rows [KIND...]                            how many keys of these kinds the queue has (item, ready, lock, receipt, request, …), or of all
+//	spoil BODY | mend BODY                    makes the stored item unreadable, and readable again
+//
+// Schedules. Each line has ended before the next one begins, unless it says otherwise:
+//
+//	VERB... hold=NAME                         stops before the worker's next commit: everything is read, nothing is written.
+//	                                          It prints "before its commit", or the result if there is no commit.
+//	commit NAME [KIND] [hold]                 lets it commit, or meet that fault there and no other, and go on to its result; with hold
+//	                                          to the worker's next commit, as that of its retry;
+//	                                          before that is a pause, in virtual time one that needs an advance
+//	VERB... beside=NAME                       runs beside what follows: prints the result if it has one when all else
+//	                                          stands still, otherwise "not yet". In virtual time only.
+//	answer NAME                               the result, or "not yet"
+//	give-up NAME                              ends its context. In virtual time only.
+//	hold NAME                                 stops it before the worker's next commit from now on; answer tells when it has come there
+//	land                                      sends what met timed-out-late or version-changed-late; until then that is under way
+//
+// These take hold= and beside=: enqueue, receive, ack, ack-receive, nack, release, extend, keep, take, cancel, skip, edit,
+// force, retry, pause, resume, redrive, discard, sweep, purge, once, close, drop. A scenario with a line virtual-time runs
+// in TestScenariosInVirtualTime: advance then lets time pass for timers too, and nothing else does.
+//
+// How to read one that fails: the transcript says what the queue has to answer; the test shows the first answer that
+// differs, and with seeded faults what they were and the seed that replays them. A file named bug_… begins with what went
+// wrong once; its schedule is what it takes.
 //
 // To write the output anew: go test ./layer -run 'TestScenarios/memory$' -rewrite
 func TestScenarios(t *testing.T) {
 	onEngines(t, func(e *env) {
 		datadriven.Walk(e.t, "testdata/scenarios", func(t *testing.T, path string) {
-			s := newScenario(t, e)
+			if inVirtualTime(t, path) {
+				return
+			}
+			s := newScenario(t, e, false)
 			datadriven.RunTest(t, path, s.run)
 			s.finish()
 		})
@@ -69,25 +101,35 @@ type scenario struct {
 	db      kv.DB
 	workers map[string]*scenarioWorker
 	bodies  map[layer.ID]string // as the transcript names them
+	told    atomic.Bool         // see onCommit
+	opened  uint64              // handles
+	virtual bool                // it runs in virtual time
+	asides  map[string]*aside
+	spoilt  []byte // what stood where something is spoilt
+	dropped bool
 }
 
 type scenarioWorker struct {
 	q      *layer.Queue
+	plan   *fault.Plan // of what is chosen for its commits
+	stops  *stops
 	claims map[string]*layer.Claim // the last of each group
 }
 
-func newScenario(t *testing.T, e *env) *scenario {
+func newScenario(t *testing.T, e *env, virtual bool) *scenario {
 	s := &scenario{
 		e: e, queue: t.Name(), plan: &fault.Plan{Seed: e.seed, Chances: maps.Clone(e.plan.Chances)},
 		workers: make(map[string]*scenarioWorker), bodies: make(map[layer.ID]string),
+		asides: make(map[string]*aside), virtual: virtual,
 	}
 	// After a conflict a receive spreads over the groups, and the order between them is a matter of chance.
 	// Transcripts force conflicts where that order does not show.
 	delete(s.plan.Chances, fault.Conflict)
+	s.plan.OnCommit = s.onCommit
 	s.db = fault.Wrap(e.raw, s.plan)
 	_, err := layer.Create(e.ctx, e.raw, testPrefix, s.queue, layer.Options{Config: layer.Config{Retry: atOnce}})
 	require.NoError(t, err)
-	s.open(t, "w1", 0)
+	s.open(t, "w1", layer.Options{}, 0)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("%s", s.plan)
@@ -97,22 +139,42 @@ func newScenario(t *testing.T, e *env) *scenario {
 	return s
 }
 
-func (s *scenario) open(t *testing.T, name string, skew time.Duration) {
-	s.workers[name] = &scenarioWorker{q: s.handle(t, s.db, name, skew), claims: make(map[string]*layer.Claim)}
+// open opens a handle whose faults are those of the scenario and, before these, those that commands choose.
+func (s *scenario) open(t *testing.T, name string, o layer.Options, skew time.Duration) {
+	w := &scenarioWorker{stops: &stops{ctx: s.e.ctx, told: &s.told}, claims: make(map[string]*layer.Claim)}
+	w.plan = &fault.Plan{OnCommit: w.stops.onCommit, KeepLate: true}
+	o.Owner, o.Seed, o.Tx = name, s.e.seed+s.opened, kv.TxOptions{MaxRetryDelay: time.Millisecond}
+	o.Now = func() time.Time { return s.e.clock.now().Add(skew) }
+	s.opened++
+	var err error
+	w.q, err = layer.Open(s.e.ctx, fault.Wrap(s.db, w.plan), testPrefix, s.queue, o)
+	require.NoError(t, err)
+	if s.virtual { // where nothing may outlive the test
+		t.Cleanup(func() { require.NoError(t, w.q.Close(context.Background())) })
+	}
+	s.workers[name] = w
 }
 
-func (s *scenario) handle(t *testing.T, db kv.DB, name string, skew time.Duration) *layer.Queue {
-	q, err := layer.Open(s.e.ctx, db, testPrefix, s.queue, layer.Options{
-		Owner: name, Seed: s.e.seed + uint64(len(s.workers)),
-		Now: func() time.Time { return s.e.clock.now().Add(skew) },
-		Tx:  kv.TxOptions{MaxRetryDelay: time.Millisecond},
-	})
-	require.NoError(t, err)
-	return q
+func (s *scenario) openWorker(a *arguments) {
+	o := layer.Options{NoCoalescing: slices.Contains(a.words(), "apart")}
+	switch path := a.text("path", ""); path {
+	case "direct":
+		o.Path = layer.Direct
+	case "staged":
+		o.Path = layer.Staged
+	case "":
+	default:
+		a.d.Fatalf(a.t, "unknown path %q", path)
+	}
+	s.open(a.t, a.word(0), o, a.duration("skew"))
 }
 
 // finish holds the queue to its invariants, as every test does.
 func (s *scenario) finish() {
+	require.Empty(s.e.t, s.asides, "the transcript leaves commands under way")
+	if s.dropped {
+		return
+	}
 	q, err := layer.Open(context.Background(), s.e.raw, testPrefix, s.queue, layer.Options{})
 	require.NoError(s.e.t, err)
 	report, err := q.Check(context.Background(), layer.CheckOptions{})
@@ -126,9 +188,24 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 	var err error
 	switch d.Cmd {
 	case "worker":
-		s.open(t, a.word(0), a.duration("skew"))
+		s.openWorker(&a)
+	case virtualTime:
 	case "advance":
-		s.e.clock.advance(a.parseDuration(a.word(0)))
+		s.advance(a.parseDuration(a.word(0)))
+	case "commit", "answer", "give-up", "hold":
+		out, err = s.aside(&a)
+	case "land":
+		err = s.land()
+	case "once":
+		out, err = s.once(&a)
+	case "close":
+		out, err = s.close(&a)
+	case "drop":
+		out, err = s.drop(&a)
+	case "rows":
+		out = s.rows(&a)
+	case "spoil", "mend":
+		s.spoil(&a)
 	case "fault":
 		s.plan.ForceNext(a.fault(a.word(0)))
 	case "enqueue":
@@ -137,6 +214,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		out, err = s.receive(&a)
 	case "ack", "nack", "release", "extend", "keep":
 		out, err = s.settle(&a)
+	case "ack-receive":
+		out, err = s.ackReceive(&a)
 	case "config":
 		out, err = s.configure(&a)
 	case "take":
@@ -154,7 +233,7 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 	case "archive", "replay":
 		out, err = s.archive(&a)
 	case "sweep":
-		_, err = s.worker(&a).q.Sweep(s.e.ctx, layer.SweepOptions{})
+		out, err = s.sweep(&a)
 	case "purge":
 		out, err = s.purge(&a)
 	case "groups", "peek", "stats", "check", "why":
@@ -181,6 +260,16 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return "not delayed"
 	case errors.Is(err, layer.ErrNotPaused):
 		return "not paused"
+	case errors.Is(err, layer.ErrClosed):
+		return "closed"
+	case errors.Is(err, layer.ErrNoQueue):
+		return "no such queue"
+	case errors.Is(err, layer.ErrCorrupt):
+		return "corrupt"
+	case errors.Is(err, context.Canceled):
+		return "given up"
+	case kv.Code(err) == kv.CodeTransactionTimedOut:
+		return "timed out"
 	case err != nil:
 		return "error: " + err.Error()
 	case out == "":
@@ -229,24 +318,56 @@ func (s *scenario) enqueue(a *arguments) (string, error) {
 			message(words[0], body, a.text("dedup", ""), a.headers())
 		}
 	}
-	sent, err := s.worker(a).q.Enqueue(s.e.ctx, msgs...)
-	var out strings.Builder
-	for i := range sent {
-		if sent[i].Duplicate {
-			fmt.Fprintf(&out, "%s duplicate of %s\n", names[i], s.bodies[sent[i].ID])
-			continue
+	var sent []layer.Sent
+	w := s.worker(a)
+	return s.call(a, func(ctx context.Context) (err error) {
+		sent, err = w.q.Enqueue(ctx, msgs...)
+		return err
+	}, func(err error) (string, error) {
+		var out strings.Builder
+		for i := range sent {
+			if sent[i].Duplicate {
+				fmt.Fprintf(&out, "%s duplicate of %s\n", names[i], s.bodies[sent[i].ID])
+				continue
+			}
+			s.bodies[sent[i].ID] = names[i]
 		}
-		s.bodies[sent[i].ID] = names[i]
-	}
-	return out.String(), err
+		return out.String(), err
+	})
 }
 
 func (s *scenario) receive(a *arguments) (string, error) {
-	w := s.worker(a)
-	claims, err := w.q.Receive(s.e.ctx, layer.ReceiveOptions{
+	w, o := s.worker(a), s.receiveOptions(a)
+	var claims []*layer.Claim
+	return s.call(a, func(ctx context.Context) (err error) {
+		claims, err = w.q.Receive(ctx, o)
+		return err
+	}, func(err error) (string, error) { return s.received(a, w, claims, err) })
+}
+
+func (s *scenario) receiveOptions(a *arguments) layer.ReceiveOptions {
+	o := layer.ReceiveOptions{
 		Max: a.number("max"), MaxBytes: a.number("bytes"), MaxGroups: a.number("groups"), Lease: a.duration("lease"),
 		State: slices.Contains(a.words(), "state"), AttemptID: a.text("id", ""), Wait: a.duration("wait"),
-	})
+	}
+	switch strategy := a.text("strategy", ""); strategy {
+	case "", "fill-group":
+	case "layers":
+		o.Strategy = layer.Layers
+	case "heads":
+		o.Strategy = layer.Heads
+	default:
+		a.d.Fatalf(a.t, "unknown strategy %q", strategy)
+	}
+	if a.d.HasArg("group") {
+		group := strings.Trim(a.text("group", ""), `"`)
+		o.Group = &group
+	}
+	return o
+}
+
+// received prints what a receive has got, and keeps it for what settles it.
+func (s *scenario) received(a *arguments, w *scenarioWorker, claims []*layer.Claim, err error) (string, error) {
 	if err != nil || len(claims) == 0 {
 		return "nothing", err
 	}
@@ -265,12 +386,26 @@ func (s *scenario) receive(a *arguments) (string, error) {
 	return out.String(), nil
 }
 
-func (s *scenario) settle(a *arguments) (string, error) {
-	w, group := s.worker(a), a.word(0)
-	c := w.claims[group]
+// claim is the last that the worker of a directive was given of its group.
+func (s *scenario) claim(a *arguments) *layer.Claim {
+	c := s.worker(a).claims[a.word(0)]
 	if c == nil {
-		a.d.Fatalf(a.t, "no claim on %q", group)
+		a.d.Fatalf(a.t, "no claim on %q", a.word(0))
 	}
+	return c
+}
+
+func (s *scenario) ackReceive(a *arguments) (string, error) {
+	w, c, o := s.worker(a), s.claim(a), s.receiveOptions(a)
+	var claims []*layer.Claim
+	return s.call(a, func(ctx context.Context) (err error) {
+		claims, err = w.q.AckReceive(ctx, c, o)
+		return err
+	}, func(err error) (string, error) { return s.received(a, w, claims, err) })
+}
+
+func (s *scenario) settle(a *arguments) (string, error) {
+	q, c := s.worker(a).q, s.claim(a)
 	o := layer.NackOptions{Acked: s.ids(a, c, "acked"), Delay: a.duration("delay"), AtOnce: slices.Contains(a.words(), "at-once"), Reject: a.text("reject", "")}
 	if text := a.text("error", ""); text != "" {
 		o.Err = errors.New(text)
@@ -281,21 +416,29 @@ func (s *scenario) settle(a *arguments) (string, error) {
 	if a.d.Cmd != "ack" && a.d.HasArg("state") {
 		o.SetState, o.State = true, []byte(a.text("state", ""))
 	}
-	switch a.d.Cmd {
-	case "ack":
-		if a.d.HasArg("state") {
-			return "", w.q.AckState(s.e.ctx, c, []byte(a.text("state", "")), s.ids(a, c, "items")...)
+	var until time.Time
+	state, items := []byte(a.text("state", "")), s.ids(a, c, "items")
+	return s.call(a, func(ctx context.Context) (err error) {
+		switch a.d.Cmd {
+		case "ack":
+			if a.d.HasArg("state") {
+				return q.AckState(ctx, c, state, items...)
+			}
+			return q.Ack(ctx, c, items...)
+		case "keep":
+			return q.SetState(ctx, c, state)
+		case "extend":
+			until, err = q.Extend(ctx, c, a.duration("lease"))
+			return err
 		}
-		return "", w.q.Ack(s.e.ctx, c, s.ids(a, c, "items")...)
-	case "keep":
-		return "", w.q.SetState(s.e.ctx, c, []byte(a.text("state", "")))
-	case "extend":
-		until, err := w.q.Extend(s.e.ctx, c, a.duration("lease"))
-		return fmt.Sprintf("until %s from now", until.Sub(s.e.clock.now())), err
-	case "release":
-		o.Release = true
-	}
-	return "", w.q.Nack(s.e.ctx, c, o)
+		o.Release = a.d.Cmd == "release"
+		return q.Nack(ctx, c, o)
+	}, func(err error) (string, error) {
+		if a.d.Cmd == "extend" {
+			return fmt.Sprintf("until %s from now", until.Sub(s.e.clock.now())), err
+		}
+		return "", err
+	})
 }
 
 func (s *scenario) configure(a *arguments) (string, error) {
@@ -312,46 +455,63 @@ func (s *scenario) configure(a *arguments) (string, error) {
 func (s *scenario) take(a *arguments) (string, error) {
 	w := s.worker(a)
 	var items []layer.Item
-	err := w.q.Once(s.e.ctx, func(tx kv.Tx) (err error) {
-		items, err = w.q.TakeTx(s.e.ctx, tx, a.number("max"))
-		return err
+	limit := a.number("max")
+	return s.call(a, func(ctx context.Context) error {
+		return w.q.Once(ctx, func(tx kv.Tx) (err error) {
+			items, err = w.q.TakeTx(ctx, tx, limit)
+			return err
+		})
+	}, func(err error) (string, error) {
+		if err != nil || len(items) == 0 {
+			return "nothing", err
+		}
+		return groupName(items[0].ID.Group) + ":" + s.items(a, items), nil
 	})
-	if err != nil || len(items) == 0 {
-		return "nothing", err
-	}
-	return groupName(items[0].ID.Group) + ":" + s.items(a, items), nil
 }
 
 // operate runs the verbs of an operator.
 func (s *scenario) operate(a *arguments) (string, error) {
-	q := s.worker(a).q
+	q, what := s.worker(a).q, a.word(0)
 	switch a.d.Cmd {
 	case "cancel":
-		return "", q.Cancel(s.e.ctx, s.id(a, a.word(0)))
+		id := s.id(a, what)
+		return s.call(a, func(ctx context.Context) error { return q.Cancel(ctx, id) }, noResult)
 	case "skip":
-		id, err := q.Skip(s.e.ctx, a.word(0), layer.SkipOptions{By: a.text("by", ""), Reason: a.text("reason", "")})
-		return s.bodies[id], err
+		var id layer.ID
+		o := layer.SkipOptions{By: a.text("by", ""), Reason: a.text("reason", "")}
+		return s.call(a, func(ctx context.Context) (err error) {
+			id, err = q.Skip(ctx, what, o)
+			return err
+		}, func(err error) (string, error) { return s.bodies[id], err })
 	case "edit":
-		id := s.id(a, a.word(0))
-		err := q.Edit(s.e.ctx, id, func(m *layer.Message) error {
-			require.Equal(a.t, fullBody(a, a.word(0)), m.Body, "an edit is given the whole message")
-			m.Body = fullBody(a, a.word(1))
-			maps.Copy(m.Headers, a.headers())
-			return nil
+		id, old, body, headers := s.id(a, what), fullBody(a, what), fullBody(a, a.word(1)), a.headers()
+		return s.call(a, func(ctx context.Context) error {
+			return q.Edit(ctx, id, func(m *layer.Message) error {
+				require.Equal(a.t, old, m.Body, "an edit is given the whole message")
+				m.Body = body
+				maps.Copy(m.Headers, headers)
+				return nil
+			})
+		}, func(err error) (string, error) {
+			if err == nil {
+				s.bodies[id] = a.word(1)
+			}
+			return "", err
 		})
-		if err == nil {
-			s.bodies[id] = a.word(1)
-		}
-		return "", err
 	case "force":
 		o := layer.ForceReleaseOptions{CountAttempt: slices.Contains(a.words(), "count"), Reason: a.text("reason", "")}
 		if of := a.text("of", ""); of != "" {
-			o.Token = s.workers[of].claims[a.word(0)].Token
+			o.Token = s.workers[of].claims[what].Token
 		}
-		h, err := q.ForceRelease(s.e.ctx, a.word(0), o)
-		return fmt.Sprintf("was held by %s, outstanding=%d", h.Owner, h.Outstanding), err
+		var h layer.Holder
+		return s.call(a, func(ctx context.Context) (err error) {
+			h, err = q.ForceRelease(ctx, what, o)
+			return err
+		}, func(err error) (string, error) {
+			return fmt.Sprintf("was held by %s, outstanding=%d", h.Owner, h.Outstanding), err
+		})
 	}
-	return "", q.RetryNow(s.e.ctx, a.word(0))
+	return s.call(a, func(ctx context.Context) error { return q.RetryNow(ctx, what) }, noResult)
 }
 
 func (s *scenario) pause(a *arguments) (string, error) {
@@ -361,18 +521,29 @@ func (s *scenario) pause(a *arguments) (string, error) {
 		By: a.text("by", ""), Reason: a.text("reason", ""), Force: len(words) < len(a.words()),
 	}
 	var m layer.Mark
-	var err error
-	switch {
-	case a.d.Cmd == "pause" && len(words) > 0:
-		m, err = q.PauseGroup(s.e.ctx, words[0], o)
-	case a.d.Cmd == "pause":
-		m, err = q.Pause(s.e.ctx, o)
-	case len(words) > 0:
-		m, err = q.ResumeGroup(s.e.ctx, words[0])
-	default:
-		m, err = q.Resume(s.e.ctx)
-	}
-	return fmt.Sprintf("%s by %s (%s) for %s", m.State, m.By, m.Reason, s.e.clock.now().Sub(m.Since)), err
+	return s.call(a, func(ctx context.Context) (err error) {
+		switch {
+		case a.d.Cmd == "pause" && len(words) > 0:
+			m, err = q.PauseGroup(ctx, words[0], o)
+		case a.d.Cmd == "pause":
+			m, err = q.Pause(ctx, o)
+		case len(words) > 0:
+			m, err = q.ResumeGroup(ctx, words[0])
+		default:
+			m, err = q.Resume(ctx)
+		}
+		return err
+	}, func(err error) (string, error) {
+		return fmt.Sprintf("%s by %s (%s) for %s", m.State, m.By, m.Reason, s.e.clock.now().Sub(m.Since)), err
+	})
+}
+
+func (s *scenario) sweep(a *arguments) (string, error) {
+	q := s.worker(a).q
+	return s.call(a, func(ctx context.Context) error {
+		_, err := q.Sweep(ctx, layer.SweepOptions{})
+		return err
+	}, noResult)
 }
 
 func (s *scenario) purge(a *arguments) (string, error) {
@@ -381,12 +552,18 @@ func (s *scenario) purge(a *arguments) (string, error) {
 	if len(words) > 0 {
 		o.Group = &words[0]
 	}
-	r, err := s.worker(a).q.Purge(s.e.ctx, o)
-	out := fmt.Sprintf("purged=%d kept=%d forced=%d", r.Items, r.Kept, r.Forced)
-	if r.States > 0 {
-		out += fmt.Sprintf(" states=%d", r.States)
-	}
-	return out, err
+	q := s.worker(a).q
+	var r layer.PurgeReport
+	return s.call(a, func(ctx context.Context) (err error) {
+		r, err = q.Purge(ctx, o)
+		return err
+	}, func(err error) (string, error) {
+		out := fmt.Sprintf("purged=%d kept=%d forced=%d", r.Items, r.Kept, r.Forced)
+		if r.States > 0 {
+			out += fmt.Sprintf(" states=%d", r.States)
+		}
+		return out, err
+	})
 }
 
 // archive lists what is archived, a page of limit after the other, with bodies, or replays it.
@@ -603,35 +780,44 @@ func (s *scenario) dead(a *arguments) (string, error) {
 }
 
 func (s *scenario) redrive(a *arguments) (string, error) {
-	q, dry, limit := s.worker(a).q, slices.Contains(a.words(), "dry"), int64(a.number("limit"))
-	var report layer.DeadReport
-	var err error
-	if a.d.Cmd == "discard" {
-		report, err = q.Discard(s.e.ctx, s.filter(a), layer.DiscardOptions{DryRun: dry, Limit: limit})
-	} else {
-		o := layer.RedriveOptions{ToTail: slices.Contains(a.words(), "tail"), DryRun: dry, Limit: limit}
-		edited := make(map[layer.ID]string)
-		if body := a.text("body", ""); body != "" || a.d.HasArg("headers") {
-			o.Edit = func(d layer.DeadLetter, m *layer.Message) error {
-				require.True(a.t, bytes.Equal(fullBody(a, s.bodies[d.ID]), m.Body), "an edit is given the whole message")
-				if body != "" {
-					m.Body = fullBody(a, body)
-					edited[d.ID] = body
-				}
-				maps.Copy(m.Headers, a.headers())
-				return nil
+	q, f, dry, limit := s.worker(a).q, s.filter(a), slices.Contains(a.words(), "dry"), int64(a.number("limit"))
+	o := layer.RedriveOptions{ToTail: slices.Contains(a.words(), "tail"), DryRun: dry, Limit: limit}
+	edited := make(map[layer.ID]string)
+	if body := a.text("body", ""); body != "" || a.d.HasArg("headers") {
+		o.Edit = func(d layer.DeadLetter, m *layer.Message) error {
+			require.True(a.t, bytes.Equal(fullBody(a, s.bodies[d.ID]), m.Body), "an edit is given the whole message")
+			if body != "" {
+				m.Body = fullBody(a, body)
+				edited[d.ID] = body
 			}
-		}
-		report, err = q.Redrive(s.e.ctx, s.filter(a), o)
-		maps.Copy(s.bodies, edited)
-		// At the tail it has another id, of the same random.
-		items, err := q.Groups(s.e.ctx, layer.GroupsOptions{})
-		require.NoError(a.t, err)
-		for _, g := range items {
-			s.rename(a, g.Group)
+			maps.Copy(m.Headers, a.headers())
+			return nil
 		}
 	}
-	return fmt.Sprintf("%d of %d, missing %d", report.Done, report.Scanned, len(report.Missing)), err
+	var report layer.DeadReport
+	return s.call(a, func(ctx context.Context) (err error) {
+		if a.d.Cmd == "discard" {
+			report, err = q.Discard(ctx, f, layer.DiscardOptions{DryRun: dry, Limit: limit})
+		} else {
+			report, err = q.Redrive(ctx, f, o)
+		}
+		return err
+	}, func(err error) (string, error) {
+		maps.Copy(s.bodies, edited)
+		if a.d.Cmd == "redrive" {
+			s.renameAll(a)
+		}
+		return fmt.Sprintf("%d of %d, missing %d", report.Done, report.Scanned, len(report.Missing)), err
+	})
+}
+
+// renameAll finds the names of what has come back at the tail: there it has another id, of the same random.
+func (s *scenario) renameAll(a *arguments) {
+	groups, err := s.worker(a).q.Groups(s.e.ctx, layer.GroupsOptions{})
+	require.NoError(a.t, err)
+	for _, g := range groups {
+		s.rename(a, g.Group)
+	}
 }
 
 // rename finds the names of items that have come back to a group under another id.

@@ -158,41 +158,6 @@ func TestNamedAmongOthers(t *testing.T) {
 	require.Equal(t, [][]string{{"0"}, {"2"}, {"1", "3"}}, got)
 }
 
-// TestNamedThatParks (G3): of the receives of one transaction, one that names a group finds its expired claim and parks
-// the item that has failed for good. Another that has begun to read the group by then does not deliver that item.
-func TestNamedThatParks(t *testing.T) {
-	now := time.Unix(1_000_000, 0)
-	q := spreading(t, 10, 1, 2, 0, func() time.Time { return now })
-	_, _, err := q.Configure(t.Context(), func(c *Config) { c.MaxAttempts, c.OnFailure = 1, ParkItem })
-	require.NoError(t, err)
-	named := "1"
-	claims, err := q.Receive(t.Context(), ReceiveOptions{Group: &named})
-	require.NoError(t, err)
-	require.Len(t, claims, 1)
-	now = now.Add(MaxLease)
-	all := []*reception{
-		{o: ReceiveOptions{Max: 1, MaxGroups: 1, Lease: MinLease}},
-		{o: ReceiveOptions{Max: 1, MaxGroups: 1, Lease: MinLease, Group: &named}},
-		{o: ReceiveOptions{Max: 9, MaxGroups: 9, Lease: MinLease}},
-	}
-	_, err = kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		w := q.work(t.Context(), tx)
-		c := w.newClaimer(all)
-		c.begin()
-		if err := c.claim(); err != nil {
-			return err
-		}
-		return w.finish()
-	})
-	require.NoError(t, err)
-	require.Len(t, all[0].claims, 1)
-	require.Empty(t, all[1].claims, "it was parked")
-	require.Empty(t, all[2].claims, "it was parked")
-	report, err := q.Check(t.Context(), CheckOptions{})
-	require.NoError(t, err)
-	require.Empty(t, report.Violations)
-}
-
 // TestOwnHintIsNotStale (I1): a group that a transaction has settled and left ready keeps the hint that it has set.
 func TestOwnHintIsNotStale(t *testing.T) {
 	q := spreading(t, 11, 1, 1, 0, nil)

@@ -172,30 +172,6 @@ func TestWithdrawalReturnsGrants(t *testing.T) {
 	require.Zero(t, report.Requests+report.Grants)
 }
 
-// TestGrantOfAnEmptyGroup: a group that was granted, and whose last item is cancelled before the grant is accepted, is
-// passed over; nothing of the grant is left, and what is enqueued then is found.
-func TestGrantOfAnEmptyGroup(t *testing.T) {
-	s := newStagedSteps(t)
-	s.run(s.grant(""))
-	head, err := s.q.Peek(s.ctx, "A", 1)
-	require.NoError(t, err)
-	require.NoError(t, s.q.Cancel(s.ctx, head[0].ID))
-	claims, err := s.own.Receive(s.ctx, ReceiveOptions{})
-	require.NoError(t, err)
-	require.Len(t, claims, 1)
-	require.Equal(t, "B", claims[0].Group)
-	report, err := s.q.Check(s.ctx, CheckOptions{})
-	require.NoError(t, err)
-	require.Empty(t, report.Violations)
-	require.Zero(t, report.Grants)
-	_, err = s.q.Enqueue(s.ctx, Message{Group: "A"})
-	require.NoError(t, err)
-	claims, err = s.own.Receive(s.ctx, ReceiveOptions{})
-	require.NoError(t, err)
-	require.Len(t, claims, 1)
-	require.Equal(t, "A", claims[0].Group)
-}
-
 // TestWithdrawalEndsWithTheHandle: while a receive has the request in hand, a withdrawal comes back to it later; but not when
 // the handle has ended, for then no time would pass in between, and the attendance would spin until the receive is over.
 func TestWithdrawalEndsWithTheHandle(t *testing.T) {

@@ -201,20 +201,3 @@ func TestCloseLeavesNoRows(t *testing.T) {
 	require.Empty(t, e.rows(kv.PrefixRange(key("wake"))))
 	require.Zero(t, e.receipts())
 }
-
-// TestCloseAmidOnce: an operation that commits when its handle has been closed clears what it leaves.
-func TestCloseAmidOnce(t *testing.T) {
-	e := newEnv(t, anyEngine, false)
-	require.NoError(t, e.q.Close(e.ctx))
-	db := &beforeCommit{DB: e.raw}
-	q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
-	require.NoError(t, err)
-	db.run = func() { require.NoError(t, q.Close(e.ctx)) }
-	db.left.Store(1)
-	require.NoError(t, q.Once(e.ctx, func(tx kv.Tx) error {
-		tx.Set([]byte("own"), nil)
-		return nil
-	}))
-	require.ErrorIs(t, q.Once(e.ctx, func(kv.Tx) error { return nil }), layer.ErrClosed)
-	require.Zero(t, e.receipts())
-}

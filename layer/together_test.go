@@ -3,7 +3,6 @@ package layer_test
 import (
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -57,60 +56,6 @@ func TestReceivesTogether(t *testing.T) {
 			require.NoError(t, q.Ack(t.Context(), of[0]))
 		}
 		require.Equal(t, []string{"A", "B", "C"}, groups)
-		require.NoError(t, q.Close(t.Context()))
-		require.NoError(t, other.Close(t.Context()))
-	})
-}
-
-// TestNamedReceiveOfWhatIsKeptBack: a receive that names a group whose head is kept back leaves it as it is. One that
-// travels with it and meets the group's hint does not take that for stale: it is all that leads to the group (I1).
-func TestNamedReceiveOfWhatIsKeptBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		plan := &fault.Plan{}
-		engine := embedded.OpenMemory(embedded.Options{})
-		db := fault.Wrap(engine, plan)
-		defer func() { require.NoError(t, db.Close()) }()
-		q, err := layer.Create(t.Context(), db, testPrefix, testQueue, layer.Options{})
-		require.NoError(t, err)
-		other, err := layer.Open(t.Context(), engine, testPrefix, testQueue, layer.Options{})
-		require.NoError(t, err)
-		// The end of the claim on what stands before it leaves a hint.
-		_, err = other.Enqueue(t.Context(), layer.Message{Group: "B"}, layer.Message{Group: "B", Delay: 10 * time.Second})
-		require.NoError(t, err)
-		claims, err := other.Receive(t.Context(), layer.ReceiveOptions{Max: 1})
-		require.NoError(t, err)
-		require.NoError(t, other.Ack(t.Context(), claims[0]))
-		_, err = q.Enqueue(t.Context(), layer.Message{Group: "Z"})
-		require.NoError(t, err)
-		z := "Z"
-
-		named := "B"
-		plan.OnCommit = func(int, kv.Tx) fault.Kind {
-			plan.OnCommit = nil
-			for _, o := range []layer.ReceiveOptions{{Max: 1, Group: &named}, {Max: 1}} {
-				go func() {
-					claims, err := q.Receive(t.Context(), o)
-					require.NoError(t, err)
-					require.Empty(t, claims)
-				}()
-				synctest.Wait() // it is in the queue, behind the transaction that is about to commit
-			}
-			return fault.Chance
-		}
-		before := q.Paths()
-		_, err = q.Receive(t.Context(), layer.ReceiveOptions{Max: 1, Group: &z})
-		require.NoError(t, err)
-		synctest.Wait()
-		require.Equal(t, int64(2), q.Paths().Shared-before.Shared, "the two travel together")
-
-		report, err := q.Check(t.Context(), layer.CheckOptions{})
-		require.NoError(t, err)
-		require.Empty(t, report.Violations)
-		time.Sleep(11 * time.Second)
-		claims, err = q.Receive(t.Context(), layer.ReceiveOptions{})
-		require.NoError(t, err)
-		require.Len(t, claims, 1)
-		require.Equal(t, "B", claims[0].Group)
 		require.NoError(t, q.Close(t.Context()))
 		require.NoError(t, other.Close(t.Context()))
 	})

@@ -69,7 +69,7 @@ var caught = map[string]known{
 // caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It
 // finds no want of liveness, nothing of what is remembered for de-duplication, and no wrong body or state.
 var caughtAlone = map[string]known{
-	"index":        {"operated", 3},
+	"index":        {"operated", 10},
 	"lease":        {"expiring", 3},
 	"claim-lock":   {"operated", 1},
 	"token":        {"expiring", 1},

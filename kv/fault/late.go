@@ -35,6 +35,9 @@ func (p *Plan) postpone(tx kv.ManagedTx, e event) {
 
 // overtake lets one more commit pass the late ones and sends those whose turn it is.
 func (p *Plan) overtake() {
+	if p.KeepLate {
+		return
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.late {

@@ -29,6 +29,8 @@ type Plan struct {
 	// Force has chosen already. It returns a kind of the commit, None or Chance. What it does with tx happens
 	// without faults, inside the transaction that is about to commit.
 	OnCommit func(n int, tx kv.Tx) Kind
+	// KeepLate leaves late commits to Land and Close; otherwise a number of commits that the seed says overtake them.
+	KeepLate bool
 
 	mu       sync.Mutex
 	calls    [places]int

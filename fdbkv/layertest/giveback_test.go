@@ -1,1 +1,0 @@
-../../layer/giveback_test.go

@@ -1,0 +1,1 @@
+../../layer/schedule_test.go
