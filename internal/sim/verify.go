@@ -362,10 +362,14 @@ func (o *op) mayFinish(f *finished) bool {
 	return !f.under || f.lock.endMS <= f.r.nowMS
 }
 
-// agedOut reports whether an item was dropped because it had waited too long.
+// agedOut reports whether an item was dropped because it had waited too long. It may have been in the hands of a claim that
+// the same transaction gave back; whose right that was, is held to when the claim ends.
 func (m *model) agedOut(f *finished) bool {
 	c := m.w.knobs.config
-	if c.Retention == 0 || c.OnExpiry != layer.DropExpired || f.under && f.lock.endMS > f.r.nowMS {
+	if c.Retention == 0 || c.OnExpiry != layer.DropExpired {
+		return false
+	}
+	if f.under && f.lock.endMS > f.r.nowMS && m.claims[claimKey{f.lock.out[0].Group, f.lock.token}].ends != f.r.step {
 		return false
 	}
 	return max(f.item.enqueuedMS, f.item.dueMS)+c.Retention.Milliseconds() < f.r.nowMS
