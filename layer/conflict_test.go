@@ -564,6 +564,8 @@ func TestConflicts(t *testing.T) {
 		{"claim that awaits the rate, change of it", usedUp, claimAll, changeRate, must, nil},
 		{"claim of another group, change of the rate", and(usedUp), claimFrom("B"), changeRate, mustNot, nil},
 		{"take that awaits the rate, change of it", usedUp, take, changeRate, must, nil},
+		{"ack of the last item that receives and awaits the rate, change of it", rated("1/m", holding(2, 1)), ackAndReceive, changeRate, must, nil},
+		{"takeover that awaits the rate, change of it", rated("1/24h", expired(1, 1)), claimAll, changeRate, must, nil},
 		{"enqueue to a group that waits, change of the rate", paced, enqueueTo("A"), changeRate, mustNot, nil},
 		{"claim of a group with a rate, sweep that clears what was used", func(e *env) any {
 			usedUp(e)

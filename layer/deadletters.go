@@ -315,6 +315,13 @@ func (q *Queue) step(ctx context.Context, fn func(tx kv.Tx, a kv.Attempt) error)
 	if q.closed.Load() {
 		return ErrClosed
 	}
-	_, err := kv.Run(ctx, q.db, q.batchOptions(), fn)
+	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
+		follow := q.follow(tx)
+		if err := fn(tx, a); err != nil {
+			return err
+		}
+		_, err := follow.wait(ctx) // as in view
+		return err
+	})
 	return err
 }

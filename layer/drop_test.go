@@ -58,12 +58,26 @@ func TestDrop(t *testing.T) {
 				_, err := q.Receive(e.ctx, layer.ReceiveOptions{Wait: time.Minute})
 				return err
 			},
-			"ack":       func() error { return q.Ack(e.ctx, claims[0]) },
-			"once":      func() error { return q.Once(e.ctx, func(kv.Tx) error { return nil }) },
-			"peek":      func() error { _, err := q.Peek(e.ctx, "A", 1); return err },
-			"stats":     func() error { _, err := q.Stats(e.ctx); return err },
-			"why":       func() error { _, err := q.Why(e.ctx, claims[0].Items[0].ID); return err },
-			"pause":     func() error { _, err := q.Pause(e.ctx, layer.PauseOptions{}); return err },
+			"ack":   func() error { return q.Ack(e.ctx, claims[0]) },
+			"once":  func() error { return q.Once(e.ctx, func(kv.Tx) error { return nil }) },
+			"peek":  func() error { _, err := q.Peek(e.ctx, "A", 1); return err },
+			"stats": func() error { _, err := q.Stats(e.ctx); return err },
+			"why":   func() error { _, err := q.Why(e.ctx, claims[0].Items[0].ID); return err },
+			"pause": func() error { _, err := q.Pause(e.ctx, layer.PauseOptions{}); return err },
+			"redrive": func() error {
+				_, err := q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+				return err
+			},
+			"discard": func() error {
+				_, err := q.Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{DryRun: true})
+				return err
+			},
+			"dead letters": func() error { _, err := q.DeadLetters(e.ctx, layer.DeadOptions{}); return err },
+			"archive":      func() error { _, err := q.Archive(e.ctx, layer.ArchiveOptions{}); return err },
+			"replay": func() error {
+				_, err := q.Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{})
+				return err
+			},
 			"sweep":     func() error { _, err := q.Sweep(e.ctx, layer.SweepOptions{}); return err },
 			"purge":     func() error { _, err := q.Purge(e.ctx, layer.PurgeOptions{}); return err },
 			"configure": func() error { _, _, err := q.Configure(e.ctx, func(*layer.Config) {}); return err },

@@ -183,10 +183,12 @@ func (s *sweeper) paces() error {
 	}, &s.report.Paces, nil)
 }
 
-// repace makes something lead to a group with items when its rate lets it go on, if nobody holds it.
+// repace makes something lead to a group with items when its rate lets it go on.
 //
-// Footprint: a write conflict on the lock, so that nobody leaves the group to a rate that is out of date; if it has to wait,
-// a read conflict on the gap up to the head. A hint or timer too many does no harm, so whether somebody holds the group is read at snapshot.
+// Footprint: a write conflict on the lock, so that nobody leaves the group to a rate that is out of date, at the end of a
+// claim or a delay either. If nothing has to be written for now, because somebody holds the group or it waits for as long
+// already, a read conflict on what says so: the lock, or the timer. If it has to wait, one on the gap up to the head. A hint
+// or timer too many does no harm, so all else is read at snapshot.
 func (w *work) repace(group string, rate Rate, used pace) error {
 	rows, err := w.tx.Snapshot().GetRange(w.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(w.ctx)
 	if err != nil || len(rows) == 0 {
@@ -199,18 +201,21 @@ func (w *work) repace(group string, rate Rate, used pace) error {
 	if !rate.isNone() {
 		untilMS = max(untilMS, rate.allowance(used, w.nowMS).untilMS)
 	}
+	if err := w.excludeHolders(guardPaceExclude, group); err != nil {
+		return err
+	}
 	if untilMS > w.nowMS {
-		v, err := w.tx.Snapshot().Get(w.q.keys.timer(untilMS, group)).Wait(w.ctx)
+		v, err := guardPaceExclude.get(w.tx, w.q.keys.timer(untilMS, group)).Wait(w.ctx)
 		if err != nil || v != nil {
 			return err // it waits for that
 		}
 	}
 	l, err := w.q.readLock(w.ctx, w.tx.Snapshot(), group)
-	if err != nil || l != nil {
+	if err != nil {
 		return err
 	}
-	if err := w.excludeHolders(guardPaceExclude, group); err != nil {
-		return err
+	if l != nil {
+		return guardPaceExclude.read(w.tx, kv.SingleKey(w.q.keys.lock(group)))
 	}
 	if untilMS > w.nowMS {
 		return w.awaitHead(nil, rows[0], untilMS)

@@ -578,6 +578,46 @@ func TestSweepAmidClaims(t *testing.T) {
 	}
 }
 
+// ackAndReceive ends a claim and receives, in one transaction.
+func ackAndReceive(e *env, tx kv.Tx, given any) error {
+	if err := e.q.AckTx(e.ctx, tx, given.(*layer.Claim)); err != nil {
+		return err
+	}
+	claims, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{})
+	require.Empty(e.t, claims)
+	return err
+}
+
+// TestRateChangedAmidRelease: whoever acks and receives in one transaction, and so leaves the group to a rate that is changed
+// meanwhile, does not do so behind the back of that change, whichever of its transactions that is. Guard pace-exclude.
+func TestRateChangedAmidRelease(t *testing.T) {
+	for skip := range int64(4) {
+		e := newEnv(t, anyEngine, false)
+		given := rated("1/24h", holding(2, 1))(e)
+		tx, err := e.raw.Begin(kv.TxOptions{})
+		require.NoError(t, err)
+		defer tx.Cancel()
+		require.NoError(t, ackAndReceive(e, tx, given))
+		db := &beforeCommit{DB: e.raw}
+		q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
+		require.NoError(t, err)
+		db.run = func() { tx.Commit().Wait(e.ctx) }
+		db.skip.Store(skip)
+		db.left.Store(1)
+		_, _, err = q.Configure(e.ctx, func(c *layer.Config) { c.MaxRate = layer.Rate{} })
+		require.NoError(t, err)
+		if db.left.Load() > 0 { // no other is left
+			require.Greater(t, skip, int64(1))
+			continue
+		}
+		e.clock.advance(2 * time.Second)
+		if c := e.receive(e.q, 1); c == nil { // the ack was refused
+			require.NoError(t, e.q.Ack(e.ctx, given.(*layer.Claim)), "before commit %d", skip)
+			require.NotNil(t, e.receive(e.q, 1), "before commit %d", skip)
+		}
+	}
+}
+
 // TestPurgeForgetsRates: also of groups that wait by them, and not of those in hand.
 func TestPurgeForgetsRates(t *testing.T) {
 	onEngines(t, func(e *env) {

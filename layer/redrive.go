@@ -205,7 +205,11 @@ func (s *deadSweep) step(walk *deadWalk) (sweptStep, error) {
 	err := s.q.onceWith(s.ctx, s.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 		var rows []deadRow
 		var err error
-		if out, rows, err = s.choose(walk, tx, stepWidth(deadStepRows, a)); err != nil || s.dryRun || len(rows) == 0 {
+		if out, rows, err = s.choose(walk, tx, stepWidth(deadStepRows, a)); err != nil {
+			return nil, err
+		}
+		if s.dryRun || len(rows) == 0 {
+			_, err = s.q.follow(tx).wait(s.ctx) // that a queue which is gone has no letters is no answer
 			return nil, err
 		}
 		w := s.q.work(s.ctx, tx)

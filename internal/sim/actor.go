@@ -72,12 +72,15 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	defer cancel()
 	a.begin(o)
 	o.limited = limited
+	dropped := a.w.doom != nil && a.w.doom.done
 	err := fn(ctx)
 	a.park("back")
 	o.end, o.endAt, o.over = a.w.sched.steps, time.Now(), true
 	var expected bool
 	o.told = linear.OutcomeOf(err)
-	if o.outcome, expected = judge(err, limited); !expected {
+	if o.outcome, expected = judge(err, limited); a.doomed(o, dropped, err) {
+		o.outcome = refused
+	} else if !expected {
 		a.w.violation("unexpected error of %s: %v", o, err)
 	}
 	if o.sweeping && o.outcome == refused {
@@ -352,6 +355,9 @@ func (a *actor) handle(c *layer.Claim, may bool) (next []*layer.Claim) {
 				a.sleep(a.below(k.think))
 			}
 		}
+	}
+	if k.wrong > 0 && a.chance(k.wrong) {
+		a.ackWrongly(c, left)
 	}
 	if a.chance(k.nack) {
 		a.nack(c, left, settle)

@@ -79,6 +79,15 @@ var caught = map[string]known{
 	"repeat-back":      {"twinned", 1},
 	"repeat-sweep":     {"hourly", 7},
 	"receipt-trust":    {"hourly", 34},
+	"pace-sweep":       {"paced", 27},
+	"pace-exclude":     {"paced", 20},
+	"pace-fresh":       {"paced", 28},
+	"replay-end":       {"replayed", 43},
+	"replay-cut":       {"replayed", 13},
+	"drop":             {"doomed", 130},
+	"sweep-turn":       {"tended", 3},
+	"queue-pause":      {"tended", 1},
+	"not-in-claim":     {"tended", 1},
 }
 
 // caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It

@@ -15,4 +15,11 @@
 // the records are replayed in commit order against a small model that knows the keys and nothing of the layer's code,
 // and compared with every result that an actor got and with what is left in the database. The calls, as the actors saw
 // them, are checked by package linear, too, which knows no commit order.
+//
+// What a queue may have is drawn with the rest: batches, leases, delays, shards, windows, retention, an archive, a rate of the
+// groups that stewards change all the time. The rate is held to by the clocks of those who deliver, in the order of the
+// commits (rate.go). Stewards also sweep in turns and pause the queue at the same time, workers ack what they do not hold
+// (turn.go), and handlers panic. The archive is replayed, a few times at most, and each replay held to what had been finished
+// when it began (replay.go). Some runs end with a drop of the queue amid other work, after everything else was verified; then
+// none of its keys may be left (drop.go).
 package sim

@@ -45,6 +45,7 @@ type transaction struct {
 	options kv.TxOptions
 	n       int
 	attempt int
+	begunMS int64 // of the attempt, by the handle's clock
 	writes  []write
 	wrote   bool
 	foot    footprint
@@ -52,6 +53,7 @@ type transaction struct {
 
 // enter begins in the store as it is.
 func (t *transaction) enter() (err error) {
+	t.begunMS = t.e.now().UnixMilli()
 	t.life = t.e.w.store.life
 	t.ManagedTx, err = t.life.db.Begin(t.options)
 	return err
@@ -206,6 +208,7 @@ func (t *transaction) OnError(err error) kv.Future[struct{}] {
 		return kv.Done(struct{}{}, errDead())
 	}
 	t.attempt++
+	t.begunMS = t.e.now().UnixMilli()
 	t.writes, t.wrote, t.foot = nil, false, footprint{}
 	return &backoff{t.ManagedTx.OnError(err), t}
 }
@@ -246,7 +249,7 @@ func (t *transaction) Commit() kv.Future[struct{}] {
 	}
 	rv, err := t.ManagedTx.ReadVersion().Wait(context.Background()) // as the commit would ask for it
 	if err == nil {
-		r := record{step: w.sched.steps, who: t.e.who, tx: t.n, attempt: t.attempt, rv: rv, nowMS: t.e.now().UnixMilli(), writes: t.writes}
+		r := record{step: w.sched.steps, who: t.e.who, tx: t.n, attempt: t.attempt, rv: rv, nowMS: t.e.now().UnixMilli(), begunMS: t.begunMS, writes: t.writes}
 		key := append(append([]byte(recordPrefix), make([]byte, 10)...), 0, 0, 0, 0)
 		binary.LittleEndian.PutUint32(key[len(key)-4:], uint32(len(recordPrefix)))
 		t.ManagedTx.Atomic(kv.SetVersionstampedKey, key, r.pack(w.large))

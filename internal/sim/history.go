@@ -57,6 +57,14 @@ type op struct {
 	wantsState bool           // likewise
 	items      []layer.Item   // take
 
+	rates    bool          // it changes the rate of the groups
+	every    time.Duration // sweep: of many
+	swept    bool          // likewise: it went on
+	whole    bool          // replay: it went to the end
+	replayed int64         // likewise: how many it was told of
+	named    string        // pause of the queue: who pauses
+	toldBy   string        // likewise, and of its end: who has paused it
+
 	sweeping bool // it may remove anything (purge), of group if that is not ""
 	forcing  bool // it may end anybody's claim
 

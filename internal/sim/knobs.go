@@ -45,6 +45,7 @@ type knobs struct {
 	ids                         int     // how many dedup ids there are
 	operations                  []int   // of operators, by their numbers in operate; none = all
 	state                       float64 // chance that an ack sets the group's state
+	tending
 }
 
 const (

@@ -93,7 +93,7 @@ func (c *historian) messages(ids ...layer.ID) (all []linear.Message) {
 func (c *historian) items(items []layer.Item) (all []linear.Message) {
 	for _, item := range items {
 		m := c.message(item.ID)
-		if !c.m.movedIn[item.ID] {
+		if !c.m.movedIn[item.ID] && c.m.first[item.ID].replayOf == "" {
 			m.Body = item.Headers[labelHeader]
 		}
 		all = append(all, m)

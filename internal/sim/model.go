@@ -121,6 +121,7 @@ type envelope struct {
 	parts      int64
 	dedupID    string
 	dueMS      int64
+	replayOf   string // the id of the archived item that it repeats
 	inline     []byte // the body, or its first bytes
 }
 
@@ -140,6 +141,12 @@ func envelopeOf(value []byte) (e envelope, err error) {
 		if headers[i] == labelHeader {
 			e.label, _ = headers[i+1].(string)
 		}
+		if headers[i] == replayHeader {
+			e.replayOf, _ = headers[i+1].(string)
+		}
+	}
+	if e.replayOf != "" {
+		e.label += ", replayed from " + e.replayOf
 	}
 	e.parts, _ = t[3].(int64)
 	e.dedupID, _ = t[4].(string)
@@ -271,6 +278,9 @@ type model struct {
 	edits     map[string]*record // by the body that was set
 	after     map[string][]byte  // what the record under replay makes of the keys; nil = cleared
 	*invariants
+	*pacing
+	turns   turns
+	replays replays
 }
 
 func newModel(w *world) *model {
@@ -280,7 +290,9 @@ func newModel(w *world) *model {
 		claims: make(map[claimKey]claimed), moved: make(map[layer.ID]bool), movedIn: make(map[layer.ID]bool),
 		discarded: make(map[layer.ID]*record), everDead: make(map[layer.ID]bool), dedup: make(map[string]remembered),
 		voided: make(map[string]int64), sizes: make(map[string][]sizeAt), states: make(map[string]*record), edits: make(map[string]*record),
-		stateLog: make(map[string][]stateAt), invariants: newInvariants(),
+		stateLog:   make(map[string][]stateAt),
+		invariants: newInvariants(), turns: turns{pauses: make(map[string]*record)},
+		replays: replays{kept: make(map[layer.ID]*keptAt)},
 	}
 }
 
@@ -299,6 +311,7 @@ func (m *model) violation(format string, args ...any) {
 
 // apply replays a record: it follows the locks write by write, and the rest by what it comes to.
 func (m *model) apply(r *record) {
+	m.rateChanged(r)
 	m.r = r
 	after := make(map[string][]byte)     // nil = cleared
 	grantsTaken := make(map[string]bool) // groups
@@ -376,6 +389,7 @@ func (m *model) apply(r *record) {
 				m.states[string(after[k])] = r
 			}
 		case "archive":
+			m.keeps(idOf(rest), after[k])
 			m.archived(k, after)
 		}
 	}
@@ -408,6 +422,8 @@ func (m *model) apply(r *record) {
 		}
 	}
 	m.end(after)
+	m.paced(r, after, gone)
+	m.turn(r)
 	for id := range come {
 		m.size(id.Group)
 	}
@@ -442,7 +458,7 @@ func (m *model) rooms(come map[layer.ID]envelope, gone map[layer.ID]bool, after 
 	}
 	adding := make(map[string]int)
 	for id := range come {
-		if !m.returns(id, come, after) {
+		if come[id].replayOf == "" && !m.returns(id, come, after) {
 			adding[id.Group]++
 		}
 	}
@@ -590,6 +606,9 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 				m.violation("%s enters a second time", id)
 			}
 			m.entered[id], m.first[id] = m.r, s
+			if s.replayOf != "" && m.comesFrom(id, s.label, after) == nil {
+				m.repeats(id, s)
+			}
 			m.behind(g, id)
 			m.accept(id, s, after)
 		}
@@ -846,6 +865,7 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 		}
 	}
 	m.claims[key] = made
+	m.pacing.started[group] += len(l.out)
 	last := l.out[len(l.out)-1]
 	for id, s := range g.items {
 		if m.seen(s) && before(id, last) && !l.has(id) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -162,6 +163,9 @@ func (a *actor) operation(of int) int {
 	return a.rng.IntN(of)
 }
 
+// handlerPanic is what a handler panics with.
+const handlerPanic = "handler out of its mind"
+
 // errHandler is what a handler fails with.
 var errHandler = errors.New("handler failed")
 
@@ -223,6 +227,9 @@ func (a *actor) workerError(h *handle, err error) {
 	var failed *layer.HandlerError
 	if errors.As(err, &failed) {
 		a.w.mark("handler failed")
+		if strings.Contains(failed.Error(), handlerPanic) {
+			a.w.mark("panic of a handler reported")
+		}
 		return
 	}
 	if errors.Is(err, layer.ErrClaimLost) {
@@ -284,6 +291,11 @@ func (a *actor) handled(ctx context.Context, o *op, item *layer.Item) error {
 	case a.chance(k.reject):
 		a.w.mark("handler rejected")
 		return &layer.RejectError{Reason: "hopeless", Err: errHandler}
+	case k.panics > 0 && a.chance(k.panics):
+		// Nothing of it happens: the transaction of a TxHandler is not committed.
+		a.w.mark("handler panicked")
+		o.outcome, o.effect = refused, false
+		panic(handlerPanic)
 	}
 	o.handled = true
 	o.end, o.endAt = a.w.sched.steps, time.Now()

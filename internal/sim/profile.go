@@ -87,6 +87,10 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"buried": (*knobs).buried, "emptied": (*knobs).emptied, "granted": (*knobs).granted, "kept": (*knobs).kept,
 	"marked": (*knobs).marked, "purged": (*knobs).purged, "recalled": (*knobs).recalled, "renewed": (*knobs).renewed, "skewed": (*knobs).skewed, "stated": (*knobs).stated, "twinned": (*knobs).twinned,
 	"uncertain": (*knobs).uncertain, "vacated": (*knobs).vacated, "hourly": (*knobs).hourly,
+	"paced":    (*knobs).paced,
+	"tended":   (*knobs).tended,
+	"doomed":   (*knobs).doomed,
+	"replayed": (*knobs).replayed,
 }
 
 // scarce leaves few groups, that are often empty, to several handles.

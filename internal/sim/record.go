@@ -33,6 +33,7 @@ type record struct {
 	who, tx, attempt int
 	rv               int64 // its read version
 	nowMS            int64 // by the handle's clock, when the commit was sent
+	begunMS          int64 // likewise, when the attempt began
 	writes           []write
 
 	version int64 // of the commit: from the key
@@ -46,7 +47,7 @@ const largeValue = 400
 
 // pack puts large values aside, under their digests.
 func (r record) pack(large map[string][]byte) []byte {
-	t := tuple.Tuple{int64(r.step), int64(r.who), int64(r.tx), int64(r.attempt), r.rv, r.nowMS}
+	t := tuple.Tuple{int64(r.step), int64(r.who), int64(r.tx), int64(r.attempt), r.rv, r.nowMS, r.begunMS}
 	for _, w := range r.writes {
 		if len(w.value) < largeValue {
 			t = append(t, int64(w.kind), w.key, w.value)
@@ -66,8 +67,8 @@ func unpackRecord(b []byte, large map[string][]byte) (record, error) {
 		return record{}, fmt.Errorf("sim: record: %w", err)
 	}
 	n := func(i int) int { v, _ := t[i].(int64); return int(v) }
-	r := record{step: n(0), who: n(1), tx: n(2), attempt: n(3), rv: int64(n(4)), nowMS: int64(n(5))}
-	for i := 6; i+2 < len(t); i += 3 {
+	r := record{step: n(0), who: n(1), tx: n(2), attempt: n(3), rv: int64(n(4)), nowMS: int64(n(5)), begunMS: int64(n(6))}
+	for i := 7; i+2 < len(t); i += 3 {
 		key, _ := t[i+1].([]byte)
 		value, _ := t[i+2].([]byte)
 		if name, aside := t[i+2].(string); aside {
@@ -87,7 +88,8 @@ func digest(ws []write) uint64 {
 		h.Write([]byte{byte(w.kind)})
 		h.Write(w.key)
 		h.Write([]byte{0xff})
-		h.Write(w.value)
+		value, _, _ := bytes.Cut(w.value, []byte("goroutine ")) // the stack of a handler that panicked names its own
+		h.Write(value)
 	}
 	return h.Sum64()
 }

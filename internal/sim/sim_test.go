@@ -71,6 +71,10 @@ var seen = []string{
 	"receive repeated", "claim of a repeated receive", "handler failed",
 	"request registered", "request withdrawn", "request cleared when served", "request served by another handle",
 	"claim refused: conflict", "grant given", "grant accepted", "grant refused: conflict",
+	"delivery within a rate", "group left to its rate", "rate changed under load", "rate of a group swept",
+	"sweep left to another", "sweep in its turn", "queue paused before", "queue resumed", "ack of what is not in the claim",
+	"handler panicked", "panic of a handler reported", "replay", "replayed",
+	"queue dropped", "call on a dropped queue",
 	"exclusion of claims seen", "order of deliveries seen",
 	"path direct", "path widened", "path staged", "path granted", "path looks", "path coalesced",
 }
@@ -83,6 +87,7 @@ var seenAtLength = []string{
 	"end of a request refused: conflict", "request renewed", "request of a dead handle swept", "request withdrawn with a grant",
 	"worker lost its claim", "worker stopped by force", "handler rejected", "handler cut off", "handler blocked past its lease",
 	"redriven to the tail", "dead letter discarded", "delay of a head ended early", "body in parts", "cleared from the archive",
+	"group left to its rate for long", "replay in steps",
 	"dedup id free after a purge", "dedup id swept", "ack and enqueue refused: full",
 }
 

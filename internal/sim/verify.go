@@ -29,10 +29,12 @@ func (w *world) verify(drained bool) {
 		records[i] = r
 	}
 	w.land(records)
+	m.pacing = newPacing(w, records)
 	for i := range records {
 		m.apply(&records[i])
 		w.markOutcome(&records[i])
 	}
+	m.rateChanged(nil)
 	m.compareState()
 	m.compareEnqueues()
 	m.compareFinished()
@@ -44,6 +46,8 @@ func (w *world) verify(drained bool) {
 	m.compareTwins()
 	m.compareEdits()
 	m.compareDiscards()
+	m.compareTurns()
+	m.compareReplays()
 	w.compareHistories(m)
 	w.compareOrder(m)
 	w.compareExclusion()
@@ -166,6 +170,11 @@ func (m *model) compareEnqueues() {
 		}
 		if o.full != "" {
 			m.compareRefusal(o)
+		}
+	}
+	for _, s := range m.first {
+		if s.replayOf != "" {
+			matched++ // see compareReplays
 		}
 	}
 	if matched != len(m.entered) {

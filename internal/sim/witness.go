@@ -115,8 +115,8 @@ func (m *model) remembers(rest tuple.Tuple, value []byte) {
 
 // awaited holds a group that nobody holds to invariant I1 where no hint leads to it: a timer does, when its head is due.
 func (m *model) awaited(group string, g *groupState, timers map[int64]string) {
-	if len(timers) == 0 {
-		return // see led
+	if len(timers) == 0 || m.w.knobs.config.MaxRate.Count > 0 {
+		return // see led; or it may wait for its rate
 	}
 	var head *layer.ID
 	for id := range g.items {

@@ -83,23 +83,26 @@ type world struct {
 	attempts  map[string]int // attempt ids of receives under way: the actor
 	orphans   []string       // attempt ids of receives whose actor died
 	outcomes  map[attemptID]int
+	replays   int               // begun
 	large     map[string][]byte // values of records, by their digests
 	marks     map[string]int
 
+	doom       *doom // nil = not yet
 	violations []string
 	report     *Report
 }
 
 // handle is a process: a handle on the queue, and the actors that use it.
 type handle struct {
-	q        *layer.Queue
-	engine   *engine
-	who      int
-	skew     time.Duration
-	actors   []*actor
-	consumer *layer.Worker // that works now
-	consumed bool          // there was one
-	dead     bool
+	q         *layer.Queue
+	engine    *engine
+	who       int
+	skew      time.Duration
+	actors    []*actor
+	consumer  *layer.Worker // that works now
+	consumed  bool          // there was one
+	replaying bool          // an actor replays the archive, or one has failed to
+	dead      bool
 }
 
 // mostSteps is how many steps of the driver each operation may take, on the mean. A few dozen are usual.
@@ -111,6 +114,8 @@ func Run(o Options) *Report {
 	knobs := drawKnobs(rng)
 	knobs.drawVersions(rand.New(rand.NewPCG(o.Seed, 6)))
 	knobs.shape(rand.New(rand.NewPCG(o.Seed, 5)), o)
+	knobs.widen(rand.New(rand.NewPCG(o.Seed, 11)))
+	knobs.ends(rand.New(rand.NewPCG(o.Seed, 12)))
 	w := &world{
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
@@ -140,6 +145,15 @@ func Run(o Options) *Report {
 		w.sched.trace = &report
 	} else {
 		w.verify(true)
+		if w.knobs.dropped && len(w.violations) == 0 {
+			if err := w.drop(); err != nil {
+				w.violation("drop: %v", err)
+				w.faulty, w.plan.Chances = false, nil
+				report := *w.sched.trace
+				w.abandon()
+				w.sched.trace = &report
+			}
+		}
 	}
 	virtual := time.Since(begun)
 	time.Sleep(time.Hour) // what the dead have left behind wakes up and ends
@@ -222,7 +236,7 @@ func (w *world) live() error {
 		a := w.actor(100+i, h)
 		w.sched.start(firstActor+a.id, a.drain)
 	}
-	const bound = maxLease + maxDelay + 2*maxSkew + 30*time.Second
+	bound := maxLease + maxDelay + 2*maxSkew + 30*time.Second + w.pacedFor()
 	if err := w.sched.drive(bound); err != nil {
 		return fmt.Errorf("not drained in calm: %w", err)
 	}
@@ -321,6 +335,7 @@ func (w *world) startActors() {
 	}{
 		{w.knobs.consumers, (*actor).consume}, {w.knobs.producers, (*actor).produce}, {w.knobs.workers, (*actor).work},
 		{w.knobs.takers, (*actor).take}, {w.knobs.operators, (*actor).operate},
+		{w.knobs.stewards, (*actor).steward},
 	} {
 		for range role.n {
 			a := w.actor(id, w.handles[id%w.knobs.handles])
@@ -335,8 +350,13 @@ func (w *world) startActors() {
 func (w *world) heal() {
 	a := w.actor(99, w.alive()[0])
 	a.call(&op{kind: "heal"}, func(ctx context.Context) error {
-		if _, _, err := a.q.Configure(ctx, func(c *layer.Config) { c.MaxAttempts = 0 }); err != nil {
+		if _, _, err := a.q.Configure(ctx, func(c *layer.Config) { c.MaxAttempts, c.MaxRate = 0, a.w.knobs.calmRate }); err != nil {
 			return err
+		}
+		if a.w.unswept() {
+			if _, err := a.q.Sweep(ctx, layer.SweepOptions{}); err != nil {
+				return err
+			}
 		}
 		a.sleep(2 * time.Second) // every handle knows it
 		if _, err := a.q.Resume(ctx); err != nil && !errors.Is(err, layer.ErrNotPaused) {

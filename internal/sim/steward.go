@@ -1,0 +1,52 @@
+package sim
+
+import (
+	"context"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// steward does beside the operators what keeps a queue in order.
+func (a *actor) steward() {
+	var can []func()
+	if a.w.knobs.rated {
+		can = append(can, a.changeRate, a.changeRate, a.sweep)
+	}
+	if a.w.knobs.turns {
+		can = append(can, a.sweepInTurn, a.sweepInTurn, a.pauseQueue)
+	}
+	if a.w.knobs.replays {
+		can = append(can, a.replay)
+	}
+	for len(can) > 0 && a.more() {
+		can[a.rng.IntN(len(can))]()
+		a.sleep(a.below(a.w.knobs.think))
+	}
+}
+
+// changeRate changes the rate of the groups.
+func (a *actor) changeRate() {
+	rate := layer.Rate{}
+	if a.rng.IntN(3) > 0 {
+		rate = rates[a.rng.IntN(len(rates))]
+	}
+	o := &op{kind: "configure", rates: true}
+	change := func(c *layer.Config) { c.MaxRate = rate }
+	plain := func(ctx context.Context) (err error) { _, o.token, err = a.q.Configure(ctx, change); return err }
+	if a.rng.IntN(4) > 0 {
+		a.call(o, plain)
+		return
+	}
+	a.once(o, plain, func(ctx context.Context, tx kv.Tx) (err error) {
+		_, o.token, err = a.q.ConfigureTx(ctx, tx, change)
+		return err
+	})
+}
+
+func (a *actor) sweep() {
+	a.call(&op{kind: "sweep"}, func(ctx context.Context) error {
+		_, err := a.q.Sweep(ctx, layer.SweepOptions{})
+		return err
+	})
+}

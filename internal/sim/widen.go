@@ -1,0 +1,86 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// tending is what stewards do, and what a worker may do wrong.
+type tending struct {
+	stewards int
+	rated    bool       // the rate of the groups is changed all the time
+	calmRate layer.Rate // what it is when the faults stop
+	replays  bool       // the archive is replayed
+	turns    bool       // several sweep, and pause the queue, at the same time
+	wrong    float64    // chance that a worker acks what it does not hold, too
+	dropped  bool       // the run ends with a drop of the queue
+	panics   float64    // chance that a handler panics
+}
+
+// widen draws what stewards do. A run of a profile has what that says, and nothing of it by itself.
+func (k *knobs) widen(rng *rand.Rand) {
+	if k.profile != "" {
+		return
+	}
+	if rng.IntN(5) == 0 {
+		k.rate(rng)
+	}
+	if rng.IntN(4) == 0 {
+		k.turns, k.stewards = true, max(k.stewards, 1+rng.IntN(2))
+	}
+	if k.config.Archive > 0 && rng.IntN(2) == 0 {
+		k.replays, k.stewards = true, max(k.stewards, 1)
+	}
+	if rng.IntN(3) == 0 {
+		k.wrong = 0.2 * rng.Float64()
+	}
+	if rng.IntN(2) == 0 {
+		k.panics = 0.2 * rng.Float64()
+	}
+}
+
+// tended: stewards on several handles who get in each other's way, beside workers who get things wrong.
+func (k *knobs) tended(rng *rand.Rand) {
+	k.scarce(rng)
+	k.handles, k.stewards, k.turns, k.operators = 2+rng.IntN(4), 2+rng.IntN(4), true, 0
+	k.wrong = 0.3
+	k.hold = 0.4 * rng.Float64()
+}
+
+// slowRate is slower than any run is long.
+var slowRate = layer.Rate{Count: 1, Per: 10 * time.Minute}
+
+var rates = []layer.Rate{
+	{Count: 5, Per: time.Second}, {Count: 2, Per: time.Second}, {Count: 1, Per: time.Second},
+	{Count: 3, Per: 2 * time.Second}, {Count: 1, Per: 5 * time.Second}, slowRate,
+}
+
+// rate bounds how fast a group is delivered.
+func (k *knobs) rate(rng *rand.Rand) {
+	k.rated = true
+	k.config.MaxRate = rates[rng.IntN(len(rates))]
+	k.calmRate = []layer.Rate{{}, {Count: 10, Per: time.Second}, {Count: 5, Per: 2 * time.Second}}[rng.IntN(3)]
+	k.stewards = max(k.stewards, rng.IntN(3))
+}
+
+// paced: groups with a rate that is changed all the time, and sweeps of what it was.
+func (k *knobs) paced(rng *rand.Rand) {
+	k.scarce(rng)
+	k.groups, k.operators, k.config.Retention = 1+rng.IntN(4), 0, 0
+	k.rate(rng)
+	k.stewards = 2 + rng.IntN(3)
+	k.hold = 0.4 * rng.Float64()
+}
+
+// replayed: an archive with large bodies, of which a transaction can replay a few, while more are finished.
+func (k *knobs) replayed(rng *rand.Rand) {
+	k.scarce(rng)
+	k.groups, k.producers, k.workers, k.batch, k.receive, k.operators = 1+rng.IntN(3), 2, 3, 3, 4, rng.IntN(2)
+	k.handles, k.stewards, k.replays = 2+rng.IntN(3), 2, true
+	k.large, k.think, k.giveUp, k.config.MaxRate = 0.3, 200*time.Millisecond, 0, layer.Rate{}
+	k.config.Archive = time.Hour
+	k.config.MaxWaiting, k.config.Retention = 0, 0
+	k.hold = 0.1 * rng.Float64()
+}
