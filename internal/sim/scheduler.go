@@ -22,6 +22,7 @@ type scheduler struct {
 	rng    *rand.Rand
 	knobs  *knobs
 	trace  *trace
+	leap   float64   // knobs.leap, while there are faults
 	most   int       // steps of a run, after which it is given up
 	steps  int       // written by the driver alone
 	can    []*parked // who may go on; the driver's
@@ -262,7 +263,7 @@ func (s *scheduler) pass() {
 	case u < s.knobs.longPause+s.knobs.shortPause:
 		s.settle()
 		time.Sleep(time.Duration(s.rng.Int64N(int64(20 * time.Millisecond))))
-	case u < s.knobs.longPause+s.knobs.shortPause+s.knobs.leap:
+	case u < s.knobs.longPause+s.knobs.shortPause+s.leap:
 		s.settle()
 		time.Sleep(time.Hour + time.Duration(s.rng.Int64N(int64(time.Hour))))
 	}

@@ -115,7 +115,7 @@ func (m *model) remembers(rest tuple.Tuple, value []byte) {
 
 // awaited holds a group that nobody holds to invariant I1 where no hint leads to it: a timer does, when its head is due.
 func (m *model) awaited(group string, g *groupState, timers map[int64]string) {
-	if len(timers) == 0 || m.w.knobs.config.MaxRate.Count > 0 {
+	if len(timers) == 0 || m.w.paced() {
 		return // see led; or it may wait for its rate
 	}
 	var head *layer.ID
@@ -133,6 +133,11 @@ func (m *model) awaited(group string, g *groupState, timers map[int64]string) {
 	if due := g.items[*head].dueMS; first > due && first > m.r.nowMS {
 		m.violation("I1: %q has %s, due at %d, and nothing leads to it before %d", group, head, due, first)
 	}
+}
+
+// paced reports whether groups may have waited for their rates.
+func (w *world) paced() bool {
+	return w.knobs.config.MaxRate.Count > 0 || slices.ContainsFunc(w.ops, func(o *op) bool { return o.rates })
 }
 
 // mostLate is how long a transaction may have read the clock before it commits, in ms.

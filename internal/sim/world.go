@@ -211,7 +211,7 @@ func (w *world) live() error {
 	if len(w.violations) > 0 {
 		return errors.New("not opened")
 	}
-	w.faulty, w.plan.Chances = true, w.knobs.faults
+	w.faulty, w.plan.Chances, w.sched.leap = true, w.knobs.faults, w.knobs.leap
 	w.startActors()
 	f := &fate{w: w, rng: rand.New(rand.NewPCG(w.o.Seed, 5)), who: firstActor + 98}
 	go f.strike()
@@ -221,7 +221,7 @@ func (w *world) live() error {
 	w.sched.kill(f.who)
 	w.sched.thaw()
 	w.faulty, w.plan.Chances = false, nil
-	w.knobs.longPause, w.knobs.shortPause, w.knobs.hold, w.knobs.seek, w.knobs.leap = 0, 0, 0, 0, 0
+	w.knobs.longPause, w.knobs.shortPause, w.knobs.hold, w.knobs.seek, w.sched.leap = 0, 0, 0, 0, 0
 	if err := w.plan.Land(context.Background()); err != nil {
 		return err
 	}
