@@ -22,7 +22,6 @@ type doom struct {
 // The actors of the end are few, and make few calls.
 const (
 	doomedHandles = 3
-	doomedActor   = 400
 	doomedCalls   = 12
 )
 
@@ -45,14 +44,14 @@ func (w *world) drop() error {
 		return errors.Join(err, failed)
 	}
 	w.faulty, w.plan.Chances = true, k.faults
-	for i, role := range []func(*actor){(*actor).produce, (*actor).produce, (*actor).work, (*actor).work, (*actor).take, (*actor).operate} {
-		a := w.actor(doomedActor+i, handles[i%doomedHandles])
+	for i, role := range []func(*actor){
+		(*actor).produce, (*actor).produce, (*actor).work, (*actor).work, (*actor).take, (*actor).operate, (*actor).drop,
+	} {
+		a := w.actor(w.nextActor, handles[i%doomedHandles])
+		w.nextActor++ // a number that nobody had: the dead get no turns
 		a.role = role
 		w.startActor(a)
 	}
-	a := w.actor(doomedActor+50, handles[0])
-	a.role = (*actor).drop
-	w.startActor(a)
 	if err := w.sched.drive(ever); err != nil {
 		return err
 	}
