@@ -294,7 +294,7 @@ func (m *model) compareFinished() {
 			m.w.violation("G3: doubled: %s was finished %d times", id, len(all))
 		}
 		f := all[0]
-		sure, maybe := 0, 0
+		sure, rest, maybe := 0, 0, 0
 		effect, always, acked := false, true, true
 		for _, o := range candidates[id] {
 			if !o.mayFinish(&f) {
@@ -302,11 +302,17 @@ func (m *model) compareFinished() {
 			}
 			effect, always = effect || o.effect, always && o.effect
 			acked = acked && (o.settle || o.by == byWorker || o.kind == "take")
-			if o.outcome == done {
-				sure++
-			} else {
+			switch {
+			case o.outcome != done:
 				maybe++
+			case o.all:
+				rest++
+			default:
+				sure++
 			}
+		}
+		if sure == 0 {
+			sure = rest // else what another with the same claim had acked by its id was not in that rest
 		}
 		aged := sure == 0 && m.agedOut(&f)
 		if aged {
