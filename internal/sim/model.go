@@ -487,11 +487,17 @@ func (m *model) comesFrom(id layer.ID, label string, after map[string][]byte) *l
 		if name != "dead" || v != nil || m.db[k] == nil {
 			continue
 		}
-		if old := idOf(rest); old == id || old.Group == id.Group && m.first[old].label == label {
+		if old := idOf(rest); old == id || m.isMoved(old, id, label) {
 			return &old
 		}
 	}
 	return nil
+}
+
+// isMoved reports whether a dead letter is what has gone to the tail as the item id. It keeps its random, by which two
+// that repeat the same item, and have the same label, are told apart.
+func (m *model) isMoved(old, id layer.ID, label string) bool {
+	return old.Group == id.Group && old.Random == id.Random && m.first[old].label == label
 }
 
 // deadLetter follows one that the record sets or clears.
@@ -510,7 +516,7 @@ func (m *model) deadLetter(k string, id layer.ID, come map[layer.ID]envelope, af
 		return
 	}
 	for other, e := range come {
-		if other.Group == id.Group && e.label == m.first[id].label {
+		if m.isMoved(id, other, e.label) {
 			m.moved[id], m.movedIn[other] = true, true
 			m.w.mark("redriven to the tail")
 			m.parked = append(m.parked, aside{m.r, other, linear.Put})
