@@ -112,6 +112,6 @@ func (f *following) guardDrop(ctx context.Context, tx kv.Tx) error {
 	if age := f.q.opts.Now().Sub(f.known); age >= 0 && age <= followLimit || lacks(guardDropLook) {
 		return nil
 	}
-	_, err := f.q.followAnew(tx).wait(ctx)
+	_, err := f.q.followAnew(tx, f.begun).wait(ctx)
 	return err
 }

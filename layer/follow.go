@@ -78,7 +78,7 @@ func (q *Queue) Config() Config {
 // following is the configuration that one transaction goes by, and whether the queue is paused for it.
 type following struct {
 	q      *Queue
-	read   time.Time
+	begun  time.Time         // when the transaction was begun, as far as is known
 	known  time.Time         // when what it goes by was read
 	stored kv.Future[[]byte] // nil if config and paused are known
 	pause  kv.Future[[]byte]
@@ -88,18 +88,25 @@ type following struct {
 
 // follow begins to read the configuration if the handle has to. It is a snapshot read: a change of the configuration
 // makes nobody's transaction conflict.
-func (q *Queue) follow(tx kv.Tx) *following {
-	now := q.opts.Now()
-	if config, paused, read, fresh := q.followed.fresh(now); fresh {
-		return &following{q: q, known: read, config: config, paused: paused}
+func (q *Queue) follow(tx kv.Tx) *following { return q.followSince(tx, q.opts.Now()) }
+
+// followSince is follow for a transaction that was begun a while ago.
+func (q *Queue) followSince(tx kv.Tx, begun time.Time) *following {
+	if config, paused, read, fresh := q.followed.fresh(q.opts.Now()); fresh {
+		return &following{q: q, begun: begun, known: read, config: config, paused: paused}
 	}
-	return q.followAnew(tx)
+	return q.followAnew(tx, begun)
 }
 
-// followAnew is follow for a transaction that must not go by what the handle knows.
-func (q *Queue) followAnew(tx kv.Tx) *following {
-	s, now := tx.Snapshot(), q.opts.Now()
-	return &following{q: q, read: now, known: now, stored: s.Get(q.keys.meta(metaConfig)), pause: s.Get(q.keys.meta(metaPaused))}
+// followAnew is followSince for a transaction that must not go by what the handle knows.
+//
+// What it reads is of the time of its read version, which may be as old as the transaction: for the handle it counts from
+// then on, or the transactions that come next would go by what was.
+func (q *Queue) followAnew(tx kv.Tx, begun time.Time) *following {
+	s := tx.Snapshot()
+	return &following{
+		q: q, begun: begun, known: q.opts.Now(), stored: s.Get(q.keys.meta(metaConfig)), pause: s.Get(q.keys.meta(metaPaused)),
+	}
 }
 
 // wait returns the configuration.
@@ -123,7 +130,7 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 		return Config{}, err
 	}
 	f.q.followed.learnPause(f.paused)
-	f.config, f.stored = f.q.followed.learn(config, version, f.read), nil
+	f.config, f.stored = f.q.followed.learn(config, version, f.begun), nil
 	return f.config, nil
 }
 

@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
 )
 
 // TestFollowedDoesNotGoBack: a transaction that read the configuration before another one did, and ends after it,
@@ -19,4 +22,75 @@ func TestFollowedDoesNotGoBack(t *testing.T) {
 	require.Equal(t, 3*time.Second, config.Lease)
 	_, _, _, fresh = f.fresh(now.Add(-time.Second))
 	require.False(t, fresh, "a clock that was set back does not keep the handle from reading")
+}
+
+// TestFollowingOfASlowTransaction: what a transaction finds at its end is of its read version. The handle does not take it
+// for new: its next transaction looks again.
+func TestFollowingOfASlowTransaction(t *testing.T) {
+	t.Parallel()
+	for name, look := range map[string]func(q *Queue, w *work) error{
+		"end": func(_ *Queue, w *work) error { return w.finish() },
+		"rate": func(q *Queue, w *work) error {
+			w.tx.Set(q.keys.pace("A"), pace{us: (w.nowMS + time.Hour.Milliseconds()) * 1000, of: 1}.pack())
+			_, err := w.allow("A", nil)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, now := t.Context(), time.UnixMilli(1_700_000_000_000)
+			db := embedded.OpenMemory(embedded.Options{})
+			defer func() { require.NoError(t, db.Close()) }()
+			options := Options{Now: func() time.Time { return now }, Config: Config{MaxRate: Rate{Count: 1, Per: time.Hour}}}
+			q, err := Create(ctx, db, nil, "q", options)
+			require.NoError(t, err)
+			other, err := Open(ctx, db, nil, "q", options)
+			require.NoError(t, err)
+			slow, err := db.Begin(kv.TxOptions{})
+			require.NoError(t, err)
+			defer slow.Cancel()
+			w := q.work(ctx, slow)
+			_, err = w.clock() // it has its read version
+			require.NoError(t, err)
+			want, _, err := other.Configure(ctx, func(c *Config) { c.Lease = time.Minute })
+			require.NoError(t, err)
+			now = now.Add(2 * followLimit)
+			require.NoError(t, look(q, w))
+			require.NotEqual(t, want.Lease, q.Config().Lease, "it is of before the change")
+			next, err := db.Begin(kv.TxOptions{})
+			require.NoError(t, err)
+			defer next.Cancel()
+			config, err := q.work(ctx, next).config()
+			require.NoError(t, err)
+			require.Equal(t, want, config)
+		})
+	}
+}
+
+// TestFollowingOfASlowOnce: nor of one that reads what it goes by only when the caller's part is done.
+func TestFollowingOfASlowOnce(t *testing.T) {
+	t.Parallel()
+	ctx, now := t.Context(), time.UnixMilli(1_700_000_000_000)
+	db := embedded.OpenMemory(embedded.Options{})
+	defer func() { require.NoError(t, db.Close()) }()
+	options := Options{Now: func() time.Time { return now }}
+	q, err := Create(ctx, db, nil, "q", options)
+	require.NoError(t, err)
+	other, err := Open(ctx, db, nil, "q", options)
+	require.NoError(t, err)
+	var want Config
+	require.NoError(t, q.Once(ctx, func(tx kv.Tx) error {
+		if _, err := tx.ReadVersion().Wait(ctx); err != nil {
+			return err
+		}
+		want, _, err = other.Configure(ctx, func(c *Config) { c.Lease = time.Minute })
+		now = now.Add(2 * followLimit)
+		return err
+	}))
+	next, err := db.Begin(kv.TxOptions{})
+	require.NoError(t, err)
+	defer next.Cancel()
+	config, err := q.work(ctx, next).config()
+	require.NoError(t, err)
+	require.Equal(t, want, config)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -30,17 +31,18 @@ import (
 // if the outcome was still unknown after half an hour, as when the cluster was away for so long.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+		begun := q.opts.Now()
 		if err := fn(tx); err != nil {
 			return nil, err
 		}
-		return tuple.Tuple{}, q.guardReceiptDrop(ctx, tx)
+		return tuple.Tuple{}, q.guardReceiptDrop(ctx, tx, begun)
 	}, nil)
 }
 
 // guardReceiptDrop is for a transaction that may have done nothing on the queue but to write its receipt: it fails if the
 // queue is dropped, which would leave that behind.
-func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx) error {
-	follow := q.follow(tx)
+func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, begun time.Time) error {
+	follow := q.followSince(tx, begun)
 	// If nothing has been read it would be of the time of the commit, whenever that is.
 	if _, err := tx.ReadVersion().Wait(ctx); err != nil {
 		return fmt.Errorf("layer: once: read version: %w", err)

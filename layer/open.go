@@ -106,7 +106,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	if err != nil {
 		return nil, err
 	}
-	exists := false
+	exists, begun := false, q.opts.Now()
 	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, a kv.Attempt) error {
 		v, err := tx.Get(q.keys.meta(metaFormat)).Wait(ctx)
 		if err != nil {
@@ -135,7 +135,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		return nil, fmt.Errorf("%w: %q", ErrQueueExists, name)
 	}
 	q.keys.shards = int64(config.Shards)
-	q.followed.learn(config, 1, q.opts.Now())
+	q.followed.learn(config, 1, begun)
 	return q, nil
 }
 

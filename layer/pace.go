@@ -106,7 +106,7 @@ func (w *work) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 		return a, err
 	}
 	// Whoever has just raised the rate has seen to the groups that wait: it must not be undone by one who does not know.
-	w.follow, w.anew = w.q.followAnew(w.tx), true
+	w.follow, w.anew = w.q.followAnew(w.tx, w.follow.begun), true
 	return w.allow(group, f)
 }
 

@@ -554,7 +554,7 @@ func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 	if !receive.none() && !receive.stageFirst(w.q, conflicts) {
 		if receive.called {
 			// Whoever has just resumed the queue counts on the handle that he woke.
-			w.follow, w.anew = w.q.followAnew(w.tx), true
+			w.follow, w.anew = w.q.followAnew(w.tx, w.follow.begun), true
 		}
 		receive.claimer = w.newClaimer(receive.all())
 		receive.claimer.begin()

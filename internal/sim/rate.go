@@ -43,7 +43,6 @@ type pacing struct {
 	dues    map[string]map[int64]bool // by group: until when items are kept back, or were
 	taken   map[layer.ID]bool         // by somebody who was told
 	changed []*op                     // changes of the rate that are done, by their ends
-	swept   bool                      // some group has lost its pair
 }
 
 // knownFor is how old what a handle knows of the configuration may be when a transaction begins, and some.

@@ -268,6 +268,12 @@ func (m *model) compareRefusal(o *op) {
 			n++
 		}
 	}
+	// It may have shared a transaction with others, whose messages came on top of what was there at the read version.
+	for id, r := range m.entered {
+		if id.Group == o.full && r.who == o.who && r.step >= o.begin && r.step <= o.end {
+			most++
+		}
+	}
 	if limit := m.w.knobs.config.MaxWaiting; limit == 0 || most+n <= limit {
 		m.w.violation("%s was refused because of %q, which had %d items of %d at most, and %d were to come", o, o.full, most, limit, n)
 	}
