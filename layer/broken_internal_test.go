@@ -28,6 +28,7 @@ var missing = map[guard]string{
 	guardDedupRename:  "TestGuardPairs/dedup-rename:_redrive_to_the_tail,_enqueue_with_its_dedup_id_when_that_is_forgotten",
 	guardDedupSweep:   "TestSweepSparesWhatCameBack/dedup",
 	guardDedupSlack:   "TestSweepByAClockAhead",
+	guardPurgeNote:    "TestPurgeAmidPurge",
 	guardPurgeSweep:   "TestSweepSparesWhatCameBack/purge",
 	guardLease:        "TestDuplicateHintOfAGroupPassedOver/memory",
 	guardClaimLock:    "TestMarkConflicts/claim,_mark",

@@ -308,6 +308,8 @@ func (w *work) renamed(dedupID string, old, id ID) error {
 }
 
 // notePurge notes that a group, or the queue if group is nil, is purged now: what is remembered of it until now is void.
+//
+// Footprint: a read conflict on the note, so that it does not go back.
 func (w *work) notePurge(group *string) error {
 	clock, err := w.clock()
 	if err != nil {
@@ -316,6 +318,9 @@ func (w *work) notePurge(group *string) error {
 	key := w.q.keys.meta(metaPurged)
 	if group != nil {
 		key = w.q.keys.purged(*group)
+	}
+	if err := guardPurgeNote.read(w.tx, kv.SingleKey(key)); err != nil {
+		return err
 	}
 	w.tx.Set(key, tuple.Tuple{clock, w.nowMS}.Pack())
 	return nil

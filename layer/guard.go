@@ -35,6 +35,9 @@ const (
 	guardDedupSweep guard = "dedup-sweep"
 	// guardDedupSlack: a sweep whose clock is ahead ends the time of a dedup id early.
 	guardDedupSlack guard = "dedup-slack"
+	// guardPurgeNote: of two purges at the same time the one that began first puts the note of the other back, and what that
+	// has purged is remembered again.
+	guardPurgeNote guard = "purge-note"
 	// guardPurgeSweep: a sweep clears the note of a purge that has just begun.
 	guardPurgeSweep guard = "purge-sweep"
 

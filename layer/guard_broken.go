@@ -34,7 +34,7 @@ func Guards() []string {
 // guards is all of them, in the order of guard.go.
 var guards = []guard{
 	guardTail, guardIndex, guardRandom, guardDedup, guardDedupItem, guardDedupPurge, guardDedupRename,
-	guardDedupSweep, guardDedupSlack, guardPurgeSweep, guardLease, guardClaimLock, guardStaleLock, guardStaleEmpty,
+	guardDedupSweep, guardDedupSlack, guardPurgeNote, guardPurgeSweep, guardLease, guardClaimLock, guardStaleLock, guardStaleEmpty,
 	guardEmptyLock, guardMarkLock, guardParkLock, guardOverdueLock, guardEarlyLock, guardEarlyGap,
 	guardTokenGrows, guardToken, guardSettleLock, guardExactClear, guardAhead, guardReleaseEmpty, guardTakeLock,
 	guardTakeItems, guardTakeExclude, guardItemLock, guardTakeOutExclude, guardEditExclude, guardFreeEmpty,

@@ -199,6 +199,33 @@ func (t beforeCommitTx) Commit() kv.Future[struct{}] {
 	return t.ManagedTx.Commit()
 }
 
+// TestPurgeAmidPurge: what a purge has removed is not remembered again because another began before it, and ended after it.
+func TestPurgeAmidPurge(t *testing.T) {
+	for _, all := range []bool{false, true} {
+		e := newEnv(t, anyEngine, false)
+		group, o := "A", layer.PurgeOptions{}
+		if !all {
+			o.Group = &group
+		}
+		db := &beforeCommit{DB: e.raw}
+		q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
+		require.NoError(t, err)
+		db.run = func() {
+			e.enqueue("B", "later than the first has begun")
+			require.False(t, e.sendAs(e.q, group, "x").Duplicate)
+			report, err := e.q.Purge(e.ctx, o)
+			require.NoError(t, err)
+			require.NotZero(t, report.Items)
+		}
+		db.skip.Store(2) // a purge looks for the states and the paces of groups first
+		db.left.Store(1)
+		_, err = q.Purge(e.ctx, o)
+		require.NoError(t, err)
+		require.LessOrEqual(t, db.left.Load(), int64(0), "it was met")
+		require.False(t, e.sendAs(e.q, group, "x").Duplicate)
+	}
+}
+
 // TestPurgeAmidEnqueues (I1): items that are enqueued between a step's reads and its commit are reachable afterwards,
 // and a stream of them cannot hold the purge up: after a few conflicts it leaves the group's hint.
 func TestPurgeAmidEnqueues(t *testing.T) {
