@@ -112,6 +112,8 @@ func (f *following) guardDrop(ctx context.Context, tx kv.Tx) error {
 	if age := f.q.opts.Now().Sub(f.known); age >= 0 && age <= followLimit || lacks(guardDropLook) {
 		return nil
 	}
-	_, err := f.q.followAnew(tx, f.begun).wait(ctx)
+	look := f.q.followAnew(tx, f.begun)
+	look.only = true
+	_, err := look.wait(ctx)
 	return err
 }

@@ -25,14 +25,15 @@ type followed struct {
 	version int64     // guarded by mu; 0 = nothing is known yet
 	paused  *mark     // guarded by mu; nil = the queue is not paused
 	read    time.Time // guarded by mu; by the handle's clock
+	since   time.Time // guarded by mu; likewise, when the version was learned
 }
 
 // learnConfig is learn for a configuration that was read by itself.
-func (f *followed) learnConfig(config Config, version int64) {
+func (f *followed) learnConfig(config Config, version int64, now time.Time) {
 	f.mu.Lock()
 	read := f.read
 	f.mu.Unlock()
-	f.learn(config, version, read)
+	f.learn(config, version, read, now)
 }
 
 // learnPause takes over whether the queue is paused.
@@ -49,11 +50,16 @@ func (f *followed) forget() {
 	f.read = time.Time{}
 }
 
-// learn takes over what was read, unless it is older than what is known. It returns what is known then.
-func (f *followed) learn(config Config, version int64, read time.Time) Config {
+// learn takes over what was read in a transaction that was begun at read, unless it is older than what is known. It returns
+// what is known then. A version that is lower, and was read by one that was begun later, is not older: the other was read
+// by the transaction that had set it, and never committed.
+func (f *followed) learn(config Config, version int64, read, now time.Time) Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if version >= f.version {
+	if version >= f.version || read.After(f.since) {
+		if version != f.version {
+			f.since = now
+		}
 		f.config, f.version = config, version
 	}
 	f.read = read
@@ -82,23 +88,22 @@ type following struct {
 	known  time.Time         // when what it goes by was read
 	stored kv.Future[[]byte] // nil if config and paused are known
 	pause  kv.Future[[]byte]
+	only   bool // the handle does not learn from it: the transaction may have changed the configuration itself
 	config Config
 	paused *mark
 }
 
 // follow begins to read the configuration if the handle has to. It is a snapshot read: a change of the configuration
 // makes nobody's transaction conflict.
-func (q *Queue) follow(tx kv.Tx) *following { return q.followSince(tx, q.opts.Now()) }
-
-// followSince is follow for a transaction that was begun a while ago.
-func (q *Queue) followSince(tx kv.Tx, begun time.Time) *following {
-	if config, paused, read, fresh := q.followed.fresh(q.opts.Now()); fresh {
-		return &following{q: q, begun: begun, known: read, config: config, paused: paused}
+func (q *Queue) follow(tx kv.Tx) *following {
+	now := q.opts.Now()
+	if config, paused, read, fresh := q.followed.fresh(now); fresh {
+		return &following{q: q, begun: now, known: read, config: config, paused: paused}
 	}
-	return q.followAnew(tx, begun)
+	return q.followAnew(tx, now)
 }
 
-// followAnew is followSince for a transaction that must not go by what the handle knows.
+// followAnew is follow for a transaction, begun at that time, that must not go by what the handle knows.
 //
 // What it reads is of the time of its read version, which may be as old as the transaction: for the handle it counts from
 // then on, or the transactions that come next would go by what was.
@@ -129,8 +134,11 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 	if f.paused, err = unpackPause(pauseKey, value); err != nil {
 		return Config{}, err
 	}
-	f.q.followed.learnPause(f.paused)
-	f.config, f.stored = f.q.followed.learn(config, version, f.begun), nil
+	f.config, f.stored = config, nil
+	if !f.only {
+		f.q.followed.learnPause(f.paused)
+		f.config = f.q.followed.learn(config, version, f.begun, f.q.opts.Now())
+	}
 	return f.config, nil
 }
 
@@ -188,7 +196,7 @@ func (q *Queue) Configure(ctx context.Context, change func(c *Config)) (Config, 
 	if err != nil {
 		return Config{}, 0, wrap("configure", err)
 	}
-	q.followed.learnConfig(config, version)
+	q.followed.learnConfig(config, version, q.opts.Now())
 	if config.MaxRate != rate && !rate.isNone() {
 		s := sweeper{q: q, ctx: ctx, config: &config}
 		err = s.paces()
@@ -251,6 +259,6 @@ func (q *Queue) ReadConfig(ctx context.Context) (Config, int64, error) {
 	if err != nil {
 		return Config{}, 0, wrap("configuration", err)
 	}
-	q.followed.learnConfig(config, version)
+	q.followed.learnConfig(config, version, q.opts.Now())
 	return config, version, nil
 }

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/tuple"
 )
 
 // TestFollowedDoesNotGoBack: a transaction that read the configuration before another one did, and ends after it,
@@ -15,13 +17,47 @@ import (
 func TestFollowedDoesNotGoBack(t *testing.T) {
 	var f followed
 	now := time.Now()
-	f.learn(Config{Lease: 3 * time.Second}, 3, now)
-	require.Equal(t, 3*time.Second, f.learn(Config{Lease: 2 * time.Second}, 2, now).Lease)
+	f.learn(Config{Lease: 3 * time.Second}, 3, now, now)
+	require.Equal(t, 3*time.Second, f.learn(Config{Lease: 2 * time.Second}, 2, now, now).Lease)
 	config, _, _, fresh := f.fresh(now)
 	require.True(t, fresh)
 	require.Equal(t, 3*time.Second, config.Lease)
 	_, _, _, fresh = f.fresh(now.Add(-time.Second))
 	require.False(t, fresh, "a clock that was set back does not keep the handle from reading")
+}
+
+// TestFollowedOnlyWhatIsCommitted: a handle does not go by a change of the configuration that it tried and that failed.
+func TestFollowedOnlyWhatIsCommitted(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	q, err := Create(t.Context(), embedded.OpenMemory(embedded.Options{}), []byte("p"), "q", Options{Now: func() time.Time { return now }})
+	require.NoError(t, err)
+	lease := q.Config().Lease
+	failed := errors.New("failed")
+	for _, late := range []time.Duration{0, 2 * time.Second} { // then the transaction looks at the configuration again
+		for _, more := range []bool{false, true} {
+			now = now.Add(time.Minute)
+			err = q.once(t.Context(), func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+				follow := q.follow(tx)
+				_, _, err := q.ConfigureTx(t.Context(), tx, func(c *Config) { c.Lease = lease + time.Second })
+				require.NoError(t, err)
+				now = now.Add(late)
+				if more {
+					_, err := q.EnqueueTx(t.Context(), tx, Message{})
+					require.NoError(t, err)
+				}
+				require.NoError(t, q.guardReceiptDrop(t.Context(), tx, follow))
+				return nil, failed
+			}, nil)
+			require.ErrorIs(t, err, failed)
+			if more { // which is a look of its own
+				now = now.Add(time.Second)
+				require.NoError(t, q.Once(t.Context(), func(kv.Tx) error { return nil }))
+			}
+			require.Equal(t, lease, q.Config().Lease)
+		}
+	}
+	require.NoError(t, q.Close(t.Context()))
 }
 
 // TestFollowingOfASlowTransaction: what a transaction finds at its end is of its read version. The handle does not take it

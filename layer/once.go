@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -31,18 +30,18 @@ import (
 // if the outcome was still unknown after half an hour, as when the cluster was away for so long.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-		begun := q.opts.Now()
+		// Before fn, which may change the configuration: the handle must not go by what is not committed.
+		follow := q.follow(tx)
 		if err := fn(tx); err != nil {
 			return nil, err
 		}
-		return tuple.Tuple{}, q.guardReceiptDrop(ctx, tx, begun)
+		return tuple.Tuple{}, q.guardReceiptDrop(ctx, tx, follow)
 	}, nil)
 }
 
 // guardReceiptDrop is for a transaction that may have done nothing on the queue but to write its receipt: it fails if the
 // queue is dropped, which would leave that behind.
-func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, begun time.Time) error {
-	follow := q.followSince(tx, begun)
+func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, follow *following) error {
 	// If nothing has been read it would be of the time of the commit, whenever that is.
 	if _, err := tx.ReadVersion().Wait(ctx); err != nil {
 		return fmt.Errorf("layer: once: read version: %w", err)

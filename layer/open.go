@@ -135,7 +135,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		return nil, fmt.Errorf("%w: %q", ErrQueueExists, name)
 	}
 	q.keys.shards = int64(config.Shards)
-	q.followed.learn(config, 1, begun)
+	q.followed.learn(config, 1, begun, q.opts.Now())
 	return q, nil
 }
 
