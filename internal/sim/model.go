@@ -373,6 +373,11 @@ func (m *model) apply(r *record) {
 		}
 	}
 	m.rooms(come, gone, after)
+	for _, wr := range r.writes { // also what another of the same transaction has set anew: holders of one claim
+		if name, _ := keyOf(wr.key); name == "state" && wr.kind == wrote {
+			m.states[string(wr.value)] = r
+		}
+	}
 	// What is there after this record, of what is new or gone.
 	for _, k := range keys {
 		name, rest := keyOf([]byte(k))
@@ -385,9 +390,6 @@ func (m *model) apply(r *record) {
 			m.deadLetter(k, idOf(rest), come, after)
 		case "state":
 			m.setState(rest, after[k])
-			if after[k] != nil {
-				m.states[string(after[k])] = r
-			}
 		case "archive":
 			m.keeps(idOf(rest), after[k])
 			m.archived(k, after)
