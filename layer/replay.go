@@ -42,7 +42,8 @@ const replayBytes = 1 << 20
 
 // Replay enqueues the archived items that f chooses anew: as new messages at the tails of their groups, in the order in
 // which Archive lists them, with ReplayHeader saying which item each repeats. The archive stays as it is. What is finished
-// after the replay has begun is not part of it. Replayed messages are no duplicates of anything.
+// after the replay has begun is not part of it; of a single group, what was redriven to its old place and is finished amid the
+// replay may be. Replayed messages are no duplicates of anything.
 //
 // It works in short transactions at batch priority, each all or none and done once; stopped, it goes on behind
 // ReplayReport.Last. Conflicts: as an enqueue.
