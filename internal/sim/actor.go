@@ -83,7 +83,7 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	} else if !expected {
 		a.w.violation("unexpected error of %s: %v", o, err)
 	}
-	if o.sweeping && o.outcome == refused {
+	if (o.sweeping || o.is("replay")) && o.outcome == refused {
 		o.outcome = unknown // of its transactions some may have been done
 	}
 	a.w.sched.trace.note("op", a.id, o.kind, o.outcome, o.ids, o.sent, claimsText(o.claims), len(o.items), err)
