@@ -26,8 +26,8 @@
 //   - cancel removes a message that waits and is in nobody's hands; it is refused only if there is none, or if it is.
 //   - release ends the live claim, whatever its lease; it is refused only if nobody holds the group.
 //   - drop and put are what somebody has done whose calls are not in the history: a message was removed that waited and was
-//     in nobody's hands, if not by force; or it was put back in its place. That he did is known otherwise, and taken for
-//     granted; that the rest of the history goes with it is not.
+//     in nobody's hands, if not by force, which may end a claim of others, too; or it was put back in its place. That he
+//     did is known otherwise, and taken for granted; that the rest of the history goes with it is not.
 //   - peek shows the first messages that wait. At the end of a history one shows that nothing does: what was lost on the
 //     way is missing from it, or from a receive before (G3).
 //   - a receive or take that gives nothing says that the group was, at one moment of the call, empty, held or delayed. This

@@ -104,6 +104,9 @@ func parse(t *testing.T, line string) linear.Operation {
 	}
 	switch o.Kind {
 	case linear.Drop, linear.Put:
+		if n := len(args); n > 4 && args[n-2] == "from" {
+			o.Token, args = number(t, args[n-1]), args[:n-2]
+		}
 		if n := len(args); n > 2 && args[n-2] == "by" {
 			o.Force, args = true, args[:n-2]
 		}

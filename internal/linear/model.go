@@ -230,8 +230,8 @@ func (s state) settled(p *step) state {
 
 // drop is s without messages, of which one may be what a claim or a delay was for.
 func (s state) drop(p *step) state {
-	if s.held.and(p.messages) != "" {
-		s = s.unheld()
+	if s.held.and(p.messages) != "" || p.Force && s.token == p.Token {
+		s = s.unheld() // by force, also from the holder of others
 	}
 	if s.waiting.first() == p.messages.first() {
 		s.delay = 0 // the delay was for this one

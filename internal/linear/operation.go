@@ -106,7 +106,7 @@ type Operation struct {
 	// Messages is what was enqueued, delivered, taken or shown; what was acked, with or without the rest being given back;
 	// or what was cancelled.
 	Messages []Message
-	Token    int64 // of the claim; of a release: that it ended
+	Token    int64 // of the claim; of a release, or of a drop by force: that it ended
 	Until    int64 // of a receive or extend: the new end of the lease, in ms; of one of unknown outcome: the earliest
 	All      bool  // of an ack: all that is still outstanding. Of a peek: there is no more than what is shown.
 
@@ -155,6 +155,9 @@ func (o *Operation) String() string {
 	}
 	if o.Force {
 		word("by force")
+		if o.Token > 0 {
+			word("from %d", o.Token)
+		}
 	}
 	switch {
 	case o.Outcome == Unknown:

@@ -262,6 +262,9 @@ func (c *historian) others() {
 		force := c.m.purged(id, f)
 		if !sure && (by || force || c.m.agedOut(&f)) {
 			o := linear.Operation{Kind: linear.Drop, Outcome: linear.Done, Messages: c.messages(id), Force: force}
+			if f.lock.is("claim") && force && c.m.claims[claimKey{id.Group, f.lock.token}].ends == f.r.step {
+				o.Token = f.lock.token // also if what is in hand is left to a later step
+			}
 			if maybe {
 				o.Outcome = linear.Unknown
 			}
