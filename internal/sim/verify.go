@@ -614,7 +614,7 @@ func (w *world) compareHistories(m *model) {
 			if p := last[c.Group]; p != nil && lastOp[c.Group].end < o.begin && c.Token <= p.Token && !repeated(o, lastOp[c.Group]) {
 				w.violation("G2: token %d of %q was returned after %d", c.Token, c.Group, p.Token)
 			}
-			if lastOp[c.Group] == nil || o.over {
+			if o.over { // one that died with its claim has no end, after which another could begin
 				last[c.Group], lastOp[c.Group] = c, o
 			}
 		}
