@@ -662,7 +662,7 @@ func (w *work) receive(all *receiving) (staged, error) {
 		return staged{}, nil
 	}
 	if c == nil {
-		return w.stage(waiting, nil)
+		return w.stage(waiting, nil, nil)
 	}
 	c.owed = rs
 	if all.called {
@@ -672,7 +672,7 @@ func (w *work) receive(all *receiving) (staged, error) {
 		return staged{}, err
 	}
 	w.claimed(rs)
-	return w.stage(waiting, c)
+	return w.stage(waiting, c, nil)
 }
 
 // claimed notes that claims were written.

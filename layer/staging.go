@@ -1,10 +1,12 @@
 package layer
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -237,11 +239,12 @@ func (q *Queue) stopWaiting(o *operation) {
 	}
 }
 
-// stage registers the handle's request if receives wait, and clears it when the last of them has been served.
+// stage registers the handle's request if receives wait, lets it want again if they do and it has been granted all that it
+// wanted, and clears it when the last of them has been served. requests is the oldest ones, as far as they were read.
 //
-// Footprint: a request is registered without any conflict. It is cleared with a read conflict on it: a grant to it
-// rewrites it.
-func (w *work) stage(waiting []*operation, c *claimer) (staged, error) {
+// Footprint: a request is registered without any conflict, and rewritten without any if it wants nothing: nobody grants to it
+// then. It is cleared with a read conflict on it: a grant to it rewrites it.
+func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
 	q := w.q
 	if len(waiting) == 0 || !w.mayStage {
 		return staged{}, nil
@@ -259,10 +262,19 @@ func (w *work) stage(waiting []*operation, c *claimer) (staged, error) {
 		if err != nil {
 			return staged{}, err
 		}
-		r := request{owner: q.opts.Owner, wants: int64(min(unserved, maxWave)), deadlineMS: w.nowMS + requestLife.Milliseconds()}
-		w.tx.Set(q.keys.request(now, q.staging.random), r.pack())
-		w.wrote = true
-		return staged{request: now, deadlineMS: r.deadlineMS}, nil
+		return w.request(now, unserved), nil
+	case unserved > 0:
+		// What it was granted may be gone by now, or receives have come since. A request that wants nothing is never woken.
+		key := q.keys.request(index, q.staging.random)
+		i := slices.IndexFunc(requests, func(row kv.KV) bool { return bytes.Equal(row.Key, key) })
+		if i < 0 {
+			return staged{}, nil
+		}
+		r, err := unpackRequest(key, requests[i].Value)
+		if err != nil || r.wants > 0 {
+			return staged{}, err
+		}
+		return w.request(index, unserved), nil
 	case unserved == 0 && index != 0 && !q.othersWait() && !c.holdsGrants():
 		key := q.keys.request(index, q.staging.random)
 		if err := guardRequestClear.read(w.tx, kv.SingleKey(key)); err != nil {
@@ -272,6 +284,15 @@ func (w *work) stage(waiting []*operation, c *claimer) (staged, error) {
 		return staged{gone: true}, nil
 	}
 	return staged{}, nil
+}
+
+// request writes the handle's request.
+func (w *work) request(index int64, wants int) staged {
+	q := w.q
+	r := request{owner: q.opts.Owner, wants: int64(min(wants, maxWave)), deadlineMS: w.nowMS + requestLife.Milliseconds()}
+	w.tx.Set(q.keys.request(index, q.staging.random), r.pack())
+	w.wrote = true
+	return staged{request: index, deadlineMS: r.deadlineMS}
 }
 
 // othersWait reports whether receives wait that have no part in the transaction under way.
@@ -619,7 +640,7 @@ func (w *work) takeTurn(c *claimer, waiting []*operation) (staged, error) {
 	if err := c.grantOthers(requests); err != nil {
 		return staged{}, err
 	}
-	outcome, err := w.stage(waiting, c)
+	outcome, err := w.stage(waiting, c, requests)
 	if err != nil || w.wrote || w.cleared {
 		return outcome, err
 	}

@@ -102,7 +102,7 @@ func (s *stagedSteps) served(tx kv.Tx) error {
 	w := s.own.work(s.ctx, tx)
 	w.mayStage = true
 	o := &operation{waits: true, receive: &reception{claims: []*Claim{{}}}}
-	outcome, err := w.stage([]*operation{o}, w.newClaimer(nil))
+	outcome, err := w.stage([]*operation{o}, w.newClaimer(nil), nil)
 	require.True(s.t, outcome.gone)
 	return err
 }

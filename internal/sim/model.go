@@ -562,6 +562,8 @@ func (m *model) staging(k string, rest tuple.Tuple, after map[string][]byte) {
 	case now != nil && old == nil:
 		m.requests[name] = registrant(m.requests, name, m.r.who)
 		m.w.mark("request registered")
+	case now != nil && mine && wantsNothing(old):
+		m.w.mark("request wants again")
 	case now != nil && mine:
 		m.w.mark("request renewed")
 	case now != nil:
@@ -582,6 +584,12 @@ func (m *model) staging(k string, rest tuple.Tuple, after map[string][]byte) {
 			}
 		}
 	}
+}
+
+// wantsNothing reports whether a request has been granted all that it wanted.
+func wantsNothing(request []byte) bool {
+	t, err := tuple.Unpack(request)
+	return err == nil && len(t) == 3 && t[1] == int64(0)
 }
 
 // registrant is who has registered a request first: others rewrite it.

@@ -69,7 +69,7 @@ var seen = []string{
 	"redriven to its place", "redriven under load", "edited", "aged out", "enqueue refused: full", "duplicate", "dedup id free again",
 	"claim of what was kept back", "ack with the group's state", "ack and enqueue in one transaction",
 	"receive repeated", "claim of a repeated receive", "handler failed",
-	"request registered", "request withdrawn", "request cleared when served", "request served by another handle",
+	"request registered", "request withdrawn", "request cleared when served", "request served by another handle", "request wants again",
 	"claim refused: conflict", "grant given", "grant accepted", "grant refused: conflict",
 	"delivery within a rate", "group left to its rate", "rate changed under load", "rate of a group swept",
 	"sweep left to another", "sweep in its turn", "queue paused before", "queue resumed", "ack of what is not in the claim",
