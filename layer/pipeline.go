@@ -418,7 +418,7 @@ func (q *Queue) runShared(b *batch) {
 
 // giveBackAll releases claims that nobody is there to receive. What cannot be released runs into its lease.
 func (q *Queue) giveBackAll(claims []*Claim) {
-	q.yield(q.life, "give back "+claims[0].Group)
+	q.yield(q.life, fmt.Sprintf("give back %s under %d", claims[0].Group, claims[0].Token))
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	for _, c := range claims {

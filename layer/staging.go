@@ -242,8 +242,8 @@ func (q *Queue) stopWaiting(o *operation) {
 // stage registers the handle's request if receives wait, lets it want again if they do and it has been granted all that it
 // wanted, and clears it when the last of them has been served. requests is the oldest ones, as far as they were read.
 //
-// Footprint: a request is registered without any conflict, and rewritten without any if it wants nothing: nobody grants to it
-// then. It is cleared with a read conflict on it: a grant to it rewrites it.
+// Footprint: a request is registered without any conflict. It is rewritten with a read conflict on it, which meets only a
+// sweep that takes the handle for dead, for nobody grants to what wants nothing; and cleared with one, for a grant rewrites it.
 func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
 	q := w.q
 	if len(waiting) == 0 || !w.mayStage {
@@ -272,6 +272,9 @@ func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged
 		}
 		r, err := unpackRequest(key, requests[i].Value)
 		if err != nil || r.wants > 0 {
+			return staged{}, err
+		}
+		if err := guardRenewRequest.read(w.tx, kv.SingleKey(key)); err != nil {
 			return staged{}, err
 		}
 		return w.request(index, unserved), nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -107,8 +108,19 @@ func (s *stagedSteps) served(tx kv.Tx) error {
 	return err
 }
 
+// wanting is a turn of a receive that waits, when all that the request wanted has been granted.
+func (s *stagedSteps) wanting(tx kv.Tx) error {
+	w := s.own.work(s.ctx, tx)
+	w.mayStage = true
+	requests, err := w.beginTurn().requests.Wait(s.ctx)
+	require.NoError(s.t, err)
+	outcome, err := w.stage([]*operation{{waits: true, receive: &reception{}}}, w.newClaimer(nil), requests)
+	require.NotZero(s.t, outcome.request)
+	return err
+}
+
 // TestStagingMustConflict: who grants conflicts with who claims the group, with who grants to the same request, and
-// with the request's own handle when that clears it.
+// with the request's own handle when that clears it; and that handle, when it rewrites the request, with who clears it.
 func TestStagingMustConflict(t *testing.T) {
 	for _, c := range []struct {
 		name          string
@@ -122,6 +134,11 @@ func TestStagingMustConflict(t *testing.T) {
 		{"clearing of the request, grant", func(s *stagedSteps) func(kv.Tx) error { return s.served }, grantFirst, true},
 		{"withdrawal of the request, grant", withdrawal, grantFirst, true},
 		{"grant, withdrawal of the request", grantFirst, withdrawal, true},
+		{"turn that wants again, sweep of the request", wantsAgain, func(s *stagedSteps) func(kv.Tx) error {
+			return func(tx kv.Tx) error { tx.Clear(s.key); return nil }
+		}, true},
+		{"turn that wants again, grant to another", wantsAgain, grantToAnother, false},
+		{"turn that wants again, enqueue", wantsAgain, enqueueA, false},
 		{"grant, enqueue to the group", grantFirst, enqueueA, false},
 		{"withdrawal, enqueue", withdrawal, enqueueA, false},
 	} {
@@ -140,6 +157,23 @@ func TestStagingMustConflict(t *testing.T) {
 func grantFirst(s *stagedSteps) func(tx kv.Tx) error  { return s.grant("") }
 func grantSecond(s *stagedSteps) func(tx kv.Tx) error { return s.grant("A") }
 func withdrawal(s *stagedSteps) func(tx kv.Tx) error  { return s.withdrawn }
+
+func wantsAgain(s *stagedSteps) func(tx kv.Tx) error {
+	s.run(func(tx kv.Tx) error {
+		tx.Set(s.key, request{owner: "own", deadlineMS: s.q.nowMS() + requestLife.Milliseconds()}.pack())
+		return nil
+	})
+	return s.wanting
+}
+
+func grantToAnother(s *stagedSteps) func(tx kv.Tx) error {
+	s.run(func(tx kv.Tx) error {
+		r := request{owner: "other", wants: 1, deadlineMS: s.q.nowMS() + requestLife.Milliseconds()}
+		tx.Set(s.q.keys.request(6, uuid.New()), r.pack())
+		return nil
+	})
+	return s.grant("")
+}
 
 func enqueueA(s *stagedSteps) func(tx kv.Tx) error {
 	return func(tx kv.Tx) error {

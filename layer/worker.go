@@ -399,7 +399,7 @@ func (w *Worker) call(ctx context.Context, c *Claim, item Item) (err error) {
 // extend prolongs the lease each time a third of what is left of it has passed, until ctx ends. When the claim is lost it ends
 // the handlers' context.
 func (w *Worker) extend(of context.Context, cancel context.CancelCauseFunc, c *Claim) {
-	ctx := w.q.named(of, "extension of "+c.Group)
+	ctx := w.q.named(of, fmt.Sprintf("extension of %s under %d", c.Group, c.Token))
 	until := c.Until
 	for {
 		timer := time.NewTimer(max(until.Sub(w.q.opts.Now()), MinLease) / 3)
