@@ -80,6 +80,33 @@ func TestOverdueInSteps(t *testing.T) {
 	}
 }
 
+// TestOverdueInWideSteps: a call that is to deliver one item reads what is overdue before it in pages, not one by one.
+func TestOverdueInWideSteps(t *testing.T) {
+	takeOne := func(e *env, tx kv.Tx) error {
+		items, err := e.q.TakeTx(e.ctx, tx, 1)
+		require.Empty(e.t, items)
+		return err
+	}
+	claimOne := func(e *env, tx kv.Tx) error {
+		claims, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 1, MaxGroups: 1})
+		require.Empty(e.t, claims)
+		return err
+	}
+	for name, meet := range map[string]func(e *env, tx kv.Tx) error{"claim": claimOne, "take": takeOne} {
+		t.Run(name, func(t *testing.T) {
+			e, r := recorded(t)
+			e.configure(func(c *layer.Config) { c.Retention = time.Minute })
+			e.fill("A", 500)
+			e.clock.advance(time.Hour)
+			before := r.Counters()
+			require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error { return meet(e, tx) }))
+			read := r.Counters().Sub(before)
+			require.LessOrEqual(t, len(e.all("A")), 300, "so many are settled together")
+			require.Less(t, read.KeyReads+read.RangeReads, int64(50))
+		})
+	}
+}
+
 // receiveAll receives what there is.
 func (e *env) receiveAll() []*layer.Claim {
 	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 100})

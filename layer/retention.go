@@ -178,10 +178,20 @@ func (c *claimer) settleOverdue(r *reception, l look, lockKey []byte, held *lock
 	return c.decide(r, c.read(behind, limit), limit)
 }
 
-// takeOverdue is settleOverdue for a taker, of the rows that it has read.
-func (w *work) takeOverdue(c candidate, l *lock, rows []kv.KV, max int) ([]Item, error) {
+// takeOverdue is settleOverdue for a taker, of the rows that it has read. all says that all of them are overdue, so that there
+// may be more: then it reads as many as settleOverdue, for a small take would go through them in small steps.
+func (w *work) takeOverdue(c candidate, l *lock, rows []kv.KV, all bool, max int) ([]Item, error) {
 	if w.spent() {
 		return nil, nil
+	}
+	if all && len(rows) < overdueWidth {
+		wider, err := w.tx.Snapshot().GetRange(w.q.keys.items(c.group).Selectors(), kv.RangeOptions{Limit: overdueWidth}).Wait(w.ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read items: %w", err)
+		}
+		if rows, err = w.overdue(wider); err != nil {
+			return nil, err
+		}
 	}
 	free, err := w.ageOut(c.group, l, rows)
 	if err != nil {
