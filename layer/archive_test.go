@@ -253,6 +253,38 @@ func TestReplayTx(t *testing.T) {
 	})
 }
 
+// TestReplayAmidSweep (G3): an entry of which a replay has done a part, and which a sweep then clears, takes nothing of the next
+// one with it.
+func TestReplayAmidSweep(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.configure(func(c *layer.Config) { c.Archive = time.Minute })
+		const n = 60 // more than one step
+		want := make([]string, n)
+		for i := range want {
+			want[i] = fmt.Sprintf("%02d", i)
+		}
+		for _, group := range []string{"A", "B"} {
+			e.enqueue(group, want...)
+			require.NoError(e.t, e.q.Ack(e.ctx, e.receive(e.q, n)))
+			e.clock.advance(30 * time.Second)
+		}
+		swept := false
+		report, err := e.q.Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
+			if swept {
+				return
+			}
+			swept = true
+			e.clock.advance(15 * time.Second)
+			_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+			require.NoError(e.t, err)
+		}})
+		require.NoError(e.t, err)
+		require.EqualValues(e.t, len(e.all("A"))+n, report.Done)
+		require.Less(e.t, len(e.all("A")), n)
+		require.Equal(e.t, want, e.all("B"))
+	})
+}
+
 // TestReplayTxOfUnknownCommit: what was replayed by a commit of unknown outcome is not replayed again.
 func TestReplayTxOfUnknownCommit(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {

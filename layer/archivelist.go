@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -291,6 +292,9 @@ func (w *archiveWalk) read(ctx context.Context, tx kv.ReadTx, limit int) (archiv
 // readEntries reads the items of entries, as many as one transaction may.
 func (w *archiveWalk) readEntries(ctx context.Context, tx kv.ReadTx, rows []kv.KV, limit int) (archiveStep, error) {
 	s := archiveStep{ended: len(rows) < limit, begin: w.begin, skip: w.skip}
+	if len(rows) > 0 && !bytes.Equal(rows[0].Key, w.begin.Key) {
+		s.skip = 0 // the entry that was begun has been swept
+	}
 	var keys [][]byte
 	var values []kv.Future[[]byte]
 	for _, row := range rows {
