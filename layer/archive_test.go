@@ -285,6 +285,37 @@ func TestReplayAmidSweep(t *testing.T) {
 	})
 }
 
+// TestReplayAmidAck: what is finished after the replay of a group has begun is not part of it, also if it stood before what was
+// finished by then.
+func TestReplayAmidAck(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+		const n = 120 // more than two steps
+		e.fill("A", n)
+		c := e.receive(e.q, n)
+		kept := c.Items[n-5].ID
+		var ids []layer.ID
+		for _, item := range c.Items {
+			if item.ID != kept {
+				ids = append(ids, item.ID)
+			}
+		}
+		require.NoError(e.t, e.q.Ack(e.ctx, c, ids...))
+		acked := false
+		report, err := e.q.Replay(e.ctx, groupA, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
+			if !acked {
+				acked = true
+				require.NoError(e.t, e.q.Ack(e.ctx, c, kept))
+			}
+		}})
+		require.NoError(e.t, err)
+		require.True(e.t, acked)
+		require.EqualValues(e.t, n-1, report.Done)
+		require.Len(e.t, e.all("A"), n-1)
+		require.Len(e.t, e.archivedBodies(groupA, 0), n)
+	})
+}
+
 // TestReplayTxOfUnknownCommit: what was replayed by a commit of unknown outcome is not replayed again.
 func TestReplayTxOfUnknownCommit(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {

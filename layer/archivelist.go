@@ -144,6 +144,7 @@ type archiveWalk struct {
 	filter ArchiveFilter
 	begin  kv.KeySelector
 	end    []byte // behind what was there when the walk began
+	until  int64  // places behind this are later: in a group the keys do not tell, for items may be finished out of their order
 	skip   int    // items of the first entry that the walk has passed
 	ended  bool
 }
@@ -190,10 +191,16 @@ func (w *archiveWalk) place(ctx context.Context, tx kv.ReadTx, after *ID) error 
 	if w.filter.Group != nil {
 		section = below(keys.startGroup(nameArchive, *w.filter.Group, 1))
 	}
+	version := tx.ReadVersion()
 	last, err := tx.GetKey(kv.LastLessThan(section.End)).Wait(ctx)
 	if err != nil {
 		return fmt.Errorf("read archive: %w", err)
 	}
+	rv, err := version.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read version: %w", err)
+	}
+	w.until = rv + w.q.offset
 	w.end, w.ended, w.skip = kv.KeyAfter(last), !section.Contains(last), 0
 	w.begin = kv.FirstGreaterOrEqual(section.Begin)
 	switch {
@@ -368,7 +375,7 @@ func (w *archiveWalk) add(s *archiveStep, row kv.KV) error {
 	}
 	a, err := unpackArchived(row.Key, row.Value)
 	if err == nil {
-		if !w.filter.matches(a.completedMS) {
+		if !w.filter.matches(a.completedMS) || a.at.place > w.until {
 			return nil
 		}
 		item.Completed = fromMillis(a.completedMS)

@@ -103,6 +103,7 @@ var missing = map[guard]string{
 	guardDropLook:        "TestDropAgainstASlowReadVersion",
 	guardSweepTurn:       "TestOneOfManySweeps",
 	guardPaceSweep:       "TestSweepSparesWhatCameBack/pace",
+	guardPaceEmpty:       "TestScenarios/memory/bug_rate_changed_amid_sweep",
 	guardPaceExclude:     "TestConflicts/take_that_awaits_the_rate,_change_of_it",
 	guardPaceFresh:       "TestRateOfHandlesThatDoNotKnow",
 	guardRepeat:          "TestConflicts/claim_with_an_attempt_id,_the_same_of_another_group",

@@ -135,6 +135,8 @@ const (
 	guardGrantLock guard = "grant-lock"
 	// guardPaceSweep: a sweep clears what a claim has just used of its group's rate.
 	guardPaceSweep guard = "pace-sweep"
+	// guardPaceEmpty: a sweep clears what was used of an empty group's rate, while a message comes and is left to that.
+	guardPaceEmpty guard = "pace-empty"
 	// guardPaceExclude: a group is left to a rate that has just been raised.
 	guardPaceExclude guard = "pace-exclude"
 	// guardPaceFresh: the same, by a handle that does not know of it yet.

@@ -41,7 +41,7 @@ var guards = []guard{
 	guardMarkGroup, guardForceLock, guardRetryLock, guardRetryExclude, guardPurgeLock, guardPurgeExclude,
 	guardPurgeItems, guardPurgeGap, guardStateLock, guardStateExclude, guardKeepExclude, guardAgeLock,
 	guardAgeExclude, guardRedriveLock, guardRedriveExclude, guardLetter, guardRequestClear, guardGrantRequest,
-	guardGrantLock, guardPaceSweep, guardPaceExclude, guardPaceFresh, guardGrantLease, guardRequestDeadline,
+	guardGrantLock, guardPaceSweep, guardPaceEmpty, guardPaceExclude, guardPaceFresh, guardGrantLease, guardRequestDeadline,
 	guardWithdrawRequest, guardWithdrawLock, guardSweepRequest, guardRenewRequest, guardReceipt,
 	guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust, guardClaimReceipt,
 	guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,

@@ -165,13 +165,22 @@ func (s *sweeper) paces() error {
 				return 0, fmt.Errorf("read head: %w", err)
 			}
 			whole := config.MaxRate.whole(used, w.nowMS)
-			if s.q.keys.items(groups[i]).Contains(head) {
+			items := s.q.keys.items(groups[i])
+			empty := !items.Contains(head)
+			if !empty {
 				if err := w.repace(groups[i], config.MaxRate, used); err != nil {
 					return 0, err
 				}
 			}
 			if !whole {
 				continue
+			}
+			if empty {
+				// What came meanwhile may have been left to the rate, by a configuration that is newer than ours. Whoever
+				// changes that one finds the group by its pair.
+				if err := guardPaceEmpty.read(tx, items); err != nil {
+					return 0, err
+				}
 			}
 			if err := guardPaceSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
 				return 0, err

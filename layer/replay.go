@@ -42,8 +42,7 @@ const replayBytes = 1 << 20
 
 // Replay enqueues the archived items that f chooses anew: as new messages at the tails of their groups, in the order in
 // which Archive lists them, with ReplayHeader saying which item each repeats. The archive stays as it is. What is finished
-// after the replay has begun is not part of it; of a single group, what was redriven to its old place and is finished amid the
-// replay may be. Replayed messages are no duplicates of anything.
+// in transactions that begin after the replay has is not part of it. Replayed messages are no duplicates of anything.
 //
 // It works in short transactions at batch priority, each all or none and done once; stopped, it goes on behind
 // ReplayReport.Last. Conflicts: as an enqueue.
@@ -138,7 +137,7 @@ func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o Repla
 func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) (*archiveWalk, error) {
 	w, err := q.walkArchive(ctx, old.filter, after)
 	if err == nil && !lacks(guardReplayEnd) {
-		w.end = old.end
+		w.end, w.until = old.end, old.until
 	}
 	return w, err
 }

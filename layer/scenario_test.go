@@ -442,14 +442,18 @@ func (s *scenario) settle(a *arguments) (string, error) {
 }
 
 func (s *scenario) configure(a *arguments) (string, error) {
-	_, version, err := s.worker(a).q.Configure(s.e.ctx, func(c *layer.Config) {
-		for _, arg := range a.d.CmdArgs {
-			if arg.Key != "worker" {
-				require.NoError(a.t, c.Set(arg.Key, strings.Join(arg.Vals, " ")))
+	w := s.worker(a)
+	var version int64
+	return s.call(a, func(ctx context.Context) (err error) {
+		_, version, err = w.q.Configure(ctx, func(c *layer.Config) {
+			for _, arg := range a.d.CmdArgs {
+				if arg.Key != "worker" && arg.Key != "hold" && arg.Key != "beside" {
+					require.NoError(a.t, c.Set(arg.Key, strings.Join(arg.Vals, " ")))
+				}
 			}
-		}
-	})
-	return fmt.Sprintf("version %d", version), err
+		})
+		return err
+	}, func(err error) (string, error) { return fmt.Sprintf("version %d", version), err })
 }
 
 func (s *scenario) take(a *arguments) (string, error) {

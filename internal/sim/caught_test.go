@@ -81,6 +81,7 @@ var caught = map[string]known{
 	"repeat-sweep":     {"hourly", 7},
 	"receipt-trust":    {"hourly", 115},
 	"pace-sweep":       {"paced", 27},
+	"pace-empty":       {"", 3700021271},
 	"pace-exclude":     {"paced", 117},
 	"pace-fresh":       {"paced", 28},
 	"replay-end":       {"replayed", 43},
