@@ -16,19 +16,17 @@ const longestGrant = 5_000 // ms
 // invariants is what the model needs to hold every commit to the invariants of the design: a group with items is led
 // to, a lock has its timer, a grant its lock and its request, a dead letter was an item.
 type invariants struct {
-	hints     map[string]map[string]bool  // of each group: keys
-	timers    map[string]map[int64]string // of each group: kinds, by when they are due
-	grants    map[string]map[string]bool  // of each request, by its random: groups
-	requests  map[string]int              // keys, by their random: how many there are
-	ended     map[string]bool             // the keys of requests that were cleared
-	deadlines map[string]int64            // of requests, by their random
+	hints    map[string]map[string]bool  // of each group: keys
+	timers   map[string]map[int64]string // of each group: kinds, by when they are due
+	grants   map[string]map[string]bool  // of each request, by its random: groups
+	requests map[string]int              // keys, by their random: how many there are
+	ended    map[string]bool             // the keys of requests that were cleared
 }
 
 func newInvariants() *invariants {
 	return &invariants{
 		hints: make(map[string]map[string]bool), timers: make(map[string]map[int64]string),
 		grants: make(map[string]map[string]bool), requests: make(map[string]int), ended: make(map[string]bool),
-		deadlines: make(map[string]int64),
 	}
 }
 
@@ -74,9 +72,6 @@ func (m *model) begin(r *record, after map[string][]byte) {
 			set(inner(i.grants, random.String()), group, v != nil, true)
 		case "request":
 			random, _ := rest[1].(uuid.UUID)
-			if t, err := tuple.Unpack(v); err == nil && len(t) > 2 {
-				i.deadlines[random.String()], _ = t[2].(int64)
-			}
 			switch {
 			case v != nil && !there:
 				i.requests[random.String()]++

@@ -3,6 +3,8 @@ package sim
 import (
 	"slices"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
@@ -143,11 +145,25 @@ func (w *world) paced() bool {
 // mostLate is how long a transaction may have read the clock before it commits, in ms.
 const mostLate = 6_000
 
-// grantedTo holds a grant to a requester that may live.
+// grantedTo holds a grant to a requester that may live, by the request that it rewrites: a handle may have another, older one,
+// whose registration landed late.
 func (m *model) grantedTo(l *lockState, group string) {
-	if deadline, ok := m.invariants.deadlines[l.owner]; ok && deadline+mostLate < m.r.nowMS {
-		m.violation("%q is granted to %s, whose request ended %d ms before", group, l.owner, m.r.nowMS-deadline)
+	for _, wr := range m.r.writes {
+		name, rest := keyOf(wr.key)
+		if name != "request" || wr.kind != wrote {
+			continue
+		}
+		random, _ := rest[1].(uuid.UUID)
+		t, err := tuple.Unpack(wr.value)
+		if random.String() != l.owner || err != nil || len(t) != 3 {
+			continue
+		}
+		if deadline, _ := t[2].(int64); deadline+mostLate < m.r.nowMS {
+			m.violation("%q is granted to %s, whose request ended %d ms before", group, l.owner, m.r.nowMS-deadline)
+		}
+		return
 	}
+	m.violation("%q is granted to %s, and no request is rewritten", group, l.owner)
 }
 
 // claimedMS is when the first of what a call returned was claimed, by a clock that is right.
