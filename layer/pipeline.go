@@ -418,8 +418,9 @@ func (q *Queue) runShared(b *batch) {
 
 // giveBackAll releases claims that nobody is there to receive. What cannot be released runs into its lease.
 func (q *Queue) giveBackAll(claims []*Claim) {
-	q.yield(q.life, fmt.Sprintf("give back %s under %d", claims[0].Group, claims[0].Token))
-	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	ctx := q.named(context.Background(), fmt.Sprintf("give back of %s under %d", claims[0].Group, claims[0].Token))
+	q.yield(ctx, "begin")
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	for _, c := range claims {
 		if err := q.Nack(ctx, c, NackOptions{Release: true}); err != nil {
