@@ -210,8 +210,8 @@ func (m *model) compareTwins() {
 func (m *model) hinted(rest tuple.Tuple, ended map[string]bool, gone map[layer.ID]bool) {
 	index, _ := rest[1].(int64)
 	group, _ := rest[2].(string)
-	if !ended[group] {
-		return
+	if !ended[group] || index == m.r.rv {
+		return // in a queue whose groups take turns that is its place, and a batch's indexes run ahead of versions
 	}
 	of := false
 	for id := range gone {
