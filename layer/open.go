@@ -328,11 +328,11 @@ func (q *Queue) yield(ctx context.Context, who string) {
 type yieldName struct{}
 
 // named names the goroutine that ctx is for.
-func (q *Queue) named(ctx context.Context, name string) context.Context {
+func (q *Queue) named(ctx context.Context, format string, args ...any) context.Context {
 	if q.opts.Yield == nil {
 		return ctx
 	}
-	return context.WithValue(ctx, yieldName{}, name)
+	return context.WithValue(ctx, yieldName{}, fmt.Sprintf(format, args...))
 }
 
 func (q *Queue) nowMS() int64 { return millis(q.opts.Now()) }

@@ -418,7 +418,7 @@ func (q *Queue) runShared(b *batch) {
 
 // giveBackAll releases claims that nobody is there to receive. What cannot be released runs into its lease.
 func (q *Queue) giveBackAll(claims []*Claim) {
-	ctx := q.named(context.Background(), fmt.Sprintf("give back of %s under %d", claims[0].Group, claims[0].Token))
+	ctx := q.named(context.Background(), "give back of %s under %d", claims[0].Group, claims[0].Token)
 	q.yield(ctx, "begin")
 	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()

@@ -152,11 +152,8 @@ func (c *claimer) settleOverdue(r *reception, l look, lockKey []byte, held *lock
 		c.left, r.more = true, true
 		return nil
 	}
-	rows, err := c.tx.Snapshot().GetRange(c.q.keys.items(l.group).Selectors(), kv.RangeOptions{Limit: overdueWidth}).Wait(c.ctx)
+	rows, err := c.overduePage(l.group)
 	if err != nil {
-		return fmt.Errorf("read items: %w", err)
-	}
-	if rows, err = c.overdue(rows); err != nil {
 		return err
 	}
 	if err := guardOverdueLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
@@ -178,18 +175,24 @@ func (c *claimer) settleOverdue(r *reception, l look, lockKey []byte, held *lock
 	return c.decide(r, c.read(behind, limit), limit)
 }
 
-// takeOverdue is settleOverdue for a taker, of the rows that it has read. all says that all of them are overdue, so that there
-// may be more: then it reads as many as settleOverdue, for a small take would go through them in small steps.
-func (w *work) takeOverdue(c candidate, l *lock, rows []kv.KV, all bool, max int) ([]Item, error) {
+// overduePage reads those of a group's first items that have waited too long, overdueWidth at most.
+func (w *work) overduePage(group string) ([]kv.KV, error) {
+	rows, err := w.tx.Snapshot().GetRange(w.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: overdueWidth}).Wait(w.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read items: %w", err)
+	}
+	return w.overdue(rows)
+}
+
+// takeOverdue is settleOverdue for a taker, of the overdue rows among the max and one that it has read. If all of those are
+// overdue there may be more, and a small take would go through them in small steps.
+func (w *work) takeOverdue(c candidate, l *lock, rows []kv.KV, max int) ([]Item, error) {
 	if w.spent() {
 		return nil, nil
 	}
-	if all && len(rows) < overdueWidth {
-		wider, err := w.tx.Snapshot().GetRange(w.q.keys.items(c.group).Selectors(), kv.RangeOptions{Limit: overdueWidth}).Wait(w.ctx)
-		if err != nil {
-			return nil, fmt.Errorf("read items: %w", err)
-		}
-		if rows, err = w.overdue(wider); err != nil {
+	if len(rows) > max && len(rows) < overdueWidth {
+		var err error
+		if rows, err = w.overduePage(c.group); err != nil {
 			return nil, err
 		}
 	}

@@ -102,7 +102,7 @@ func (w *work) takeFrom(c candidate, limit int) ([]Item, error) {
 		if err != nil {
 			return nil, err
 		}
-		return w.takeOverdue(c, l, old, len(old) > limit, limit)
+		return w.takeOverdue(c, l, old, limit)
 	}
 	config, err := w.config()
 	if err != nil {

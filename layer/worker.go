@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
-	"strconv"
 	"sync"
 	"time"
 
@@ -250,7 +249,7 @@ const firstWait = 5 * time.Millisecond
 // loop is one goroutine: it has at most one claim at a time. A claim that was handled to its end is acked in the
 // transaction that receives the next.
 func (w *Worker) loop(n int) {
-	ctx := w.q.named(w.ctx, "worker "+strconv.Itoa(n))
+	ctx := w.q.named(w.ctx, "worker %d", n)
 	var done *settlement
 	pause := firstWait
 	for {
@@ -399,7 +398,7 @@ func (w *Worker) call(ctx context.Context, c *Claim, item Item) (err error) {
 // extend prolongs the lease each time a third of what is left of it has passed, until ctx ends. When the claim is lost it ends
 // the handlers' context.
 func (w *Worker) extend(of context.Context, cancel context.CancelCauseFunc, c *Claim) {
-	ctx := w.q.named(of, fmt.Sprintf("extension of %s under %d", c.Group, c.Token))
+	ctx := w.q.named(of, "extension of %s under %d", c.Group, c.Token)
 	until := c.Until
 	for {
 		timer := time.NewTimer(max(until.Sub(w.q.opts.Now()), MinLease) / 3)
