@@ -74,14 +74,8 @@ func TestFollowingOfASlowTransaction(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, now := t.Context(), time.UnixMilli(1_700_000_000_000)
-			db := embedded.OpenMemory(embedded.Options{})
-			defer func() { require.NoError(t, db.Close()) }()
-			options := Options{Now: func() time.Time { return now }, Config: Config{MaxRate: Rate{Count: 1, Per: time.Hour}}}
-			q, err := Create(ctx, db, nil, "q", options)
-			require.NoError(t, err)
-			other, err := Open(ctx, db, nil, "q", options)
-			require.NoError(t, err)
+			ctx := t.Context()
+			db, q, other, now := newFollowers(t, Config{MaxRate: Rate{Count: 1, Per: time.Hour}})
 			slow, err := db.Begin(kv.TxOptions{})
 			require.NoError(t, err)
 			defer slow.Cancel()
@@ -90,15 +84,10 @@ func TestFollowingOfASlowTransaction(t *testing.T) {
 			require.NoError(t, err)
 			want, _, err := other.Configure(ctx, func(c *Config) { c.Lease = time.Minute })
 			require.NoError(t, err)
-			now = now.Add(2 * followLimit)
+			*now = now.Add(2 * followLimit)
 			require.NoError(t, look(q, w))
 			require.NotEqual(t, want.Lease, q.Config().Lease, "it is of before the change")
-			next, err := db.Begin(kv.TxOptions{})
-			require.NoError(t, err)
-			defer next.Cancel()
-			config, err := q.work(ctx, next).config()
-			require.NoError(t, err)
-			require.Equal(t, want, config)
+			require.Equal(t, want, nextConfig(t, db, q))
 		})
 	}
 }
@@ -106,27 +95,41 @@ func TestFollowingOfASlowTransaction(t *testing.T) {
 // TestFollowingOfASlowOnce: nor of one that reads what it goes by only when the caller's part is done.
 func TestFollowingOfASlowOnce(t *testing.T) {
 	t.Parallel()
-	ctx, now := t.Context(), time.UnixMilli(1_700_000_000_000)
-	db := embedded.OpenMemory(embedded.Options{})
-	defer func() { require.NoError(t, db.Close()) }()
-	options := Options{Now: func() time.Time { return now }}
-	q, err := Create(ctx, db, nil, "q", options)
-	require.NoError(t, err)
-	other, err := Open(ctx, db, nil, "q", options)
-	require.NoError(t, err)
+	ctx := t.Context()
+	db, q, other, now := newFollowers(t, Config{})
+	later := now.Add(2 * followLimit)
 	var want Config
 	require.NoError(t, q.Once(ctx, func(tx kv.Tx) error {
 		if _, err := tx.ReadVersion().Wait(ctx); err != nil {
 			return err
 		}
+		var err error
 		want, _, err = other.Configure(ctx, func(c *Config) { c.Lease = time.Minute })
-		now = now.Add(2 * followLimit)
+		*now = later
 		return err
 	}))
+	require.Equal(t, want, nextConfig(t, db, q))
+}
+
+// newFollowers opens two handles of one queue, which share a clock.
+func newFollowers(t *testing.T, c Config) (db kv.DB, q, other *Queue, now *time.Time) {
+	clock := time.UnixMilli(1_700_000_000_000)
+	db = embedded.OpenMemory(embedded.Options{})
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	o := Options{Now: func() time.Time { return clock }, Config: c}
+	q, err := Create(t.Context(), db, nil, "q", o)
+	require.NoError(t, err)
+	other, err = Open(t.Context(), db, nil, "q", o)
+	require.NoError(t, err)
+	return db, q, other, &clock
+}
+
+// nextConfig is what the handle's next transaction goes by.
+func nextConfig(t *testing.T, db kv.DB, q *Queue) Config {
 	next, err := db.Begin(kv.TxOptions{})
 	require.NoError(t, err)
 	defer next.Cancel()
-	config, err := q.work(ctx, next).config()
+	config, err := q.work(t.Context(), next).config()
 	require.NoError(t, err)
-	require.Equal(t, want, config)
+	return config
 }
