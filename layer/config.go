@@ -2,7 +2,6 @@ package layer
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -205,18 +204,4 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 		}
 	}
 	return unknownSettings(members)
-}
-
-// readConfig reads a stored document.
-func readConfig(key []byte, document string) (Config, error) {
-	var c Config
-	err := json.Unmarshal([]byte(document), &c)
-	if err == nil {
-		c, err = c.withDefaults()
-	}
-	var unknown *UnknownSettingError
-	if err != nil && !errors.As(err, &unknown) {
-		err = corrupt(key, err)
-	}
-	return c, err
 }

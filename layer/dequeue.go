@@ -252,75 +252,6 @@ func (r *reception) result() tuple.Tuple {
 	return t
 }
 
-// reload rebuilds the claims of a receive whose commit was unknown and turned out to have been applied. A
-// claim that has been lost since is left out.
-func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *ReceiveOptions) ([]*Claim, error) {
-	var claims []*Claim
-	for i := 0; i+1 < len(result); i += 2 {
-		group, ok := result[i].(string)
-		token, ok2 := result[i+1].(int64)
-		if !ok || !ok2 {
-			return nil, fmt.Errorf("%w: receipt of a claim %v", ErrCorrupt, result)
-		}
-		state := readState(q, tx.Snapshot(), group, o.State)
-		l, err := q.readLock(ctx, tx.Snapshot(), group)
-		if err != nil {
-			return nil, err
-		}
-		if l == nil || l.kind != kindClaim || l.token != token && !lacks(guardReloadToken) {
-			continue
-		}
-		c := &Claim{Group: group, Token: token, Until: fromMillis(l.endMS)}
-		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), group, l.outstanding); err != nil {
-			return nil, err
-		}
-		if c.State, err = waitState(ctx, state); err != nil {
-			return nil, err
-		}
-		claims = append(claims, c)
-	}
-	return claims, nil
-}
-
-// reloadItems reads the items of a claim that is held. A late item may stand between them.
-func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out []delivered) ([]Item, error) {
-	if len(out) == 0 {
-		return nil, corrupt(q.keys.lock(group), errors.New("a claim of nothing"))
-	}
-	first, last := out[0].id(group), out[len(out)-1].id(group)
-	found := tx.GetRange(kv.Range{
-		Begin: kv.FirstGreaterOrEqual(q.keys.item(first)), End: kv.FirstGreaterThan(q.keys.item(last)),
-	}, kv.RangeOptions{})
-	// Of the first alone, as a claim is given it.
-	record, err := q.readAttempt(ctx, tx, first)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := found.Wait(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read items: %w", err)
-	}
-	items := make([]Item, 0, len(out))
-	for _, row := range rows {
-		id := out[len(items)].id(group)
-		if !bytes.Equal(row.Key, q.keys.item(id)) && !lacks(guardReloadExact) {
-			continue
-		}
-		item, err := q.readItem(ctx, tx, row)
-		if err != nil {
-			return nil, err
-		}
-		if len(items) == 0 {
-			item.Attempts = record.count
-		}
-		items = append(items, item)
-	}
-	if len(items) < len(out) {
-		return nil, corrupt(q.keys.item(out[len(items)].id(group)), errors.New("held, and not there"))
-	}
-	return items, nil
-}
-
 // claimer takes ready groups for the receives of one transaction, one after the other.
 //
 // Footprint, per group taken: reads the lock, the items and, if asked for, the state at snapshot and adds a read conflict on the lock
@@ -344,17 +275,6 @@ type claimer struct {
 	items   int
 }
 
-// candidate is a hint, a due timer or a grant: a group that may be ready.
-type candidate struct {
-	key      []byte // of the hint, timer or grant; nil if the group was named by the caller
-	group    string
-	index    int64 // of the head, when the hint or timer was written
-	attempts int   // of the head, when the hint was written
-	timer    bool  // of a lock
-	head     bool  // the timer of a head: like a hint, but that it does not know of attempts
-	grant    int64 // the token, if this is a grant to us
-}
-
 // look is the reads of one candidate under way.
 type look struct {
 	candidate
@@ -363,11 +283,6 @@ type look struct {
 	items kv.Future[[]kv.KV]
 	state kv.Future[[]byte] // nil if no receive that is owed asks for it
 	pace  kv.Future[[]byte] // nil if the queue has no rate, as far as was known
-}
-
-// accepts reports whether this is the grant that the group is kept for.
-func (c *candidate) accepts(held *lock) bool {
-	return c.grant != 0 && held != nil && held.kind == kindGrant && held.token == c.grant
 }
 
 // maxWave bounds the groups looked at together, and with that the memory of a receive.
@@ -774,23 +689,6 @@ func (c *claimer) hold(l look, lockKey []byte, held, next *lock, headIndex int64
 	delete(c.ready, l.group)
 }
 
-// lease is the queue's if d is 0.
-func (w *work) lease(d time.Duration) (time.Duration, error) {
-	if d > 0 {
-		return d, nil
-	}
-	config, err := w.config()
-	return config.Lease, err
-}
-
-// clear clears a key, if it is one.
-func (w *work) clear(key []byte) {
-	if key != nil {
-		w.tx.Clear(key)
-		w.cleared = true
-	}
-}
-
 // expire is the failure of the item that was tried under an expired claim, if held is one. It writes nothing.
 func (c *claimer) expire(l look, held *lock) (*failure, error) {
 	if held == nil || held.kind != kindClaim || len(held.outstanding) == 0 {
@@ -799,9 +697,6 @@ func (c *claimer) expire(l look, held *lock) (*failure, error) {
 	f, err := c.judgeTried(l.group, held, lapsed(held))
 	return &f, err
 }
-
-// lapsed is the text of the failure of a lease that has run out.
-func lapsed(l *lock) string { return "lease expired, held by " + l.owner }
 
 // succeed looks at the lock that the claim takes the place of: the item that was tried under an expired claim
 // counts a failed attempt, f; the end of a delay or of a grant counts none.
@@ -951,4 +846,52 @@ func (c *claimer) take(r *reception, l look, held *lock, rows []kv.KV) (*Claim, 
 		claim.Items[0].Attempts = l.attempts
 	}
 	return claim, taken, nil
+}
+
+// settleEarly leaves a group whose head is not to be delivered before untilMS.
+func (c *claimer) settleEarly(l look, lockKey []byte, held *lock, f *failure, head kv.KV, untilMS int64) error {
+	if l.key == nil && held == nil {
+		c.left = true
+		return nil // named by the caller: what leads to it leads to it still
+	}
+	if err := guardEarlyLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
+		return err
+	}
+	if f != nil {
+		f.write(c.work)
+		c.count(countExpired, 1)
+	}
+	if held != nil {
+		c.unlock(l.group, held)
+	}
+	return c.awaitHead(l.key, head, untilMS)
+}
+
+// settleOverdue settles the head that was met, and those behind it, before it looks at the group again.
+func (c *claimer) settleOverdue(r *reception, l look, lockKey []byte, held *lock, limit int) error {
+	if c.spent() {
+		c.left, r.more = true, true
+		return nil
+	}
+	rows, err := c.overduePage(l.group)
+	if err != nil {
+		return err
+	}
+	if err := guardOverdueLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
+		return err
+	}
+	free, err := c.ageOut(l.group, held, rows)
+	if err != nil {
+		return err
+	}
+	c.clear(l.key)
+	c.wrote = true
+	if !free {
+		return nil
+	}
+	behind, found, err := c.freed(l.group)
+	if err != nil || !found {
+		return err
+	}
+	return c.decide(r, c.read(behind, limit), limit)
 }

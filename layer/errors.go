@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"fdbfifo/kv/tuple"
 )
 
 // Errors that a caller may meet and tell apart with errors.Is; the engine's own are *kv.Error. None of them is
@@ -109,3 +111,38 @@ func (e *FormatError) Error() string {
 	return fmt.Sprintf("layer: queue %q has format %d, this version knows format %d: use a newer version",
 		e.Queue, e.Found, e.Known)
 }
+
+func wrap(verb string, err error) error {
+	if err != nil {
+		return fmt.Errorf("layer: %s: %w", verb, err)
+	}
+	return nil
+}
+
+// corrupt names the key whose value cannot be read.
+func corrupt(key []byte, err error) error {
+	return fmt.Errorf("%w: key %s: %w", ErrCorrupt, tuple.Printable(key), err)
+}
+
+// errOutcomeLost says that a receipt was looked for so late that a sweep may have cleared it.
+var errOutcomeLost = errors.New("too late to learn what became of the commit")
+
+// ErrDropping: the queue is being dropped, or a Drop of it was interrupted. It wraps ErrNoQueue. Drop it to the end.
+var ErrDropping = fmt.Errorf("%w: it is being dropped", ErrNoQueue)
+
+// RejectError, returned or wrapped by a worker's handler, says that the item will never succeed: it fails for good
+// at once, see OnFailure.
+type RejectError struct {
+	Reason string // kept with the dead letter
+	Err    error  // likewise; may be nil
+}
+
+func (e *RejectError) Error() string {
+	if e.Err == nil {
+		return "rejected: " + e.Reason
+	}
+	return fmt.Sprintf("rejected: %s: %v", e.Reason, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *RejectError) Unwrap() error { return e.Err }

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"fmt"
+	"math"
 	"time"
 	"unicode/utf8"
 )
@@ -96,6 +97,30 @@ func checkLease(d time.Duration) error {
 func checkDelay(d time.Duration) error {
 	if d < 0 || d > MaxDelay {
 		return &LimitError{What: "delay", Unit: "ms", Got: d.Milliseconds(), Max: MaxDelay.Milliseconds()}
+	}
+	return nil
+}
+
+// noLimit stands for a limit that is not set.
+const noLimit = int64(math.MaxInt64)
+
+func checkState(state []byte) error {
+	if len(state) > MaxStateSize {
+		return &LimitError{What: "state", Unit: "bytes", Got: int64(len(state)), Max: MaxStateSize}
+	}
+	return nil
+}
+
+// checkByReason checks who does something, and why.
+func checkByReason(by, reason string) error {
+	if len(by) > MaxQueueNameSize {
+		return &LimitError{What: "by", Unit: "bytes", Got: int64(len(by)), Max: MaxQueueNameSize}
+	}
+	if len(reason) > maxErrorText {
+		return &LimitError{What: "reason", Unit: "bytes", Got: int64(len(reason)), Max: maxErrorText}
+	}
+	if !utf8.ValidString(by) || !utf8.ValidString(reason) {
+		return fmt.Errorf("%w: by %q, reason %q", ErrInvalidUTF8, by, reason)
 	}
 	return nil
 }

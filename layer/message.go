@@ -9,8 +9,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
-
-	"fdbfifo/kv"
 )
 
 // Message is what a producer enqueues. The queue keeps no reference to it.
@@ -148,35 +146,12 @@ func (m *Message) check() (int, error) {
 	return len(m.Body) + headers, nil
 }
 
-// checkBatch validates the messages of one enqueue.
-func (s subspace) checkBatch(msgs []Message, c Config, now time.Time) error {
-	if len(msgs) > MaxBatch {
-		return &LimitError{What: "batch", Unit: "items", Got: int64(len(msgs)), Max: MaxBatch}
+func checkDedupID(id string) error {
+	if len(id) > MaxDedupIDSize {
+		return &LimitError{What: "dedup id", Unit: "bytes", Got: int64(len(id)), Min: 1, Max: MaxDedupIDSize}
 	}
-	size, keys, key := 0, 0, 0
-	for i := range msgs {
-		n, err := msgs[i].check()
-		if err != nil {
-			return fmt.Errorf("message %d: %w", i, err)
-		}
-		if left := msgs[i].DeliverAt.Sub(now); !msgs[i].DeliverAt.IsZero() && left > MaxDelay {
-			return fmt.Errorf("message %d: %w", i, checkDelay(left))
-		}
-		size += n
-		if i == 0 || msgs[i].Group != msgs[i-1].Group {
-			key = len(s.item(ID{Group: msgs[i].Group, Index: kv.MaxTransactionSize}))
-		}
-		// FoundationDB counts a set as 3 times its key, its value, and 65 bytes more.
-		keys += 3*key + 100
-		if n := len(msgs[i].DedupID); n > 0 || c.DedupBy == DedupByContent {
-			keys += 3*(len(s.prefix)+len(msgs[i].Group)+max(n, contentIDSize)+20) + len(msgs[i].Group) + 2*max(n, contentIDSize) + 150
-		}
-	}
-	if size > MaxBatchSize {
-		return &LimitError{What: "batch", Unit: "bytes", Got: int64(size), Max: MaxBatchSize}
-	}
-	if size+keys > maxTransactionSize {
-		return &LimitError{What: "batch with its keys", Unit: "bytes", Got: int64(size + keys), Max: maxTransactionSize}
+	if !utf8.ValidString(id) {
+		return fmt.Errorf("%w: dedup id %q", ErrInvalidUTF8, id)
 	}
 	return nil
 }

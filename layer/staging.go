@@ -1,12 +1,8 @@
 package layer
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
-	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,7 +10,6 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // Staging is the waiting line of receives for which nothing was ready.
@@ -27,16 +22,6 @@ import (
 // delay ends are found by the waiting handles' own clocks. A jittered poll is the net below: for wakes that were
 // lost (a watch may be late; an enqueue may have read before the request was there), and for requests of handles
 // that died, which are swept when their deadline has passed.
-
-// Path limits how a handle's receives find groups. It is for measurements: Adaptive is right.
-type Path int
-
-// The paths.
-const (
-	Adaptive Path = iota // claim directly, wider after conflicts; stage when nothing is ready or conflicts go on
-	Direct               // never stage: a receive that waits looks again and again
-	Staged               // a receive that waits requests first
-)
 
 const (
 	// stageAfter is the number of conflicts in a row after which a receive that waits is staged.
@@ -52,32 +37,13 @@ const (
 	errorPause = time.Second
 	// skewOfTurns is by how much at most a handle that is not the oldest leaves the end of a lease to that one.
 	skewOfTurns = 250 * time.Millisecond
-	// wakeProbe is how many requests a waker looks at to find one that lives and wants.
-	wakeProbe = 4
+
 	// grantProbe is how many requests one fulfilment serves at most, and how many dead ones a sweep clears.
 	grantProbe = 16
 )
 
 // DefaultStagePoll is the mean pause between two looks of a handle that nobody wakes.
 const DefaultStagePoll = time.Second
-
-// request is the value of a request.
-type request struct {
-	owner      string
-	wants      int64 // groups
-	deadlineMS int64
-}
-
-func (r request) pack() []byte { return tuple.Tuple{r.owner, r.wants, r.deadlineMS}.Pack() }
-
-func unpackRequest(key, value []byte) (request, error) {
-	d := keyDecoder{rest: value}
-	r := request{owner: d.str(), wants: d.int(), deadlineMS: d.int()}
-	if err := d.end(); err != nil {
-		return request{}, corrupt(key, err)
-	}
-	return r, nil
-}
 
 // staged is what a transaction did to the handle's request: the zero value = nothing.
 type staged struct {
@@ -239,270 +205,11 @@ func (q *Queue) stopWaiting(o *operation) {
 	}
 }
 
-// stage registers the handle's request if receives wait, lets it want again if they do and it has been granted all that it
-// wanted, and clears it when the last of them has been served. requests is the oldest ones, as far as they were read.
-//
-// Footprint: a request is registered without any conflict. It is rewritten with a read conflict on it, which meets only a
-// sweep that takes the handle for dead, for nobody grants to what wants nothing; and cleared with one, for a grant rewrites it.
-func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
-	q := w.q
-	if len(waiting) == 0 || !w.mayStage {
-		return staged{}, nil
-	}
-	unserved := 0
-	for _, o := range waiting {
-		if len(o.receive.claims) == 0 {
-			unserved++
-		}
-	}
-	index, _ := q.staging.requested()
-	switch {
-	case unserved > 0 && index == 0:
-		now, err := w.clock()
-		if err != nil {
-			return staged{}, err
-		}
-		return w.request(now, unserved), nil
-	case unserved > 0:
-		// What it was granted may be gone by now, or receives have come since. A request that wants nothing is never woken.
-		key := q.keys.request(index, q.staging.random)
-		i := slices.IndexFunc(requests, func(row kv.KV) bool { return bytes.Equal(row.Key, key) })
-		if i < 0 {
-			return staged{}, nil
-		}
-		r, err := unpackRequest(key, requests[i].Value)
-		if err != nil || r.wants > 0 {
-			return staged{}, err
-		}
-		if err := guardRenewRequest.read(w.tx, kv.SingleKey(key)); err != nil {
-			return staged{}, err
-		}
-		return w.request(index, unserved), nil
-	case unserved == 0 && index != 0 && !q.othersWait() && !c.holdsGrants():
-		key := q.keys.request(index, q.staging.random)
-		if err := guardRequestClear.read(w.tx, kv.SingleKey(key)); err != nil {
-			return staged{}, err
-		}
-		w.tx.Clear(key)
-		return staged{gone: true}, nil
-	}
-	return staged{}, nil
-}
-
-// request writes the handle's request.
-func (w *work) request(index int64, wants int) staged {
-	q := w.q
-	r := request{owner: q.opts.Owner, wants: int64(min(wants, maxWave)), deadlineMS: w.nowMS + requestLife.Milliseconds()}
-	w.tx.Set(q.keys.request(index, q.staging.random), r.pack())
-	w.wrote = true
-	return staged{request: index, deadlineMS: r.deadlineMS}
-}
-
 // othersWait reports whether receives wait that have no part in the transaction under way.
 func (q *Queue) othersWait() bool {
 	q.pipeline.mu.Lock()
 	defer q.pipeline.mu.Unlock()
 	return len(q.pipeline.waiting) > 0
-}
-
-// accept looks at what the handle was granted before anything else.
-func (c *claimer) accept() error {
-	if c.granted == nil {
-		return nil
-	}
-	rows, err := c.granted.Wait(c.ctx)
-	if err != nil {
-		return fmt.Errorf("read grants: %w", err)
-	}
-	limit := 1
-	for _, r := range c.owed {
-		limit = max(limit, r.o.Max)
-	}
-	for _, row := range rows {
-		p, err := c.q.keys.parse(row.Key)
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
-		}
-		token, err := unpackInt(row.Key, row.Value)
-		if err != nil {
-			return err
-		}
-		c.met[p.group] = false
-		c.looks = append(c.looks, c.read(candidate{key: row.Key, group: p.group, grant: token}, limit))
-		c.grants[string(row.Key)] = true
-	}
-	return nil
-}
-
-// clear clears a key, if it is one.
-func (c *claimer) clear(key []byte) {
-	delete(c.grants, string(key))
-	c.work.clear(key)
-}
-
-// holdsGrants reports whether grants are left that nobody took.
-func (c *claimer) holdsGrants() bool {
-	return c == nil || len(c.grants) > 0 // nil: it did not look
-}
-
-// grantOthers fulfils the requests of other handles with what is ready beyond one's own needs, the oldest request
-// with the oldest group.
-//
-// Footprint, per request served: a read conflict on it, and it is rewritten; per group: as a claim, with a grant.
-func (c *claimer) grantOthers(requests []kv.KV) error {
-	q := c.q
-	for _, row := range requests {
-		p, err := q.keys.parse(row.Key)
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
-		}
-		r, err := unpackRequest(row.Key, row.Value)
-		if err != nil {
-			return err
-		}
-		if p.id == q.staging.random || r.deadlineMS <= c.nowMS && !lacks(guardRequestDeadline) {
-			continue
-		}
-		given := int64(0)
-		for given < r.wants {
-			ok, err := c.grant(p.id)
-			if err != nil {
-				return err
-			}
-			if !ok {
-				break
-			}
-			given++
-		}
-		if given > 0 {
-			if err := guardGrantRequest.read(c.tx, kv.SingleKey(row.Key)); err != nil {
-				return err
-			}
-			r.wants -= given
-			c.tx.Set(row.Key, r.pack())
-			c.touch(p.id)
-			c.wrote = true
-			c.others += int(given)
-		}
-		if given == 0 && r.wants > 0 {
-			return nil // nothing more is ready
-		}
-	}
-	return nil
-}
-
-// grant gives the next free group to the request with that random. It returns false if there is none.
-func (c *claimer) grant(random uuid.UUID) (bool, error) {
-	for {
-		l, ok, err := c.next()
-		if err != nil || !ok {
-			return false, err
-		}
-		if l.grant != 0 {
-			continue // our own: it stays
-		}
-		free, err := c.free(l)
-		if err != nil {
-			return false, err
-		}
-		if !free || l.timer {
-			// What is stale is cleared; an expired claim is left to the next receive, which counts the attempt.
-			if !free {
-				if err := c.settle(&reception{o: ReceiveOptions{Max: 1}}, l, 0); err != nil {
-					return false, err
-				}
-			}
-			continue
-		}
-		rows, err := l.items.Wait(c.ctx)
-		if err != nil {
-			return false, fmt.Errorf("read items: %w", err)
-		}
-		head, err := c.q.keys.parse(rows[0].Key)
-		if err != nil {
-			return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
-		}
-		v, err := l.lock.Wait(c.ctx)
-		if err != nil {
-			return false, fmt.Errorf("read lock: %w", err)
-		}
-		if v != nil {
-			continue // expired
-		}
-		lockKey := c.q.keys.lock(l.group)
-		if err := guardGrantLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
-			return false, err
-		}
-		token, err := c.token(nil)
-		if err != nil {
-			return false, err
-		}
-		lease := grantLease
-		if lacks(guardGrantLease) {
-			lease = MaxLease
-		}
-		next := lock{token: token, owner: random.String(), endMS: c.nowMS + lease.Milliseconds(), kind: kindGrant}
-		c.hold(l, lockKey, nil, &next, head.index)
-		c.tx.Set(c.q.keys.grant(random, l.group), tuple.AppendInt(nil, token))
-		c.met[l.group] = true
-		return true, nil
-	}
-}
-
-// touch changes a wake key.
-func (w *work) touch(random uuid.UUID) {
-	var one [8]byte
-	binary.LittleEndian.PutUint64(one[:], 1)
-	w.tx.Atomic(kv.Add, w.q.keys.wake(random), one[:])
-}
-
-// wakeOldest touches the wake key of the oldest request that lives and wants. It reads at snapshot: whoever makes
-// groups ready conflicts neither with requests nor with each other.
-func (w *work) wakeOldest() error {
-	w.readRequests()
-	rows, err := w.requests.Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read requests: %w", err)
-	}
-	for _, row := range rows {
-		p, err := w.q.keys.parse(row.Key)
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
-		}
-		r, err := unpackRequest(row.Key, row.Value)
-		if err != nil {
-			return err
-		}
-		if r.wants > 0 && r.deadlineMS > w.nowMS {
-			w.touch(p.id)
-			return nil
-		}
-	}
-	return nil
-}
-
-// findRequest looks for the handle's request after an unknown commit that was applied.
-func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
-	requests := newCursor(q.keys.section(nameRequest))
-	for !requests.exhausted {
-		const limit = 1000
-		rows, err := requests.read(tx.Snapshot(), limit).Wait(ctx)
-		if err != nil {
-			return staged{}, fmt.Errorf("read requests: %w", err)
-		}
-		requests.passed(rows, limit)
-		for _, row := range rows {
-			p, err := q.keys.parse(row.Key)
-			if err != nil {
-				return staged{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
-			}
-			if p.id == q.staging.random {
-				r, err := unpackRequest(row.Key, row.Value)
-				return staged{request: p.index, deadlineMS: r.deadlineMS}, err
-			}
-		}
-	}
-	return staged{gone: true}, nil
 }
 
 // attend starts the attendance of the waiting list if it is not running. The pipeline's mutex is held.
@@ -708,127 +415,6 @@ func (w *work) rest(t turning, requests []kv.KV) (turn, error) {
 	}
 	left.watch = w.tx.Watch(q.keys.wake(q.staging.random))
 	return left, nil
-}
-
-// renew moves the deadline of the handle's request. If it was swept, the next call registers another.
-func (q *Queue) renew(ctx context.Context, index int64) error {
-	key := q.keys.request(index, q.staging.random)
-	var outcome staged
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
-		v, err := guardRenewRequest.get(tx, key).Wait(ctx)
-		if err != nil {
-			return fmt.Errorf("read request: %w", err)
-		}
-		outcome = staged{gone: true}
-		if v == nil {
-			return nil
-		}
-		r, err := unpackRequest(key, v)
-		if err != nil {
-			return err
-		}
-		r.deadlineMS = q.nowMS() + requestLife.Milliseconds()
-		r.wants = int64(min(max(q.waiters(), 1), maxWave))
-		tx.Set(key, r.pack())
-		outcome = staged{request: index, deadlineMS: r.deadlineMS}
-		return nil
-	})
-	if err == nil {
-		q.staging.set(outcome)
-	}
-	return err
-}
-
-// withdraw clears the handle's request and gives back what it was granted. It may be repeated.
-func (q *Queue) withdraw(ctx context.Context, index int64) error {
-	if !q.staging.acquire() {
-		if !q.rest(ctx, busyPause, nil) { // a receive is about to use the request, or to clear it
-			return context.Cause(ctx)
-		}
-		return nil
-	}
-	defer q.staging.release()
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.work(ctx, tx).withdraw(index) })
-	if errors.Is(err, ErrNoQueue) {
-		err = nil // it went with the queue
-	}
-	if err == nil {
-		q.staging.set(staged{gone: true})
-	}
-	return err
-}
-
-// withdraw is withdraw in one transaction. Footprint: a read conflict on the request, which every grant to it
-// rewrites; per grant, one on the lock, and as a release.
-func (w *work) withdraw(index int64) error {
-	q, tx, random := w.q, w.tx, w.q.staging.random
-	key := q.keys.request(index, random)
-	if err := guardWithdrawRequest.read(tx, kv.SingleKey(key)); err != nil {
-		return err
-	}
-	rows, err := tx.Snapshot().GetRange(q.keys.grants(random).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read grants: %w", err)
-	}
-	for _, row := range rows {
-		p, err := q.keys.parse(row.Key)
-		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
-		}
-		token, err := unpackInt(row.Key, row.Value)
-		if err != nil {
-			return err
-		}
-		tx.Clear(row.Key)
-		l, err := q.readLock(w.ctx, guardWithdrawLock.reads(tx), p.group)
-		if err != nil {
-			return err
-		}
-		if l == nil || l.kind != kindGrant || l.token != token {
-			continue // taken over
-		}
-		tx.Clear(q.keys.lock(p.group))
-		tx.Clear(q.keys.timer(l.endMS, p.group))
-		if err := w.release(p.group, w.head(p.group)); err != nil {
-			return err
-		}
-	}
-	tx.Clear(key)
-	tx.Clear(q.keys.wake(random))
-	return w.finish()
-}
-
-// sweepRequests clears the requests of handles that have died, with their grants and wake keys. The groups that
-// were granted to them come back when the short lease of the grant ends.
-func (q *Queue) sweepRequests(ctx context.Context) error {
-	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
-		now := q.nowMS()
-		rows, err := tx.Snapshot().GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
-		if err != nil {
-			return fmt.Errorf("sweep requests: %w", err)
-		}
-		for _, row := range rows {
-			p, err := q.keys.parse(row.Key)
-			if err != nil {
-				return fmt.Errorf("%w: %w", ErrCorrupt, err)
-			}
-			r, err := unpackRequest(row.Key, row.Value)
-			if err != nil {
-				return err
-			}
-			if r.deadlineMS > now || p.id == q.staging.random {
-				continue
-			}
-			if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
-				return err
-			}
-			tx.Clear(row.Key)
-			tx.ClearRange(q.keys.grants(p.id))
-			tx.Clear(q.keys.wake(p.id))
-		}
-		return nil
-	})
-	return err
 }
 
 // stopStaging ends the attendance and the receives that wait, withdraws the request and clears the wake key. Whoever was

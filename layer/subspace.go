@@ -15,8 +15,8 @@ import (
 // with the prefix given to Open and the tuple (queue); the rest is a tuple too:
 //
 //	name     key after the queue's prefix            value
-//	meta     ("meta", field)                         tuple. Fields: see open.go
-//	item     ("item", group, index, random)          envelope and body, see envelope.go; random is a UUID
+//	meta     ("meta", field)                         tuple. Fields: see below
+//	item     ("item", group, index, random)          envelope and body, see store_item.go; random is a UUID
 //	part     ("part", group, index, random, n)       bytes: the n-th continuation of a large body, n from 0
 //	lock     ("lock", group)                         tuple: token, owner, lease end (ms), outstanding items, kind,
 //	                                                and a note if there is a mark: kind, who, reason, since (ms)
@@ -25,7 +25,7 @@ import (
 //	state    ("state", group)                        bytes: what the group's holders keep with it; never empty
 //	pace     ("pace", group)                         tuple: up to when (µs) the group's rate is used up, and a part of a µs
 //	attempt  ("attempt", group, index, random)       tuple: count, first (ms), last (ms), last error
-//	archive  ("archive", group, index, random)       when it was finished, then the item's value: see archive.go
+//	archive  ("archive", group, index, random)       when it was finished, then the item's value: see store_archive.go
 //	archived ("archived", place, index, random)      tuple: completed (ms), group, then index, random, parts of each item
 //	request  ("request", index, random)              tuple: owner, groups wanted, deadline (ms)
 //	grant    ("grant", random, group)                tuple: token
@@ -33,7 +33,7 @@ import (
 //	dedup    ("dedup", "queue", id),                 tuple: group, index, random of the message that was accepted,
 //	         ("dedup", "group", group, id)           until (ms; 0 = while it is in the queue), clock
 //	purged   ("purged", group)                       tuple: clock, when (ms) of the last step of a purge of the group
-//	dead     ("dead", group, index, random)          what is known of the failure, then the item's value: see dead.go
+//	dead     ("dead", group, index, random)          what is known of the failure, then the item's value: see store_item.go
 //	repeat   ("repeat", attempt id)                   tuple: time (ms), then group, token of each claim that was given
 //	receipt  ("receipt", random)                     tuple: time (ms), then the result of the operation
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
@@ -314,4 +314,29 @@ func (d *keyDecoder) uuid() (v uuid.UUID) {
 		v, d.rest, d.err = tuple.DecodeUUID(d.rest)
 	}
 	return v
+}
+
+// Format is the layout of keys and values that this version writes and the newest that it reads.
+const Format = 1
+
+// The fields of meta.
+const (
+	metaFormat = "format" // tuple (format)
+	metaOffset = "offset" // tuple (offset): index and token are read version + offset
+	metaConfig = "config" // tuple (version, JSON text): see config.go
+	metaSwept  = "swept"  // tuple (when the last sweep began (ms), its random)
+	// Only while the queue is being dropped: tuple (since (ms)).
+	metaDropped = "dropped"
+	metaPaused  = "paused"   // tuple (since (ms), who, reason); not there = the queue is not paused
+	metaSweptTo = "swept_to" // tuple (key): where the next sweep of the dedup entries goes on
+	metaPurged  = "purged"   // tuple (clock, when (ms)) of the last step of a purge of the queue: see enqueue_dedup.go
+)
+
+// dedupKey is where a message of group with that dedup id is remembered.
+func (s subspace) dedupKey(scope DedupScope, group, id string) []byte {
+	k := tuple.AppendString(s.start(nameDedup, len(scope.String())+len(group)+len(id)+6), scope.String())
+	if scope == DedupInGroup {
+		k = tuple.AppendString(k, group)
+	}
+	return tuple.AppendString(k, id)
 }

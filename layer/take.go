@@ -230,3 +230,22 @@ func (w *work) takeRest(c candidate, free bool, max int) ([]Item, error) {
 	}
 	return w.takeFrom(behind, max)
 }
+
+// takeOverdue is settleOverdue for a taker, of the overdue rows among the max and one that it has read. If all of those are
+// overdue there may be more, and a small take would go through them in small steps.
+func (w *work) takeOverdue(c candidate, l *lock, rows []kv.KV, max int) ([]Item, error) {
+	if w.spent() {
+		return nil, nil
+	}
+	if len(rows) > max && len(rows) < overdueWidth {
+		var err error
+		if rows, err = w.overduePage(c.group); err != nil {
+			return nil, err
+		}
+	}
+	free, err := w.ageOut(c.group, l, rows)
+	if err != nil {
+		return nil, err
+	}
+	return w.takeRest(c, free, max)
+}

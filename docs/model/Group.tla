@@ -88,7 +88,7 @@ Tx(o, reads, sets, clears) ==
     [what |-> o.what, op |-> o, reads |-> reads, sets |-> sets, clears |-> clears,
      starts |-> {}, ends |-> {}, out |-> {}]
 
-\* layer/once.go: once. An operation leaves a receipt, and a retry looks for it first. It is among the read conflicts of
+\* layer/tx_once.go: once. An operation leaves a receipt, and a retry looks for it first. It is among the read conflicts of
 \* the first attempt too, so that this one, still on its way, and a retry exclude each other.
 Looked(p, t) ==
     IF op[p].what = "none" \/ ~Has("receipt") THEN t
@@ -112,7 +112,7 @@ EnqueueTx(p) ==
             IF empty THEN {} ELSE Guard("tail", {tail}),
             (Item(index, m) :> 0) @@ led, {}), 0)
 
-\* layer/search.go: readMore. What leads to the group: hints, due timers, or the caller names it.
+\* layer/claim_search.go: readMore. What leads to the group: hints, due timers, or the caller names it.
 Candidates(now) ==
     {[key |-> {k}, kind |-> "hint"] : k \in Hints}
     \cup {[key |-> {k}, kind |-> db[k]] : k \in {j \in Timers : j[2] <= now}}
@@ -142,7 +142,7 @@ ClaimTx(p, c, now, end) ==
                      None, c.key \cup over \cup (IF locked THEN {Lock} ELSE {})) EXCEPT !.ends = ended]
          [] Items # {} /\ expired /\ l.marked ->  \* settleMarked
             [Tx(o, Guard("mark-lock", {Lock}), Lock :> MarkOf(l), c.key \cup over) EXCEPT !.ends = ended]
-         [] Items # {} /\ ~(expired /\ l.marked) /\ IsEarly(First(Items), now) ->  \* layer/early.go: settleEarly, awaitHead
+         [] Items # {} /\ ~(expired /\ l.marked) /\ IsEarly(First(Items), now) ->  \* layer/dequeue.go: settleEarly; layer/group_delay.go: awaitHead
             IF c.key = {} /\ ~locked THEN NoTx
             ELSE [Tx(o, Guard("early-lock", {Lock}) \cup Guard("early-gap", Gap(Items)), Timer(LastDue) :> "head",
                      c.key \cup over \cup (IF locked THEN {Lock} ELSE {})) EXCEPT !.ends = ended]
@@ -156,10 +156,10 @@ ClaimTx(p, c, now, end) ==
                      c.key \cup over \cup (IF c.key = {} THEN {at} ELSE {}))
                      EXCEPT !.starts = Lease(next), !.ends = ended, !.out = out], token)
 
-\* layer/ack.go: check. The fencing check.
+\* layer/settle.go: check. The fencing check.
 Mine(p) == Held.kind = "claim" /\ (Held.token = claim[p].token \/ ~Has("token"))
 
-\* layer/ack.go: check, readNext, giveBack; layer/extend.go; layer/mark.go: release.
+\* layer/settle.go: check, readNext, giveBack, extend; layer/group.go: release.
 SettleTx(p, o) ==
     LET l == Held
         reads == Guard("settle-lock", {Lock})
@@ -189,7 +189,7 @@ SettleTx(p, o) ==
     IN Receipted(p, [t EXCEPT !.ends = IF o.what = "ack" /\ left # {} THEN {} ELSE holding,
                               !.starts = IF o.what = "extend" THEN Lease([l EXCEPT !.end = o.end]) ELSE {}], claim[p].token)
 
-\* layer/mark.go: mark, unmark; layer/operate.go: free.
+\* layer/group_mark.go: mark, unmark; layer/group.go: free.
 PauseTx ==
     LET l == Held
     IN IF l.kind = "claim" THEN Tx(Op("pause"), Guard("mark-group", {Lock}), Lock :> [l EXCEPT !.marked = TRUE], {})
@@ -363,7 +363,7 @@ Vanish(p) ==
     /\ op' = IF op[p].what = "given up" THEN [op EXCEPT ![p] = NoOp] ELSE op
     /\ UNCHANGED <<db, tx, claim, clock, claims, faults, pauses, seen>>
 
-\* layer/once.go: once. The receipt of an earlier attempt is found. layer/dequeue.go: reload.
+\* layer/tx_once.go: once. The receipt of an earlier attempt is found. layer/claim_repeat.go: reload.
 Found(p) ==
     /\ Free(p) /\ op[p].what \notin {"none", "given up"} /\ Has("receipt") /\ Receipt(p) \in DOMAIN db
     /\ LateCommits \/ late[p].what = "none"

@@ -68,7 +68,7 @@ Plus(a, b) ==
      change |-> IF b.change = "keep" THEN a.change ELSE b.change]
 Tx(what, part) == part @@ [what |-> what]
 
-\* layer/staging.go: wakeOldest. At snapshot; here, any request that wants.
+\* layer/tx.go: wakeOldest. At snapshot; here, any request that wants.
 Woken == IF Wanting = {} THEN {None} ELSE {Wake(h) :> 0 : h \in Wanting}
 
 \* The end of a lock by its time: a fault if somebody has it in hand who lives.
@@ -100,7 +100,7 @@ SettleEmpty(g, from) ==
 
 Stale(g, from) == Part({Lock(g)}, None, {from})
 
-\* layer/staging.go: accept; layer/dequeue.go: decide. Of a grant to the handle.
+\* layer/claim_grant.go: accept; layer/dequeue.go: decide. Of a grant to the handle.
 Accept(h, g) ==
     LET l == Held(g)
         ours == l.kind = "grant" /\ l.token = db[Grant(h, g)]
@@ -120,7 +120,7 @@ Due(h, g) ==
       [] ~There(Item(g)) -> SettleEmpty(g, Timer(g))
       [] OTHER -> Take(h, g, Timer(g))
 
-\* layer/staging.go: grantOthers, grant.
+\* layer/claim_grant.go: grantOthers, grant.
 GrantTo(other, g) ==
     LET token == claims + 1
     IN Part(Guard("grant-lock", {Lock(g)}) \cup Guard("grant-request", {Request(other)}),
@@ -128,7 +128,7 @@ GrantTo(other, g) ==
             @@ (Grant(other, g) :> token) @@ (Request(other) :> db[Request(other)] - 1) @@ (Wake(other) :> 0),
             {Ready(g)})
 
-\* layer/staging.go: stage. left: grants that nobody took.
+\* layer/staging_request.go: stage. left: grants that nobody took.
 Stage(h, served, left) ==
     CASE ~served /\ h \notin request -> [Part({}, Request(h) :> 1, {}) EXCEPT !.change = "registered"]
       [] served /\ h \in request /\ (left = {} \/ ~Has("grants-left")) ->
@@ -194,7 +194,7 @@ Poll(h) ==
     /\ resting' = resting \ {h}
     /\ UNCHANGED <<db, tx, alive, waiting, request, holds, claims, faults, seen>>
 
-\* layer/staging.go: renew.
+\* layer/staging_request.go: renew.
 Renew(h) ==
     /\ Free(h) /\ h \in waiting /\ h \in request /\ (There(Request(h)) => db[Request(h)] = 0)
     /\ IF There(Request(h))
@@ -209,7 +209,7 @@ GiveUp(h) ==
     /\ waiting' = waiting \ {h} /\ resting' = resting \ {h}
     /\ UNCHANGED <<db, tx, alive, request, holds, claims, seen>>
 
-\* layer/staging.go: withdraw. A grant's lock is given back as a claim's is released.
+\* layer/staging_request.go: withdraw. A grant's lock is given back as a claim's is released.
 Withdraw(h) ==
     /\ Free(h) /\ h \notin waiting /\ h \in request
     /\ LET granted == Granted(h)
@@ -225,7 +225,7 @@ Withdraw(h) ==
                 EXCEPT !.change = "gone"]))
     /\ UNCHANGED <<db, local, claims, faults, seen>>
 
-\* layer/staging.go: sweepRequests.
+\* layer/staging_request.go: sweepRequests.
 Sweep(h) ==
     /\ Free(h) /\ h \in waiting
     /\ \E other \in Handles \ {h} :
@@ -235,7 +235,7 @@ Sweep(h) ==
                  {Request(other), Wake(other)} \cup {Grant(other, g) : g \in Groups})))
     /\ UNCHANGED <<db, local, claims, seen>>
 
-\* layer/ack.go. The ack of all, or a nack; the fencing check tells a claim that was lost.
+\* layer/settle.go. The ack of all, or a nack; the fencing check tells a claim that was lost.
 Settle(h) ==
     /\ Free(h) /\ holds[h] # NoClaim
     /\ LET g == holds[h].group

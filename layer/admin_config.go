@@ -1,0 +1,106 @@
+package layer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// Configure changes the queue's configuration: change is given the stored one and changes it. It returns the new one
+// and its version, which counts the changes from 1, the creation, on. Two changes at the same time both count: change
+// runs again on what the other one has left, so it must not rely on how often it runs. Every handle follows within a
+// second.
+//
+// After a change of MaxRate it goes through the groups that were lately delivered from, as a sweep does, in short steps at
+// batch priority: those that wait by the old rate wait by the new one. If that fails, or ctx ends, the error comes with the
+// new configuration, which holds, and the next sweep does the rest.
+//
+// Errors: *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this library has
+// written the configuration; ErrClosed, and the engine's.
+func (q *Queue) Configure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
+	var config Config
+	var version int64
+	var rate Rate // before
+	err := q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+		var err error
+		if config, version, err = q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) }); err != nil {
+			return nil, err
+		}
+		document, err := json.Marshal(config)
+		return tuple.Tuple{version, string(document)}, err
+	}, func(_ kv.Tx, result tuple.Tuple) (err error) {
+		config, version, err = unpackConfig(q.keys.meta(metaConfig), result.Pack())
+		return err
+	})
+	if err != nil {
+		return Config{}, 0, wrap("configure", err)
+	}
+	q.followed.learnConfig(config, version, q.opts.Now())
+	if config.MaxRate != rate && !rate.isNone() {
+		s := sweeper{q: q, ctx: ctx, config: &config}
+		err = s.paces()
+	}
+	return config, version, wrap("configure", err)
+}
+
+// ConfigureTx is Configure in the caller's transaction. The caller answers for an unknown commit: use Once. Groups that wait
+// by an old MaxRate wait for as long as that says, or until the next sweep.
+//
+// Conflicts: with another change of the configuration only.
+func (q *Queue) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
+	if q.closed.Load() {
+		return Config{}, 0, ErrClosed
+	}
+	config, version, err := q.configure(ctx, tx, change)
+	return config, version, wrap("configure", err)
+}
+
+func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
+	key := q.keys.meta(metaConfig)
+	value, err := guardConfigure.get(tx, key).Wait(ctx)
+	if err != nil {
+		return Config{}, 0, fmt.Errorf("read configuration: %w", err)
+	}
+	old, version, err := unpackConfig(key, value)
+	if err != nil {
+		return Config{}, 0, err
+	}
+	config := old
+	change(&config)
+	if config, err = config.withDefaults(); err != nil {
+		return Config{}, 0, err
+	}
+	if err := config.changedFrom(old); err != nil {
+		return Config{}, 0, err
+	}
+	version++
+	packed, err := packConfig(config, version)
+	if err != nil {
+		return Config{}, 0, err
+	}
+	tx.Set(key, packed)
+	return config, version, nil
+}
+
+// ReadConfig reads the stored configuration and its version.
+func (q *Queue) ReadConfig(ctx context.Context) (Config, int64, error) {
+	var config Config
+	var version int64
+	key := q.keys.meta(metaConfig)
+	err := q.view(ctx, func(tx kv.ReadTx) error {
+		value, err := tx.Get(key).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read configuration: %w", err)
+		}
+		config, version, err = unpackConfig(key, value)
+		return err
+	})
+	if err != nil {
+		return Config{}, 0, wrap("configuration", err)
+	}
+	q.followed.learnConfig(config, version, q.opts.Now())
+	return config, version, nil
+}

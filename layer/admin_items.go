@@ -1,0 +1,262 @@
+package layer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// What an operator does to items and groups that he does not hold. Each operation reads the lock of the group with a
+// conflict and adds a write conflict on it, so that it and a claim, an ack, a take or another such operation of the
+// group exclude each other, while enqueues and all other groups go on.
+
+// Cancel removes an item that waits: it is not delivered any more. If the group was delayed because of it, the delay
+// ends. It works on an item that cannot be read, too.
+//
+// Errors: ErrNoItem, ErrInHand, ErrInvalidID, ErrClosed, and the engine's; nothing was changed then.
+func (q *Queue) Cancel(ctx context.Context, id ID) error {
+	return q.Once(ctx, func(tx kv.Tx) error { return q.CancelTx(ctx, tx, id) })
+}
+
+// CancelTx cancels in the caller's transaction. The caller answers for an unknown commit: use Once.
+//
+// Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head: the next
+// head, at snapshot, with a conflict on the whole group if that is empty now; and its attempts.
+func (q *Queue) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
+	if err := checkID(id); err != nil {
+		return wrap("cancel", err)
+	}
+	return wrap("cancel", q.operate(ctx, tx, func(w *work) error { return w.cancel(id) }))
+}
+
+// SkipOptions say who skips, and why.
+type SkipOptions struct {
+	// By is who skips, for people; "" = the handle's Owner. At most MaxQueueNameSize bytes.
+	By string
+	// Reason is why, for people; at most 1,000 bytes.
+	Reason string
+}
+
+// Skip takes the head of a group aside, whichever that is, to the dead letters, and returns its id: for a group that
+// its head holds up. A delay of the group ends. To be sure which item goes, or to remove it for good, use Cancel.
+//
+// Errors: as Cancel's; ErrNoItem if the group is empty; *LimitError and ErrInvalidUTF8.
+func (q *Queue) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
+	var id ID
+	err := q.once(ctx,
+		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+			var err error
+			id, err = q.SkipTx(ctx, tx, group, o)
+			return tuple.Tuple{id.Index, id.Random}, err
+		},
+		func(_ kv.Tx, t tuple.Tuple) error {
+			index, ok := t[0].(int64)
+			random, ok2 := t[1].(uuid.UUID)
+			if id = (ID{Group: group, Index: index, Random: random}); !ok || !ok2 {
+				return fmt.Errorf("%w: receipt of a skip: %v", ErrCorrupt, t)
+			}
+			return nil
+		})
+	if err != nil {
+		return ID{}, err
+	}
+	return id, nil
+}
+
+// SkipTx skips in the caller's transaction, as CancelTx cancels.
+func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
+	if err := checkGroup(group); err != nil {
+		return ID{}, wrap("skip", err)
+	}
+	if err := checkByReason(o.By, o.Reason); err != nil {
+		return ID{}, wrap("skip", err)
+	}
+	if o.By == "" {
+		o.By = q.opts.Owner
+	}
+	reason := "skipped by " + o.By
+	if o.Reason != "" {
+		reason += ": " + o.Reason
+	}
+	var id ID
+	err := q.operate(ctx, tx, func(w *work) error {
+		head, err := q.firstItem(ctx, tx.Snapshot(), q.keys.items(group))
+		if err != nil {
+			return err
+		}
+		if head == nil {
+			return fmt.Errorf("%w: group %q is empty", ErrNoItem, group)
+		}
+		p, err := q.keys.parse(head)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		id = p.itemID()
+		return w.takeOut(id, func() error {
+			record, err := q.readAttempt(ctx, tx.Snapshot(), id)
+			if err != nil {
+				return err
+			}
+			f := failure{id: id, record: record, reason: cut(reason)}
+			_, err = f.park(w)
+			return err
+		})
+	})
+	return id, wrap("skip", err)
+}
+
+// Edit changes the body and the headers of an item that waits. change is given the message as it is and changes it;
+// it may run several times, and its error ends the edit without effect. The item keeps its place, its id, the time
+// of its enqueue, and its failed attempts; a delay of its group goes on.
+//
+// Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets anything but body and headers; *LimitError and
+// ErrInvalidUTF8 as Enqueue's.
+func (q *Queue) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
+	return q.Once(ctx, func(tx kv.Tx) error { return q.EditTx(ctx, tx, id, change) })
+}
+
+// EditTx edits in the caller's transaction, as CancelTx cancels.
+//
+// Reads: the lock, with a conflict; the item and its parts, at snapshot.
+func (q *Queue) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Message) error) error {
+	if err := checkID(id); err != nil {
+		return wrap("edit", err)
+	}
+	return wrap("edit", q.operate(ctx, tx, func(w *work) error { return w.edit(id, change) }))
+}
+
+// waiting is an item that is not in hand, and the lock of its group.
+type waiting struct {
+	value []byte
+	head  []byte // the key of the group's first item
+	lock  *lock  // nil = nobody holds the group
+	stuck bool   // the item is outstanding in a claim whose lease has run out
+}
+
+// waitingItem reads an item that is about to be changed. When it returns an error nothing was written.
+func (w *work) waitingItem(id ID) (waiting, error) {
+	q := w.q
+	lockKey := q.keys.lock(id.Group)
+	held, value := guardItemLock.get(w.tx, lockKey), w.tx.Snapshot().Get(q.keys.item(id))
+	head := w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(q.keys.items(id.Group).Begin))
+	var i waiting
+	var err error
+	if i.value, err = value.Wait(w.ctx); err != nil {
+		return i, fmt.Errorf("read item: %w", err)
+	}
+	if i.head, err = head.Wait(w.ctx); err != nil {
+		return i, fmt.Errorf("read head: %w", err)
+	}
+	v, err := held.Wait(w.ctx)
+	if err != nil {
+		return i, fmt.Errorf("read lock: %w", err)
+	}
+	if i.value == nil {
+		return i, fmt.Errorf("%w: %s", ErrNoItem, id)
+	}
+	if v == nil {
+		return i, nil
+	}
+	if i.lock, err = unpackLock(lockKey, v); err != nil {
+		return i, err
+	}
+	if !i.lock.holds(id) {
+		return i, nil
+	}
+	if i.stuck = i.lock.endMS <= w.nowMS; !i.stuck {
+		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInHand, id, i.lock.owner, fromMillis(i.lock.endMS).Sub(fromMillis(w.nowMS)))
+	}
+	return i, nil
+}
+
+func (w *work) cancel(id ID) error {
+	return w.takeOut(id, func() error {
+		w.tx.Clear(w.q.keys.item(id))
+		w.tx.ClearRange(w.q.keys.parts(id))
+		w.tx.Clear(w.q.keys.attempt(id))
+		w.count(countCancelled, 1)
+		return nil
+	})
+}
+
+// takeOut takes an item that waits out of its group: remove removes it.
+func (w *work) takeOut(id ID, remove func() error) error {
+	i, err := w.waitingItem(id)
+	if err != nil {
+		return err
+	}
+	if err := w.excludeHolders(guardTakeOutExclude, id.Group); err != nil {
+		return err
+	}
+	isHead := bytes.Equal(i.head, w.q.keys.item(id))
+	free := false // and without a hint of its head
+	switch {
+	case i.stuck:
+		if free, err = w.lapse(id.Group, i.lock, id); err != nil {
+			return err
+		}
+	case !isHead: // what led to the group leads to it still
+	case i.lock == nil:
+		free = true
+	case i.lock.kind == kindDelay: // the delay was for this item
+		free = w.unlock(id.Group, i.lock)
+	}
+	if isHead {
+		w.tx.Clear(w.q.keys.ready(id.Index, id.Group))
+	}
+	if err := remove(); err != nil || !free {
+		return err
+	}
+	return w.free(id.Group)
+}
+
+func (w *work) edit(id ID, change func(m *Message) error) error {
+	i, err := w.waitingItem(id)
+	if err != nil {
+		return err
+	}
+	key := w.q.keys.item(id)
+	old, err := w.q.readItem(w.ctx, w.tx.Snapshot(), kv.KV{Key: key, Value: i.value})
+	if err != nil {
+		return err
+	}
+	e, _, err := openEnvelope(i.value)
+	if err != nil {
+		return corrupt(key, err)
+	}
+	m := old.message()
+	if err := change(&m); err != nil {
+		return err
+	}
+	if err := m.keeps(&old); err != nil {
+		return err
+	}
+	if _, err := m.check(); err != nil {
+		return err
+	}
+	if err := w.excludeHolders(guardEditExclude, id.Group); err != nil {
+		return err
+	}
+	if i.stuck {
+		free, err := w.lapse(id.Group, i.lock, id)
+		if err == nil && free {
+			err = w.free(id.Group)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	value, parts := split(&m, e)
+	// All of the old body goes in the transaction that brings the new one: whoever reads sees one or the other.
+	w.tx.ClearRange(w.q.keys.parts(id))
+	w.tx.Set(key, value)
+	for n, part := range parts {
+		w.tx.Set(w.q.keys.part(id, n), part)
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// A pause keeps a group, or the whole queue, from being received and taken from, until it is resumed. Enqueues go on,
+// and so do acks, nacks and extensions of claims that were there before.
+//
+// A paused group bears a mark in its lock, see group_mark.go, so the pause holds from its commit on. The pause of the queue
+// is a field of meta, which handles follow as they follow the configuration: within a second.
+
+// PauseOptions say who pauses, and why.
+type PauseOptions struct {
+	// By is who pauses, for people; "" = the handle's Owner. At most MaxQueueNameSize bytes.
+	By string
+	// Reason is why, for people; at most 1,000 bytes.
+	Reason string
+	// Force takes the group from its holder, as ForceRelease does, without counting an attempt. Without it a group
+	// that is held is paused when its claim ends. Not for the whole queue.
+	Force bool
+}
+
+// pauseMark is the mark of a pause that begins now.
+func (w *work) pauseMark(o PauseOptions) (mark, error) {
+	if o.By == "" {
+		o.By = w.q.opts.Owner
+	}
+	if err := checkByReason(o.By, o.Reason); err != nil {
+		return mark{}, err
+	}
+	return mark{kind: kindPause, who: o.By, reason: o.Reason, sinceMS: w.nowMS}, nil
+}
+
+// PauseGroup keeps a group from being received and taken from, from its commit on, also if it is empty. It returns the
+// mark that the group then bears: if it was paused or parked before, that one stays as it is.
+//
+// Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
+func (q *Queue) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
+	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return q.PauseGroupTx(ctx, tx, group, o) })
+}
+
+// PauseGroupTx pauses in the caller's transaction. The caller answers for an unknown commit: use Once.
+//
+// Reads: the lock, with a conflict.
+func (q *Queue) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
+	if err := checkGroup(group); err != nil {
+		return Mark{}, wrap("pause", err)
+	}
+	var now mark
+	err := q.operate(ctx, tx, func(w *work) error {
+		var err error
+		if now, err = w.pauseMark(o); err != nil {
+			return err
+		}
+		if _, err := w.mark(group, now); err != nil {
+			return err
+		}
+		l, err := q.readLock(ctx, guardMarkGroup.reads(tx), group)
+		if err != nil {
+			return err
+		}
+		now = *l.mark
+		if o.Force && l.kind == kindClaim {
+			w.count(countForced, 1)
+			w.unlock(group, l)
+		}
+		return nil
+	})
+	return *now.public(), wrap("pause", err)
+}
+
+// ResumeGroup lets a group be received from again that was paused, or parked because its head had failed for good; that
+// head is then tried again. It returns the mark that the group bore.
+//
+// Errors: ErrNotPaused, ErrClosed, and the engine's.
+func (q *Queue) ResumeGroup(ctx context.Context, group string) (Mark, error) {
+	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return q.ResumeGroupTx(ctx, tx, group) })
+}
+
+// ResumeGroupTx resumes in the caller's transaction. The caller answers for an unknown commit: use Once.
+//
+// Reads: the lock, with a conflict; if nobody holds the group, the key of its head at snapshot, with a conflict on the
+// whole group if that is empty, and its attempts.
+func (q *Queue) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark, error) {
+	if err := checkGroup(group); err != nil {
+		return Mark{}, wrap("resume", err)
+	}
+	var was mark
+	err := q.operate(ctx, tx, func(w *work) error {
+		old, err := w.unmark(group)
+		if err != nil {
+			return err
+		}
+		if old == nil {
+			return fmt.Errorf("%w: group %q", ErrNotPaused, group)
+		}
+		was = *old
+		return nil
+	})
+	return *was.public(), wrap("resume", err)
+}
+
+// Pause keeps the whole queue from being received and taken from: every handle follows within a second, and its receives
+// wait or return nothing. It returns the pause that then holds: one that was there before stays as it is.
+//
+// Errors: ErrOptions for Force, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
+func (q *Queue) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
+	defer q.followed.forget()
+	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return q.PauseTx(ctx, tx, o) })
+}
+
+// PauseTx pauses the queue in the caller's transaction. The caller answers for an unknown commit: use Once.
+//
+// Conflicts: with Pause and Resume of the queue only.
+func (q *Queue) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error) {
+	if o.Force {
+		return Mark{}, wrap("pause", fmt.Errorf("%w: Force is for one group", ErrOptions))
+	}
+	var now mark
+	err := q.operate(ctx, tx, func(w *work) error {
+		var err error
+		if now, err = w.pauseMark(o); err != nil {
+			return err
+		}
+		old, err := q.readPause(ctx, guardQueuePause.reads(tx))
+		if err != nil {
+			return err
+		}
+		if old != nil {
+			now = *old
+			return nil
+		}
+		tx.Set(q.keys.meta(metaPaused), now.packPause())
+		return nil
+	})
+	return *now.public(), wrap("pause", err)
+}
+
+// Resume ends the pause of the queue, which it returns, and wakes a receive that waits.
+//
+// Errors: ErrNotPaused, ErrClosed, and the engine's.
+func (q *Queue) Resume(ctx context.Context) (Mark, error) {
+	defer q.followed.forget()
+	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return q.ResumeTx(ctx, tx) })
+}
+
+// ResumeTx resumes the queue in the caller's transaction, as PauseTx pauses.
+func (q *Queue) ResumeTx(ctx context.Context, tx kv.Tx) (Mark, error) {
+	var was mark
+	err := q.operate(ctx, tx, func(w *work) error {
+		old, err := q.readPause(ctx, guardQueuePause.reads(tx))
+		if err != nil {
+			return err
+		}
+		if old == nil {
+			return fmt.Errorf("%w: the queue", ErrNotPaused)
+		}
+		was = *old
+		tx.Clear(q.keys.meta(metaPaused))
+		return w.wakeOldest()
+	})
+	return *was.public(), wrap("resume", err)
+}
+
+// Paused returns the pause of the queue, or nil.
+func (q *Queue) Paused(ctx context.Context) (*Mark, error) {
+	var m *mark
+	err := q.view(ctx, func(tx kv.ReadTx) (err error) {
+		m, err = q.readPause(ctx, tx)
+		return err
+	})
+	return m.public(), wrap("paused", err)
+}
+
+// onceMark runs an operation that returns a mark in a transaction that happens once.
+func (q *Queue) onceMark(ctx context.Context, fn func(tx kv.Tx) (Mark, error)) (Mark, error) {
+	var m Mark
+	err := q.once(ctx,
+		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+			var err error
+			m, err = fn(tx)
+			return tuple.Tuple{string(m.State), m.By, m.Reason, millis(m.Since)}, err
+		},
+		func(_ kv.Tx, t tuple.Tuple) error {
+			d := keyDecoder{rest: t.Pack()}
+			m = Mark{State: State(d.str()), By: d.str(), Reason: d.str(), Since: fromMillis(d.int())}
+			if d.err != nil {
+				return fmt.Errorf("%w: receipt of a mark: %v", ErrCorrupt, t)
+			}
+			return nil
+		})
+	if err != nil {
+		return Mark{}, err
+	}
+	return m, nil
+}

@@ -1,0 +1,48 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+
+	"fdbfifo/kv"
+)
+
+// SetGroupStateOptions say how the state of a group is set by others than its holder.
+type SetGroupStateOptions struct {
+	// Force sets it also while somebody holds the group, who has read the old one and may write over the new one.
+	Force bool
+}
+
+// SetGroupState sets the state of a group that nobody holds; nothing (no bytes) clears it. A claim whose lease has run
+// out holds nothing.
+//
+// Errors: ErrHeld, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's; nothing was changed.
+func (q *Queue) SetGroupState(ctx context.Context, group string, state []byte, o SetGroupStateOptions) error {
+	return q.Once(ctx, func(tx kv.Tx) error { return q.SetGroupStateTx(ctx, tx, group, state, o) })
+}
+
+// SetGroupStateTx sets the state in the caller's transaction. The caller answers for an unknown commit: use Once.
+//
+// Reads: the lock, with a conflict. Conflicts: with claims, acks and what else changes the lock of the group.
+func (q *Queue) SetGroupStateTx(ctx context.Context, tx kv.Tx, group string, state []byte, o SetGroupStateOptions) error {
+	if err := checkGroup(group); err != nil {
+		return wrap("set group state", err)
+	}
+	if err := checkState(state); err != nil {
+		return wrap("set group state", err)
+	}
+	return wrap("set group state", q.operate(ctx, tx, func(w *work) error {
+		l, err := q.readLock(ctx, guardStateLock.reads(tx), group)
+		if err != nil {
+			return err
+		}
+		if l != nil && l.kind == kindClaim && l.endMS > w.nowMS && !o.Force {
+			return fmt.Errorf("%w: group %q, by %q", ErrHeld, group, l.owner)
+		}
+		if err := w.excludeHolders(guardStateExclude, group); err != nil {
+			return err
+		}
+		w.setState(group, state)
+		return nil
+	}))
+}

@@ -1,0 +1,154 @@
+package layer
+
+import (
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// accept looks at what the handle was granted before anything else.
+func (c *claimer) accept() error {
+	if c.granted == nil {
+		return nil
+	}
+	rows, err := c.granted.Wait(c.ctx)
+	if err != nil {
+		return fmt.Errorf("read grants: %w", err)
+	}
+	limit := 1
+	for _, r := range c.owed {
+		limit = max(limit, r.o.Max)
+	}
+	for _, row := range rows {
+		p, err := c.q.keys.parse(row.Key)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		token, err := unpackInt(row.Key, row.Value)
+		if err != nil {
+			return err
+		}
+		c.met[p.group] = false
+		c.looks = append(c.looks, c.read(candidate{key: row.Key, group: p.group, grant: token}, limit))
+		c.grants[string(row.Key)] = true
+	}
+	return nil
+}
+
+// clear clears a key, if it is one.
+func (c *claimer) clear(key []byte) {
+	delete(c.grants, string(key))
+	c.work.clear(key)
+}
+
+// holdsGrants reports whether grants are left that nobody took.
+func (c *claimer) holdsGrants() bool {
+	return c == nil || len(c.grants) > 0 // nil: it did not look
+}
+
+// grantOthers fulfils the requests of other handles with what is ready beyond one's own needs, the oldest request
+// with the oldest group.
+//
+// Footprint, per request served: a read conflict on it, and it is rewritten; per group: as a claim, with a grant.
+func (c *claimer) grantOthers(requests []kv.KV) error {
+	q := c.q
+	for _, row := range requests {
+		p, err := q.keys.parse(row.Key)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		r, err := unpackRequest(row.Key, row.Value)
+		if err != nil {
+			return err
+		}
+		if p.id == q.staging.random || r.deadlineMS <= c.nowMS && !lacks(guardRequestDeadline) {
+			continue
+		}
+		given := int64(0)
+		for given < r.wants {
+			ok, err := c.grant(p.id)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				break
+			}
+			given++
+		}
+		if given > 0 {
+			if err := guardGrantRequest.read(c.tx, kv.SingleKey(row.Key)); err != nil {
+				return err
+			}
+			r.wants -= given
+			c.tx.Set(row.Key, r.pack())
+			c.touch(p.id)
+			c.wrote = true
+			c.others += int(given)
+		}
+		if given == 0 && r.wants > 0 {
+			return nil // nothing more is ready
+		}
+	}
+	return nil
+}
+
+// grant gives the next free group to the request with that random. It returns false if there is none.
+func (c *claimer) grant(random uuid.UUID) (bool, error) {
+	for {
+		l, ok, err := c.next()
+		if err != nil || !ok {
+			return false, err
+		}
+		if l.grant != 0 {
+			continue // our own: it stays
+		}
+		free, err := c.free(l)
+		if err != nil {
+			return false, err
+		}
+		if !free || l.timer {
+			// What is stale is cleared; an expired claim is left to the next receive, which counts the attempt.
+			if !free {
+				if err := c.settle(&reception{o: ReceiveOptions{Max: 1}}, l, 0); err != nil {
+					return false, err
+				}
+			}
+			continue
+		}
+		rows, err := l.items.Wait(c.ctx)
+		if err != nil {
+			return false, fmt.Errorf("read items: %w", err)
+		}
+		head, err := c.q.keys.parse(rows[0].Key)
+		if err != nil {
+			return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		v, err := l.lock.Wait(c.ctx)
+		if err != nil {
+			return false, fmt.Errorf("read lock: %w", err)
+		}
+		if v != nil {
+			continue // expired
+		}
+		lockKey := c.q.keys.lock(l.group)
+		if err := guardGrantLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
+			return false, err
+		}
+		token, err := c.token(nil)
+		if err != nil {
+			return false, err
+		}
+		lease := grantLease
+		if lacks(guardGrantLease) {
+			lease = MaxLease
+		}
+		next := lock{token: token, owner: random.String(), endMS: c.nowMS + lease.Milliseconds(), kind: kindGrant}
+		c.hold(l, lockKey, nil, &next, head.index)
+		c.tx.Set(c.q.keys.grant(random, l.group), tuple.AppendInt(nil, token))
+		c.met[l.group] = true
+		return true, nil
+	}
+}

@@ -1,0 +1,175 @@
+package layer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// A receive with an attempt id keeps, in the transaction that claims, what it was given. One with the same id reads
+// that first, with a conflict: of two at the same time one claims, and the other is answered with its claims.
+
+// AttemptLife is how long a receive can be repeated under its attempt id, by the clocks of the two workers.
+const AttemptLife = 5 * time.Minute
+
+func checkAttemptID(id string) error {
+	if len(id) > MaxAttemptID {
+		return &LimitError{What: "attempt id", Unit: "bytes", Got: int64(len(id)), Max: MaxAttemptID}
+	}
+	if !utf8.ValidString(id) {
+		return fmt.Errorf("%w: attempt id %q", ErrInvalidUTF8, id)
+	}
+	return nil
+}
+
+// readRepeats starts reading what is kept of the attempt ids.
+func (c *claimer) readRepeats() {
+	for _, r := range c.owed {
+		if id := r.o.AttemptID; id != "" && c.repeats[id] == nil {
+			if c.repeats == nil {
+				c.repeats = make(map[string]kv.Future[[]byte])
+			}
+			c.repeats[id] = guardRepeat.get(c.tx, c.q.keys.repeat(id))
+		}
+	}
+}
+
+// repeat answers the receives that are repetitions, which are no longer owed then. It returns the others that have an
+// id: of several with the same one, the first is owed, and answers for all.
+func (c *claimer) repeat() (named []*reception, err error) {
+	owed := make([]*reception, 0, len(c.owed))
+	for _, r := range c.owed {
+		if r.o.AttemptID == "" {
+			owed = append(owed, r)
+			continue
+		}
+		if err := c.answer(r); err != nil {
+			return nil, err
+		}
+		if r.repeated {
+			continue
+		}
+		if lacks(guardRepeatTwin) || !slices.ContainsFunc(named, func(other *reception) bool { return other.o.AttemptID == r.o.AttemptID }) {
+			owed = append(owed, r)
+		}
+		named = append(named, r)
+	}
+	c.owed = owed
+	return named, nil
+}
+
+// answer gives r the claims that are kept under its id, those that are still held.
+func (c *claimer) answer(r *reception) error {
+	key := c.q.keys.repeat(r.o.AttemptID)
+	v, err := c.repeats[r.o.AttemptID].Wait(c.ctx)
+	if err != nil {
+		return fmt.Errorf("read attempt id: %w", err)
+	}
+	if v == nil {
+		return nil
+	}
+	ms, claims, err := unpackRepeat(key, v)
+	if err != nil {
+		return err
+	}
+	if c.nowMS-ms >= AttemptLife.Milliseconds() {
+		return nil
+	}
+	r.claims, err = c.q.reload(c.ctx, c.tx, claims, &r.o)
+	r.repeated = true
+	return err
+}
+
+// keepRepeats writes what the receives with these ids were given.
+func (c *claimer) keepRepeats(named []*reception) {
+	first := make(map[string]*reception, len(named))
+	for _, r := range named {
+		if twin := first[r.o.AttemptID]; twin != nil {
+			for _, claim := range twin.claims {
+				same := *claim
+				r.claims = append(r.claims, &same)
+			}
+			continue
+		}
+		first[r.o.AttemptID] = r
+		if len(r.claims) > 0 {
+			c.tx.Set(c.q.keys.repeat(r.o.AttemptID), append(tuple.Tuple{c.nowMS}, r.result()...).Pack())
+		}
+	}
+}
+
+// reload rebuilds the claims of a receive whose commit was unknown and turned out to have been applied. A
+// claim that has been lost since is left out.
+func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *ReceiveOptions) ([]*Claim, error) {
+	var claims []*Claim
+	for i := 0; i+1 < len(result); i += 2 {
+		group, ok := result[i].(string)
+		token, ok2 := result[i+1].(int64)
+		if !ok || !ok2 {
+			return nil, fmt.Errorf("%w: receipt of a claim %v", ErrCorrupt, result)
+		}
+		state := readState(q, tx.Snapshot(), group, o.State)
+		l, err := q.readLock(ctx, tx.Snapshot(), group)
+		if err != nil {
+			return nil, err
+		}
+		if l == nil || l.kind != kindClaim || l.token != token && !lacks(guardReloadToken) {
+			continue
+		}
+		c := &Claim{Group: group, Token: token, Until: fromMillis(l.endMS)}
+		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), group, l.outstanding); err != nil {
+			return nil, err
+		}
+		if c.State, err = waitState(ctx, state); err != nil {
+			return nil, err
+		}
+		claims = append(claims, c)
+	}
+	return claims, nil
+}
+
+// reloadItems reads the items of a claim that is held. A late item may stand between them.
+func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out []delivered) ([]Item, error) {
+	if len(out) == 0 {
+		return nil, corrupt(q.keys.lock(group), errors.New("a claim of nothing"))
+	}
+	first, last := out[0].id(group), out[len(out)-1].id(group)
+	found := tx.GetRange(kv.Range{
+		Begin: kv.FirstGreaterOrEqual(q.keys.item(first)), End: kv.FirstGreaterThan(q.keys.item(last)),
+	}, kv.RangeOptions{})
+	// Of the first alone, as a claim is given it.
+	record, err := q.readAttempt(ctx, tx, first)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := found.Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read items: %w", err)
+	}
+	items := make([]Item, 0, len(out))
+	for _, row := range rows {
+		id := out[len(items)].id(group)
+		if !bytes.Equal(row.Key, q.keys.item(id)) && !lacks(guardReloadExact) {
+			continue
+		}
+		item, err := q.readItem(ctx, tx, row)
+		if err != nil {
+			return nil, err
+		}
+		if len(items) == 0 {
+			item.Attempts = record.count
+		}
+		items = append(items, item)
+	}
+	if len(items) < len(out) {
+		return nil, corrupt(q.keys.item(out[len(items)].id(group)), errors.New("held, and not there"))
+	}
+	return items, nil
+}

@@ -1,0 +1,240 @@
+package layer
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"fdbfifo/kv"
+)
+
+// search walks the hints of ready groups and the due timers, both at snapshot, a few at a time, the oldest first.
+//
+// A handle that met others at the oldest hints goes for a walk (see spread): its searches begin where the last one
+// ended, far from the oldest, and read neither what they pass over nor timers. If nothing lies there, the search
+// starts over from the oldest.
+type search struct {
+	w       *work
+	shards  []cursor // of hints
+	timers  cursor
+	pending []candidate
+	away    bool // on a walk
+	nearby  bool // near the oldest, but not there
+	begun   bool
+	newest  kv.Future[[]byte] // the last hint's key; nil = not asked for
+	reads   *searchReads      // under way; nil = none
+}
+
+func newSearch(w *work) *search { return &search{w: w} }
+
+// begin chooses where to start.
+func (s *search) begin() {
+	q := s.w.q
+	begin, shard, away := q.spread.place(q, s.w.nowMS)
+	if !away {
+		s.fromTheOldest()
+		return
+	}
+	s.begun, s.away = true, true
+	s.shards = []cursor{{begin: begin, end: q.keys.readyFrom(shard, 0).End}}
+	s.timers = cursor{exhausted: true}
+	if begin.Offset > 1 { // it lands anew, and may have to know how far it can go the next time
+		s.newest = s.w.tx.Snapshot().GetKey(kv.LastLessThan(s.shards[0].end))
+	}
+}
+
+// fromTheOldest starts at the oldest hints and timers.
+func (s *search) fromTheOldest() {
+	q := s.w.q
+	s.begun, s.away = true, false
+	s.shards = s.shards[:0]
+	for shard := range q.keys.shards {
+		s.shards = append(s.shards, newCursor(q.keys.readyFrom(shard, 0)))
+	}
+	s.timers = newCursor(q.keys.timersDue(0, s.w.nowMS))
+}
+
+// next returns up to n candidates, the oldest first, or none if there are no more.
+func (s *search) next(n int) ([]candidate, error) {
+	if len(s.pending) == 0 {
+		if err := s.fill(n); err != nil {
+			return nil, err
+		}
+		for len(s.pending) == 0 && (s.away || s.nearby) {
+			// The walk is over, or it was to land where there is nothing: then nearer, among the few that there are, and
+			// at last from the oldest.
+			skip := 0
+			if s.away {
+				skip = s.w.q.spread.goHome(s.w.q)
+			}
+			s.fromTheOldest()
+			if s.nearby = skip > 0; s.nearby {
+				s.shards[0].begin.Offset += skip
+				s.timers.exhausted = true
+			}
+			if err := s.fill(n); err != nil {
+				return nil, err
+			}
+		}
+	}
+	n = min(n, len(s.pending))
+	wave := s.pending[:n:n]
+	s.pending = s.pending[n:]
+	if s.away && n > 0 {
+		s.w.q.spread.walked(wave[n-1].key)
+	}
+	return wave, nil
+}
+
+// start starts the reads of the next fill.
+func (s *search) start(n int) {
+	if !s.begun {
+		s.begin()
+	}
+	if s.reads != nil {
+		return
+	}
+	// One more than asked for: a hint may be stale, and one row costs less than another round trip. And as many as the
+	// handle's other transactions are about to take.
+	r := &searchReads{limit: n + 1 + s.w.beside, oldest: !s.away && !s.nearby && s.timers.begin.Offset == 1 && !s.timers.begin.OrEqual}
+	snapshot := s.w.tx.Snapshot()
+	for i := range s.shards {
+		r.hints = append(r.hints, s.shards[i].read(snapshot, r.limit))
+	}
+	r.timers = s.timers.read(snapshot, r.limit)
+	s.reads = r
+}
+
+// searchReads is the reads of a fill under way.
+type searchReads struct {
+	limit  int
+	hints  []kv.Future[[]kv.KV]
+	timers kv.Future[[]kv.KV]
+	oldest bool // they begin at the oldest
+}
+
+// fill reads on until there is something to look at, or nothing more to read.
+func (s *search) fill(n int) error {
+	for {
+		if err := s.readMore(n); err != nil || len(s.pending) > 0 || s.exhausted() {
+			return err
+		}
+	}
+}
+
+func (s *search) exhausted() bool {
+	return s.timers.exhausted && !slices.ContainsFunc(s.shards, func(c cursor) bool { return !c.exhausted })
+}
+
+func (s *search) readMore(n int) error {
+	s.start(n)
+	limit, hints, timers, fromTheOldest := s.reads.limit, s.reads.hints, s.reads.timers, s.reads.oldest
+	s.reads = nil
+	// Behind these indexes nothing has been read yet.
+	whole := int64(math.MaxInt64)
+	for i, f := range hints {
+		rows, err := f.Wait(s.w.ctx)
+		if err != nil {
+			return fmt.Errorf("read ready hints: %w", err)
+		}
+		s.shards[i].passed(rows, limit)
+		last, err := s.addHints(rows)
+		if err != nil {
+			return err
+		}
+		if !s.shards[i].exhausted {
+			whole = min(whole, last)
+		}
+	}
+	if !s.away && !s.nearby {
+		s.w.q.spread.plenty.Store(len(s.pending) == limit*len(s.shards))
+	}
+	if fromTheOldest && len(s.pending) > 0 {
+		oldest := s.pending[0].index
+		for _, c := range s.pending {
+			oldest = min(oldest, c.index)
+		}
+		s.w.q.spread.oldest.Store(oldest)
+	}
+	if err := s.learnNewest(); err != nil {
+		return err
+	}
+	due, err := timers.Wait(s.w.ctx)
+	if err != nil {
+		return fmt.Errorf("read timers: %w", err)
+	}
+	s.timers.passed(due, limit)
+	for _, row := range due {
+		p, err := s.w.q.keys.parse(row.Key)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		if s.w.settled[p.group] {
+			continue // read before the claim was ended
+		}
+		kind, index, err := unpackTimer(row.Key, row.Value)
+		if err != nil {
+			return err
+		}
+		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: index, timer: kind != kindHead, head: kind == kindHead})
+	}
+	s.addOwn(whole)
+	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
+	return nil
+}
+
+// addOwn adds the hints that the transaction itself has set, up to the index that the reads have come to. The reads may
+// have begun before.
+func (s *search) addOwn(whole int64) {
+	var later []candidate
+	for _, c := range s.w.hinted {
+		if c.index <= whole {
+			s.pending = append(s.pending, c)
+		} else {
+			later = append(later, c)
+		}
+	}
+	s.w.hinted = later
+}
+
+// learnNewest notes where the hints end, if that was asked for.
+func (s *search) learnNewest() error {
+	if s.newest == nil {
+		return nil
+	}
+	q := s.w.q
+	k, err := s.newest.Wait(s.w.ctx)
+	s.newest = nil
+	if err != nil {
+		return fmt.Errorf("read newest hint: %w", err)
+	}
+	if !q.keys.section(nameReady).Contains(k) {
+		return nil // there is none
+	}
+	p, err := q.keys.parse(k)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	q.spread.newest.Store(p.index)
+	return nil
+}
+
+// addHints returns the index of the last of them.
+func (s *search) addHints(rows []kv.KV) (last int64, err error) {
+	for _, row := range rows {
+		p, err := s.w.q.keys.parse(row.Key)
+		if err != nil {
+			return 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		last = p.index
+		attempts := int64(0)
+		if len(row.Value) > 0 {
+			if attempts, err = unpackInt(row.Key, row.Value); err != nil {
+				return 0, err
+			}
+		}
+		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: p.index, attempts: int(attempts)})
+	}
+	return last, nil
+}

@@ -1,0 +1,53 @@
+package layer
+
+// Strategy says how a receive spreads over the ready groups.
+type Strategy int
+
+// The strategies. With groups A of 5 items, B of 3 and C of 2, in that order of age, a receive of 10 delivers:
+const (
+	// FillGroup takes all it can from the oldest group, then from the next: A1–A5 B1–B3 C1 C2.
+	FillGroup Strategy = iota
+	// Layers takes the first item of each group, then the second of each: A1 B1 C1 A2 B2 C2 A3 B3 A4 A5.
+	Layers
+	// Heads takes one item of each group: A1 B1 C1.
+	Heads
+)
+
+// InOrder returns the items of a receive in the order in which the strategy delivers them. Within a group that is
+// always the group's order.
+func (s Strategy) InOrder(claims []*Claim) []Item {
+	var items []Item
+	if s != Layers {
+		for _, c := range claims {
+			items = append(items, c.Items...)
+		}
+		return items
+	}
+	for layer, more := 0, true; more; layer++ {
+		more = false
+		for _, c := range claims {
+			if layer < len(c.Items) {
+				items = append(items, c.Items[layer])
+				more = true
+			}
+		}
+	}
+	return items
+}
+
+// layers says how many items of each group a receive of max items takes, when it takes them layer by layer from
+// groups that have that many.
+func layers(have []int, max int) []int {
+	take := make([]int, len(have))
+	for left, more := max, true; more; {
+		more = false
+		for i := range have {
+			if left > 0 && take[i] < have[i] {
+				take[i]++
+				left--
+				more = true
+			}
+		}
+	}
+	return take
+}

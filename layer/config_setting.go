@@ -1,0 +1,99 @@
+package layer
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// setting is how one field of a Config is named, written, read and checked.
+type setting struct {
+	name    string
+	allowed string
+	help    string
+	value   func(c *Config) any // as JSON has it
+	parse   func(c *Config, text string) error
+	settle  func(c *Config) error // puts the default in place of zero, and checks the limits
+}
+
+func intSetting(name string, field func(*Config) *int, otherwise, low, high int, help string) setting {
+	s := setting{name: name, allowed: fmt.Sprintf("%d to %d", low, high), help: help}
+	s.value = func(c *Config) any { return *field(c) }
+	s.parse = func(c *Config, text string) error {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return &ValueError{What: name, Got: text, Allowed: s.allowed}
+		}
+		*field(c) = n
+		return nil
+	}
+	s.settle = func(c *Config) error {
+		f := field(c)
+		if *f == 0 {
+			*f = otherwise
+		}
+		if *f < low || *f > high {
+			return &LimitError{What: name, Got: int64(*f), Min: int64(low), Max: int64(high)}
+		}
+		return nil
+	}
+	return s
+}
+
+func durationSetting(name string, field func(*Config) *time.Duration, otherwise, low, high time.Duration, help string) setting {
+	s := setting{name: name, allowed: durationText(low) + " to " + durationText(high), help: help}
+	s.value = func(c *Config) any { return durationText(*field(c)) }
+	s.parse = func(c *Config, text string) error {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return &ValueError{What: name, Got: text, Allowed: "a duration, " + s.allowed}
+		}
+		*field(c) = d
+		return nil
+	}
+	s.settle = func(c *Config) error {
+		f := field(c)
+		if *f == 0 {
+			*f = otherwise
+		}
+		if *f < low || *f > high {
+			return &LimitError{
+				What: name, Unit: "ms", Got: f.Milliseconds(), Min: low.Milliseconds(), Max: high.Milliseconds(),
+			}
+		}
+		return nil
+	}
+	return s
+}
+
+// choiceSetting is for a field that has one of a few values, numbered from 0, the default, as names has them.
+func choiceSetting[T ~int](name string, field func(*Config) *T, names []string, help string) setting {
+	s := setting{name: name, allowed: strings.Join(names, ", "), help: help}
+	s.value = func(c *Config) any { return nameOf(*field(c), names) }
+	s.parse = func(c *Config, text string) error {
+		i := slices.Index(names, text)
+		if i < 0 {
+			return &ValueError{What: name, Got: text, Allowed: s.allowed}
+		}
+		*field(c) = T(i)
+		return nil
+	}
+	s.settle = func(c *Config) error {
+		if v := *field(c); v < 0 || int(v) >= len(names) {
+			return &ValueError{What: name, Got: nameOf(v, names), Allowed: s.allowed}
+		}
+		return nil
+	}
+	return s
+}
+
+// unknownSettings is an error if members has any.
+func unknownSettings[V any](members map[string]V) error {
+	if len(members) == 0 {
+		return nil
+	}
+	return &UnknownSettingError{Names: slices.Sorted(maps.Keys(members))}
+}

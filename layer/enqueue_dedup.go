@@ -1,0 +1,235 @@
+package layer
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// De-duplication. A message with a dedup id is accepted once: while the entry that it leaves lasts, a second one with
+// that id is not enqueued, and its sender is given the id of the first. An entry lasts for the queue's window from the
+// first message on, and does not slide; or, if the queue says so, for as long as that message is in the queue or among
+// its dead letters. In the window it outlives ack, cancel and parking, but not a purge.
+//
+// A message costs one point read, with a conflict, and one write. So two with the same id exclude each other, and others
+// never do.
+//
+// A purge cannot clear the entries of what it removes at a bounded cost: they stand by their ids. It leaves a note of the
+// group or the queue instead, which whoever meets an entry that is older looks at: that entry is void, unless its item is
+// still there. What nobody meets is swept when its time has come.
+
+// contentIDSize is the length of a content's id.
+const contentIDSize = len("sha256:") + 2*sha256.Size
+
+// contentID is the dedup id of a body: that of a message that was sent with this very id.
+func contentID(body []byte) string {
+	sum := sha256.Sum256(body)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// dedupID is the id that the i-th message goes by; "" = it is not de-duplicated.
+func (e *enqueuing) dedupID(i int, c *Config) string {
+	if e.redriven {
+		return ""
+	}
+	if id := e.msgs[i].DedupID; id != "" || c.DedupBy != DedupByContent {
+		return id
+	}
+	if e.contents == nil {
+		e.contents = make([]string, len(e.msgs)) // for all attempts
+	}
+	if e.contents[i] == "" {
+		e.contents[i] = contentID(e.msgs[i].Body)
+	}
+	return e.contents[i]
+}
+
+// meeting is a dedup id that messages of a transaction have, and what is remembered of it.
+type meeting struct {
+	stored kv.Future[[]byte]
+	entry  remembered
+	lasts  bool // entry tells of a message that makes others duplicates
+	// Being read of an entry whose time has not come.
+	item, dead, group, queue kv.Future[[]byte]
+}
+
+// meet reads what is remembered of the messages' dedup ids, by their keys. All reads of a kind are under way together.
+//
+// Footprint: a conflict on the entry of each id; and, if there is one, on what decides whether it still holds.
+func (w *work) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
+	var met map[string]*meeting
+	var order []string
+	for _, e := range all {
+		for i := range e.msgs {
+			id := e.dedupID(i, c)
+			if id == "" {
+				continue
+			}
+			key := string(w.q.keys.dedupKey(c.DedupScope, e.msgs[i].Group, id))
+			if met[key] == nil {
+				if met == nil {
+					met = make(map[string]*meeting)
+				}
+				met[key] = &meeting{stored: guardDedup.get(w.tx, []byte(key))}
+				order = append(order, key)
+			}
+		}
+	}
+	for _, key := range order {
+		if err := w.recall(met[key], []byte(key)); err != nil {
+			return nil, err
+		}
+	}
+	for _, key := range order {
+		if err := w.decide(met[key]); err != nil {
+			return nil, err
+		}
+	}
+	return met, nil
+}
+
+// recall takes an entry apart and starts reading what decides about it.
+func (w *work) recall(m *meeting, key []byte) error {
+	v, err := m.stored.Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read dedup entry: %w", err)
+	}
+	if v == nil {
+		return nil
+	}
+	if m.entry, err = unpackRemembered(key, v); err != nil {
+		return err
+	}
+	switch {
+	case m.entry.untilMS == 0:
+		return w.seek(m)
+	case m.entry.untilMS > w.nowMS:
+		notes := guardDedupPurge.reads(w.tx)
+		m.group, m.queue = notes.Get(w.q.keys.purged(m.entry.id.Group)), notes.Get(w.q.keys.meta(metaPurged))
+	}
+	return nil
+}
+
+// seek starts looking for an entry's item. It reads no body.
+func (w *work) seek(m *meeting) error {
+	item, dead := w.q.keys.item(m.entry.id), w.q.keys.dead(m.entry.id)
+	for _, key := range [][]byte{item, dead} {
+		if err := guardDedupItem.read(w.tx, kv.SingleKey(key)); err != nil {
+			return err
+		}
+	}
+	m.item = w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(item))
+	m.dead = w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(dead))
+	return nil
+}
+
+// decide says whether an entry still holds.
+func (w *work) decide(m *meeting) error {
+	if m.group != nil {
+		purged, err := w.purgedSince(m)
+		if err != nil {
+			return err
+		}
+		if m.lasts = !purged; m.lasts {
+			return nil
+		}
+		if err := w.seek(m); err != nil {
+			return err
+		}
+	}
+	if m.item == nil {
+		return nil
+	}
+	for _, f := range []struct {
+		found kv.Future[[]byte]
+		key   []byte
+	}{{m.item, w.q.keys.item(m.entry.id)}, {m.dead, w.q.keys.dead(m.entry.id)}} {
+		k, err := f.found.Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("look for item: %w", err)
+		}
+		m.lasts = m.lasts || string(k) == string(f.key)
+	}
+	return nil
+}
+
+// purgedSince reports whether an entry's group or the queue has been purged since the entry was written.
+func (w *work) purgedSince(m *meeting) (bool, error) {
+	for _, f := range []struct {
+		note kv.Future[[]byte]
+		key  []byte
+	}{{m.group, w.q.keys.purged(m.entry.id.Group)}, {m.queue, w.q.keys.meta(metaPurged)}} {
+		v, err := f.note.Wait(w.ctx)
+		if err != nil {
+			return false, fmt.Errorf("read purge: %w", err)
+		}
+		if v == nil {
+			continue
+		}
+		clock, _, err := unpackPurged(f.key, v)
+		if err != nil {
+			return false, err
+		}
+		if m.entry.clock <= clock {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// remember writes the entry of a message that is accepted.
+func (a *appending) remember(m *meeting, key []byte, id ID) {
+	m.entry, m.lasts = remembered{id: id, clock: a.now}, true
+	if a.config.DedupFor == DedupForWindow {
+		m.entry.untilMS = a.nowMS + a.config.DedupWindow.Milliseconds()
+	}
+	a.tx.Set(key, m.entry.pack())
+}
+
+// renamed makes the entry of a message that goes on under another id tell that one.
+func (w *work) renamed(dedupID string, old, id ID) error {
+	if dedupID == "" {
+		return nil
+	}
+	c, err := w.config()
+	if err != nil {
+		return err
+	}
+	key := w.q.keys.dedupKey(c.DedupScope, old.Group, dedupID)
+	v, err := guardDedupRename.get(w.tx, key).Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read dedup entry: %w", err)
+	}
+	if v == nil {
+		return nil
+	}
+	r, err := unpackRemembered(key, v)
+	if err != nil || r.id != old {
+		return err
+	}
+	r.id = id
+	w.tx.Set(key, r.pack())
+	return nil
+}
+
+// notePurge notes that a group, or the queue if group is nil, is purged now: what is remembered of it until now is void.
+//
+// Footprint: a read conflict on the note, so that it does not go back.
+func (w *work) notePurge(group *string) error {
+	clock, err := w.clock()
+	if err != nil {
+		return err
+	}
+	key := w.q.keys.meta(metaPurged)
+	if group != nil {
+		key = w.q.keys.purged(*group)
+	}
+	if err := guardPurgeNote.read(w.tx, kv.SingleKey(key)); err != nil {
+		return err
+	}
+	w.tx.Set(key, tuple.Tuple{clock, w.nowMS}.Pack())
+	return nil
+}

@@ -1,0 +1,113 @@
+package layer
+
+import "fmt"
+
+// failure is a failed delivery of the item that was tried, and what follows from it.
+type failure struct {
+	id     ID
+	record attempt // with this failure
+	fate   OnFailure
+	reason string // why it is parked; "" = it is not, and is delivered again
+}
+
+// judge decides what follows from the failure that record counts already. rejected is the reason given, or "".
+func (w *work) judge(id ID, record attempt, rejected string) (failure, error) {
+	f := failure{id: id, record: record}
+	config, err := w.config()
+	if err != nil {
+		return f, err
+	}
+	f.fate = config.OnFailure
+	switch {
+	case f.fate == Block:
+	case rejected != "":
+		f.reason = cut(rejected)
+	case config.MaxAttempts > 0 && record.count >= config.MaxAttempts:
+		f.reason = countWords(record.count, "attempt") + " failed"
+	}
+	return f, nil
+}
+
+// parksItem and parksGroup say what is parked, if anything is.
+func (f *failure) parksItem() bool  { return f != nil && f.reason != "" && f.fate == ParkItem }
+func (f *failure) parksGroup() bool { return f != nil && f.reason != "" && f.fate == ParkGroup }
+
+// judgeTried is judge for the item that was tried under a claim, with one failure more. It writes nothing.
+func (w *work) judgeTried(group string, l *lock, text string) (failure, error) {
+	id := l.outstanding[0].id(group)
+	record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), id)
+	if err != nil {
+		return failure{}, err
+	}
+	return w.judge(id, record.failed(w.nowMS, text), "")
+}
+
+// carryOut writes what follows, for a claim whose end the caller writes: a group that is parked has it in the lock's
+// mark. Unless the item is spared, which is about to be changed or removed.
+func (f *failure) carryOut(w *work, l *lock, spared ID) error {
+	if f.id == spared {
+		f.reason = ""
+	}
+	if f.parksItem() {
+		parked, err := f.park(w)
+		if err != nil || parked {
+			return err
+		}
+	}
+	if f.parksGroup() {
+		l.mark = f.mark(w, l.mark)
+	}
+	f.write(w)
+	return nil
+}
+
+// write keeps the attempt with an item that stays in its group.
+func (f *failure) write(w *work) {
+	w.tx.Set(w.q.keys.attempt(f.id), f.record.pack())
+}
+
+// mark is the mark of the group that is parked, in the place of the one that it bears, which may be nil.
+func (f *failure) mark(w *work, old *mark) *mark {
+	if old != nil && old.kind == kindPark {
+		return old
+	}
+	reason := f.reason
+	if f.record.lastErr != "" {
+		reason += ": " + f.record.lastErr
+	}
+	m := &mark{kind: kindPark, who: w.q.opts.Owner, reason: cut(reason), sinceMS: w.nowMS}
+	w.countMark(old, -1)
+	w.countMark(m, 1)
+	return m
+}
+
+// park moves the item to the dead letters; its parts stay where they are. It returns false if the item is not there.
+//
+// Footprint: reads the item at snapshot, under the conflict on the lock that the caller has; clears it and its
+// attempts, writes the dead letter.
+func (f *failure) park(w *work) (bool, error) {
+	keys := w.q.keys
+	key := keys.item(f.id)
+	value, err := w.tx.Snapshot().Get(key).Wait(w.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read item: %w", err)
+	}
+	if value == nil {
+		return false, nil
+	}
+	w.takeAside(f, value)
+	return true, nil
+}
+
+// takeAside moves an item with that value to the dead letters, as f says.
+func (w *work) takeAside(f *failure, value []byte) {
+	keys := w.q.keys
+	d := dead{
+		reason: f.reason, lastErr: f.record.lastErr, attempts: f.record.count,
+		firstMS: f.record.firstMS, lastMS: f.record.lastMS, parkedMS: w.nowMS, item: value,
+	}
+	w.tx.Set(keys.dead(f.id), d.pack())
+	w.tx.Clear(keys.item(f.id))
+	w.tx.Clear(keys.attempt(f.id))
+	w.count(countParked, 1)
+}

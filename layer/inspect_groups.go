@@ -1,0 +1,177 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// GroupInfo describes a group that has items.
+type GroupInfo struct {
+	Group       string
+	State       State
+	Depth       int64 // items, the held ones included; counted up to GroupsOptions.MaxDepth
+	Head        ID
+	HeadAge     time.Duration // since the head was enqueued
+	Attempts    int           // failed deliveries of the head
+	LastError   string        // of the head's last failed delivery
+	Owner       string        // of a held or expired group
+	Token       int64         // likewise
+	Outstanding int           // likewise: items delivered and not acked
+	// Left is what is left of the lease or of the delay, or until its rate lets it go on, by this process's clock; negative
+	// if expired.
+	Left time.Duration
+	// Mark says who has paused or parked the group, and why. A group that is held or expired has it too if it was
+	// marked under its claim: it is paused or parked as soon as that ends. nil = none.
+	Mark *Mark
+}
+
+// GroupsOptions bound a listing. The zero value lists the first DefaultGroups groups.
+type GroupsOptions struct {
+	// From is the first group that may be listed; "" lists from the first on. To go on, pass the last group
+	// listed with a zero byte appended.
+	From string
+	// Limit is the number of groups; 0 = DefaultGroups.
+	Limit int
+	// MaxDepth bounds the count of a group's items; 0 = DefaultMaxDepth.
+	MaxDepth int64
+}
+
+// Defaults of a listing.
+const (
+	DefaultGroups   = 1000
+	DefaultMaxDepth = 100_000
+)
+
+// groupsPerView bounds the groups listed in one transaction, which may last 5 s at most.
+const groupsPerView = 100
+
+// Groups lists the groups that have items, by name. It conflicts with nothing and changes nothing. A long
+// listing is made of several transactions: each entry is true of one moment, the list is not.
+func (q *Queue) Groups(ctx context.Context, o GroupsOptions) ([]GroupInfo, error) {
+	if o.Limit == 0 {
+		o.Limit = DefaultGroups
+	}
+	if o.MaxDepth == 0 {
+		o.MaxDepth = DefaultMaxDepth
+	}
+	if o.Limit < 0 {
+		return nil, &LimitError{What: "listing", Unit: "groups", Got: int64(o.Limit), Max: math.MaxInt}
+	}
+	if o.MaxDepth < 0 {
+		return nil, &LimitError{What: "depth of a listing", Unit: "items", Got: o.MaxDepth, Max: math.MaxInt64}
+	}
+	section := q.keys.section(nameItem)
+	from := q.keys.items(o.From).Begin
+	if o.From == "" {
+		from = section.Begin
+	}
+	var all []GroupInfo
+	for len(all) < o.Limit {
+		var page []GroupInfo
+		next := from
+		err := q.view(ctx, func(tx kv.ReadTx) error {
+			page, next = nil, from
+			for len(page) < min(groupsPerView, o.Limit-len(all)) {
+				k, err := tx.GetKey(kv.FirstGreaterOrEqual(next)).Wait(ctx)
+				if err != nil {
+					return fmt.Errorf("read next group: %w", err)
+				}
+				if !section.Contains(k) {
+					next = nil
+					return nil
+				}
+				info, err := q.describe(ctx, tx, k, o.MaxDepth)
+				if errors.Is(err, ErrCorrupt) && info.State != "" {
+					info.State, info.LastError = Corrupt, err.Error()
+				} else if err != nil {
+					return err
+				}
+				page = append(page, info)
+				next = q.keys.items(info.Group).End
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("layer: groups: %w", err)
+		}
+		all = append(all, page...)
+		if next == nil {
+			break
+		}
+		from = next
+	}
+	return all, nil
+}
+
+// describe reads the state of the group whose first item has key head. What it could read it returns also with
+// an error.
+func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDepth int64) (GroupInfo, error) {
+	p, err := q.keys.parse(head)
+	if err != nil {
+		return GroupInfo{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	info := GroupInfo{Group: p.group, State: Ready, Head: p.itemID()}
+	value, record := tx.Get(head), tx.Get(q.keys.attempt(info.Head))
+	pace := q.readPace(tx, p.group)
+	l, err := q.readLock(ctx, tx, p.group)
+	if err != nil {
+		return info, err
+	}
+	now := q.nowMS()
+	if l != nil {
+		info.Left, info.Mark = time.Duration(l.endMS-now)*time.Millisecond, l.mark.public()
+		switch {
+		case l.isMark():
+			info.State, info.Left = info.Mark.State, 0
+		case l.kind == kindDelay && l.endMS > now:
+			info.State = Delayed
+		case l.kind == kindGrant && l.endMS > now:
+			info.State = Granted
+		case l.kind != kindClaim:
+			info.Left = 0
+		default:
+			info.State, info.Owner, info.Token, info.Outstanding = Held, l.owner, l.token, len(l.outstanding)
+			if l.endMS <= now {
+				info.State = Expired
+			}
+		}
+	}
+	v, err := value.Wait(ctx)
+	if err != nil {
+		return info, fmt.Errorf("read head: %w", err)
+	}
+	e, _, err := openEnvelope(v)
+	if err != nil {
+		return info, corrupt(head, err)
+	}
+	if e.dueMS > now && info.State == Ready {
+		info.State, info.Left = Delayed, time.Duration(e.dueMS-now)*time.Millisecond
+	}
+	if info.State == Ready && pace != nil {
+		a, err := q.allowance(ctx, q.Config().MaxRate, p.group, pace, now)
+		if err != nil {
+			return info, err
+		}
+		if a.untilMS > now {
+			info.State, info.Left = Paced, time.Duration(a.untilMS-now)*time.Millisecond
+		}
+	}
+	info.HeadAge = max(0, time.Duration(now-e.enqueuedMS)*time.Millisecond)
+	if v, err = record.Wait(ctx); err != nil {
+		return info, fmt.Errorf("read attempts: %w", err)
+	}
+	if v != nil {
+		a, err := unpackAttempt(q.keys.attempt(info.Head), v)
+		if err != nil {
+			return info, err
+		}
+		info.Attempts, info.LastError = a.count, a.lastErr
+	}
+	info.Depth, err = countKeys(ctx, tx, q.keys.items(p.group), maxDepth)
+	return info, err
+}

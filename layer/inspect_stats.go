@@ -1,0 +1,242 @@
+package layer
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// statsTimers bounds the timers that Stats reads, those that are due first.
+const statsTimers = 10_000
+
+// groupCounts counts the groups of a queue by their state, by hints and timers alone: its cost is bounded, and does not
+// grow with the depth.
+type groupCounts struct {
+	q     *Queue
+	ctx   context.Context
+	tx    kv.ReadTx
+	nowMS int64
+
+	ready, busy, held, delayed int64
+	oldestReady, oldest        head // of the ready groups, and of all that are ready or busy
+}
+
+// head is a group and where its head is, or was when the hint or timer was written.
+type head struct {
+	group string
+	index int64
+	found bool
+}
+
+// older takes h over if it is older than what is known.
+func (o *head) older(h head) {
+	if !o.found || h.index < o.index {
+		*o = h
+	}
+}
+
+func (c *groupCounts) count() error {
+	keys := c.q.keys
+	for shard := range keys.shards {
+		rows, err := c.tx.GetRange(keys.readyFrom(shard, 0).Selectors(), kv.RangeOptions{Limit: 1}).Wait(c.ctx)
+		if err != nil {
+			return fmt.Errorf("read hints: %w", err)
+		}
+		for _, row := range rows {
+			p, err := keys.parse(row.Key)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			c.oldestReady.older(head{group: p.group, index: p.index, found: true})
+		}
+	}
+	if err := c.timers(); err != nil {
+		return err
+	}
+	c.oldest.older(c.oldestReady)
+	hints, err := countKeys(c.ctx, c.tx, keys.section(nameReady), StatsCap)
+	if err != nil {
+		return err
+	}
+	due, err := countKeys(c.ctx, c.tx, keys.timersDue(0, c.nowMS), StatsCap)
+	if err != nil {
+		return err
+	}
+	c.ready = min(hints+due, StatsCap)
+	c.busy, err = countKeys(c.ctx, c.tx, keys.timersDue(c.nowMS+1, math.MaxInt64-1), StatsCap)
+	return err
+}
+
+// timers reads the timers that are due first, for what kind they are of and how old their heads.
+func (c *groupCounts) timers() error {
+	timers := newCursor(c.q.keys.section(nameTimer))
+	for read := 0; read < statsTimers && !timers.exhausted; {
+		const page = 1000
+		rows, err := timers.read(c.tx, page).Wait(c.ctx)
+		if err != nil {
+			return fmt.Errorf("read timers: %w", err)
+		}
+		timers.passed(rows, page)
+		read += len(rows)
+		for _, row := range rows {
+			p, err := c.q.keys.parse(row.Key)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			kind, index, err := unpackTimer(row.Key, row.Value)
+			if err != nil {
+				return err
+			}
+			h := head{group: p.group, index: index, found: true}
+			c.oldest.older(h)
+			switch {
+			case p.index <= c.nowMS:
+				c.oldestReady.older(h)
+			case kind == kindClaim || kind == kindGrant:
+				c.held++
+			default:
+				c.delayed++
+			}
+		}
+	}
+	return nil
+}
+
+// age is how long ago the item was enqueued that is now the head of the group; 0 if there is none.
+func (c *groupCounts) age(h head) (time.Duration, error) {
+	if !h.found {
+		return 0, nil
+	}
+	rows, err := c.tx.GetRange(c.q.keys.items(h.group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(c.ctx)
+	if err != nil || len(rows) == 0 {
+		return 0, err
+	}
+	e, _, err := openEnvelope(rows[0].Value)
+	if err != nil {
+		return 0, corrupt(rows[0].Key, err)
+	}
+	return max(0, time.Duration(c.nowMS-e.enqueuedMS)*time.Millisecond), nil
+}
+
+// Stats are figures about a queue. The counters run since its creation and count items, a redelivery anew.
+type Stats struct {
+	Enqueued int64
+	Received int64 // delivered under a claim
+	Acked    int64
+	Nacked   int64 // failed deliveries that a holder reported
+	Expired  int64 // failed deliveries whose lease ran out
+	Taken    int64 // removed by TakeTx
+	Parked   int64 // taken aside, to the dead letters
+	// Dead letters that came back to their groups, and that were removed.
+	Redriven  int64
+	Discarded int64
+	// Removed by Cancel and Skip, and by Purge.
+	Cancelled int64
+	Purged    int64
+	AgedOut   int64 // dropped, because they had waited longer than the queue's retention; those parked are in Parked
+	Forced    int64 // claims that ForceRelease or Purge ended
+	Depth     int64 // items in the queue: Enqueued - Acked - Taken - Parked + Redriven - Cancelled - Purged - AgedOut
+	Dead      int64 // dead letters: Parked - Redriven - Discarded
+
+	// ReadyGroups is the number to scale workers by: groups that a receive would get, those included whose lease or
+	// delay has ended. BusyGroups are those whose lease or delay lasts. Both are counted up to StatsCap, by hints and
+	// timers, of which a few may be stale.
+	ReadyGroups int64
+	BusyGroups  int64
+	// HeldGroups and DelayedGroups are what the busy ones are: under a claim or a grant, and waiting: for a retry,
+	// for a head that is kept back, or by their rate. If
+	// there are more than 10,000 busy ones, of those that end first.
+	HeldGroups    int64
+	DelayedGroups int64
+	// Groups that are paused or parked, the empty ones and those included that will be when their claim ends.
+	PausedGroups int64
+	ParkedGroups int64
+	// Paused is the pause of the whole queue; nil = it is not paused.
+	Paused *Mark
+	// OldestReady is the age of the oldest ready group's head, OldestHead that of the oldest ready, held or delayed
+	// group's; 0 if there is none.
+	OldestReady time.Duration
+	OldestHead  time.Duration
+}
+
+// StatsCap is where Stats stops counting groups.
+const StatsCap = 1_000_000
+
+// Stats reads the counters and counts the groups. It conflicts with nothing and changes nothing.
+func (q *Queue) Stats(ctx context.Context) (Stats, error) {
+	var s Stats
+	err := q.view(ctx, func(tx kv.ReadTx) error {
+		s = Stats{}
+		rows, err := tx.GetRange(q.keys.section(nameCount).Selectors(), kv.RangeOptions{}).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read counters: %w", err)
+		}
+		for _, row := range rows {
+			p, err := q.keys.parse(row.Key)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			if len(row.Value) != 8 {
+				return corrupt(row.Key, fmt.Errorf("counter of %d bytes", len(row.Value)))
+			}
+			n := int64(binary.LittleEndian.Uint64(row.Value))
+			switch p.field {
+			case countEnqueued:
+				s.Enqueued += n
+			case countReceived:
+				s.Received += n
+			case countAcked:
+				s.Acked += n
+			case countNacked:
+				s.Nacked += n
+			case countExpired:
+				s.Expired += n
+			case countTaken:
+				s.Taken += n
+			case countParked:
+				s.Parked += n
+			case countRedriven:
+				s.Redriven += n
+			case countDiscarded:
+				s.Discarded += n
+			case countCancelled:
+				s.Cancelled += n
+			case countPurged:
+				s.Purged += n
+			case countAgedOut:
+				s.AgedOut += n
+			case countForced:
+				s.Forced += n
+			case countPausedGroups:
+				s.PausedGroups += n
+			case countParkedGroups:
+				s.ParkedGroups += n
+			}
+		}
+		s.Dead = s.Parked - s.Redriven - s.Discarded
+		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Parked + s.Redriven - s.Cancelled - s.Purged - s.AgedOut
+		paused, err := q.readPause(ctx, tx)
+		if err != nil {
+			return err
+		}
+		s.Paused = paused.public()
+		c := &groupCounts{q: q, ctx: ctx, tx: tx, nowMS: q.nowMS()}
+		if err := c.count(); err != nil {
+			return err
+		}
+		s.ReadyGroups, s.BusyGroups, s.HeldGroups, s.DelayedGroups = c.ready, c.busy, c.held, c.delayed
+		if s.OldestReady, err = c.age(c.oldestReady); err != nil {
+			return err
+		}
+		s.OldestHead, err = c.age(c.oldest)
+		return err
+	})
+	if err != nil {
+		return Stats{}, fmt.Errorf("layer: stats: %w", err)
+	}
+	return s, nil
+}

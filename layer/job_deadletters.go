@@ -1,0 +1,299 @@
+package layer
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// DeadLetter is an item that has failed for good and was taken aside (ParkItem). It keeps its place in its group.
+type DeadLetter struct {
+	ID       ID
+	Headers  map[string]string // nil if there are none
+	Body     []byte            // nil if it was not asked for
+	Size     int64             // of the body, bytes
+	Enqueued time.Time
+	// Reason is why it was parked: how many attempts failed, the reason it was rejected with, or who skipped it.
+	Reason    string
+	LastError string // of the last failed delivery that gave one
+	Attempts  int    // failed deliveries
+	First     time.Time
+	Last      time.Time // failed delivery; zero if none has failed, see Skip
+	Parked    time.Time
+}
+
+// DeadFilter chooses dead letters: those for which everything holds that is set. The zero value chooses all.
+type DeadFilter struct {
+	// IDs chooses these alone, in the order of the list whatever theirs. Not with anything else.
+	IDs []ID
+	// Group, if not nil, is the only group.
+	Group *string
+	// Text is a part of the reason or of the last error.
+	Text string
+	// ParkedFrom and ParkedBefore bound when the letters were parked: from the first on, and before the second. Zero
+	// = no bound.
+	ParkedFrom, ParkedBefore time.Time
+}
+
+func (f *DeadFilter) check() error {
+	if len(f.IDs) > 0 && (f.Group != nil || f.Text != "" || !f.ParkedFrom.IsZero() || !f.ParkedBefore.IsZero()) {
+		return fmt.Errorf("%w: ids of dead letters, and something else to choose by", ErrOptions)
+	}
+	for _, id := range f.IDs {
+		if err := checkID(id); err != nil {
+			return err
+		}
+	}
+	if f.Group != nil {
+		if err := checkGroup(*f.Group); err != nil {
+			return err
+		}
+	}
+	return checkSpan("parked", f.ParkedFrom, f.ParkedBefore)
+}
+
+// matches reports whether a letter is chosen by what is in it.
+func (f *DeadFilter) matches(d *dead) bool {
+	return (f.Text == "" || strings.Contains(d.reason, f.Text) || strings.Contains(d.lastErr, f.Text)) &&
+		inSpan(d.parkedMS, f.ParkedFrom, f.ParkedBefore)
+}
+
+// DeadOptions say which dead letters to list. The zero value lists the first DefaultDead.
+type DeadOptions struct {
+	DeadFilter
+	// After is the letter behind which the page begins: DeadPage.Next of the page before.
+	After *ID
+	// Limit is the number of letters of a page, up to MaxBatch; 0 = DefaultDead.
+	Limit int
+	// Bodies asks for the bodies too. A page then ends when they exceed DefaultMaxBytes.
+	Bodies bool
+}
+
+// DefaultDead is the number of letters on a page.
+const DefaultDead = 100
+
+// DeadPage is a part of a list of dead letters.
+type DeadPage struct {
+	Letters []DeadLetter
+	Next    *ID // pass it as After to go on; nil = there are no more
+}
+
+// deadRows bounds how many dead letters one transaction reads: with the largest values that is 5 MB.
+const deadRows = 50
+
+// DeadLetters lists dead letters by group, and within a group in its order. It conflicts with nothing and changes
+// nothing. It is made of as many short transactions as it takes to fill the page, each at batch priority.
+//
+// Errors: ErrOptions, ErrInvalidID, *LimitError, ErrClosed, and the engine's. A letter that cannot be read is listed
+// with the reason why.
+func (q *Queue) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
+	if o.Limit == 0 {
+		o.Limit = DefaultDead
+	}
+	if o.Limit < 0 || o.Limit > MaxBatch {
+		return DeadPage{}, wrap("dead letters", &LimitError{What: "page", Unit: "dead letters", Got: int64(o.Limit), Min: 1, Max: MaxBatch})
+	}
+	if err := o.check(); err != nil {
+		return DeadPage{}, wrap("dead letters", err)
+	}
+	walk := q.walkDead(&o.DeadFilter, o.After)
+	var page DeadPage
+	size := int64(0)
+	for !walk.ended {
+		var step deadStep
+		err := q.step(ctx, func(tx kv.Tx, a kv.Attempt) (err error) {
+			if step, err = walk.read(ctx, tx.Snapshot(), stepWidth(deadRows, a)); err != nil || !o.Bodies {
+				return err
+			}
+			return q.readBodies(ctx, tx.Snapshot(), step.rows)
+		})
+		if err != nil {
+			return DeadPage{}, wrap("dead letters", err)
+		}
+		for _, row := range step.rows {
+			if size += int64(len(row.letter.Body)); len(page.Letters) == o.Limit || len(page.Letters) > 0 && size > DefaultMaxBytes {
+				last := page.Letters[len(page.Letters)-1].ID
+				page.Next = &last
+				return page, nil
+			}
+			page.Letters = append(page.Letters, row.letter)
+		}
+		walk.pass(step)
+	}
+	return page, nil
+}
+
+func (q *Queue) readBodies(ctx context.Context, tx kv.ReadTx, found []deadRow) error {
+	for i := range found {
+		row := &found[i]
+		if row.dead == nil {
+			continue
+		}
+		item, err := q.readItem(ctx, tx, kv.KV{Key: q.keys.item(row.letter.ID), Value: row.dead.item})
+		if errors.Is(err, ErrCorrupt) {
+			row.letter.Reason = err.Error()
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		row.letter.Body = item.Body
+	}
+	return nil
+}
+
+// deadRow is a dead letter that was read.
+type deadRow struct {
+	letter DeadLetter
+	key    []byte
+	value  []byte
+	dead   *dead // nil if it cannot be read
+	nth    int   // among those that its step has looked at, from 0
+}
+
+// deadWalk goes through the dead letters that a filter chooses, a few a transaction.
+type deadWalk struct {
+	q      *Queue
+	filter *DeadFilter
+	end    []byte
+	after  []byte // the key behind which it goes on; nil = begin
+	begin  []byte
+	ids    []ID // of the filter, in order, each once
+	idsAt  int  // how many of them it has looked at
+	ended  bool
+}
+
+// deadStep is what one transaction of a walk has read. A walk passes it when the transaction is done.
+type deadStep struct {
+	rows    []deadRow // that are chosen
+	scanned int       // letters looked at, chosen or not
+	missing []ID      // ids that are no dead letters
+	last    []byte    // the last key looked at; nil = none
+	ids     int
+	ended   bool
+}
+
+func (q *Queue) walkDead(f *DeadFilter, after *ID) *deadWalk {
+	rows := q.keys.section(nameDead)
+	if f.Group != nil {
+		rows = below(q.keys.startGroup(nameDead, *f.Group, 1))
+	}
+	w := &deadWalk{q: q, filter: f, begin: rows.Begin, end: rows.End, ids: slices.Clone(f.IDs)}
+	slices.SortFunc(w.ids, func(a, b ID) int {
+		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Index, b.Index), bytes.Compare(a.Random[:], b.Random[:]))
+	})
+	w.ids = slices.Compact(w.ids)
+	if after == nil {
+		return w
+	}
+	w.after = q.keys.dead(*after)
+	w.idsAt = slices.Index(w.ids, *after) + 1
+	w.ended = len(w.ids) > 0 && w.idsAt == len(w.ids)
+	return w
+}
+
+// read reads up to limit letters. Whether that conflicts depends on tx.
+func (w *deadWalk) read(ctx context.Context, tx kv.ReadTx, limit int) (deadStep, error) {
+	var step deadStep
+	var err error
+	var rows []kv.KV
+	if len(w.ids) > 0 {
+		rows, err = w.readIDs(ctx, tx, limit, &step)
+	} else {
+		rows, err = w.readRange(ctx, tx, limit, &step)
+	}
+	if err != nil {
+		return step, err
+	}
+	step.scanned = len(rows)
+	for i, row := range rows {
+		p, err := w.q.keys.parse(row.Key)
+		if err != nil {
+			return step, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		r := deadRow{nth: i, key: row.Key, value: row.Value, letter: DeadLetter{ID: p.itemID()}}
+		if err := r.open(); err != nil {
+			r.dead, r.letter.Reason = nil, err.Error()
+		} else if !w.filter.matches(r.dead) {
+			continue
+		}
+		step.rows = append(step.rows, r)
+	}
+	return step, nil
+}
+
+func (w *deadWalk) readRange(ctx context.Context, tx kv.ReadTx, limit int, step *deadStep) ([]kv.KV, error) {
+	begin := kv.FirstGreaterOrEqual(w.begin)
+	if w.after != nil {
+		begin = kv.FirstGreaterThan(w.after)
+	}
+	rows, err := tx.GetRange(kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(w.end)}, kv.RangeOptions{Limit: limit}).Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read dead letters: %w", err)
+	}
+	if step.ended = len(rows) < limit; len(rows) > 0 {
+		step.last = rows[len(rows)-1].Key
+	}
+	return rows, nil
+}
+
+func (w *deadWalk) readIDs(ctx context.Context, tx kv.ReadTx, limit int, step *deadStep) ([]kv.KV, error) {
+	ids := w.ids[w.idsAt:]
+	ids = ids[:min(limit, len(ids))]
+	step.ids, step.ended = len(ids), w.idsAt+len(ids) == len(w.ids)
+	values := make([]kv.Future[[]byte], len(ids))
+	for i, id := range ids {
+		values[i] = tx.Get(w.q.keys.dead(id))
+	}
+	var rows []kv.KV
+	for i, id := range ids {
+		v, err := values[i].Wait(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read dead letter: %w", err)
+		}
+		if v == nil {
+			step.missing = append(step.missing, id)
+			continue
+		}
+		rows = append(rows, kv.KV{Key: w.q.keys.dead(id), Value: v})
+	}
+	return rows, nil
+}
+
+// pass goes on behind a step.
+func (w *deadWalk) pass(step deadStep) {
+	w.idsAt += step.ids
+	w.ended = step.ended
+	if step.last != nil {
+		w.after = step.last
+	}
+}
+
+// open reads the value.
+func (r *deadRow) open() error {
+	d, err := unpackDead(r.key, r.value)
+	if err != nil {
+		return err
+	}
+	e, body, err := openEnvelope(d.item)
+	if err != nil {
+		return corrupt(r.key, err)
+	}
+	r.dead = d
+	r.letter = DeadLetter{
+		ID: r.letter.ID, Headers: e.headers, Size: max(int64(len(body)), e.size), Enqueued: fromMillis(e.enqueuedMS),
+		Reason: d.reason, LastError: d.lastErr, Attempts: d.attempts,
+		Parked: fromMillis(d.parkedMS),
+	}
+	if d.attempts > 0 {
+		r.letter.First, r.letter.Last = fromMillis(d.firstMS), fromMillis(d.lastMS)
+	}
+	return nil
+}

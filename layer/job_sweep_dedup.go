@@ -1,0 +1,107 @@
+package layer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// dedup clears the entries whose time is over, or whose item is gone if that decides. One sweep of many (Every) goes on
+// where the last one ended, and does not look at more than sweepRows that it cannot clear.
+//
+// Footprint: a read conflict on each entry that it clears, which an enqueue may write anew.
+func (s *sweeper) dedup() error {
+	section := s.q.keys.section(nameDedup)
+	key := s.q.keys.meta(metaSweptTo)
+	noted := false
+	if s.o.Every > 0 {
+		err := s.q.view(s.ctx, func(tx kv.ReadTx) error {
+			v, err := tx.Get(key).Wait(s.ctx)
+			if err != nil || v == nil {
+				return err
+			}
+			if last, _, err := tuple.DecodeBytes(v); err == nil && section.Contains(last) {
+				section.Begin, noted = kv.KeyAfter(last), true
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("read where to go on: %w", err)
+		}
+	}
+	looked := 0
+	return s.pagesUntil(section, func(tx kv.Tx, rows []kv.KV, more bool) (int64, error) {
+		follow := s.q.follow(tx)
+		over, err := s.q.outlived(s.ctx, tx.Snapshot(), rows)
+		if err != nil {
+			return 0, err
+		}
+		if _, err := follow.wait(s.ctx); err != nil {
+			return 0, err
+		}
+		if err := follow.guardDrop(s.ctx, tx); err != nil {
+			return 0, err
+		}
+		for _, k := range over {
+			if err := guardDedupSweep.read(tx, kv.SingleKey(k)); err != nil {
+				return 0, err
+			}
+			tx.Clear(k)
+		}
+		switch {
+		case more:
+			tx.Set(key, tuple.AppendBytes(nil, rows[len(rows)-1].Key))
+			noted = true
+		case noted: // the next sweep begins at the first
+			tx.Clear(key)
+		}
+		return int64(len(over)), nil
+	}, &s.report.Dedup, func(rows int, cleared int64) bool {
+		looked += rows
+		return s.o.Every > 0 && looked >= sweepRows && cleared < int64(rows)/4
+	})
+}
+
+// outlived returns the keys of the entries that make nothing a duplicate any more. What cannot be read stays: Check
+// names it.
+func (q *Queue) outlived(ctx context.Context, tx kv.ReadTx, rows []kv.KV) ([][]byte, error) {
+	type place struct{ entry, item, dead []byte }
+	var over [][]byte
+	var pending []place
+	var found [][2]kv.Future[[]byte]
+	now := q.nowMS()
+	if !lacks(guardDedupSlack) {
+		now -= dedupSlack.Milliseconds()
+	}
+	for _, row := range rows {
+		r, err := unpackRemembered(row.Key, row.Value)
+		switch {
+		case err != nil:
+		case r.untilMS == 0:
+			p := place{row.Key, q.keys.item(r.id), q.keys.dead(r.id)}
+			pending = append(pending, p)
+			found = append(found, [2]kv.Future[[]byte]{
+				tx.GetKey(kv.FirstGreaterOrEqual(p.item)), tx.GetKey(kv.FirstGreaterOrEqual(p.dead)),
+			})
+		case r.untilMS <= now:
+			over = append(over, row.Key)
+		}
+	}
+	for i, p := range pending {
+		item, err := found[i][0].Wait(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("look for item: %w", err)
+		}
+		dead, err := found[i][1].Wait(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("look for dead letter: %w", err)
+		}
+		if !bytes.Equal(item, p.item) && !bytes.Equal(dead, p.dead) {
+			over = append(over, p.entry)
+		}
+	}
+	return over, nil
+}

@@ -1,0 +1,123 @@
+package layer
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// overdue goes from head to head and settles those that have waited too long, with what is overdue behind them.
+func (s *sweeper) overdue() error {
+	config, err := s.configuration()
+	if err != nil || config.Retention == 0 {
+		return err
+	}
+	section := s.q.keys.section(nameItem)
+	for next := section.Begin; next != nil; {
+		begun := time.Now()
+		step := &overdueStep{s: s, rest: kv.KeyRange{Begin: next, End: section.End}}
+		if err := step.run(); err != nil {
+			return err
+		}
+		took := time.Since(begun)
+		next = step.next
+		s.report.Keys += int64(step.keys)
+		s.report.AgedOut += int64(step.aged)
+		if s.o.Progress != nil && step.keys > 0 {
+			s.o.Progress(s.report)
+		}
+		if next != nil {
+			s.q.restAfter(s.ctx, took)
+		}
+	}
+	return nil
+}
+
+// overdueStep is one transaction of the sweep of what is overdue.
+//
+// Footprint, per group with an overdue head: a read and a write conflict on the lock; if nobody holds the group, one on
+// the whole group if that is empty now.
+type overdueStep struct {
+	s    *sweeper
+	rest kv.KeyRange // begins with the first item of a group
+	next []byte      // where the next step begins; nil = done
+	keys int
+	aged int
+}
+
+func (t *overdueStep) run() error {
+	q, ctx := t.s.q, t.s.ctx
+	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
+		t.next, t.keys, t.aged = nil, 0, 0
+		width := stepWidth(overdueWidth, a)
+		w := q.work(ctx, tx)
+		rows, err := tx.Snapshot().GetRange(t.rest.Selectors(), kv.RangeOptions{Limit: width}).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read items: %w", err)
+		}
+		t.keys = len(rows)
+		for len(rows) > 0 {
+			p, err := q.keys.parse(rows[0].Key)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			items := q.keys.items(p.group)
+			n := 1
+			for n < len(rows) && items.Contains(rows[n].Key) {
+				n++
+			}
+			last := n == len(rows) && t.keys == width // there may be more of this group
+			again, err := t.group(w, p.group, rows[:n], last)
+			if err != nil {
+				return err
+			}
+			if again {
+				t.next = items.Begin
+				break
+			}
+			if last || w.spent() {
+				t.next = items.End
+				break
+			}
+			rows = rows[n:]
+		}
+		return w.finish()
+	})
+	return err
+}
+
+// group settles what is overdue of a group's first items. again says that there is, or if it has others, last, may be
+// more of it.
+func (t *overdueStep) group(w *work, group string, rows []kv.KV, last bool) (again bool, err error) {
+	old, err := w.overdue(rows)
+	if err != nil || len(old) == 0 {
+		return false, err
+	}
+	l, err := w.q.readLock(w.ctx, guardAgeLock.reads(w.tx), group)
+	if errors.Is(err, ErrCorrupt) {
+		return false, nil // Check names it
+	}
+	if err != nil {
+		return false, err
+	}
+	if l != nil && !l.isMark() && l.kind != kindDelay && l.endMS > w.nowMS {
+		return false, nil // in hand, or about to be
+	}
+	free, err := w.ageOut(group, l, old)
+	if err != nil {
+		return false, err
+	}
+	t.aged += len(old)
+	if free {
+		if err := w.free(group); err != nil {
+			return false, err
+		}
+	}
+	if len(old) == len(rows) {
+		return last, nil
+	}
+	rest, err := w.overdue(rows[len(old):])
+	return len(rest) > 0, err
+}

@@ -1,0 +1,102 @@
+package layer
+
+import (
+	"fmt"
+
+	"fdbfifo/kv"
+)
+
+// paces clears the pairs that are as none, and looks at the groups that wait by a rate that was another.
+func (s *sweeper) paces() error {
+	config, err := s.configuration()
+	if err != nil {
+		return err
+	}
+	return s.pagesUntil(s.q.keys.section(namePace), func(tx kv.Tx, rows []kv.KV, _ bool) (int64, error) {
+		w := s.q.work(s.ctx, tx)
+		groups := make([]string, len(rows))
+		heads := make([]kv.Future[[]byte], len(rows))
+		for i, row := range rows {
+			p, err := s.q.keys.parse(row.Key)
+			if err != nil {
+				return 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			groups[i], heads[i] = p.group, w.head(p.group)
+		}
+		cleared := int64(0)
+		for i, row := range rows {
+			used, err := unpackPace(row.Key, row.Value)
+			if err != nil {
+				continue // Check names it
+			}
+			head, err := heads[i].Wait(s.ctx)
+			if err != nil {
+				return 0, fmt.Errorf("read head: %w", err)
+			}
+			whole := config.MaxRate.whole(used, w.nowMS)
+			items := s.q.keys.items(groups[i])
+			empty := !items.Contains(head)
+			if !empty {
+				if err := w.repace(groups[i], config.MaxRate, used); err != nil {
+					return 0, err
+				}
+			}
+			if !whole {
+				continue
+			}
+			if empty {
+				// What came meanwhile may have been left to the rate, by a configuration that is newer than ours. Whoever
+				// changes that one finds the group by its pair.
+				if err := guardPaceEmpty.read(tx, items); err != nil {
+					return 0, err
+				}
+			}
+			if err := guardPaceSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
+				return 0, err
+			}
+			tx.Clear(row.Key)
+			cleared++
+		}
+		return cleared, w.finish()
+	}, &s.report.Paces, nil)
+}
+
+// repace makes something lead to a group with items when its rate lets it go on.
+//
+// Footprint: a write conflict on the lock, so that nobody leaves the group to a rate that is out of date, at the end of a
+// claim or a delay either. If nothing has to be written for now, because somebody holds the group or it waits for as long
+// already, a read conflict on what says so: the lock, or the timer. If it has to wait, one on the gap up to the head. A hint
+// or timer too many does no harm, so all else is read at snapshot.
+func (w *work) repace(group string, rate Rate, used pace) error {
+	rows, err := w.tx.Snapshot().GetRange(w.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(w.ctx)
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	untilMS, err := w.early(rows[0])
+	if err != nil {
+		return nil // Check names it
+	}
+	if !rate.isNone() {
+		untilMS = max(untilMS, rate.allowance(used, w.nowMS).untilMS)
+	}
+	if err := w.excludeHolders(guardPaceExclude, group); err != nil {
+		return err
+	}
+	if untilMS > w.nowMS {
+		v, err := guardPaceExclude.get(w.tx, w.q.keys.timer(untilMS, group)).Wait(w.ctx)
+		if err != nil || v != nil {
+			return err // it waits for that
+		}
+	}
+	l, err := w.q.readLock(w.ctx, w.tx.Snapshot(), group)
+	if err != nil {
+		return err
+	}
+	if l != nil {
+		return guardPaceExclude.read(w.tx, kv.SingleKey(w.q.keys.lock(group)))
+	}
+	if untilMS > w.nowMS {
+		return w.awaitHead(nil, rows[0], untilMS)
+	}
+	return w.free(group)
+}

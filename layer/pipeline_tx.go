@@ -1,0 +1,303 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// runTogether runs the operations in one transaction that happens once. others is how many groups the handle's other
+// transactions in flight are likely to take.
+func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int) error {
+	conflicts := 0
+	var outcome staged
+	slot := waits(batch) && q.staging.acquire()
+	if slot {
+		defer q.staging.release()
+	}
+	f := &flight{}
+	defer q.flights.end(f)
+	err := q.once(ctx,
+		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
+			for ; conflicts < a.Conflicts; conflicts++ {
+				q.spread.widen()
+			}
+			w := q.work(ctx, tx)
+			w.mayStage = slot
+			q.flights.end(f) // what an attempt that failed was about to claim
+			w.flight, w.beside = f, others
+			outcome.turn.cancel() // of an attempt that failed
+			var err error
+			if outcome, err = w.perform(batch, a.Conflicts); err != nil || !w.wrote {
+				return nil, err
+			}
+			result := make(tuple.Tuple, len(batch))
+			for i, o := range batch {
+				result[i] = o.pack()
+			}
+			return result, nil
+		},
+		func(tx kv.Tx, result tuple.Tuple) error {
+			if len(result) != len(batch) {
+				return fmt.Errorf("%w: receipt of %d operations for %d", ErrCorrupt, len(result), len(batch))
+			}
+			for i, o := range batch {
+				if err := o.unpack(ctx, q, tx, result[i]); err != nil {
+					return err
+				}
+			}
+			if !slot {
+				return nil
+			}
+			var err error
+			outcome, err = q.findRequest(ctx, tx)
+			return err
+		})
+	if err != nil {
+		outcome.turn.cancel()
+		return err
+	}
+	if conflicts == 0 {
+		q.spread.narrow()
+	}
+	if t := batch[0].turn; t != nil {
+		t.cancel() // a turn too large for one transaction takes several, one after the other
+		*t = outcome.turn
+		if t.watch != nil {
+			q.paths.looks.Add(1)
+		}
+	}
+	q.staging.set(outcome)
+	q.paths.granted.Add(int64(outcome.granted))
+	q.paths.count(batch, conflicts)
+	return nil
+}
+
+// waits reports whether receives of the batch wait for a group to become ready.
+func waits(batch []*operation) bool {
+	return slices.ContainsFunc(batch, func(o *operation) bool { return o.waits })
+}
+
+// perform does the work of all operations: first the settlements, those of one group one after the other, then the
+// enqueues, then the receives, so that these find what the others leave ready. What the receives will read is begun
+// before, so that it does not take a round trip of its own.
+func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
+	var settle []*operation
+	var enqueue []*enqueuing
+	var receive receiving
+	for _, o := range batch {
+		o.settleErr = nil
+		if o.settle != nil {
+			settle = append(settle, o)
+		}
+		if o.enqueue != nil {
+			enqueue = append(enqueue, o.enqueue)
+		}
+		if o.receive != nil {
+			receive.add(o)
+		}
+	}
+	if !receive.none() && !receive.stageFirst(w.q, conflicts) {
+		if receive.called {
+			// Whoever has just resumed the queue counts on the handle that he woke.
+			w.follow, w.anew = w.q.followAnew(w.tx, w.follow.begun), true
+		}
+		receive.claimer = w.newClaimer(receive.all())
+		receive.claimer.begin()
+	}
+	for len(settle) > 0 {
+		var now, later []*operation
+		groups := make(map[string]bool, len(settle))
+		for _, o := range settle {
+			if group := o.settle.claim.Group; groups[group] {
+				later = append(later, o)
+			} else {
+				groups[group] = true
+				now = append(now, o)
+			}
+		}
+		if err := w.settle(now); err != nil {
+			return staged{}, err
+		}
+		settle = later
+	}
+	if err := w.enqueue(enqueue...); err != nil {
+		return staged{}, err
+	}
+	outcome, err := w.receive(&receive)
+	if err != nil {
+		return staged{}, err
+	}
+	outcome.granted = w.others
+	return outcome, w.finish()
+}
+
+// receiving is the operations of a transaction that receive.
+type receiving struct {
+	operations []*operation
+	waiting    int      // of them
+	called     bool     // from the waiting list: all of them are
+	claimer    *claimer // nil = they are staged without a look
+}
+
+func (r *receiving) add(o *operation) {
+	if !lacks(guardAssign) {
+		o.receive.begin()
+	}
+	r.operations = append(r.operations, o)
+	if o.waits {
+		r.waiting++
+	}
+	r.called = r.called || o.turn != nil
+}
+
+func (r *receiving) none() bool { return len(r.operations) == 0 }
+
+// stageFirst reports whether all of them wait and are to be staged without a look.
+func (r *receiving) stageFirst(q *Queue, conflicts int) bool {
+	return !r.called && r.waiting == len(r.operations) && q.stageFirst(conflicts)
+}
+
+func (r *receiving) all() []*reception {
+	rs := make([]*reception, len(r.operations))
+	for i, o := range r.operations {
+		rs[i] = o.receive
+	}
+	return rs
+}
+
+// settle takes the settlements, of different groups, through their steps together.
+func (w *work) settle(os []*operation) error {
+	for _, o := range os {
+		o.settle.begin(w)
+	}
+	for _, o := range os {
+		err := o.settle.check(w)
+		if err != nil && kv.Code(err) != 0 {
+			return err
+		}
+		o.settleErr = err // nothing was written: this one alone fails
+		w.wrote = w.wrote || err == nil
+	}
+	for _, o := range os {
+		if o.settleErr != nil {
+			continue
+		}
+		if err := o.settle.finish(w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receive claims for the operations whose settlement, if any, was done, and stages those that wait for a group to
+// become ready.
+func (w *work) receive(all *receiving) (staged, error) {
+	var rs []*reception
+	var waiting []*operation
+	for _, o := range all.operations {
+		if o.settleErr == nil {
+			rs = append(rs, o.receive)
+			if o.waits {
+				waiting = append(waiting, o)
+			}
+		}
+	}
+	c := all.claimer
+	if len(rs) == 0 {
+		return staged{}, nil
+	}
+	if c == nil {
+		return w.stage(waiting, nil, nil)
+	}
+	c.owed = rs
+	if all.called {
+		return w.takeTurn(c, waiting)
+	}
+	if err := c.claim(); err != nil {
+		return staged{}, err
+	}
+	w.claimed(rs)
+	return w.stage(waiting, c, nil)
+}
+
+// claimed notes that claims were written.
+func (w *work) claimed(rs []*reception) {
+	for _, r := range rs {
+		w.wrote = w.wrote || len(r.claims) > 0
+	}
+}
+
+// The codes of a settlement's outcome in a receipt.
+const (
+	settled = iota
+	settledClaimLost
+	settledNotInClaim
+	settledCorrupt
+)
+
+// pack is what the receipt keeps of an operation.
+func (o *operation) pack() tuple.Tuple {
+	code, until := int64(settled), int64(0)
+	var ids, claims tuple.Tuple
+	switch {
+	case errors.Is(o.settleErr, ErrClaimLost):
+		code = settledClaimLost
+	case errors.Is(o.settleErr, ErrNotInClaim):
+		code = settledNotInClaim
+	case o.settleErr != nil:
+		code = settledCorrupt
+	case o.settle != nil && o.settle.extends:
+		until = millis(o.settle.until)
+	}
+	if o.enqueue != nil {
+		ids = o.enqueue.result()
+	}
+	if o.receive != nil {
+		claims = o.receive.result()
+	}
+	return tuple.Tuple{code, until, ids, claims}
+}
+
+// unpack takes the results from a receipt.
+func (o *operation) unpack(ctx context.Context, q *Queue, tx kv.Tx, v any) error {
+	t, ok := v.(tuple.Tuple)
+	if !ok || len(t) != 4 {
+		return fmt.Errorf("%w: receipt of an operation: %v", ErrCorrupt, v)
+	}
+	code, ok := t[0].(int64)
+	until, ok2 := t[1].(int64)
+	ids, ok3 := t[2].(tuple.Tuple)
+	claims, ok4 := t[3].(tuple.Tuple)
+	if !ok || !ok2 || !ok3 || !ok4 {
+		return fmt.Errorf("%w: receipt of an operation: %v", ErrCorrupt, v)
+	}
+	if o.settle != nil {
+		o.settleErr = map[int64]error{
+			settledClaimLost: ErrClaimLost, settledNotInClaim: ErrNotInClaim, settledCorrupt: ErrCorrupt,
+		}[code]
+		if until > 0 {
+			o.settle.until = fromMillis(until)
+		}
+	}
+	if o.enqueue != nil {
+		if err := o.enqueue.restore(ids); err != nil {
+			return err
+		}
+	}
+	if o.receive != nil {
+		o.receive.begin()
+		var err error
+		if lacks(guardClaimReceipt) {
+			return nil
+		}
+		if o.receive.claims, err = q.reload(ctx, tx, claims, &o.receive.o); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,224 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// offsetSlack is how far the items may run ahead of the clock before an open takes it for a database whose
+// versions went back: ten seconds' worth, far more than batches of 1,000 can get ahead, far less than a restore.
+const offsetSlack = 10_000_000 // versions
+
+// Create makes the queue name under prefix and opens it. It returns an error that wraps ErrQueueExists if it
+// is there already, and ErrDropping if it is being dropped. prefix is the caller's: a directory's bytes, or a tuple; it may be empty.
+func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
+	q, err := newQueue(db, prefix, name, o)
+	if err != nil {
+		return nil, err
+	}
+	config, err := o.Config.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	packed, err := packConfig(config, 1)
+	if err != nil {
+		return nil, err
+	}
+	exists, begun := false, q.opts.Now()
+	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, a kv.Attempt) error {
+		v, err := tx.Get(q.keys.meta(metaFormat)).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("layer: create: %w", err)
+		}
+		dropped, err := tx.Get(q.keys.meta(metaDropped)).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("layer: create: %w", err)
+		}
+		if dropped != nil {
+			return ErrDropping
+		}
+		// After an unknown commit the queue may be there by our own hand; whose it is makes no difference.
+		exists = v != nil && !a.MaybeCommitted
+		if v == nil {
+			tx.Set(q.keys.meta(metaFormat), tuple.Tuple{int64(Format)}.Pack())
+			tx.Set(q.keys.meta(metaOffset), tuple.Tuple{int64(0)}.Pack())
+			tx.Set(q.keys.meta(metaConfig), packed)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("layer: create queue %q: %w", name, err)
+	}
+	if exists {
+		return nil, fmt.Errorf("%w: %q", ErrQueueExists, name)
+	}
+	q.keys.shards = int64(config.Shards)
+	q.followed.learn(config, 1, begun, q.opts.Now())
+	return q, nil
+}
+
+// Open opens the queue name under prefix. Errors: ErrNoQueue, ErrDropping, *FormatError,
+// *UnknownSettingError, ErrCorrupt, and the engine's.
+//
+// If the queue's items are ahead of the database's versions, as after a copy into another cluster key by key (a
+// restore by FoundationDB's own tools does not let versions go back), Open raises the offset in meta, so that new items sort behind the old and tokens keep growing. Reopen every other
+// handle then.
+func Open(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
+	q, err := newQueue(db, prefix, name, o)
+	if err != nil {
+		return nil, err
+	}
+	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.load(ctx, tx) })
+	if err != nil {
+		return nil, fmt.Errorf("layer: open queue %q: %w", name, err)
+	}
+	return q, nil
+}
+
+func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
+	if err := checkQueueName(name); err != nil {
+		return nil, err
+	}
+	if len(o.Owner) > MaxQueueNameSize {
+		return nil, &LimitError{What: "owner", Unit: "bytes", Got: int64(len(o.Owner)), Max: MaxQueueNameSize}
+	}
+	if o.Poll < 0 {
+		return nil, &LimitError{What: "poll", Unit: "ms", Got: o.Poll.Milliseconds(), Max: math.MaxInt64}
+	}
+	if o.Poll == 0 {
+		o.Poll = DefaultStagePoll
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	random := newEntropy(o.Seed)
+	if o.Owner == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			host = "unknown"
+		}
+		o.Owner = fmt.Sprintf("%s:%d:%04x", host, os.Getpid(), random.n(1<<16))
+	}
+	q := &Queue{
+		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, slot: int64(random.n(counterSlots)),
+		staging: staging{random: newEntropy(o.Seed).uuid()},
+	}
+	q.life, q.endLife = context.WithCancel(context.Background())
+	return q, nil
+}
+
+// load reads the settings and checks them against the database's versions.
+func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
+	formatKey, offsetKey := q.keys.meta(metaFormat), q.keys.meta(metaOffset)
+	format, offset := tx.Get(formatKey), tx.Get(offsetKey)
+	dropped := tx.Get(q.keys.meta(metaDropped))
+	following := q.follow(tx)
+	hints := q.keys.section(nameReady)
+	last := tx.Snapshot().GetKey(kv.LastLessThan(hints.End))
+	version := tx.ReadVersion()
+
+	v, err := format.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read format: %w", err)
+	}
+	if v == nil {
+		return ErrNoQueue
+	}
+	if d, err := dropped.Wait(ctx); err != nil || d != nil {
+		if err != nil {
+			return fmt.Errorf("read mark: %w", err)
+		}
+		return ErrDropping
+	}
+	f, err := unpackInt(formatKey, v)
+	if err != nil {
+		return err
+	}
+	if f != Format {
+		return &FormatError{Queue: q.name, Found: f, Known: Format}
+	}
+	v, err = offset.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read offset: %w", err)
+	}
+	if q.offset, err = unpackInt(offsetKey, v); err != nil {
+		return err
+	}
+	config, err := following.wait(ctx)
+	if err != nil {
+		return err
+	}
+	q.keys.shards = int64(config.Shards)
+	rv, err := version.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read version: %w", err)
+	}
+	newest, err := last.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read newest hint: %w", err)
+	}
+	if !hints.Contains(newest) {
+		return nil
+	}
+	p, err := q.keys.parse(newest)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	if p.index > rv+q.offset+offsetSlack {
+		q.offset = p.index - rv
+		tx.Set(offsetKey, tuple.Tuple{q.offset}.Pack())
+	}
+	return nil
+}
+
+// Queues returns the names of the queues under prefix, in order.
+func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
+	var names []string
+	_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		names = nil
+		all := kv.PrefixRange(prefix)
+		// Queue names are strings, whose tuples begin with 0x02.
+		next := append(append([]byte(nil), prefix...), 0x02)
+		for {
+			k, err := tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(next)).Wait(ctx)
+			if err != nil {
+				return fmt.Errorf("layer: list queues: %w", err)
+			}
+			if !all.Contains(k) {
+				return nil
+			}
+			name, _, err := tuple.DecodeString(k[len(prefix):])
+			if err != nil {
+				return nil // past the strings: not ours
+			}
+			s := newSubspace(prefix, name)
+			v, err := tx.Snapshot().Get(s.meta(metaFormat)).Wait(ctx)
+			if err != nil {
+				return fmt.Errorf("layer: list queues: %w", err)
+			}
+			if v != nil {
+				names = append(names, name)
+			}
+			next = s.with(0xff)
+		}
+	})
+	return names, err
+}
+
+// Close clears what the handle has left in the database for its own use (receipts) and makes every further
+// call on it fail with ErrClosed. Claims stay valid until their lease ends. It may be called twice.
+func (q *Queue) Close(ctx context.Context) error {
+	if q.closed.Swap(true) {
+		return nil
+	}
+	if err := q.stopStaging(ctx); err != nil {
+		return fmt.Errorf("layer: close: %w", err)
+	}
+	return q.clearReceipts(ctx)
+}

@@ -1,0 +1,381 @@
+package layer
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// Ack finishes items of a claim: they are never delivered again. Without ids it finishes all that the claim
+// still has; ids that are there but empty (a slice of none, given with ...) finish nothing. When the last one is finished the claim ends and the group is free for others.
+//
+// Acks, nacks, extends, enqueues and receives of one handle that arrive while a transaction is in flight travel
+// together in the next one; each has its own result.
+//
+// Errors: ErrClaimLost, ErrNotInClaim (also for an item acked before), ErrClosed, and the engine's; with any
+// of the first two nothing was changed.
+func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
+	if ids != nil && len(ids) == 0 {
+		return nil
+	}
+	return wrap("ack", q.submit(ctx, &operation{settle: &settlement{claim: c, ids: ids}}))
+}
+
+// AckTx acks in the caller's transaction. An error of it means that nothing was written; the transaction may
+// go on without the ack, unless the error wraps a *kv.Error. The caller answers for an unknown commit: use Once.
+//
+// Reads: the lock, with a conflict. When the claim ends: the key of the next item at snapshot, with a conflict
+// on the whole group if that is empty now. If the queue has an archive: the items, at snapshot.
+func (q *Queue) AckTx(ctx context.Context, tx kv.Tx, c *Claim, ids ...ID) error {
+	if ids != nil && len(ids) == 0 {
+		return nil
+	}
+	return wrap("ack", q.settleTx(ctx, tx, &settlement{claim: c, ids: ids}))
+}
+
+// NackOptions say how a claim is given back.
+type NackOptions struct {
+	// Acked are finished in the same transaction, before the rest is given back.
+	Acked []ID
+	// Err is kept with the attempt of the item that was tried, its first maxErrorText bytes; may be nil.
+	Err error
+	// Delay keeps the whole group, and no other, from being delivered for so long; 0 to MaxDelay. 0 = as the queue's
+	// retry policy has it, or not at all if nothing failed (Release).
+	Delay time.Duration
+	// AtOnce delivers again without a delay, whatever the policy says. Not with Delay.
+	AtOnce bool
+	// Release gives back without counting a failed attempt: the items were not tried.
+	Release bool
+	// From, if not nil, is where what is given back begins: this item and all behind it, whether a later one was
+	// handled or not, because a group is delivered in order. What stands before it stays in the claim, with its lease;
+	// if nothing does, the claim ends. Only with Release, and without a delay: what has failed is always the first of
+	// what is left, so a failure gives all of it back.
+	From *ID
+	// Reject, if not empty, is the reason why the item that was tried will never succeed: it has failed for good, see
+	// OnFailure. The reason is kept, its first maxErrorText bytes. Not with Release, Delay or AtOnce.
+	Reject string
+	// SetState keeps State with the group in the same transaction, as SetState does; nothing (no bytes) clears it.
+	SetState bool
+	State    []byte // only with SetState; at most MaxStateSize bytes
+}
+
+// Nack gives a claim back, or its end (From): all that it still has is delivered again, in the same order. The first of it is the
+// item that was tried and counts a failed attempt; those behind it count none. If that was its last, or it is rejected,
+// it is parked as the queue's OnFailure has it, and those behind it are free at once.
+//
+// Errors: as Ack's, *LimitError for the delay and the state, and ErrOptions.
+func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
+	if err := o.check(); err != nil {
+		return wrap("nack", err)
+	}
+	return wrap("nack", q.submit(ctx, &operation{settle: o.settlement(c)}))
+}
+
+// NackTx gives a claim back in the caller's transaction, as AckTx acks.
+func (q *Queue) NackTx(ctx context.Context, tx kv.Tx, c *Claim, o NackOptions) error {
+	if err := o.check(); err != nil {
+		return wrap("nack", err)
+	}
+	return wrap("nack", q.settleTx(ctx, tx, o.settlement(c)))
+}
+
+func (o *NackOptions) check() error {
+	if o.AtOnce && o.Delay != 0 {
+		return fmt.Errorf("%w: a delay of %s, and at once", ErrOptions, o.Delay)
+	}
+	if o.From != nil && (!o.Release || o.AtOnce || o.Delay != 0) {
+		return fmt.Errorf("%w: From goes with Release, and without a delay", ErrOptions)
+	}
+	if o.Reject != "" && (o.Release || o.AtOnce || o.Delay != 0) {
+		return fmt.Errorf("%w: reject, and deliver again", ErrOptions)
+	}
+	if len(o.State) > 0 && !o.SetState {
+		return fmt.Errorf("%w: a state that is not to be set", ErrOptions)
+	}
+	if err := checkState(o.State); err != nil {
+		return err
+	}
+	return checkDelay(o.Delay)
+}
+
+// settlement is that of a claim that is given back.
+func (o *NackOptions) settlement(c *Claim) *settlement {
+	return &settlement{claim: c, ids: o.Acked, back: o, sets: o.SetState, state: o.State}
+}
+
+func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
+	if q.closed.Load() {
+		return ErrClosed
+	}
+	w := q.work(ctx, tx)
+	s.begin(w)
+	if err := s.check(w); err != nil {
+		return err
+	}
+	if err := s.finish(w); err != nil {
+		return err
+	}
+	return w.finish()
+}
+
+// settlement is an ack, a nack, an extend, or the holder's change of the state. Its three steps, begin, check and finish, are taken by each attempt
+// of a transaction; between them others of the same transaction take theirs, so that their reads overlap.
+type settlement struct {
+	claim   *Claim
+	ids     []ID         // to ack; none = all that is outstanding, if nothing is given back
+	back    *NackOptions // nil = nothing is given back
+	extends bool
+	lease   time.Duration // of an extend; 0 = the queue's
+	sets    bool          // the group's state, to state; nothing = cleared
+	state   []byte
+	keeps   bool // nothing is acked: only the state is set
+	copies  bool // what is acked goes to the archive, as far as was known when it was submitted
+
+	// Of the attempt under way.
+	lock kv.Future[[]byte]
+	finishing
+	held    *lock
+	left    []delivered
+	ahead   kv.Future[[]byte] // the item behind as many as are acked, read before it is known which these are
+	next    kv.Future[[]byte] // the first item that is left in the group, if nothing is left of the claim
+	attempt kv.Future[[]byte] // of the item that was tried, if the rest is given back
+
+	until time.Time // the result of an extend
+
+	done bool // it is committed; guarded by the pipeline's mutex
+}
+
+// begin starts reading the lock, with a conflict.
+func (s *settlement) begin(w *work) {
+	group := s.claim.Group
+	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.q.keys.lock(group)), nil, nil, nil, nil, nil
+	s.readFinishing(w)
+	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && !s.extends && !s.keeps {
+		behind := kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin)
+		behind.Offset += n
+		s.ahead = w.tx.Snapshot().GetKey(behind)
+	}
+}
+
+// check is the fencing check, and then the writes that need no more reads. When it returns an error it has
+// written nothing. A lease that has run out does no harm as long as nobody has taken over.
+func (s *settlement) check(w *work) error {
+	group := s.claim.Group
+	key := w.q.keys.lock(group)
+	v, err := s.lock.Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read lock: %w", err)
+	}
+	var l *lock
+	if v != nil {
+		if l, err = unpackLock(key, v); err != nil {
+			return err
+		}
+	}
+	if l == nil || l.kind != kindClaim || l.token != s.claim.Token && !lacks(guardToken) {
+		return fmt.Errorf("%w: group %q, token %d", ErrClaimLost, group, s.claim.Token)
+	}
+	s.held = l
+	if s.extends {
+		return s.extend(w, key)
+	}
+	if s.keeps {
+		return s.keep(w)
+	}
+	acked, left, err := l.divide(group, s.ids, s.back == nil)
+	if err != nil {
+		return err
+	}
+	stays := 0 // of what is left, how many stay in the claim
+	switch {
+	case s.back == nil:
+		stays = len(left)
+	case s.back.From != nil:
+		if stays = place(left, *s.back.From, group); stays < 0 {
+			return fmt.Errorf("%w: %s", ErrNotInClaim, s.back.From)
+		}
+	}
+	archived, err := s.archive(w, acked)
+	if err != nil {
+		return err
+	}
+	s.left = left
+	if s.sets {
+		w.setState(group, s.state)
+	}
+	w.remove(group, l.outstanding, acked, archived)
+	w.count(countAcked, len(acked))
+	if stays > 0 {
+		l.outstanding = left[:stays]
+		w.tx.Set(key, l.pack())
+		return nil
+	}
+	w.tx.Clear(w.q.keys.timer(l.endMS, group))
+	w.ended(group)
+	switch {
+	case len(left) == 0 && l.mark != nil:
+		w.tx.Set(key, l.mark.lock(l.token).pack())
+	case len(left) == 0:
+		w.tx.Clear(key)
+		return s.readNext(w, acked)
+	default:
+		s.attempt = w.tx.Snapshot().Get(w.q.keys.attempt(left[0].id(group)))
+	}
+	return nil
+}
+
+// readNext starts reading the first item that is left in the group, unless ahead has it: the key behind the first n
+// items is that if the n acked are the first n, and they are if it is greater than all of them. (They exist, for nobody
+// else may remove them, so if there were another before it there would be n+1.)
+func (s *settlement) readNext(w *work, acked []delivered) error {
+	items := w.q.keys.items(s.claim.Group)
+	if s.ahead != nil && len(acked) == len(s.claim.Items) {
+		k, err := s.ahead.Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read head: %w", err)
+		}
+		if !items.Contains(k) || lacks(guardAhead) || bytes.Compare(k, w.q.keys.item(acked[len(acked)-1].id(s.claim.Group))) > 0 {
+			s.next = kv.Done(k, nil)
+			return nil
+		}
+	}
+	s.next = w.head(s.claim.Group)
+	return nil
+}
+
+// finish writes what depends on the reads that check began.
+func (s *settlement) finish(w *work) error {
+	switch {
+	case s.next != nil:
+		return w.release(s.claim.Group, s.next)
+	case s.attempt != nil:
+		return s.giveBack(w)
+	}
+	return nil
+}
+
+// giveBack counts the attempt and leaves the group ready, delayed or marked.
+func (s *settlement) giveBack(w *work) error {
+	first := s.left[0].id(s.claim.Group)
+	key := w.q.keys.attempt(first)
+	v, err := s.attempt.Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read attempts: %w", err)
+	}
+	var record attempt
+	if v != nil {
+		if record, err = unpackAttempt(key, v); err != nil {
+			return err
+		}
+	}
+	if !s.back.Release {
+		text := ""
+		if s.back.Err != nil {
+			text = s.back.Err.Error()
+		}
+		record = record.failed(w.nowMS, text)
+		w.count(countNacked, 1)
+		f, err := w.judge(first, record, s.back.Reject)
+		if err != nil {
+			return err
+		}
+		switch {
+		case f.parksItem():
+			return s.parkItem(w, &f)
+		case f.parksGroup():
+			s.held.mark = f.mark(w, s.held.mark)
+		}
+		f.write(w)
+	}
+	if s.held.mark != nil {
+		w.tx.Set(w.q.keys.lock(first.Group), s.held.mark.lock(s.held.token).pack())
+		return nil
+	}
+	wait, err := s.wait(w, record.count)
+	if err != nil {
+		return err
+	}
+	if ms := wait.Milliseconds(); ms > 0 {
+		// Held by nobody until then: every hint of the group is stale for so long.
+		delay := lock{token: s.held.token, endMS: w.nowMS + ms, kind: kindDelay}
+		w.tx.Set(w.q.keys.lock(first.Group), delay.pack())
+		w.tx.Set(w.q.keys.timer(delay.endMS, first.Group), packTimer(kindDelay, first.Index))
+		return nil
+	}
+	w.tx.Clear(w.q.keys.lock(first.Group))
+	return w.rehint(first.Index, first.Group, record.count)
+}
+
+// parkItem takes the item that was tried aside and leaves the rest of the group ready, or marked.
+func (s *settlement) parkItem(w *work, f *failure) error {
+	if _, err := f.park(w); err != nil {
+		return err
+	}
+	group := s.claim.Group
+	lock := w.q.keys.lock(group)
+	if s.held.mark != nil {
+		w.tx.Set(lock, s.held.mark.lock(s.held.token).pack())
+		return nil
+	}
+	w.tx.Clear(lock)
+	if len(s.left) == 1 {
+		return w.release(group, w.head(group))
+	}
+	return w.rehint(s.left[1].index, group, 0)
+}
+
+// wait is how long the group is not to be delivered after that many failures.
+func (s *settlement) wait(w *work, failures int) (time.Duration, error) {
+	if s.back.Delay > 0 || s.back.AtOnce || s.back.Release {
+		return s.back.Delay, nil
+	}
+	config, err := w.config()
+	return config.Retry.delay(failures, w.q.random.float()), err
+}
+
+// Extend makes a claim last for lease from now on (not from its old end), and returns its new end.
+// lease is MinLease to MaxLease; 0 = the queue's.
+//
+// Errors: ErrClaimLost, *LimitError, ErrClosed, and the engine's.
+func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time.Time, error) {
+	s, err := newExtension(c, lease)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if err := q.submit(ctx, &operation{settle: s}); err != nil {
+		return time.Time{}, wrap("extend", err)
+	}
+	return s.until, nil
+}
+
+// ExtendTx extends in the caller's transaction, as AckTx acks.
+func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Duration) (time.Time, error) {
+	s, err := newExtension(c, lease)
+	if err != nil {
+		return time.Time{}, err
+	}
+	err = q.settleTx(ctx, tx, s)
+	return s.until, wrap("extend", err)
+}
+
+func newExtension(c *Claim, lease time.Duration) (*settlement, error) {
+	return &settlement{claim: c, extends: true, lease: lease}, checkLease(lease)
+}
+
+// extend rewrites lock and timer, under the read conflict on the lock that begin added.
+func (s *settlement) extend(w *work, key []byte) error {
+	lease, err := w.lease(s.lease)
+	if err != nil {
+		return err
+	}
+	l, group := s.held, s.claim.Group
+	w.tx.Clear(w.q.keys.timer(l.endMS, group))
+	l.endMS = w.nowMS + lease.Milliseconds()
+	w.tx.Set(key, l.pack())
+	w.tx.Set(w.q.keys.timer(l.endMS, group), packTimer(kindClaim, l.outstanding[0].index))
+	s.until = fromMillis(l.endMS)
+	return nil
+}

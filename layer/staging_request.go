@@ -1,0 +1,215 @@
+package layer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"fdbfifo/kv"
+)
+
+// stage registers the handle's request if receives wait, lets it want again if they do and it has been granted all that it
+// wanted, and clears it when the last of them has been served. requests is the oldest ones, as far as they were read.
+//
+// Footprint: a request is registered without any conflict. It is rewritten with a read conflict on it, which meets only a
+// sweep that takes the handle for dead, for nobody grants to what wants nothing; and cleared with one, for a grant rewrites it.
+func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
+	q := w.q
+	if len(waiting) == 0 || !w.mayStage {
+		return staged{}, nil
+	}
+	unserved := 0
+	for _, o := range waiting {
+		if len(o.receive.claims) == 0 {
+			unserved++
+		}
+	}
+	index, _ := q.staging.requested()
+	switch {
+	case unserved > 0 && index == 0:
+		now, err := w.clock()
+		if err != nil {
+			return staged{}, err
+		}
+		return w.request(now, unserved), nil
+	case unserved > 0:
+		// What it was granted may be gone by now, or receives have come since. A request that wants nothing is never woken.
+		key := q.keys.request(index, q.staging.random)
+		i := slices.IndexFunc(requests, func(row kv.KV) bool { return bytes.Equal(row.Key, key) })
+		if i < 0 {
+			return staged{}, nil
+		}
+		r, err := unpackRequest(key, requests[i].Value)
+		if err != nil || r.wants > 0 {
+			return staged{}, err
+		}
+		if err := guardRenewRequest.read(w.tx, kv.SingleKey(key)); err != nil {
+			return staged{}, err
+		}
+		return w.request(index, unserved), nil
+	case unserved == 0 && index != 0 && !q.othersWait() && !c.holdsGrants():
+		key := q.keys.request(index, q.staging.random)
+		if err := guardRequestClear.read(w.tx, kv.SingleKey(key)); err != nil {
+			return staged{}, err
+		}
+		w.tx.Clear(key)
+		return staged{gone: true}, nil
+	}
+	return staged{}, nil
+}
+
+// request writes the handle's request.
+func (w *work) request(index int64, wants int) staged {
+	q := w.q
+	r := request{owner: q.opts.Owner, wants: int64(min(wants, maxWave)), deadlineMS: w.nowMS + requestLife.Milliseconds()}
+	w.tx.Set(q.keys.request(index, q.staging.random), r.pack())
+	w.wrote = true
+	return staged{request: index, deadlineMS: r.deadlineMS}
+}
+
+// findRequest looks for the handle's request after an unknown commit that was applied.
+func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
+	requests := newCursor(q.keys.section(nameRequest))
+	for !requests.exhausted {
+		const limit = 1000
+		rows, err := requests.read(tx.Snapshot(), limit).Wait(ctx)
+		if err != nil {
+			return staged{}, fmt.Errorf("read requests: %w", err)
+		}
+		requests.passed(rows, limit)
+		for _, row := range rows {
+			p, err := q.keys.parse(row.Key)
+			if err != nil {
+				return staged{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			if p.id == q.staging.random {
+				r, err := unpackRequest(row.Key, row.Value)
+				return staged{request: p.index, deadlineMS: r.deadlineMS}, err
+			}
+		}
+	}
+	return staged{gone: true}, nil
+}
+
+// renew moves the deadline of the handle's request. If it was swept, the next call registers another.
+func (q *Queue) renew(ctx context.Context, index int64) error {
+	key := q.keys.request(index, q.staging.random)
+	var outcome staged
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		v, err := guardRenewRequest.get(tx, key).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read request: %w", err)
+		}
+		outcome = staged{gone: true}
+		if v == nil {
+			return nil
+		}
+		r, err := unpackRequest(key, v)
+		if err != nil {
+			return err
+		}
+		r.deadlineMS = q.nowMS() + requestLife.Milliseconds()
+		r.wants = int64(min(max(q.waiters(), 1), maxWave))
+		tx.Set(key, r.pack())
+		outcome = staged{request: index, deadlineMS: r.deadlineMS}
+		return nil
+	})
+	if err == nil {
+		q.staging.set(outcome)
+	}
+	return err
+}
+
+// withdraw clears the handle's request and gives back what it was granted. It may be repeated.
+func (q *Queue) withdraw(ctx context.Context, index int64) error {
+	if !q.staging.acquire() {
+		if !q.rest(ctx, busyPause, nil) { // a receive is about to use the request, or to clear it
+			return context.Cause(ctx)
+		}
+		return nil
+	}
+	defer q.staging.release()
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.work(ctx, tx).withdraw(index) })
+	if errors.Is(err, ErrNoQueue) {
+		err = nil // it went with the queue
+	}
+	if err == nil {
+		q.staging.set(staged{gone: true})
+	}
+	return err
+}
+
+// withdraw is withdraw in one transaction. Footprint: a read conflict on the request, which every grant to it
+// rewrites; per grant, one on the lock, and as a release.
+func (w *work) withdraw(index int64) error {
+	q, tx, random := w.q, w.tx, w.q.staging.random
+	key := q.keys.request(index, random)
+	if err := guardWithdrawRequest.read(tx, kv.SingleKey(key)); err != nil {
+		return err
+	}
+	rows, err := tx.Snapshot().GetRange(q.keys.grants(random).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read grants: %w", err)
+	}
+	for _, row := range rows {
+		p, err := q.keys.parse(row.Key)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		token, err := unpackInt(row.Key, row.Value)
+		if err != nil {
+			return err
+		}
+		tx.Clear(row.Key)
+		l, err := q.readLock(w.ctx, guardWithdrawLock.reads(tx), p.group)
+		if err != nil {
+			return err
+		}
+		if l == nil || l.kind != kindGrant || l.token != token {
+			continue // taken over
+		}
+		tx.Clear(q.keys.lock(p.group))
+		tx.Clear(q.keys.timer(l.endMS, p.group))
+		if err := w.release(p.group, w.head(p.group)); err != nil {
+			return err
+		}
+	}
+	tx.Clear(key)
+	tx.Clear(q.keys.wake(random))
+	return w.finish()
+}
+
+// sweepRequests clears the requests of handles that have died, with their grants and wake keys. The groups that
+// were granted to them come back when the short lease of the grant ends.
+func (q *Queue) sweepRequests(ctx context.Context) error {
+	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
+		now := q.nowMS()
+		rows, err := tx.Snapshot().GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("sweep requests: %w", err)
+		}
+		for _, row := range rows {
+			p, err := q.keys.parse(row.Key)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			}
+			r, err := unpackRequest(row.Key, row.Value)
+			if err != nil {
+				return err
+			}
+			if r.deadlineMS > now || p.id == q.staging.random {
+				continue
+			}
+			if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
+				return err
+			}
+			tx.Clear(row.Key)
+			tx.ClearRange(q.keys.grants(p.id))
+			tx.Clear(q.keys.wake(p.id))
+		}
+		return nil
+	})
+	return err
+}

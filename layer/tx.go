@@ -1,0 +1,224 @@
+package layer
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// work is one attempt of a transaction: what the operations in it share.
+type work struct {
+	ctx     context.Context
+	q       *Queue
+	tx      kv.Tx
+	nowMS   int64
+	version kv.Future[int64]
+	follow  *following
+	anew    bool            // follow was read in this transaction, whatever the handle knew
+	ready   map[string]bool // the groups that this transaction leaves ready
+	hinted  []candidate     // the hints it has set, in their order
+	settled map[string]bool // the groups whose claims it has ended
+	// requests is those that may be woken, being read from the first hint on.
+	requests kv.Future[[]kv.KV]
+	counts   map[string]int // by how much each counter goes up
+	// mayStage: this transaction, of those that the handle has in flight, may register or clear its request.
+	mayStage bool
+	flight   *flight // of the handle's own transactions
+	beside   int     // how many groups the others of those are likely to take
+	others   int     // groups granted to other handles
+	wrote    bool    // something that a retry must not do again
+	cleared  bool    // something stale
+	// What was overdue and was settled.
+	agedItems, agedBytes int
+}
+
+func (q *Queue) work(ctx context.Context, tx kv.Tx) *work {
+	w := &work{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
+	w.anew = w.follow.stored != nil
+	return w
+}
+
+// clock is the read version and the queue's offset: what indexes and tokens are made of.
+func (w *work) clock() (int64, error) {
+	rv, err := w.version.Wait(w.ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read version: %w", err)
+	}
+	return rv + w.q.offset, nil
+}
+
+// config is the queue's configuration, which holds for the whole transaction.
+func (w *work) config() (Config, error) { return w.follow.wait(w.ctx) }
+
+// paused reports whether the queue is paused, as this transaction sees it.
+func (w *work) paused() (bool, error) {
+	_, err := w.config()
+	return w.follow.paused != nil, err
+}
+
+// hint says that group is ready. attempts is how often its head has failed, as far as is known.
+func (w *work) hint(index int64, group string, attempts int) {
+	var value []byte
+	if attempts > 0 {
+		value = tuple.AppendInt(nil, int64(attempts))
+	}
+	key := w.q.keys.ready(index, group)
+	w.tx.Set(key, value)
+	if w.ready == nil {
+		w.ready = make(map[string]bool)
+	}
+	w.ready[group] = true
+	w.hinted = append(w.hinted, candidate{key: key, group: group, index: index, attempts: attempts})
+	w.readRequests()
+}
+
+// readRequests starts reading the requests that may be woken.
+func (w *work) readRequests() {
+	if w.requests == nil {
+		w.requests = w.tx.Snapshot().GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe})
+	}
+}
+
+// rehint is hint for a group that was in hand: where it takes its place is the queue's schedule.
+func (w *work) rehint(headIndex int64, group string, attempts int) error {
+	index, err := w.placeOf(headIndex)
+	if err != nil {
+		return err
+	}
+	w.hint(index, group, attempts)
+	return nil
+}
+
+// placeOf is the index of the hint of a group that was in hand.
+func (w *work) placeOf(headIndex int64) (int64, error) {
+	config, err := w.config()
+	if err != nil || config.Schedule != RoundRobin {
+		return headIndex, err
+	}
+	now, err := w.clock()
+	return max(headIndex, now), err
+}
+
+// count adds to a counter, once for all operations of the transaction.
+func (w *work) count(name string, n int) {
+	if n == 0 {
+		return
+	}
+	if w.counts == nil {
+		w.counts = make(map[string]int)
+	}
+	w.counts[name] += n
+}
+
+// finish ends a transaction's work on the queue: it writes the counters, and if a group is left ready it wakes the
+// oldest waiting request. That one fulfils for all, so one is enough, however many groups there are.
+func (w *work) finish() error {
+	// Also where nothing asked for it: a handle whose transactions never do would not follow.
+	if _, err := w.config(); err != nil {
+		return err
+	}
+	if err := w.follow.guardDrop(w.ctx, w.tx); err != nil {
+		return err
+	}
+	for name, n := range w.counts {
+		w.q.add(w.tx, name, n)
+	}
+	if len(w.ready) == 0 {
+		return nil
+	}
+	return w.wakeOldest()
+}
+
+// candidate is a hint, a due timer or a grant: a group that may be ready.
+type candidate struct {
+	key      []byte // of the hint, timer or grant; nil if the group was named by the caller
+	group    string
+	index    int64 // of the head, when the hint or timer was written
+	attempts int   // of the head, when the hint was written
+	timer    bool  // of a lock
+	head     bool  // the timer of a head: like a hint, but that it does not know of attempts
+	grant    int64 // the token, if this is a grant to us
+}
+
+// accepts reports whether this is the grant that the group is kept for.
+func (c *candidate) accepts(held *lock) bool {
+	return c.grant != 0 && held != nil && held.kind == kindGrant && held.token == c.grant
+}
+
+// lease is the queue's if d is 0.
+func (w *work) lease(d time.Duration) (time.Duration, error) {
+	if d > 0 {
+		return d, nil
+	}
+	config, err := w.config()
+	return config.Lease, err
+}
+
+// clear clears a key, if it is one.
+func (w *work) clear(key []byte) {
+	if key != nil {
+		w.tx.Clear(key)
+		w.cleared = true
+	}
+}
+
+// ended notes that the transaction ends the claim of a group: what was read of its timer before is void.
+func (w *work) ended(group string) {
+	if w.settled == nil {
+		w.settled = make(map[string]bool)
+	}
+	w.settled[group] = true
+}
+
+// wakeProbe is how many requests a waker looks at to find one that lives and wants.
+const wakeProbe = 4
+
+// touch changes a wake key.
+func (w *work) touch(random uuid.UUID) {
+	var one [8]byte
+	binary.LittleEndian.PutUint64(one[:], 1)
+	w.tx.Atomic(kv.Add, w.q.keys.wake(random), one[:])
+}
+
+// wakeOldest touches the wake key of the oldest request that lives and wants. It reads at snapshot: whoever makes
+// groups ready conflicts neither with requests nor with each other.
+func (w *work) wakeOldest() error {
+	w.readRequests()
+	rows, err := w.requests.Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read requests: %w", err)
+	}
+	for _, row := range rows {
+		p, err := w.q.keys.parse(row.Key)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		r, err := unpackRequest(row.Key, row.Value)
+		if err != nil {
+			return err
+		}
+		if r.wants > 0 && r.deadlineMS > w.nowMS {
+			w.touch(p.id)
+			return nil
+		}
+	}
+	return nil
+}
+
+// operate runs fn as an operation of its own in a transaction.
+func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *work) error) error {
+	if q.closed.Load() {
+		return ErrClosed
+	}
+	w := q.work(ctx, tx)
+	if err := fn(w); err != nil {
+		return err
+	}
+	return w.finish()
+}

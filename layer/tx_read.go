@@ -1,0 +1,220 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+
+	"fdbfifo/kv"
+)
+
+// readLock returns nil if nobody holds the group. Whether it conflicts depends on tx.
+func (q *Queue) readLock(ctx context.Context, tx kv.ReadTx, group string) (*lock, error) {
+	key := q.keys.lock(group)
+	v, err := tx.Get(key).Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read lock: %w", err)
+	}
+	if v == nil {
+		return nil, nil
+	}
+	return unpackLock(key, v)
+}
+
+// readItem turns a pair into an item, as assemble does.
+func (q *Queue) readItem(ctx context.Context, tx kv.ReadTx, row kv.KV) (Item, error) {
+	p, err := q.keys.parse(row.Key)
+	if err != nil {
+		return Item{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	e, body, err := openEnvelope(row.Value)
+	if err != nil {
+		return Item{}, corrupt(row.Key, err)
+	}
+	return q.assemble(ctx, tx, p, e, body)
+}
+
+// assemble makes the item of a key and its envelope and reads the rest of a body that is in parts. An item that
+// is not whole is ErrCorrupt.
+func (q *Queue) assemble(ctx context.Context, tx kv.ReadTx, p parsedKey, e envelope, body []byte) (Item, error) {
+	if e.parts > 0 {
+		rows, err := tx.GetRange(q.keys.parts(p.itemID()).Selectors(), kv.RangeOptions{}).Wait(ctx)
+		if err != nil {
+			return Item{}, fmt.Errorf("read parts: %w", err)
+		}
+		whole := append(make([]byte, 0, e.size), body...)
+		for _, r := range rows {
+			whole = append(whole, r.Value...)
+		}
+		if int64(len(rows)) != e.parts || int64(len(whole)) != e.size {
+			return Item{}, corrupt(q.keys.item(p.itemID()), fmt.Errorf("%d bytes in %d parts, should be %d in %d",
+				len(whole), len(rows), e.size, e.parts))
+		}
+		body = whole
+	}
+	item := Item{ID: p.itemID(), Body: body, Headers: e.headers, Enqueued: fromMillis(e.enqueuedMS), DedupID: e.dedupID}
+	if e.dueMS > 0 {
+		item.DeliverAt = fromMillis(e.dueMS)
+	}
+	return item, nil
+}
+
+// firstItem returns the key of the first of a group's items, or nil if the group is empty. Called on a snapshot
+// it adds no conflict, and it never reads a body.
+func (q *Queue) firstItem(ctx context.Context, tx kv.ReadTx, items kv.KeyRange) ([]byte, error) {
+	k, err := tx.GetKey(kv.FirstGreaterOrEqual(items.Begin)).Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read head: %w", err)
+	}
+	if !items.Contains(k) {
+		return nil, nil
+	}
+	return k, nil
+}
+
+// readAttempt returns the zero record if the item has never failed.
+func (q *Queue) readAttempt(ctx context.Context, tx kv.ReadTx, id ID) (attempt, error) {
+	key := q.keys.attempt(id)
+	v, err := tx.Get(key).Wait(ctx)
+	if err != nil {
+		return attempt{}, fmt.Errorf("read attempts: %w", err)
+	}
+	if v == nil {
+		return attempt{}, nil
+	}
+	return unpackAttempt(key, v)
+}
+
+// readAttempts returns the records of the items from first to last of a group, those that have one: few do.
+func (q *Queue) readAttempts(ctx context.Context, tx kv.ReadTx, first, last ID) (map[ID]attempt, error) {
+	rows, err := tx.GetRange(kv.Range{
+		Begin: kv.FirstGreaterOrEqual(q.keys.attempt(first)), End: kv.FirstGreaterThan(q.keys.attempt(last)),
+	}, kv.RangeOptions{}).Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read attempts: %w", err)
+	}
+	records := make(map[ID]attempt, len(rows))
+	for _, row := range rows {
+		p, err := q.keys.parse(row.Key)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		if records[p.itemID()], err = unpackAttempt(row.Key, row.Value); err != nil {
+			return nil, err
+		}
+	}
+	return records, nil
+}
+
+func (q *Queue) readPause(ctx context.Context, tx kv.ReadTx) (*mark, error) {
+	key := q.keys.meta(metaPaused)
+	v, err := tx.Get(key).Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read pause: %w", err)
+	}
+	return unpackPause(key, v)
+}
+
+// view runs a body that only reads, at snapshot.
+func (q *Queue) view(ctx context.Context, fn func(tx kv.ReadTx) error) error {
+	if q.closed.Load() {
+		return ErrClosed
+	}
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		follow := q.follow(tx)
+		if err := fn(tx.Snapshot()); err != nil {
+			return err
+		}
+		_, err := follow.wait(ctx) // what there is of a queue that is being dropped is no answer
+		return err
+	})
+	return err
+}
+
+// cursor is the part of a range that is still to be read.
+type cursor struct {
+	begin     kv.KeySelector
+	end       []byte
+	exhausted bool
+}
+
+func newCursor(r kv.KeyRange) cursor {
+	return cursor{begin: kv.FirstGreaterOrEqual(r.Begin), end: r.End}
+}
+
+// read starts reading the next rows; limit bounds them.
+func (c *cursor) read(tx kv.ReadTx, limit int) kv.Future[[]kv.KV] {
+	if c.exhausted {
+		return kv.Done[[]kv.KV](nil, nil)
+	}
+	return tx.GetRange(kv.Range{Begin: c.begin, End: kv.FirstGreaterOrEqual(c.end)}, kv.RangeOptions{Limit: limit})
+}
+
+// passed moves the cursor behind rows.
+func (c *cursor) passed(rows []kv.KV, limit int) {
+	if len(rows) < limit {
+		c.exhausted = true
+		return
+	}
+	c.begin = kv.FirstGreaterThan(rows[len(rows)-1].Key)
+}
+
+// maxStride bounds how many keys countKeys steps over at a time.
+const maxStride = 1000
+
+// countKeys counts the keys of r up to limit. It steps by selectors, so no value is transferred: in growing
+// strides until one leads out of r, then in halves of it.
+func countKeys(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, limit int64) (int64, error) {
+	at, n := r.Begin, int64(0)
+	// The first step leads to the first key, all others from a key to one further on.
+	offset, growing := 1, true
+	for stride := 1; stride > 0 && n < limit; {
+		k, err := tx.GetKey(kv.KeySelector{Key: at, Offset: offset}).Wait(ctx)
+		if err != nil {
+			return 0, fmt.Errorf("count keys: %w", err)
+		}
+		switch {
+		case !r.Contains(k):
+			if n == 0 {
+				return 0, nil
+			}
+			growing = false
+			stride /= 2
+		default:
+			n += int64(stride)
+			at = k
+			if growing && n > 1 {
+				stride = min(2*stride, maxStride)
+			}
+		}
+		offset = 1 + stride
+	}
+	return min(n, limit), nil
+}
+
+func (w *work) setState(group string, state []byte) {
+	if len(state) == 0 {
+		w.tx.Clear(w.q.keys.state(group))
+		return
+	}
+	w.tx.Set(w.q.keys.state(group), state)
+}
+
+// readState starts reading a group's state if it is wanted; nil if not.
+func readState(q *Queue, tx kv.ReadTx, group string, wanted bool) kv.Future[[]byte] {
+	if !wanted {
+		return nil
+	}
+	return tx.Get(q.keys.state(group))
+}
+
+// waitState returns nil for a read that was not started.
+func waitState(ctx context.Context, f kv.Future[[]byte]) ([]byte, error) {
+	if f == nil {
+		return nil, nil
+	}
+	v, err := f.Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read state: %w", err)
+	}
+	return v, nil
+}
