@@ -94,7 +94,7 @@ func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOption
 		}
 		p, err := q.keys.parse(head)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return err
 		}
 		id = p.itemID()
 		return w.takeOut(id, func() error {

@@ -25,7 +25,7 @@ func (c *claimer) accept() error {
 	for _, row := range rows {
 		p, err := c.q.keys.parse(row.Key)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return err
 		}
 		token, err := unpackInt(row.Key, row.Value)
 		if err != nil {
@@ -58,7 +58,7 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 	for _, row := range requests {
 		p, err := q.keys.parse(row.Key)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return err
 		}
 		r, err := unpackRequest(row.Key, row.Value)
 		if err != nil {
@@ -124,7 +124,7 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 		}
 		head, err := c.q.keys.parse(rows[0].Key)
 		if err != nil {
-			return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return false, err
 		}
 		v, err := l.lock.Wait(c.ctx)
 		if err != nil {

@@ -168,7 +168,7 @@ func (s *search) readMore(n int) error {
 	for _, row := range due {
 		p, err := s.w.q.keys.parse(row.Key)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return err
 		}
 		if s.w.settled[p.group] {
 			continue // read before the claim was ended
@@ -214,7 +214,7 @@ func (s *search) learnNewest() error {
 	}
 	p, err := q.keys.parse(k)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return err
 	}
 	q.spread.newest.Store(p.index)
 	return nil
@@ -225,7 +225,7 @@ func (s *search) addHints(rows []kv.KV) (last int64, err error) {
 	for _, row := range rows {
 		p, err := s.w.q.keys.parse(row.Key)
 		if err != nil {
-			return 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return 0, err
 		}
 		last = p.index
 		attempts := int64(0)

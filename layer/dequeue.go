@@ -808,7 +808,7 @@ func (c *claimer) take(r *reception, l look, held *lock, rows []kv.KV) (*Claim, 
 	for _, row := range rows {
 		p, err := c.q.keys.parseItem(row.Key, l.group, of)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return nil, nil, err
 		}
 		e, body, err := openEnvelope(row.Value)
 		if err != nil {

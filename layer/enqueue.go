@@ -261,7 +261,7 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	}
 	p, err := a.q.keys.parse(key)
 	if err != nil {
-		return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return false, err
 	}
 	if !lacks(guardIndex) {
 		t.next = max(t.next, p.index+1)

@@ -89,7 +89,7 @@ func (w *work) release(group string, head kv.Future[[]byte]) error {
 	}
 	p, err := w.q.keys.parse(next)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return err
 	}
 	return w.rehint(p.index, group, 0)
 }
@@ -108,7 +108,7 @@ func (w *work) free(group string) error {
 	}
 	p, err := w.q.keys.parse(head)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return err
 	}
 	record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), p.itemID())
 	if err != nil {
@@ -128,7 +128,7 @@ func (w *work) freed(group string) (c candidate, found bool, err error) {
 	}
 	p, err := w.q.keys.parse(head)
 	if err != nil {
-		return c, false, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return c, false, err
 	}
 	record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), p.itemID())
 	if err != nil {

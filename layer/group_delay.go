@@ -28,7 +28,7 @@ func (w *work) early(head kv.KV) (untilMS int64, err error) {
 func (w *work) awaitHead(from []byte, head kv.KV, untilMS int64) error {
 	p, err := w.q.keys.parse(head.Key)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return err
 	}
 	if err := guardEarlyGap.read(w.tx, kv.KeyRange{Begin: w.q.keys.items(p.group).Begin, End: kv.KeyAfter(head.Key)}); err != nil {
 		return err

@@ -87,7 +87,7 @@ func (w *work) forgive(group string) error {
 	}
 	p, err := w.q.keys.parse(head)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return err
 	}
 	w.tx.Clear(w.q.keys.attempt(p.itemID()))
 	return nil

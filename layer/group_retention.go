@@ -63,7 +63,7 @@ func (w *work) ageOut(group string, l *lock, rows []kv.KV) (free bool, err error
 	for i, row := range rows {
 		p, err := w.q.keys.parse(row.Key)
 		if err != nil {
-			return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return false, err
 		}
 		e, _, err := openEnvelope(row.Value)
 		if err != nil {

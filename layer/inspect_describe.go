@@ -33,7 +33,7 @@ func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 	p, err := s.parse(key)
 	d.Name = p.name
 	if err != nil {
-		return d, true, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return d, true, err
 	}
 	words, known := descriptions[p.name]
 	if !known {

@@ -113,7 +113,7 @@ func (q *Queue) Groups(ctx context.Context, o GroupsOptions) ([]GroupInfo, error
 func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDepth int64) (GroupInfo, error) {
 	p, err := q.keys.parse(head)
 	if err != nil {
-		return GroupInfo{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return GroupInfo{}, err
 	}
 	info := GroupInfo{Group: p.group, State: Ready, Head: p.itemID()}
 	value, record := tx.Get(head), tx.Get(q.keys.attempt(info.Head))

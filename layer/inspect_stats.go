@@ -49,7 +49,7 @@ func (c *groupCounts) count() error {
 		for _, row := range rows {
 			p, err := keys.parse(row.Key)
 			if err != nil {
-				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+				return err
 			}
 			c.oldestReady.older(head{group: p.group, index: p.index, found: true})
 		}
@@ -85,7 +85,7 @@ func (c *groupCounts) timers() error {
 		for _, row := range rows {
 			p, err := c.q.keys.parse(row.Key)
 			if err != nil {
-				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+				return err
 			}
 			kind, index, err := unpackTimer(row.Key, row.Value)
 			if err != nil {
@@ -178,7 +178,7 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 		for _, row := range rows {
 			p, err := q.keys.parse(row.Key)
 			if err != nil {
-				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+				return err
 			}
 			if len(row.Value) != 8 {
 				return corrupt(row.Key, fmt.Errorf("counter of %d bytes", len(row.Value)))

@@ -133,7 +133,7 @@ func (x *explaining) explain() error {
 	}
 	first, err := x.q.keys.parse(k)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return err
 	}
 	paused, err := x.q.readPause(x.ctx, x.tx)
 	if err != nil {
@@ -343,7 +343,7 @@ func (x *explaining) olderHints(head parsedKey) (older int64, found bool, err er
 	for i, row := range rows {
 		p, err := x.q.keys.parse(row.Key)
 		if err != nil {
-			return 0, false, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return 0, false, err
 		}
 		if p.group == head.group {
 			return int64(i), true, nil

@@ -248,7 +248,7 @@ func (w *archiveWalk) seek(ctx context.Context, tx kv.ReadTx, section kv.KeyRang
 	}
 	p, err := keys.parse(last)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return err
 	}
 	// All entries below low are too old, one at or behind high is not, or there is none.
 	for low, high := int64(0), p.index+1; low < high; {
@@ -262,7 +262,7 @@ func (w *archiveWalk) seek(ctx context.Context, tx kv.ReadTx, section kv.KeyRang
 			continue
 		}
 		if p, err = keys.parse(rows[0].Key); err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return err
 		}
 		e, err := unpackArchiveEntry(rows[0].Key, rows[0].Value)
 		if err == nil && e.completedMS < fromMS {
@@ -365,7 +365,7 @@ func (s *archiveStep) looked(e *archiveEntry, items []delivered) {
 func (w *archiveWalk) add(s *archiveStep, row kv.KV) error {
 	p, err := w.q.keys.parse(row.Key)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return err
 	}
 	item := archivedRow{ArchivedItem: ArchivedItem{ID: p.itemID()}}
 	if w.filter.Group != nil {

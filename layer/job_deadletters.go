@@ -216,7 +216,7 @@ func (w *deadWalk) read(ctx context.Context, tx kv.ReadTx, limit int) (deadStep,
 	for i, row := range rows {
 		p, err := w.q.keys.parse(row.Key)
 		if err != nil {
-			return step, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return step, err
 		}
 		r := deadRow{nth: i, key: row.Key, value: row.Value, letter: DeadLetter{ID: p.itemID()}}
 		if err := r.open(); err != nil {

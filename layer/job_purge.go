@@ -187,7 +187,7 @@ func (s *purgeStep) run() error {
 	}
 	first, err := s.q.keys.parse(rows[0].Key)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return err
 	}
 	items := s.q.keys.items(first.group)
 	if !items.Contains(s.place.tail) {
@@ -220,7 +220,7 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 		}
 		p, err := s.q.keys.parse(row.Key)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return err
 		}
 		if n := len(runs); n == 0 || runs[n-1].group != p.group {
 			runs = append(runs, &purgeRun{group: p.group, whole: n > 0, lock: guardPurgeLock.get(s.tx, s.q.keys.lock(p.group))})
@@ -330,7 +330,7 @@ func (p *purger) besides(name string, visit func(s *purgeStep, group string, key
 			for _, row := range rows {
 				parsed, err := p.q.keys.parse(row.Key)
 				if err != nil {
-					return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+					return nil, err
 				}
 				ok, err := visit(s, parsed.group, row.Key)
 				if err != nil {
@@ -407,7 +407,7 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	}
 	p, err := keys.parse(end)
 	if err != nil {
-		return false, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return false, err
 	}
 	last := p.itemID()
 	k, err := dead.Wait(s.ctx)

@@ -61,7 +61,7 @@ func (t *overdueStep) run() error {
 		for len(rows) > 0 {
 			p, err := q.keys.parse(rows[0].Key)
 			if err != nil {
-				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+				return err
 			}
 			items := q.keys.items(p.group)
 			n := 1

@@ -19,7 +19,7 @@ func (s *sweeper) paces() error {
 		for i, row := range rows {
 			p, err := s.q.keys.parse(row.Key)
 			if err != nil {
-				return 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
+				return 0, err
 			}
 			groups[i], heads[i] = p.group, w.head(p.group)
 		}

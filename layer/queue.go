@@ -168,7 +168,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	}
 	p, err := q.keys.parse(newest)
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return err
 	}
 	if p.index > rv+q.offset+offsetSlack {
 		q.offset = p.index - rv

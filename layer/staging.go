@@ -381,7 +381,7 @@ func (w *work) rest(t turning, requests []kv.KV) (turn, error) {
 	if len(requests) > 0 {
 		p, err := q.keys.parse(requests[0].Key)
 		if err != nil {
-			return left, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return left, err
 		}
 		r, err := unpackRequest(requests[0].Key, requests[0].Value)
 		if err != nil {
@@ -397,7 +397,7 @@ func (w *work) rest(t turning, requests []kv.KV) (turn, error) {
 	if q.keys.section(nameTimer).Contains(k) {
 		p, err := q.keys.parse(k)
 		if err != nil {
-			return left, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return left, err
 		}
 		due := time.Duration(p.index-w.nowMS) * time.Millisecond
 		if !first {

@@ -82,7 +82,7 @@ func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
 		for _, row := range rows {
 			p, err := q.keys.parse(row.Key)
 			if err != nil {
-				return staged{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+				return staged{}, err
 			}
 			if p.id == q.staging.random {
 				r, err := unpackRequest(row.Key, row.Value)
@@ -156,7 +156,7 @@ func (w *work) withdraw(index int64) error {
 	for _, row := range rows {
 		p, err := q.keys.parse(row.Key)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return err
 		}
 		token, err := unpackInt(row.Key, row.Value)
 		if err != nil {
@@ -193,7 +193,7 @@ func (q *Queue) sweepRequests(ctx context.Context) error {
 		for _, row := range rows {
 			p, err := q.keys.parse(row.Key)
 			if err != nil {
-				return fmt.Errorf("%w: %w", ErrCorrupt, err)
+				return err
 			}
 			r, err := unpackRequest(row.Key, row.Value)
 			if err != nil {

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"hash/fnv"
 
@@ -209,12 +210,12 @@ type parsedKey struct {
 func (p parsedKey) itemID() ID { return ID{Group: p.group, Index: p.index, Random: p.id} }
 
 // parse takes apart a key below the queue's prefix; any other key, or one of a shape that is not in the table,
-// is an error.
+// wraps ErrCorrupt.
 func (s subspace) parse(key []byte) (parsedKey, error) {
 	var p parsedKey
 	rest, ok := bytes.CutPrefix(key, s.prefix)
 	if !ok || len(rest) == 0 || rest[0] == 0xff {
-		return p, fmt.Errorf("key %s is not one of this queue", tuple.Printable(key))
+		return p, corrupt(key, errors.New("it is not one of this queue"))
 	}
 	d := keyDecoder{rest: rest}
 	p.name = d.str()
@@ -257,11 +258,8 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 			d.err = fmt.Errorf("unknown name %q", p.name)
 		}
 	}
-	if d.err == nil && len(d.rest) > 0 {
-		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
-	}
-	if d.err != nil {
-		return p, fmt.Errorf("key %s: %w", tuple.Printable(key), d.err)
+	if err := d.end(); err != nil {
+		return p, corrupt(key, err)
 	}
 	return p, nil
 }

@@ -198,7 +198,7 @@ func (w *work) takeFrom(c candidate, limit int) ([]Item, error) {
 	if len(rows) > len(taken) {
 		p, err := q.keys.parse(rows[len(taken)].Key)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return nil, err
 		}
 		if err := w.rehint(p.index, group, 0); err != nil {
 			return nil, err

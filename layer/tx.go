@@ -197,7 +197,7 @@ func (w *work) wakeOldest() error {
 	for _, row := range rows {
 		p, err := w.q.keys.parse(row.Key)
 		if err != nil {
-			return fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return err
 		}
 		r, err := unpackRequest(row.Key, row.Value)
 		if err != nil {

@@ -24,7 +24,7 @@ func (q *Queue) readLock(ctx context.Context, tx kv.ReadTx, group string) (*lock
 func (q *Queue) readItem(ctx context.Context, tx kv.ReadTx, row kv.KV) (Item, error) {
 	p, err := q.keys.parse(row.Key)
 	if err != nil {
-		return Item{}, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		return Item{}, err
 	}
 	e, body, err := openEnvelope(row.Value)
 	if err != nil {
@@ -96,7 +96,7 @@ func (q *Queue) readAttempts(ctx context.Context, tx kv.ReadTx, first, last ID) 
 	for _, row := range rows {
 		p, err := q.keys.parse(row.Key)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+			return nil, err
 		}
 		if records[p.itemID()], err = unpackAttempt(row.Key, row.Value); err != nil {
 			return nil, err
