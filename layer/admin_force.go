@@ -40,7 +40,7 @@ func (q *Queue) ForceRelease(ctx context.Context, group string, o ForceReleaseOp
 			return tuple.Tuple{h.Owner, h.Token, int64(h.Outstanding)}, err
 		},
 		func(_ kv.Tx, t tuple.Tuple) error {
-			d := keyDecoder{rest: t.Pack()}
+			d := decoder{rest: t.Pack()}
 			h = Holder{Owner: d.str(), Token: d.int(), Outstanding: int(d.int())}
 			if d.err != nil {
 				return fmt.Errorf("%w: receipt of a release: %v", ErrCorrupt, t)

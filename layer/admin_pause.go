@@ -187,7 +187,7 @@ func (q *Queue) onceMark(ctx context.Context, fn func(tx kv.Tx) (Mark, error)) (
 			return tuple.Tuple{string(m.State), m.By, m.Reason, millis(m.Since)}, err
 		},
 		func(_ kv.Tx, t tuple.Tuple) error {
-			d := keyDecoder{rest: t.Pack()}
+			d := decoder{rest: t.Pack()}
 			m = Mark{State: State(d.str()), By: d.str(), Reason: d.str(), Since: fromMillis(d.int())}
 			if d.err != nil {
 				return fmt.Errorf("%w: receipt of a mark: %v", ErrCorrupt, t)

@@ -6,7 +6,6 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // accept looks at what the handle was granted before anything else.
@@ -147,7 +146,7 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 		}
 		next := lock{token: token, owner: random.String(), endMS: c.nowMS + lease.Milliseconds(), kind: kindGrant}
 		c.hold(l, lockKey, nil, &next, head.index)
-		c.tx.Set(c.q.keys.grant(random, l.group), tuple.AppendInt(nil, token))
+		c.tx.Set(c.q.keys.grant(random, l.group), packInt(token))
 		c.met[l.group] = true
 		return true, nil
 	}

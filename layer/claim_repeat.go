@@ -75,14 +75,14 @@ func (c *claimer) answer(r *reception) error {
 	if v == nil {
 		return nil
 	}
-	ms, claims, err := unpackRepeat(key, v)
+	kept, err := unpackRepeat(key, v)
 	if err != nil {
 		return err
 	}
-	if c.nowMS-ms >= AttemptLife.Milliseconds() {
+	if c.nowMS-kept.ms >= AttemptLife.Milliseconds() {
 		return nil
 	}
-	r.claims, err = c.q.reload(c.ctx, c.tx, claims, &r.o)
+	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.claims, &r.o)
 	r.repeated = true
 	return err
 }
@@ -100,31 +100,37 @@ func (c *claimer) keepRepeats(named []*reception) {
 		}
 		first[r.o.AttemptID] = r
 		if len(r.claims) > 0 {
-			c.tx.Set(c.q.keys.repeat(r.o.AttemptID), append(tuple.Tuple{c.nowMS}, r.result()...).Pack())
+			c.tx.Set(c.q.keys.repeat(r.o.AttemptID), repeat{ms: c.nowMS, claims: r.given()}.pack())
 		}
 	}
 }
 
-// reload rebuilds the claims of a receive whose commit was unknown and turned out to have been applied. A
-// claim that has been lost since is left out.
+// reload rebuilds the claims of a receive whose commit was unknown and turned out to have been applied, from what its
+// receipt keeps.
 func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *ReceiveOptions) ([]*Claim, error) {
+	d := decoder{rest: result.Pack()}
+	given := d.claims()
+	if err := d.left(); err != nil {
+		return nil, fmt.Errorf("%w: receipt of a receive %v: %w", ErrCorrupt, result, err)
+	}
+	return q.reclaim(ctx, tx, given, o)
+}
+
+// reclaim rebuilds claims that were given before, with the leases and the items that they have now. A claim that has been
+// lost since is left out.
+func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *ReceiveOptions) ([]*Claim, error) {
 	var claims []*Claim
-	for i := 0; i+1 < len(result); i += 2 {
-		group, ok := result[i].(string)
-		token, ok2 := result[i+1].(int64)
-		if !ok || !ok2 {
-			return nil, fmt.Errorf("%w: receipt of a claim %v", ErrCorrupt, result)
-		}
-		state := readState(q, tx.Snapshot(), group, o.State)
-		l, err := q.readLock(ctx, tx.Snapshot(), group)
+	for _, ref := range given {
+		state := readState(q, tx.Snapshot(), ref.group, o.State)
+		l, err := q.readLock(ctx, tx.Snapshot(), ref.group)
 		if err != nil {
 			return nil, err
 		}
-		if l == nil || l.kind != kindClaim || l.token != token && !lacks(guardReloadToken) {
+		if l == nil || l.kind != kindClaim || l.token != ref.token && !lacks(guardReloadToken) {
 			continue
 		}
-		c := &Claim{Group: group, Token: token, Until: fromMillis(l.endMS)}
-		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), group, l.outstanding); err != nil {
+		c := &Claim{Group: ref.group, Token: ref.token, Until: fromMillis(l.endMS)}
+		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), ref.group, l.outstanding); err != nil {
 			return nil, err
 		}
 		if c.State, err = waitState(ctx, state); err != nil {

@@ -1,10 +1,6 @@
 package layer
 
-import (
-	"encoding/binary"
-
-	"fdbfifo/kv"
-)
+import "fdbfifo/kv"
 
 // The counters.
 const (
@@ -35,7 +31,5 @@ func (q *Queue) add(tx kv.Tx, name string, n int) {
 	if n == 0 {
 		return
 	}
-	var delta [8]byte
-	binary.LittleEndian.PutUint64(delta[:], uint64(n))
-	tx.Atomic(kv.Add, q.keys.count(name, q.slot), delta[:])
+	tx.Atomic(kv.Add, q.keys.count(name, q.slot), packCount(int64(n)))
 }

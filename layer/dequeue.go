@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // ReceiveOptions say what a receive may take. The zero value is the normal use.
@@ -243,13 +242,13 @@ func (r *reception) err() error {
 	return r.broken
 }
 
-// result is what the receipt keeps of a receive: groups and tokens.
-func (r *reception) result() tuple.Tuple {
-	t := make(tuple.Tuple, 0, 2*len(r.claims))
-	for _, c := range r.claims {
-		t = append(t, c.Group, c.Token)
+// given is the claims that a receive was given, by their names.
+func (r *reception) given() []claimRef {
+	refs := make([]claimRef, len(r.claims))
+	for i, c := range r.claims {
+		refs[i] = claimRef{group: c.Group, token: c.Token}
 	}
-	return t
+	return refs
 }
 
 // claimer takes ready groups for the receives of one transaction, one after the other.

@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // Sent is what became of one message of an enqueue.
@@ -269,54 +268,6 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	// Whoever removes this tail may leave the group empty and without a hint, while this transaction leaves the hint out
 	// because it saw the group non-empty. Before the sets: a conflict on a key already written would not be added.
 	return false, guardTail.read(a.tx, kv.SingleKey(key))
-}
-
-// result is what the receipt keeps of an enqueue: the index of each message, or the whole id of the one that it is a
-// duplicate of; or why it was refused.
-func (e *enqueuing) result() tuple.Tuple {
-	if e.full != nil {
-		return tuple.Tuple{"full", e.full.Group, e.full.Adding, e.full.Max}
-	}
-	t := make(tuple.Tuple, len(e.sent))
-	for i, s := range e.sent {
-		t[i] = s.ID.Index
-		if s.Duplicate {
-			t[i] = tuple.Tuple{s.ID.Group, s.ID.Index, s.ID.Random}
-		}
-	}
-	return t
-}
-
-// restore takes the result from a receipt: the attempt that landed may not be the last one that ran.
-func (e *enqueuing) restore(t tuple.Tuple) error {
-	e.full = nil
-	if len(t) > 0 && t[0] == "full" {
-		d := keyDecoder{rest: t[1:].Pack()}
-		e.full = &FullError{Group: d.str(), Adding: d.int(), Max: d.int()}
-		if d.err != nil {
-			return fmt.Errorf("%w: receipt of a refusal %v", ErrCorrupt, t)
-		}
-		return nil
-	}
-	if len(t) != len(e.msgs) {
-		return fmt.Errorf("%w: receipt of %d messages for %d", ErrCorrupt, len(t), len(e.msgs))
-	}
-	e.sent = make([]Sent, len(e.msgs))
-	for i, v := range t {
-		switch v := v.(type) {
-		case int64:
-			e.sent[i] = Sent{ID: ID{Group: e.msgs[i].Group, Index: v, Random: e.randoms[i]}}
-		case tuple.Tuple:
-			d := keyDecoder{rest: v.Pack()}
-			e.sent[i] = Sent{ID: ID{Group: d.str(), Index: d.int(), Random: d.uuid()}, Duplicate: true}
-			if d.err != nil {
-				return fmt.Errorf("%w: receipt with duplicate %v", ErrCorrupt, v)
-			}
-		default:
-			return fmt.Errorf("%w: receipt with index %v", ErrCorrupt, v)
-		}
-	}
-	return nil
 }
 
 // checkBatch validates the messages of one enqueue.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // De-duplication. A message with a dedup id is accepted once: while the entry that it leaves lasts, a second one with
@@ -169,11 +168,11 @@ func (w *work) purgedSince(m *meeting) (bool, error) {
 		if v == nil {
 			continue
 		}
-		clock, _, err := unpackPurged(f.key, v)
+		note, err := unpackPurged(f.key, v)
 		if err != nil {
 			return false, err
 		}
-		if m.entry.clock <= clock {
+		if m.entry.clock <= note.clock {
 			return true, nil
 		}
 	}
@@ -230,6 +229,6 @@ func (w *work) notePurge(group *string) error {
 	if err := guardPurgeNote.read(w.tx, kv.SingleKey(key)); err != nil {
 		return err
 	}
-	w.tx.Set(key, tuple.Tuple{clock, w.nowMS}.Pack())
+	w.tx.Set(key, purgeNote{clock: clock, ms: w.nowMS}.pack())
 	return nil
 }

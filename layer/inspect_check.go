@@ -262,17 +262,17 @@ func (c *checker) row(row kv.KV) {
 		c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) { return c.grantSound(tx, row.Key, p.id) })
 	case nameRepeat:
 		c.report.Repeats++
-		if _, _, err := unpackRepeat(row.Key, row.Value); err != nil {
+		if _, err := unpackRepeat(row.Key, row.Value); err != nil {
 			c.still(row.Key, RuleValue, err.Error())
 		}
 	case nameReceipt:
 		c.report.Receipts++
-		if t, err := tuple.Unpack(row.Value); err != nil || len(t) == 0 {
-			c.still(row.Key, RuleValue, fmt.Sprintf("receipt %v: %v", t, err))
+		if _, _, err := unpackReceipt(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
 		}
 	case nameCount, nameWake:
-		if len(row.Value) != 8 {
-			c.still(row.Key, RuleValue, fmt.Sprintf("counter of %d bytes", len(row.Value)))
+		if _, err := unpackCount(row.Key, row.Value); err != nil {
+			c.still(row.Key, RuleValue, err.Error())
 		}
 	case nameDedup:
 		c.report.Dedup++
@@ -280,7 +280,7 @@ func (c *checker) row(row kv.KV) {
 			c.still(row.Key, RuleValue, err.Error())
 		}
 	case namePurged:
-		if _, _, err := unpackPurged(row.Key, row.Value); err != nil {
+		if _, err := unpackPurged(row.Key, row.Value); err != nil {
 			c.still(row.Key, RuleValue, err.Error())
 		}
 	case nameMeta:

@@ -2,7 +2,6 @@ package layer
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -232,18 +231,15 @@ func describeMeta(key, value []byte) (string, error) {
 		return m.words(), nil
 	}
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSweptTo)) {
-		last, rest, err := tuple.DecodeBytes(value)
-		if err != nil || len(rest) > 0 {
-			return "", corrupt(key, fmt.Errorf("no key"))
-		}
-		return tuple.Printable(last), nil
+		last, err := unpackSweptTo(key, value)
+		return tuple.Printable(last), err
 	}
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaPurged)) {
 		return describePurged(key, value)
 	}
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSwept)) {
-		begun, _, err := unpackLastSweep(key, value)
-		return "the last sweep began " + timeWords(begun), err
+		note, err := unpackSweepNote(key, value)
+		return "the last sweep began " + timeWords(note.begunMS), err
 	}
 	if !bytes.HasSuffix(key, tuple.AppendString(nil, metaConfig)) {
 		return describeInt(key, value)
@@ -269,11 +265,8 @@ func describeDedup(key, value []byte) (string, error) {
 }
 
 func describePurged(key, value []byte) (string, error) {
-	clock, ms, err := unpackPurged(key, value)
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("at %s, clock %d", timeWords(ms), clock), nil
+	note, err := unpackPurged(key, value)
+	return fmt.Sprintf("at %s, clock %d", timeWords(note.ms), note.clock), err
 }
 
 func describeInt(key, value []byte) (string, error) {
@@ -420,15 +413,12 @@ func describeDead(key, value []byte) (string, error) {
 }
 
 func describeRepeat(key, value []byte) (string, error) {
-	ms, claims, err := unpackRepeat(key, value)
-	if err != nil {
-		return "", err
+	r, err := unpackRepeat(key, value)
+	words := make([]string, len(r.claims))
+	for i, c := range r.claims {
+		words[i] = fmt.Sprintf("group %q under token %d", c.group, c.token)
 	}
-	words := make([]string, 0, len(claims)/2)
-	for i := 0; i+1 < len(claims); i += 2 {
-		words = append(words, fmt.Sprintf("group %q under token %d", claims[i], claims[i+1]))
-	}
-	return "at " + timeWords(ms) + ": " + strings.Join(words, ", "), nil
+	return "at " + timeWords(r.ms) + ": " + strings.Join(words, ", "), err
 }
 
 func describeArchived(key, value []byte) (string, error) {
@@ -450,23 +440,11 @@ func describeArchiveEntry(key, value []byte) (string, error) {
 }
 
 func describeReceipt(key, value []byte) (string, error) {
-	t, err := tuple.Unpack(value)
-	if err != nil {
-		return "", corrupt(key, err)
-	}
-	ms, ok := int64(0), false
-	if len(t) > 0 {
-		ms, ok = t[0].(int64)
-	}
-	if !ok {
-		return "", corrupt(key, fmt.Errorf("receipt %v", t))
-	}
-	return fmt.Sprintf("committed, written at %s, result %s", timeWords(ms), t[1:]), nil
+	ms, result, err := unpackReceipt(key, value)
+	return fmt.Sprintf("committed, written at %s, result %s", timeWords(ms), result), err
 }
 
 func describeCount(key, value []byte) (string, error) {
-	if len(value) != 8 {
-		return "", corrupt(key, fmt.Errorf("counter of %d bytes", len(value)))
-	}
-	return strconv.FormatInt(int64(binary.LittleEndian.Uint64(value)), 10), nil
+	n, err := unpackCount(key, value)
+	return strconv.FormatInt(n, 10), err
 }

@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"time"
@@ -180,10 +179,10 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 			if err != nil {
 				return err
 			}
-			if len(row.Value) != 8 {
-				return corrupt(row.Key, fmt.Errorf("counter of %d bytes", len(row.Value)))
+			n, err := unpackCount(row.Key, row.Value)
+			if err != nil {
+				return err
 			}
-			n := int64(binary.LittleEndian.Uint64(row.Value))
 			switch p.field {
 			case countEnqueued:
 				s.Enqueued += n

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // Dropping a queue: first it is marked, and its configuration goes, so that nobody can open it and every handle that
@@ -73,7 +72,7 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	if format == nil {
 		return ErrNoQueue
 	}
-	tx.Set(d.keys.meta(metaDropped), tuple.AppendInt(nil, millis(time.Now())))
+	tx.Set(d.keys.meta(metaDropped), packInt(millis(time.Now())))
 	tx.Clear(d.keys.meta(metaConfig))
 	rows, err := tx.Snapshot().GetRange(d.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: dropWakes}).Wait(d.ctx)
 	if err != nil {
@@ -81,7 +80,7 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	}
 	for _, row := range rows {
 		if p, err := d.keys.parse(row.Key); err == nil {
-			tx.Atomic(kv.Add, d.keys.wake(p.id), []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			tx.Atomic(kv.Add, d.keys.wake(p.id), packCount(1))
 		}
 	}
 	return nil

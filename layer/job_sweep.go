@@ -8,7 +8,6 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // A sweep clears what nobody needs any more and nobody else clears. Each part of it works in short transactions at
@@ -151,11 +150,12 @@ func (s *sweeper) begin() (mine bool, err error) {
 		}
 		now, last := q.nowMS(), int64(0)
 		if v != nil {
-			var by uuid.UUID
-			if last, by, err = unpackLastSweep(key, v); err != nil {
+			note, err := unpackSweepNote(key, v)
+			if err != nil {
 				return err
 			}
-			if mine = by == own; mine {
+			last = note.begunMS
+			if mine = note.random == own; mine {
 				return nil // written by an earlier attempt whose outcome was unknown
 			}
 		}
@@ -167,7 +167,7 @@ func (s *sweeper) begin() (mine bool, err error) {
 		if err := guardSweepTurn.read(tx, kv.SingleKey(key)); err != nil {
 			return err
 		}
-		tx.Set(key, tuple.Tuple{now, own}.Pack())
+		tx.Set(key, sweepNote{begunMS: now, random: own}.pack())
 		return nil
 	})
 	return mine, err
@@ -176,8 +176,8 @@ func (s *sweeper) begin() (mine bool, err error) {
 // receipts clears those that were left behind. Whoever still counts on one of them has long stopped, see receiptTrust.
 func (s *sweeper) receipts() error {
 	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, row kv.KV) (bool, error) {
-		writtenMS, ok := receiptTime(row.Value)
-		if !ok || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() && !lacks(guardReceiptLife) {
+		writtenMS, _, err := unpackReceipt(row.Key, row.Value)
+		if err != nil || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() && !lacks(guardReceiptLife) {
 			return false, nil
 		}
 		tx.Clear(row.Key)
@@ -188,8 +188,8 @@ func (s *sweeper) receipts() error {
 // purges clears the notes of purges that are older than any entry may be that asks for them.
 func (s *sweeper) purges() error {
 	return s.pages(s.q.keys.section(namePurged), func(tx kv.Tx, row kv.KV) (bool, error) {
-		_, ms, err := unpackPurged(row.Key, row.Value)
-		if err != nil || ms > s.q.nowMS()-(MaxDedupWindow+sweepSlack).Milliseconds() {
+		note, err := unpackPurged(row.Key, row.Value)
+		if err != nil || note.ms > s.q.nowMS()-(MaxDedupWindow+sweepSlack).Milliseconds() {
 			return false, nil
 		}
 		if err := guardPurgeSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -328,8 +328,8 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 // repeats clears the attempt ids that are out of date, with time left for clocks that differ.
 func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, row kv.KV) (bool, error) {
-		writtenMS, ok := receiptTime(row.Value)
-		if !ok || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() {
+		r, err := unpackRepeat(row.Key, row.Value)
+		if err != nil || r.ms > s.q.nowMS()-receiptLife.Milliseconds() {
 			return false, nil
 		}
 		// It may be in use again by now.

@@ -46,8 +46,8 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		// After an unknown commit the queue may be there by our own hand; whose it is makes no difference.
 		exists = v != nil && !a.MaybeCommitted
 		if v == nil {
-			tx.Set(q.keys.meta(metaFormat), tuple.Tuple{int64(Format)}.Pack())
-			tx.Set(q.keys.meta(metaOffset), tuple.Tuple{int64(0)}.Pack())
+			tx.Set(q.keys.meta(metaFormat), packInt(Format))
+			tx.Set(q.keys.meta(metaOffset), packInt(0))
 			tx.Set(q.keys.meta(metaConfig), packed)
 		}
 		return nil
@@ -172,7 +172,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	}
 	if p.index > rv+q.offset+offsetSlack {
 		q.offset = p.index - rv
-		tx.Set(offsetKey, tuple.Tuple{q.offset}.Pack())
+		tx.Set(offsetKey, packInt(q.offset))
 	}
 	return nil
 }

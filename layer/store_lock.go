@@ -160,15 +160,9 @@ func unpackPause(key, value []byte) (*mark, error) {
 	if value == nil {
 		return nil, nil
 	}
-	d := keyDecoder{rest: value}
+	d := decoder{rest: value}
 	m := &mark{kind: kindPause, sinceMS: d.int(), who: d.str(), reason: d.str()}
-	if d.err == nil && len(d.rest) > 0 {
-		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
-	}
-	if d.err != nil {
-		return nil, corrupt(key, d.err)
-	}
-	return m, nil
+	return m, d.end(key)
 }
 
 func packTimer(kind string, headIndex int64) []byte {
@@ -176,10 +170,10 @@ func packTimer(kind string, headIndex int64) []byte {
 }
 
 func unpackTimer(key, value []byte) (kind string, headIndex int64, err error) {
-	d := keyDecoder{rest: value}
+	d := decoder{rest: value}
 	kind, headIndex = d.str(), d.int()
-	if err := d.end(); err != nil {
-		return "", 0, corrupt(key, err)
+	if err := d.end(key); err != nil {
+		return "", 0, err
 	}
 	return kind, headIndex, nil
 }

@@ -3,7 +3,6 @@ package layer
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"hash/fnv"
 
 	"github.com/google/uuid"
@@ -217,7 +216,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	if !ok || len(rest) == 0 || rest[0] == 0xff {
 		return p, corrupt(key, errors.New("it is not one of this queue"))
 	}
-	d := keyDecoder{rest: rest}
+	d := decoder{rest: rest}
 	p.name = d.str()
 	switch p.name {
 	case nameMeta, nameRepeat:
@@ -236,9 +235,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 			p.group = d.str()
 		case DedupInQueue.String():
 		default:
-			if d.err == nil {
-				d.err = fmt.Errorf("unknown scope %q", p.scope)
-			}
+			d.check(false, "unknown scope %q", p.scope)
 		}
 		p.field = d.str()
 	case nameReady:
@@ -254,14 +251,9 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	case nameCount:
 		p.field, p.index = d.str(), d.int()
 	default:
-		if d.err == nil {
-			d.err = fmt.Errorf("unknown name %q", p.name)
-		}
+		d.check(false, "unknown name %q", p.name)
 	}
-	if err := d.end(); err != nil {
-		return p, corrupt(key, err)
-	}
-	return p, nil
+	return p, d.end(key)
 }
 
 // parseItem is parse for the key of an item of the group whose range is of.
@@ -271,47 +263,12 @@ func (s subspace) parseItem(key []byte, group string, of kv.KeyRange) (parsedKey
 	if !ok {
 		return s.parse(key)
 	}
-	d := keyDecoder{rest: rest}
+	d := decoder{rest: rest}
 	p := parsedKey{name: nameItem, group: group, index: d.int(), id: d.uuid()}
-	if d.err != nil || len(d.rest) > 0 {
+	if d.end(key) != nil {
 		return s.parse(key) // says what is wrong with it
 	}
 	return p, nil
-}
-
-// keyDecoder reads tuple elements one after the other and keeps the first error.
-type keyDecoder struct {
-	rest []byte
-	err  error
-}
-
-// end is the first error; what is left over is one.
-func (d *keyDecoder) end() error {
-	if d.err == nil && len(d.rest) > 0 {
-		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
-	}
-	return d.err
-}
-
-func (d *keyDecoder) str() (v string) {
-	if d.err == nil {
-		v, d.rest, d.err = tuple.DecodeString(d.rest)
-	}
-	return v
-}
-
-func (d *keyDecoder) int() (v int64) {
-	if d.err == nil {
-		v, d.rest, d.err = tuple.DecodeInt(d.rest)
-	}
-	return v
-}
-
-func (d *keyDecoder) uuid() (v uuid.UUID) {
-	if d.err == nil {
-		v, d.rest, d.err = tuple.DecodeUUID(d.rest)
-	}
-	return v
 }
 
 // Format is the layout of keys and values that this version writes and the newest that it reads.

@@ -2,14 +2,12 @@ package layer
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // work is one attempt of a transaction: what the operations in it share.
@@ -66,7 +64,7 @@ func (w *work) paused() (bool, error) {
 func (w *work) hint(index int64, group string, attempts int) {
 	var value []byte
 	if attempts > 0 {
-		value = tuple.AppendInt(nil, int64(attempts))
+		value = packInt(int64(attempts))
 	}
 	key := w.q.keys.ready(index, group)
 	w.tx.Set(key, value)
@@ -181,9 +179,7 @@ const wakeProbe = 4
 
 // touch changes a wake key.
 func (w *work) touch(random uuid.UUID) {
-	var one [8]byte
-	binary.LittleEndian.PutUint64(one[:], 1)
-	w.tx.Atomic(kv.Add, w.q.keys.wake(random), one[:])
+	w.tx.Atomic(kv.Add, w.q.keys.wake(random), packCount(1))
 }
 
 // wakeOldest touches the wake key of the oldest request that lives and wants. It reads at snapshot: whoever makes

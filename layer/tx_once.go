@@ -104,15 +104,15 @@ func (q *Queue) onceWith(
 				return fmt.Errorf("layer: read receipt: %w", err)
 			}
 			if v != nil && !lacks(guardReceipt) {
-				t, err := tuple.Unpack(v)
-				if err != nil || len(t) == 0 {
-					return corrupt(key, fmt.Errorf("receipt %v: %w", t, err))
+				_, result, err := unpackReceipt(key, v)
+				if err != nil {
+					return err
 				}
 				cleared = true
 				if applied == nil {
 					return nil
 				}
-				return applied(tx, t[1:])
+				return applied(tx, result)
 			}
 			if q.nowMS()-begunMS > receiptTrust.Milliseconds() && !lacks(guardReceiptTrust) {
 				return errOutcomeLost
@@ -132,7 +132,7 @@ func (q *Queue) onceWith(
 				return fmt.Errorf("layer: %w", err)
 			}
 		}
-		tx.Set(key, append(tuple.Tuple{q.nowMS()}, result...).Pack())
+		tx.Set(key, packReceipt(q.nowMS(), result))
 		if old != uuid.Nil {
 			tx.Clear(q.keys.receipt(old))
 		}
@@ -230,13 +230,3 @@ const receiptLife = time.Hour
 // receiptTrust is for how long, by the clock of the handle that wrote it, a receipt that is not there proves that
 // its transaction was not applied. What is left to receiptLife is for clocks that differ.
 const receiptTrust = receiptLife / 2
-
-// receiptTime is when a receipt was written, by the clock of its handle. ok is false if it cannot be read: Check names it.
-func receiptTime(value []byte) (ms int64, ok bool) {
-	t, err := tuple.Unpack(value)
-	if err != nil || len(t) == 0 {
-		return 0, false
-	}
-	ms, ok = t[0].(int64)
-	return ms, ok
-}
