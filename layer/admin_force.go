@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // ForceReleaseOptions say how a group is taken from its holder.
@@ -32,25 +31,10 @@ type Holder struct {
 // Errors: ErrNotHeld, ErrClaimLost if it is held under another token than o.Token, ErrOptions, ErrClosed, and the
 // engine's; nothing was changed then.
 func (q *Queue) ForceRelease(ctx context.Context, group string, o ForceReleaseOptions) (Holder, error) {
-	var h Holder
-	err := q.once(ctx,
-		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-			var err error
-			h, err = q.ForceReleaseTx(ctx, tx, group, o)
-			return tuple.Tuple{h.Owner, h.Token, int64(h.Outstanding)}, err
-		},
-		func(_ kv.Tx, t tuple.Tuple) error {
-			d := decoder{rest: t.Pack()}
-			h = Holder{Owner: d.str(), Token: d.int(), Outstanding: int(d.int())}
-			if d.err != nil {
-				return fmt.Errorf("%w: receipt of a release: %v", ErrCorrupt, t)
-			}
-			return nil
-		})
-	if err != nil {
-		return Holder{}, err
-	}
-	return h, nil
+	return onceFor(ctx, q, q.opts.Tx, holderReceipt, func(tx kv.Tx, _ kv.Attempt) (Holder, bool, error) {
+		h, err := q.ForceReleaseTx(ctx, tx, group, o)
+		return h, true, err
+	})
 }
 
 // ForceReleaseTx releases in the caller's transaction. The caller answers for an unknown commit: use Once.

@@ -5,10 +5,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/google/uuid"
-
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // What an operator does to items and groups that he does not hold. Each operation reads the lock of the group with a
@@ -47,25 +44,10 @@ type SkipOptions struct {
 //
 // Errors: as Cancel's; ErrNoItem if the group is empty; *LimitError and ErrInvalidUTF8.
 func (q *Queue) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
-	var id ID
-	err := q.once(ctx,
-		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-			var err error
-			id, err = q.SkipTx(ctx, tx, group, o)
-			return tuple.Tuple{id.Index, id.Random}, err
-		},
-		func(_ kv.Tx, t tuple.Tuple) error {
-			index, ok := t[0].(int64)
-			random, ok2 := t[1].(uuid.UUID)
-			if id = (ID{Group: group, Index: index, Random: random}); !ok || !ok2 {
-				return fmt.Errorf("%w: receipt of a skip: %v", ErrCorrupt, t)
-			}
-			return nil
-		})
-	if err != nil {
-		return ID{}, err
-	}
-	return id, nil
+	return onceFor(ctx, q, q.opts.Tx, skipReceipt(group), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
+		id, err := q.SkipTx(ctx, tx, group, o)
+		return id, true, err
+	})
 }
 
 // SkipTx skips in the caller's transaction, as CancelTx cancels.

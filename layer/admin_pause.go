@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // A pause keeps a group, or the whole queue, from being received and taken from, until it is resumed. Enqueues go on,
@@ -179,23 +178,8 @@ func (q *Queue) Paused(ctx context.Context) (*Mark, error) {
 
 // onceMark runs an operation that returns a mark in a transaction that happens once.
 func (q *Queue) onceMark(ctx context.Context, fn func(tx kv.Tx) (Mark, error)) (Mark, error) {
-	var m Mark
-	err := q.once(ctx,
-		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-			var err error
-			m, err = fn(tx)
-			return tuple.Tuple{string(m.State), m.By, m.Reason, millis(m.Since)}, err
-		},
-		func(_ kv.Tx, t tuple.Tuple) error {
-			d := decoder{rest: t.Pack()}
-			m = Mark{State: State(d.str()), By: d.str(), Reason: d.str(), Since: fromMillis(d.int())}
-			if d.err != nil {
-				return fmt.Errorf("%w: receipt of a mark: %v", ErrCorrupt, t)
-			}
-			return nil
-		})
-	if err != nil {
-		return Mark{}, err
-	}
-	return m, nil
+	return onceFor(ctx, q, q.opts.Tx, markReceipt, func(tx kv.Tx, _ kv.Attempt) (Mark, bool, error) {
+		m, err := fn(tx)
+		return m, true, err
+	})
 }

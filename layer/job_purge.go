@@ -117,7 +117,7 @@ func (p *purger) step() error {
 			}
 			return tuple.Tuple{place.next, place.tail, done.Items, done.Kept, done.Forced}, nil
 		},
-		func(_ kv.Tx, t tuple.Tuple) error {
+		func(_ kv.Tx, _ []byte, t tuple.Tuple) error {
 			ok := len(t) == 5
 			if ok {
 				var oks [3]bool
@@ -344,7 +344,7 @@ func (p *purger) besides(name string, visit func(s *purgeStep, group string, key
 				return nil, nil
 			}
 			return tuple.Tuple{}, s.finish()
-		}, nil) // what the attempt that landed has found is what the last one that ran has
+		}, func(kv.Tx, []byte, tuple.Tuple) error { return nil }) // what the attempt that landed has found is what the last one that ran has
 		if err != nil {
 			return err
 		}

@@ -217,7 +217,7 @@ func (s *deadSweep) step(walk *deadWalk) (sweptStep, error) {
 			return nil, err
 		}
 		return out.pack(), w.finish()
-	}, func(_ kv.Tx, result tuple.Tuple) (err error) {
+	}, func(_ kv.Tx, _ []byte, result tuple.Tuple) (err error) {
 		out, err = unpackSwept(result)
 		return err
 	})

@@ -162,7 +162,7 @@ func (r *replayStep) run(ctx context.Context) error {
 			return nil, err
 		}
 		return tuple.Tuple{}, nil
-	}, nil)
+	}, func(kv.Tx, []byte, tuple.Tuple) error { return nil })
 }
 
 // perform is one attempt, with so many archived items at most.

@@ -61,15 +61,20 @@ func (q *Queue) once(
 	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
 	applied func(tx kv.Tx, result tuple.Tuple) error,
 ) error {
-	return q.onceWith(ctx, q.opts.Tx, body, applied)
+	return q.onceWith(ctx, q.opts.Tx, body, func(tx kv.Tx, _ []byte, result tuple.Tuple) error {
+		if applied == nil {
+			return nil
+		}
+		return applied(tx, result)
+	})
 }
 
-// onceWith is once for a transaction with options of its own.
+// onceWith is once for a transaction with options of its own. applied is given the receipt's key, too.
 func (q *Queue) onceWith(
 	ctx context.Context,
 	o kv.TxOptions,
 	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
-	applied func(tx kv.Tx, result tuple.Tuple) error,
+	applied func(tx kv.Tx, key []byte, result tuple.Tuple) error,
 ) error {
 	if q.closed.Load() {
 		return ErrClosed
@@ -109,10 +114,7 @@ func (q *Queue) onceWith(
 					return err
 				}
 				cleared = true
-				if applied == nil {
-					return nil
-				}
-				return applied(tx, result)
+				return applied(tx, key, result)
 			}
 			if q.nowMS()-begunMS > receiptTrust.Milliseconds() && !lacks(guardReceiptTrust) {
 				return errOutcomeLost

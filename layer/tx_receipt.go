@@ -1,12 +1,102 @@
 package layer
 
 import (
+	"context"
 	"fmt"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
 
-// What the receipts of operations keep, see tx_once.go: each result has its form here, and nowhere else.
+// What the receipts of operations keep, see tx_once.go: the form of each result stands here, and nowhere else.
+
+// receipt is the form in which a receipt keeps a result. The zero value keeps nothing, for a result that every attempt
+// finds alike: what the last attempt that ran has found is then what the attempt that was applied has found.
+type receipt[T any] struct {
+	pack   func(result T) tuple.Tuple
+	unpack func(key, value []byte) (T, error) // key is the receipt's, for errors
+}
+
+// onceFor runs body in a transaction whose effect happens exactly once, and returns its result: after an unknown commit
+// that of the attempt which was applied, from the receipt. wrote says that body has done something that must not be done
+// twice; otherwise it may run again, and no receipt is written.
+func onceFor[T any](
+	ctx context.Context, q *Queue, o kv.TxOptions, r receipt[T],
+	body func(tx kv.Tx, a kv.Attempt) (result T, wrote bool, err error),
+) (T, error) {
+	var result, none T
+	err := q.onceWith(ctx, o,
+		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
+			found, wrote, err := body(tx, a)
+			if err != nil {
+				return nil, err
+			}
+			result = found
+			switch {
+			case !wrote:
+				return nil, nil
+			case r.pack == nil:
+				return tuple.Tuple{}, nil
+			}
+			return r.pack(result), nil
+		},
+		func(_ kv.Tx, key []byte, kept tuple.Tuple) (err error) {
+			if r.unpack != nil {
+				result, err = r.unpack(key, kept.Pack())
+			}
+			return err
+		})
+	if err != nil {
+		return none, err
+	}
+	return result, nil
+}
+
+// skipReceipt is the form for the item of a group that was skipped: its index and random.
+func skipReceipt(group string) receipt[ID] {
+	return receipt[ID]{
+		pack: func(id ID) tuple.Tuple { return tuple.Tuple{id.Index, id.Random} },
+		unpack: func(key, value []byte) (ID, error) {
+			d := decoder{rest: value}
+			id := ID{Group: group, Index: d.int(), Random: d.uuid()}
+			return id, d.end(key)
+		},
+	}
+}
+
+var holderReceipt = receipt[Holder]{
+	pack: func(h Holder) tuple.Tuple { return tuple.Tuple{h.Owner, h.Token, int64(h.Outstanding)} },
+	unpack: func(key, value []byte) (Holder, error) {
+		d := decoder{rest: value}
+		h := Holder{Owner: d.str(), Token: d.int(), Outstanding: int(d.int())}
+		return h, d.end(key)
+	},
+}
+
+var markReceipt = receipt[Mark]{
+	pack: func(m Mark) tuple.Tuple { return tuple.Tuple{string(m.State), m.By, m.Reason, millis(m.Since)} },
+	unpack: func(key, value []byte) (Mark, error) {
+		d := decoder{rest: value}
+		m := Mark{State: State(d.str()), By: d.str(), Reason: d.str(), Since: fromMillis(d.int())}
+		return m, d.end(key)
+	},
+}
+
+// configured is the configuration that a change has made: as the configuration is stored, and read.
+type configured struct {
+	version  int64
+	document string
+	config   Config
+}
+
+// configReceipt has the form in which the configuration is stored.
+var configReceipt = receipt[configured]{
+	pack: func(c configured) tuple.Tuple { return tuple.Tuple{c.version, c.document} },
+	unpack: func(key, value []byte) (configured, error) {
+		config, version, err := unpackConfig(key, value)
+		return configured{version: version, config: config}, err
+	},
+}
 
 // result is what the receipt keeps of a receive: the claims by their names. Their items are read anew, see reload.
 func (r *reception) result() tuple.Tuple { return claimTuple(r.given()) }
