@@ -81,31 +81,34 @@ func (q *Queue) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, err
 	}
 	var page ArchivePage
 	size := int64(0)
-	for !walk.ended {
-		var step archiveStep
-		err := q.step(ctx, func(tx kv.Tx, a kv.Attempt) (err error) {
-			if step, err = walk.read(ctx, tx.Snapshot(), stepWidth(archiveRows, a)); err != nil || !o.Bodies {
-				return err
+	steps := job[archiveStep]{
+		q: q, ctx: ctx, width: archiveRows, reads: true,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (archiveStep, bool, error) {
+			step, err := walk.read(ctx, tx.Snapshot(), width)
+			for i := 0; i < len(step.items) && err == nil && o.Bodies; i++ {
+				err = q.readArchivedBody(ctx, tx.Snapshot(), &step.items[i])
 			}
-			for i := range step.items {
-				if err := q.readArchivedBody(ctx, tx.Snapshot(), &step.items[i]); err != nil {
-					return err
+			return step, false, err
+		},
+		pass: func(step archiveStep) (bool, error) {
+			for _, item := range step.items {
+				n := len(page.Items)
+				if size += int64(len(item.Body)); n == o.Limit || n > 0 && size > DefaultMaxBytes {
+					last := page.Items[n-1].ID
+					page.Next = &last
+					return false, nil
 				}
+				page.Items = append(page.Items, item.ArchivedItem)
 			}
-			return nil
-		})
-		if err != nil {
-			return ArchivePage{}, wrap("archive", err)
-		}
-		for _, item := range step.items {
-			if size += int64(len(item.Body)); len(page.Items) == o.Limit || len(page.Items) > 0 && size > DefaultMaxBytes {
-				last := page.Items[len(page.Items)-1].ID
-				page.Next = &last
-				return page, nil
-			}
-			page.Items = append(page.Items, item.ArchivedItem)
-		}
-		walk.pass(step)
+			walk.pass(step)
+			return !walk.ended, nil
+		},
+	}
+	if walk.ended {
+		return page, nil
+	}
+	if err := steps.run(); err != nil {
+		return ArchivePage{}, wrap("archive", err)
 	}
 	return page, nil
 }

@@ -106,26 +106,34 @@ func (q *Queue) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error
 	walk := q.walkDead(&o.DeadFilter, o.After)
 	var page DeadPage
 	size := int64(0)
-	for !walk.ended {
-		var step deadStep
-		err := q.step(ctx, func(tx kv.Tx, a kv.Attempt) (err error) {
-			if step, err = walk.read(ctx, tx.Snapshot(), stepWidth(deadRows, a)); err != nil || !o.Bodies {
-				return err
+	steps := job[deadStep]{
+		q: q, ctx: ctx, width: deadRows, reads: true,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (deadStep, bool, error) {
+			step, err := walk.read(ctx, tx.Snapshot(), width)
+			if err == nil && o.Bodies {
+				err = q.readBodies(ctx, tx.Snapshot(), step.rows)
 			}
-			return q.readBodies(ctx, tx.Snapshot(), step.rows)
-		})
-		if err != nil {
-			return DeadPage{}, wrap("dead letters", err)
-		}
-		for _, row := range step.rows {
-			if size += int64(len(row.letter.Body)); len(page.Letters) == o.Limit || len(page.Letters) > 0 && size > DefaultMaxBytes {
-				last := page.Letters[len(page.Letters)-1].ID
-				page.Next = &last
-				return page, nil
+			return step, false, err
+		},
+		pass: func(step deadStep) (bool, error) {
+			for _, row := range step.rows {
+				n := len(page.Letters)
+				if size += int64(len(row.letter.Body)); n == o.Limit || n > 0 && size > DefaultMaxBytes {
+					last := page.Letters[n-1].ID
+					page.Next = &last
+					return false, nil
+				}
+				page.Letters = append(page.Letters, row.letter)
 			}
-			page.Letters = append(page.Letters, row.letter)
-		}
-		walk.pass(step)
+			walk.pass(step)
+			return !walk.ended, nil
+		},
+	}
+	if walk.ended {
+		return page, nil
+	}
+	if err := steps.run(); err != nil {
+		return DeadPage{}, wrap("dead letters", err)
 	}
 	return page, nil
 }

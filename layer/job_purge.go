@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // PurgeOptions say what a purge removes. The zero value is all of the queue but what is in hand.
@@ -67,20 +65,27 @@ func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 		return p.report, wrap("purge", err)
 	}
 	p.next = p.section.Begin
-	for p.next != nil {
-		begun := time.Now()
-		if err := p.step(); err != nil {
-			return p.report, wrap("purge", err)
-		}
-		took := time.Since(begun)
-		if o.Progress != nil {
-			o.Progress(p.report)
-		}
-		if p.next != nil {
-			q.restAfter(ctx, took)
-		}
+	steps := job[purged]{
+		q: q, ctx: ctx, width: purgeWidth, kept: &purgeReceipt,
+		attempt: func(tx kv.Tx, a kv.Attempt, width int) (purged, bool, error) {
+			s := &purgeStep{work: q.work(ctx, tx), p: p, attempt: a, purged: purged{place: p.purgePlace}}
+			if err := s.run(width); err != nil {
+				return purged{}, false, err
+			}
+			return s.purged, s.done.Items > 0, s.finish()
+		},
+		pass: func(s purged) (bool, error) {
+			p.purgePlace = s.place
+			p.report.Items += s.done.Items
+			p.report.Kept += s.done.Kept
+			p.report.Forced += s.done.Forced
+			if o.Progress != nil {
+				o.Progress(p.report)
+			}
+			return p.next != nil, nil
+		},
 	}
-	return p.report, nil
+	return p.report, wrap("purge", steps.run())
 }
 
 type purger struct {
@@ -99,52 +104,10 @@ type purgePlace struct {
 	tail []byte
 }
 
-// step removes what one transaction may remove.
-func (p *purger) step() error {
-	var place purgePlace
-	var done PurgeReport
-	err := p.q.onceWith(p.ctx, p.q.batchOptions(),
-		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p, attempt: a, place: p.purgePlace}
-			if err := s.run(); err != nil {
-				return nil, err
-			}
-			if err := s.finish(); err != nil {
-				return nil, err
-			}
-			if place, done = s.place, s.done; done.Items == 0 {
-				return nil, nil
-			}
-			return tuple.Tuple{place.next, place.tail, done.Items, done.Kept, done.Forced}, nil
-		},
-		func(_ kv.Tx, _ []byte, t tuple.Tuple) error {
-			ok := len(t) == 5
-			if ok {
-				var oks [3]bool
-				next, isKey := t[0].([]byte)
-				tail, _ := t[1].([]byte)
-				place = purgePlace{next: next, tail: tail}
-				if !isKey || len(next) == 0 {
-					place = purgePlace{} // it was the last step
-				}
-				done.Items, oks[0] = t[2].(int64)
-				done.Kept, oks[1] = t[3].(int64)
-				done.Forced, oks[2] = t[4].(int64)
-				ok = oks == [3]bool{true, true, true}
-			}
-			if !ok {
-				return fmt.Errorf("%w: receipt of a purge: %v", ErrCorrupt, t)
-			}
-			return nil
-		})
-	if err != nil {
-		return err
-	}
-	p.purgePlace = place
-	p.report.Items += done.Items
-	p.report.Kept += done.Kept
-	p.report.Forced += done.Forced
-	return nil
+// purged is what a step has done: how far the purge is, and what was removed.
+type purged struct {
+	place purgePlace
+	done  PurgeReport
 }
 
 // purgeStep is one attempt of a step.
@@ -156,8 +119,7 @@ type purgeStep struct {
 	*work
 	p       *purger
 	attempt kv.Attempt
-	place   purgePlace
-	done    PurgeReport
+	purged
 }
 
 // purgeRun is items of one group that follow each other.
@@ -168,11 +130,10 @@ type purgeRun struct {
 	lock  kv.Future[[]byte]
 }
 
-func (s *purgeStep) run() error {
+func (s *purgeStep) run(width int) error {
 	if err := s.notePurge(s.p.o.Group); err != nil {
 		return err
 	}
-	width := stepWidth(purgeWidth, s.attempt)
 	snapshot := s.tx.Snapshot()
 	rest := kv.KeyRange{Begin: s.place.next, End: s.p.section.End}
 	found := snapshot.GetRange(rest.Selectors(), kv.RangeOptions{Limit: width + 1})
@@ -316,48 +277,42 @@ func (p *purger) besides(name string, visit func(s *purgeStep, group string, key
 	if p.o.Group != nil {
 		rest = newCursor(kv.SingleKey(p.q.keys.startGroup(name, *p.o.Group, 0)))
 	}
-	for !rest.exhausted {
-		var rows []kv.KV
-		var cleared int64
-		width, begun := purgeWidth, time.Now()
-		err := p.q.onceWith(p.ctx, p.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-			width, cleared = stepWidth(purgeWidth, a), 0
+	pages := job[page]{
+		q: p.q, ctx: p.ctx, width: purgeWidth, kept: &receipt[page]{},
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
+			found := page{width: width}
 			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p}
 			var err error
-			if rows, err = rest.read(tx.Snapshot(), width).Wait(p.ctx); err != nil {
-				return nil, fmt.Errorf("read %s: %w", name, err)
+			if found.rows, err = rest.read(tx.Snapshot(), width).Wait(p.ctx); err != nil {
+				return found, false, fmt.Errorf("read %s: %w", name, err)
 			}
-			for _, row := range rows {
+			for _, row := range found.rows {
 				parsed, err := p.q.keys.parse(row.Key)
 				if err != nil {
-					return nil, err
+					return found, false, err
 				}
-				ok, err := visit(s, parsed.group, row.Key)
+				cleared, err := visit(s, parsed.group, row.Key)
 				if err != nil {
-					return nil, err
+					return found, false, err
 				}
-				if ok {
-					cleared++
+				if cleared {
+					found.cleared++
 				}
 			}
-			if cleared == 0 {
-				return nil, nil
+			if found.cleared == 0 {
+				return found, false, nil
 			}
-			return tuple.Tuple{}, s.finish()
-		}, func(kv.Tx, []byte, tuple.Tuple) error { return nil }) // what the attempt that landed has found is what the last one that ran has
-		if err != nil {
-			return err
-		}
-		took := time.Since(begun)
-		rest.passed(rows, width)
-		if *counted += cleared; cleared > 0 && p.o.Progress != nil {
-			p.o.Progress(p.report)
-		}
-		if !rest.exhausted {
-			p.q.restAfter(p.ctx, took)
-		}
+			return found, true, s.finish()
+		},
+		pass: func(found page) (bool, error) {
+			rest.passed(found.rows, found.width)
+			if *counted += found.cleared; found.cleared > 0 && p.o.Progress != nil {
+				p.o.Progress(p.report)
+			}
+			return !rest.exhausted, nil
+		},
 	}
-	return nil
+	return pages.run()
 }
 
 // inHand reports whether a lock keeps items from being purged.

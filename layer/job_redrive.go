@@ -5,12 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
-
-	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // RedriveOptions say how dead letters go back to their groups. The zero value puts each back at its old place.
@@ -162,24 +158,24 @@ func (s *deadSweep) run() (DeadReport, error) {
 	if s.limit == 0 {
 		s.limit = math.MaxInt64
 	}
-	for walk := s.q.walkDead(&s.filter, nil); !walk.ended && s.report.Done < s.limit; {
-		begun := time.Now()
-		done, err := s.step(walk)
-		if err != nil {
-			return s.report, err
-		}
-		took := time.Since(begun)
-		walk.pass(done.deadStep)
-		s.report.Scanned += int64(done.scanned)
-		s.report.Done += done.done
-		s.report.Unreadable += done.unreadable
-		s.report.Missing = append(s.report.Missing, done.missing...)
-		if s.progress != nil {
-			s.progress(s.report)
-		}
-		if !walk.ended && !s.dryRun {
-			s.q.restAfter(s.ctx, took)
-		}
+	walk := s.q.walkDead(&s.filter, nil)
+	steps := job[sweptStep]{
+		q: s.q, ctx: s.ctx, width: deadStepRows, kept: &sweptReceipt, reads: s.dryRun,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (sweptStep, bool, error) { return s.attempt(walk, tx, width) },
+		pass: func(done sweptStep) (bool, error) {
+			walk.pass(done.deadStep)
+			s.report.Scanned += int64(done.scanned)
+			s.report.Done += done.done
+			s.report.Unreadable += done.unreadable
+			s.report.Missing = append(s.report.Missing, done.missing...)
+			if s.progress != nil {
+				s.progress(s.report)
+			}
+			return !walk.ended && s.report.Done < s.limit, nil
+		},
+	}
+	if err := steps.run(); err != nil {
+		return s.report, err
 	}
 	switch n := len(s.report.Missing); n {
 	case 0:
@@ -198,30 +194,22 @@ type sweptStep struct {
 	unreadable int64
 }
 
-// step runs one transaction. It happens once: without the receipt, what a commit of unknown outcome has done would be
-// missing from the report, and the ids that it is done with be taken for unknown ones.
-func (s *deadSweep) step(walk *deadWalk) (sweptStep, error) {
-	var out sweptStep
-	err := s.q.onceWith(s.ctx, s.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-		var rows []deadRow
-		var err error
-		if out, rows, err = s.choose(walk, tx, stepWidth(deadStepRows, a)); err != nil {
-			return nil, err
-		}
-		if s.dryRun || len(rows) == 0 {
-			_, err = s.q.follow(tx).wait(s.ctx) // that a queue which is gone has no letters is no answer
-			return nil, err
-		}
-		w := s.q.work(s.ctx, tx)
-		if err := s.do(w, rows); err != nil {
-			return nil, err
-		}
-		return out.pack(), w.finish()
-	}, func(_ kv.Tx, _ []byte, result tuple.Tuple) (err error) {
-		out, err = unpackSwept(result)
-		return err
-	})
-	return out, err
+// attempt is one attempt of a step. The step happens once: without the receipt, what a commit of unknown outcome has done
+// would be missing from the report, and the ids that the step is done with be taken for unknown ones.
+func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep, wrote bool, err error) {
+	done, rows, err := s.choose(walk, tx, width)
+	if err != nil {
+		return done, false, err
+	}
+	if s.dryRun || len(rows) == 0 {
+		_, err = s.q.follow(tx).wait(s.ctx) // that a queue which is gone has no letters is no answer
+		return done, false, err
+	}
+	w := s.q.work(s.ctx, tx)
+	if err := s.do(w, rows); err != nil {
+		return done, false, err
+	}
+	return done, true, w.finish()
 }
 
 // choose reads what one transaction is to work on. The reads are at snapshot: do adds the conflicts.
@@ -261,53 +249,6 @@ func (t *sweptStep) cutBefore(i int, walk *deadWalk) {
 	ids := walk.ids[walk.idsAt:]
 	t.ids = slices.Index(ids, last.letter.ID) + 1
 	t.missing = slices.DeleteFunc(t.missing, func(id ID) bool { return !slices.Contains(ids[:t.ids], id) })
-}
-
-// pack is what the receipt keeps of a step.
-func (t *sweptStep) pack() tuple.Tuple {
-	ended := int64(0)
-	if t.ended {
-		ended = 1
-	}
-	missing := make(tuple.Tuple, 0, 3*len(t.missing))
-	for _, id := range t.missing {
-		missing = append(missing, id.Group, id.Index, id.Random)
-	}
-	return tuple.Tuple{t.done, t.unreadable, int64(t.scanned), int64(t.ids), ended, t.last, missing}
-}
-
-func unpackSwept(t tuple.Tuple) (sweptStep, error) {
-	bad := fmt.Errorf("%w: receipt of a step: %v", ErrCorrupt, t)
-	var s sweptStep
-	if len(t) != 7 {
-		return s, bad
-	}
-	var n [5]int64
-	for i := range n {
-		var ok bool
-		if n[i], ok = t[i].(int64); !ok {
-			return s, bad
-		}
-	}
-	s.done, s.unreadable, s.scanned, s.ids, s.ended = n[0], n[1], int(n[2]), int(n[3]), n[4] == 1
-	last, ok := t[5].([]byte)
-	missing, ok2 := t[6].(tuple.Tuple)
-	if !ok || !ok2 || len(missing)%3 != 0 || n[4] != 0 && n[4] != 1 {
-		return s, bad
-	}
-	if len(last) > 0 {
-		s.last = last
-	}
-	for i := 0; i < len(missing); i += 3 {
-		group, ok := missing[i].(string)
-		index, ok2 := missing[i+1].(int64)
-		random, ok3 := missing[i+2].(uuid.UUID)
-		if !ok || !ok2 || !ok3 {
-			return s, bad
-		}
-		s.missing = append(s.missing, ID{Group: group, Index: index, Random: random})
-	}
-	return s, nil
 }
 
 // bury takes letters out of the dead ones. Footprint: a read conflict on each, which it clears.

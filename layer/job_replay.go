@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // ReplayHeader is the header of a message that was replayed: the id of the archived item that it repeats.
@@ -61,31 +59,34 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 	if err != nil {
 		return report, wrap("replay", err)
 	}
-	for !walk.ended && report.Done < o.Limit {
-		begun := time.Now()
-		r := replayStep{q: q, walk: walk, left: o.Limit - report.Done, dryRun: o.DryRun}
-		if err := r.run(ctx); err != nil {
-			return report, wrap("replay", err)
-		}
-		took := time.Since(begun)
-		report.Scanned += int64(r.step.scanned)
-		report.Done += r.done
-		report.Unreadable += r.unreadable
-		if r.step.last != nil {
-			report.Last = r.step.last
-		}
-		if o.Progress != nil {
-			o.Progress(report)
-		}
-		if r.cut && !lacks(guardReplayCut) {
-			if walk, err = q.resumeArchive(ctx, walk, report.Last); err != nil {
-				return report, wrap("replay", err)
+	steps := job[replayStep]{
+		q: q, ctx: ctx, width: archiveRows, kept: &receipt[replayStep]{}, reads: o.DryRun,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (replayStep, bool, error) {
+			r := replayStep{q: q, walk: walk, left: o.Limit - report.Done, dryRun: o.DryRun}
+			err := r.perform(ctx, tx, width)
+			return r, !o.DryRun && r.done > 0, err
+		},
+		pass: func(r replayStep) (bool, error) {
+			report.Scanned += int64(r.step.scanned)
+			report.Done += r.done
+			report.Unreadable += r.unreadable
+			if r.step.last != nil {
+				report.Last = r.step.last
 			}
-		} else {
-			walk.pass(r.step)
-		}
-		if !walk.ended && !o.DryRun {
-			q.restAfter(ctx, took)
+			if o.Progress != nil {
+				o.Progress(report)
+			}
+			if r.cut && !lacks(guardReplayCut) {
+				walk, err = q.resumeArchive(ctx, walk, report.Last)
+			} else {
+				walk.pass(r.step)
+			}
+			return err == nil && !walk.ended && report.Done < o.Limit, err
+		},
+	}
+	if !walk.ended {
+		if err := steps.run(); err != nil {
+			return report, wrap("replay", err)
 		}
 	}
 	report.More = !walk.ended
@@ -142,8 +143,8 @@ func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) 
 	return w, err
 }
 
-// replayStep is one transaction of a replay. What it leaves is what the last attempt has found, which is the one that
-// landed.
+// replayStep is one attempt of a step of a replay, and what it has found. The receipt keeps nothing of that: the attempt
+// that landed is the last one that ran.
 type replayStep struct {
 	q      *Queue
 	walk   *archiveWalk
@@ -154,15 +155,6 @@ type replayStep struct {
 	done       int64
 	unreadable int64
 	cut        bool // not all that was read could be done
-}
-
-func (r *replayStep) run(ctx context.Context) error {
-	return r.q.onceWith(ctx, r.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-		if err := r.perform(ctx, tx, stepWidth(archiveRows, a)); err != nil || r.dryRun || r.done == 0 {
-			return nil, err
-		}
-		return tuple.Tuple{}, nil
-	}, func(kv.Tx, []byte, tuple.Tuple) error { return nil })
 }
 
 // perform is one attempt, with so many archived items at most.

@@ -224,37 +224,34 @@ func (s *sweeper) pagesUntil(
 	r kv.KeyRange, visit func(tx kv.Tx, rows []kv.KV, more bool) (cleared int64, err error), counted *int64,
 	enough func(rows int, cleared int64) bool,
 ) error {
-	for rest := newCursor(r); !rest.exhausted; {
-		var rows []kv.KV
-		var cleared int64
-		width, begun := sweepPage, time.Now()
-		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
-			width = stepWidth(sweepPage, a)
-			var err error
-			if rows, err = rest.read(tx.Snapshot(), width).Wait(s.ctx); err != nil {
-				return fmt.Errorf("read page: %w", err)
+	rest := newCursor(r)
+	pages := job[page]{
+		q: s.q, ctx: s.ctx, width: sweepPage,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
+			rows, err := rest.read(tx.Snapshot(), width).Wait(s.ctx)
+			if err != nil {
+				return page{}, false, fmt.Errorf("read page: %w", err)
 			}
-			cleared, err = visit(tx, rows, len(rows) == width)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		took := time.Since(begun)
-		rest.passed(rows, width)
-		s.report.Keys += int64(len(rows))
-		*counted += cleared
-		if s.o.Progress != nil && len(rows) > 0 {
-			s.o.Progress(s.report)
-		}
-		if enough != nil && enough(len(rows), cleared) {
-			return nil
-		}
-		if !rest.exhausted {
-			s.q.restAfter(s.ctx, took)
-		}
+			cleared, err := visit(tx, rows, len(rows) == width)
+			return page{rows: rows, width: width, cleared: cleared}, true, err
+		},
+		pass: func(p page) (bool, error) {
+			rest.passed(p.rows, p.width)
+			s.passed(len(p.rows), p.cleared, counted)
+			over := enough != nil && enough(len(p.rows), p.cleared)
+			return !rest.exhausted && !over, nil
+		},
 	}
-	return nil
+	return pages.run()
+}
+
+// passed reports a step that has looked at so many keys. What it has cleared is counted by counted.
+func (s *sweeper) passed(keys int, cleared int64, counted *int64) {
+	s.report.Keys += int64(keys)
+	*counted += cleared
+	if s.o.Progress != nil && keys > 0 {
+		s.o.Progress(s.report)
+	}
 }
 
 const (
@@ -270,35 +267,25 @@ func (s *sweeper) archived() error {
 		return err
 	}
 	rest := newCursor(s.q.keys.section(nameArchived))
-	for !rest.exhausted {
-		var rows []kv.KV
-		var cleared int64
-		width, begun := archiveSweepRows, time.Now()
-		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
-			width = stepWidth(archiveSweepRows, a)
-			var err error
-			if rows, err = rest.read(tx.Snapshot(), width).Wait(s.ctx); err != nil {
-				return fmt.Errorf("read archive: %w", err)
+	entries := job[page]{
+		q: s.q, ctx: s.ctx, width: archiveSweepRows,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
+			rows, err := rest.read(tx.Snapshot(), width).Wait(s.ctx)
+			if err != nil {
+				return page{}, false, fmt.Errorf("read archive: %w", err)
 			}
-			cleared, rows, err = s.forget(tx, rows, config.Archive)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		took := time.Since(begun)
-		rest.passed(rows, width)
-		s.report.Keys += int64(len(rows))
-		s.report.Archived += cleared
-		if cleared > 0 {
-			rest.exhausted = false
-			if s.o.Progress != nil {
-				s.o.Progress(s.report)
-			}
-			s.q.restAfter(s.ctx, took)
-		}
+			cleared, done, err := s.forget(tx, rows, config.Archive)
+			return page{rows: done, width: width, cleared: cleared}, true, err
+		},
+		pass: func(p page) (bool, error) {
+			rest.passed(p.rows, p.width)
+			s.passed(len(p.rows), p.cleared, &s.report.Archived)
+			// A step that has cleared something may have ended at its bound: the rows behind it are the first ones now.
+			rest.exhausted = rest.exhausted && p.cleared == 0
+			return !rest.exhausted, nil
+		},
 	}
-	return nil
+	return entries.run()
 }
 
 // forget clears the archived items of the entries that are too old. It returns how many these were, and the entries that it

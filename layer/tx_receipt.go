@@ -10,8 +10,8 @@ import (
 
 // What the receipts of operations keep, see tx_once.go: the form of each result stands here, and nowhere else.
 
-// receipt is the form in which a receipt keeps a result. The zero value keeps nothing, for a result that every attempt
-// finds alike: what the last attempt that ran has found is then what the attempt that was applied has found.
+// receipt is the form in which a receipt keeps a result. The zero value keeps nothing: then the result is what the last
+// attempt that ran has found, because an attempt that meets the receipt does not run.
 type receipt[T any] struct {
 	pack   func(result T) tuple.Tuple
 	unpack func(key, value []byte) (T, error) // key is the receipt's, for errors
@@ -95,6 +95,51 @@ var configReceipt = receipt[configured]{
 	unpack: func(key, value []byte) (configured, error) {
 		config, version, err := unpackConfig(key, value)
 		return configured{version: version, config: config}, err
+	},
+}
+
+var purgeReceipt = receipt[purged]{
+	pack: func(s purged) tuple.Tuple {
+		return tuple.Tuple{s.place.next, s.place.tail, s.done.Items, s.done.Kept, s.done.Forced}
+	},
+	unpack: func(key, value []byte) (s purged, err error) {
+		d := decoder{rest: value}
+		s.place = purgePlace{next: d.keyOrNil(), tail: d.keyOrNil()}
+		s.done = PurgeReport{Items: d.int(), Kept: d.int(), Forced: d.int()}
+		return s, d.end(key)
+	},
+}
+
+// keyOrNil reads a key; that there is none is kept as one of no bytes.
+func (d *decoder) keyOrNil() []byte {
+	key := d.bytes()
+	if len(key) == 0 {
+		return nil
+	}
+	return key
+}
+
+// sweptReceipt is the form for a step of a redrive or a discard; missing is a nested tuple: group, index, random of each.
+var sweptReceipt = receipt[sweptStep]{
+	pack: func(s sweptStep) tuple.Tuple {
+		ended := int64(0)
+		if s.ended {
+			ended = 1
+		}
+		missing := make(tuple.Tuple, 0, 3*len(s.missing))
+		for _, id := range s.missing {
+			missing = append(missing, id.Group, id.Index, id.Random)
+		}
+		return tuple.Tuple{s.done, s.unreadable, int64(s.scanned), int64(s.ids), ended, s.last, missing}
+	},
+	unpack: func(key, value []byte) (s sweptStep, err error) {
+		d := decoder{rest: value}
+		s.done, s.unreadable, s.scanned, s.ids = d.int(), d.int(), int(d.int()), int(d.int())
+		ended := d.int()
+		d.check(ended == 0 || ended == 1, "neither ended nor not: %d", ended)
+		s.ended, s.last = ended == 1, d.keyOrNil()
+		d.list(func() { s.missing = append(s.missing, ID{Group: d.str(), Index: d.int(), Random: d.uuid()}) })
+		return s, d.end(key)
 	},
 }
 
