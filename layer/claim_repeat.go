@@ -116,8 +116,8 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *Rec
 	return q.reclaim(ctx, tx, given, o)
 }
 
-// reclaim rebuilds claims that were given before, with the leases and the items that they have now. A claim that has been
-// lost since is left out.
+// reclaim rebuilds claims that were given before, with the leases and the items that they have now. A claim that has
+// been lost since is left out.
 func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *ReceiveOptions) ([]*Claim, error) {
 	var claims []*Claim
 	for _, ref := range given {

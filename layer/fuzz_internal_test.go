@@ -142,7 +142,8 @@ var stored = map[string]func(key, value []byte) ([]byte, error){
 		ms, result, err := unpackReceipt(key, value)
 		return packReceipt(ms, result), err
 	},
-	// What receipts keep. That of a change of the configuration is FuzzConfig's, those of enqueue and receive FuzzReceipt's.
+	// What receipts keep. That of a change of the configuration is FuzzConfig's, those of enqueue and receive
+	// FuzzReceipt's.
 	"step":            again(sweptReceipt),
 	"receipt-purge":   again(purgeReceipt),
 	"receipt-mark":    again(markReceipt),

@@ -214,79 +214,63 @@ func (c *checker) row(row kv.KV) {
 		}
 	case nameAttempt:
 		c.report.Attempts++
-		if _, err := unpackAttempt(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := unpackAttempt(row.Key, row.Value)
+		c.readable(row.Key, err)
 		c.owned(row.Key, RuleAttempt, p.itemID(), c.q.keys.item(p.itemID()))
 	case nameLock:
 		l, err := unpackLock(row.Key, row.Value)
-		if err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-			return
+		if c.readable(row.Key, err); err == nil {
+			c.group(p.group).lock = l
 		}
-		c.group(p.group).lock = l
 	case nameState:
 		c.report.States++
-		if err := checkStoredState(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		c.readable(row.Key, checkStoredState(row.Key, row.Value))
 	case namePace:
 		c.pace(p, row)
 	case nameReady:
 		c.group(p.group).hints++
 		if len(row.Value) > 0 {
-			if _, err := unpackInt(row.Key, row.Value); err != nil {
-				c.still(row.Key, RuleValue, err.Error())
-			}
+			_, err := unpackInt(row.Key, row.Value)
+			c.readable(row.Key, err)
 		}
 	case nameTimer:
 		g := c.group(p.group)
 		g.timers = append(g.timers, p.index)
 		kind, _, err := unpackTimer(row.Key, row.Value)
-		if err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		c.readable(row.Key, err)
 		if kind == kindHead {
 			g.heads = append(g.heads, p.index)
 		}
 	case nameRequest:
 		c.report.Requests++
-		if _, err := unpackRequest(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := unpackRequest(row.Key, row.Value)
+		c.readable(row.Key, err)
 	case nameGrant:
 		c.report.Grants++
-		if _, err := unpackInt(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := unpackInt(row.Key, row.Value)
+		c.readable(row.Key, err)
 		c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) { return c.grantSound(tx, row.Key, p.id) })
 	case nameRepeat:
 		c.report.Repeats++
-		if _, err := unpackRepeat(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := unpackRepeat(row.Key, row.Value)
+		c.readable(row.Key, err)
 	case nameReceipt:
 		c.report.Receipts++
-		if _, _, err := unpackReceipt(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, _, err := unpackReceipt(row.Key, row.Value)
+		c.readable(row.Key, err)
 	case nameCount, nameWake:
-		if _, err := unpackCount(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := unpackCount(row.Key, row.Value)
+		c.readable(row.Key, err)
 	case nameDedup:
 		c.report.Dedup++
-		if _, err := unpackRemembered(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := unpackRemembered(row.Key, row.Value)
+		c.readable(row.Key, err)
 	case namePurged:
-		if _, err := unpackPurged(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := unpackPurged(row.Key, row.Value)
+		c.readable(row.Key, err)
 	case nameMeta:
-		if _, err := describeMeta(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := describeMeta(row.Key, row.Value)
+		c.readable(row.Key, err)
 	}
 }
 
@@ -330,6 +314,13 @@ func (c *checker) still(key []byte, rule, detail string) {
 		}
 		return rule, detail, nil
 	})
+}
+
+// readable: the value under key can be read, or err says why not.
+func (c *checker) readable(key []byte, err error) {
+	if err != nil {
+		c.still(key, RuleValue, err.Error())
+	}
 }
 
 // twice returns the keys of the dead letters on a page whose items are in their groups, at that page's version.

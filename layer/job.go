@@ -8,41 +8,43 @@ import (
 	"fdbfifo/kv"
 )
 
-// job is a large piece of work: short transactions at batch priority, its steps, one after the other. A step takes so many
-// rows at most; if an attempt of it fails, the next one takes half as many; when it is done, what it did is reported, and
-// the work rests. T is what one step has found or done. For example a sweep: T is a page of rows and how many of them were
-// cleared, attempt reads the page and clears, and pass moves a cursor behind the page.
+// job is a large piece of work: short transactions at batch priority, its steps, one after the other. A step takes up
+// to width rows, and half as many after each attempt that failed; when the step is done, it is reported, and the work
+// rests. T is what one step has found or done. For example a sweep: T is a page of rows and how many of them were
+// cleared; attempt reads the page and clears; pass moves a cursor behind the page.
 type job[T any] struct {
 	q     *Queue
 	ctx   context.Context
 	width int // rows of the first attempt of a step
-	// kept, if not nil, makes each step happen once, under a receipt of that form. Else a step may be done again after an
-	// unknown commit: clearing twice does no harm.
+	// kept, if not nil, makes each step happen once, under a receipt of that form. Without it a step that has landed
+	// may be done again, as a sweep may: to clear twice does no harm.
 	kept *receipt[T]
-	// reads: the steps change nothing, and do not rest.
+	// reads: the steps change nothing, so that none is followed by a rest.
 	reads bool
-	// attempt is one attempt of a step. wrote says that it needs its receipt. What the attempts share, they do not change.
+	// attempt is one attempt of a step. wrote says that the step must not be done again. An attempt changes nothing
+	// that the next attempt goes by: pass does.
 	attempt func(tx kv.Tx, a kv.Attempt, width int) (done T, wrote bool, err error)
-	// pass goes on behind a step that is done, reports it, and says whether there is more to do.
+	// pass reports a step that is done and goes on behind it. more says that there is another step to do.
 	pass func(done T) (more bool, err error)
 }
 
-// run does one step at least.
-func (j *job[T]) run() error {
-	for {
+// run does step after step as long as there is more to do.
+func (j *job[T]) run(more bool) error {
+	for more {
 		begun := time.Now()
 		done, err := j.step()
 		if err != nil {
 			return err
 		}
 		took := time.Since(begun)
-		if more, err := j.pass(done); err != nil || !more {
+		if more, err = j.pass(done); err != nil {
 			return err
 		}
-		if !j.reads {
+		if more && !j.reads {
 			j.q.restAfter(j.ctx, took)
 		}
 	}
+	return nil
 }
 
 func (j *job[T]) step() (done T, err error) {

@@ -104,10 +104,7 @@ func (q *Queue) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, err
 			return !walk.ended, nil
 		},
 	}
-	if walk.ended {
-		return page, nil
-	}
-	if err := steps.run(); err != nil {
+	if err := steps.run(!walk.ended); err != nil {
 		return ArchivePage{}, wrap("archive", err)
 	}
 	return page, nil

@@ -129,10 +129,7 @@ func (q *Queue) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error
 			return !walk.ended, nil
 		},
 	}
-	if walk.ended {
-		return page, nil
-	}
-	if err := steps.run(); err != nil {
+	if err := steps.run(!walk.ended); err != nil {
 		return DeadPage{}, wrap("dead letters", err)
 	}
 	return page, nil

@@ -85,7 +85,8 @@ func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 			return p.next != nil, nil
 		},
 	}
-	return p.report, wrap("purge", steps.run())
+	err := steps.run(true)
+	return p.report, wrap("purge", err)
 }
 
 type purger struct {
@@ -312,7 +313,7 @@ func (p *purger) besides(name string, visit func(s *purgeStep, group string, key
 			return !rest.exhausted, nil
 		},
 	}
-	return pages.run()
+	return pages.run(true)
 }
 
 // inHand reports whether a lock keeps items from being purged.

@@ -174,7 +174,7 @@ func (s *deadSweep) run() (DeadReport, error) {
 			return !walk.ended && s.report.Done < s.limit, nil
 		},
 	}
-	if err := steps.run(); err != nil {
+	if err := steps.run(true); err != nil {
 		return s.report, err
 	}
 	switch n := len(s.report.Missing); n {
@@ -194,8 +194,8 @@ type sweptStep struct {
 	unreadable int64
 }
 
-// attempt is one attempt of a step. The step happens once: without the receipt, what a commit of unknown outcome has done
-// would be missing from the report, and the ids that the step is done with be taken for unknown ones.
+// attempt is one attempt of a step. Without the receipt, what a commit of unknown outcome has done would be missing
+// from the report, and the ids that the step is done with be taken for unknown ones.
 func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep, wrote bool, err error) {
 	done, rows, err := s.choose(walk, tx, width)
 	if err != nil {

@@ -84,10 +84,8 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 			return err == nil && !walk.ended && report.Done < o.Limit, err
 		},
 	}
-	if !walk.ended {
-		if err := steps.run(); err != nil {
-			return report, wrap("replay", err)
-		}
+	if err := steps.run(!walk.ended); err != nil {
+		return report, wrap("replay", err)
 	}
 	report.More = !walk.ended
 	return report, nil
@@ -143,8 +141,8 @@ func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) 
 	return w, err
 }
 
-// replayStep is one attempt of a step of a replay, and what it has found. The receipt keeps nothing of that: the attempt
-// that landed is the last one that ran.
+// replayStep is one attempt of a step of a replay, and what the attempt has found. The receipt keeps nothing of that:
+// the attempt that landed is the last one that ran.
 type replayStep struct {
 	q      *Queue
 	walk   *archiveWalk

@@ -242,7 +242,7 @@ func (s *sweeper) pagesUntil(
 			return !rest.exhausted && !over, nil
 		},
 	}
-	return pages.run()
+	return pages.run(true)
 }
 
 // passed reports a step that has looked at so many keys. What it has cleared is counted by counted.
@@ -285,7 +285,7 @@ func (s *sweeper) archived() error {
 			return !rest.exhausted, nil
 		},
 	}
-	return entries.run()
+	return entries.run(true)
 }
 
 // forget clears the archived items of the entries that are too old. It returns how many these were, and the entries that it

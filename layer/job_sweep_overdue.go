@@ -26,7 +26,7 @@ func (s *sweeper) overdue() error {
 			return t.next != nil, nil
 		},
 	}
-	return heads.run()
+	return heads.run(true)
 }
 
 // overdueStep is one attempt of a step of the sweep of what is overdue.

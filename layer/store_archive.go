@@ -22,7 +22,7 @@ type completion struct {
 	random uuid.UUID
 }
 
-// archived is the value of an archived item. Its head is the tuple
+// archived is the value of an archived item. The tuple of its head is
 //
 //	(completed (ms), place, and index and random of the first item of its entry)
 type archived struct {

@@ -39,16 +39,15 @@ func unpackAttempt(key, value []byte) (attempt, error) {
 	return a, d.end(key)
 }
 
-// The value of an item, of a dead letter and of an archived item have one form: a head, which is a tuple, and behind that
-// bytes which the head says something of.
+// The values of an item, of a dead letter and of an archived item have one form: a head, and what the head tells of.
 //
 //	byte 0       version of the form: 1
 //	uvarint      length of the head, in bytes
-//	head         a tuple: see each of them
-//	rest         of an item: its body, or the first bytes of that; of the others: the item's value as it was
+//	head         a tuple: see envelope, dead and archived
+//	rest         of an item: its body, or the first bytes of the body; else: the item's value as it was
 const headVersion = 1
 
-// packHead lays out a head and what it stands before.
+// packHead lays out a value: its head, and the rest.
 func packHead(head tuple.Tuple, rest []byte) []byte {
 	packed := head.Pack()
 	value := append(make([]byte, 0, 4+len(packed)+len(rest)), headVersion)
@@ -56,8 +55,8 @@ func packHead(head tuple.Tuple, rest []byte) []byte {
 	return append(append(value, packed...), rest...)
 }
 
-// openHead begins to read the head of a value; rest aliases the value. If there is no head the decoder says so, in the
-// end: what the value is for the reader.
+// openHead takes a value apart: the head is to be read, and rest aliases the value. If the value has not that form, the
+// end of the head is an error which says so of what, such as "dead letter".
 func openHead(what string, value []byte) (head decoder, rest []byte) {
 	if len(value) == 0 {
 		return decoder{err: fmt.Errorf("%s of no bytes", what)}, nil
@@ -72,7 +71,7 @@ func openHead(what string, value []byte) (head decoder, rest []byte) {
 	return decoder{rest: packed}, rest
 }
 
-// dead is the value of a dead letter. Its head is the tuple
+// dead is the value of a dead letter. The tuple of its head is
 //
 //	(reason, last error, attempts, first (ms), last (ms), parked (ms))
 //
@@ -102,7 +101,7 @@ func unpackDead(key, value []byte) (*dead, error) {
 	return d, head.end(key)
 }
 
-// envelope is the head of an item's value:
+// envelope is the head of an item's value. Its tuple is
 //
 //	(enqueued (ms), headers, length of the whole body, number of parts, dedup id, not to be delivered before (ms))
 //
@@ -190,8 +189,9 @@ func openEnvelope(value []byte) (e envelope, body []byte, err error) {
 	if d.more() {
 		e.size, e.parts = d.int(), d.int()
 		whole := e.parts == 0 && e.size == 0 && d.more() // without parts, but with what follows
-		inParts := e.parts > 0 && e.parts <= MaxBodySize/maxInline+1 && e.size >= int64(len(body)) && e.size <= MaxBodySize
-		d.check(whole || inParts, "envelope with size %d in %d parts", e.size, e.parts)
+		inParts := 0 < e.parts && e.parts <= MaxBodySize/maxInline+1
+		fits := int64(len(body)) <= e.size && e.size <= MaxBodySize
+		d.check(whole || inParts && fits, "envelope with size %d in %d parts", e.size, e.parts)
 	}
 	if d.more() {
 		e.dedupID = d.str()

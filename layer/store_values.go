@@ -10,8 +10,8 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// decoder reads the elements of a tuple one after the other and keeps the first error, which end returns: so a record is
-// read in one expression and checked once. For example, of the value of a request:
+// decoder reads the elements of a tuple one after the other and keeps the first error, which end returns. So a record
+// is read in one expression and checked once. For example the value of a request:
 //
 //	d := decoder{rest: value}
 //	r := request{owner: d.str(), wants: d.int(), deadlineMS: d.int()}
@@ -21,8 +21,8 @@ type decoder struct {
 	err  error
 }
 
-// end is the first error, with the key that it is of. What is left over is an error: two values that differ never mean
-// the same.
+// end returns the first error, under the key whose value or name is being read. Bytes that are left over are an error:
+// otherwise two values that differ could mean the same.
 func (d *decoder) end(key []byte) error {
 	if err := d.left(); err != nil {
 		return corrupt(key, err)
@@ -30,7 +30,7 @@ func (d *decoder) end(key []byte) error {
 	return nil
 }
 
-// left is end where no key is known.
+// left is end for bytes whose key is not known.
 func (d *decoder) left() error {
 	if d.err == nil && len(d.rest) > 0 {
 		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
@@ -41,7 +41,7 @@ func (d *decoder) left() error {
 // more reports whether elements follow.
 func (d *decoder) more() bool { return d.err == nil && len(d.rest) > 0 }
 
-// check makes it an error, with this text, if something is not ok.
+// check makes a value corrupt that is not ok: text says why.
 func (d *decoder) check(ok bool, text string, args ...any) {
 	if d.err == nil && !ok {
 		d.err = fmt.Errorf(text, args...)
@@ -94,8 +94,8 @@ func (d *decoder) null() bool {
 	return is
 }
 
-// list reads a nested tuple by calling read, which reads one or more elements of it, until it ends. The elements must not
-// be nil: then they are encoded as outside of a nested tuple.
+// list reads a nested tuple: it calls read, which reads one or more of the elements, until the tuple ends. No element
+// may be nil: all others are encoded as outside of a nested tuple.
 func (d *decoder) list(read func()) {
 	d.check(d.follows(codeNested), "no nested tuple")
 	for begun := false; d.err == nil; begun = true {

@@ -17,9 +17,9 @@ type receipt[T any] struct {
 	unpack func(key, value []byte) (T, error) // key is the receipt's, for errors
 }
 
-// onceFor runs body in a transaction whose effect happens exactly once, and returns its result: after an unknown commit
-// that of the attempt which was applied, from the receipt. wrote says that body has done something that must not be done
-// twice; otherwise it may run again, and no receipt is written.
+// onceFor runs body in a transaction whose effect happens exactly once, and returns its result. After an unknown commit
+// the result is that of the attempt which was applied: it stands in the receipt. wrote says that body has done
+// something that must not be done twice; otherwise body may run again, and no receipt is written.
 func onceFor[T any](
 	ctx context.Context, q *Queue, o kv.TxOptions, r receipt[T],
 	body func(tx kv.Tx, a kv.Attempt) (result T, wrote bool, err error),
@@ -110,7 +110,7 @@ var purgeReceipt = receipt[purged]{
 	},
 }
 
-// keyOrNil reads a key; that there is none is kept as one of no bytes.
+// keyOrNil reads a key, or no bytes, which stand for no key.
 func (d *decoder) keyOrNil() []byte {
 	key := d.bytes()
 	if len(key) == 0 {
@@ -119,7 +119,8 @@ func (d *decoder) keyOrNil() []byte {
 	return key
 }
 
-// sweptReceipt is the form for a step of a redrive or a discard; missing is a nested tuple: group, index, random of each.
+// sweptReceipt is the form for a step of a redrive or a discard. The ids that are missing are a nested tuple of group,
+// index, random, group, index, random …
 var sweptReceipt = receipt[sweptStep]{
 	pack: func(s sweptStep) tuple.Tuple {
 		ended := int64(0)
@@ -146,9 +147,9 @@ var sweptReceipt = receipt[sweptStep]{
 // result is what the receipt keeps of a receive: the claims by their names. Their items are read anew, see reload.
 func (r *reception) result() tuple.Tuple { return claimTuple(r.given()) }
 
-// result is what the receipt keeps of an enqueue: the index of each message, or the whole id of the message that it is a
-// duplicate of; or why the enqueue was refused. For example (7, 8) of two messages, and (7, (A, 3, random)) if the second
-// was a duplicate.
+// result is what the receipt keeps of an enqueue: the index of each message, or the whole id of the message that it is
+// a duplicate of; or why the enqueue was refused. For example (7, 8) of two messages, (7, (A, 3, random)) if the second
+// was a duplicate, ("full", A, 2, 100) if group A had no room for them.
 func (e *enqueuing) result() tuple.Tuple {
 	if e.full != nil {
 		return tuple.Tuple{"full", e.full.Group, e.full.Adding, e.full.Max}

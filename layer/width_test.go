@@ -40,6 +40,13 @@ func TestLargeWorkGetsNarrow(t *testing.T) {
 			r, err := q.Sweep(ctx, layer.SweepOptions{})
 			return r.AgedOut, err
 		}},
+		{"sweep of the archive", func(ctx context.Context, q *layer.Queue) error {
+			defer time.Sleep(2 * time.Hour)
+			return finish(ctx, q)
+		}, func(ctx context.Context, q *layer.Queue) (int64, error) {
+			r, err := q.Sweep(ctx, layer.SweepOptions{})
+			return r.Archived, err
+		}},
 		{"purge", nil, func(ctx context.Context, q *layer.Queue) (int64, error) {
 			r, err := q.Purge(ctx, layer.PurgeOptions{})
 			return r.Items, err
