@@ -31,6 +31,11 @@ lint: ## format, vet, staticcheck, tidy modules
 	$(STATICCHECK) ./...
 	$(GO) mod tidy -diff
 
+.PHONY: floors
+floors: ## figures of the layer's structure, and what goes upwards
+	@$(GO) run ./internal/lint/floors
+	@$(GO) run ./internal/lint/floors --list upward
+
 .PHONY: bare
 bare: ## build and vet as on a machine without a C compiler
 	CGO_ENABLED=0 $(GO) build ./...
