@@ -928,6 +928,7 @@ func (o *op) maybeAt(r *record) bool {
 		return o.begin <= r.step && r.step <= o.end
 	case unknown:
 		return o.begin <= r.step
+	case refused:
 	}
 	return false
 }
