@@ -66,7 +66,8 @@ func Load(dir, pattern string) ([]*Package, error) {
 		}
 	}
 	fset := token.NewFileSet()
-	imports := importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+	imports := importer.ForCompiler(fset, "gc",
+		func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
 	var all []*Package
 	for _, l := range named {
 		p, err := l.load(fset, imports)
@@ -79,6 +80,10 @@ func Load(dir, pattern string) ([]*Package, error) {
 }
 
 func (l *listed) load(fset *token.FileSet, imports types.Importer) (*Package, error) {
+	// For go test, which keeps a result until something changes that the test has opened: a new file is in the folder.
+	if _, err := os.ReadDir(l.Dir); err != nil {
+		return nil, err
+	}
 	files, err := parse(fset, l.Dir, l.GoFiles)
 	if err != nil {
 		return nil, err
@@ -98,7 +103,8 @@ func (l *listed) load(fset *token.FileSet, imports types.Importer) (*Package, er
 func parse(fset *token.FileSet, dir string, names []string) ([]*ast.File, error) {
 	var files []*ast.File
 	for _, name := range names {
-		f, err := parser.ParseFile(fset, filepath.Join(dir, name), nil, parser.ParseComments|parser.SkipObjectResolution)
+		f, err := parser.ParseFile(fset, filepath.Join(dir, name), nil,
+			parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			return nil, err
 		}

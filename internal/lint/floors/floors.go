@@ -14,37 +14,41 @@ type floor struct {
 
 // floors is the layer from the bottom to the top. Every file of the package, but for tests, stands on one of them.
 var floors = []floor{
-	{"base", "errors, limits, guards: what knows nothing of a queue.", []string{
-		"doc.go", "errors.go", "guard.go", "guard_broken.go", "guard_whole.go", "limits.go",
+	{"base", "errors, limits, guards, words: what knows nothing of a queue.", []string{
+		"doc.go", "errors.go", "guard.go", "guard_broken.go", "guard_whole.go", "limits.go", "message.go",
+		"words.go", "entropy.go",
 	}},
 	{"settings", "what a queue can be told, with names, bounds and defaults.", []string{
-		"config.go", "rate.go", "retry.go", "setting.go", "strategy.go",
+		"config.go", "config_choices.go", "config_rate.go", "config_retry.go", "config_setting.go",
 	}},
 	{"stored form", "the keys, and the values as bytes.", []string{
-		"attempt.go", "dead.go", "envelope.go", "lock.go", "message.go", "subspace.go",
+		"subspace.go", "store_archive.go", "store_item.go", "store_lock.go", "store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
-		"follow.go", "once.go", "open.go", "read.go", "rest.go", "work.go",
+		"handle.go", "counters.go", "tx.go", "tx_config.go", "tx_once.go", "tx_read.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
-		"early.go", "failure.go", "mark.go", "pace.go", "retention.go",
+		"group.go", "group_delay.go", "group_failure.go", "group_mark.go", "group_rate.go", "group_retention.go",
 	}},
 	{"verbs", "enqueue, receive, take, ack, nack, extend, state, each in one transaction.", []string{
-		"ack.go", "dedup.go", "dequeue.go", "enqueue.go", "extend.go", "flights.go", "repeat.go", "room.go", "search.go",
-		"spread.go", "state.go", "take.go",
+		"enqueue.go", "enqueue_dedup.go", "enqueue_room.go", "dequeue.go", "claim_grant.go", "claim_inflight.go",
+		"claim_repeat.go", "claim_search.go", "claim_spread.go", "claim_strategy.go", "take.go", "settle.go",
+		"settle_archive.go", "settle_state.go",
 	}},
 	{"many callers", "the callers of one handle in shared transactions, and the waiting line.", []string{
-		"pipeline.go", "staging.go",
+		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_request.go",
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
-		"archive.go", "archivelist.go", "deadletters.go", "drop.go", "purge.go", "redrive.go", "replay.go", "sweep.go",
+		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_purge.go", "job_redrive.go",
+		"job_replay.go", "job_sweep.go", "job_sweep_dedup.go", "job_sweep_overdue.go", "job_sweep_rate.go",
 	}},
 	{"operator and inspection", "what people do to a queue, and look at.", []string{
-		"check.go", "describe.go", "force.go", "groupcount.go", "groups.go", "operate.go", "pause.go", "peek.go",
-		"stats.go", "why.go",
+		"admin_config.go", "admin_force.go", "admin_items.go", "admin_pause.go", "admin_state.go",
+		"inspect_check.go", "inspect_describe.go", "inspect_groups.go", "inspect_peek.go", "inspect_stats.go",
+		"inspect_why.go",
 	}},
-	{"face", "what stands on the exported methods alone.", []string{
-		"worker.go",
+	{"face", "what a program begins with: opening a queue, and workers.", []string{
+		"queue.go", "worker.go",
 	}},
 }
 

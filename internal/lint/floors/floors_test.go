@@ -43,7 +43,7 @@ var limits = []struct {
 	limit  float64
 	list   string
 }{
-	{"upward", 76, "upward"},
+	{"upward", 17, "upward"},
 	{"lock_writers", 19, "lock"},
 	{"timer_writers", 11, "timer"},
 	{"queue_methods", 61, ""},
