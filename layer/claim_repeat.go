@@ -116,15 +116,16 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *Rec
 			return nil, fmt.Errorf("%w: receipt of a claim %v", ErrCorrupt, result)
 		}
 		state := readState(q, tx.Snapshot(), group, o.State)
-		l, err := q.readLock(ctx, tx.Snapshot(), group)
+		r, err := q.readLock(ctx, tx.Snapshot(), group)
 		if err != nil {
 			return nil, err
 		}
-		if l == nil || l.kind != kindClaim || l.token != token && !lacks(guardReloadToken) {
+		h := r.claim()
+		if h == nil || h.token != token && !lacks(guardReloadToken) {
 			continue
 		}
-		c := &Claim{Group: group, Token: token, Until: fromMillis(l.endMS)}
-		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), group, l.outstanding); err != nil {
+		c := &Claim{Group: group, Token: token, Until: fromMillis(h.endMS)}
+		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), group, h.items); err != nil {
 			return nil, err
 		}
 		if c.State, err = waitState(ctx, state); err != nil {

@@ -172,7 +172,7 @@ func TestWithdrawalMeetsTakeover(t *testing.T) {
 	s := newStagedSteps(t)
 	s.run(s.grant(""))
 	err := s.overlap(s.withdrawn, func(tx kv.Tx) error {
-		tx.Set(s.q.keys.lock("A"), (&lock{token: 1 << 50, owner: "x", endMS: s.q.nowMS() + 60_000, kind: kindDelay}).pack())
+		tx.Set(s.q.keys.lock("A"), heldBy(holding{kind: kindDelay, token: 1 << 50, endMS: s.q.nowMS() + 60_000}, nil).pack())
 		tx.Set(s.q.keys.timer(s.q.nowMS()+60_000, "A"), packTimer(kindDelay, 1))
 		return nil
 	})

@@ -23,7 +23,7 @@ func granted(e *env) {
 	endMS, owner := e.clock.now().Add(-time.Second).UnixMilli(), uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
 	e.write(func(tx kv.Tx) {
 		tx.ClearRange(kv.PrefixRange(key("ready", int64(0))))
-		tx.Set(key("lock", "A"), tuple.Tuple{int64(1), owner.String(), endMS, tuple.Tuple{}, "grant"}.Pack())
+		tx.Set(key("lock", "A"), tuple.Tuple{int64(1), nil, tuple.Tuple{"grant", int64(1), owner.String(), endMS}}.Pack())
 		tx.Set(key("timer", endMS, "A"), tuple.Tuple{"grant", int64(1)}.Pack())
 	})
 }

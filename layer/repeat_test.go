@@ -116,7 +116,7 @@ func TestRepeatOfADamagedClaim(t *testing.T) {
 	sound := e.rows(kv.SingleKey(key("lock", "A")))[0]
 	lock, err := tuple.Unpack(sound.Value)
 	require.NoError(t, err)
-	lock[3] = tuple.Tuple{}
+	lock[2] = lock[2].(tuple.Tuple)[:4]
 	e.write(func(tx kv.Tx) { tx.Set(sound.Key, lock.Pack()) })
 	_, err = e.q.Receive(e.ctx, again)
 	require.ErrorIs(t, err, layer.ErrCorrupt)

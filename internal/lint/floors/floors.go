@@ -22,13 +22,13 @@ var floors = []floor{
 		"config.go", "config_choices.go", "config_rate.go", "config_retry.go", "config_setting.go",
 	}},
 	{"stored form", "the keys, and the values as bytes.", []string{
-		"subspace.go", "store_archive.go", "store_item.go", "store_lock.go", "store_values.go",
+		"subspace.go", "store_archive.go", "store_item.go", "store_lock.go", "store_row.go", "store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
 		"handle.go", "counters.go", "tx.go", "tx_config.go", "tx_once.go", "tx_read.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
-		"group.go", "group_delay.go", "group_failure.go", "group_mark.go", "group_rate.go", "group_retention.go",
+		"group.go", "group_delay.go", "group_failure.go", "group_mark.go", "group_rate.go", "group_retention.go", "group_verdict.go",
 	}},
 	{"verbs", "enqueue, receive, take, ack, nack, extend, state, each in one transaction.", []string{
 		"enqueue.go", "enqueue_dedup.go", "enqueue_room.go", "dequeue.go", "claim_grant.go", "claim_inflight.go",
