@@ -6,13 +6,13 @@ import (
 	"fdbfifo/kv"
 )
 
-// guard names one thing in this package that nothing but safety under concurrency or faults asks for: a conflict range,
-// a check, a receipt. Each has to be needed: the build with the tag broken leaves one of them out (see guard_broken.go),
-// and then a test of this package has to fail, and where it can reach it the simulation, too (make broken). In every other
-// build lacks is false and is compiled away.
+// guard names one thing in this package that nothing but safety under concurrency or faults asks for: a conflict
+// range, a check, a receipt. Each has to be needed: the build with the tag broken leaves one of them out (see
+// guard_broken.go), and then a test of this package has to fail, and where it can reach it the simulation, too (make
+// broken). In every other build lacks is false and is compiled away.
 //
-// A new one is listed in guard_broken.go, and in broken_internal_test.go with the test that fails without it; then make
-// rules.
+// A new one is listed in guard_broken.go, and in broken_internal_test.go with the test that fails without it; then
+// make rules.
 type guard string
 
 // The guards. Each says in brackets which rules it serves (docs/guarantees.md; docs/rules.md is the index), and then
