@@ -15,8 +15,9 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestDescribe: every pair that a queue writes can be put into words, and no kind of key is left out.
-func TestDescribe(t *testing.T) {
+// TestDescribePutsEveryPairIntoWords: every pair that a queue writes can be put into words, and no kind of key is left
+// out.
+func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	message := func(group string, body []byte, headers map[string]string) {
 		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: group, Body: body, Headers: headers})

@@ -114,9 +114,9 @@ func (e *env) receiveAll() []*layer.Claim {
 	return claims
 }
 
-// TestReplayEnds: a replay that has to go on behind what one transaction could do repeats each archived item once, in
-// their order, and nothing that is finished after it has begun. Guards replay-end, replay-cut.
-func TestReplayEnds(t *testing.T) {
+// TestReplayInStepsRepeatsEachOnce: a replay that has to go on behind what one transaction could do repeats each
+// archived item once, in their order, and nothing that is finished after it has begun. Guards replay-end, replay-cut.
+func TestReplayInStepsRepeatsEachOnce(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.configure(func(c *layer.Config) { c.Archive = time.Hour })
 	archive := func(bodies ...string) {

@@ -268,8 +268,8 @@ func ids(c *Claim) []ID {
 	return all
 }
 
-// TestMarkOfAMarkedGroup: the first mark counts, but a park takes the place of a pause.
-func TestMarkOfAMarkedGroup(t *testing.T) {
+// TestFirstMarkCounts: the first mark counts, but a park takes the place of a pause.
+func TestFirstMarkCounts(t *testing.T) {
 	s := newMarkSteps(t)
 	s.enqueue("A", "1")
 	state := func() State { state, _ := s.state("A"); return state }

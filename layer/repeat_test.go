@@ -15,8 +15,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestRepeatedAtOnce: of many receives with one attempt id, of one handle and of several, at the same time, one claims and
-// all are given the same.
+// TestRepeatedAtOnce: of many receives with one attempt id, of one handle and of several, at the same time, one claims
+// and all are given the same.
 func TestRepeatedAtOnce(t *testing.T) {
 	onEngines(t, func(e *env) {
 		for i := range 10 {
@@ -105,8 +105,9 @@ func TestSweepClearsAttemptIDs(t *testing.T) {
 	})
 }
 
-// TestRepeatOfADamagedClaim: a repeated receive whose claim says that nothing is outstanding is damage, and says so.
-func TestRepeatOfADamagedClaim(t *testing.T) {
+// TestRepeatedDamagedClaimSaysSo: a repeated receive whose claim says that nothing is outstanding is damage, and says
+// so.
+func TestRepeatedDamagedClaimSaysSo(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
 	again := layer.ReceiveOptions{AttemptID: "once"}

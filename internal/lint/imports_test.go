@@ -28,6 +28,7 @@ var allowed = map[string][]string{
 	"internal/linear":      {"kv", "layer", "kv/tuple"},
 	"internal/lint":        {},
 	"internal/lint/floors": {"internal/lint"},
+	"internal/lint/rules":  {},
 	"internal/soak":        {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"internal/soak/cmd":    {"kv", "kv/tuple", "kv/embedded", "layer", "internal/soak"},
 	"internal/model":       {},
