@@ -267,3 +267,17 @@ func TestSteps(t *testing.T) {
 	require.ErrorIs(t, step(nil, heldBy(holding{kind: kindDelay}, nil)), errStep, "a delay of what nobody held")
 	require.NoError(t, step(unreadable, nil))
 }
+
+// TestStepsAreDocumented: ARCHITECTURE.md has a row for each state, with each state that may follow.
+func TestStepsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../ARCHITECTURE.md")
+	require.NoError(t, err)
+	for from, tos := range steps {
+		row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(string(from)) + ` \| (.*) \|$`).FindSubmatch(text)
+		require.NotNil(t, row, "no row for %s", from)
+		follows := regexp.MustCompile(` ?\([^)]*\)`).ReplaceAllString(string(row[1]), "")
+		for _, to := range tos {
+			require.Contains(t, ", "+follows+",", ", "+string(to)+",", "from %s", from)
+		}
+	}
+}
