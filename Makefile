@@ -31,6 +31,11 @@ lint: ## format, vet, staticcheck, tidy modules
 	$(STATICCHECK) ./...
 	$(GO) mod tidy -diff
 
+.PHONY: floors
+floors: ## figures of the layer's structure, and what goes upwards
+	@$(GO) run ./internal/lint/floors
+	@$(GO) run ./internal/lint/floors --list upward
+
 .PHONY: bare
 bare: ## build and vet as on a machine without a C compiler
 	CGO_ENABLED=0 $(GO) build ./...
@@ -107,14 +112,20 @@ bench: ## the benchmark table: every figure and its target
 bench-once: ## every Go benchmark once, so that none rots
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
 
+.PHONY: rules
+rules: ## write docs/rules.md (from a rule to its guards, tests and scenarios) and docs/footprints.md anew
+	$(GO) run ./internal/lint/rules
+
+GENERATED = layer/testdata docs/rules.md docs/footprints.md
 .PHONY: golden
-golden: ## write the golden files anew; the diff is the review
+golden: ## write the golden files and the pages made of them anew; the diff is the review
 	$(GO) test ./layer -run 'TestFootprints' -rewrite
-	git diff --stat -- layer/testdata
+	$(MAKE) --no-print-directory rules
+	git diff --stat -- $(GENERATED)
 
 .PHONY: unchanged
 unchanged: golden ## fail if generated files are not what is committed
-	git diff --exit-code -- layer/testdata
+	git diff --exit-code -- $(GENERATED)
 
 # fdbkv/, the adapter to FoundationDB, is a module of its own. Only to build it and to run it takes FoundationDB.
 FDBKV_STATICCHECK = $(GO) tool -modfile=../tools/go.mod staticcheck

@@ -50,28 +50,34 @@ func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o Fo
 	}
 	var h Holder
 	err := q.operate(ctx, tx, func(w *work) error {
-		l, err := q.readLock(ctx, guardForceLock.reads(tx), group)
+		r, err := q.readLock(ctx, guardForceLock.reads(tx), group)
 		if err != nil {
 			return err
 		}
-		if l == nil || l.kind != kindClaim {
+		c := r.claim()
+		if c == nil {
 			return fmt.Errorf("%w: group %q", ErrNotHeld, group)
 		}
-		if o.Token != 0 && o.Token != l.token {
-			return fmt.Errorf("%w: group %q is held under token %d, not %d", ErrClaimLost, group, l.token, o.Token)
+		if o.Token != 0 && o.Token != c.token {
+			return fmt.Errorf("%w: group %q is held under token %d, not %d", ErrClaimLost, group, c.token, o.Token)
 		}
-		h = Holder{Owner: l.owner, Token: l.token, Outstanding: len(l.outstanding)}
+		h = Holder{Owner: c.owner, Token: c.token, Outstanding: len(c.items)}
 		w.count(countForced, 1)
+		m := r.mark
 		if o.CountAttempt {
-			text := "released by force, held by " + l.owner
+			text := "released by force, held by " + c.owner
 			if o.Reason != "" {
 				text += ": " + o.Reason
 			}
-			if err := w.failTried(group, l, text, ID{}); err != nil {
+			f, err := w.judgeTried(group, c, text)
+			if err != nil {
+				return err
+			}
+			if m, err = f.carryOut(w, m, ID{}); err != nil {
 				return err
 			}
 		}
-		if !w.unlock(group, l) {
+		if !w.end(group, r, m) {
 			return nil
 		}
 		return w.free(group)
@@ -92,22 +98,22 @@ func (q *Queue) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
 		return wrap("retry now", err)
 	}
 	return wrap("retry now", q.operate(ctx, tx, func(w *work) error {
-		l, err := q.readLock(ctx, guardRetryLock.reads(tx), group)
+		r, err := q.readLock(ctx, guardRetryLock.reads(tx), group)
 		if err != nil {
 			return err
 		}
-		if l != nil && l.kind != kindDelay {
+		if r != nil && !r.is(kindDelay) {
 			return fmt.Errorf("%w: group %q", ErrNotDelayed, group)
 		}
 		early, err := w.hasten(group)
 		if err != nil {
 			return err
 		}
-		if l == nil && !early {
+		if r == nil && !early {
 			return fmt.Errorf("%w: group %q", ErrNotDelayed, group)
 		}
-		if l != nil {
-			w.unlock(group, l)
+		if r != nil {
+			w.end(group, r, nil)
 		}
 		if err := w.excludeHolders(guardRetryExclude, group); err != nil {
 			return err

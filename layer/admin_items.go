@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"time"
 
 	"fdbfifo/kv"
 )
@@ -114,10 +115,10 @@ func (q *Queue) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Mess
 
 // waiting is an item that is not in hand, and the lock of its group.
 type waiting struct {
-	value []byte
-	head  []byte // the key of the group's first item
-	lock  *lock  // nil = nobody holds the group
-	stuck bool   // the item is outstanding in a claim whose lease has run out
+	value  []byte
+	head   []byte  // the key of the group's first item
+	record *record // of the group; nil = nobody holds it
+	stuck  bool    // the item is outstanding in a claim whose lease has run out
 }
 
 // waitingItem reads an item that is about to be changed. When it returns an error nothing was written.
@@ -144,14 +145,16 @@ func (w *work) waitingItem(id ID) (waiting, error) {
 	if v == nil {
 		return i, nil
 	}
-	if i.lock, err = unpackLock(lockKey, v); err != nil {
+	if i.record, err = unpackRecord(lockKey, v); err != nil {
 		return i, err
 	}
-	if !i.lock.holds(id) {
+	c := i.record.claim()
+	if !c.holds(id) {
 		return i, nil
 	}
-	if i.stuck = i.lock.endMS <= w.nowMS; !i.stuck {
-		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInHand, id, i.lock.owner, fromMillis(i.lock.endMS).Sub(fromMillis(w.nowMS)))
+	if i.stuck = i.record.at(w.nowMS) == lapsed; !i.stuck {
+		left := time.Duration(c.endMS-w.nowMS) * time.Millisecond
+		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInHand, id, c.owner, left)
 	}
 	return i, nil
 }
@@ -179,14 +182,14 @@ func (w *work) takeOut(id ID, remove func() error) error {
 	free := false // and without a hint of its head
 	switch {
 	case i.stuck:
-		if free, err = w.lapse(id.Group, i.lock, id); err != nil {
+		if free, err = w.lapse(id.Group, i.record, nil, id); err != nil {
 			return err
 		}
 	case !isHead: // what led to the group leads to it still
-	case i.lock == nil:
+	case i.record == nil:
 		free = true
-	case i.lock.kind == kindDelay: // the delay was for this item
-		free = w.unlock(id.Group, i.lock)
+	case i.record.is(kindDelay): // the delay was for this item
+		free = w.end(id.Group, i.record, i.record.mark)
 	}
 	if isHead {
 		w.tx.Clear(w.q.keys.ready(id.Index, id.Group))
@@ -225,7 +228,7 @@ func (w *work) edit(id ID, change func(m *Message) error) error {
 		return err
 	}
 	if i.stuck {
-		free, err := w.lapse(id.Group, i.lock, id)
+		free, err := w.lapse(id.Group, i.record, nil, id)
 		if err == nil && free {
 			err = w.free(id.Group)
 		}

@@ -32,7 +32,7 @@ func (w *work) pauseMark(o PauseOptions) (mark, error) {
 	if err := checkByReason(o.By, o.Reason); err != nil {
 		return mark{}, err
 	}
-	return mark{kind: kindPause, who: o.By, reason: o.Reason, sinceMS: w.nowMS}, nil
+	return mark{kind: markPause, who: o.By, reason: o.Reason, sinceMS: w.nowMS}, nil
 }
 
 // PauseGroup keeps a group from being received and taken from, from its commit on, also if it is empty. It returns the
@@ -56,17 +56,14 @@ func (q *Queue) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Paus
 		if now, err = w.pauseMark(o); err != nil {
 			return err
 		}
-		if _, err := w.mark(group, now); err != nil {
-			return err
-		}
-		l, err := q.readLock(ctx, guardMarkGroup.reads(tx), group)
+		_, r, err := w.mark(group, now)
 		if err != nil {
 			return err
 		}
-		now = *l.mark
-		if o.Force && l.kind == kindClaim {
+		now = *r.mark
+		if o.Force && r.claim() != nil {
 			w.count(countForced, 1)
-			w.unlock(group, l)
+			w.end(group, r, r.mark)
 		}
 		return nil
 	})

@@ -32,12 +32,12 @@ func (q *Queue) SetGroupStateTx(ctx context.Context, tx kv.Tx, group string, sta
 		return wrap("set group state", err)
 	}
 	return wrap("set group state", q.operate(ctx, tx, func(w *work) error {
-		l, err := q.readLock(ctx, guardStateLock.reads(tx), group)
+		r, err := q.readLock(ctx, guardStateLock.reads(tx), group)
 		if err != nil {
 			return err
 		}
-		if l != nil && l.kind == kindClaim && l.endMS > w.nowMS && !o.Force {
-			return fmt.Errorf("%w: group %q, by %q", ErrHeld, group, l.owner)
+		if r.at(w.nowMS) == claimed && !o.Force {
+			return fmt.Errorf("%w: group %q, by %q", ErrHeld, group, r.claim().owner)
 		}
 		if err := w.excludeHolders(guardStateExclude, group); err != nil {
 			return err

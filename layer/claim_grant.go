@@ -32,15 +32,12 @@ func (c *claimer) accept() error {
 		}
 		c.met[p.group] = false
 		c.looks = append(c.looks, c.read(candidate{key: row.Key, group: p.group, grant: token}, limit))
+		if c.grants == nil {
+			c.grants = make(map[string]bool)
+		}
 		c.grants[string(row.Key)] = true
 	}
 	return nil
-}
-
-// clear clears a key, if it is one.
-func (c *claimer) clear(key []byte) {
-	delete(c.grants, string(key))
-	c.work.clear(key)
 }
 
 // holdsGrants reports whether grants are left that nobody took.
@@ -104,50 +101,37 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 		if l.grant != 0 {
 			continue // our own: it stays
 		}
-		free, err := c.free(l)
-		if err != nil {
-			return false, err
+		given, err := c.grantFrom(l, random)
+		if err != nil || given {
+			return given, err
 		}
-		if !free || l.timer {
-			// What is stale is cleared; an expired claim is left to the next receive, which counts the attempt.
-			if !free {
-				if err := c.settle(&reception{o: ReceiveOptions{Max: 1}}, l, 0); err != nil {
-					return false, err
-				}
-			}
-			continue
-		}
-		rows, err := l.items.Wait(c.ctx)
-		if err != nil {
-			return false, fmt.Errorf("read items: %w", err)
-		}
-		head, err := c.q.keys.parse(rows[0].Key)
-		if err != nil {
-			return false, err
-		}
-		v, err := l.lock.Wait(c.ctx)
-		if err != nil {
-			return false, fmt.Errorf("read lock: %w", err)
-		}
-		if v != nil {
-			continue // expired
-		}
-		lockKey := c.q.keys.lock(l.group)
-		if err := guardGrantLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
-			return false, err
-		}
-		token, err := c.token(nil)
-		if err != nil {
-			return false, err
-		}
-		lease := grantLease
-		if lacks(guardGrantLease) {
-			lease = MaxLease
-		}
-		next := lock{token: token, owner: random.String(), endMS: c.nowMS + lease.Milliseconds(), kind: kindGrant}
-		c.hold(l, lockKey, nil, &next, head.index)
-		c.tx.Set(c.q.keys.grant(random, l.group), packInt(token))
-		c.met[l.group] = true
-		return true, nil
 	}
+}
+
+// grantFrom grants one group, if it is free and nobody held it before. What is stale is cleared. What has lapsed or is over
+// is left to the next receive, which counts the attempt.
+func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
+	f, err := c.reads(l)
+	if err == nil && f.record != nil && !f.record.at(c.nowMS).keeps() && f.record.mark == nil {
+		return false, nil
+	}
+	f, err = c.see(l)
+	if err != nil || f.verdict != verdictDeliver {
+		return false, c.settle(&reception{o: ReceiveOptions{Max: 1}}, l, 0)
+	}
+	if err := guardGrantLock.read(c.tx, kv.SingleKey(c.q.keys.lock(f.group))); err != nil {
+		return false, err
+	}
+	token, err := c.token(nil)
+	if err != nil {
+		return false, err
+	}
+	lease := grantLease
+	if lacks(guardGrantLease) {
+		lease = MaxLease
+	}
+	end := c.nowMS + lease.Milliseconds()
+	c.hold(f, holding{kind: kindGrant, token: token, owner: random.String(), endMS: end}, f.rows.at(0).index)
+	c.met[f.group] = true
+	return true, nil
 }

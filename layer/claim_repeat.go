@@ -122,15 +122,16 @@ func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *Rece
 	var claims []*Claim
 	for _, ref := range given {
 		state := readState(q, tx.Snapshot(), ref.group, o.State)
-		l, err := q.readLock(ctx, tx.Snapshot(), ref.group)
+		r, err := q.readLock(ctx, tx.Snapshot(), ref.group)
 		if err != nil {
 			return nil, err
 		}
-		if l == nil || l.kind != kindClaim || l.token != ref.token && !lacks(guardReloadToken) {
+		h := r.claim()
+		if h == nil || h.token != ref.token && !lacks(guardReloadToken) {
 			continue
 		}
-		c := &Claim{Group: ref.group, Token: ref.token, Until: fromMillis(l.endMS)}
-		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), ref.group, l.outstanding); err != nil {
+		c := &Claim{Group: ref.group, Token: ref.token, Until: fromMillis(h.endMS)}
+		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), ref.group, h.items); err != nil {
 			return nil, err
 		}
 		if c.State, err = waitState(ctx, state); err != nil {

@@ -1,9 +1,7 @@
 package layer
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -261,12 +259,11 @@ type claimer struct {
 	*work
 	search *search
 	met    map[string]bool // groups looked at in this transaction; true = settled, under a conflict
-	looks  []look          // under way
+	looks  []*look         // under way
 	owed   []*reception    // that have not had their turn, to know how much to read ahead
 	passed []candidate     // left to the handle's other transactions in flight
 	// granted is the grants to the handle, being read; nil = it has no request.
 	granted kv.Future[[]kv.KV]
-	grants  map[string]bool // the keys of those that are not taken yet
 	// repeats is what is kept of the attempt ids, being read.
 	repeats map[string]kv.Future[[]byte]
 	left    bool // the group just looked at stays as it is, and so does what leads to it
@@ -282,13 +279,17 @@ type look struct {
 	items kv.Future[[]kv.KV]
 	state kv.Future[[]byte] // nil if no receive that is owed asks for it
 	pace  kv.Future[[]byte] // nil if the queue has no rate, as far as was known
+	seen  *found            // once the reads have been waited for; nil = not yet
+	err   error             // of seen
+	// assessed: seen has its verdict.
+	assessed bool
 }
 
 // maxWave bounds the groups looked at together, and with that the memory of a receive.
 const maxWave = 64
 
 func (w *work) newClaimer(rs []*reception) *claimer {
-	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), grants: make(map[string]bool), owed: rs}
+	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
 }
 
 // begin starts the reads that do not depend on any other. What the transaction writes between this and claim is
@@ -360,11 +361,8 @@ func (c *claimer) receive(r *reception) error {
 
 // receiveLayers looks at as many groups as there may be items, and then takes from each what the layers give it.
 func (c *claimer) receiveLayers(r *reception) error {
-	type found struct {
-		look
-		have int
-	}
-	var all []found
+	var all []*look
+	var have []int
 	for len(all) < r.o.MaxGroups && len(all) < maxWave {
 		l, ok, err := c.next()
 		if err != nil {
@@ -373,90 +371,54 @@ func (c *claimer) receiveLayers(r *reception) error {
 		if !ok {
 			break
 		}
-		// What is not free, or not readable, is settled at once and takes no part.
-		free, err := c.free(l)
-		if err != nil {
-			return err
-		}
-		if !free {
+		f, err := c.see(l)
+		if err != nil || f.verdict != verdictDeliver {
+			// What is not free, or not readable, is settled at once and takes no part.
 			if err := c.settle(r, l, 0); err != nil {
 				return err
 			}
 			continue
 		}
-		rows, err := l.items.Wait(c.ctx)
-		if err != nil {
-			return fmt.Errorf("read items: %w", err)
-		}
-		allowed, err := c.allow(l.group, l.pace)
-		if err != nil {
-			return err
-		}
-		all = append(all, found{l, min(c.due(rows), allowed.items)})
-	}
-	have := make([]int, len(all))
-	for i, f := range all {
-		have[i] = f.have
+		all, have = append(all, l), append(have, min(f.rows.due(c.nowMS), f.allowed.items))
 	}
 	for i, n := range layers(have, r.o.Max) {
 		if n == 0 || r.full() {
 			delete(c.met, all[i].group)
 			continue
 		}
-		if err := c.settle(r, all[i].look, n); err != nil {
+		if err := c.settle(r, all[i], n); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// due is how many of these rows of a group may be delivered.
-func (c *claimer) due(rows []kv.KV) int {
-	for i, row := range rows {
-		if until, err := c.early(row); err == nil && until > c.nowMS {
-			return i
+// reads waits for the reads of a look; once.
+func (c *claimer) reads(l *look) (*found, error) {
+	if l.seen == nil && l.err == nil {
+		if l.seen, l.err = c.await(l.candidate, l.lock, l.items); l.err == nil {
+			l.seen.pace = l.pace
 		}
 	}
-	return len(rows)
+	return l.seen, l.err
 }
 
-// free reports whether a look shows a group that can be taken: not held, not empty, and its head is due.
-func (c *claimer) free(l look) (bool, error) {
-	v, err := l.lock.Wait(c.ctx)
-	if err != nil {
-		return false, fmt.Errorf("read lock: %w", err)
+// see says what may be done with the group of a look; once.
+func (c *claimer) see(l *look) (*found, error) {
+	if _, err := c.reads(l); err == nil && !l.assessed {
+		l.assessed, l.err = true, c.assess(l.seen)
 	}
-	rows, err := l.items.Wait(c.ctx)
-	if err != nil {
-		return false, fmt.Errorf("read items: %w", err)
-	}
-	if len(rows) == 0 {
-		return false, nil
-	}
-	if until, err := c.early(rows[0]); err == nil && until > c.nowMS {
-		return false, nil
-	}
-	if allowed, err := c.allow(l.group, l.pace); err != nil || allowed.items == 0 {
-		if errors.Is(err, ErrCorrupt) {
-			err = nil // whoever would take it meets it
-		}
-		return false, err
-	}
-	if v == nil {
-		return !l.timer, nil
-	}
-	held, err := unpackLock(c.q.keys.lock(l.group), v)
-	return err == nil && (l.accepts(held) || held.endMS <= c.nowMS && held.mark == nil), nil
+	return l.seen, l.err
 }
 
 // next returns the next group to look at, its reads under way; none if the queue is paused. Those of a whole wave are started together: as
 // many as the receives that are still owed are likely to take.
-func (c *claimer) next() (look, bool, error) {
+func (c *claimer) next() (*look, bool, error) {
 	if len(c.looks) == 0 {
 		n, limit := c.wanted()
 		wave, err := c.search.next(n)
 		if err != nil {
-			return look{}, false, err
+			return nil, false, err
 		}
 		for _, w := range wave {
 			if settled, met := c.met[w.group]; met {
@@ -480,7 +442,7 @@ func (c *claimer) next() (look, bool, error) {
 				return c.next()
 			}
 			if len(c.passed) == 0 || len(c.owed) == 0 || len(c.owed[0].claims) > 0 {
-				return look{}, false, nil
+				return nil, false, nil
 			}
 			// There is nothing else. Whether the handle's other transactions take these is not known yet.
 			passed := c.passed[:min(n, len(c.passed))]
@@ -499,7 +461,7 @@ func (c *claimer) next() (look, bool, error) {
 	}
 	// Here, when the reads are under way: it may have to be read itself.
 	if paused, err := c.paused(); err != nil || paused {
-		return look{}, false, err
+		return nil, false, err
 	}
 	l := c.looks[0]
 	c.looks = c.looks[1:]
@@ -537,9 +499,9 @@ func (q *Queue) wantedGroups(r *reception) int {
 }
 
 // read starts the reads of one candidate.
-func (c *claimer) read(w candidate, limit int) look {
+func (c *claimer) read(w candidate, limit int) *look {
 	snapshot := c.tx.Snapshot()
-	return look{
+	return &look{
 		candidate: w,
 		limit:     limit,
 		lock:      snapshot.Get(c.q.keys.lock(w.group)),
@@ -551,10 +513,10 @@ func (c *claimer) read(w candidate, limit int) look {
 
 // settle decides what to do about one candidate: claim up to limit of its items for r, take it over, or clear it as
 // stale. A group that cannot be read is left as it is.
-func (c *claimer) settle(r *reception, l look, limit int) error {
+func (c *claimer) settle(r *reception, l *look, limit int) error {
 	c.left = false
 	err := c.decide(r, l, limit)
-	if errors.Is(err, ErrCorrupt) {
+	if isCorrupt(err) {
 		if r.broken == nil {
 			r.broken = err
 		}
@@ -566,89 +528,55 @@ func (c *claimer) settle(r *reception, l look, limit int) error {
 	return err
 }
 
-func (c *claimer) decide(r *reception, l look, limit int) error {
-	lockKey := c.q.keys.lock(l.group)
-	value, err := l.lock.Wait(c.ctx)
-	if err != nil {
-		return fmt.Errorf("read lock: %w", err)
-	}
-	rows, err := l.items.Wait(c.ctx)
-	if err != nil {
-		return fmt.Errorf("read items: %w", err)
-	}
-	var held *lock
-	if value != nil {
-		if held, err = unpackLock(lockKey, value); err != nil {
+func (c *claimer) decide(r *reception, l *look, limit int) error {
+	for {
+		f, err := c.see(l)
+		switch {
+		case err != nil:
+			return err
+		case f.verdict == verdictDeliver:
+			return c.take(r, f, l.state, limit)
+		case f.verdict == verdictAged && c.spent():
+			c.left, r.more = true, true
+			return nil
+		case f.verdict == verdictEarly && f.key == nil && f.record == nil:
+			c.left = true // named by the caller: what leads to it leads to it still
+			return nil
+		}
+		behind, err := c.dispose(f)
+		if err != nil || behind == nil {
 			return err
 		}
+		l = c.read(*behind, limit)
 	}
-	ours := l.accepts(held)
-	expired := held != nil && (held.endMS <= c.nowMS || lacks(guardLease))
-	switch {
-	case ours && len(rows) > 0:
-	case ours: // it was granted, and has been emptied since
-		return c.settleEmpty(l, lockKey, held)
-	case held != nil && !expired, held == nil && l.timer, l.grant != 0:
-		// Held by another, a timer of a lock that is gone, or a grant that was lost.
-		if err := guardStaleLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
-			return err
-		}
-		c.clear(l.key)
-		return nil
-	case len(rows) == 0 && (held == nil || held.mark == nil):
-		return c.settleEmpty(l, lockKey, held)
-	}
-	if held == nil || held.mark == nil {
-		if old, err := c.overdue(rows[:1]); err != nil || len(old) > 0 {
-			if err != nil {
-				return err
-			}
-			return c.settleOverdue(r, l, lockKey, held, limit)
-		}
-	}
-	f, err := c.expire(l, held)
+}
+
+// take claims a group for r, with up to limit of its items.
+func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit int) error {
+	token, err := c.token(f.record)
 	if err != nil {
 		return err
 	}
-	switch {
-	case expired && held.mark != nil, f.parksGroup():
-		return c.settleMarked(l, lockKey, held, f)
-	case f.parksItem():
-		parked, behind, err := c.settleParked(l, lockKey, held, f)
-		if err != nil || parked && behind == nil {
-			return err
-		}
-		if parked {
-			return c.decide(r, c.read(*behind, limit), limit)
-		}
-	}
-	var allowed allowance
-	if len(rows) > 0 {
-		untilMS, err := c.early(rows[0])
-		if err != nil {
-			return err
-		}
-		if allowed, err = c.allow(l.group, l.pace); err != nil {
-			return err
-		}
-		if untilMS = max(untilMS, allowed.untilMS); untilMS > c.nowMS {
-			return c.settleEarly(l, lockKey, held, f, rows[0], untilMS)
-		}
-	}
+	n, size := r.items, r.bytes
 	// The read was bounded by what was wanted before the groups of the same wave that came first.
-	claim, taken, err := c.take(r, l, held, rows[:min(len(rows), limit, allowed.items)])
-	if err != nil || len(taken) == 0 {
+	items, out, err := c.run(f, limit, func(next int) bool {
+		r.stopped = n > 0 && size+next > r.o.MaxBytes
+		n, size = n+1, size+next
+		return !r.stopped
+	})
+	if err != nil || len(out) == 0 {
 		return err
 	}
+	claim := &Claim{Group: f.group, Token: token, Items: items}
 	if r.o.State {
-		if claim.State, err = waitState(c.ctx, l.state); err != nil {
+		if claim.State, err = waitState(c.ctx, state); err != nil {
 			return err
 		}
 	}
-	if err := guardClaimLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
+	if err := guardClaimLock.read(c.tx, kv.SingleKey(c.q.keys.lock(f.group))); err != nil {
 		return err
 	}
-	if err := c.succeed(l, held, f, claim); err != nil {
+	if err := c.succeed(f, claim); err != nil {
 		return err
 	}
 	lease, err := c.lease(r.o.Lease)
@@ -657,58 +585,46 @@ func (c *claimer) decide(r *reception, l look, limit int) error {
 	}
 	end := c.nowMS + lease.Milliseconds()
 	claim.Until = fromMillis(end)
-	next := lock{token: claim.Token, owner: c.q.opts.Owner, endMS: end, outstanding: taken, kind: kindClaim}
-	c.hold(l, lockKey, held, &next, taken[0].index)
-	c.spend(l.group, allowed, len(taken))
+	c.hold(f, holding{kind: kindClaim, token: token, owner: c.q.opts.Owner, endMS: end, items: out}, out[0].index)
+	c.spend(f.group, f.allowed, len(out))
 	r.claims = append(r.claims, claim)
-	r.items += len(claim.Items)
+	r.items += len(items)
+	for i := range items {
+		r.bytes += len(items[i].Body)
+	}
 	c.taken++
-	c.items += len(claim.Items)
-	c.count(countReceived, len(claim.Items))
+	c.items += len(items)
+	c.count(countReceived, len(items))
 	return nil
 }
 
-// hold writes a lock and its timer in the place of what led here.
-func (c *claimer) hold(l look, lockKey []byte, held, next *lock, headIndex int64) {
-	c.clear(l.key)
-	if l.key == nil {
+// hold gives a group to a holder, in the place of what led here.
+func (c *claimer) hold(f *found, h holding, head int64) {
+	c.clearLead(&f.candidate, f.record)
+	if f.key == nil {
 		// Named by the caller: this is where its hint is, as a rule.
-		c.tx.Clear(c.q.keys.ready(headIndex, l.group))
+		c.tx.Clear(c.q.keys.ready(head, f.group))
 	}
-	if held != nil {
-		if timer := c.q.keys.timer(held.endMS, l.group); !bytes.Equal(timer, l.key) {
-			c.tx.Clear(timer)
-		}
-		if random, ok := held.grantedTo(); ok {
-			c.clear(c.q.keys.grant(random, l.group))
-		}
-	}
-	c.tx.Set(lockKey, next.pack())
-	c.tx.Set(c.q.keys.timer(next.endMS, l.group), packTimer(next.kind, headIndex))
-	delete(c.ready, l.group)
+	c.put(f.group, f.record, heldBy(h, nil), head)
+	delete(c.ready, f.group)
 }
 
-// expire is the failure of the item that was tried under an expired claim, if held is one. It writes nothing.
-func (c *claimer) expire(l look, held *lock) (*failure, error) {
-	if held == nil || held.kind != kindClaim || len(held.outstanding) == 0 {
-		return nil, nil
+// succeed looks at the holding that the claim takes the place of: the item that was tried under a lapsed claim counts a
+// failed attempt; the end of a delay or of a grant counts none.
+func (c *claimer) succeed(f *found, claim *Claim) error {
+	first := &claim.Items[0]
+	if !f.timer && first.ID.Index == f.index {
+		first.Attempts = f.attempts
 	}
-	f, err := c.judgeTried(l.group, held, lapsed(held))
-	return &f, err
-}
-
-// succeed looks at the lock that the claim takes the place of: the item that was tried under an expired claim
-// counts a failed attempt, f; the end of a delay or of a grant counts none.
-func (c *claimer) succeed(l look, held *lock, f *failure, claim *Claim) error {
-	if held == nil && l.key != nil && !l.head {
+	if f.record == nil && f.key != nil && !f.head {
 		return nil // its hint has said how often the head has failed
 	}
-	id := claim.Items[0].ID
+	id := first.ID
 	var record attempt
-	if f != nil {
-		f.write(c.work)
+	if f.failure != nil {
+		f.failure.write(c.work)
 		c.count(countExpired, 1)
-		id, record = f.id, f.record
+		id, record = f.failure.id, f.failure.record
 	} else {
 		var err error
 		if record, err = c.q.readAttempt(c.ctx, c.tx.Snapshot(), id); err != nil {
@@ -723,174 +639,13 @@ func (c *claimer) succeed(l look, held *lock, f *failure, claim *Claim) error {
 	return nil
 }
 
-// settleMarked ends an expired claim on a group that was marked meanwhile, or that is parked because of this failure.
-func (c *claimer) settleMarked(l look, lockKey []byte, held *lock, f *failure) error {
-	if err := guardMarkLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
-		return err
-	}
-	if f != nil {
-		if err := f.carryOut(c.work, held, ID{}); err != nil {
-			return err
-		}
-		c.count(countExpired, 1)
-	}
-	c.clear(l.key)
-	c.unlock(l.group, held)
-	return nil
-}
-
-// settleParked ends an expired claim whose tried item has failed for good: that is taken aside, and the group is left
-// ready. It returns false, and has done nothing, if the item is not there; else behind is what is left of the group, if
-// anything is.
-func (c *claimer) settleParked(l look, lockKey []byte, held *lock, f *failure) (parked bool, behind *candidate, err error) {
-	if parked, err = f.park(c.work); err != nil || !parked {
-		return false, nil, err
-	}
-	if err := guardParkLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
-		return false, nil, err
-	}
-	c.count(countExpired, 1)
-	c.clear(l.key)
-	c.unlock(l.group, held)
-	next, found, err := c.freed(l.group)
-	if err != nil || !found {
-		return true, nil, err
-	}
-	return true, &next, nil
-}
-
-// settleEmpty clears what is left of a group without items.
-func (c *claimer) settleEmpty(l look, lockKey []byte, held *lock) error {
-	// An enqueue into the empty group writes a hint, which may have this very key.
-	if err := guardStaleEmpty.read(c.tx, c.q.keys.items(l.group)); err != nil {
-		return err
-	}
-	if held != nil {
-		if err := guardEmptyLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
-			return err
-		}
-		c.tx.Clear(lockKey)
-		c.tx.Clear(c.q.keys.timer(held.endMS, l.group))
-		if random, ok := held.grantedTo(); ok {
-			c.clear(c.q.keys.grant(random, l.group))
-		}
-	}
-	c.clear(l.key)
-	return nil
-}
-
-// token is the fencing token of a claim that takes the place of held.
-func (c *claimer) token(held *lock) (int64, error) {
+// token is the fencing token of a claim that takes the place of what r says.
+func (c *claimer) token(r *record) (int64, error) {
 	now, err := c.clock()
-	if held != nil && !lacks(guardTokenGrows) {
+	if r != nil && !lacks(guardTokenGrows) {
 		// Always so while all handles use the same offset; a handle opened before the offset was raised
 		// must not make the token go back.
-		now = max(now, held.token+1)
+		now = max(now, r.token+1)
 	}
 	return now, err
-}
-
-// take turns rows into the items of a claim, as many as still fit.
-func (c *claimer) take(r *reception, l look, held *lock, rows []kv.KV) (*Claim, []delivered, error) {
-	token, err := c.token(held)
-	if err != nil {
-		return nil, nil, err
-	}
-	config, err := c.config()
-	if err != nil {
-		return nil, nil, err
-	}
-	claim := &Claim{Group: l.group, Token: token}
-	claim.Items = make([]Item, 0, len(rows))
-	taken := make([]delivered, 0, len(rows))
-	of, values := c.q.keys.items(l.group), 0
-	for _, row := range rows {
-		p, err := c.q.keys.parseItem(row.Key, l.group, of)
-		if err != nil {
-			return nil, nil, err
-		}
-		e, body, err := openEnvelope(row.Value)
-		if err != nil {
-			if len(taken) > 0 {
-				break // what stands before it can be delivered
-			}
-			return nil, nil, corrupt(row.Key, err)
-		}
-		if e.dueMS > c.nowMS {
-			break // what is behind it waits, too
-		}
-		if len(taken) > 0 && c.isOverdue(&config, &e) {
-			break // it is settled when it is the head
-		}
-		if values += len(row.Value); config.Archive > 0 && len(taken) > 0 && values > archiveClaimBytes {
-			break // the ack writes them again
-		}
-		size := max(len(body), int(e.size))
-		if r.items+len(taken) > 0 && r.bytes+size > r.o.MaxBytes {
-			r.stopped = true
-			break
-		}
-		item, err := c.q.assemble(c.ctx, c.tx.Snapshot(), p, e, body)
-		if err != nil {
-			if errors.Is(err, ErrCorrupt) && len(taken) > 0 {
-				break
-			}
-			return nil, nil, err
-		}
-		r.bytes += size
-		claim.Items = append(claim.Items, item)
-		taken = append(taken, delivered{index: p.index, random: p.id, parts: e.parts})
-	}
-	if len(taken) > 0 && !l.timer && claim.Items[0].ID.Index == l.index {
-		claim.Items[0].Attempts = l.attempts
-	}
-	return claim, taken, nil
-}
-
-// settleEarly leaves a group whose head is not to be delivered before untilMS.
-func (c *claimer) settleEarly(l look, lockKey []byte, held *lock, f *failure, head kv.KV, untilMS int64) error {
-	if l.key == nil && held == nil {
-		c.left = true
-		return nil // named by the caller: what leads to it leads to it still
-	}
-	if err := guardEarlyLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
-		return err
-	}
-	if f != nil {
-		f.write(c.work)
-		c.count(countExpired, 1)
-	}
-	if held != nil {
-		c.unlock(l.group, held)
-	}
-	return c.awaitHead(l.key, head, untilMS)
-}
-
-// settleOverdue settles the head that was met, and those behind it, before it looks at the group again.
-func (c *claimer) settleOverdue(r *reception, l look, lockKey []byte, held *lock, limit int) error {
-	if c.spent() {
-		c.left, r.more = true, true
-		return nil
-	}
-	rows, err := c.overduePage(l.group)
-	if err != nil {
-		return err
-	}
-	if err := guardOverdueLock.read(c.tx, kv.SingleKey(lockKey)); err != nil {
-		return err
-	}
-	free, err := c.ageOut(l.group, held, rows)
-	if err != nil {
-		return err
-	}
-	c.clear(l.key)
-	c.wrote = true
-	if !free {
-		return nil
-	}
-	behind, found, err := c.freed(l.group)
-	if err != nil || !found {
-		return err
-	}
-	return c.decide(r, c.read(behind, limit), limit)
 }

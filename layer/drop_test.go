@@ -31,9 +31,9 @@ func (e *env) doomed(name string, n uint64) *layer.Queue {
 	return q
 }
 
-// TestDrop: of a dropped queue no key is left, the queue beside it has all of its own, and a new one of the name begins
-// from nothing. Handles that were open find it gone, whatever they do, and can be closed.
-func TestDrop(t *testing.T) {
+// TestDropLeavesNoKey: of a dropped queue no key is left, the queue beside it has all of its own, and a new one of the
+// name begins from nothing. Handles that were open find it gone, whatever they do, and can be closed.
+func TestDropLeavesNoKey(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.enqueue("A", "mine")
 		beside := len(e.rows(kv.PrefixRange(testPrefix)))
@@ -96,7 +96,8 @@ func TestDrop(t *testing.T) {
 	})
 }
 
-// TestDropInterrupted: a queue whose drop was interrupted cannot be opened or created, and is listed; the next drop ends it.
+// TestDropInterrupted: a queue whose drop was interrupted cannot be opened or created, and is listed; the next drop
+// ends it.
 func TestDropInterrupted(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, anyEngine, false)
@@ -147,8 +148,8 @@ func TestDropStraggler(t *testing.T) {
 	require.Equal(t, before, e.rows(kv.PrefixRange(testPrefix)))
 }
 
-// TestDropAmidOnce: a transaction that does nothing on the queue but to write its receipt leaves none behind if the queue is
-// dropped before it commits.
+// TestDropAmidOnce: a transaction that does nothing on the queue but to write its receipt leaves none behind if the
+// queue is dropped before it commits.
 func TestDropAmidOnce(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, anyEngine, false)
@@ -170,7 +171,8 @@ func TestDropAmidOnce(t *testing.T) {
 	require.NoError(t, q.Close(e.ctx))
 }
 
-// TestDropWakesWaiters: receives that wait learn of the drop at once, without their poll, and their handle can be closed.
+// TestDropWakesWaiters: receives that wait learn of the drop at once, without their poll, and their handle can be
+// closed.
 func TestDropWakesWaiters(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, anyEngine, false)

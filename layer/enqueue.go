@@ -213,7 +213,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	}
 	switch {
 	case empty && due > a.nowMS:
-		a.tx.Set(keys.timer(due, m.Group), packTimer(kindHead, id.Index))
+		a.timeHead(m.Group, id.Index, due)
 	case empty:
 		a.hint(id.Index, m.Group, 0)
 	}

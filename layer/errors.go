@@ -146,3 +146,8 @@ func (e *RejectError) Error() string {
 
 // Unwrap returns Err.
 func (e *RejectError) Unwrap() error { return e.Err }
+
+// errStep says that a group's record was to change as none may: a fault of this package.
+var errStep = errors.New("illegal change of a group")
+
+func isCorrupt(err error) bool { return errors.Is(err, ErrCorrupt) }

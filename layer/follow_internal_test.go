@@ -12,9 +12,9 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// TestFollowedDoesNotGoBack: a transaction that read the configuration before another one did, and ends after it,
+// TestHandleFollowsNoOlderConfig: a transaction that read the configuration before another one did, and ends after it,
 // does not take the handle back to the older version.
-func TestFollowedDoesNotGoBack(t *testing.T) {
+func TestHandleFollowsNoOlderConfig(t *testing.T) {
 	var f followed
 	now := time.Now()
 	f.learn(Config{Lease: 3 * time.Second}, 3, now, now)
@@ -26,8 +26,8 @@ func TestFollowedDoesNotGoBack(t *testing.T) {
 	require.False(t, fresh, "a clock that was set back does not keep the handle from reading")
 }
 
-// TestFollowedOnlyWhatIsCommitted: a handle does not go by a change of the configuration that it tried and that failed.
-func TestFollowedOnlyWhatIsCommitted(t *testing.T) {
+// TestHandleFollowsNoFailedChange: a handle does not go by a change of the configuration that it tried and that failed.
+func TestHandleFollowsNoFailedChange(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	q, err := Create(t.Context(), embedded.OpenMemory(embedded.Options{}), []byte("p"), "q", Options{Now: func() time.Time { return now }})
@@ -60,9 +60,9 @@ func TestFollowedOnlyWhatIsCommitted(t *testing.T) {
 	require.NoError(t, q.Close(t.Context()))
 }
 
-// TestFollowingOfASlowTransaction: what a transaction finds at its end is of its read version. The handle does not take it
-// for new: its next transaction looks again.
-func TestFollowingOfASlowTransaction(t *testing.T) {
+// TestConfigOfASlowTransactionIsReadAgain: what a transaction finds at its end is of its read version. The handle does
+// not take it for new: its next transaction looks again.
+func TestConfigOfASlowTransactionIsReadAgain(t *testing.T) {
 	t.Parallel()
 	for name, look := range map[string]func(q *Queue, w *work) error{
 		"end": func(_ *Queue, w *work) error { return w.finish() },
@@ -92,8 +92,8 @@ func TestFollowingOfASlowTransaction(t *testing.T) {
 	}
 }
 
-// TestFollowingOfASlowOnce: nor of one that reads what it goes by only when the caller's part is done.
-func TestFollowingOfASlowOnce(t *testing.T) {
+// TestConfigOfASlowOnceIsReadAgain: nor of one that reads what it goes by only when the caller's part is done.
+func TestConfigOfASlowOnceIsReadAgain(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	db, q, other, now := newFollowers(t, Config{})

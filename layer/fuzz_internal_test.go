@@ -59,7 +59,7 @@ func FuzzMessage(f *testing.F) {
 // stored has, for each kind of value, what decodes one and encodes it again.
 var stored = map[string]func(key, value []byte) ([]byte, error){
 	"lock": func(key, value []byte) ([]byte, error) {
-		l, err := unpackLock(key, value)
+		l, err := unpackRecord(key, value)
 		if err != nil {
 			return nil, err
 		}

@@ -23,29 +23,273 @@ const (
 	Corrupt State = "corrupt" // its lock or its head cannot be read: LastError says why, Check tells more
 )
 
-// holds reports whether the item is outstanding in this claim.
-func (l *lock) holds(id ID) bool {
-	for _, d := range l.outstanding {
-		if d.index == id.Index && d.random == id.Random {
-			return true
+// condition is what a group's record says about the group at a time.
+type condition int
+
+const (
+	unheld  condition = iota // there is no record
+	claimed                  // a claim whose lease lasts
+	granted                  // a grant that lasts
+	delayed                  // a retry delay that lasts
+	lapsed                   // a claim whose lease has ended: still the holder's until somebody takes over
+	over                     // a grant or a delay that has ended
+	marked                   // paused or parked, and held by nobody
+)
+
+// at is the group's condition. r is nil if the group has no record.
+func (r *record) at(nowMS int64) condition {
+	h := r.holding()
+	switch {
+	case r == nil:
+		return unheld
+	case h == nil:
+		return marked
+	}
+	ended := h.endMS <= nowMS
+	switch h.kind {
+	case kindClaim:
+		if ended {
+			return lapsed
+		}
+		return claimed
+	case kindGrant:
+		if !ended {
+			return granted
+		}
+	case kindDelay, kindHead:
+		if !ended {
+			return delayed
 		}
 	}
-	return false
+	return over
 }
 
-// divide splits what is outstanding into what ids name and the rest, both in key order.
-func (l *lock) divide(group string, ids []ID, allIfNone bool) (acked, left []delivered, err error) {
+// keeps reports whether the condition keeps the group from whoever looks for something to deliver.
+func (c condition) keeps() bool { return c != unheld && c != lapsed && c != over }
+
+// bears returns the mark of a record that may be nil.
+func (r *record) bears() *mark {
+	if r == nil {
+		return nil
+	}
+	return r.mark
+}
+
+// without is the record of the group when the holding has ended and m keeps the group from then on; nil = no record.
+func (r *record) without(m *mark) *record {
+	if m == nil {
+		return nil
+	}
+	next := &record{mark: m}
+	if r != nil {
+		next.token = r.token
+	}
+	return next
+}
+
+// with is the record with its claim changed: to those items, until that time.
+func (r *record) with(items []delivered, endMS int64) *record {
+	h := *r.holding()
+	h.items, h.endMS = items, endMS
+	next := heldBy(h, r.mark)
+	next.token = r.token
+	return next
+}
+
+// marking is the record with that mark, or without one: a claim goes on beside it, anything else gives way to a mark.
+func (r *record) marking(m *mark) *record {
+	if r.claim() == nil {
+		return r.without(m)
+	}
+	next := *r
+	next.mark = m
+	return &next
+}
+
+// shape is a record without times, owners and items: what the steps of a group lead from and to.
+type shape string
+
+const (
+	shapeNone   shape = "none"
+	shapeClaim  shape = "claim"
+	shapeNoted  shape = "claim, mark to follow"
+	shapeGrant  shape = "grant"
+	shapeDelay  shape = "delay"
+	shapePause  shape = "pause"
+	shapePark   shape = "park"
+	shapeBroken shape = "unreadable"
+)
+
+// unreadable stands for a record that cannot be read and is to be removed.
+var unreadable = &record{}
+
+func (r *record) shape() shape {
+	h := r.holding()
+	switch {
+	case r == nil:
+		return shapeNone
+	case h == nil && r.mark == nil:
+		return shapeBroken
+	case h == nil && r.mark.kind == markPark:
+		return shapePark
+	case h == nil:
+		return shapePause
+	case h.kind == kindGrant:
+		return shapeGrant
+	case h.kind == kindDelay:
+		return shapeDelay
+	case r.mark != nil:
+		return shapeNoted
+	}
+	return shapeClaim
+}
+
+// steps are the changes of a group's record that there may be. Not among them, for example: a grant of a group that
+// somebody holds, and the end of a marked claim that forgets the mark.
+var steps = map[shape][]shape{
+	shapeNone:   {shapeClaim, shapeGrant, shapePause, shapePark},
+	shapeClaim:  {shapeNone, shapeClaim, shapeNoted, shapeDelay, shapePause, shapePark},
+	shapeNoted:  {shapeClaim, shapeNoted, shapePause, shapePark},
+	shapeGrant:  {shapeNone, shapeClaim, shapePause, shapePark},
+	shapeDelay:  {shapeNone, shapeClaim, shapePause, shapePark},
+	shapePause:  {shapeNone, shapePark},
+	shapePark:   {shapeNone},
+	shapeBroken: {shapeNone},
+}
+
+// step is an error if a group's record may not change from old to next.
+func step(old, next *record) error {
+	from, to := old.shape(), next.shape()
+	if !slices.Contains(steps[from], to) {
+		return fmt.Errorf("%w: no step leads from %s to %s", errStep, from, to)
+	}
+	if old != nil && next != nil && next.token < old.token {
+		return fmt.Errorf("%w: token %d after %d", errStep, next.token, old.token)
+	}
+	return nil
+}
+
+// put changes a group's record from old to next, either of which may be nil, with the timer and the grant beside it. head
+// is the index of the group's head, for a new timer. No other function writes a lock. The caller has a read conflict on
+// the lock, by the guard of the operation.
+func (w *work) put(group string, old, next *record, head int64) {
+	if err := step(old, next); err != nil && w.illegal == nil {
+		w.illegal = fmt.Errorf("group %q: %w", group, err) // finish returns it, and the transaction ends without effect
+	}
+	keys, was, is := w.q.keys, old.holding(), next.holding()
+	if was == nil || is == nil || was.endMS != is.endMS || was.kind != is.kind {
+		if was != nil && (is == nil || was.endMS != is.endMS) {
+			w.tx.Clear(keys.timer(was.endMS, group))
+		}
+		if random, ok := old.grantedTo(); ok {
+			w.clear(keys.grant(random, group))
+		}
+		if is != nil {
+			w.tx.Set(keys.timer(is.endMS, group), packTimer(is.kind, head))
+		}
+		if random, ok := next.grantedTo(); ok {
+			w.tx.Set(keys.grant(random, group), packInt(is.token))
+		}
+	}
+	if next == nil {
+		w.tx.Clear(keys.lock(group))
+		return
+	}
+	w.tx.Set(keys.lock(group), next.pack())
+}
+
+// end ends what holds a group: m, if there is one, keeps the group from then on. It reports whether the group is free,
+// and then without a hint.
+func (w *work) end(group string, r *record, m *mark) (free bool) {
+	w.put(group, r, r.without(m), 0)
+	return m == nil
+}
+
+// lapse ends what holds a group as the receive would that comes after the end: the item that was tried under a claim
+// counts a failed attempt, which f has if the caller has judged it; the end of a delay or of a grant counts none. It
+// reports whether the group is free, and then without a hint. The item that is spared, if any, is not parked, because
+// the caller is about to change or remove it.
+func (w *work) lapse(group string, r *record, f *failure, spared ID) (free bool, err error) {
+	m := r.mark
+	if c := r.claim(); c != nil && len(c.items) > 0 {
+		w.count(countExpired, 1)
+		if f == nil {
+			if f, err = w.judgeTried(group, c, c.lapseText()); err != nil {
+				return false, err
+			}
+		}
+		if m, err = f.carryOut(w, m, spared); err != nil {
+			return false, err
+		}
+	}
+	return w.end(group, r, m), nil
+}
+
+// lapseText is the text of the failure of a lease that has ended.
+func (h *holding) lapseText() string { return "lease expired, held by " + h.owner }
+
+// leave leaves a group that nobody holds: with the hint of its head, which it returns, or with a conflict on its
+// emptiness. first is the key of the first item as head reads it; nil = leave reads it, and sees what the transaction has
+// done. tried says that the head may have failed before; the hint then says how often. An item that comes before the head
+// meanwhile is led to by the same hint, and nobody removes that item but under the lock.
+func (w *work) leave(
+	group string, first kv.Future[[]byte], empty guard, tried bool,
+) (c candidate, found bool, err error) {
+	items := w.q.keys.items(group)
+	if first == nil {
+		first = w.head(group)
+	}
+	key, err := first.Wait(w.ctx)
+	if err != nil {
+		return c, false, fmt.Errorf("read head: %w", err)
+	}
+	if !items.Contains(key) {
+		delete(w.ready, group)
+		return c, false, empty.read(w.tx, items)
+	}
+	p, err := w.q.keys.parseItem(key, group, items)
+	if err != nil {
+		return c, false, err
+	}
+	c = candidate{group: group, index: p.index}
+	if tried {
+		record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), p.itemID())
+		if err != nil {
+			return c, false, err
+		}
+		c.attempts = record.count
+	}
+	c.key, err = w.rehint(p.index, group, c.attempts)
+	return c, err == nil, err
+}
+
+// free is leave for a group that an operator or a sweep set free.
+func (w *work) free(group string) error {
+	_, _, err := w.leave(group, nil, guardFreeEmpty, true)
+	return err
+}
+
+// head starts reading the key of a group's first item, at snapshot.
+func (w *work) head(group string) kv.Future[[]byte] {
+	return w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin))
+}
+
+// holds reports whether the item is under the claim.
+func (h *holding) holds(id ID) bool { return h != nil && place(h.items, id, id.Group) >= 0 }
+
+// divide splits the items of a claim into those that ids name and the rest, both in key order.
+func (h *holding) divide(group string, ids []ID, allIfNone bool) (acked, left []delivered, err error) {
 	if len(ids) == 0 {
 		if allIfNone {
-			return l.outstanding, nil, nil
+			return h.items, nil, nil
 		}
-		return nil, l.outstanding, nil
+		return nil, h.items, nil
 	}
 	named := make(map[ID]bool, len(ids))
 	for _, id := range ids {
 		named[id] = true
 	}
-	for _, d := range l.outstanding {
+	for _, d := range h.items {
 		if id := d.id(group); named[id] {
 			acked = append(acked, d)
 			delete(named, id)
@@ -64,122 +308,7 @@ func (l *lock) divide(group string, ids []ID, allIfNone bool) (acked, left []del
 
 // place is where id stands in left, or -1.
 func place(left []delivered, id ID, group string) int {
-	return slices.IndexFunc(left, func(d delivered) bool { return d.id(group) == id })
-}
-
-// lapsed is the text of the failure of a lease that has run out.
-func lapsed(l *lock) string { return "lease expired, held by " + l.owner }
-
-// head starts reading the key of a group's first item, at snapshot.
-func (w *work) head(group string) kv.Future[[]byte] {
-	return w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin))
-}
-
-// release leaves a group ready that nobody holds any more: it sets the hint if there are items, and otherwise makes
-// sure that there are none. head is its first item as head reads it. An item that comes before it meanwhile is led to by
-// the same hint, and nobody removes it but under the lock.
-func (w *work) release(group string, head kv.Future[[]byte]) error {
-	next, err := head.Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read head: %w", err)
-	}
-	items := w.q.keys.items(group)
-	if !items.Contains(next) {
-		return guardReleaseEmpty.read(w.tx, items)
-	}
-	p, err := w.q.keys.parse(next)
-	if err != nil {
-		return err
-	}
-	return w.rehint(p.index, group, 0)
-}
-
-// free is release for a group that nobody had in hand: its head may have failed before, and its hint says how often.
-// It sees what the transaction has done so far. Beside it, any other hint of the group may be cleared.
-func (w *work) free(group string) error {
-	items := w.q.keys.items(group)
-	head, err := w.q.firstItem(w.ctx, w.tx.Snapshot(), items)
-	if err != nil {
-		return err
-	}
-	if head == nil {
-		delete(w.ready, group)
-		return guardFreeEmpty.read(w.tx, items)
-	}
-	p, err := w.q.keys.parse(head)
-	if err != nil {
-		return err
-	}
-	record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), p.itemID())
-	if err != nil {
-		return err
-	}
-	return w.rehint(p.index, group, record.count)
-}
-
-// freed is free, and returns the group as its hint now names it; found is false if it is empty.
-func (w *work) freed(group string) (c candidate, found bool, err error) {
-	if err := w.free(group); err != nil || !w.ready[group] {
-		return c, false, err
-	}
-	head, err := w.q.firstItem(w.ctx, w.tx.Snapshot(), w.q.keys.items(group))
-	if err != nil {
-		return c, false, err
-	}
-	p, err := w.q.keys.parse(head)
-	if err != nil {
-		return c, false, err
-	}
-	record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), p.itemID())
-	if err != nil {
-		return c, false, err
-	}
-	index, err := w.placeOf(p.index)
-	return candidate{key: w.q.keys.ready(index, group), group: group, index: p.index, attempts: record.count}, true, err
-}
-
-// unhold clears what stands beside a lock that ends: its timer and its grant.
-func (w *work) unhold(group string, l *lock) {
-	if l.endMS != noEnd {
-		w.tx.Clear(w.q.keys.timer(l.endMS, group))
-	}
-	if random, ok := l.grantedTo(); ok {
-		w.tx.Clear(w.q.keys.grant(random, group))
-	}
-}
-
-// unlock ends a lock: it goes, with what belongs to it, or becomes the mark that it bears. It reports whether the group
-// is then free.
-func (w *work) unlock(group string, l *lock) (free bool) {
-	w.unhold(group, l)
-	if l.mark != nil {
-		w.tx.Set(w.q.keys.lock(group), l.mark.lock(l.token).pack())
-		return false
-	}
-	w.tx.Clear(w.q.keys.lock(group))
-	return true
-}
-
-// lapse ends a lock whose time has run out, as a receive that meets it would: the item that was tried under a claim
-// counts a failed attempt; the end of a delay or of a grant counts none. A group that is then free is left without a
-// hint. The item that is spared, if any, is not parked.
-func (w *work) lapse(group string, l *lock, spared ID) (free bool, err error) {
-	if l.kind == kindClaim && len(l.outstanding) > 0 {
-		w.count(countExpired, 1)
-		if err := w.failTried(group, l, lapsed(l), spared); err != nil {
-			return false, err
-		}
-	}
-	return w.unlock(group, l), nil
-}
-
-// failTried counts a failed attempt of the item that was tried under a claim, and what follows from it.
-func (w *work) failTried(group string, l *lock, text string, spared ID) error {
-	f, err := w.judgeTried(group, l, text)
-	if err != nil {
-		return err
-	}
-	return f.carryOut(w, l, spared)
+	return slices.IndexFunc(left, func(d delivered) bool { return d.index == id.Index && d.random == id.Random && group == id.Group })
 }
 
 // excludeHolders is the write conflict on a group's lock.

@@ -33,32 +33,34 @@ func (f *failure) parksItem() bool  { return f != nil && f.reason != "" && f.fat
 func (f *failure) parksGroup() bool { return f != nil && f.reason != "" && f.fate == ParkGroup }
 
 // judgeTried is judge for the item that was tried under a claim, with one failure more. It writes nothing.
-func (w *work) judgeTried(group string, l *lock, text string) (failure, error) {
-	id := l.outstanding[0].id(group)
+func (w *work) judgeTried(group string, claim *holding, text string) (*failure, error) {
+	id := claim.items[0].id(group)
 	record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), id)
 	if err != nil {
-		return failure{}, err
+		return nil, err
 	}
-	return w.judge(id, record.failed(w.nowMS, text), "")
+	f, err := w.judge(id, record.failed(w.nowMS, text), "")
+	return &f, err
 }
 
-// carryOut writes what follows, for a claim whose end the caller writes: a group that is parked has it in the lock's
-// mark. Unless the item is spared, which is about to be changed or removed.
-func (f *failure) carryOut(w *work, l *lock, spared ID) error {
+// carryOut writes what follows, for a claim whose end the caller writes. It returns the mark that the group bears from
+// then on: the mark that it bore, m, or the park that follows from the failure. The item that is spared is not parked,
+// because the caller is about to change or remove it.
+func (f *failure) carryOut(w *work, m *mark, spared ID) (*mark, error) {
 	if f.id == spared {
 		f.reason = ""
 	}
 	if f.parksItem() {
 		parked, err := f.park(w)
 		if err != nil || parked {
-			return err
+			return m, err
 		}
 	}
 	if f.parksGroup() {
-		l.mark = f.mark(w, l.mark)
+		m = f.mark(w, m)
 	}
 	f.write(w)
-	return nil
+	return m, nil
 }
 
 // write keeps the attempt with an item that stays in its group.
@@ -68,14 +70,14 @@ func (f *failure) write(w *work) {
 
 // mark is the mark of the group that is parked, in the place of the one that it bears, which may be nil.
 func (f *failure) mark(w *work, old *mark) *mark {
-	if old != nil && old.kind == kindPark {
+	if old != nil && old.kind == markPark {
 		return old
 	}
 	reason := f.reason
 	if f.record.lastErr != "" {
 		reason += ": " + f.record.lastErr
 	}
-	m := &mark{kind: kindPark, who: w.q.opts.Owner, reason: cut(reason), sinceMS: w.nowMS}
+	m := &mark{kind: markPark, who: w.q.opts.Owner, reason: cut(reason), sinceMS: w.nowMS}
 	w.countMark(old, -1)
 	w.countMark(m, 1)
 	return m

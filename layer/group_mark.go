@@ -16,38 +16,28 @@ import (
 // A mark on an empty group stays too. An enqueue into it writes its hint as ever, which is stale as long as the mark
 // is there; so whoever removes the mark looks for the head and sets the hint.
 
-// mark marks a group and returns the mark that it bore before, or nil. One that is marked already stays as it is,
-// but that a park takes the place of a pause: what has failed needs to be looked at before the group goes on.
+// mark marks a group. It returns the mark that the group bore before, or nil, and the record as it is then. One that is
+// marked already stays as it is, but that a park takes the place of a pause: what has failed needs to be looked at before
+// the group goes on.
 //
-// Footprint: reads and writes the lock, with conflicts, and clears the timer or grant of the lock that gives way.
+// Footprint: reads and writes the lock, with conflicts, and clears the timer or grant of the holding that gives way.
 // Hints are left: they are stale now, and cleared when met.
-func (w *work) mark(group string, m mark) (*mark, error) {
-	key := w.q.keys.lock(group)
-	l, err := w.q.readLock(w.ctx, guardMarkGroup.reads(w.tx), group)
+func (w *work) mark(group string, m mark) (old *mark, r *record, err error) {
+	r, err = w.q.readLock(w.ctx, guardMarkGroup.reads(w.tx), group)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var old *mark
-	token := int64(0)
-	if l != nil {
-		if old = l.mark; old != nil && (old.kind == m.kind || old.kind == kindPark) {
-			return old, nil
-		}
-		token = l.token
+	if old = r.bears(); old != nil && (old.kind == m.kind || old.kind == markPark) {
+		return old, r, nil
 	}
 	w.countMark(old, -1)
 	w.countMark(&m, 1)
-	if l != nil && l.kind == kindClaim {
-		l.mark = &m
-		w.tx.Set(key, l.pack())
-		return old, nil
+	next := r.marking(&m)
+	if next.holding() == nil {
+		delete(w.ready, group)
 	}
-	if l != nil {
-		w.unhold(group, l)
-	}
-	delete(w.ready, group)
-	w.tx.Set(key, m.lock(token).pack())
-	return old, nil
+	w.put(group, r, next, 0)
+	return old, next, nil
 }
 
 // unmark removes the mark of a group and returns it, or nil if the group bears none. If nobody holds
@@ -55,25 +45,22 @@ func (w *work) mark(group string, m mark) (*mark, error) {
 //
 // Footprint: reads and writes the lock, with conflicts; if nobody holds the group, as the end of a claim.
 func (w *work) unmark(group string) (*mark, error) {
-	key := w.q.keys.lock(group)
-	l, err := w.q.readLock(w.ctx, guardMarkGroup.reads(w.tx), group)
-	if err != nil || l == nil || l.mark == nil {
+	r, err := w.q.readLock(w.ctx, guardMarkGroup.reads(w.tx), group)
+	if err != nil || r.bears() == nil {
 		return nil, err
 	}
-	old := l.mark
-	w.countMark(old, -1)
-	if l.kind == kindClaim {
-		l.mark = nil
-		w.tx.Set(key, l.pack())
-		return old, nil
+	w.countMark(r.mark, -1)
+	next := r.marking(nil)
+	w.put(group, r, next, 0)
+	if next != nil {
+		return r.mark, nil
 	}
-	w.tx.Clear(key)
-	if old.kind == kindPark {
+	if r.mark.kind == markPark {
 		if err := w.forgive(group); err != nil {
 			return nil, err
 		}
 	}
-	return old, w.free(group)
+	return r.mark, w.free(group)
 }
 
 // forgive clears the failed attempts of a group's head.
@@ -97,7 +84,7 @@ func (w *work) forgive(group string) error {
 func (w *work) countMark(m *mark, n int) {
 	switch {
 	case m == nil:
-	case m.kind == kindPause:
+	case m.kind == markPause:
 		w.count(countPausedGroups, n)
 	default:
 		w.count(countParkedGroups, n)
@@ -127,7 +114,7 @@ func (m *mark) public() *Mark {
 		return nil
 	}
 	state := Paused
-	if m.kind == kindPark {
+	if m.kind == markPark {
 		state = Parked
 	}
 	return &Mark{State: state, By: m.who, Reason: m.reason, Since: fromMillis(m.sinceMS)}

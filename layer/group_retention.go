@@ -28,22 +28,22 @@ func (w *work) isOverdue(config *Config, e *envelope) bool {
 func (e *envelope) waitsSince() int64 { return max(e.enqueuedMS, e.dueMS) }
 
 // overdue returns those of a group's first rows, from the head on, that have waited too long; up to about overdueBytes.
-func (w *work) overdue(rows []kv.KV) ([]kv.KV, error) {
+func (w *work) overdue(all rows) (rows, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {
-		return nil, err
+		return rows{}, err
 	}
 	size := 0
-	for i, row := range rows {
-		e, _, err := openEnvelope(row.Value)
-		if err != nil || !w.isOverdue(&config, &e) {
-			return rows[:i], nil // what cannot be read is met by whoever would deliver it
+	for i := range all.len() {
+		row := all.at(i)
+		if row.err != nil || !w.isOverdue(&config, &row.envelope) {
+			return all.first(i), nil // what cannot be read is met by whoever would deliver it
 		}
 		if size += len(row.Value); i > 0 && size > overdueBytes {
-			return rows[:i], nil
+			return all.first(i), nil
 		}
 	}
-	return rows, nil
+	return all, nil
 }
 
 // spent reports whether the transaction has settled as much as it may.
@@ -51,74 +51,74 @@ func (w *work) spent() bool {
 	return (w.agedItems >= overdueItems || w.agedBytes >= overdueBytes) && !lacks(guardSpent)
 }
 
-// ageOut drops or parks a group's first items. l is its lock, which the caller has read with a conflict: nobody's claim
-// whose lease lasts. It ends, as a takeover would end it, but a mark stays. free reports whether the group is then free,
-// and without a hint.
-func (w *work) ageOut(group string, l *lock, rows []kv.KV) (free bool, err error) {
+// ageOut drops or parks a group's first items. r is the group's record, which the caller has read with a conflict: nobody's
+// claim whose lease lasts. The holding ends, as a takeover would end it, but a mark stays. free reports whether the group is
+// then free, and without a hint.
+func (w *work) ageOut(r *record, old rows) (free bool, err error) {
 	config, err := w.config()
 	if err != nil {
 		return false, err
 	}
-	out := make([]delivered, len(rows))
-	for i, row := range rows {
-		p, err := w.q.keys.parse(row.Key)
-		if err != nil {
-			return false, err
-		}
-		e, _, err := openEnvelope(row.Value)
-		if err != nil {
-			return false, corrupt(row.Key, err)
-		}
-		out[i] = delivered{index: p.index, random: p.id, parts: e.parts}
-		w.agedBytes += len(row.Value)
-	}
-	w.agedItems += len(rows)
-	if err := w.excludeHolders(guardAgeExclude, group); err != nil {
+	out, err := old.delivered()
+	if err != nil {
 		return false, err
 	}
-	if free, err = w.endBefore(group, l, out); err != nil {
+	for i := range out {
+		w.agedBytes += len(old.at(i).Value)
+	}
+	w.agedItems += len(out)
+	if err := w.excludeHolders(guardAgeExclude, old.group); err != nil {
 		return false, err
 	}
-	w.tx.Clear(w.q.keys.ready(out[0].index, group))
+	if free, err = w.endBefore(old.group, r, out); err != nil {
+		return false, err
+	}
+	w.tx.Clear(w.q.keys.ready(out[0].index, old.group))
 	if config.OnExpiry == DropExpired {
-		w.remove(group, out, out, false)
+		w.remove(old.group, out, out, false)
 		w.count(countAgedOut, len(out))
 		return free, nil
 	}
-	records, err := w.q.readAttempts(w.ctx, w.tx.Snapshot(), out[0].id(group), out[len(out)-1].id(group))
+	records, err := w.q.readAttempts(w.ctx, w.tx.Snapshot(), old.id(0), old.id(len(out)-1))
 	if err != nil {
 		return false, err
 	}
 	reason := "waited longer than " + durationText(config.Retention)
-	for i, row := range rows {
-		id := out[i].id(group)
-		w.takeAside(&failure{id: id, record: records[id], reason: reason}, row.Value)
+	for i := range out {
+		id := old.id(i)
+		w.takeAside(&failure{id: id, record: records[id], reason: reason}, old.at(i).Value)
 	}
 	return free, nil
 }
 
-// endBefore ends a lock before the items out go.
-func (w *work) endBefore(group string, l *lock, out []delivered) (free bool, err error) {
-	switch {
-	case l == nil:
+// endBefore ends what holds a group before the items out go. The item that was tried, if it is among them, counts an
+// attempt but is not parked: it goes anyway.
+func (w *work) endBefore(group string, r *record, out []delivered) (free bool, err error) {
+	if r == nil {
 		return true, nil
-	case l.isMark():
-		return false, nil
-	case l.kind == kindClaim && len(l.outstanding) > 0:
-		spared := l.outstanding[0].id(group)
-		if place(out, spared, group) < 0 {
-			spared = ID{}
-		}
-		return w.lapse(group, l, spared)
 	}
-	return w.unlock(group, l), nil
+	if r.holding() == nil {
+		return false, nil
+	}
+	spared := ID{}
+	if c := r.claim(); c != nil && len(c.items) > 0 && place(out, c.items[0].id(group), group) >= 0 {
+		spared = c.items[0].id(group)
+	}
+	return w.lapse(group, r, nil, spared)
 }
 
-// overduePage reads those of a group's first items that have waited too long, overdueWidth at most.
-func (w *work) overduePage(group string) ([]kv.KV, error) {
-	rows, err := w.tx.Snapshot().GetRange(w.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: overdueWidth}).Wait(w.ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read items: %w", err)
+// overduePage returns those of a group's first items that have waited too long, overdueWidth at most. read is what the
+// caller has read of them: if all of those are overdue there may be more, and a small take or claim would otherwise go
+// through them in small steps.
+func (w *work) overduePage(read rows) (rows, error) {
+	old, err := w.overdue(read)
+	if err != nil || old.len() < read.len() || read.len() >= overdueWidth {
+		return old, err
 	}
-	return w.overdue(rows)
+	found := w.tx.Snapshot().GetRange(read.of.Selectors(), kv.RangeOptions{Limit: overdueWidth})
+	pairs, err := found.Wait(w.ctx)
+	if err != nil {
+		return rows{}, fmt.Errorf("read items: %w", err)
+	}
+	return w.overdue(w.q.keys.rows(read.group, pairs))
 }

@@ -91,9 +91,9 @@ func (d *interleaved) get(t *testing.T, key []byte) (v []byte) {
 	return v
 }
 
-// TestSweepSparesWhatCameBack: what a sweep has found out of date and is about to clear is written anew by another: it
-// stays. Guards dedup-sweep, purge-sweep, repeat-sweep, pace-sweep.
-func TestSweepSparesWhatCameBack(t *testing.T) {
+// TestSweepKeepsWhatIsWrittenAnew: what a sweep has found out of date and is about to clear is written anew by another:
+// it stays. Guards dedup-sweep, purge-sweep, repeat-sweep, pace-sweep.
+func TestSweepKeepsWhatIsWrittenAnew(t *testing.T) {
 	long := (MaxDedupWindow + 2*sweepSlack).Milliseconds()
 	for _, c := range []struct {
 		name  string
@@ -131,8 +131,8 @@ func TestSweepSparesWhatCameBack(t *testing.T) {
 	}
 }
 
-// TestSweepSparesRenewedRequest: the request of a handle that was taken for dead, and renews it while it is swept, stays.
-// Guard sweep-request.
+// TestSweepSparesRenewedRequest: the request of a handle that was taken for dead, and renews it while it is swept,
+// stays. Guard sweep-request.
 func TestSweepSparesRenewedRequest(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
 	key := q.keys.request(5, uuid.UUID{1})
@@ -147,8 +147,8 @@ func TestSweepSparesRenewedRequest(t *testing.T) {
 	require.Equal(t, r.pack(), db.get(t, key))
 }
 
-// TestRenewalOfSweptRequest: a request that is swept while its handle renews it does not come back, and the handle knows.
-// Guard renew-request.
+// TestRenewalOfSweptRequest: a request that is swept while its handle renews it does not come back, and the handle
+// knows. Guard renew-request.
 func TestRenewalOfSweptRequest(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
 	key := q.keys.request(5, q.staging.random)
@@ -172,7 +172,7 @@ func TestWithdrawalMeetsTakeover(t *testing.T) {
 	s := newStagedSteps(t)
 	s.run(s.grant(""))
 	err := s.overlap(s.withdrawn, func(tx kv.Tx) error {
-		tx.Set(s.q.keys.lock("A"), (&lock{token: 1 << 50, owner: "x", endMS: s.q.nowMS() + 60_000, kind: kindDelay}).pack())
+		tx.Set(s.q.keys.lock("A"), heldBy(holding{kind: kindDelay, token: 1 << 50, endMS: s.q.nowMS() + 60_000}, nil).pack())
 		tx.Set(s.q.keys.timer(s.q.nowMS()+60_000, "A"), packTimer(kindDelay, 1))
 		return nil
 	})
@@ -192,8 +192,8 @@ func TestDeadAreGrantedNothing(t *testing.T) {
 	require.Len(t, claims, 2)
 }
 
-// TestTogetherOfUnknownOutcome (G3): operations that travelled together, and whose commit had an unknown outcome, are not
-// done again one by one. Guard apart.
+// TestTogetherOfUnknownOutcome (G3): operations that travelled together, and whose commit had an unknown outcome, are
+// not done again one by one. Guard apart.
 func TestTogetherOfUnknownOutcome(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
 	var both []*operation
@@ -211,8 +211,8 @@ func TestTogetherOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestTwinsOfOneAttempt: of receives with one attempt id in the same transaction one claims, and all are given the same.
-// Guard repeat-twin.
+// TestTwinsOfOneAttempt: of receives with one attempt id in the same transaction one claims, and all are given the
+// same. Guard repeat-twin.
 func TestTwinsOfOneAttempt(t *testing.T) {
 	_, q := newInterleaved(t, Config{})
 	var twins []*operation
@@ -233,8 +233,8 @@ func TestTwinsOfOneAttempt(t *testing.T) {
 	require.NotSame(t, twins[0].receive.claims[0], twins[1].receive.claims[0], "each caller has its own")
 }
 
-// TestReloadPassesLateItem (trap 1): a claim whose commit was of unknown outcome is answered with its items, and not with
-// one that has come between them since. Guard reload-exact.
+// TestReloadPassesLateItem (trap 1): a claim whose commit was of unknown outcome is answered with its items, and not
+// with one that has come between them since. Guard reload-exact.
 func TestReloadPassesLateItem(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
 	ctx := t.Context()
@@ -311,8 +311,8 @@ func meetClaim(t *testing.T, db *interleaved, q *Queue, run func() error) (claim
 	return claims
 }
 
-// TestTogetherInBounds (trap 7): what travels together is bounded by messages and by bytes; what is alone may be larger.
-// Guard batch-size.
+// TestTogetherInBounds (trap 7): what travels together is bounded by messages and by bytes; what is alone may be
+// larger. Guard batch-size.
 func TestTogetherInBounds(t *testing.T) {
 	_, q := newInterleaved(t, Config{})
 	for _, c := range []struct {

@@ -23,7 +23,7 @@ func granted(e *env) {
 	endMS, owner := e.clock.now().Add(-time.Second).UnixMilli(), uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
 	e.write(func(tx kv.Tx) {
 		tx.ClearRange(kv.PrefixRange(key("ready", int64(0))))
-		tx.Set(key("lock", "A"), tuple.Tuple{int64(1), owner.String(), endMS, tuple.Tuple{}, "grant"}.Pack())
+		tx.Set(key("lock", "A"), tuple.Tuple{int64(1), nil, tuple.Tuple{"grant", int64(1), owner.String(), endMS}}.Pack())
 		tx.Set(key("timer", endMS, "A"), tuple.Tuple{"grant", int64(1)}.Pack())
 	})
 }
@@ -114,9 +114,9 @@ func (e *env) receiveAll() []*layer.Claim {
 	return claims
 }
 
-// TestReplayEnds: a replay that has to go on behind what one transaction could do repeats each archived item once, in
-// their order, and nothing that is finished after it has begun. Guards replay-end, replay-cut.
-func TestReplayEnds(t *testing.T) {
+// TestReplayInStepsRepeatsEachOnce: a replay that has to go on behind what one transaction could do repeats each
+// archived item once, in their order, and nothing that is finished after it has begun. Guards replay-end, replay-cut.
+func TestReplayInStepsRepeatsEachOnce(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.configure(func(c *layer.Config) { c.Archive = time.Hour })
 	archive := func(bodies ...string) {

@@ -105,7 +105,7 @@ type checker struct {
 type groupCheck struct {
 	items  int64
 	hints  int64
-	lock   *lock
+	lock   *record
 	timers []int64 // due times, ms
 	heads  []int64 // of these, those of heads
 	dueMS  int64   // of the first item
@@ -218,7 +218,7 @@ func (c *checker) row(row kv.KV) {
 		c.readable(row.Key, err)
 		c.owned(row.Key, RuleAttempt, p.itemID(), c.q.keys.item(p.itemID()))
 	case nameLock:
-		l, err := unpackLock(row.Key, row.Value)
+		l, err := unpackRecord(row.Key, row.Value)
 		if c.readable(row.Key, err); err == nil {
 			c.group(p.group).lock = l
 		}
@@ -531,7 +531,7 @@ func (c *checker) compare() {
 		c.report.StaleHints += stale
 		timed := false
 		for _, due := range g.timers {
-			if g.lock != nil && g.lock.endMS == due {
+			if h := g.lock.holding(); h != nil && h.endMS == due {
 				timed = true
 			} else if due != awaited {
 				c.report.StaleTimers++
@@ -540,20 +540,21 @@ func (c *checker) compare() {
 		if g.lock == nil {
 			continue
 		}
-		switch g.lock.kind {
-		case kindDelay:
-			c.report.Delayed++
-		case kindClaim:
-			c.report.Held++
-		case kindPause:
+		h := g.lock.holding()
+		switch {
+		case h == nil && g.lock.mark.kind == markPause:
 			c.report.Paused++
-		case kindPark:
+		case h == nil:
 			c.report.Parked++
+		case h.kind == kindDelay:
+			c.report.Delayed++
+		case h.kind == kindClaim:
+			c.report.Held++
 		}
-		if g.lock.isMark() {
+		if h == nil {
 			continue // it has no timer, and no item needs to be there
 		}
-		if !timed || g.lock.kind == kindClaim || g.items == 0 {
+		if !timed || h.kind == kindClaim || g.items == 0 {
 			c.suspect(c.q.keys.lock(name), func(tx kv.ReadTx) (string, string, error) {
 				return c.lockSound(tx, name)
 			})
@@ -682,16 +683,17 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (string, string, error) 
 
 // lockSound checks a lock against its timer and its items, at one version.
 func (c *checker) lockSound(tx kv.ReadTx, group string) (string, string, error) {
-	l, err := c.q.readLock(c.ctx, tx, group)
-	if errors.Is(err, ErrCorrupt) {
+	r, err := c.q.readLock(c.ctx, tx, group)
+	if isCorrupt(err) {
 		return RuleValue, err.Error(), nil
 	}
-	if err != nil || l == nil || l.isMark() {
+	h := r.holding()
+	if err != nil || h == nil {
 		return "", "", err
 	}
-	timer := tx.Get(c.q.keys.timer(l.endMS, group))
-	items := make([]kv.Future[[]byte], len(l.outstanding))
-	for i, d := range l.outstanding {
+	timer := tx.Get(c.q.keys.timer(h.endMS, group))
+	items := make([]kv.Future[[]byte], len(h.items))
+	for i, d := range h.items {
 		items[i] = tx.Get(c.q.keys.item(d.id(group)))
 	}
 	v, err := timer.Wait(c.ctx)
@@ -699,17 +701,17 @@ func (c *checker) lockSound(tx kv.ReadTx, group string) (string, string, error) 
 		return "", "", err
 	}
 	if v == nil {
-		return RuleLockTimer, fmt.Sprintf("no timer at %d for group %q", l.endMS, group), nil
+		return RuleLockTimer, fmt.Sprintf("no timer at %d for group %q", h.endMS, group), nil
 	}
 	for i, f := range items {
 		if v, err = f.Wait(c.ctx); err != nil {
 			return "", "", err
 		}
 		if v == nil {
-			return RuleLockItems, "no item " + l.outstanding[i].id(group).String(), nil
+			return RuleLockItems, "no item " + h.items[i].id(group).String(), nil
 		}
 	}
-	if l.kind == kindClaim && len(l.outstanding) == 0 {
+	if h.kind == kindClaim && len(h.items) == 0 {
 		return RuleOutstanding, fmt.Sprintf("group %q", group), nil
 	}
 	return "", "", nil

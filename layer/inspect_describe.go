@@ -326,32 +326,34 @@ func describePace(key, value []byte) (string, error) {
 }
 
 func describeLock(key, value []byte) (string, error) {
-	l, err := unpackLock(key, value)
+	r, err := unpackRecord(key, value)
 	if err != nil {
 		return "", err
 	}
-	if l.kind == kindGrant {
-		return fmt.Sprintf("kept for the request of %s until %s", l.owner, timeWords(l.endMS)), nil
+	h := r.holding()
+	if h == nil {
+		return r.mark.words(), nil
 	}
-	if l.kind == kindDelay {
-		return fmt.Sprintf("held by nobody, a retry waits until %s", timeWords(l.endMS)), nil
-	}
-	if l.isMark() {
-		return l.mark.words(), nil
+	switch h.kind {
+	case kindGrant:
+		return fmt.Sprintf("kept for the request of %s until %s", h.owner, timeWords(h.endMS)), nil
+	case kindDelay, kindHead:
+		return fmt.Sprintf("held by nobody, a retry waits until %s", timeWords(h.endMS)), nil
+	case kindClaim:
 	}
 	var indexes []string
-	for _, d := range l.outstanding[:min(describedItems, len(l.outstanding))] {
+	for _, d := range h.items[:min(describedItems, len(h.items))] {
 		indexes = append(indexes, strconv.FormatInt(d.index, 10))
 	}
-	if more := len(l.outstanding) - len(indexes); more > 0 {
+	if more := len(h.items) - len(indexes); more > 0 {
 		indexes = append(indexes, fmt.Sprintf("%d more", more))
 	}
 	then := ""
-	if l.mark != nil {
-		then = "; when that ends, " + l.mark.words()
+	if r.mark != nil {
+		then = "; when that ends, " + r.mark.words()
 	}
-	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s%s", l.kind, l.owner, l.token,
-		timeWords(l.endMS), countWords(len(l.outstanding), "item"), strings.Join(indexes, ", "), then), nil
+	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s%s", h.kind, h.owner, h.token,
+		timeWords(h.endMS), countWords(len(h.items), "item"), strings.Join(indexes, ", "), then), nil
 }
 
 func (m *mark) words() string {

@@ -123,23 +123,27 @@ func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDept
 		return info, err
 	}
 	now := q.nowMS()
-	if l != nil {
-		info.Left, info.Mark = time.Duration(l.endMS-now)*time.Millisecond, l.mark.public()
-		switch {
-		case l.isMark():
-			info.State, info.Left = info.Mark.State, 0
-		case l.kind == kindDelay && l.endMS > now:
-			info.State = Delayed
-		case l.kind == kindGrant && l.endMS > now:
-			info.State = Granted
-		case l.kind != kindClaim:
-			info.Left = 0
-		default:
-			info.State, info.Owner, info.Token, info.Outstanding = Held, l.owner, l.token, len(l.outstanding)
-			if l.endMS <= now {
-				info.State = Expired
-			}
-		}
+	info.Mark = l.bears().public()
+	if h := l.holding(); h != nil {
+		info.Left = time.Duration(h.endMS-now) * time.Millisecond
+	}
+	switch l.at(now) {
+	case unheld:
+	case marked:
+		info.State = info.Mark.State
+	case delayed:
+		info.State = Delayed
+	case granted:
+		info.State = Granted
+	case over:
+		info.Left = 0
+	case claimed:
+		info.State = Held
+	case lapsed:
+		info.State = Expired
+	}
+	if c := l.claim(); c != nil {
+		info.Owner, info.Token, info.Outstanding = c.owner, c.token, len(c.items)
 	}
 	v, err := value.Wait(ctx)
 	if err != nil {

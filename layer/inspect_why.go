@@ -146,10 +146,7 @@ func (x *explaining) explain() error {
 	if err != nil {
 		return err
 	}
-	free := l == nil
-	if l != nil {
-		free = x.locked(l)
-	}
+	free := x.locked(l)
 	if err := x.failed(CauseFailed, x.id); err != nil {
 		return err
 	}
@@ -244,44 +241,40 @@ func (x *explaining) paced() (bool, error) {
 }
 
 // locked says what a lock keeps the group for, and returns whether it lets a receive pass.
-func (x *explaining) locked(l *lock) (free bool) {
-	left := time.Duration(l.endMS-x.nowMS) * time.Millisecond
-	holder := Reason{Owner: l.owner, Token: l.token, Left: left}
-	marked := func() {
-		cause := CauseGroupPaused
-		if l.mark.kind == kindPark {
-			cause = CauseGroupParked
-		}
-		x.add(Reason{Cause: cause, Mark: l.mark.public()})
+func (x *explaining) locked(r *record) (free bool) {
+	var holder Reason
+	if h := r.holding(); h != nil {
+		holder = Reason{Owner: h.owner, Token: h.token, Left: time.Duration(h.endMS-x.nowMS) * time.Millisecond}
 	}
-	if l.isMark() {
-		marked()
-		return false
-	}
-	over := left <= 0
-	switch {
-	case l.kind == kindClaim && over:
+	cond := r.at(x.nowMS)
+	switch cond {
+	case unheld, marked, over:
+	case lapsed:
 		holder.Cause = CauseLeaseExpired
 		x.add(holder)
-	case l.kind == kindClaim && l.holds(x.id):
-		holder.Cause = CauseInHand
+	case claimed:
+		if holder.Cause = CauseGroupHeld; r.claim().holds(x.id) {
+			holder.Cause = CauseInHand
+		}
 		x.add(holder)
-	case l.kind == kindClaim:
-		holder.Cause = CauseGroupHeld
-		x.add(holder)
-	case l.kind == kindDelay && !over:
-		x.add(Reason{Cause: CauseDelayed, Left: left})
-	case l.kind == kindGrant && !over:
-		x.add(Reason{Cause: CauseGranted, Left: left})
+	case delayed:
+		x.add(Reason{Cause: CauseDelayed, Left: holder.Left})
+	case granted:
+		x.add(Reason{Cause: CauseGranted, Left: holder.Left})
 	}
-	if l.mark != nil {
-		marked()
+	m := r.bears()
+	if m != nil {
+		cause := CauseGroupPaused
+		if m.kind == markPark {
+			cause = CauseGroupParked
+		}
+		x.add(Reason{Cause: cause, Mark: m.public()})
 	}
-	return over && l.mark == nil
+	return !cond.keeps() && m == nil
 }
 
 // ready says what a group waits for that could be received from at once.
-func (x *explaining) ready(l *lock, head parsedKey) error {
+func (x *explaining) ready(l *record, head parsedKey) error {
 	if l == nil {
 		older, found, err := x.olderHints(head)
 		if err == nil && !found {

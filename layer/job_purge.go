@@ -3,7 +3,6 @@ package layer
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 
 	"fdbfifo/kv"
@@ -211,8 +210,8 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 	return nil
 }
 
-// held reads the group's lock. kept says that the group is to be left alone because it cannot be read.
-func (s *purgeStep) held(r *purgeRun) (l *lock, kept bool, err error) {
+// held reads the group's record. kept says that the group is to be left alone because the record cannot be read.
+func (s *purgeStep) held(r *purgeRun) (held *record, kept bool, err error) {
 	key := s.q.keys.lock(r.group)
 	v, err := r.lock.Wait(s.ctx)
 	if err != nil {
@@ -221,15 +220,15 @@ func (s *purgeStep) held(r *purgeRun) (l *lock, kept bool, err error) {
 	if v == nil {
 		return nil, false, nil
 	}
-	l, err = unpackLock(key, v)
-	if errors.Is(err, ErrCorrupt) {
+	held, err = unpackRecord(key, v)
+	if isCorrupt(err) {
 		if !s.p.o.Force {
 			return nil, true, nil
 		}
-		s.tx.Clear(key)
+		s.put(r.group, unreadable, nil, 0)
 		return nil, false, nil
 	}
-	return l, false, err
+	return held, false, err
 }
 
 // states clears the states of the groups that are purged, also of those without items.
@@ -317,9 +316,7 @@ func (p *purger) besides(name string, visit func(s *purgeStep, group string, key
 }
 
 // inHand reports whether a lock keeps items from being purged.
-func (s *purgeStep) inHand(l *lock) bool {
-	return l != nil && l.kind == kindClaim && l.endMS > s.nowMS && !s.p.o.Force
-}
+func (s *purgeStep) inHand(l *record) bool { return l.at(s.nowMS) == claimed && !s.p.o.Force }
 
 // purge removes a run's items, but those in hand.
 func (s *purgeStep) purge(r *purgeRun) error {
@@ -333,7 +330,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	} else if s.inHand(l) {
 		gone = nil
 		for _, d := range r.items {
-			if !l.holds(d.id(r.group)) {
+			if !l.claim().holds(d.id(r.group)) {
 				gone = append(gone, d)
 			}
 		}
@@ -396,17 +393,17 @@ func (s *purgeStep) removed(n int) {
 }
 
 // end ends what keeps the group, unless that is to stay, and returns whether the group is then free.
-func (s *purgeStep) end(group string, l *lock, whole bool) (free bool) {
-	switch {
-	case l == nil:
+func (s *purgeStep) end(group string, r *record, whole bool) (free bool) {
+	switch cond := r.at(s.nowMS); {
+	case cond == unheld:
 		return true
-	case s.inHand(l), l.isMark(), l.kind == kindGrant && !whole:
+	case s.inHand(r), cond == marked, r.is(kindGrant) && !whole:
 		return false
-	case l.kind == kindClaim && l.endMS > s.nowMS:
+	case cond == claimed:
 		s.done.Forced++
 		s.count(countForced, 1)
 	}
-	return s.unlock(group, l)
+	return s.work.end(group, r, r.mark)
 }
 
 // leave leaves a group in order whose items from first on are gone.

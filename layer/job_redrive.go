@@ -303,7 +303,7 @@ func (w *work) redrive(rows []deadRow, o *RedriveOptions) error {
 		}
 		// The first of its group here, and perhaps the head now. Whoever holds the group sets its hint when he is done.
 		if held == nil {
-			if err := w.rehint(id.Index, id.Group, 0); err != nil {
+			if _, err := w.rehint(id.Index, id.Group, 0); err != nil {
 				return err
 			}
 		}

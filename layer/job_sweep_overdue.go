@@ -1,7 +1,6 @@
 package layer
 
 import (
-	"errors"
 	"fmt"
 
 	"fdbfifo/kv"
@@ -57,7 +56,7 @@ func (t *overdueStep) run(w *work, width int) error {
 			n++
 		}
 		last := n == len(rows) && t.keys == width // there may be more of this group
-		again, err := t.group(w, p.group, rows[:n], last)
+		again, err := t.group(w, w.q.keys.rows(p.group, rows[:n]), last)
 		if err != nil {
 			return err
 		}
@@ -76,34 +75,34 @@ func (t *overdueStep) run(w *work, width int) error {
 
 // group settles what is overdue of a group's first items. again says that there is, or if it has others, last, may be
 // more of it.
-func (t *overdueStep) group(w *work, group string, rows []kv.KV, last bool) (again bool, err error) {
-	old, err := w.overdue(rows)
-	if err != nil || len(old) == 0 {
+func (t *overdueStep) group(w *work, all rows, last bool) (again bool, err error) {
+	old, err := w.overdue(all)
+	if err != nil || old.len() == 0 {
 		return false, err
 	}
-	l, err := w.q.readLock(w.ctx, guardAgeLock.reads(w.tx), group)
-	if errors.Is(err, ErrCorrupt) {
+	r, err := w.q.readLock(w.ctx, guardAgeLock.reads(w.tx), all.group)
+	if isCorrupt(err) {
 		return false, nil // Check names it
 	}
 	if err != nil {
 		return false, err
 	}
-	if l != nil && !l.isMark() && l.kind != kindDelay && l.endMS > w.nowMS {
+	if c := r.at(w.nowMS); c == claimed || c == granted {
 		return false, nil // in hand, or about to be
 	}
-	free, err := w.ageOut(group, l, old)
+	free, err := w.ageOut(r, old)
 	if err != nil {
 		return false, err
 	}
-	t.aged += len(old)
+	t.aged += old.len()
 	if free {
-		if err := w.free(group); err != nil {
+		if err := w.free(all.group); err != nil {
 			return false, err
 		}
 	}
-	if len(old) == len(rows) {
+	if old.len() == all.len() {
 		return last, nil
 	}
-	rest, err := w.overdue(rows[len(old):])
-	return len(rest) > 0, err
+	rest, err := w.overdue(all.from(old.len()))
+	return rest.len() > 0, err
 }

@@ -68,14 +68,16 @@ func (s *sweeper) paces() error {
 // already, a read conflict on what says so: the lock, or the timer. If it has to wait, one on the gap up to the head. A hint
 // or timer too many does no harm, so all else is read at snapshot.
 func (w *work) repace(group string, rate Rate, used pace) error {
-	rows, err := w.tx.Snapshot().GetRange(w.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(w.ctx)
-	if err != nil || len(rows) == 0 {
+	found := w.tx.Snapshot().GetRange(w.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1})
+	pairs, err := found.Wait(w.ctx)
+	if err != nil || len(pairs) == 0 {
 		return err
 	}
-	untilMS, err := w.early(rows[0])
-	if err != nil {
+	head := w.q.keys.rows(group, pairs).at(0)
+	if head.err != nil {
 		return nil // Check names it
 	}
+	untilMS := head.envelope.dueMS
 	if !rate.isNone() {
 		untilMS = max(untilMS, rate.allowance(used, w.nowMS).untilMS)
 	}
@@ -88,15 +90,15 @@ func (w *work) repace(group string, rate Rate, used pace) error {
 			return err // it waits for that
 		}
 	}
-	l, err := w.q.readLock(w.ctx, w.tx.Snapshot(), group)
+	r, err := w.q.readLock(w.ctx, w.tx.Snapshot(), group)
 	if err != nil {
 		return err
 	}
-	if l != nil {
+	if r != nil {
 		return guardPaceExclude.read(w.tx, kv.SingleKey(w.q.keys.lock(group)))
 	}
 	if untilMS > w.nowMS {
-		return w.awaitHead(nil, rows[0], untilMS)
+		return w.awaitHead(nil, head.id(group), untilMS)
 	}
 	return w.free(group)
 }

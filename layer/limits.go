@@ -124,3 +124,7 @@ func checkByReason(by, reason string) error {
 	}
 	return nil
 }
+
+// archiveClaimBytes bounds the values of the items that a claim of a queue with an archive is given: its ack writes them
+// all again, in one transaction.
+const archiveClaimBytes = 4 << 20

@@ -162,9 +162,9 @@ func (e *env) write(fn func(tx kv.Tx)) {
 	require.NoError(e.t, err)
 }
 
-// TestOpen: an unknown queue, a queue that exists, one of a newer format, and a damaged one have errors of
-// their own; queues under one prefix do not see each other.
-func TestOpen(t *testing.T) {
+// TestOpenRefusesWhatItCannotServe: an unknown queue, a queue that exists, one of a newer format, and a damaged one
+// have errors of their own; queues under one prefix do not see each other.
+func TestOpenRefusesWhatItCannotServe(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	_, err := layer.Open(e.ctx, e.db, testPrefix, "other", e.options(2))
 	require.ErrorIs(t, err, layer.ErrNoQueue)
@@ -259,8 +259,8 @@ func TestTokenOfAnOldHandle(t *testing.T) {
 	require.ErrorIs(t, raised.Ack(e.ctx, first), layer.ErrClaimLost)
 }
 
-// TestClosed: a closed handle refuses everything, and leaves no receipt behind.
-func TestClosed(t *testing.T) {
+// TestClosedHandleRefusesEverything: a closed handle refuses everything, and leaves no receipt behind.
+func TestClosedHandleRefusesEverything(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
 	c := e.receive(e.q, 1)
@@ -281,8 +281,8 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// TestID: an id's text and back; anything else is refused.
-func TestID(t *testing.T) {
+// TestIDTextReadsBack: an id's text and back; anything else is refused.
+func TestIDTextReadsBack(t *testing.T) {
 	id := layer.ID{Group: "a.b@c", Index: 42, Random: uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")}
 	back, err := layer.ParseID(id.String())
 	require.NoError(t, err)

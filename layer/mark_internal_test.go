@@ -79,9 +79,9 @@ func (s *markSteps) within(fn func(w *work) error) func(tx kv.Tx) error {
 	}
 }
 
-func (s *markSteps) marking(group, kind string) func(tx kv.Tx) error {
+func (s *markSteps) marking(group string, kind markKind) func(tx kv.Tx) error {
 	return s.within(func(w *work) error {
-		_, err := w.mark(group, mark{kind: kind, who: "op", reason: "why", sinceMS: w.nowMS})
+		_, _, err := w.mark(group, mark{kind: kind, who: "op", reason: "why", sinceMS: w.nowMS})
 		return err
 	})
 }
@@ -138,8 +138,8 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 			require.Equal(s.t, Granted, state)
 		},
 	} {
-		for _, kind := range []string{kindPause, kindPark} {
-			t.Run(name+", "+kind, func(t *testing.T) {
+		for _, kind := range []markKind{markPause, markPark} {
+			t.Run(name+", "+string(kind), func(t *testing.T) {
 				s := newMarkSteps(t)
 				setup(s)
 				s.run(s.marking("A", kind))
@@ -158,7 +158,7 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 				require.Empty(t, claims, "nor is it for who asks for it by name")
 
 				want := Paused
-				if kind == kindPark {
+				if kind == markPark {
 					want = Parked
 				}
 				state, m := s.state("A")
@@ -212,7 +212,7 @@ func TestMarkUnderAClaim(t *testing.T) {
 			s := newMarkSteps(t)
 			s.enqueue("A", "1", "2", "3")
 			c := s.receive(3)[0]
-			s.run(s.marking("A", kindPause))
+			s.run(s.marking("A", markPause))
 			_, err := s.q.Extend(s.ctx, c, time.Minute)
 			require.NoError(t, err)
 			require.NoError(t, s.q.Ack(s.ctx, c, c.Items[0].ID))
@@ -252,7 +252,7 @@ func TestMarkUnderAClaim(t *testing.T) {
 		s := newMarkSteps(t)
 		s.enqueue("A", "1", "2")
 		c := s.receive(1)[0]
-		s.run(s.marking("A", kindPause))
+		s.run(s.marking("A", markPause))
 		s.run(s.unmarking("A"))
 		require.Empty(t, s.receive(10), "still held")
 		require.NoError(t, s.q.Ack(s.ctx, c))
@@ -268,19 +268,19 @@ func ids(c *Claim) []ID {
 	return all
 }
 
-// TestMarkOfAMarkedGroup: the first mark counts, but a park takes the place of a pause.
-func TestMarkOfAMarkedGroup(t *testing.T) {
+// TestFirstMarkCounts: the first mark counts, but a park takes the place of a pause.
+func TestFirstMarkCounts(t *testing.T) {
 	s := newMarkSteps(t)
 	s.enqueue("A", "1")
 	state := func() State { state, _ := s.state("A"); return state }
-	s.run(s.marking("A", kindPause))
+	s.run(s.marking("A", markPause))
 	s.now = s.now.Add(time.Minute)
-	s.run(s.marking("A", kindPause))
+	s.run(s.marking("A", markPause))
 	_, m := s.state("A")
 	require.Equal(t, s.now.Add(-time.Minute), m.Since, "the first one")
-	s.run(s.marking("A", kindPark))
+	s.run(s.marking("A", markPark))
 	require.Equal(t, Parked, state())
-	s.run(s.marking("A", kindPause))
+	s.run(s.marking("A", markPause))
 	require.Equal(t, Parked, state())
 	stats, err := s.q.Stats(s.ctx)
 	require.NoError(t, err)
@@ -295,7 +295,7 @@ func TestUnmarkWakes(t *testing.T) {
 	s := newMarkSteps(t)
 	random := uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
 	s.enqueue("A", "1")
-	s.run(s.marking("A", kindPause))
+	s.run(s.marking("A", markPause))
 	r := request{owner: "x", wants: 1, deadlineMS: s.now.Add(time.Minute).UnixMilli()}
 	s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.request(1, random), r.pack()); return nil })
 	s.run(s.unmarking("A"))
@@ -327,9 +327,9 @@ func TestMarkConflicts(t *testing.T) {
 	enqueue := func(s *markSteps, _ *Claim) func(kv.Tx) error {
 		return func(tx kv.Tx) error { _, err := s.q.EnqueueTx(s.ctx, tx, Message{Group: "A"}); return err }
 	}
-	pause := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.marking("A", kindPause) }
+	pause := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.marking("A", markPause) }
 	resume := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.unmarking("A") }
-	other := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.marking("B", kindPause) }
+	other := func(s *markSteps, _ *Claim) func(kv.Tx) error { return s.marking("B", markPause) }
 
 	ready := func(s *markSteps) *Claim { s.enqueue("A", "1", "2"); return nil }
 	held := func(s *markSteps) *Claim { s.enqueue("A", "1", "2"); return s.receive(2)[0] }
@@ -338,11 +338,11 @@ func TestMarkConflicts(t *testing.T) {
 		s.now = s.now.Add(time.Hour)
 		return c
 	}
-	marked := func(s *markSteps) *Claim { ready(s); s.run(s.marking("A", kindPause)); return nil }
+	marked := func(s *markSteps) *Claim { ready(s); s.run(s.marking("A", markPause)); return nil }
 	// markedEmpty has a hint of an item that was there for a moment.
-	markedEmpty := func(s *markSteps) *Claim { s.run(s.marking("A", kindPause)); return nil }
-	heldMarked := func(s *markSteps) *Claim { c := held(s); s.run(s.marking("A", kindPause)); return c }
-	expiredMarked := func(s *markSteps) *Claim { c := expired(s); s.run(s.marking("A", kindPause)); return c }
+	markedEmpty := func(s *markSteps) *Claim { s.run(s.marking("A", markPause)); return nil }
+	heldMarked := func(s *markSteps) *Claim { c := held(s); s.run(s.marking("A", markPause)); return c }
+	expiredMarked := func(s *markSteps) *Claim { c := expired(s); s.run(s.marking("A", markPause)); return c }
 
 	type step = func(s *markSteps, c *Claim) func(kv.Tx) error
 	for _, c := range []struct {

@@ -119,9 +119,9 @@ func TestOperatorErrors(t *testing.T) {
 	require.ErrorIs(t, e.q.RetryNow(e.ctx, "A"), layer.ErrClosed)
 }
 
-// TestOperatorUnknownCommits (trap 4): the operator's operations, too, have their effect once and return what they
-// would have returned, when the outcome of the commit was unknown.
-func TestOperatorUnknownCommits(t *testing.T) {
+// TestOperatorsUnknownCommitHasItsEffectOnce (trap 4): the operator's operations, too, have their effect once and
+// return what they would have returned, when the outcome of the commit was unknown.
+func TestOperatorsUnknownCommitHasItsEffectOnce(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
 		t.Run(kind.String(), func(t *testing.T) {
 			e := newEnv(t, anyEngine, false)

@@ -26,9 +26,9 @@ func (e *env) fill(group string, n int) {
 	}
 }
 
-// TestPurge: what is there goes, with its parts and attempts, whatever the depth; what is in hand stays, and so do dead
-// letters, and other groups if one was named. The counters stay exact.
-func TestPurge(t *testing.T) {
+// TestPurgeKeepsWhatIsInHand: what is there goes, with its parts and attempts, whatever the depth; what is in hand
+// stays, and so do dead letters, and other groups if one was named. The counters stay exact.
+func TestPurgeKeepsWhatIsInHand(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.fill("deep", 2500)
 		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "deep", Body: make([]byte, 300_000)})
@@ -199,7 +199,8 @@ func (t beforeCommitTx) Commit() kv.Future[struct{}] {
 	return t.ManagedTx.Commit()
 }
 
-// TestPurgeAmidPurge: what a purge has removed is not remembered again because another began before it, and ended after it.
+// TestPurgeAmidPurge: what a purge has removed is not remembered again because another began before it, and ended after
+// it.
 func TestPurgeAmidPurge(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		e := newEnv(t, anyEngine, false)

@@ -129,9 +129,9 @@ func TestRateText(t *testing.T) {
 	require.Zero(t, e.q.Config().MaxRate, "nothing was changed")
 }
 
-// TestRateHolds (the law of Config.MaxRate): whatever is done in a queue, by several handles, with faults: over any time
-// no group starts more deliveries than its rate and a second's worth. And no less: a group that is ready gives an item, one
-// that waits gives one when it has waited for as long as is said, and at last all is delivered.
+// TestRateHolds (the law of Config.MaxRate): whatever is done in a queue, by several handles, with faults: over any
+// time no group starts more deliveries than its rate and a second's worth. And no less: a group that is ready gives an
+// item, one that waits gives one when it has waited for as long as is said, and at last all is delivered.
 func TestRateHolds(t *testing.T) {
 	for _, text := range []string{"3/s", "1/s", "7/m", "50/s", "3/2.5s", "1000/s"} {
 		t.Run(strings.ReplaceAll(text, "/", " in "), func(t *testing.T) {
@@ -280,8 +280,8 @@ func holdRate(e *env, text string) {
 	}
 }
 
-// TestRateAtOnce: of many receives and takes at the same time, which conflict and travel together, a group gives a second's
-// worth, not one more; and not less, for each begins anew when it has acked.
+// TestRateAtOnce: of many receives and takes at the same time, which conflict and travel together, a group gives a
+// second's worth, not one more; and not less, for each begins anew when it has acked.
 func TestRateAtOnce(t *testing.T) {
 	onEngines(t, func(e *env) {
 		rated("7/s", having())(e)
@@ -332,8 +332,8 @@ func TestRateAtOnce(t *testing.T) {
 	})
 }
 
-// TestRateWhileWaiting: receives that wait are given a group when its rate lets it go on, on the machine's clock: the law
-// holds by the times of the claims, all is delivered, and other groups are not held up.
+// TestRateWhileWaiting: receives that wait are given a group when its rate lets it go on, on the machine's clock: the
+// law holds by the times of the claims, all is delivered, and other groups are not held up.
 func TestRateWhileWaiting(t *testing.T) {
 	onMemory(t, func(e *env) {
 		rated("20/s", having())(e)
@@ -385,8 +385,8 @@ func TestRateWhileWaiting(t *testing.T) {
 	})
 }
 
-// TestRateOfUnknownCommit (G3): a claim or a take whose commit was unknown has counted once if it was applied, and if it was
-// lost and done anew.
+// TestRateOfUnknownCommit (G3): a claim or a take whose commit was unknown has counted once if it was applied, and if
+// it was lost and done anew.
 func TestRateOfUnknownCommit(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
 		for name, op := range map[string]func(e *env) error{
@@ -408,7 +408,8 @@ func TestRateOfUnknownCommit(t *testing.T) {
 	}
 }
 
-// TestRepetitionDoesNotCount: a receive repeated with its attempt id, from another handle too, uses nothing of the rate.
+// TestRepetitionDoesNotCount: a receive repeated with its attempt id, from another handle too, uses nothing of the
+// rate.
 func TestRepetitionDoesNotCount(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	rated("5/s", having("a1", "a2", "a3"))(e)
@@ -423,8 +424,8 @@ func TestRepetitionDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestRateOfHandlesThatDoNotKnow: a rate that is raised, or taken away, holds for groups that wait by the old one, also if a
-// handle that still goes by that looks at them in between.
+// TestRateOfHandlesThatDoNotKnow: a rate that is raised, or taken away, holds for groups that wait by the old one, also
+// if a handle that still goes by that looks at them in between.
 func TestRateOfHandlesThatDoNotKnow(t *testing.T) {
 	for _, text := range []string{"0", "5/s"} {
 		e := newEnv(t, anyEngine, false)
@@ -483,8 +484,8 @@ func TestRateAndClocks(t *testing.T) {
 	require.NotNil(t, e.receive(e.q, 5))
 }
 
-// TestSweepClearsPaces: what is kept of a group's rate goes when it is as none, not before, and all of it when there is no
-// rate any more; and a sweep makes the groups ready that wait by a rate that was another.
+// TestSweepClearsPaces: what is kept of a group's rate goes when it is as none, not before, and all of it when there is
+// no rate any more; and a sweep makes the groups ready that wait by a rate that was another.
 func TestSweepClearsPaces(t *testing.T) {
 	onEngines(t, func(e *env) {
 		rated("4/m", having())(e)
@@ -548,8 +549,8 @@ func TestSweepClearsPaces(t *testing.T) {
 	})
 }
 
-// TestSweepAmidClaims: what a claim uses of a rate between a sweep's look and its commit is not cleared, whichever of its
-// transactions that is.
+// TestSweepAmidClaims: what a claim uses of a rate between a sweep's look and its commit is not cleared, whichever of
+// its transactions that is.
 func TestSweepAmidClaims(t *testing.T) {
 	for skip := range int64(8) {
 		e := newEnv(t, anyEngine, false)
@@ -588,8 +589,9 @@ func ackAndReceive(e *env, tx kv.Tx, given any) error {
 	return err
 }
 
-// TestRateChangedAmidRelease: whoever acks and receives in one transaction, and so leaves the group to a rate that is changed
-// meanwhile, does not do so behind the back of that change, whichever of its transactions that is. Guard pace-exclude.
+// TestRateChangedAmidRelease: whoever acks and receives in one transaction, and so leaves the group to a rate that is
+// changed meanwhile, does not do so behind the back of that change, whichever of its transactions that is. Guard
+// pace-exclude.
 func TestRateChangedAmidRelease(t *testing.T) {
 	for skip := range int64(4) {
 		e := newEnv(t, anyEngine, false)
@@ -650,8 +652,9 @@ func TestPurgeForgetsRates(t *testing.T) {
 	})
 }
 
-// TestCorruptPace: a pair that cannot be read stalls its group and no other, is named, and is never taken for none.
-func TestCorruptPace(t *testing.T) {
+// TestCorruptPaceStallsItsGroupOnly: a pair that cannot be read stalls its group and no other, is named, and is never
+// taken for none.
+func TestCorruptPaceStallsItsGroupOnly(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	rated("1/s", having("a1"))(e)
 	e.write(func(tx kv.Tx) { tx.Set(key("pace", "A"), []byte("?")) })

@@ -149,8 +149,8 @@ func TestRedriveStepsByBytes(t *testing.T) {
 	})
 }
 
-// TestDryRun: a dry run says what would be done, and does nothing.
-func TestDryRun(t *testing.T) {
+// TestDryRunDoesNothing: a dry run says what would be done, and does nothing.
+func TestDryRunDoesNothing(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.bury("A", numbered("a", 150)...)
 	before := e.rows(kv.PrefixRange(testPrefix))
@@ -240,8 +240,8 @@ func TestUnreadableDeadLetter(t *testing.T) {
 	e.write(func(tx kv.Tx) { tx.Set(rows[1].Key, rows[1].Value) })
 }
 
-// TestRedriveUnknownCommit: a step whose commit was unknown is reported as what it did, ids that it is done with are not
-// taken for unknown ones, and nothing is doubled.
+// TestRedriveUnknownCommit: a step whose commit was unknown is reported as what it did, ids that it is done with are
+// not taken for unknown ones, and nothing is doubled.
 func TestRedriveUnknownCommit(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
 		for _, tail := range []bool{false, true} {

@@ -15,8 +15,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestRepeatedAtOnce: of many receives with one attempt id, of one handle and of several, at the same time, one claims and
-// all are given the same.
+// TestRepeatedAtOnce: of many receives with one attempt id, of one handle and of several, at the same time, one claims
+// and all are given the same.
 func TestRepeatedAtOnce(t *testing.T) {
 	onEngines(t, func(e *env) {
 		for i := range 10 {
@@ -105,8 +105,9 @@ func TestSweepClearsAttemptIDs(t *testing.T) {
 	})
 }
 
-// TestRepeatOfADamagedClaim: a repeated receive whose claim says that nothing is outstanding is damage, and says so.
-func TestRepeatOfADamagedClaim(t *testing.T) {
+// TestRepeatedDamagedClaimSaysSo: a repeated receive whose claim says that nothing is outstanding is damage, and says
+// so.
+func TestRepeatedDamagedClaimSaysSo(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
 	again := layer.ReceiveOptions{AttemptID: "once"}
@@ -116,7 +117,7 @@ func TestRepeatOfADamagedClaim(t *testing.T) {
 	sound := e.rows(kv.SingleKey(key("lock", "A")))[0]
 	lock, err := tuple.Unpack(sound.Value)
 	require.NoError(t, err)
-	lock[3] = tuple.Tuple{}
+	lock[2] = lock[2].(tuple.Tuple)[:4]
 	e.write(func(tx kv.Tx) { tx.Set(sound.Key, lock.Pack()) })
 	_, err = e.q.Receive(e.ctx, again)
 	require.ErrorIs(t, err, layer.ErrCorrupt)

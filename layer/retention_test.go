@@ -28,9 +28,9 @@ func TestRetentionLimits(t *testing.T) {
 	require.ErrorAs(t, err, &value)
 }
 
-// TestManyOverdue: a claimer that meets more than one transaction can settle comes through to what is to be delivered,
-// and so do one that waits and a taker.
-func TestManyOverdue(t *testing.T) {
+// TestReceiveComesThroughManyOverdue: a claimer that meets more than one transaction can settle comes through to what
+// is to be delivered, and so do one that waits and a taker.
+func TestReceiveComesThroughManyOverdue(t *testing.T) {
 	for _, park := range []layer.OnExpiry{layer.DropExpired, layer.ParkExpired} {
 		for name, next := range map[string]func(e *env) string{
 			"receive": func(e *env) string { return string(e.receive(e.q, 1).Items[0].Body) },
@@ -63,8 +63,8 @@ func TestManyOverdue(t *testing.T) {
 	}
 }
 
-// TestSweepOverdueGoesOn: a sweep that was stopped has done what it reports; run again it goes on. Many groups, deep and
-// shallow, with heads that are overdue and heads that are not.
+// TestSweepOverdueGoesOn: a sweep that was stopped has done what it reports; run again it goes on. Many groups, deep
+// and shallow, with heads that are overdue and heads that are not.
 func TestSweepOverdueGoesOn(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.configure(func(c *layer.Config) { c.Retention = time.Minute })

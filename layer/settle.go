@@ -137,7 +137,7 @@ type settlement struct {
 	// Of the attempt under way.
 	lock kv.Future[[]byte]
 	finishing
-	held    *lock
+	held    *record
 	left    []delivered
 	ahead   kv.Future[[]byte] // the item behind as many as are acked, read before it is known which these are
 	next    kv.Future[[]byte] // the first item that is left in the group, if nothing is left of the claim
@@ -164,28 +164,28 @@ func (s *settlement) begin(w *work) {
 // written nothing. A lease that has run out does no harm as long as nobody has taken over.
 func (s *settlement) check(w *work) error {
 	group := s.claim.Group
-	key := w.q.keys.lock(group)
 	v, err := s.lock.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read lock: %w", err)
 	}
-	var l *lock
+	var r *record
 	if v != nil {
-		if l, err = unpackLock(key, v); err != nil {
+		if r, err = unpackRecord(w.q.keys.lock(group), v); err != nil {
 			return err
 		}
 	}
-	if l == nil || l.kind != kindClaim || l.token != s.claim.Token && !lacks(guardToken) {
+	c := r.claim()
+	if c == nil || c.token != s.claim.Token && !lacks(guardToken) {
 		return fmt.Errorf("%w: group %q, token %d", ErrClaimLost, group, s.claim.Token)
 	}
-	s.held = l
+	s.held = r
 	if s.extends {
-		return s.extend(w, key)
+		return s.extend(w)
 	}
 	if s.keeps {
 		return s.keep(w)
 	}
-	acked, left, err := l.divide(group, s.ids, s.back == nil)
+	acked, left, err := c.divide(group, s.ids, s.back == nil)
 	if err != nil {
 		return err
 	}
@@ -206,25 +206,21 @@ func (s *settlement) check(w *work) error {
 	if s.sets {
 		w.setState(group, s.state)
 	}
-	w.remove(group, l.outstanding, acked, archived)
+	w.remove(group, c.items, acked, archived)
 	w.count(countAcked, len(acked))
 	if stays > 0 {
-		l.outstanding = left[:stays]
-		w.tx.Set(key, l.pack())
+		w.put(group, r, r.with(left[:stays], c.endMS), 0)
 		return nil
 	}
-	w.tx.Clear(w.q.keys.timer(l.endMS, group))
 	w.ended(group)
-	switch {
-	case len(left) == 0 && l.mark != nil:
-		w.tx.Set(key, l.mark.lock(l.token).pack())
-	case len(left) == 0:
-		w.tx.Clear(key)
-		return s.readNext(w, acked)
-	default:
+	if len(left) > 0 {
 		s.attempt = w.tx.Snapshot().Get(w.q.keys.attempt(left[0].id(group)))
+		return nil
 	}
-	return nil
+	if !w.end(group, r, r.mark) {
+		return nil
+	}
+	return s.readNext(w, acked)
 }
 
 // readNext starts reading the first item that is left in the group, unless ahead has it: the key behind the first n
@@ -250,7 +246,8 @@ func (s *settlement) readNext(w *work, acked []delivered) error {
 func (s *settlement) finish(w *work) error {
 	switch {
 	case s.next != nil:
-		return w.release(s.claim.Group, s.next)
+		_, _, err := w.leave(s.claim.Group, s.next, guardReleaseEmpty, false)
+		return err
 	case s.attempt != nil:
 		return s.giveBack(w)
 	}
@@ -259,7 +256,8 @@ func (s *settlement) finish(w *work) error {
 
 // giveBack counts the attempt and leaves the group ready, delayed or marked.
 func (s *settlement) giveBack(w *work) error {
-	first := s.left[0].id(s.claim.Group)
+	group := s.claim.Group
+	first := s.left[0].id(group)
 	key := w.q.keys.attempt(first)
 	v, err := s.attempt.Wait(w.ctx)
 	if err != nil {
@@ -271,6 +269,7 @@ func (s *settlement) giveBack(w *work) error {
 			return err
 		}
 	}
+	m := s.held.mark
 	if !s.back.Release {
 		text := ""
 		if s.back.Err != nil {
@@ -282,16 +281,15 @@ func (s *settlement) giveBack(w *work) error {
 		if err != nil {
 			return err
 		}
-		switch {
-		case f.parksItem():
+		if f.parksItem() {
 			return s.parkItem(w, &f)
-		case f.parksGroup():
-			s.held.mark = f.mark(w, s.held.mark)
 		}
-		f.write(w)
+		if m, err = f.carryOut(w, m, ID{}); err != nil {
+			return err
+		}
 	}
-	if s.held.mark != nil {
-		w.tx.Set(w.q.keys.lock(first.Group), s.held.mark.lock(s.held.token).pack())
+	if m != nil {
+		w.end(group, s.held, m)
 		return nil
 	}
 	wait, err := s.wait(w, record.count)
@@ -300,13 +298,13 @@ func (s *settlement) giveBack(w *work) error {
 	}
 	if ms := wait.Milliseconds(); ms > 0 {
 		// Held by nobody until then: every hint of the group is stale for so long.
-		delay := lock{token: s.held.token, endMS: w.nowMS + ms, kind: kindDelay}
-		w.tx.Set(w.q.keys.lock(first.Group), delay.pack())
-		w.tx.Set(w.q.keys.timer(delay.endMS, first.Group), packTimer(kindDelay, first.Index))
+		delay := holding{kind: kindDelay, token: s.held.token, endMS: w.nowMS + ms}
+		w.put(group, s.held, heldBy(delay, nil), first.Index)
 		return nil
 	}
-	w.tx.Clear(w.q.keys.lock(first.Group))
-	return w.rehint(first.Index, first.Group, record.count)
+	w.end(group, s.held, nil)
+	_, err = w.rehint(first.Index, group, record.count)
+	return err
 }
 
 // parkItem takes the item that was tried aside and leaves the rest of the group ready, or marked.
@@ -315,16 +313,16 @@ func (s *settlement) parkItem(w *work, f *failure) error {
 		return err
 	}
 	group := s.claim.Group
-	lock := w.q.keys.lock(group)
-	if s.held.mark != nil {
-		w.tx.Set(lock, s.held.mark.lock(s.held.token).pack())
+	if !w.end(group, s.held, s.held.mark) {
 		return nil
 	}
-	w.tx.Clear(lock)
+	var err error
 	if len(s.left) == 1 {
-		return w.release(group, w.head(group))
+		_, _, err = w.leave(group, nil, guardReleaseEmpty, false)
+	} else {
+		_, err = w.rehint(s.left[1].index, group, 0)
 	}
-	return w.rehint(s.left[1].index, group, 0)
+	return err
 }
 
 // wait is how long the group is not to be delivered after that many failures.
@@ -366,16 +364,13 @@ func newExtension(c *Claim, lease time.Duration) (*settlement, error) {
 }
 
 // extend rewrites lock and timer, under the read conflict on the lock that begin added.
-func (s *settlement) extend(w *work, key []byte) error {
+func (s *settlement) extend(w *work) error {
 	lease, err := w.lease(s.lease)
 	if err != nil {
 		return err
 	}
-	l, group := s.held, s.claim.Group
-	w.tx.Clear(w.q.keys.timer(l.endMS, group))
-	l.endMS = w.nowMS + lease.Milliseconds()
-	w.tx.Set(key, l.pack())
-	w.tx.Set(w.q.keys.timer(l.endMS, group), packTimer(kindClaim, l.outstanding[0].index))
-	s.until = fromMillis(l.endMS)
+	c, end := s.held.claim(), w.nowMS+lease.Milliseconds()
+	w.put(s.claim.Group, s.held, s.held.with(c.items, end), c.items[0].index)
+	s.until = fromMillis(end)
 	return nil
 }

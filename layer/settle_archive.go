@@ -6,10 +6,6 @@ import (
 	"fdbfifo/kv"
 )
 
-// archiveClaimBytes bounds the values of the items that a claim of a queue with an archive is given: its ack writes them
-// all again, in one transaction.
-const archiveClaimBytes = 4 << 20
-
 // archives reports whether what is finished is kept.
 func (w *work) archives() (bool, error) {
 	config, err := w.config()

@@ -89,9 +89,9 @@ func TestWalkIsAStretch(t *testing.T) {
 	}
 }
 
-// TestFlightsPassOver: what another transaction of the handle is about to claim is left to it, if there is anything
-// else; but a receive does not come back with nothing because of it.
-func TestFlightsPassOver(t *testing.T) {
+// TestReceiveLeavesWhatAnotherIsTaking: what another transaction of the handle is about to claim is left to it, if
+// there is anything else; but a receive does not come back with nothing because of it.
+func TestReceiveLeavesWhatAnotherIsTaking(t *testing.T) {
 	q := spreading(t, 7, 1, 3, 0, nil)
 	other := &flight{}
 	require.True(t, q.flights.take(other, "0"))
@@ -131,8 +131,8 @@ func TestLateAckThatReceives(t *testing.T) {
 	require.Zero(t, claims[0].Items[0].Attempts)
 }
 
-// TestNamedAmongOthers (G2): of the receives of one transaction, one that names a group takes it from under another that
-// has begun to read it; nobody else gets it too.
+// TestNamedAmongOthers (G2): of the receives of one transaction, one that names a group takes it from under another
+// that has begun to read it; nobody else gets it too.
 func TestNamedAmongOthers(t *testing.T) {
 	q := spreading(t, 9, 1, 4, 0, nil)
 	named := "2"

@@ -190,7 +190,7 @@ func TestWithdrawalReturnsGrants(t *testing.T) {
 	s.run(s.grant("A"))
 	// B was taken over by another: its grant is void.
 	s.run(func(tx kv.Tx) error {
-		tx.Set(s.q.keys.lock("B"), (&lock{token: 1 << 50, owner: "x", endMS: s.q.nowMS() + 60_000, kind: kindDelay}).pack())
+		tx.Set(s.q.keys.lock("B"), heldBy(holding{kind: kindDelay, token: 1 << 50, endMS: s.q.nowMS() + 60_000}, nil).pack())
 		tx.Set(s.q.keys.timer(s.q.nowMS()+60_000, "B"), packTimer(kindDelay, 1))
 		return nil
 	})

@@ -162,17 +162,16 @@ func (w *work) withdraw(index int64) error {
 		if err != nil {
 			return err
 		}
-		tx.Clear(row.Key)
-		l, err := q.readLock(w.ctx, guardWithdrawLock.reads(tx), p.group)
+		r, err := q.readLock(w.ctx, guardWithdrawLock.reads(tx), p.group)
 		if err != nil {
 			return err
 		}
-		if l == nil || l.kind != kindGrant || l.token != token {
+		if lead := (candidate{grant: token}); !lead.accepts(r) {
+			tx.Clear(row.Key)
 			continue // taken over
 		}
-		tx.Clear(q.keys.lock(p.group))
-		tx.Clear(q.keys.timer(l.endMS, p.group))
-		if err := w.release(p.group, w.head(p.group)); err != nil {
+		w.end(p.group, r, nil)
+		if _, _, err := w.leave(p.group, nil, guardReleaseEmpty, false); err != nil {
 			return err
 		}
 	}

@@ -210,8 +210,8 @@ func TestDrainedWhileStaged(t *testing.T) {
 	require.NoError(t, w.q.Ack(e.ctx, c))
 }
 
-// TestGrantForEachStrategy: what a handle is granted it accepts, however its receive spreads over groups. Its request is
-// not cleared before, and the grant is not left to its short lease, which does not end here: the clock stands.
+// TestGrantForEachStrategy: what a handle is granted it accepts, however its receive spreads over groups. Its request
+// is not cleared before, and the grant is not left to its short lease, which does not end here: the clock stands.
 func TestGrantForEachStrategy(t *testing.T) {
 	for _, strategy := range []layer.Strategy{layer.FillGroup, layer.Layers, layer.Heads} {
 		t.Run(fmt.Sprint(strategy), func(t *testing.T) {
@@ -263,10 +263,10 @@ func (e *env) put(random uuid.UUID, wants int64, deadline time.Duration) {
 	})
 }
 
-// TestDeadRequester: a handle that dies at any point of staging strands no group: between request and grant its
-// request is swept; between grant and acceptance the group comes back when the short lease ends, and no attempt is
-// counted.
-func TestDeadRequester(t *testing.T) {
+// TestDeadRequesterStrandsNoGroup: a handle that dies at any point of staging strands no group: between request and
+// grant its request is swept; between grant and acceptance the group comes back when the short lease ends, and no
+// attempt is counted.
+func TestDeadRequesterStrandsNoGroup(t *testing.T) {
 	random := uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
 	t.Run("before a grant", func(t *testing.T) {
 		onMemory(t, func(e *env) {
@@ -314,8 +314,9 @@ func TestDeadRequester(t *testing.T) {
 	})
 }
 
-// TestLeaving: a receive that gives up waiting leaves nothing behind, and takes nothing with it.
-func TestLeaving(t *testing.T) {
+// TestReceiveThatGivesUpLeavesNothing: a receive that gives up waiting leaves nothing behind, and takes nothing with
+// it.
+func TestReceiveThatGivesUpLeavesNothing(t *testing.T) {
 	onMemory(t, func(e *env) {
 		w := e.wait(2, 50*time.Millisecond, layer.ReceiveOptions{})
 		w.cancel()
@@ -399,8 +400,8 @@ func TestAbandonedReceiveGivesBack(t *testing.T) {
 	require.Zero(t, b.Items[0].Attempts)
 }
 
-// TestManyWaitersDrainEverything: producers and waiting handles, with faults, skewed clocks and receivers that leave:
-// every item is acked exactly once, in its group's order, and nothing of the staging is left.
+// TestManyWaitersDrainEverything (trap 11, the poll): producers and waiting handles, with faults, skewed clocks and
+// receivers that leave: every item is acked exactly once, in its group's order, and nothing of the staging is left.
 func TestManyWaitersDrainEverything(t *testing.T) {
 	onMemory(t, func(e *env) {
 		const handles, receivers, groups, perGroup = 4, 3, 12, 20

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -9,28 +10,39 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// The kinds of a lock.
+// kind says what a holding is. A timer's value has the kind of the holding whose end the timer marks, or kindHead.
+type kind string
+
 const (
-	kindClaim = "claim" // held by a claim's owner
-	kindDelay = "delay" // held by nobody until its end: a retry delay
-	kindGrant = "grant" // kept for a waiting request until its end: its owner is the request's random
-	kindPause = "pause" // held by nobody, without end: see group_mark.go
-	kindPark  = "park"  // likewise
-	kindHead  = "head"  // of a timer only: the head of a group that nobody holds is due then
+	kindClaim kind = "claim" // of an owner, who works on its items
+	kindGrant kind = "grant" // kept for a waiting request until the end: the owner is the request's random
+	kindDelay kind = "delay" // of nobody until the end: a retry delay
+	kindHead  kind = "head"  // of a timer only: the head of a group that nobody holds is due then
 )
 
-// lock is the value of a group's lock.
-type lock struct {
-	token       int64
-	owner       string
-	endMS       int64
-	outstanding []delivered // of a claim, in key order: what was delivered and is not acked yet
-	kind        string
-	mark        *mark // of a claim: what follows it; of a pause or park: itself; else nil
+// record is the value of a group's lock: who holds the group, and the mark that keeps the group from everybody once the
+// holdings have ended. A record without a holding and without a mark is never stored. The list of holdings is for what
+// is to come (items in several hands): today a record has at most one.
+//
+// Example: a worker holds the group and an operator pauses the group. The record has the claim and the mark; when the
+// claim ends, the record has the mark alone.
+type record struct {
+	token    int64 // of the newest holding, also when that has ended: the next token is greater
+	holdings []holding
+	mark     *mark // nil = none
 }
 
-// delivered is one item under a claim. parts says how many parts its body has, so that an ack can clear them
-// without reading the item.
+// holding is the right to a group that one holder has until a time.
+type holding struct {
+	kind  kind
+	token int64 // what the holder proves its right by
+	owner string
+	endMS int64
+	items []delivered // of a claim, in key order: delivered and not yet acked
+}
+
+// delivered is one item under a claim. parts is the number of parts of the item's body, so that an ack can clear the
+// parts without reading the item.
 type delivered struct {
 	index  int64
 	random uuid.UUID
@@ -39,100 +51,155 @@ type delivered struct {
 
 func (d delivered) id(group string) ID { return ID{Group: group, Index: d.index, Random: d.random} }
 
-func (l *lock) pack() []byte {
-	out := make(tuple.Tuple, 0, 3*len(l.outstanding))
-	for _, d := range l.outstanding {
-		out = append(out, d.index, d.random, d.parts)
+// heldBy is a record with that holding, the newest, and that mark.
+func heldBy(h holding, m *mark) *record {
+	return &record{token: h.token, holdings: []holding{h}, mark: m}
+}
+
+// holding returns the record's only holding; nil if the group is unheld or marked.
+func (r *record) holding() *holding {
+	if r == nil || len(r.holdings) == 0 {
+		return nil
 	}
-	t := tuple.Tuple{l.token, l.owner, l.endMS, out, l.kind}
-	if l.mark != nil {
-		t = append(t, l.mark.note())
+	return &r.holdings[0]
+}
+
+// is reports whether the record's holding is of that kind, whatever the time.
+func (r *record) is(k kind) bool {
+	h := r.holding()
+	return h != nil && h.kind == k
+}
+
+// claim returns the record's claim, or nil.
+func (r *record) claim() *holding {
+	if !r.is(kindClaim) {
+		return nil
+	}
+	return r.holding()
+}
+
+// grantedTo returns the random of the request that the group is kept for.
+func (r *record) grantedTo() (uuid.UUID, bool) {
+	if !r.is(kindGrant) {
+		return uuid.Nil, false
+	}
+	random, err := uuid.Parse(r.holding().owner)
+	return random, err == nil
+}
+
+// The value of a lock is a tuple: the token, the mark as a nested tuple or nil, then a nested tuple for each holding:
+// kind, token, owner, end (ms), and index, random and number of parts of each item.
+func (r *record) pack() []byte {
+	t := append(make(tuple.Tuple, 0, 2+len(r.holdings)), r.token, r.mark.note())
+	for _, h := range r.holdings {
+		packed := append(make(tuple.Tuple, 0, 4+3*len(h.items)), string(h.kind), h.token, h.owner, h.endMS)
+		for _, d := range h.items {
+			packed = append(packed, d.index, d.random, d.parts)
+		}
+		t = append(t, packed)
 	}
 	return t.Pack()
 }
 
-func unpackLock(key, value []byte) (*lock, error) {
+func unpackRecord(key, value []byte) (*record, error) {
 	t, err := tuple.Unpack(value)
 	if err != nil {
 		return nil, corrupt(key, err)
 	}
-	l := &lock{}
-	ok := len(t) == 5 || len(t) == 6
-	var out tuple.Tuple
-	if ok {
-		var oks [5]bool
-		l.token, oks[0] = t[0].(int64)
-		l.owner, oks[1] = t[1].(string)
-		l.endMS, oks[2] = t[2].(int64)
-		out, oks[3] = t[3].(tuple.Tuple)
-		l.kind, oks[4] = t[4].(string)
-		noted := true
-		if len(t) == 6 {
-			l.mark, noted = unpackNote(t[5])
-			noted = noted && l.mark != nil
+	r := &record{}
+	bad := corrupt(key, fmt.Errorf("lock %v", t))
+	if len(t) < 2 || len(t) > 3 {
+		return nil, bad
+	}
+	token, ok := t[0].(int64)
+	m, noted := unpackNote(t[1])
+	if !ok || !noted {
+		return nil, bad
+	}
+	r.token, r.mark = token, m
+	for _, v := range t[2:] {
+		h, ok := unpackHolding(v)
+		if !ok {
+			return nil, bad
 		}
-		ok = oks == [5]bool{true, true, true, true, true} && len(out)%3 == 0 && noted && l.sound()
+		r.holdings = append(r.holdings, h)
 	}
-	if !ok {
-		return nil, corrupt(key, fmt.Errorf("lock %v", t))
+	if err := r.check(); err != nil {
+		return nil, corrupt(key, fmt.Errorf("lock %v: %w", t, err))
 	}
-	l.outstanding = make([]delivered, 0, len(out)/3)
-	for i := 0; i < len(out); i += 3 {
-		index, ok := out[i].(int64)
-		random, ok2 := out[i+1].(uuid.UUID)
-		parts, ok3 := out[i+2].(int64)
-		if !ok || !ok2 || !ok3 {
-			return nil, corrupt(key, fmt.Errorf("lock %v", t))
-		}
-		l.outstanding = append(l.outstanding, delivered{index: index, random: random, parts: parts})
-	}
-	return l, nil
+	return r, nil
 }
 
-// sound reports whether kind and mark fit.
-func (l *lock) sound() bool {
-	switch l.kind {
+func unpackHolding(v any) (h holding, ok bool) {
+	t, ok := v.(tuple.Tuple)
+	if !ok || len(t) < 4 || len(t)%3 != 1 {
+		return h, false
+	}
+	name, ok := t[0].(string)
+	var oks [3]bool
+	h.token, oks[0] = t[1].(int64)
+	h.owner, oks[1] = t[2].(string)
+	h.endMS, oks[2] = t[3].(int64)
+	h.kind, ok = kind(name), ok && oks == [3]bool{true, true, true}
+	if t = t[4:]; len(t) > 0 {
+		h.items = make([]delivered, 0, len(t)/3)
+	}
+	for ; ok && len(t) > 0; t = t[3:] {
+		var d delivered
+		d.index, oks[0] = t[0].(int64)
+		d.random, oks[1] = t[1].(uuid.UUID)
+		d.parts, oks[2] = t[2].(int64)
+		h.items, ok = append(h.items, d), oks == [3]bool{true, true, true}
+	}
+	return h, ok
+}
+
+// check holds a record to its form.
+func (r *record) check() error {
+	h := r.holding()
+	if h == nil {
+		if r.mark == nil {
+			return errors.New("neither a holding nor a mark")
+		}
+		return nil
+	}
+	switch h.kind {
 	case kindClaim:
-		return true
-	case kindDelay, kindGrant:
-		return l.mark == nil
+		return nil
+	case kindGrant, kindDelay:
+		if r.mark != nil || len(h.items) > 0 {
+			return errors.New("a mark or items beside what is no claim")
+		}
+		return nil
+	case kindHead:
 	}
-	return l.isMark() && l.mark != nil && l.mark.kind == l.kind && l.endMS == noEnd
+	return fmt.Errorf("holding of unknown kind %q", h.kind)
 }
 
-// grantedTo returns the random of the request that a group is kept for.
-func (l *lock) grantedTo() (uuid.UUID, bool) {
-	if l == nil || l.kind != kindGrant {
-		return uuid.Nil, false
-	}
-	random, err := uuid.Parse(l.owner)
-	return random, err == nil
-}
+// markKind says why a group is kept from everybody.
+type markKind string
 
-// mark is the note in a lock.
+const (
+	markPause markKind = "pause" // by an operator
+	markPark  markKind = "park"  // because the group's head has failed for good
+)
+
+// mark is what keeps a group from everybody until the mark is removed.
 type mark struct {
-	kind    string // kindPause or kindPark
+	kind    markKind
 	who     string
 	reason  string
 	sinceMS int64
 }
 
-// noEnd is the end of a lock that has none.
+// noEnd is the end of what has none.
 const noEnd = math.MaxInt64
-
-// lock is the lock that a marked group has when nobody holds it. token is that of the lock it takes the place of.
-func (m mark) lock(token int64) *lock {
-	return &lock{token: token, owner: m.who, endMS: noEnd, kind: m.kind, mark: &m}
-}
-
-// isMark reports whether l keeps its group from everybody.
-func (l *lock) isMark() bool { return l.kind == kindPause || l.kind == kindPark }
 
 func (m *mark) note() any {
 	if m == nil {
 		return nil
 	}
-	return tuple.Tuple{m.kind, m.who, m.reason, m.sinceMS}
+	return tuple.Tuple{string(m.kind), m.who, m.reason, m.sinceMS}
 }
 
 func unpackNote(v any) (*mark, bool) {
@@ -145,11 +212,13 @@ func unpackNote(v any) (*mark, bool) {
 	}
 	m := &mark{}
 	var oks [4]bool
-	m.kind, oks[0] = t[0].(string)
+	var name string
+	name, oks[0] = t[0].(string)
 	m.who, oks[1] = t[1].(string)
 	m.reason, oks[2] = t[2].(string)
 	m.sinceMS, oks[3] = t[3].(int64)
-	return m, oks == [4]bool{true, true, true, true} && (m.kind == kindPause || m.kind == kindPark)
+	m.kind = markKind(name)
+	return m, oks == [4]bool{true, true, true, true} && (m.kind == markPause || m.kind == markPark)
 }
 
 // packPause is the value of the field that says that the queue is paused.
@@ -161,19 +230,19 @@ func unpackPause(key, value []byte) (*mark, error) {
 		return nil, nil
 	}
 	d := decoder{rest: value}
-	m := &mark{kind: kindPause, sinceMS: d.int(), who: d.str(), reason: d.str()}
+	m := &mark{kind: markPause, sinceMS: d.int(), who: d.str(), reason: d.str()}
 	return m, d.end(key)
 }
 
-func packTimer(kind string, headIndex int64) []byte {
-	return tuple.AppendInt(tuple.AppendString(nil, kind), headIndex)
+func packTimer(k kind, headIndex int64) []byte {
+	return tuple.AppendInt(tuple.AppendString(nil, string(k)), headIndex)
 }
 
-func unpackTimer(key, value []byte) (kind string, headIndex int64, err error) {
+func unpackTimer(key, value []byte) (k kind, headIndex int64, err error) {
 	d := decoder{rest: value}
-	kind, headIndex = d.str(), d.int()
+	k, headIndex = kind(d.str()), d.int()
 	if err := d.end(key); err != nil {
 		return "", 0, err
 	}
-	return kind, headIndex, nil
+	return k, headIndex, nil
 }

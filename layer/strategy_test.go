@@ -153,9 +153,9 @@ func (e *env) configured(config layer.Config) *layer.Queue {
 	return q
 }
 
-// TestShards: with several shards groups are still found, the oldest first, and what is ready is found whatever its
-// shard; another handle reads the setting from the database.
-func TestShards(t *testing.T) {
+// TestShardsHideNoGroup: with several shards groups are still found, the oldest first, and what is ready is found
+// whatever its shard; another handle reads the setting from the database.
+func TestShardsHideNoGroup(t *testing.T) {
 	onEngines(t, func(e *env) {
 		q := e.configured(layer.Config{Shards: 7})
 		for i := range 40 {

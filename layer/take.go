@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"fmt"
 
 	"fdbfifo/kv"
 )
@@ -59,193 +58,105 @@ func (w *work) takeTo(max int) ([]Item, error) {
 	}
 }
 
-// takeFrom takes from one group. If that is held or empty, the hint or timer is stale and is cleared: the
-// serialisable reads make that conflict with a release and with an enqueue.
+// takeFrom takes from one group. If somebody holds the group, or it is empty, the hint or timer is stale and is cleared:
+// the serialisable reads make that conflict with a release and with an enqueue.
 func (w *work) takeFrom(c candidate, limit int) ([]Item, error) {
-	q, tx, ctx, group := w.q, w.tx, w.ctx, c.group
-	lockKey := q.keys.lock(group)
-	held := guardTakeLock.get(tx, lockKey)
-	// One more than wanted, to know what the group begins with afterwards. If there is none, the read has
-	// covered the whole rest of the group, and an enqueue into it conflicts.
-	found := guardTakeItems.reads(tx).GetRange(q.keys.items(group).Selectors(), kv.RangeOptions{Limit: limit + 1})
-	pace := q.readPace(tx.Snapshot(), group)
-	v, err := held.Wait(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read lock: %w", err)
-	}
-	rows, err := found.Wait(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read items: %w", err)
-	}
-	var l *lock
-	if v != nil {
-		if l, err = unpackLock(lockKey, v); err != nil {
+	for {
+		held := guardTakeLock.get(w.tx, w.q.keys.lock(c.group))
+		// One more than wanted, to know what the group begins with afterwards. If there is none, the read has
+		// covered the whole rest of the group, and an enqueue into it conflicts.
+		read := guardTakeItems.reads(w.tx).GetRange(w.q.keys.items(c.group).Selectors(), kv.RangeOptions{Limit: limit + 1})
+		pace := w.q.readPace(w.tx.Snapshot(), c.group)
+		f, err := w.await(c, held, read)
+		switch {
+		case isCorrupt(err):
 			return nil, nil // there is no telling whether it is held: Check names it
-		}
-	}
-	switch {
-	case l != nil && l.endMS > w.nowMS, l == nil && c.timer:
-		w.clear(c.key)
-		return nil, nil
-	case len(rows) == 0:
-		w.clear(c.key)
-		if l != nil {
-			w.unlock(group, l)
-		}
-		return nil, nil
-	case l != nil && l.mark != nil:
-		w.clear(c.key)
-		_, err := w.lapse(group, l, ID{})
-		return nil, err
-	}
-	if old, err := w.overdue(rows); err != nil || len(old) > 0 {
-		if err != nil {
+		case err != nil:
 			return nil, err
 		}
-		return w.takeOverdue(c, l, old, limit)
+		f.pace, f.fenced = pace, true
+		if err := w.assess(f); err != nil {
+			return nil, err
+		}
+		switch {
+		case f.verdict == verdictDeliver:
+			return w.takeItems(f, limit)
+		case f.verdict == verdictAged && w.spent():
+			return nil, nil
+		}
+		behind, err := w.dispose(f)
+		if err != nil || behind == nil {
+			return nil, err
+		}
+		c = *behind
 	}
-	config, err := w.config()
+}
+
+// takeItems takes up to limit items of a group that is free.
+func (w *work) takeItems(f *found, limit int) ([]Item, error) {
+	n, size := 0, 0
+	items, out, err := w.run(f, limit, func(next int) bool {
+		n, size = n+1, size+next
+		return n == 1 || size <= DefaultMaxBytes
+	})
 	if err != nil {
 		return nil, err
 	}
-	if l != nil && l.kind == kindClaim {
-		f, err := w.judgeTried(group, l, lapsed(l))
-		if err != nil {
-			return nil, err
-		}
-		if f.parksItem() || f.parksGroup() {
-			return w.takeBehind(c, l, limit)
-		}
-	}
-	untilMS, err := w.early(rows[0])
-	if err != nil {
+	if err := w.excludeHolders(guardTakeExclude, f.group); err != nil {
 		return nil, err
 	}
-	allowed, err := w.allow(group, pace)
-	if err != nil {
+	if f.record != nil {
+		if _, err := w.lapse(f.group, f.record, f.failure, ID{}); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.attemptsOf(f, items); err != nil {
 		return nil, err
-	}
-	if untilMS = max(untilMS, allowed.untilMS); untilMS > w.nowMS {
-		if l != nil {
-			if _, err := w.lapse(group, l, ID{}); err != nil {
-				return nil, err
-			}
-		}
-		return nil, w.awaitHead(c.key, rows[0], untilMS)
-	}
-	var items []Item
-	var taken []delivered
-	size := 0
-	for _, row := range rows[:min(limit, len(rows), allowed.items)] {
-		item, err := q.readItem(ctx, tx.Snapshot(), row)
-		if err != nil {
-			return nil, err
-		}
-		e, _, err := openEnvelope(row.Value)
-		if err != nil {
-			return nil, corrupt(row.Key, err)
-		}
-		if e.dueMS > w.nowMS {
-			break // what is behind it waits, too
-		}
-		if len(items) > 0 && w.isOverdue(&config, &e) {
-			break
-		}
-		if size += len(item.Body); len(items) > 0 && size > DefaultMaxBytes {
-			break
-		}
-		items = append(items, item)
-		taken = append(taken, delivered{index: item.ID.Index, random: item.ID.Random, parts: e.parts})
-	}
-	if l == nil && items[0].ID.Index == c.index {
-		items[0].Attempts = c.attempts
-	}
-	if err := w.excludeHolders(guardTakeExclude, group); err != nil {
-		return nil, err
-	}
-	if l != nil {
-		if _, err := w.lapse(group, l, ID{}); err != nil {
-			return nil, err
-		}
-	}
-	if l != nil || c.head {
-		// What the hint would have said; the failure just counted is seen.
-		attempts, err := q.readAttempts(ctx, tx.Snapshot(), items[0].ID, items[len(items)-1].ID)
-		if err != nil {
-			return nil, err
-		}
-		for i := range items {
-			items[i].Attempts = attempts[items[i].ID].count
-		}
 	}
 	archived, err := w.archives()
 	if err != nil {
 		return nil, err
 	}
 	if archived {
-		values := make([][]byte, len(taken))
+		values := make([][]byte, len(out))
 		for i := range values {
-			values[i] = rows[i].Value
+			values[i] = f.rows.at(i).Value
 		}
-		if err := w.archive(group, taken, values); err != nil {
+		if err := w.archive(f.group, out, values); err != nil {
 			return nil, err
 		}
 	}
-	w.remove(group, taken, taken, archived)
-	w.spend(group, allowed, len(taken))
-	w.clear(c.key)
-	delete(w.ready, group)
-	if len(rows) > len(taken) {
-		p, err := q.keys.parse(rows[len(taken)].Key)
-		if err != nil {
-			return nil, err
-		}
-		if err := w.rehint(p.index, group, 0); err != nil {
-			return nil, err
-		}
+	w.remove(f.group, out, out, archived)
+	w.spend(f.group, f.allowed, len(out))
+	w.clearLead(&f.candidate, f.record)
+	delete(w.ready, f.group)
+	w.count(countTaken, len(out))
+	if f.rows.len() == len(out) {
+		return items, nil
 	}
-	w.count(countTaken, len(taken))
-	return items, nil
+	next := f.rows.at(len(out))
+	if isCorrupt(next.err) && next.index == 0 {
+		return nil, next.err
+	}
+	_, err = w.rehint(next.index, f.group, 0)
+	return items, err
 }
 
-// takeBehind ends an expired claim whose tried item has failed for good, and takes what is left of the group, if that is
-// not parked.
-func (w *work) takeBehind(c candidate, l *lock, max int) ([]Item, error) {
-	free, err := w.lapse(c.group, l, ID{})
+// attemptsOf sets how often the items have failed before.
+func (w *work) attemptsOf(f *found, items []Item) error {
+	if f.record == nil && !f.head {
+		if items[0].ID.Index == f.index {
+			items[0].Attempts = f.attempts // what the hint says
+		}
+		return nil
+	}
+	// The failure that was counted just now is among them.
+	attempts, err := w.q.readAttempts(w.ctx, w.tx.Snapshot(), items[0].ID, items[len(items)-1].ID)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return w.takeRest(c, free, max)
-}
-
-// takeRest takes what is left of a group whose head has been settled, if the group is free.
-func (w *work) takeRest(c candidate, free bool, max int) ([]Item, error) {
-	w.clear(c.key)
-	if !free {
-		return nil, nil
+	for i := range items {
+		items[i].Attempts = attempts[items[i].ID].count
 	}
-	behind, found, err := w.freed(c.group)
-	if err != nil || !found {
-		return nil, err
-	}
-	return w.takeFrom(behind, max)
-}
-
-// takeOverdue is settleOverdue for a taker, of the overdue rows among the max and one that it has read. If all of those are
-// overdue there may be more, and a small take would go through them in small steps.
-func (w *work) takeOverdue(c candidate, l *lock, rows []kv.KV, max int) ([]Item, error) {
-	if w.spent() {
-		return nil, nil
-	}
-	if len(rows) > max && len(rows) < overdueWidth {
-		var err error
-		if rows, err = w.overduePage(c.group); err != nil {
-			return nil, err
-		}
-	}
-	free, err := w.ageOut(c.group, l, rows)
-	if err != nil {
-		return nil, err
-	}
-	return w.takeRest(c, free, max)
+	return nil
 }

@@ -12,9 +12,9 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestReceivesTogether: of receives that travel in one transaction, one that names its group and one that does not,
-// a group goes to one of them alone (G2), though the transaction looks at groups ahead.
-func TestReceivesTogether(t *testing.T) {
+// TestReceivesTogetherShareNoGroup: of receives that travel in one transaction, one that names its group and one that
+// does not, a group goes to one of them alone (G2), though the transaction looks at groups ahead.
+func TestReceivesTogetherShareNoGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plan := &fault.Plan{}
 		engine := embedded.OpenMemory(embedded.Options{})

@@ -49,9 +49,9 @@ func TestAckKeepsLateItem(t *testing.T) {
 	})
 }
 
-// TestStaleHints: hints and timers that stand for nothing are cleared when met, and what is ready is found
-// behind any number of them (G5).
-func TestStaleHints(t *testing.T) {
+// TestReadyIsFoundBehindStaleHints: hints and timers that stand for nothing are cleared when met, and what is ready is
+// found behind any number of them (G5).
+func TestReadyIsFoundBehindStaleHints(t *testing.T) {
 	onEngines(t, func(e *env) {
 		held := holding(1, 1)(e).(*layer.Claim)
 		e.write(func(tx kv.Tx) {
@@ -79,10 +79,10 @@ func TestStaleHints(t *testing.T) {
 	})
 }
 
-// TestUnknownCommits (trap 4): an operation whose commit was unknown, applied or lost, has its effect once and
-// returns what it would have returned. Applied is the harder half: without the receipt the enqueue doubles, the
-// ack and the nack report a lost claim, and the receive locks a group for nobody.
-func TestUnknownCommits(t *testing.T) {
+// TestUnknownCommitHasItsEffectOnce (trap 4): an operation whose commit was unknown, applied or lost, has its effect
+// once and returns what it would have returned. Applied is the harder half: without the receipt the enqueue doubles,
+// the ack and the nack report a lost claim, and the receive locks a group for nobody.
+func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
 		t.Run(kind.String(), func(t *testing.T) {
 			once := func(name string, test func(t *testing.T, e *env, strike func())) {
@@ -259,8 +259,8 @@ func (b *betweenTx) OnError(err error) kv.Future[struct{}] {
 	return b.ManagedTx.OnError(err)
 }
 
-// TestRetryOfBody (trap 8): a body that ran twice returns the result of one run, not of both.
-func TestRetryOfBody(t *testing.T) {
+// TestBodyThatRanTwiceReturnsOneResult (trap 8): a body that ran twice returns the result of one run, not of both.
+func TestBodyThatRanTwiceReturnsOneResult(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.plan.ForceNext(fault.Conflict)
 	ids := e.enqueue("A", "a1", "a2")
@@ -295,8 +295,8 @@ func TestReceiptsAreCleared(t *testing.T) {
 	})
 }
 
-// TestLostClaim (G2): a holder that has been overtaken changes nothing, whatever it tries.
-func TestLostClaim(t *testing.T) {
+// TestOvertakenHolderChangesNothing (G2): a holder that has been overtaken changes nothing, whatever it tries.
+func TestOvertakenHolderChangesNothing(t *testing.T) {
 	onEngines(t, func(e *env) {
 		old := expired(2, 2)(e).(*layer.Claim)
 		other := e.handle(2)
@@ -338,8 +338,9 @@ func TestAckOfNoIDs(t *testing.T) {
 	require.Empty(t, e.all("A"))
 }
 
-// TestGivenBackClaim (G2): the lock of a delay carries the token of the claim before it, and is not that claim.
-func TestGivenBackClaim(t *testing.T) {
+// TestDelayIsNotTheClaimBeforeIt (G2): the lock of a delay carries the token of the claim before it, and is not that
+// claim.
+func TestDelayIsNotTheClaimBeforeIt(t *testing.T) {
 	onEngines(t, func(e *env) {
 		c := holding(1, 1)(e).(*layer.Claim)
 		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Delay: time.Minute}))
@@ -355,9 +356,9 @@ func TestGivenBackClaim(t *testing.T) {
 	})
 }
 
-// TestComposition (G6): enqueue, ack, claim and take in one transaction of the caller see each other, in any
-// order, and leave the queue sound.
-func TestComposition(t *testing.T) {
+// TestCallsOfOneTransactionSeeEachOther (G6): enqueue, ack, claim and take in one transaction of the caller see each
+// other, in any order, and leave the queue sound.
+func TestCallsOfOneTransactionSeeEachOther(t *testing.T) {
 	run := func(e *env, fn func(tx kv.Tx) error) {
 		require.NoError(e.t, e.q.Once(e.ctx, fn))
 	}

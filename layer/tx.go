@@ -32,6 +32,9 @@ type work struct {
 	others   int     // groups granted to other handles
 	wrote    bool    // something that a retry must not do again
 	cleared  bool    // something stale
+	illegal  error   // a step that no group may take; see put
+	// grants is the keys of the grants to this handle that are not taken yet.
+	grants map[string]bool
 	// What was overdue and was settled.
 	agedItems, agedBytes int
 }
@@ -61,12 +64,12 @@ func (w *work) paused() (bool, error) {
 }
 
 // hint says that group is ready. attempts is how often its head has failed, as far as is known.
-func (w *work) hint(index int64, group string, attempts int) {
+func (w *work) hint(index int64, group string, attempts int) (key []byte) {
 	var value []byte
 	if attempts > 0 {
 		value = packInt(int64(attempts))
 	}
-	key := w.q.keys.ready(index, group)
+	key = w.q.keys.ready(index, group)
 	w.tx.Set(key, value)
 	if w.ready == nil {
 		w.ready = make(map[string]bool)
@@ -74,6 +77,7 @@ func (w *work) hint(index int64, group string, attempts int) {
 	w.ready[group] = true
 	w.hinted = append(w.hinted, candidate{key: key, group: group, index: index, attempts: attempts})
 	w.readRequests()
+	return key
 }
 
 // readRequests starts reading the requests that may be woken.
@@ -83,14 +87,13 @@ func (w *work) readRequests() {
 	}
 }
 
-// rehint is hint for a group that was in hand: where it takes its place is the queue's schedule.
-func (w *work) rehint(headIndex int64, group string, attempts int) error {
+// rehint is hint for a group that was held: the queue's schedule says where the group takes its place.
+func (w *work) rehint(headIndex int64, group string, attempts int) (key []byte, err error) {
 	index, err := w.placeOf(headIndex)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	w.hint(index, group, attempts)
-	return nil
+	return w.hint(index, group, attempts), nil
 }
 
 // placeOf is the index of the hint of a group that was in hand.
@@ -117,6 +120,9 @@ func (w *work) count(name string, n int) {
 // finish ends a transaction's work on the queue: it writes the counters, and if a group is left ready it wakes the
 // oldest waiting request. That one fulfils for all, so one is enough, however many groups there are.
 func (w *work) finish() error {
+	if w.illegal != nil {
+		return w.illegal
+	}
 	// Also where nothing asked for it: a handle whose transactions never do would not follow.
 	if _, err := w.config(); err != nil {
 		return err
@@ -145,8 +151,8 @@ type candidate struct {
 }
 
 // accepts reports whether this is the grant that the group is kept for.
-func (c *candidate) accepts(held *lock) bool {
-	return c.grant != 0 && held != nil && held.kind == kindGrant && held.token == c.grant
+func (c *candidate) accepts(r *record) bool {
+	return c.grant != 0 && r.is(kindGrant) && r.holding().token == c.grant
 }
 
 // lease is the queue's if d is 0.
@@ -161,6 +167,7 @@ func (w *work) lease(d time.Duration) (time.Duration, error) {
 // clear clears a key, if it is one.
 func (w *work) clear(key []byte) {
 	if key != nil {
+		delete(w.grants, string(key))
 		w.tx.Clear(key)
 		w.cleared = true
 	}

@@ -7,8 +7,8 @@ import (
 	"fdbfifo/kv"
 )
 
-// readLock returns nil if nobody holds the group. Whether it conflicts depends on tx.
-func (q *Queue) readLock(ctx context.Context, tx kv.ReadTx, group string) (*lock, error) {
+// readLock returns nil if the group has no record. Whether it conflicts depends on tx.
+func (q *Queue) readLock(ctx context.Context, tx kv.ReadTx, group string) (*record, error) {
 	key := q.keys.lock(group)
 	v, err := tx.Get(key).Wait(ctx)
 	if err != nil {
@@ -17,7 +17,7 @@ func (q *Queue) readLock(ctx context.Context, tx kv.ReadTx, group string) (*lock
 	if v == nil {
 		return nil, nil
 	}
-	return unpackLock(key, v)
+	return unpackRecord(key, v)
 }
 
 // readItem turns a pair into an item, as assemble does.
@@ -30,14 +30,14 @@ func (q *Queue) readItem(ctx context.Context, tx kv.ReadTx, row kv.KV) (Item, er
 	if err != nil {
 		return Item{}, corrupt(row.Key, err)
 	}
-	return q.assemble(ctx, tx, p, e, body)
+	return q.assemble(ctx, tx, p.itemID(), e, body)
 }
 
-// assemble makes the item of a key and its envelope and reads the rest of a body that is in parts. An item that
+// assemble makes the item of an id and its envelope and reads the rest of a body that is in parts. An item that
 // is not whole is ErrCorrupt.
-func (q *Queue) assemble(ctx context.Context, tx kv.ReadTx, p parsedKey, e envelope, body []byte) (Item, error) {
+func (q *Queue) assemble(ctx context.Context, tx kv.ReadTx, id ID, e envelope, body []byte) (Item, error) {
 	if e.parts > 0 {
-		rows, err := tx.GetRange(q.keys.parts(p.itemID()).Selectors(), kv.RangeOptions{}).Wait(ctx)
+		rows, err := tx.GetRange(q.keys.parts(id).Selectors(), kv.RangeOptions{}).Wait(ctx)
 		if err != nil {
 			return Item{}, fmt.Errorf("read parts: %w", err)
 		}
@@ -46,12 +46,12 @@ func (q *Queue) assemble(ctx context.Context, tx kv.ReadTx, p parsedKey, e envel
 			whole = append(whole, r.Value...)
 		}
 		if int64(len(rows)) != e.parts || int64(len(whole)) != e.size {
-			return Item{}, corrupt(q.keys.item(p.itemID()), fmt.Errorf("%d bytes in %d parts, should be %d in %d",
+			return Item{}, corrupt(q.keys.item(id), fmt.Errorf("%d bytes in %d parts, should be %d in %d",
 				len(whole), len(rows), e.size, e.parts))
 		}
 		body = whole
 	}
-	item := Item{ID: p.itemID(), Body: body, Headers: e.headers, Enqueued: fromMillis(e.enqueuedMS), DedupID: e.dedupID}
+	item := Item{ID: id, Body: body, Headers: e.headers, Enqueued: fromMillis(e.enqueuedMS), DedupID: e.dedupID}
 	if e.dueMS > 0 {
 		item.DeliverAt = fromMillis(e.dueMS)
 	}

@@ -101,7 +101,7 @@ func TestWhyOfAGrant(t *testing.T) {
 	random := uuid.New()
 	end := e.clock.now().Add(2 * time.Second).UnixMilli()
 	e.write(func(tx kv.Tx) {
-		tx.Set(key("lock", "A"), tuple.Tuple{int64(5), random.String(), end, tuple.Tuple{}, "grant"}.Pack())
+		tx.Set(key("lock", "A"), tuple.Tuple{int64(5), nil, tuple.Tuple{"grant", int64(5), random.String(), end}}.Pack())
 		tx.Set(key("timer", end, "A"), append(key0("grant"), 0x14))
 	})
 	require.Equal(t, []layer.Cause{layer.CauseGranted}, e.causes(id))

@@ -125,7 +125,7 @@ Takes(now) ==
     {k \in Items : /\ Cardinality({j \in Items : Before(j, k)}) < Max
                    /\ \A j \in Items : Before(k, j) \/ ~IsEarly(j, now)}
 
-\* layer/dequeue.go: decide. The lock that was, l, goes with its timer.
+\* layer/group_verdict.go: assess, dispose. The lock that was, l, goes with its timer (layer/group.go: put).
 ClaimTx(p, c, now, end) ==
     LET l == Held
         o == Op("claim")
@@ -136,13 +136,13 @@ ClaimTx(p, c, now, end) ==
     IN CASE (locked /\ ~expired) \/ (~locked /\ c.kind \notin {"hint", "head", "named"}) ->
             \* Held by another, or the timer of a lock that is gone: the hint or timer is stale.
             IF c.key = {} THEN NoTx ELSE Tx(o, Guard("stale-lock", {Lock}), None, c.key)
-         [] Items = {} ->  \* settleEmpty
+         [] Items = {} ->  \* verdictEmpty
             IF c.key = {} /\ ~locked THEN NoTx
             ELSE [Tx(o, Guard("stale-empty", AllItems) \cup (IF locked THEN Guard("empty-lock", {Lock}) ELSE {}),
                      None, c.key \cup over \cup (IF locked THEN {Lock} ELSE {})) EXCEPT !.ends = ended]
-         [] Items # {} /\ expired /\ l.marked ->  \* settleMarked
+         [] Items # {} /\ expired /\ l.marked ->  \* verdictEnds
             [Tx(o, Guard("mark-lock", {Lock}), Lock :> MarkOf(l), c.key \cup over) EXCEPT !.ends = ended]
-         [] Items # {} /\ ~(expired /\ l.marked) /\ IsEarly(First(Items), now) ->  \* layer/dequeue.go: settleEarly; layer/group_delay.go: awaitHead
+         [] Items # {} /\ ~(expired /\ l.marked) /\ IsEarly(First(Items), now) ->  \* layer/group_verdict.go: disposeEarly; layer/group_delay.go: awaitHead
             IF c.key = {} /\ ~locked THEN NoTx
             ELSE [Tx(o, Guard("early-lock", {Lock}) \cup Guard("early-gap", Gap(Items)), Timer(LastDue) :> "head",
                      c.key \cup over \cup (IF locked THEN {Lock} ELSE {})) EXCEPT !.ends = ended]
@@ -159,7 +159,7 @@ ClaimTx(p, c, now, end) ==
 \* layer/settle.go: check. The fencing check.
 Mine(p) == Held.kind = "claim" /\ (Held.token = claim[p].token \/ ~Has("token"))
 
-\* layer/settle.go: check, readNext, giveBack, extend; layer/group.go: release.
+\* layer/settle.go: check, readNext, giveBack, extend; layer/group.go: leave.
 SettleTx(p, o) ==
     LET l == Held
         reads == Guard("settle-lock", {Lock})

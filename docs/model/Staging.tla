@@ -89,7 +89,7 @@ Take(h, g, from) ==
         EXCEPT !.starts = [group |-> g, token |-> token],
                !.ends = IF l.kind = "claim" THEN {[group |-> g, token |-> l.token]} ELSE {}]
 
-\* layer/dequeue.go: settleEmpty.
+\* layer/group_verdict.go: dispose. Of a group without items.
 SettleEmpty(g, from) ==
     LET l == Held(g)
     IN [Part({Item(g)} \cup (IF l.kind = "none" THEN {} ELSE {Lock(g)}), None,
@@ -100,7 +100,7 @@ SettleEmpty(g, from) ==
 
 Stale(g, from) == Part({Lock(g)}, None, {from})
 
-\* layer/claim_grant.go: accept; layer/dequeue.go: decide. Of a grant to the handle.
+\* layer/claim_grant.go: accept; layer/group_verdict.go: assess. Of a grant to the handle.
 Accept(h, g) ==
     LET l == Held(g)
         ours == l.kind = "grant" /\ l.token = db[Grant(h, g)]
@@ -108,19 +108,19 @@ Accept(h, g) ==
          [] ~There(Item(g)) -> SettleEmpty(g, Grant(h, g))
          [] OTHER -> Take(h, g, Grant(h, g))
 
-\* layer/dequeue.go: decide. Of a hint.
+\* layer/group_verdict.go: assess. Of a hint.
 Look(h, g) ==
     CASE Held(g).kind # "none" -> Stale(g, Ready(g))
       [] ~There(Item(g)) -> SettleEmpty(g, Ready(g))
       [] OTHER -> Take(h, g, Ready(g))
 
-\* layer/dequeue.go: decide. Of a due timer.
+\* layer/group_verdict.go: assess. Of a due timer.
 Due(h, g) ==
     CASE Held(g).kind = "none" -> Stale(g, Timer(g))
       [] ~There(Item(g)) -> SettleEmpty(g, Timer(g))
       [] OTHER -> Take(h, g, Timer(g))
 
-\* layer/claim_grant.go: grantOthers, grant.
+\* layer/claim_grant.go: grantOthers, grantFrom.
 GrantTo(other, g) ==
     LET token == claims + 1
     IN Part(Guard("grant-lock", {Lock(g)}) \cup Guard("grant-request", {Request(other)}),

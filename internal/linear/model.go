@@ -170,6 +170,7 @@ func (p *step) touchesClaim() bool {
 	switch p.Kind {
 	case Receive, Take, Ack, Nack, Extend, Cancel, Release:
 		return true
+	case Enqueue, Peek, Disturb, Drop, Put, end:
 	}
 	return false
 }

@@ -132,8 +132,7 @@ func (o *Operation) String() string {
 	var s strings.Builder
 	s.WriteString(string(o.Kind))
 	word := func(format string, args ...any) { fmt.Fprintf(&s, " "+format, args...) }
-	switch o.Kind {
-	case Ack, Nack, Extend:
+	if o.Kind == Ack || o.Kind == Nack || o.Kind == Extend {
 		word("%d", o.Token)
 	}
 	switch {

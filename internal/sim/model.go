@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 
@@ -87,24 +88,30 @@ func lockOf(group string, value []byte) (*lockState, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock of %q: %w", group, err)
 	}
-	if len(t) < 5 {
+	if len(t) < 2 {
 		return nil, fmt.Errorf("lock of %q: %v", group, t)
 	}
 	l := &lockState{}
 	l.token, _ = t[0].(int64)
-	l.owner, _ = t[1].(string)
-	l.endMS, _ = t[2].(int64)
-	out, _ := t[3].(tuple.Tuple)
-	l.kind, _ = t[4].(string)
-	if len(t) > 5 {
-		note, _ := t[5].(tuple.Tuple)
-		if len(note) > 0 {
-			l.marked, _ = note[0].(string)
-		}
+	if note, _ := t[1].(tuple.Tuple); len(note) > 1 {
+		l.marked, _ = note[0].(string)
+		l.kind, l.endMS = l.marked, math.MaxInt64
+		l.owner, _ = note[1].(string)
 	}
-	for i := 0; i+2 < len(out); i += 3 {
-		index, _ := out[i].(int64)
-		random, _ := out[i+1].(uuid.UUID)
+	if len(t) == 2 {
+		return l, nil
+	}
+	h, _ := t[2].(tuple.Tuple)
+	if len(t) > 3 || len(h)%3 != 1 {
+		return nil, fmt.Errorf("lock of %q: %v", group, t)
+	}
+	l.kind, _ = h[0].(string)
+	l.token, _ = h[1].(int64)
+	l.owner, _ = h[2].(string)
+	l.endMS, _ = h[3].(int64)
+	for out := h[4:]; len(out) > 0; out = out[3:] {
+		index, _ := out[0].(int64)
+		random, _ := out[1].(uuid.UUID)
 		l.out = append(l.out, layer.ID{Group: group, Index: index, Random: random})
 	}
 	return l, nil
@@ -928,6 +935,7 @@ func (o *op) maybeAt(r *record) bool {
 		return o.begin <= r.step && r.step <= o.end
 	case unknown:
 		return o.begin <= r.step
+	case refused:
 	}
 	return false
 }

@@ -45,14 +45,8 @@ func (s *opStack) reset(m op) { *s = opStack{n: 1, first: m} }
 
 // dependent reports whether the key's value depends on what the database holds.
 func (s *opStack) dependent() bool {
-	if s.n == 0 {
-		return false
-	}
-	switch s.first.kind {
-	case opSet, kv.SetVersionstampedKey, kv.SetVersionstampedValue:
-		return false
-	}
-	return true
+	kind := s.first.kind
+	return s.n > 0 && kind != opSet && kind != kv.SetVersionstampedKey && kind != kv.SetVersionstampedValue
 }
 
 // coalesce adds m to a stack that is not empty, and joins it with the top where that gives the same result.
@@ -89,6 +83,7 @@ func associative(kind kv.MutationType) bool {
 	switch kind {
 	case kv.Add, kv.BitOr, kv.BitXor, kv.Max, kv.Min, kv.SetVersionstampedKey, kv.SetVersionstampedValue:
 		return false
+	case kv.BitAnd, kv.AppendIfFits, kv.ByteMin, kv.ByteMax, kv.CompareAndClear:
 	}
 	return true
 }

@@ -56,6 +56,7 @@ func foldAtomic(op kv.MutationType, existing, p []byte) []byte {
 			return nil
 		}
 		return existing
+	case kv.SetVersionstampedKey, kv.SetVersionstampedValue:
 	}
 	panic("kvtest: not a plain atomic operation")
 }

@@ -60,6 +60,7 @@ func (o Op) firstKey() []byte {
 		return o.Range.Begin.Key
 	case ReadConflict, WriteConflict, ClearRange:
 		return o.Keys.Begin
+	case Get, Watch, Set, Clear, Atomic:
 	}
 	return o.Key
 }
@@ -112,6 +113,7 @@ func (p printer) op(o Op) string {
 		return line("clear", p.key(o.Key), unguarded)
 	case ClearRange:
 		return line("clear-range", fmt.Sprintf("[%s, %s)", p.key(o.Keys.Begin), p.key(o.Keys.End)), unguarded)
+	case Atomic:
 	}
 	key := o.Key
 	if o.Mutation == kv.SetVersionstampedKey && len(key) >= 4 {

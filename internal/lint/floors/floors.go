@@ -1,0 +1,75 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+)
+
+// floor is files of package layer that stand at one height: a file may use what stands on its own floor or below.
+type floor struct {
+	name  string
+	what  string
+	files []string
+}
+
+// floors is the layer from the bottom to the top. Every file of the package, but for tests, stands on one of them.
+var floors = []floor{
+	{"base", "errors, limits, guards, words: what knows nothing of a queue.", []string{
+		"doc.go", "errors.go", "guard.go", "guard_broken.go", "guard_whole.go", "limits.go", "message.go",
+		"words.go", "entropy.go",
+	}},
+	{"settings", "what a queue can be told, with names, bounds and defaults.", []string{
+		"config.go", "config_choices.go", "config_rate.go", "config_retry.go", "config_setting.go",
+	}},
+	{"stored form", "the keys, and the values as bytes.", []string{
+		"subspace.go", "store_archive.go", "store_item.go", "store_lock.go", "store_row.go", "store_values.go",
+	}},
+	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
+		"handle.go", "counters.go", "tx.go", "tx_config.go", "tx_once.go", "tx_read.go",
+	}},
+	{"group", "what keeps a group, and what becomes of its head.", []string{
+		"group.go", "group_delay.go", "group_failure.go", "group_mark.go", "group_rate.go", "group_retention.go", "group_verdict.go",
+	}},
+	{"verbs", "enqueue, receive, take, ack, nack, extend, state, each in one transaction.", []string{
+		"enqueue.go", "enqueue_dedup.go", "enqueue_room.go", "dequeue.go", "claim_grant.go", "claim_inflight.go",
+		"claim_repeat.go", "claim_search.go", "claim_spread.go", "claim_strategy.go", "take.go", "settle.go",
+		"settle_archive.go", "settle_state.go",
+	}},
+	{"many callers", "the callers of one handle in shared transactions, and the waiting line.", []string{
+		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_request.go",
+	}},
+	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
+		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_purge.go", "job_redrive.go",
+		"job_replay.go", "job_sweep.go", "job_sweep_dedup.go", "job_sweep_overdue.go", "job_sweep_rate.go",
+	}},
+	{"operator and inspection", "what people do to a queue, and look at.", []string{
+		"admin_config.go", "admin_force.go", "admin_items.go", "admin_pause.go", "admin_state.go",
+		"inspect_check.go", "inspect_describe.go", "inspect_groups.go", "inspect_peek.go", "inspect_stats.go",
+		"inspect_why.go",
+	}},
+	{"face", "what a program begins with: opening a queue, and workers.", []string{
+		"queue.go", "worker.go",
+	}},
+}
+
+// floorsOf is the height of each file. A file without a floor, on two, or that is not there, is an error.
+func floorsOf(table []floor, files []string) (map[string]int, error) {
+	heights := map[string]int{}
+	for height, f := range table {
+		for _, name := range f.files {
+			if other, twice := heights[name]; twice {
+				return nil, fmt.Errorf("%s stands on two floors: %s and %s", name, table[other].name, f.name)
+			}
+			if !slices.Contains(files, name) {
+				return nil, fmt.Errorf("%s, of floor %s, is not there: take the name out of floors.go", name, f.name)
+			}
+			heights[name] = height
+		}
+	}
+	for _, name := range files {
+		if _, ok := heights[name]; !ok {
+			return nil, fmt.Errorf("%s stands on no floor: give the file a place in floors.go", name)
+		}
+	}
+	return heights, nil
+}

@@ -1,0 +1,5 @@
+//go:build never
+
+package small
+
+func other() { low() }

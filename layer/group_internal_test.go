@@ -1,0 +1,283 @@
+package layer
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+)
+
+// groupSetup brings group A, which has the items a1, a2 and a3, into a condition. It returns the claim, if there is one.
+type groupSetup struct {
+	name string
+	run  func(s *markSteps) *Claim
+}
+
+var groupSetups = []groupSetup{
+	{"empty", func(s *markSteps) *Claim { return nil }},
+	{"unheld", func(s *markSteps) *Claim { s.enqueue("A", "a1", "a2", "a3"); return nil }},
+	{"claimed", claimedGroup},
+	{"claimed, to be paused", func(s *markSteps) *Claim { return pausedBy(s, claimedGroup(s)) }},
+	{"lapsed", lapsedGroup},
+	{"lapsed, to be paused", func(s *markSteps) *Claim { return pausedBy(s, lapsedGroup(s)) }},
+	{"granted", func(s *markSteps) *Claim { grantedGroup(s); return nil }},
+	{"over: a grant", func(s *markSteps) *Claim { grantedGroup(s); s.now = s.now.Add(time.Minute); return nil }},
+	{"delayed", func(s *markSteps) *Claim { return delayedGroup(s) }},
+	{"over: a delay", func(s *markSteps) *Claim { c := delayedGroup(s); s.now = s.now.Add(time.Hour); return c }},
+	{"paused", func(s *markSteps) *Claim { s.enqueue("A", "a1", "a2", "a3"); return pausedBy(s, nil) }},
+	{"parked", func(s *markSteps) *Claim {
+		c := claimedGroup(s)
+		s.failFor(c, ParkGroup)
+		return c
+	}},
+}
+
+func claimedGroup(s *markSteps) *Claim {
+	s.enqueue("A", "a1", "a2", "a3")
+	return s.receive(3)[0]
+}
+
+func lapsedGroup(s *markSteps) *Claim {
+	c := claimedGroup(s)
+	s.now = s.now.Add(11 * time.Second)
+	return c
+}
+
+func grantedGroup(s *markSteps) {
+	s.enqueue("A", "a1", "a2", "a3")
+	s.grantTo(uuid.UUID{1})
+}
+
+func delayedGroup(s *markSteps) *Claim {
+	c := claimedGroup(s)
+	require.NoError(s.t, s.q.Nack(s.ctx, c, NackOptions{Delay: time.Minute}))
+	return c
+}
+
+func pausedBy(s *markSteps, c *Claim) *Claim {
+	_, err := s.q.PauseGroup(s.ctx, "A", PauseOptions{By: "op"})
+	require.NoError(s.t, err)
+	return c
+}
+
+// failFor rejects what c has, under that policy.
+func (s *markSteps) failFor(c *Claim, policy OnFailure) error {
+	_, _, err := s.q.Configure(s.ctx, func(c *Config) { c.OnFailure = policy })
+	require.NoError(s.t, err)
+	return s.q.Nack(s.ctx, c, NackOptions{Reject: "bad"})
+}
+
+// groupEvent is what happens to group A. action is the definition of docs/model that says so too; "" = the model leaves
+// it out.
+type groupEvent struct {
+	name   string
+	action string
+	run    func(s *markSteps, c *Claim, head ID) error
+}
+
+var groupEvents = []groupEvent{
+	{"enqueue", "Group: EnqueueTx", func(s *markSteps, _ *Claim, _ ID) error { s.enqueue("A", "new"); return nil }},
+	{"claim", "Group: ClaimTx", func(s *markSteps, _ *Claim, _ ID) error { s.receive(1); return nil }},
+	{"claim by name", "Group: ClaimTx", func(s *markSteps, _ *Claim, _ ID) error {
+		group := "A"
+		_, err := s.q.Receive(s.ctx, ReceiveOptions{Max: 1, Group: &group})
+		return err
+	}},
+	{"grant", "Staging: GrantTo", func(s *markSteps, _ *Claim, _ ID) error { s.grantTo(uuid.UUID{2}); return nil }},
+	{"take", "", func(s *markSteps, _ *Claim, _ ID) error { s.take(); return nil }},
+	{"ack of one", "Group: SettleTx", func(s *markSteps, c *Claim, head ID) error { return s.q.Ack(s.ctx, c, head) }},
+	{"ack of all", "Group: SettleTx", func(s *markSteps, c *Claim, _ ID) error { return s.q.Ack(s.ctx, c) }},
+	{"extend", "Group: SettleTx", func(s *markSteps, c *Claim, _ ID) error {
+		_, err := s.q.Extend(s.ctx, c, time.Minute)
+		return err
+	}},
+	{"nack", "Group: SettleTx", func(s *markSteps, c *Claim, _ ID) error {
+		return s.q.Nack(s.ctx, c, NackOptions{AtOnce: true})
+	}},
+	{"nack with a delay", "Group: SettleTx", func(s *markSteps, c *Claim, _ ID) error {
+		return s.q.Nack(s.ctx, c, NackOptions{Delay: time.Minute})
+	}},
+	{"reject, park item", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, ParkItem) }},
+	{"reject, park group", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, ParkGroup) }},
+	{"set state", "", func(s *markSteps, c *Claim, _ ID) error { return s.q.SetState(s.ctx, c, []byte("x")) }},
+	{"pause", "Group: PauseTx", func(s *markSteps, _ *Claim, _ ID) error {
+		_, err := s.q.PauseGroup(s.ctx, "A", PauseOptions{})
+		return err
+	}},
+	{"pause by force", "", func(s *markSteps, _ *Claim, _ ID) error {
+		_, err := s.q.PauseGroup(s.ctx, "A", PauseOptions{Force: true})
+		return err
+	}},
+	{"resume", "Group: ResumeTx", func(s *markSteps, _ *Claim, _ ID) error {
+		_, err := s.q.ResumeGroup(s.ctx, "A")
+		return err
+	}},
+	{"force release", "", func(s *markSteps, _ *Claim, _ ID) error {
+		_, err := s.q.ForceRelease(s.ctx, "A", ForceReleaseOptions{})
+		return err
+	}},
+	{"retry now", "", func(s *markSteps, _ *Claim, _ ID) error { return s.q.RetryNow(s.ctx, "A") }},
+	{"cancel of the head", "", func(s *markSteps, _ *Claim, head ID) error { return s.q.Cancel(s.ctx, head) }},
+	{"edit of the head", "", func(s *markSteps, _ *Claim, head ID) error {
+		return s.q.Edit(s.ctx, head, func(m *Message) error { m.Body = []byte("b"); return nil })
+	}},
+	{"skip", "", func(s *markSteps, _ *Claim, _ ID) error {
+		_, err := s.q.Skip(s.ctx, "A", SkipOptions{})
+		return err
+	}},
+	{"purge", "", func(s *markSteps, _ *Claim, _ ID) error { _, err := s.q.Purge(s.ctx, PurgeOptions{}); return err }},
+	{"purge by force", "", func(s *markSteps, _ *Claim, _ ID) error {
+		_, err := s.q.Purge(s.ctx, PurgeOptions{Force: true})
+		return err
+	}},
+	{"set group state", "", func(s *markSteps, _ *Claim, _ ID) error {
+		return s.q.SetGroupState(s.ctx, "A", []byte("x"), SetGroupStateOptions{})
+	}},
+	{"sweep past retention", "", func(s *markSteps, _ *Claim, _ ID) error {
+		_, _, err := s.q.Configure(s.ctx, func(c *Config) { c.Retention = time.Second })
+		require.NoError(s.t, err)
+		s.now = s.now.Add(1500 * time.Millisecond)
+		_, err = s.q.Sweep(s.ctx, SweepOptions{})
+		return err
+	}},
+}
+
+// groupText says how group A is: its condition, the mark that it bears, and how many items it has.
+func (s *markSteps) groupText() string {
+	tx, err := s.db.Begin(kv.TxOptions{})
+	require.NoError(s.t, err)
+	defer tx.Cancel()
+	r, err := s.q.readLock(s.ctx, tx, "A")
+	require.NoError(s.t, err)
+	n, err := countKeys(s.ctx, tx, s.q.keys.items("A"), 100)
+	require.NoError(s.t, err)
+	names := map[condition]string{
+		unheld: "unheld", claimed: "claimed", granted: "granted", delayed: "delayed", lapsed: "lapsed", over: "over", marked: "",
+	}
+	text := names[r.at(s.now.UnixMilli())]
+	if m := r.bears(); m != nil {
+		if text != "" {
+			text += ", to be "
+		}
+		text += string(m.public().State)
+	}
+	return fmt.Sprintf("%s, %s", text, countWords(int(n), "item"))
+}
+
+// refusals are the errors that an event may have.
+var refusals = map[string]error{
+	"claim lost": ErrClaimLost, "not held": ErrNotHeld, "not paused": ErrNotPaused, "not delayed": ErrNotDelayed,
+	"no item": ErrNoItem, "in hand": ErrInHand, "held": ErrHeld,
+}
+
+const groupTable = "testdata/group.txt"
+
+// TestGroupMachine: what each event makes of a group in each condition is what testdata/group.txt says (I1, G2). After
+// each the invariants hold, and each action that the table names is one of the model's.
+func TestGroupMachine(t *testing.T) {
+	var out strings.Builder
+	out.WriteString("# What each event makes of a group: condition | event | what follows | action of docs/model.\n" +
+		"# Three items before it; \"= refused\" leaves the group as it was. Written by: " +
+		"go test ./layer -run TestGroupMachine -rewrite\n")
+	for _, setup := range groupSetups {
+		out.WriteString("\n")
+		for _, event := range groupEvents {
+			t.Run(setup.name+", "+event.name, func(t *testing.T) {
+				s := newMarkSteps(t)
+				c := setup.run(s)
+				if c == nil {
+					c = &Claim{Group: "A", Token: 1}
+				}
+				head := ID{Group: "A", Index: 1, Random: uuid.UUID{1}}
+				if items, err := s.q.Peek(s.ctx, "A", 1); err == nil && len(items) > 0 {
+					head = items[0].ID
+				}
+				before := s.groupText()
+				err := event.run(s, c, head)
+				follows := s.groupText()
+				for name, refusal := range refusals {
+					if errors.Is(err, refusal) {
+						require.Equal(t, before, follows, "refused, and changed all the same")
+						follows, err = "= refused: "+name, nil
+					}
+				}
+				require.NoError(t, err)
+				action := event.action
+				if strings.HasPrefix(follows, "= ") || action == "" {
+					action = "-"
+				}
+				fmt.Fprintf(&out, "%-22s | %-20s | %-38s | %s\n", setup.name, event.name, follows, action)
+			})
+		}
+	}
+	if f := flag.Lookup("rewrite"); f != nil && f.Value.String() == "true" {
+		require.NoError(t, os.WriteFile(groupTable, []byte(out.String()), 0o644))
+	}
+	want, err := os.ReadFile(groupTable)
+	require.NoError(t, err)
+	require.Equal(t, string(want), out.String(), "see the head of the file")
+	for _, event := range groupEvents {
+		if module, action, ok := strings.Cut(event.action, ": "); ok {
+			model, err := os.ReadFile("../docs/model/" + module + ".tla")
+			require.NoError(t, err)
+			require.Regexp(t, `(?m)^`+regexp.QuoteMeta(action)+`(\(| ==)`, string(model))
+		}
+	}
+}
+
+// TestIllegalStep: a record that is to change as none may ends the transaction, and nothing is written (I1).
+func TestIllegalStep(t *testing.T) {
+	s := newMarkSteps(t)
+	s.enqueue("A", "a1")
+	c := s.receive(1)[0]
+	_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		return s.within(func(w *work) error {
+			r, err := s.q.readLock(s.ctx, tx, "A")
+			if err != nil {
+				return err
+			}
+			grant := holding{kind: kindGrant, token: r.token + 1, owner: uuid.UUID{1}.String(), endMS: w.nowMS + 1000}
+			w.put("A", r, heldBy(grant, nil), 1)
+			return nil
+		})(tx)
+	})
+	require.ErrorIs(t, err, errStep)
+	require.ErrorContains(t, err, `group "A": illegal change of a group: no step leads from claim to grant`)
+	require.NoError(t, s.q.Ack(s.ctx, c))
+}
+
+// TestSteps: what steps says of tokens and marks.
+func TestSteps(t *testing.T) {
+	claim := func(token int64, m *mark) *record { return heldBy(holding{kind: kindClaim, token: token}, m) }
+	pause := &mark{kind: markPause}
+	require.NoError(t, step(claim(5, nil), claim(6, nil)))
+	require.ErrorContains(t, step(claim(5, nil), claim(4, nil)), "token 4 after 5")
+	require.ErrorIs(t, step(claim(5, pause), nil), errStep, "a mark is forgotten")
+	require.NoError(t, step(claim(5, pause), claim(5, nil).without(pause)))
+	require.ErrorIs(t, step(claim(5, nil).without(pause), claim(6, nil)), errStep, "a paused group is claimed")
+	require.ErrorIs(t, step(nil, heldBy(holding{kind: kindDelay}, nil)), errStep, "a delay of what nobody held")
+	require.NoError(t, step(unreadable, nil))
+}
+
+// TestStepsAreDocumented: ARCHITECTURE.md has a row for each state, with each state that may follow.
+func TestStepsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../ARCHITECTURE.md")
+	require.NoError(t, err)
+	for from, tos := range steps {
+		row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(string(from)) + ` \| (.*) \|$`).FindSubmatch(text)
+		require.NotNil(t, row, "no row for %s", from)
+		follows := regexp.MustCompile(` ?\([^)]*\)`).ReplaceAllString(string(row[1]), "")
+		for _, to := range tos {
+			require.Contains(t, ", "+follows+",", ", "+string(to)+",", "from %s", from)
+		}
+	}
+}

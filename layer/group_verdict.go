@@ -1,0 +1,247 @@
+package layer
+
+import (
+	"fmt"
+
+	"fdbfifo/kv"
+)
+
+// verdict is what a receive or a take may do with a group that something led to.
+type verdict int
+
+const (
+	verdictDeliver verdict = iota
+	verdictStale           // somebody holds the group, or what led here is of a holding that is gone
+	verdictEmpty           // no items: what is left of a holding goes
+	verdictAged            // the head has waited longer than the queue's retention
+	verdictEnds            // a claim has lapsed, and with its end the item is parked or a mark begins
+	verdictEarly           // the head is not due, or the group's rate is used up
+)
+
+// found is a group that something led to, with the reads of it and what follows from them.
+type found struct {
+	candidate
+	record *record
+	rows   rows
+	pace   kv.Future[[]byte] // nil if the queue has no rate, as far as was known
+	// fenced says that the reads were serialisable: they are the conflicts that a verdict needs.
+	fenced bool
+
+	verdict verdict
+	failure *failure  // of the item that was tried under a lapsed claim; nil = none
+	untilMS int64     // of early: when the group is due
+	allowed allowance // of deliver
+}
+
+// assess sets the verdict. It writes nothing.
+func (w *work) assess(f *found) error {
+	cond := f.record.at(w.nowMS)
+	if lacks(guardLease) && cond == claimed {
+		cond = lapsed
+	}
+	switch {
+	case f.accepts(f.record) && f.rows.len() > 0:
+	case f.accepts(f.record): // it was granted, and has been emptied since
+		f.verdict = verdictEmpty
+		return nil
+	case cond.keeps(), cond == unheld && f.timer, f.grant != 0:
+		// Held by another, a timer of a holding that is gone, or a grant that was lost.
+		f.verdict = verdictStale
+		return nil
+	case f.rows.len() == 0 && f.record.bears() == nil:
+		f.verdict = verdictEmpty
+		return nil
+	}
+	if f.record.bears() == nil {
+		old, err := w.overdue(f.rows.first(1))
+		if err != nil || old.len() > 0 {
+			f.verdict = verdictAged
+			return err
+		}
+	}
+	if c := f.record.claim(); c != nil && len(c.items) > 0 {
+		var err error
+		if f.failure, err = w.judgeTried(f.group, c, c.lapseText()); err != nil {
+			return err
+		}
+	}
+	if f.record.bears() != nil || f.failure.parksItem() || f.failure.parksGroup() {
+		f.verdict = verdictEnds
+		return nil
+	}
+	return w.assessHead(f)
+}
+
+// assessHead is assess for a group that nothing but its head may keep.
+func (w *work) assessHead(f *found) (err error) {
+	head := f.rows.at(0)
+	if head.err != nil {
+		return head.err
+	}
+	if f.allowed, err = w.allow(f.group, f.pace); err != nil {
+		return err
+	}
+	if f.untilMS = max(head.envelope.dueMS, f.allowed.untilMS); f.untilMS > w.nowMS {
+		f.verdict = verdictEarly
+	}
+	return nil
+}
+
+// fence adds the read conflict of what makes a verdict true, unless the reads have it.
+func (f *found) fence(w *work, g guard, r kv.KeyRange) error {
+	if f.fenced {
+		return nil
+	}
+	return g.read(w.tx, r)
+}
+
+// dispose carries out every verdict but deliver. behind is what leads to the rest of the group if something of it may be
+// deliverable at once; else nil.
+//
+// Footprint: a read conflict on what makes the verdict true: the lock, or the emptiness of the group, or the gap up to a
+// head that is not due yet, because a release may write the very hint again that goes.
+func (w *work) dispose(f *found) (behind *candidate, err error) {
+	key, free := kv.SingleKey(w.q.keys.lock(f.group)), false
+	switch f.verdict {
+	case verdictDeliver:
+		return nil, nil
+	case verdictStale:
+		if err = f.fence(w, guardStaleLock, key); err == nil {
+			w.clear(f.key)
+		}
+		return nil, err
+	case verdictEmpty:
+		// An enqueue into the empty group writes a hint, which may have this very key.
+		if err = f.fence(w, guardStaleEmpty, f.rows.of); err == nil && f.record != nil {
+			if err = f.fence(w, guardEmptyLock, key); err == nil {
+				w.end(f.group, f.record, nil)
+			}
+		}
+	case verdictAged:
+		free, err = w.disposeAged(f, key)
+	case verdictEnds:
+		g := guardMarkLock
+		if f.record.mark == nil && f.failure.parksItem() {
+			g = guardParkLock
+		}
+		if err = f.fence(w, g, key); err == nil {
+			free, err = w.lapse(f.group, f.record, f.failure, ID{})
+		}
+	case verdictEarly:
+		return nil, w.disposeEarly(f, key)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.clearLead(&f.candidate, f.record)
+	if !free {
+		return nil, nil
+	}
+	c, found, err := w.leave(f.group, nil, guardFreeEmpty, true)
+	if err != nil || !found {
+		return nil, err
+	}
+	return &c, nil
+}
+
+func (w *work) disposeAged(f *found, lock kv.KeyRange) (free bool, err error) {
+	old, err := w.overduePage(f.rows)
+	if err != nil {
+		return false, err
+	}
+	if err := f.fence(w, guardOverdueLock, lock); err != nil {
+		return false, err
+	}
+	w.wrote = true
+	return w.ageOut(f.record, old)
+}
+
+// disposeEarly leaves a group to the timer of its head.
+func (w *work) disposeEarly(f *found, lock kv.KeyRange) error {
+	if f.key == nil && f.record == nil {
+		return nil // named by the caller: what leads to it leads to it still
+	}
+	if err := f.fence(w, guardEarlyLock, lock); err != nil {
+		return err
+	}
+	if f.record != nil {
+		if _, err := w.lapse(f.group, f.record, f.failure, ID{}); err != nil {
+			return err
+		}
+	}
+	w.clearLead(&f.candidate, f.record)
+	return w.awaitHead(nil, f.rows.id(0), f.untilMS)
+}
+
+// clearLead clears what led to a group, unless it is the timer or the grant of the group's record: put clears these.
+func (w *work) clearLead(c *candidate, r *record) {
+	if h := r.holding(); h != nil {
+		if c.grant != 0 && c.accepts(r) || c.timer && string(c.key) == string(w.q.keys.timer(h.endMS, c.group)) {
+			w.cleared = true
+			return
+		}
+	}
+	w.clear(c.key)
+}
+
+// run takes the items from the head on that may be delivered together: up to limit, and as long as they fit. fits is
+// given the bytes of the next body; the first item always comes.
+func (w *work) run(f *found, limit int, fits func(size int) bool) (items []Item, out []delivered, err error) {
+	config, err := w.config()
+	if err != nil {
+		return nil, nil, err
+	}
+	n, stored := min(f.rows.len(), limit, f.allowed.items), 0
+	items, out = make([]Item, 0, n), make([]delivered, 0, n)
+	for i := range n {
+		row := f.rows.at(i)
+		if row.err != nil {
+			if len(out) > 0 {
+				break // what stands before it can be delivered
+			}
+			return nil, nil, row.err
+		}
+		e := &row.envelope
+		if e.dueMS > w.nowMS {
+			break // what is behind it waits, too
+		}
+		if len(out) > 0 && w.isOverdue(&config, e) {
+			break // it is settled when it is the head
+		}
+		if stored += len(row.Value); config.Archive > 0 && len(out) > 0 && stored > archiveClaimBytes {
+			break // the ack writes them again
+		}
+		if !fits(max(len(row.body), int(e.size))) {
+			break
+		}
+		item, err := w.q.assemble(w.ctx, w.tx.Snapshot(), row.delivered.id(f.group), *e, row.body)
+		if err != nil {
+			if len(out) > 0 && isCorrupt(err) {
+				break
+			}
+			return nil, nil, err
+		}
+		items, out = append(items, item), append(out, row.delivered)
+	}
+	return items, out, nil
+}
+
+// await waits for the reads of a group.
+func (w *work) await(c candidate, lock kv.Future[[]byte], items kv.Future[[]kv.KV]) (*found, error) {
+	f := &found{candidate: c}
+	v, err := lock.Wait(w.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read lock: %w", err)
+	}
+	pairs, err := items.Wait(w.ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read items: %w", err)
+	}
+	f.rows = w.q.keys.rows(c.group, pairs)
+	if v != nil {
+		if f.record, err = unpackRecord(w.q.keys.lock(c.group), v); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}

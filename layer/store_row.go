@@ -1,0 +1,92 @@
+package layer
+
+import (
+	"fdbfifo/kv"
+)
+
+// rows are items of one group as they were read, in key order. Each is taken apart once, when it is first asked for.
+type rows struct {
+	keys  subspace
+	group string
+	of    kv.KeyRange // the group's items
+	list  []row
+}
+
+// row is one stored item.
+type row struct {
+	kv.KV
+	delivered
+	envelope envelope
+	body     []byte // inline; the rest is in the parts
+	opened   bool
+	err      error // the item cannot be read; wraps ErrCorrupt
+}
+
+func (s subspace) rows(group string, pairs []kv.KV) rows {
+	rs := rows{keys: s, group: group, of: s.items(group), list: make([]row, len(pairs))}
+	for i, pair := range pairs {
+		rs.list[i].KV = pair
+	}
+	return rs
+}
+
+func (rs rows) len() int { return len(rs.list) }
+
+// first is the first n rows.
+func (rs rows) first(n int) rows {
+	rs.list = rs.list[:n]
+	return rs
+}
+
+// from is the rows behind the first n.
+func (rs rows) from(n int) rows {
+	rs.list = rs.list[n:]
+	return rs
+}
+
+// at takes the i-th row apart. If the row cannot be read, the row's err says why.
+func (rs rows) at(i int) *row {
+	r := &rs.list[i]
+	if r.opened {
+		return r
+	}
+	r.opened = true
+	p, err := rs.keys.parseItem(r.Key, rs.group, rs.of)
+	if err != nil {
+		r.err = err
+		return r
+	}
+	r.index, r.random = p.index, p.id
+	if r.envelope, r.body, err = openEnvelope(r.Value); err != nil {
+		r.err = corrupt(r.Key, err)
+	}
+	r.parts = r.envelope.parts
+	return r
+}
+
+// id is the item's id, also if its value cannot be read.
+func (rs rows) id(i int) ID { return rs.at(i).delivered.id(rs.group) }
+
+// delivered is what a claim's record keeps of the rows; the error is that of the first row that cannot be read.
+func (rs rows) delivered() ([]delivered, error) {
+	all := make([]delivered, rs.len())
+	for i := range all {
+		r := rs.at(i)
+		if r.err != nil {
+			return nil, r.err
+		}
+		all[i] = r.delivered
+	}
+	return all, nil
+}
+
+// due is how many of the rows, from the head on, may be delivered at that time. A row that cannot be read counts as due:
+// whoever takes the row meets what is wrong with it.
+func (rs rows) due(nowMS int64) int {
+	for i := range rs.list {
+		if r := rs.at(i); r.err == nil && r.envelope.dueMS > nowMS {
+			return i
+		}
+	}
+	return len(rs.list)
+}
