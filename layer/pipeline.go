@@ -376,6 +376,8 @@ func (q *Queue) runShared(b *batch) {
 	p := &q.pipeline
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// Once: a Close meanwhile waits for the mutex, and then ends what waits.
+	closed := q.closed.Load()
 	if b.groups > 0 {
 		p.receiving, p.taking = p.receiving-1, p.taking-b.groups
 	}
@@ -384,16 +386,16 @@ func (q *Queue) runShared(b *batch) {
 		if o.settle != nil && o.err == nil && o.settleErr == nil {
 			o.settle.done = true
 		}
-		if o.waits && q.closed.Load() && o.result() == nil && len(o.receive.claims) == 0 {
+		if o.waits && closed && o.result() == nil && len(o.receive.claims) == 0 {
 			o.err = ErrClosed // it would have waited
 		}
-		if o.turn != nil && mayRecover(o.err) && !o.abandoned && !o.lastTurn && !q.closed.Load() {
+		if o.turn != nil && mayRecover(o.err) && !o.abandoned && !o.lastTurn && !closed {
 			// The wait goes on: a database that does not answer for a while is not a reason to end it.
 			o.turn.failed, o.err = true, nil
 			o.receive.begin()
 		}
 		switch {
-		case o.waits && !o.abandoned && !o.lastTurn && o.result() == nil && len(o.receive.claims) == 0 && !q.closed.Load():
+		case o.waits && !o.abandoned && !o.lastTurn && o.result() == nil && len(o.receive.claims) == 0 && !closed:
 			o.settle = nil // what it waits for is the receive
 			o.state = opWaiting
 			p.waiting = append(p.waiting, o)
