@@ -49,7 +49,7 @@ func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged
 			return staged{}, err
 		}
 		return w.request(index, unserved), nil
-	case unserved == 0 && index != 0 && !q.othersWait() && !c.holdsGrants():
+	case unserved == 0 && index != 0 && q.line.length() == 0 && !c.holdsGrants():
 		key := q.keys.request(index, q.staging.random)
 		if err := guardRequestClear.read(w.tx, kv.SingleKey(key)); err != nil {
 			return staged{}, err
@@ -111,7 +111,7 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 			return err
 		}
 		r.deadlineMS = q.nowMS() + requestLife.Milliseconds()
-		r.wants = int64(min(max(q.waiters(), 1), maxWave))
+		r.wants = int64(min(max(q.line.length(), 1), maxWave))
 		tx.Set(key, r.pack())
 		outcome = staged{request: index, deadlineMS: r.deadlineMS}
 		return nil
@@ -125,7 +125,7 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 // withdraw clears the handle's request and gives back what it was granted. It may be repeated.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if !q.staging.acquire() {
-		if !q.rest(ctx, busyPause, nil) { // a receive is about to use the request, or to clear it
+		if !q.line.rest(ctx, busyPause, nil) { // a receive is about to use the request, or to clear it
 			return context.Cause(ctx)
 		}
 		return nil
