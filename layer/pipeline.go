@@ -480,9 +480,10 @@ func (p *pipeline) nextBatch() *batch {
 	return p.newBatch(taken)
 }
 
-// takeTurn gives receives that the waiting line has called a transaction, and returns when each has ended or waits again.
-// It runs the transaction itself if it can: the goroutine that the line's watch has woken is the one that claims.
-func (p *pipeline) takeTurn(called []*operation) {
+// runTurn gives receives that the waiting line has called a transaction, and returns when each has ended or waits
+// again. It runs the transaction itself if it can: the goroutine that the line's watch has woken is the one that
+// claims.
+func (p *pipeline) runTurn(called []*operation) {
 	p.mu.Lock()
 	var os []*operation
 	for _, o := range called {

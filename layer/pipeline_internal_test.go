@@ -46,7 +46,7 @@ func testRig(t *testing.T, alone bool, fn func(r *rig)) {
 			join: r.l.join, quit: r.l.quit, disband: r.l.disband,
 		}
 		r.l.begin(lineEnv{
-			takeTurn: r.p.takeTurn, yield: r.p.env.yield, alone: alone, nowMS: func() int64 { return 0 },
+			runTurn: r.p.runTurn, yield: r.p.env.yield, alone: alone, nowMS: func() int64 { return 0 },
 			requested: func() (int64, int64) { return 0, 0 },
 		})
 		defer func() {
@@ -366,8 +366,8 @@ func TestPipelineLeaveQueued(t *testing.T) {
 	})
 }
 
-// TestPipelineLeaveRunning: an enqueue whose caller leaves has an unknown outcome; a receive's claims are given back, but
-// not of one that will be repeated, and not of one that failed.
+// TestPipelineLeaveRunning: an enqueue whose caller leaves has an unknown outcome; a receive's claims are given back,
+// but not of one that will be repeated, and not of one that failed.
 func TestPipelineLeaveRunning(t *testing.T) {
 	for name, c := range map[string]struct {
 		o       *operation
@@ -409,8 +409,8 @@ func TestPipelineLeaveRunning(t *testing.T) {
 	}
 }
 
-// TestPipelineCallerThatRunsLeaves: a caller who runs his own receive can leave when its transaction has ended; he gets no
-// claim, for it is given back.
+// TestPipelineCallerThatRunsLeaves: a caller who runs his own receive can leave when its transaction has ended; he
+// gets no claim, for it is given back.
 func TestPipelineCallerThatRunsLeaves(t *testing.T) {
 	testRig(t, false, func(r *rig) {
 		o := receiveOf(1)
@@ -425,8 +425,8 @@ func TestPipelineCallerThatRunsLeaves(t *testing.T) {
 	})
 }
 
-// TestPipelineAbandoned: a transaction whose callers have all gone is cancelled after abandonedTimeout, and not before, and
-// not while one of them is there.
+// TestPipelineAbandoned: a transaction whose callers have all gone is cancelled after abandonedTimeout, and not
+// before, and not while one of them is there.
 func TestPipelineAbandoned(t *testing.T) {
 	testRig(t, false, func(r *rig) {
 		flights := r.busy()
@@ -441,7 +441,7 @@ func TestPipelineAbandoned(t *testing.T) {
 		time.Sleep(abandonedTimeout - 1)
 		synctest.Wait()
 		require.NoError(t, both.ctx.Err())
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		require.Error(t, both.ctx.Err())
 		both.fail(both.ctx.Err())
@@ -470,8 +470,8 @@ func TestPipelineNoCoalescing(t *testing.T) {
 	})
 }
 
-// TestPipelineTurns: a receive for which nothing is ready waits; then the line gives it a turn, in a transaction in which
-// nothing else travels, and it gets what that one claims. What it was to settle is settled once.
+// TestPipelineTurns: a receive for which nothing is ready waits; then the line gives it a turn, in a transaction in
+// which nothing else travels, and it gets what that one claims. What it was to settle is settled once.
 func TestPipelineTurns(t *testing.T) {
 	testRig(t, false, func(r *rig) {
 		o := receiveOf(1)
@@ -496,11 +496,10 @@ func TestPipelineTurnInQueue(t *testing.T) {
 		o := receiveOf(1)
 		c := r.submitWaiting(o)
 		first := r.next(o)
-		var flights []*testFlight
 		for range maxFlying - 1 {
 			enqueue := enqueueOf(1)
 			r.submit(enqueue)
-			flights = append(flights, r.next(enqueue))
+			r.next(enqueue)
 		}
 		receive, enqueue := receiveOf(1), enqueueOf(1)
 		r.submit(receive)
@@ -514,8 +513,8 @@ func TestPipelineTurnInQueue(t *testing.T) {
 	})
 }
 
-// TestPipelineTurnFails: a turn that fails is none: the receive waits on, until a turn serves it. A queue that is gone, or
-// an outcome that is unknown, is the end of the wait.
+// TestPipelineTurnFails: a turn that fails is none: the receive waits on, until a turn serves it. A queue that is
+// gone, or an outcome that is unknown, is the end of the wait.
 func TestPipelineTurnFails(t *testing.T) {
 	testRig(t, false, func(r *rig) {
 		o := receiveOf(1)
@@ -629,11 +628,11 @@ func TestPipelineCalledAndGone(t *testing.T) {
 			testRig(t, false, func(r *rig) {
 				o := receiveOf(1)
 				called, goOn := make(chan struct{}), make(chan struct{})
-				takeTurn := r.l.env.takeTurn
-				r.l.env.takeTurn = func(os []*operation) {
+				runTurn := r.l.env.runTurn
+				r.l.env.runTurn = func(os []*operation) {
 					close(called)
 					<-goOn
-					takeTurn(os)
+					runTurn(os)
 				}
 				c := r.submitWaiting(o)
 				r.next(o).end()
@@ -692,8 +691,8 @@ func TestPipelineCloseWhileATurnEnds(t *testing.T) {
 	})
 }
 
-// TestPipelinePanicOfCaller: a panic in the transaction that a caller runs himself goes on to him, and the handle goes on
-// working: slot, receiving and taking are given back.
+// TestPipelinePanicOfCaller: a panic in the transaction that a caller runs himself goes on to him, and the handle goes
+// on working: slot, receiving and taking are given back.
 func TestPipelinePanicOfCaller(t *testing.T) {
 	testRig(t, false, func(r *rig) {
 		o := receiveOf(2)
@@ -713,8 +712,9 @@ func TestPipelinePanicOfCaller(t *testing.T) {
 	})
 }
 
-// TestPipelinePanicInDriver: a panic in a transaction that a driver runs is the error of the operations that have no outcome
-// yet: whether they committed is not known. What had ended before, each in its own transaction, keeps its result.
+// TestPipelinePanicInDriver: a panic in a transaction that a driver runs is the error of the operations that have no
+// outcome yet: whether they committed is not known. What had ended before, each in its own transaction, keeps its
+// result.
 func TestPipelinePanicInDriver(t *testing.T) {
 	testRig(t, false, func(r *rig) {
 		flights := r.busy()

@@ -12,15 +12,30 @@ import (
 
 // submit runs o with what arrives beside it, see pipeline.submit.
 func (q *Queue) submit(ctx context.Context, o *operation) error {
-	q.prepare(o)
+	if err := q.prepare(o); err != nil {
+		return err
+	}
 	return q.pipeline.submit(ctx, o)
 }
 
-// prepare notes what an operation needs to know before others travel with it.
-func (q *Queue) prepare(o *operation) {
-	if o.settle != nil {
-		o.settle.copies = q.Config().Archive > 0
+// prepare checks an operation before others travel with it.
+func (q *Queue) prepare(o *operation) error {
+	if o.settle == nil {
+		return nil
 	}
+	if err := o.settle.checkClaim(); err != nil {
+		return err
+	}
+	o.settle.copies = q.Config().Archive > 0
+	return nil
+}
+
+// checkClaim checks that there is a claim to settle.
+func (s *settlement) checkClaim() error {
+	if s.claim == nil {
+		return fmt.Errorf("%w: no claim", ErrOptions)
+	}
+	return nil
 }
 
 // pipelineEnv is what the handle's pipeline needs.

@@ -108,6 +108,9 @@ func (o *NackOptions) settlement(c *Claim) *settlement {
 }
 
 func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
+	if err := s.checkClaim(); err != nil {
+		return err
+	}
 	if q.isClosed() {
 		return ErrClosed
 	}

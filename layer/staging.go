@@ -110,7 +110,9 @@ func (q *Queue) stageFirst(conflicts int) bool {
 // receiveWaiting receives, and waits for up to r.o.Wait if nothing is ready.
 func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	o := &operation{settle: s, receive: r}
-	q.prepare(o)
+	if err := q.prepare(o); err != nil {
+		return nil, err
+	}
 	if err := q.pipeline.submitWaiting(ctx, o, r.o.Wait, r.stop); err != nil {
 		return nil, err
 	}
@@ -120,7 +122,7 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 // lineEnv is what the handle's waiting line needs.
 func (q *Queue) lineEnv() lineEnv {
 	return lineEnv{
-		takeTurn: q.pipeline.takeTurn, yield: q.yield, alone: q.opts.NoCoalescing, nowMS: q.nowMS,
+		runTurn: q.pipeline.runTurn, yield: q.yield, alone: q.opts.NoCoalescing, nowMS: q.nowMS,
 		requested: q.staging.requested, withdraw: q.withdraw, renew: q.renew, sweep: q.sweepRequests,
 	}
 }

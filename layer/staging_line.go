@@ -17,8 +17,8 @@ type turn struct {
 	failed bool // guarded by mu: the database did not let it take place
 }
 
-// rest is what receives wait for after a turn that found nothing. If the turn wrote nothing, it watches the wake key from
-// the very version on at which it found nothing, so that no wake falls between.
+// rest is what receives wait for after a turn that found nothing. If the turn wrote nothing, it watches the wake key
+// from the very version on at which it found nothing, so that no wake falls between.
 type rest struct {
 	watch kv.Future[struct{}] // nil if there is another turn to take
 	wait  time.Duration       // until the next turn, if nobody wakes us
@@ -83,7 +83,7 @@ type waitingLine struct {
 
 // lineEnv is what a waiting line needs of the handle. The errors are of transactions that may be tried again.
 type lineEnv struct {
-	takeTurn  func(called []*operation) // gives them a transaction, and returns when they have had it
+	runTurn   func(called []*operation) // gives them a transaction, and returns when they have had it
 	yield     func(ctx context.Context, who string)
 	alone     bool // each operation has a transaction of its own
 	nowMS     func() int64
@@ -256,7 +256,7 @@ func (l *waitingLine) call() (r rest, failed bool) {
 	}
 	l.mu.Unlock()
 	if n > 0 {
-		l.env.takeTurn(called)
+		l.env.runTurn(called)
 	}
 	return t.outcome()
 }

@@ -40,7 +40,8 @@ func (f *testFlight) restAfter(r rest) {
 	f.end()
 }
 
-// testLine is a waiting line without a pipeline: a turn is noted in log, and answered by turns, or by a rest without end.
+// testLine is a waiting line without a pipeline: a turn is noted in log, and answered by turns, or by a rest without
+// end.
 type testLine struct {
 	*waitingLine
 	log      []string
@@ -74,7 +75,7 @@ func newTestLine() *testLine {
 		return err
 	}
 	l.begin(lineEnv{
-		takeTurn: l.takeTurn, yield: func(context.Context, string) {}, nowMS: func() int64 { return time.Now().UnixMilli() },
+		runTurn: l.runTurn, yield: func(context.Context, string) {}, nowMS: func() int64 { return time.Now().UnixMilli() },
 		requested: func() (int64, int64) { return l.index, l.deadline },
 		withdraw:  func(context.Context, int64) error { return note("withdraw", func() { l.index = 0 }) },
 		renew: func(context.Context, int64) error {
@@ -85,7 +86,7 @@ func newTestLine() *testLine {
 	return l
 }
 
-func (l *testLine) takeTurn(called []*operation) {
+func (l *testLine) runTurn(called []*operation) {
 	l.by = goroutine()
 	l.log = append(l.log, fmt.Sprint("turn ", len(called)))
 	if len(l.turns) == 0 {
@@ -115,9 +116,9 @@ func (l *testLine) require(t *testing.T, want ...string) {
 
 func waiter() *operation { return &operation{waits: true, receive: &reception{}} }
 
-// TestLineIsAttended: the first to join has a turn, with all that have joined; and so has whoever joins while the others
-// rest. Who comes back from a turn that found nothing rests. When the last quits, the attendance ends, and the next to
-// join begins another.
+// TestLineIsAttended: the first to join has a turn, with all that have joined; and so has whoever joins while the
+// others rest. Who comes back from a turn that found nothing rests. When the last quits, the attendance ends, and the
+// next to join begins another.
 func TestLineIsAttended(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
 		a, b, c := waiter(), waiter(), waiter()
@@ -139,8 +140,8 @@ func TestLineIsAttended(t *testing.T) {
 	})
 }
 
-// TestLineWakes: the goroutine that waits for the watch has the turn. A turn that serves is followed by another, and that
-// by a rest.
+// TestLineWakes: the goroutine that waits for the watch has the turn. A turn that serves is followed by another, and
+// that by a rest.
 func TestLineWakes(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
 		w := newTestWatch()
@@ -178,8 +179,8 @@ func TestLineKeepsNudge(t *testing.T) {
 	})
 }
 
-// TestLineRests: a turn is followed by the next when its time is up, also if the watch fails; a turn that could not take
-// place after errorPause; one that found nothing to watch twice in a row after busyPause.
+// TestLineRests: a turn is followed by the next when its time is up, also if the watch fails; a turn that could not
+// take place after errorPause; one that found nothing to watch twice in a row after busyPause.
 func TestLineRests(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
 		watch := func(called []*operation) {
@@ -201,14 +202,14 @@ func TestLineRests(t *testing.T) {
 			l.require(t, "turn 1")
 			time.Sleep(pause - 1)
 			l.require(t)
-			time.Sleep(1)
+			time.Sleep(time.Nanosecond)
 		}
 		l.require(t, "turn 1", "turn 1")
 		time.Sleep(busyPause)
 		l.require(t, "turn 1")
 		time.Sleep(time.Minute - 1)
 		l.require(t)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		l.require(t, "turn 1")
 	})
 }
@@ -220,8 +221,8 @@ func (failingWatch) Wait(context.Context) (struct{}, error) {
 	return struct{}{}, errors.New("too many watches")
 }
 
-// TestLineKeepsRequest: the request is renewed when half of its life is over, dead ones are swept before the rest, and when
-// nobody waits any more the request is withdrawn. What fails is tried again after errorPause.
+// TestLineKeepsRequest: the request is renewed when half of its life is over, dead ones are swept before the rest, and
+// when nobody waits any more the request is withdrawn. What fails is tried again after errorPause.
 func TestLineKeepsRequest(t *testing.T) {
 	onTestLine(t, func(t *testing.T, l *testLine) {
 		found := func(r rest) func([]*operation) {

@@ -10,11 +10,13 @@ import (
 	"fdbfifo/kv"
 )
 
-// stage registers the handle's request if receives wait, lets it want again if they do and it has been granted all that it
-// wanted, and clears it when the last of them has been served. requests is the oldest ones, as far as they were read.
+// stage registers the handle's request if receives wait, lets it want again if they do and it has been granted all
+// that it wanted, and clears it when the last of them has been served. requests is the oldest ones, as far as they
+// were read.
 //
-// Footprint: a request is registered without any conflict. It is rewritten with a read conflict on it, which meets only a
-// sweep that takes the handle for dead, for nobody grants to what wants nothing; and cleared with one, for a grant rewrites it.
+// Footprint: a request is registered without any conflict. It is rewritten with a read conflict on it, which meets
+// only a sweep that takes the handle for dead, for nobody grants to what wants nothing; and cleared with one, for a
+// grant rewrites it.
 func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
 	q := w.q
 	if len(waiting) == 0 || !w.mayStage {
@@ -186,7 +188,8 @@ func (w *work) withdraw(index int64) error {
 func (q *Queue) sweepRequests(ctx context.Context) error {
 	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
 		now := q.nowMS()
-		rows, err := tx.Snapshot().GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
+		requests := q.keys.section(nameRequest).Selectors()
+		rows, err := tx.Snapshot().GetRange(requests, kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("sweep requests: %w", err)
 		}
