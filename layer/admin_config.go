@@ -45,7 +45,7 @@ func (q *Queue) Configure(ctx context.Context, change func(c *Config)) (Config, 
 //
 // Conflicts: with another change of the configuration only.
 func (q *Queue) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return Config{}, 0, ErrClosed
 	}
 	config, version, err := q.configure(ctx, tx, change)

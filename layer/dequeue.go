@@ -131,7 +131,7 @@ func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*
 // receive settles s, if there is one, and receives.
 func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	claims, err := q.settleAndReceive(ctx, s, r)
-	if err != nil && s != nil && q.isDone(s) {
+	if err != nil && s != nil && s.done.Load() {
 		return nil, nil // of an error the caller would conclude that nothing was settled
 	}
 	return claims, err
@@ -182,7 +182,7 @@ const groupPoll = time.Second
 //
 // Conflicts: with any other claim, ack, nack or extend of the groups it takes.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return nil, ErrClosed
 	}
 	o, err := o.withDefaults()

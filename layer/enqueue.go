@@ -27,7 +27,7 @@ type Sent struct {
 // Errors: *LimitError, ErrOptions and ErrInvalidUTF8 before anything is done, *FullError, ErrClosed, and the engine's. If ctx ends
 // while the commit is under way, the error wraps a *kv.Error that says whether it may have landed.
 func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return nil, ErrClosed
 	}
 	if err := q.keys.checkBatch(msgs, q.Config(), q.opts.Now()); err != nil {
@@ -53,7 +53,7 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 // the group is empty. Enqueues never conflict with enqueues, but for those of the same dedup id: each reads that one's
 // entry, with a conflict, and what decides about it if there is one.
 func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sent, error) {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return nil, ErrClosed
 	}
 	if err := q.keys.checkBatch(msgs, q.Config(), q.opts.Now()); err != nil {

@@ -324,10 +324,12 @@ func TestTogetherInBounds(t *testing.T) {
 			for i := range msgs {
 				msgs[i] = Message{Group: "A", Body: make([]byte, c.size)}
 			}
-			q.pipeline.queue = append(q.pipeline.queue, &operation{enqueue: &enqueuing{msgs: msgs}})
+			o := &operation{enqueue: &enqueuing{msgs: msgs}}
+			o.load = o.size()
+			q.pipeline.queue = append(q.pipeline.queue, o)
 		}
 		q.pipeline.flying = 1
-		require.Len(t, q.nextBatch().operations, c.first, "%+v", c)
+		require.Len(t, q.pipeline.nextBatch().operations, c.first, "%+v", c)
 		require.Len(t, q.pipeline.queue, c.operations-c.first)
 		q.pipeline.queue, q.pipeline.flying = nil, 0
 	}

@@ -3,8 +3,6 @@ package layer
 import (
 	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"fdbfifo/kv"
@@ -61,16 +59,15 @@ type Queue struct {
 	flights  flights
 	paths    pathCounts
 	slot     int64
-	closed   atomic.Bool
 	followed followed
 
 	pipeline pipeline
+	line     waitingLine
 	staging  staging
-
-	life       context.Context // of what runs in the background
-	endLife    context.CancelFunc
-	attendance sync.WaitGroup
 }
+
+// isClosed reports whether the handle was closed.
+func (q *Queue) isClosed() bool { return q.pipeline.isClosed() }
 
 // Name is the queue's name.
 func (q *Queue) Name() string { return q.name }

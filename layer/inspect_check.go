@@ -176,7 +176,7 @@ func (c *checker) pages() error {
 }
 
 func (c *checker) view(fn func(tx kv.ReadTx) error) error {
-	if c.q.closed.Load() {
+	if c.q.isClosed() {
 		return ErrClosed
 	}
 	_, err := kv.Run(c.ctx, c.q.db, c.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error { return fn(tx.Snapshot()) })

@@ -102,7 +102,7 @@ func (q *Queue) restAfter(ctx context.Context, took time.Duration) {
 
 // step runs one transaction of a large piece of work that only reads, at batch priority.
 func (q *Queue) step(ctx context.Context, fn func(tx kv.Tx, a kv.Attempt) error) error {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return ErrClosed
 	}
 	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {

@@ -103,7 +103,7 @@ func (q *Queue) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
 
 // deadTx does something to chosen letters in the caller's transaction.
 func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *work, rows []deadRow) error) error {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return ErrClosed
 	}
 	if len(ids) > MaxBatch {

@@ -107,7 +107,7 @@ func (q *Queue) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o Repla
 
 func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (report ReplayReport, err error) {
 	switch {
-	case q.closed.Load():
+	case q.isClosed():
 		return report, ErrClosed
 	case o.DryRun || o.Progress != nil:
 		return report, fmt.Errorf("%w: a dry run or progress of a single transaction", ErrOptions)

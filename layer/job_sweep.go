@@ -61,7 +61,7 @@ func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) 
 	if o.Every < 0 || o.Every > MaxDelay {
 		return s.report, &LimitError{What: "every", Unit: "ms", Got: o.Every.Milliseconds(), Max: MaxDelay.Milliseconds()}
 	}
-	if q.closed.Load() {
+	if q.isClosed() {
 		return s.report, ErrClosed
 	}
 	mine, err := s.begin()

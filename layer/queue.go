@@ -109,7 +109,8 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, slot: int64(random.n(counterSlots)),
 		staging: staging{random: newEntropy(o.Seed).uuid()},
 	}
-	q.life, q.endLife = context.WithCancel(context.Background())
+	q.pipeline.env = q.pipelineEnv()
+	q.line.begin(q.lineEnv())
 	return q, nil
 }
 
@@ -214,7 +215,7 @@ func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
 // Close clears what the handle has left in the database for its own use (receipts) and makes every further
 // call on it fail with ErrClosed. Claims stay valid until their lease ends. It may be called twice.
 func (q *Queue) Close(ctx context.Context) error {
-	if q.closed.Swap(true) {
+	if !q.pipeline.close() {
 		return nil
 	}
 	if err := q.stopStaging(ctx); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"fdbfifo/kv"
@@ -107,7 +108,10 @@ func (o *NackOptions) settlement(c *Claim) *settlement {
 }
 
 func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
-	if q.closed.Load() {
+	if err := s.checkClaim(); err != nil {
+		return err
+	}
+	if q.isClosed() {
 		return ErrClosed
 	}
 	w := q.work(ctx, tx)
@@ -145,7 +149,7 @@ type settlement struct {
 
 	until time.Time // the result of an extend
 
-	done bool // it is committed; guarded by the pipeline's mutex
+	done atomic.Bool // it is committed, as far as the handle knows
 }
 
 // begin starts reading the lock, with a conflict.

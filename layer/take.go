@@ -18,7 +18,7 @@ import (
 // Reads: hints and due timers at snapshot; the lock and the items taken and the one behind them, with conflicts. It
 // excludes other takers and claimers of the group by a write conflict on the lock.
 func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return nil, ErrClosed
 	}
 	if max < 1 || max > MaxBatch {

@@ -216,7 +216,7 @@ func (w *work) wakeOldest() error {
 
 // operate runs fn as an operation of its own in a transaction.
 func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *work) error) error {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return ErrClosed
 	}
 	w := q.work(ctx, tx)

@@ -76,7 +76,7 @@ func (q *Queue) onceWith(
 	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
 	applied func(tx kv.Tx, key []byte, result tuple.Tuple) error,
 ) error {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return ErrClosed
 	}
 	own, old := q.random.uuid(), q.receipts.take()
@@ -93,7 +93,7 @@ func (q *Queue) onceWith(
 		if old != uuid.Nil && (!succeeded || !cleared) {
 			q.receipts.free(old)
 		}
-		if q.closed.Load() {
+		if q.isClosed() {
 			q.clearLate(ctx)
 		}
 	}()

@@ -25,7 +25,7 @@ var floors = []floor{
 		"subspace.go", "store_archive.go", "store_item.go", "store_lock.go", "store_row.go", "store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
-		"handle.go", "counters.go", "tx.go", "tx_config.go", "tx_once.go", "tx_read.go",
+		"handle.go", "counters.go", "tx.go", "tx_config.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
 		"group.go", "group_delay.go", "group_failure.go", "group_mark.go", "group_rate.go", "group_retention.go", "group_verdict.go",
@@ -36,7 +36,7 @@ var floors = []floor{
 		"settle_archive.go", "settle_state.go",
 	}},
 	{"many callers", "the callers of one handle in shared transactions, and the waiting line.", []string{
-		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_request.go",
+		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_line.go", "staging_request.go",
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
 		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_purge.go", "job_redrive.go",
