@@ -93,7 +93,7 @@ nothing.`,
 			}
 			o := layer.ArchiveOptions{ArchiveFilter: filter, After: after, Limit: n, Bodies: true}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				page, err := q.Archive(c.Context(), o)
+				page, err := q.Admin().Archive(c.Context(), o)
 				if err != nil {
 					return asUsageIfOptions(err)
 				}
@@ -193,7 +193,7 @@ that it prints.`,
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("replaying", "message", -1)
 				defer p.close()
-				report, err := q.Replay(c.Context(), filter, layer.ReplayOptions{
+				report, err := q.Admin().Replay(c.Context(), filter, layer.ReplayOptions{
 					After: after, DryRun: dryRun, Limit: limit, Progress: func(r layer.ReplayReport) { p.set(r.Done) },
 				})
 				p.close()

@@ -19,7 +19,7 @@ and may run beside workers. The exit code is 1 if a rule is broken.`,
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("checking", "key", -1)
 				defer p.close()
-				report, err := q.Check(c.Context(), layer.CheckOptions{Progress: func(keys int64) { p.set(keys) }})
+				report, err := q.Admin().Check(c.Context(), layer.CheckOptions{Progress: func(keys int64) { p.set(keys) }})
 				if err != nil {
 					return err
 				}

@@ -226,7 +226,7 @@ func (h *harness) name(t *testing.T) {
 		return
 	}
 	require.NoError(t, err)
-	groups, err := q.Groups(ctx, layer.GroupsOptions{})
+	groups, err := q.Admin().Groups(ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
 	for _, g := range groups {
 		items, err := q.Peek(ctx, g.Group, layer.MaxBatch)

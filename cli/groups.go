@@ -61,7 +61,7 @@ func allGroups(ctx context.Context, q *layer.Queue, maxDepth int64) ([]layer.Gro
 	var all []layer.GroupInfo
 	from := ""
 	for {
-		page, err := q.Groups(ctx, layer.GroupsOptions{From: from, MaxDepth: maxDepth})
+		page, err := q.Admin().Groups(ctx, layer.GroupsOptions{From: from, MaxDepth: maxDepth})
 		if err != nil {
 			return nil, err
 		}

@@ -76,7 +76,7 @@ the way. If a group has more than 100, pause it meanwhile to keep their order: w
 			}
 			return s.sweepDead(c, "redriven", f.dryRun, func(q *layer.Queue, progress func(layer.DeadReport)) (layer.DeadReport, error) {
 				o.Progress = progress
-				return q.Redrive(c.Context(), filter, o)
+				return q.Admin().Redrive(c.Context(), filter, o)
 			})
 		},
 	}
@@ -103,7 +103,7 @@ func newDeadDiscardCmd(s *session) *cobra.Command {
 			o := layer.DiscardOptions{DryRun: f.dryRun, Limit: f.limit}
 			return s.sweepDead(c, "discarded", f.dryRun, func(q *layer.Queue, progress func(layer.DeadReport)) (layer.DeadReport, error) {
 				o.Progress = progress
-				return q.Discard(c.Context(), filter, o)
+				return q.Admin().Discard(c.Context(), filter, o)
 			})
 		},
 	}

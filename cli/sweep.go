@@ -20,7 +20,7 @@ archive). Workers do so now and then by themselves. It disturbs nobody, and may 
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("sweeping", "key", -1)
 				defer p.close()
-				report, err := q.Sweep(c.Context(), layer.SweepOptions{
+				report, err := q.Admin().Sweep(c.Context(), layer.SweepOptions{
 					Progress: func(r layer.SweepReport) { p.set(r.Keys) },
 				})
 				p.close()

@@ -138,7 +138,7 @@ func TestCheckFindsEachViolation(t *testing.T) {
 			e.enqueue("A", "a1")
 			e.write(c.damage(e))
 			before := e.rows(kv.PrefixRange(testPrefix))
-			report, err := e.calm().Check(e.ctx, layer.CheckOptions{})
+			report, err := e.calm().Admin().Check(e.ctx, layer.CheckOptions{})
 			require.NoError(t, err)
 			require.Len(t, report.Violations, 1, "%v", report.Violations)
 			require.Equal(t, c.rule, report.Violations[0].Rule, "%v", report.Violations)
@@ -172,7 +172,7 @@ func TestCheckCounts(t *testing.T) {
 			tx.Set(key("timer", int64(1), "C"), append(key0("claim"), 0x14))
 		})
 		var progress int64
-		report, err := e.calm().Check(e.ctx, layer.CheckOptions{Progress: func(keys int64) { progress = keys }})
+		report, err := e.calm().Admin().Check(e.ctx, layer.CheckOptions{Progress: func(keys int64) { progress = keys }})
 		require.NoError(e.t, err)
 		require.EqualValues(e.t, len(e.rows(kv.PrefixRange(key()))), progress)
 		report.Receipts = 0
@@ -198,7 +198,7 @@ func TestCorruptGroupStallsNobodyElse(t *testing.T) {
 		require.Equal(t, "B", b.Group)
 		require.NoError(t, e.q.Ack(e.ctx, b))
 	}
-	groups, err := e.q.Groups(e.ctx, layer.GroupsOptions{})
+	groups, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
 	require.Len(t, groups, 1)
 	require.Equal(t, layer.Corrupt, groups[0].State)

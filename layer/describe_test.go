@@ -61,7 +61,7 @@ func TestDescribe(t *testing.T) {
 	e.sendAs(e.q, "named", "x")
 	e.clock.advance(-time.Second)
 	require.NoError(t, purgeGroup("purged", false)(e, nil, nil))
-	require.NoError(t, e.q.SetGroupState(e.ctx, "ready", []byte("kept"), layer.SetGroupStateOptions{}))
+	require.NoError(t, e.q.Admin().SetGroupState(e.ctx, "ready", []byte("kept"), layer.SetGroupStateOptions{}))
 	e.configure(func(c *layer.Config) { c.MaxRate = layer.Rate{Count: 7, Per: time.Minute} })
 	message("paced", []byte("z"), nil)
 	_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{Group: ptr("paced")})

@@ -271,14 +271,14 @@ func TestReloadPassesLateItem(t *testing.T) {
 // TestPurgeMeetsClaim (G2): a purge that is under way when a group is claimed leaves what is in hand. Guard purge-lock.
 func TestPurgeMeetsClaim(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
-	claims := meetClaim(t, db, q, func() error { _, err := q.Purge(t.Context(), PurgeOptions{}); return err })
+	claims := meetClaim(t, db, q, func() error { _, err := q.Admin().Purge(t.Context(), PurgeOptions{}); return err })
 	require.NoError(t, q.Ack(t.Context(), claims[0]))
 }
 
 // TestSweepOfOverdueMeetsClaim (G2): likewise a sweep of what is overdue. Guard age-lock.
 func TestSweepOfOverdueMeetsClaim(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
-	_, _, err := q.Configure(t.Context(), func(c *Config) { c.Retention = MinRetention })
+	_, _, err := q.Admin().Configure(t.Context(), func(c *Config) { c.Retention = MinRetention })
 	require.NoError(t, err)
 	ahead := time.Duration(0)
 	now := q.opts.Now

@@ -131,7 +131,7 @@ func TestReplayEnds(t *testing.T) {
 	}
 	archive(want...)
 	steps := 0
-	report, err := e.q.Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
+	report, err := e.q.Admin().Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
 		if steps++; steps == 1 {
 			// Nobody else's, so that the order of A is that of the replay.
 			sent, err := e.q.Enqueue(e.ctx, layer.Message{Group: "B", Body: []byte("later")})

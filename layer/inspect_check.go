@@ -78,8 +78,8 @@ type CheckOptions struct {
 // operations, at batch priority: it reads in many short transactions, and confirms what looks broken in one
 // transaction that sees a single version, so a violation it reports is one. It takes memory by the number of
 // groups, not of items.
-func (q *Queue) Check(ctx context.Context, o CheckOptions) (*CheckReport, error) {
-	c := &checker{q: q, ctx: ctx, o: o, report: &CheckReport{}, groups: make(map[string]*groupCheck), parts: make(map[ID]bool)}
+func (a Admin) Check(ctx context.Context, o CheckOptions) (*CheckReport, error) {
+	c := &checker{q: a.q, ctx: ctx, o: o, report: &CheckReport{}, groups: make(map[string]*groupCheck), parts: make(map[ID]bool)}
 	if err := c.run(); err != nil {
 		return nil, fmt.Errorf("layer: check: %w", err)
 	}

@@ -52,7 +52,8 @@ const groupsPerView = 100
 
 // Groups lists the groups that have items, by name. It conflicts with nothing and changes nothing. A long
 // listing is made of several transactions: each entry is true of one moment, the list is not.
-func (q *Queue) Groups(ctx context.Context, o GroupsOptions) ([]GroupInfo, error) {
+func (a Admin) Groups(ctx context.Context, o GroupsOptions) ([]GroupInfo, error) {
+	q := a.q
 	if o.Limit == 0 {
 		o.Limit = DefaultGroups
 	}

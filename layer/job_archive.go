@@ -68,7 +68,8 @@ type ArchivePage struct {
 // to fill the page, each at batch priority.
 //
 // Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError, ErrClosed, and the engine's.
-func (q *Queue) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, error) {
+func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, error) {
+	q := a.q
 	if o.Limit == 0 {
 		o.Limit = DefaultDead
 	}

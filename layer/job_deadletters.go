@@ -93,7 +93,8 @@ const deadRows = 50
 //
 // Errors: ErrOptions, ErrInvalidID, *LimitError, ErrClosed, and the engine's. A letter that cannot be read is listed
 // with the reason why.
-func (q *Queue) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
+func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
+	q := a.q
 	if o.Limit == 0 {
 		o.Limit = DefaultDead
 	}

@@ -52,7 +52,8 @@ const (
 // on. If it returns an error, the report says what was done before that.
 //
 // Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
-func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
+func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
+	q := a.q
 	p := &purger{q: q, ctx: ctx, o: o, section: q.keys.section(nameItem)}
 	if o.Group != nil {
 		if err := checkGroup(*o.Group); err != nil {

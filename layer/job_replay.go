@@ -49,7 +49,8 @@ const replayBytes = 1 << 20
 //
 // If it returns an error, the report says what was done before that. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8,
 // *LimitError, ErrClosed, and the engine's.
-func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+	q := a.q
 	var report ReplayReport
 	if o.Limit < 0 {
 		return report, wrap("replay", &LimitError{What: "limit", Unit: "items", Got: o.Limit, Max: math.MaxInt64})
@@ -98,8 +99,8 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 // the transaction itself has finished are part of it.
 //
 // Reads: the archive, at snapshot. Conflicts: as an enqueue.
-func (q *Queue) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
-	report, err := q.replayTx(ctx, tx, f, o)
+func (a Admin) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+	report, err := a.q.replayTx(ctx, tx, f, o)
 	if err != nil {
 		return ReplayReport{}, wrap("replay", err)
 	}

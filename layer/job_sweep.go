@@ -57,7 +57,8 @@ type SweepReport struct {
 // it called, or the command run, once a day or so. If it returns an error, the report says what was done before that.
 //
 // Errors: *LimitError, ErrClosed, and the engine's.
-func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
+func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
+	q := a.q
 	s := &sweeper{q: q, ctx: ctx, o: o}
 	if o.Every < 0 || o.Every > MaxDelay {
 		return s.report, &LimitError{What: "every", Unit: "ms", Got: o.Every.Milliseconds(), Max: MaxDelay.Milliseconds()}
@@ -123,7 +124,7 @@ type sweeper struct {
 // configuration is the queue's, as stored.
 func (s *sweeper) configuration() (Config, error) {
 	if s.config == nil {
-		config, _, err := s.q.ReadConfig(s.ctx)
+		config, _, err := s.q.Admin().ReadConfig(s.ctx)
 		if err != nil {
 			return config, err
 		}

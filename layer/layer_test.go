@@ -122,7 +122,7 @@ func (e *env) calm() *layer.Queue {
 
 // check holds the whole queue to its invariants.
 func (e *env) check() {
-	report, err := e.calm().Check(context.Background(), layer.CheckOptions{})
+	report, err := e.calm().Admin().Check(context.Background(), layer.CheckOptions{})
 	require.NoError(e.t, err)
 	require.Empty(e.t, report.Violations)
 }

@@ -70,7 +70,7 @@ func TestBadInput(t *testing.T) {
 			return err
 		}, "peek", nil},
 		{"listing of -1", func() error {
-			_, err := e.q.Groups(e.ctx, layer.GroupsOptions{Limit: -1})
+			_, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{Limit: -1})
 			return err
 		}, "listing", nil},
 		{"worker of -1", func() error {
@@ -275,7 +275,7 @@ func TestClosed(t *testing.T) {
 		"extend":  func() error { _, err := e.q.Extend(e.ctx, c, 0); return err },
 		"once":    func() error { return e.q.Once(e.ctx, func(kv.Tx) error { return nil }) },
 		"stats":   func() error { _, err := e.q.Stats(e.ctx); return err },
-		"check":   func() error { _, err := e.q.Check(e.ctx, layer.CheckOptions{}); return err },
+		"check":   func() error { _, err := e.q.Admin().Check(e.ctx, layer.CheckOptions{}); return err },
 	} {
 		require.ErrorIs(t, call(), layer.ErrClosed, name)
 	}
@@ -308,9 +308,9 @@ func TestReadErrorIsNotEmpty(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"receive": func() error { _, err := q.Receive(e.ctx, layer.ReceiveOptions{}); return err },
 		"peek":    func() error { _, err := q.Peek(e.ctx, "A", 1); return err },
-		"groups":  func() error { _, err := q.Groups(e.ctx, layer.GroupsOptions{}); return err },
+		"groups":  func() error { _, err := q.Admin().Groups(e.ctx, layer.GroupsOptions{}); return err },
 		"stats":   func() error { _, err := q.Stats(e.ctx); return err },
-		"check":   func() error { _, err := q.Check(e.ctx, layer.CheckOptions{}); return err },
+		"check":   func() error { _, err := q.Admin().Check(e.ctx, layer.CheckOptions{}); return err },
 	} {
 		// Each attempt's first read fails, and so does the one retry that the options allow.
 		e.plan.Chances = map[fault.Kind]float64{fault.ProcessBehind: 1}

@@ -390,7 +390,7 @@ func (c *caller) cancel(limited bool) {
 		return
 	}
 	id := c.ids[c.rng.IntN(len(c.ids))]
-	span, o := c.call(limited, func(ctx context.Context) error { return c.q.Cancel(ctx, id) })
+	span, o := c.call(limited, func(ctx context.Context) error { return c.q.Admin().Cancel(ctx, id) })
 	c.h.Add(id.Group, linear.Operation{Span: span, Kind: linear.Cancel, Outcome: o, Messages: []linear.Message{{ID: id}}})
 }
 
@@ -398,7 +398,7 @@ func (c *caller) release(limited bool) {
 	group := c.group()
 	var holder layer.Holder
 	span, o := c.call(limited, func(ctx context.Context) (err error) {
-		holder, err = c.q.ForceRelease(ctx, group, layer.ForceReleaseOptions{})
+		holder, err = c.q.Admin().ForceRelease(ctx, group, layer.ForceReleaseOptions{})
 		return err
 	})
 	c.h.Add(group, linear.Operation{Span: span, Kind: linear.Release, Outcome: o, Token: holder.Token})

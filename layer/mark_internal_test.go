@@ -36,7 +36,7 @@ func newMarkSteps(t *testing.T) *markSteps {
 
 func (s *markSteps) sound() *CheckReport {
 	s.t.Helper()
-	report, err := s.q.Check(context.Background(), CheckOptions{})
+	report, err := s.q.Admin().Check(context.Background(), CheckOptions{})
 	require.NoError(s.t, err)
 	require.Empty(s.t, report.Violations)
 	return report
@@ -59,7 +59,7 @@ func (s *markSteps) receive(max int) []*Claim {
 
 func (s *markSteps) state(group string) (State, *Mark) {
 	s.t.Helper()
-	groups, err := s.q.Groups(s.ctx, GroupsOptions{})
+	groups, err := s.q.Admin().Groups(s.ctx, GroupsOptions{})
 	require.NoError(s.t, err)
 	for _, g := range groups {
 		if g.Group == group {

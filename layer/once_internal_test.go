@@ -24,7 +24,7 @@ func TestFailedOperationsKeepNoReceipts(t *testing.T) {
 	refused := errors.New("refused")
 	for range 100 {
 		require.ErrorIs(t, q.Once(ctx, func(kv.Tx) error { return refused }), refused)
-		require.ErrorIs(t, q.Cancel(ctx, ID{Group: "A", Index: 1, Random: uuid.UUID{1}}), ErrNoItem)
+		require.ErrorIs(t, q.Admin().Cancel(ctx, ID{Group: "A", Index: 1, Random: uuid.UUID{1}}), ErrNoItem)
 		require.Panics(t, func() { _ = q.Once(ctx, func(kv.Tx) error { panic(refused) }) })
 	}
 	require.LessOrEqual(t, len(q.receipts.idle), 1)

@@ -95,11 +95,11 @@ func TestSweepClearsAttemptIDs(t *testing.T) {
 		require.NoError(e.t, err)
 		kept := func() int { return len(e.rows(kv.PrefixRange(key("repeat")))) }
 		e.clock.advance(time.Hour - time.Millisecond)
-		_, err = e.q.Sweep(e.ctx, layer.SweepOptions{})
+		_, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		require.NoError(e.t, err)
 		require.Equal(e.t, 1, kept())
 		e.clock.advance(time.Millisecond)
-		_, err = e.q.Sweep(e.ctx, layer.SweepOptions{})
+		_, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		require.NoError(e.t, err)
 		require.Zero(e.t, kept())
 	})

@@ -177,7 +177,7 @@ func (s *scenario) finish() {
 	}
 	q, err := layer.Open(context.Background(), s.e.raw, testPrefix, s.queue, layer.Options{})
 	require.NoError(s.e.t, err)
-	report, err := q.Check(context.Background(), layer.CheckOptions{})
+	report, err := q.Admin().Check(context.Background(), layer.CheckOptions{})
 	require.NoError(s.e.t, err)
 	require.Empty(s.e.t, report.Violations)
 }
@@ -445,7 +445,7 @@ func (s *scenario) configure(a *arguments) (string, error) {
 	w := s.worker(a)
 	var version int64
 	return s.call(a, func(ctx context.Context) (err error) {
-		_, version, err = w.q.Configure(ctx, func(c *layer.Config) {
+		_, version, err = w.q.Admin().Configure(ctx, func(c *layer.Config) {
 			for _, arg := range a.d.CmdArgs {
 				if arg.Key != "worker" && arg.Key != "hold" && arg.Key != "beside" {
 					require.NoError(a.t, c.Set(arg.Key, strings.Join(arg.Vals, " ")))
@@ -479,18 +479,18 @@ func (s *scenario) operate(a *arguments) (string, error) {
 	switch a.d.Cmd {
 	case "cancel":
 		id := s.id(a, what)
-		return s.call(a, func(ctx context.Context) error { return q.Cancel(ctx, id) }, noResult)
+		return s.call(a, func(ctx context.Context) error { return q.Admin().Cancel(ctx, id) }, noResult)
 	case "skip":
 		var id layer.ID
 		o := layer.SkipOptions{By: a.text("by", ""), Reason: a.text("reason", "")}
 		return s.call(a, func(ctx context.Context) (err error) {
-			id, err = q.Skip(ctx, what, o)
+			id, err = q.Admin().Skip(ctx, what, o)
 			return err
 		}, func(err error) (string, error) { return s.bodies[id], err })
 	case "edit":
 		id, old, body, headers := s.id(a, what), fullBody(a, what), fullBody(a, a.word(1)), a.headers()
 		return s.call(a, func(ctx context.Context) error {
-			return q.Edit(ctx, id, func(m *layer.Message) error {
+			return q.Admin().Edit(ctx, id, func(m *layer.Message) error {
 				require.Equal(a.t, old, m.Body, "an edit is given the whole message")
 				m.Body = body
 				maps.Copy(m.Headers, headers)
@@ -509,13 +509,13 @@ func (s *scenario) operate(a *arguments) (string, error) {
 		}
 		var h layer.Holder
 		return s.call(a, func(ctx context.Context) (err error) {
-			h, err = q.ForceRelease(ctx, what, o)
+			h, err = q.Admin().ForceRelease(ctx, what, o)
 			return err
 		}, func(err error) (string, error) {
 			return fmt.Sprintf("was held by %s, outstanding=%d", h.Owner, h.Outstanding), err
 		})
 	}
-	return s.call(a, func(ctx context.Context) error { return q.RetryNow(ctx, what) }, noResult)
+	return s.call(a, func(ctx context.Context) error { return q.Admin().RetryNow(ctx, what) }, noResult)
 }
 
 func (s *scenario) pause(a *arguments) (string, error) {
@@ -528,13 +528,13 @@ func (s *scenario) pause(a *arguments) (string, error) {
 	return s.call(a, func(ctx context.Context) (err error) {
 		switch {
 		case a.d.Cmd == "pause" && len(words) > 0:
-			m, err = q.PauseGroup(ctx, words[0], o)
+			m, err = q.Admin().PauseGroup(ctx, words[0], o)
 		case a.d.Cmd == "pause":
-			m, err = q.Pause(ctx, o)
+			m, err = q.Admin().Pause(ctx, o)
 		case len(words) > 0:
-			m, err = q.ResumeGroup(ctx, words[0])
+			m, err = q.Admin().ResumeGroup(ctx, words[0])
 		default:
-			m, err = q.Resume(ctx)
+			m, err = q.Admin().Resume(ctx)
 		}
 		return err
 	}, func(err error) (string, error) {
@@ -545,7 +545,7 @@ func (s *scenario) pause(a *arguments) (string, error) {
 func (s *scenario) sweep(a *arguments) (string, error) {
 	q := s.worker(a).q
 	return s.call(a, func(ctx context.Context) error {
-		_, err := q.Sweep(ctx, layer.SweepOptions{})
+		_, err := q.Admin().Sweep(ctx, layer.SweepOptions{})
 		return err
 	}, noResult)
 }
@@ -559,7 +559,7 @@ func (s *scenario) purge(a *arguments) (string, error) {
 	q := s.worker(a).q
 	var r layer.PurgeReport
 	return s.call(a, func(ctx context.Context) (err error) {
-		r, err = q.Purge(ctx, o)
+		r, err = q.Admin().Purge(ctx, o)
 		return err
 	}, func(err error) (string, error) {
 		out := fmt.Sprintf("purged=%d kept=%d forced=%d", r.Items, r.Kept, r.Forced)
@@ -577,14 +577,14 @@ func (s *scenario) archive(a *arguments) (string, error) {
 	q := s.worker(a).q
 	if a.d.Cmd == "replay" {
 		o := layer.ReplayOptions{DryRun: slices.Contains(a.words(), "dry"), Limit: int64(a.number("limit"))}
-		report, err := q.Replay(s.e.ctx, f, o)
+		report, err := q.Admin().Replay(s.e.ctx, f, o)
 		s.nameReplayed(a)
 		return fmt.Sprintf("%d of %d", report.Done, report.Scanned), err
 	}
 	o := layer.ArchiveOptions{ArchiveFilter: f, Limit: a.number("limit"), Bodies: true}
 	var out strings.Builder
 	for {
-		page, err := q.Archive(s.e.ctx, o)
+		page, err := q.Admin().Archive(s.e.ctx, o)
 		if err != nil {
 			return "", err
 		}
@@ -608,7 +608,7 @@ func (s *scenario) archive(a *arguments) (string, error) {
 // nameReplayed names the messages that repeat others as those. Their headers say which these are, as the transcript
 // shows them.
 func (s *scenario) nameReplayed(a *arguments) {
-	groups, err := s.worker(a).q.Groups(s.e.ctx, layer.GroupsOptions{})
+	groups, err := s.worker(a).q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 	require.NoError(a.t, err)
 	for _, g := range groups {
 		items, err := s.worker(a).q.Peek(s.e.ctx, g.Group, layer.MaxBatch)
@@ -628,7 +628,7 @@ func (s *scenario) state(a *arguments) (string, error) {
 	q, group := s.worker(a).q, a.word(0)
 	if a.d.HasArg("set") || slices.Contains(a.words(), "clear") {
 		o := layer.SetGroupStateOptions{Force: slices.Contains(a.words(), "force")}
-		return "", q.SetGroupState(s.e.ctx, group, []byte(a.text("set", "")), o)
+		return "", q.Admin().SetGroupState(s.e.ctx, group, []byte(a.text("set", "")), o)
 	}
 	state, err := q.GroupState(s.e.ctx, group)
 	if err != nil || state == nil {
@@ -654,7 +654,7 @@ func (s *scenario) look(a *arguments) (string, error) {
 	var out strings.Builder
 	switch a.d.Cmd {
 	case "groups":
-		groups, err := q.Groups(s.e.ctx, layer.GroupsOptions{})
+		groups, err := q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 		if err != nil {
 			return "", err
 		}
@@ -678,7 +678,7 @@ func (s *scenario) look(a *arguments) (string, error) {
 			return "no groups", nil
 		}
 	case "why":
-		e, err := q.Why(s.e.ctx, s.id(a, a.word(0)))
+		e, err := q.Admin().Why(s.e.ctx, s.id(a, a.word(0)))
 		for _, r := range e.Reasons {
 			fmt.Fprint(&out, r.Cause)
 			if r.Count > 0 {
@@ -735,7 +735,7 @@ func (s *scenario) look(a *arguments) (string, error) {
 			fmt.Fprintf(&out, " redriven=%d discarded=%d", st.Redriven, st.Discarded)
 		}
 	case "check":
-		r, err := q.Check(s.e.ctx, layer.CheckOptions{})
+		r, err := q.Admin().Check(s.e.ctx, layer.CheckOptions{})
 		if err != nil {
 			return "", err
 		}
@@ -756,7 +756,7 @@ func (s *scenario) dead(a *arguments) (string, error) {
 	o := layer.DeadOptions{DeadFilter: s.filter(a), Limit: a.number("limit"), Bodies: true}
 	var out strings.Builder
 	for {
-		page, err := s.worker(a).q.DeadLetters(s.e.ctx, o)
+		page, err := s.worker(a).q.Admin().DeadLetters(s.e.ctx, o)
 		if err != nil {
 			return "", err
 		}
@@ -801,9 +801,9 @@ func (s *scenario) redrive(a *arguments) (string, error) {
 	var report layer.DeadReport
 	return s.call(a, func(ctx context.Context) (err error) {
 		if a.d.Cmd == "discard" {
-			report, err = q.Discard(ctx, f, layer.DiscardOptions{DryRun: dry, Limit: limit})
+			report, err = q.Admin().Discard(ctx, f, layer.DiscardOptions{DryRun: dry, Limit: limit})
 		} else {
-			report, err = q.Redrive(ctx, f, o)
+			report, err = q.Admin().Redrive(ctx, f, o)
 		}
 		return err
 	}, func(err error) (string, error) {
@@ -817,7 +817,7 @@ func (s *scenario) redrive(a *arguments) (string, error) {
 
 // renameAll finds the names of what has come back at the tail: there it has another id, of the same random.
 func (s *scenario) renameAll(a *arguments) {
-	groups, err := s.worker(a).q.Groups(s.e.ctx, layer.GroupsOptions{})
+	groups, err := s.worker(a).q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 	require.NoError(a.t, err)
 	for _, g := range groups {
 		s.rename(a, g.Group)

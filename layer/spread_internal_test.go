@@ -70,7 +70,7 @@ func TestWalkIsAStretch(t *testing.T) {
 		walk = append(walk, next())
 	}
 	require.IsIncreasing(t, walk)
-	between, err := q.Groups(t.Context(), GroupsOptions{})
+	between, err := q.Admin().Groups(t.Context(), GroupsOptions{})
 	require.NoError(t, err)
 	for _, g := range between {
 		if g.State == Ready {
@@ -121,7 +121,7 @@ func TestLateAckThatReceives(t *testing.T) {
 	claims, err = q.AckReceive(t.Context(), claims[0], ReceiveOptions{Max: 1})
 	require.NoError(t, err)
 	require.Len(t, claims, 1)
-	report, err := q.Check(t.Context(), CheckOptions{})
+	report, err := q.Admin().Check(t.Context(), CheckOptions{})
 	require.NoError(t, err)
 	require.Empty(t, report.Violations)
 	require.NoError(t, q.Ack(t.Context(), claims[0]))
@@ -175,7 +175,7 @@ func TestOwnHintIsNotStale(t *testing.T) {
 		return err
 	})
 	require.NoError(t, err)
-	report, err := q.Check(t.Context(), CheckOptions{})
+	report, err := q.Admin().Check(t.Context(), CheckOptions{})
 	require.NoError(t, err)
 	require.Empty(t, report.Violations)
 }

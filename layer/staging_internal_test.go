@@ -201,7 +201,7 @@ func TestWithdrawalReturnsGrants(t *testing.T) {
 	require.Len(t, claims, 1)
 	require.Equal(t, "A", claims[0].Group)
 	require.Zero(t, claims[0].Items[0].Attempts)
-	report, err := s.q.Check(s.ctx, CheckOptions{})
+	report, err := s.q.Admin().Check(s.ctx, CheckOptions{})
 	require.NoError(t, err)
 	require.Zero(t, report.Requests+report.Grants)
 }

@@ -297,7 +297,7 @@ func TestDeadRequester(t *testing.T) {
 			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A"}, layer.Message{Group: "B"})
 			require.NoError(e.t, err)
 			c := w.get(e.t)
-			groups, err := e.calm().Groups(e.ctx, layer.GroupsOptions{})
+			groups, err := e.calm().Admin().Groups(e.ctx, layer.GroupsOptions{})
 			require.NoError(e.t, err)
 			states := map[string]layer.State{groups[0].Group: groups[0].State, groups[1].Group: groups[1].State}
 			require.Equal(e.t, layer.Held, states[c.Group])

@@ -303,7 +303,7 @@ func (w *Worker) sweep() {
 			timer.Stop()
 			return
 		}
-		if _, err := w.q.Sweep(ctx, SweepOptions{Every: sweepEvery}); err != nil && ctx.Err() == nil {
+		if _, err := w.q.Admin().Sweep(ctx, SweepOptions{Every: sweepEvery}); err != nil && ctx.Err() == nil {
 			w.report(err)
 		}
 	}

@@ -350,24 +350,24 @@ func (w *world) startActors() {
 func (w *world) heal() {
 	a := w.actor(99, w.alive()[0])
 	a.call(&op{kind: "heal"}, func(ctx context.Context) error {
-		if _, _, err := a.q.Configure(ctx, func(c *layer.Config) { c.MaxAttempts, c.MaxRate = 0, a.w.knobs.calmRate }); err != nil {
+		if _, _, err := a.q.Admin().Configure(ctx, func(c *layer.Config) { c.MaxAttempts, c.MaxRate = 0, a.w.knobs.calmRate }); err != nil {
 			return err
 		}
 		if a.w.unswept() {
-			if _, err := a.q.Sweep(ctx, layer.SweepOptions{}); err != nil {
+			if _, err := a.q.Admin().Sweep(ctx, layer.SweepOptions{}); err != nil {
 				return err
 			}
 		}
 		a.sleep(2 * time.Second) // every handle knows it
-		if _, err := a.q.Resume(ctx); err != nil && !errors.Is(err, layer.ErrNotPaused) {
+		if _, err := a.q.Admin().Resume(ctx); err != nil && !errors.Is(err, layer.ErrNotPaused) {
 			return err
 		}
 		for i := range w.knobs.groups {
-			if _, err := a.q.ResumeGroup(ctx, fmt.Sprintf("g%d", i)); err != nil && !errors.Is(err, layer.ErrNotPaused) {
+			if _, err := a.q.Admin().ResumeGroup(ctx, fmt.Sprintf("g%d", i)); err != nil && !errors.Is(err, layer.ErrNotPaused) {
 				return err
 			}
 		}
-		_, err := a.q.Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+		_, err := a.q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
 		return err
 	})
 }
@@ -431,7 +431,7 @@ func (w *world) close() {
 			w.violation("close handle %d: %v", h.who, err)
 		}
 	}
-	r, err := alive[0].q.Check(ctx, layer.CheckOptions{})
+	r, err := alive[0].q.Admin().Check(ctx, layer.CheckOptions{})
 	if err != nil {
 		w.violation("check: %v", err)
 	} else {

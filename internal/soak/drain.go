@@ -56,13 +56,13 @@ func (d *drain) run(ctx context.Context) error {
 			return fmt.Errorf("soak: drain %s: %w", q.Name(), err)
 		}
 		// Of a group that was marked all the same, and what else an operator may leave.
-		if _, err := q.Purge(ctx, layer.PurgeOptions{}); err != nil {
+		if _, err := q.Admin().Purge(ctx, layer.PurgeOptions{}); err != nil {
 			return fmt.Errorf("soak: purge %s: %w", q.Name(), err)
 		}
-		if _, err := d.sweepers[i].Sweep(ctx, layer.SweepOptions{}); err != nil {
+		if _, err := d.sweepers[i].Admin().Sweep(ctx, layer.SweepOptions{}); err != nil {
 			return fmt.Errorf("soak: sweep %s: %w", q.Name(), err)
 		}
-		report, err := q.Check(ctx, layer.CheckOptions{})
+		report, err := q.Admin().Check(ctx, layer.CheckOptions{})
 		if err != nil {
 			return fmt.Errorf("soak: check %s: %w", q.Name(), err)
 		}
@@ -88,7 +88,7 @@ func workOff(ctx context.Context, q *layer.Queue) error {
 		if len(claims) > 0 {
 			continue
 		}
-		groups, err := q.Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})
+		groups, err := q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})
 		if err != nil {
 			return err
 		}
@@ -101,6 +101,6 @@ func workOff(ctx context.Context, q *layer.Queue) error {
 			return fmt.Errorf("%w: %+v", context.Cause(ctx), groups)
 		}
 	}
-	_, err := q.Discard(ctx, layer.DeadFilter{}, layer.DiscardOptions{})
+	_, err := q.Admin().Discard(ctx, layer.DeadFilter{}, layer.DiscardOptions{})
 	return err
 }

@@ -236,7 +236,7 @@ func (d *demoRun) settle() {
 // held are the claims of a process, as the database has them: tokens by group.
 func (d *demoRun) held(number int) map[string]int64 {
 	d.t.Helper()
-	groups, err := d.queue.Groups(d.t.Context(), layer.GroupsOptions{MaxDepth: 1})
+	groups, err := d.queue.Admin().Groups(d.t.Context(), layer.GroupsOptions{MaxDepth: 1})
 	require.NoError(d.t, err)
 	held := make(map[string]int64)
 	for _, g := range groups {
