@@ -102,7 +102,7 @@ func (s *session) printCheck(r *layer.CheckReport) error {
 		{"dead letters", commas(r.Dead), ""},
 		{"receipts", commas(r.Receipts), ""},
 		{"dedup ids", commas(r.Dedup), "remembered"},
-		{"attempt ids", commas(r.Repeats), "of receives, remembered"},
+		{"receive ids", commas(r.Repeats), "of receives, remembered"},
 		{"archived", commas(r.Archived), "messages"},
 		{"states", commas(r.States), "of groups"},
 		{"paces", commas(r.Paces), "of groups whose rate is used"},

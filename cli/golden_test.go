@@ -125,7 +125,7 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 	case "claim":
 		var n int
 		d.ScanArgs(t, "items", &n)
-		q, err := layer.Open(ctx, h.db, prefix(), "default", layer.Options{Now: h.clock.Now, Seed: 99, Owner: "elsewhere"})
+		q, err := layer.Open(ctx, h.db, prefix(), "default", layer.Options{Now: h.clock.Now, Test: &layer.TestOptions{Seed: 99}, Owner: "elsewhere"})
 		require.NoError(t, err)
 		claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: n, MaxGroups: 1})
 		require.NoError(t, err)

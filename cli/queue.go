@@ -17,7 +17,7 @@ import (
 func prefix() []byte { return tuple.Tuple{"fdbfifo"}.Pack() }
 
 func (s *session) queueOptions() layer.Options {
-	return layer.Options{Owner: s.app.Owner, Now: s.app.Now, Seed: s.app.Seed}
+	return layer.Options{Owner: s.app.Owner, Now: s.app.Now, Test: &layer.TestOptions{Seed: s.app.Seed}}
 }
 
 // closeTimeout bounds what is done after a command's context has ended.

@@ -55,7 +55,7 @@ func (s *session) printSweep(r layer.SweepReport) error {
 	for _, others := range []struct {
 		n    int64
 		noun string
-	}{{r.Wakes, "wake key"}, {r.Repeats, "attempt id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}, {r.Paces, "pace"}} {
+	}{{r.Wakes, "wake key"}, {r.Repeats, "receive id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}, {r.Paces, "pace"}} {
 		if others.n > 0 {
 			text += " and " + plural(others.n, others.noun)
 		}

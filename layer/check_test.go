@@ -108,7 +108,7 @@ func TestCheckFindsEachViolation(t *testing.T) {
 			paced(e)
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("timer"))) }
 		}},
-		{"an attempt id without claims", layer.RuleValue, set(key("repeat", "id"), tuple.Tuple{int64(1)}.Pack())},
+		{"a receive id without claims", layer.RuleValue, set(key("repeat", "id"), tuple.Tuple{int64(1)}.Pack())},
 		{"an archived item that cannot be read", layer.RuleArchive, set(key("archive", "A", int64(7), random), []byte{9})},
 		{"an archived item without its entry", layer.RuleArchive, func(e *env) func(kv.Tx) {
 			archivedItems(1)(e)

@@ -33,7 +33,7 @@ type Config struct {
 	DedupFor DedupFor
 	// DedupWindow is how long that is from the first message on, MinDedupWindow to MaxDedupWindow; 0 = DefaultDedupWindow.
 	DedupWindow time.Duration
-	// MaxWaiting is how many messages a group may have, those in hand included, up to MaxMaxWaiting; 0 = any number. An
+	// MaxWaiting is how many messages a group may have, those in hand included, up to MaxWaitingLimit; 0 = any number. An
 	// enqueue that would make it more is refused whole (*FullError). Enqueues at the same time do not see each other: it
 	// may become more by what was under way together.
 	MaxWaiting int
@@ -69,7 +69,7 @@ var settings = []setting{
 		"how long a claim lasts unless it says otherwise or is extended"),
 	durationSetting("delay", func(c *Config) *time.Duration { return &c.Delay }, 0, 0, MaxDelay,
 		"how long a message is kept back that names no delay of its own"),
-	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, MaxMaxWaiting,
+	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, MaxWaitingLimit,
 		"messages that a group may have, about; 0 = any number"),
 	rateSetting("max_rate", func(c *Config) *Rate { return &c.MaxRate },
 		"items of a group that may start their delivery in a time; 0 = any number"),

@@ -198,7 +198,7 @@ func purgeGroup(group string, force bool) func(e *env, tx kv.Tx, _ any) error {
 // claimNamed claims one item as the attempt with that id.
 func claimNamed(id string) func(e *env, tx kv.Tx, _ any) error {
 	return func(e *env, tx kv.Tx, _ any) error {
-		_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 1, AttemptID: id})
+		_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 1, ReceiveID: id})
 		return err
 	}
 }
@@ -605,18 +605,18 @@ func TestConflicts(t *testing.T) {
 		{"change of the state, enqueue to the group", having("a1"), setGroupState, enqueueTo("A"), mustNot, nil},
 		{"change of the state of a group, claim of another", and(holding(1, 1)), setGroupState, claimOne, mustNot, nil},
 		{"claim that reads the state, purge of the group", withState(having("a1")), claimState, purgeGroup("A", false), must, nil},
-		{"claim with an attempt id, the same of another group", func(e *env) any {
+		{"claim with a receive id, the same of another group", func(e *env) any {
 			e.enqueue("A", "a1")
 			e.enqueue("B", "b1")
 			return nil
 		}, claimNamed("once"), func(e *env, tx kv.Tx, _ any) error {
 			group := "B"
-			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, AttemptID: "once"})
+			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, ReceiveID: "once"})
 			return err
 		}, must, nil},
-		{"claim with an attempt id, claim with another of another group", and(having("a1")), claimNamed("once"), func(e *env, tx kv.Tx, _ any) error {
+		{"claim with a receive id, claim with another of another group", and(having("a1")), claimNamed("once"), func(e *env, tx kv.Tx, _ any) error {
 			group := "B"
-			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, AttemptID: "other"})
+			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, ReceiveID: "other"})
 			return err
 		}, mustNot, nil},
 		{"claim that meets overdue items, enqueue to the group", overdue(layer.DropExpired), claimOne, enqueueTo("A"), mustNot, nil},

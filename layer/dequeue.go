@@ -29,13 +29,13 @@ type ReceiveOptions struct {
 	// State asks for the groups' state, too: Claim.State. It costs one more read a group, beside the others.
 	State bool
 	// AttemptID, if not "", names this receive, so that it can be repeated after a lost answer, from another process too:
-	// one with the same id, within AttemptLife, returns the claims that the first was given, under the same tokens and
+	// one with the same id, within ReceiveIDLife, returns the claims that the first was given, under the same tokens and
 	// with the leases that they have, and takes nothing more. Claims that have ended since are left out, items that were
 	// acked too; if nothing is left, it returns nothing. If the first was given nothing, the id is still unused. What
 	// else the options of the repetition say does not count, but for State. Use a new id for each receive, such as a
-	// UUID; at most MaxAttemptID bytes of UTF-8. It costs one read and one write more. Not with AckReceive. A receive
+	// UUID; at most MaxReceiveIDSize bytes of UTF-8. It costs one read and one write more. Not with AckReceive. A receive
 	// with an id that waits looks now and then, and what it claims is not given back when its ctx ends.
-	AttemptID string
+	ReceiveID string
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait.
 	Wait time.Duration
@@ -75,7 +75,7 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		}
 		o.MaxGroups = 1
 	}
-	if err := checkAttemptID(o.AttemptID); err != nil {
+	if err := checkReceiveID(o.ReceiveID); err != nil {
 		return o, err
 	}
 	return o, checkLease(o.Lease)
@@ -124,8 +124,8 @@ func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*
 	if err != nil {
 		return nil, err
 	}
-	if o.AttemptID != "" {
-		return nil, wrap("ack and receive", fmt.Errorf("%w: an attempt id of a receive that acks", ErrOptions))
+	if o.ReceiveID != "" {
+		return nil, wrap("ack and receive", fmt.Errorf("%w: a receive id of a receive that acks", ErrOptions))
 	}
 	claims, err := q.receive(ctx, &settlement{claim: c}, &reception{o: o})
 	return claims, wrap("ack and receive", err)
@@ -141,7 +141,7 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || r.o.Group != nil || r.o.AttemptID != "" || q.opts.Path == Direct {
+	if r.o.Wait == 0 || r.o.Group != nil || r.o.ReceiveID != "" || q.opts.Test.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
@@ -220,7 +220,7 @@ type reception struct {
 	stopped bool  // the next item would go over o.MaxBytes
 	broken  error // the first group that could not be read
 	more    bool  // so much was overdue that it could not all be settled
-	// repeated: it was answered as the receive with the same attempt id.
+	// repeated: it was answered as the receive with the same receive id.
 	repeated bool
 }
 
@@ -268,7 +268,7 @@ type claimer struct {
 	// granted is the grants to the handle, being read; nil = it has no request.
 	granted kv.Future[[]kv.KV]
 	grants  map[string]bool // the keys of those that are not taken yet
-	// repeats is what is kept of the attempt ids, being read.
+	// repeats is what is kept of the receive ids, being read.
 	repeats map[string]kv.Future[[]byte]
 	left    bool // the group just looked at stays as it is, and so does what leads to it
 	taken   int  // groups

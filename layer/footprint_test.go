@@ -309,7 +309,7 @@ var footprints = map[string]struct {
 }
 
 func receiveNamed(e *env, _ any) error {
-	_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 1, AttemptID: "once"})
+	_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 1, ReceiveID: "once"})
 	return err
 }
 

@@ -199,13 +199,13 @@ const (
 	guardDropLook guard = "drop-look"
 	// guardSweepTurn: of several sweeps that begin at the same time each goes on.
 	guardSweepTurn guard = "sweep-turn"
-	// guardRepeat: two receives with one attempt id, at the same time, both claim.
+	// guardRepeat: two receives with one receive id, at the same time, both claim.
 	guardRepeat guard = "repeat"
-	// guardRepeatTwin: of two receives with one attempt id in the same transaction both claim.
+	// guardRepeatTwin: of two receives with one receive id in the same transaction both claim.
 	guardRepeatTwin guard = "repeat-twin"
-	// guardRepeatBack: what a receive with an attempt id has claimed is given back before it is repeated.
+	// guardRepeatBack: what a receive with a receive id has claimed is given back before it is repeated.
 	guardRepeatBack guard = "repeat-back"
-	// guardRepeatSweep: a sweep clears an attempt id that has just been used again.
+	// guardRepeatSweep: a sweep clears a receive id that has just been used again.
 	guardRepeatSweep guard = "repeat-sweep"
 )
 

@@ -53,7 +53,7 @@ type CheckReport struct {
 	Attempts, Receipts      int64
 	// Archived items; they are not among the items.
 	Archived int64
-	// Receives whose attempt ids are kept.
+	// Receives whose receive ids are kept.
 	Repeats int64
 	// Groups that have a state, the empty ones included.
 	States int64

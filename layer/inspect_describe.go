@@ -205,7 +205,7 @@ var descriptions = map[string]description{
 	},
 	nameRepeat: {
 		key: func(p parsedKey) string {
-			return "what the receive with attempt id " + strconv.Quote(p.field) + " was given"
+			return "what the receive with id " + strconv.Quote(p.field) + " was given"
 		},
 		value: describeRepeat,
 	},

@@ -65,19 +65,19 @@ func (f *DeadFilter) matches(d *dead) bool {
 		inSpan(d.parkedMS, f.ParkedFrom, f.ParkedBefore)
 }
 
-// DeadOptions say which dead letters to list. The zero value lists the first DefaultDead.
+// DeadOptions say which dead letters to list. The zero value lists the first DefaultPage.
 type DeadOptions struct {
 	DeadFilter
 	// After is the letter behind which the page begins: DeadPage.Next of the page before.
 	After *ID
-	// Limit is the number of letters of a page, up to MaxBatch; 0 = DefaultDead.
+	// Limit is the number of letters of a page, up to MaxBatch; 0 = DefaultPage.
 	Limit int
 	// Bodies asks for the bodies too. A page then ends when they exceed DefaultMaxBytes.
 	Bodies bool
 }
 
-// DefaultDead is the number of letters on a page.
-const DefaultDead = 100
+// DefaultPage is the number of letters on a page.
+const DefaultPage = 100
 
 // DeadPage is a part of a list of dead letters.
 type DeadPage struct {
@@ -96,7 +96,7 @@ const deadRows = 50
 func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
 	q := a.q
 	if o.Limit == 0 {
-		o.Limit = DefaultDead
+		o.Limit = DefaultPage
 	}
 	if o.Limit < 0 || o.Limit > MaxBatch {
 		return DeadPage{}, wrap("dead letters", &LimitError{What: "page", Unit: "dead letters", Got: int64(o.Limit), Min: 1, Max: MaxBatch})

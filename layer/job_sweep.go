@@ -45,7 +45,7 @@ type SweepReport struct {
 	Keys     int64 // looked at
 	AgedOut  int64 // items dropped or parked: they had waited longer than the queue's retention
 	Archived int64 // items cleared from the archive: kept for as long as the queue keeps them
-	Repeats  int64 // attempt ids of receives, cleared: older than an hour
+	Repeats  int64 // receive ids, cleared: older than an hour
 	Receipts int64 // cleared: left by processes that were killed, older than an hour
 	Wakes    int64 // wake keys cleared: of handles that have no request
 	Dedup    int64 // entries cleared that make nothing a duplicate any more
@@ -326,7 +326,7 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 	return items, rows, nil
 }
 
-// repeats clears the attempt ids that are out of date, with time left for clocks that differ.
+// repeats clears the receive ids that are out of date, with time left for clocks that differ.
 func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, row kv.KV) (bool, error) {
 		writtenMS, ok := receiptTime(row.Value)

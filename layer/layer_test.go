@@ -100,7 +100,8 @@ func newEnv(t *testing.T, open func(t *testing.T) kv.DB, faults bool) *env {
 // options of the n-th handle.
 func (e *env) options(n uint64) layer.Options {
 	return layer.Options{
-		Owner: fmt.Sprintf("worker-%d", n), Now: e.clock.now, Seed: e.seed + n, Config: layer.Config{Retry: atOnce},
+		Owner: fmt.Sprintf("worker-%d", n), Now: e.clock.now, Config: layer.Config{Retry: atOnce},
+		Test: &layer.TestOptions{Seed: e.seed + n},
 	}
 }
 

@@ -124,7 +124,7 @@ func callTogether(t *testing.T, open func(t *testing.T) kv.DB, sort callersSort,
 		o := e.options(uint64(10 + i))
 		o.Now = func() time.Time { return e.clock.now().Add(skew) }
 		o.Tx.MaxRetryDelay = 5 * time.Millisecond
-		o.NoCoalescing = i == 3
+		o.Test.NoCoalescing = i == 3
 		q, err := layer.Open(e.ctx, db, testPrefix, testQueue, o)
 		require.NoError(t, err)
 		handles = append(handles, q)

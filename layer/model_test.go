@@ -370,7 +370,7 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 		w := &modelWorker{name: owner, now: func() time.Time { return e.clock.now().Add(skew) }}
 		var err error
 		w.q, err = layer.Open(e.ctx, db, testPrefix, name, layer.Options{
-			Owner: owner, Now: w.now, Seed: seed + handles, Tx: kv.TxOptions{MaxRetryDelay: time.Millisecond},
+			Owner: owner, Now: w.now, Test: &layer.TestOptions{Seed: seed + handles}, Tx: kv.TxOptions{MaxRetryDelay: time.Millisecond},
 		})
 		require.NoError(t, err)
 		return w
@@ -394,7 +394,7 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 	}
 	m.jumped = m.model.config.Schedule == layer.RoundRobin || m.model.config.Shards > 1
 	m.kept = m.model.config.MaxRate.Count > 0
-	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed, Config: m.model.config})
+	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Test: &layer.TestOptions{Seed: seed}, Config: m.model.config})
 	require.NoError(t, err)
 	m.workers = []*modelWorker{open(db, "even", 0), open(db, "ahead", 30*time.Second), open(db, "behind", -30*time.Second)}
 	m.calm = open(e.raw, "", 0).q

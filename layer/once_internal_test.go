@@ -17,7 +17,7 @@ func TestFailedOperationsKeepNoReceipts(t *testing.T) {
 	ctx := t.Context()
 	db := embedded.OpenMemory(embedded.Options{})
 	defer func() { require.NoError(t, db.Close()) }()
-	q, err := Create(ctx, db, nil, "q", Options{Seed: 1})
+	q, err := Create(ctx, db, nil, "q", Options{Test: &TestOptions{Seed: 1}})
 	require.NoError(t, err)
 	_, err = q.Enqueue(ctx, Message{Group: "A"})
 	require.NoError(t, err)

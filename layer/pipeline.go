@@ -172,7 +172,7 @@ func (q *Queue) enter(ctx context.Context, o *operation) error {
 		p.mu.Unlock()
 		return ErrClosed
 	}
-	if p.flying > 0 || len(p.queue) > 0 || q.opts.NoCoalescing {
+	if p.flying > 0 || len(p.queue) > 0 || q.opts.Test.NoCoalescing {
 		q.queueUp(o)
 		p.mu.Unlock()
 		return nil
@@ -220,7 +220,7 @@ func (q *Queue) abandon(o *operation) {
 // queueUp queues operations, together. The pipeline's mutex is held.
 func (q *Queue) queueUp(os ...*operation) {
 	p := &q.pipeline
-	if q.opts.NoCoalescing {
+	if q.opts.Test.NoCoalescing {
 		for _, o := range os {
 			b := q.newBatch([]*operation{o})
 			p.flying++
@@ -404,7 +404,7 @@ func (q *Queue) runShared(b *batch) {
 		// If the transaction failed, what it was about to claim may be another's by now, under the same token: the read
 		// version of both. If its outcome is unknown, the claim runs into its lease.
 		case o.abandoned && o.err == nil && o.receive != nil && len(o.receive.claims) > 0 &&
-			(o.receive.o.AttemptID == "" || lacks(guardRepeatBack)):
+			(o.receive.o.ReceiveID == "" || lacks(guardRepeatBack)):
 			go q.giveBackAll(o.receive.claims)
 			o.receive.claims = nil // not the caller's, who may still be there: he ran the transaction himself
 			fallthrough

@@ -97,7 +97,12 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	random := newEntropy(o.Seed)
+	test := TestOptions{}
+	if o.Test != nil {
+		test = *o.Test
+	}
+	o.Test = &test
+	random := newEntropy(test.Seed)
 	if o.Owner == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -107,7 +112,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	}
 	q := &Queue{
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, slot: int64(random.n(counterSlots)),
-		staging: staging{random: newEntropy(o.Seed).uuid()},
+		staging: staging{random: newEntropy(test.Seed).uuid()},
 	}
 	q.life, q.endLife = context.WithCancel(context.Background())
 	return q, nil

@@ -193,7 +193,7 @@ func holdRate(e *env, text string) {
 				o.Group = ptr(group())
 			}
 			if r.IntN(3) == 0 {
-				o.AttemptID = fmt.Sprint("id", r.Uint64())
+				o.ReceiveID = fmt.Sprint("id", r.Uint64())
 				got := receive(o)
 				again, err := handles[r.IntN(3)].Receive(e.ctx, o)
 				require.NoError(e.t, err)
@@ -395,7 +395,7 @@ func TestRateOfUnknownCommit(t *testing.T) {
 				return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 2); return err })
 			},
 			"receive with an id": func(e *env) error {
-				_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, AttemptID: "once"})
+				_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, ReceiveID: "once"})
 				return err
 			},
 		} {
@@ -408,11 +408,11 @@ func TestRateOfUnknownCommit(t *testing.T) {
 	}
 }
 
-// TestRepetitionDoesNotCount: a receive repeated with its attempt id, from another handle too, uses nothing of the rate.
+// TestRepetitionDoesNotCount: a receive repeated with its receive id, from another handle too, uses nothing of the rate.
 func TestRepetitionDoesNotCount(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	rated("5/s", having("a1", "a2", "a3"))(e)
-	o := layer.ReceiveOptions{Max: 2, AttemptID: "once"}
+	o := layer.ReceiveOptions{Max: 2, ReceiveID: "once"}
 	for range 3 {
 		for _, q := range []*layer.Queue{e.q, e.calm()} {
 			claims, err := q.Receive(e.ctx, o)

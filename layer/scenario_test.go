@@ -143,7 +143,10 @@ func newScenario(t *testing.T, e *env, virtual bool) *scenario {
 func (s *scenario) open(t *testing.T, name string, o layer.Options, skew time.Duration) {
 	w := &scenarioWorker{stops: &stops{ctx: s.e.ctx, told: &s.told}, claims: make(map[string]*layer.Claim)}
 	w.plan = &fault.Plan{OnCommit: w.stops.onCommit, KeepLate: true}
-	o.Owner, o.Seed, o.Tx = name, s.e.seed+s.opened, kv.TxOptions{MaxRetryDelay: time.Millisecond}
+	if o.Test == nil {
+		o.Test = &layer.TestOptions{}
+	}
+	o.Owner, o.Test.Seed, o.Tx = name, s.e.seed+s.opened, kv.TxOptions{MaxRetryDelay: time.Millisecond}
 	o.Now = func() time.Time { return s.e.clock.now().Add(skew) }
 	s.opened++
 	var err error
@@ -156,12 +159,12 @@ func (s *scenario) open(t *testing.T, name string, o layer.Options, skew time.Du
 }
 
 func (s *scenario) openWorker(a *arguments) {
-	o := layer.Options{NoCoalescing: slices.Contains(a.words(), "apart")}
+	o := layer.Options{Test: &layer.TestOptions{NoCoalescing: slices.Contains(a.words(), "apart")}}
 	switch path := a.text("path", ""); path {
 	case "direct":
-		o.Path = layer.Direct
+		o.Test.Path = layer.Direct
 	case "staged":
-		o.Path = layer.Staged
+		o.Test.Path = layer.Staged
 	case "":
 	default:
 		a.d.Fatalf(a.t, "unknown path %q", path)
@@ -348,7 +351,7 @@ func (s *scenario) receive(a *arguments) (string, error) {
 func (s *scenario) receiveOptions(a *arguments) layer.ReceiveOptions {
 	o := layer.ReceiveOptions{
 		Max: a.number("max"), MaxBytes: a.number("bytes"), MaxGroups: a.number("groups"), Lease: a.duration("lease"),
-		State: slices.Contains(a.words(), "state"), AttemptID: a.text("id", ""), Wait: a.duration("wait"),
+		State: slices.Contains(a.words(), "state"), ReceiveID: a.text("id", ""), Wait: a.duration("wait"),
 	}
 	switch strategy := a.text("strategy", ""); strategy {
 	case "", "fill-group":

@@ -16,7 +16,7 @@ import (
 func spreading(t *testing.T, seed uint64, shards, groups, conflicts int, clock func() time.Time) *Queue {
 	db := embedded.OpenMemory(embedded.Options{})
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	q, err := Create(t.Context(), db, nil, "q", Options{Seed: seed, Now: clock, Config: Config{Shards: shards}})
+	q, err := Create(t.Context(), db, nil, "q", Options{Test: &TestOptions{Seed: seed}, Now: clock, Config: Config{Shards: shards}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, q.Close(context.Background())) })
 	for g := range groups {

@@ -157,7 +157,7 @@ func (q *Queue) rest(ctx context.Context, d time.Duration, watch kv.Future[struc
 
 // stageFirst reports whether receives that wait are to be staged without a look of their own.
 func (q *Queue) stageFirst(conflicts int) bool {
-	return q.opts.Path == Staged || q.opts.Path == Adaptive && conflicts >= stageAfter
+	return q.opts.Test.Path == Staged || q.opts.Test.Path == Adaptive && conflicts >= stageAfter
 }
 
 // receiveWaiting receives, and waits for up to r.o.Wait if nothing is ready.
@@ -300,7 +300,7 @@ func (q *Queue) call() turn {
 	p := &q.pipeline
 	p.mu.Lock()
 	n := min(len(p.waiting), maxWave)
-	if q.opts.NoCoalescing {
+	if q.opts.Test.NoCoalescing {
 		n = min(n, 1)
 	}
 	if n == 0 {
@@ -313,7 +313,7 @@ func (q *Queue) call() turn {
 	for _, o := range called {
 		o.turn = t
 	}
-	if p.flying < maxFlying && q.mayReceive() && !q.opts.NoCoalescing {
+	if p.flying < maxFlying && q.mayReceive() && !q.opts.Test.NoCoalescing {
 		p.flying++
 		b := q.newBatch(called)
 		p.mu.Unlock()

@@ -96,7 +96,7 @@ func unpackPurged(key, value []byte) (clock, ms int64, err error) {
 	return clock, ms, nil
 }
 
-// unpackRepeat returns when an attempt id was used, and the claims, each as group and token.
+// unpackRepeat returns when a receive id was used, and the claims, each as group and token.
 func unpackRepeat(key, value []byte) (ms int64, claims tuple.Tuple, err error) {
 	t, err := tuple.Unpack(value)
 	if err != nil {

@@ -80,8 +80,8 @@ type world struct {
 	ops       []*op
 	known     []layer.ID     // messages that operators have heard of
 	handed    []layer.ID     // messages that were received
-	attempts  map[string]int // attempt ids of receives under way: the actor
-	orphans   []string       // attempt ids of receives whose actor died
+	attempts  map[string]int // receive ids of receives under way: the actor
+	orphans   []string       // receive ids of receives whose actor died
 	outcomes  map[attemptID]int
 	replays   int               // begun
 	large     map[string][]byte // values of records, by their digests
@@ -288,11 +288,13 @@ func (w *world) openHandle(open opening, skew time.Duration) (*handle, error) {
 	now := func() time.Time { return time.Now().Add(skew) }
 	h.engine = &engine{w: w, who: h.who, now: now}
 	q, err := open(context.Background(), h.engine, []byte(queuePrefix), queueName, layer.Options{
-		Owner: fmt.Sprintf("handle %d", h.who), Now: now, Seed: w.o.Seed<<8 + uint64(h.who), Path: w.knobs.path,
-		NoCoalescing: w.knobs.noCoalescing, Config: w.knobs.config,
-		Yield: func(ctx context.Context, what string) {
-			actor, _ := ctx.Value(actorKey{}).(int)
-			w.sched.park(place{what, h.who, -actor})
+		Owner: fmt.Sprintf("handle %d", h.who), Now: now, Config: w.knobs.config,
+		Test: &layer.TestOptions{
+			Seed: w.o.Seed<<8 + uint64(h.who), Path: w.knobs.path, NoCoalescing: w.knobs.noCoalescing,
+			Yield: func(ctx context.Context, what string) {
+				actor, _ := ctx.Value(actorKey{}).(int)
+				w.sched.park(place{what, h.who, -actor})
+			},
 		},
 	})
 	h.q, h.dead = q, err != nil

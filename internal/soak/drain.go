@@ -42,7 +42,7 @@ func (d *drain) close(ctx context.Context) (err error) {
 }
 
 // drainAhead is how far its clock is ahead, so that it need not wait for the ends of leases and delays, nor for what the
-// queues keep for some seconds. It is less than receipts and attempt ids are kept for, which must not hide behind it.
+// queues keep for some seconds. It is less than receipts and receive ids are kept for, which must not hide behind it.
 const drainAhead = 10 * time.Minute
 
 // drainTime bounds a drain, which takes well under a second but on a slow engine.

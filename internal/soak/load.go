@@ -168,7 +168,7 @@ func (a *actor) receiveOptions() layer.ReceiveOptions {
 	}
 	if a.rng.IntN(100) == 0 {
 		// Kept for an hour each, so there are only some. One that was used in the last minutes gives nothing new.
-		o.AttemptID = fmt.Sprint("attempt-", a.rng.IntN(10))
+		o.ReceiveID = fmt.Sprint("attempt-", a.rng.IntN(10))
 	}
 	return o
 }
@@ -198,7 +198,7 @@ func (a *actor) finish(ctx context.Context, c *layer.Claim) ([]*layer.Claim, err
 	case n < 20:
 		a.count("ack+receive")
 		o := a.receiveOptions()
-		o.AttemptID = "" // is not for an ack
+		o.ReceiveID = "" // is not for an ack
 		return a.q.AckReceive(ctx, c, o)
 	case n < 30:
 		a.count("ack of some")
