@@ -54,7 +54,7 @@ func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, i
 func (a Admin) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
 	q := a.q
 	if q.closed.Load() {
-		return Config{}, 0, ErrClosed
+		return Config{}, 0, wrap("configure", ErrClosed)
 	}
 	config, version, err := q.configure(ctx, tx, change)
 	return config, version, wrap("configure", err)

@@ -48,7 +48,7 @@ func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOpt
 			return nil
 		})
 	if err != nil {
-		return Holder{}, err
+		return Holder{}, wrap("force release", err)
 	}
 	return h, nil
 }
@@ -100,7 +100,7 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 //
 // Errors: ErrNotDelayed, ErrClosed, and the engine's.
 func (a Admin) RetryNow(ctx context.Context, group string) error {
-	return a.q.Once(ctx, func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, group) })
+	return wrap("retry now", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, group) }))
 }
 
 // RetryNowTx ends the delay in the caller's transaction, as ForceReleaseTx releases.

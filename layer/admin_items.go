@@ -20,7 +20,7 @@ import (
 //
 // Errors: ErrNoItem, ErrInHand, ErrInvalidID, ErrClosed, and the engine's; nothing was changed then.
 func (a Admin) Cancel(ctx context.Context, id ID) error {
-	return a.q.Once(ctx, func(tx kv.Tx) error { return a.CancelTx(ctx, tx, id) })
+	return wrap("cancel", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.CancelTx(ctx, tx, id) }))
 }
 
 // CancelTx cancels in the caller's transaction. The caller answers for an unknown commit: use Once.
@@ -63,7 +63,7 @@ func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error
 			return nil
 		})
 	if err != nil {
-		return ID{}, err
+		return ID{}, wrap("skip", err)
 	}
 	return id, nil
 }
@@ -118,7 +118,7 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 // Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets anything but body and headers; *LimitError and
 // ErrInvalidUTF8 as Enqueue's.
 func (a Admin) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
-	return a.q.Once(ctx, func(tx kv.Tx) error { return a.EditTx(ctx, tx, id, change) })
+	return wrap("edit", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.EditTx(ctx, tx, id, change) }))
 }
 
 // EditTx edits in the caller's transaction, as CancelTx cancels.

@@ -41,7 +41,7 @@ func (w *work) pauseMark(o PauseOptions) (mark, error) {
 //
 // Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
-	return a.q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return a.PauseGroupTx(ctx, tx, group, o) })
+	return a.q.onceMark(ctx, "pause", func(tx kv.Tx) (Mark, error) { return a.PauseGroupTx(ctx, tx, group, o) })
 }
 
 // PauseGroupTx pauses in the caller's transaction. The caller answers for an unknown commit: use Once.
@@ -80,7 +80,7 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 //
 // Errors: ErrNotPaused, ErrClosed, and the engine's.
 func (a Admin) ResumeGroup(ctx context.Context, group string) (Mark, error) {
-	return a.q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return a.ResumeGroupTx(ctx, tx, group) })
+	return a.q.onceMark(ctx, "resume", func(tx kv.Tx) (Mark, error) { return a.ResumeGroupTx(ctx, tx, group) })
 }
 
 // ResumeGroupTx resumes in the caller's transaction. The caller answers for an unknown commit: use Once.
@@ -113,7 +113,7 @@ func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark,
 func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
 	q := a.q
 	defer q.followed.forget()
-	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return a.PauseTx(ctx, tx, o) })
+	return q.onceMark(ctx, "pause", func(tx kv.Tx) (Mark, error) { return a.PauseTx(ctx, tx, o) })
 }
 
 // PauseTx pauses the queue in the caller's transaction. The caller answers for an unknown commit: use Once.
@@ -150,7 +150,7 @@ func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, err
 func (a Admin) Resume(ctx context.Context) (Mark, error) {
 	q := a.q
 	defer q.followed.forget()
-	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return a.ResumeTx(ctx, tx) })
+	return q.onceMark(ctx, "resume", func(tx kv.Tx) (Mark, error) { return a.ResumeTx(ctx, tx) })
 }
 
 // ResumeTx resumes the queue in the caller's transaction, as PauseTx pauses.
@@ -184,7 +184,7 @@ func (a Admin) Paused(ctx context.Context) (*Mark, error) {
 }
 
 // onceMark runs an operation that returns a mark in a transaction that happens once.
-func (q *Queue) onceMark(ctx context.Context, fn func(tx kv.Tx) (Mark, error)) (Mark, error) {
+func (q *Queue) onceMark(ctx context.Context, call string, fn func(tx kv.Tx) (Mark, error)) (Mark, error) {
 	var m Mark
 	err := q.once(ctx,
 		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
@@ -201,7 +201,7 @@ func (q *Queue) onceMark(ctx context.Context, fn func(tx kv.Tx) (Mark, error)) (
 			return nil
 		})
 	if err != nil {
-		return Mark{}, err
+		return Mark{}, wrap(call, err)
 	}
 	return m, nil
 }

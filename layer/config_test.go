@@ -85,18 +85,18 @@ func TestConfigureTogether(t *testing.T) {
 // Configure, and nothing changes.
 func TestConfigLimits(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	ms := time.Duration.Milliseconds
+	ns := time.Duration.Nanoseconds
 	for _, c := range []struct {
 		name   string
 		change func(c *layer.Config)
 		want   error
 	}{
 		{"lease too short", func(c *layer.Config) { c.Lease = time.Millisecond },
-			&layer.LimitError{What: "lease", Unit: "ms", Got: 1, Min: ms(layer.MinLease), Max: ms(layer.MaxLease)}},
+			&layer.LimitError{What: "lease", Unit: "ns", Got: 1e6, Min: ns(layer.MinLease), Max: ns(layer.MaxLease)}},
 		{"lease too long", func(c *layer.Config) { c.Lease = layer.MaxLease + time.Second },
-			&layer.LimitError{What: "lease", Unit: "ms", Got: ms(layer.MaxLease) + 1000, Min: ms(layer.MinLease), Max: ms(layer.MaxLease)}},
+			&layer.LimitError{What: "lease", Unit: "ns", Got: ns(layer.MaxLease + time.Second), Min: ns(layer.MinLease), Max: ns(layer.MaxLease)}},
 		{"negative delay", func(c *layer.Config) { c.Delay = -time.Second },
-			&layer.LimitError{What: "delay", Unit: "ms", Got: -1000, Max: ms(layer.MaxDelay)}},
+			&layer.LimitError{What: "delay", Unit: "ns", Got: -1e9, Max: ns(layer.MaxDelay)}},
 		{"unknown schedule", func(c *layer.Config) { c.Schedule = 7 },
 			&layer.ValueError{What: "schedule", Got: "7", Allowed: "oldest_head, round_robin"}},
 		{"shards", func(c *layer.Config) { c.Shards = layer.MaxShards + 1 },

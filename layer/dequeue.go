@@ -61,7 +61,7 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		o.MaxGroups = o.Max
 	}
 	if o.Wait < 0 || o.Wait > MaxWait {
-		return o, &LimitError{What: "wait", Unit: "ms", Got: o.Wait.Milliseconds(), Max: MaxWait.Milliseconds()}
+		return o, durationLimit("wait", o.Wait, 0, MaxWait)
 	}
 	if o.Strategy < FillGroup || o.Strategy > Heads {
 		return o, fmt.Errorf("%w: strategy %d", ErrOptions, o.Strategy)
@@ -110,7 +110,7 @@ type Claim struct {
 func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap("receive", err)
 	}
 	claims, err := q.receive(ctx, nil, &reception{o: o})
 	return claims, wrap("receive", err)
@@ -122,7 +122,7 @@ func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error)
 func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap("ack and receive", err)
 	}
 	if o.ReceiveID != "" {
 		return nil, wrap("ack and receive", fmt.Errorf("%w: a receive id of a receive that acks", ErrOptions))
@@ -186,14 +186,14 @@ const groupPoll = time.Second
 // Conflicts: with any other claim, ack, nack or extend of the groups it takes.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
 	if q.closed.Load() {
-		return nil, ErrClosed
+		return nil, wrap("receive", ErrClosed)
 	}
 	o, err := o.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap("receive", err)
 	}
 	if o.Wait > 0 {
-		return nil, fmt.Errorf("layer: receive: %w: ReceiveTx cannot wait", ErrOptions)
+		return nil, wrap("receive", fmt.Errorf("%w: ReceiveTx cannot wait", ErrOptions))
 	}
 	w := q.work(ctx, tx)
 	r := &reception{o: o}

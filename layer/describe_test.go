@@ -106,7 +106,7 @@ func TestDescribe(t *testing.T) {
 		`lock of group "held"`:                                        `claim: held by "worker-1" under token N until 2023-11-14 22:13:50.000 UTC, 2 items delivered and not acked: N, N`,
 		`pace of group "paced"`:                                       `its rate is used up to 2023-11-14 22:13:20.000 UTC`,
 		`state of group "ready"`:                                      `4 bytes: "kept"`,
-		`what the receive with id "once" was given`:           `at 2023-11-14 22:13:20.000 UTC: group "named" under token N`,
+		`what the receive with id "once" was given`:                   `at 2023-11-14 22:13:20.000 UTC: group "named" under token N`,
 		`archived item N of group "done", id ID.done`:                 `completed 2023-11-14 22:13:20.000 UTC; enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "d"`,
 		`what one ack at N has finished, from N of random ID on`:      `completed 2023-11-14 22:13:20.000 UTC, 1 item of group "done", the first is ID.done`,
 		`lock of group "delayed"`:                                     `held by nobody, a retry waits until 2023-11-14 22:14:20.000 UTC`,

@@ -81,7 +81,7 @@ type CheckOptions struct {
 func (a Admin) Check(ctx context.Context, o CheckOptions) (*CheckReport, error) {
 	c := &checker{q: a.q, ctx: ctx, o: o, report: &CheckReport{}, groups: make(map[string]*groupCheck), parts: make(map[ID]bool)}
 	if err := c.run(); err != nil {
-		return nil, fmt.Errorf("layer: check: %w", err)
+		return nil, wrap("check", err)
 	}
 	return c.report, nil
 }

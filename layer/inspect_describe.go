@@ -33,7 +33,7 @@ func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 	p, err := s.parse(key)
 	d.Name = p.name
 	if err != nil {
-		return d, true, err
+		return d, true, wrap("describe", err)
 	}
 	words, known := descriptions[p.name]
 	if !known {
@@ -44,7 +44,7 @@ func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 		return d, true, nil
 	}
 	d.Value, err = words.value(key, value)
-	return d, true, err
+	return d, true, wrap("describe", err)
 }
 
 // queueOf finds the queue whose key key is.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"fdbfifo/kv"
@@ -61,10 +60,10 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) ([]GroupInfo, error)
 		o.MaxDepth = DefaultMaxDepth
 	}
 	if o.Limit < 0 {
-		return nil, &LimitError{What: "listing", Unit: "groups", Got: int64(o.Limit), Max: math.MaxInt}
+		return nil, wrap("groups", &LimitError{What: "listing", Unit: "groups", Got: int64(o.Limit), Max: noLimit})
 	}
 	if o.MaxDepth < 0 {
-		return nil, &LimitError{What: "depth of a listing", Unit: "items", Got: o.MaxDepth, Max: math.MaxInt64}
+		return nil, wrap("groups", &LimitError{What: "depth of a listing", Unit: "items", Got: o.MaxDepth, Max: noLimit})
 	}
 	section := q.keys.section(nameItem)
 	from := q.keys.items(o.From).Begin
@@ -98,7 +97,7 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) ([]GroupInfo, error)
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("layer: groups: %w", err)
+			return nil, wrap("groups", err)
 		}
 		all = append(all, page...)
 		if next == nil {

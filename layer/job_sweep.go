@@ -61,10 +61,10 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 	q := a.q
 	s := &sweeper{q: q, ctx: ctx, o: o}
 	if o.Every < 0 || o.Every > MaxDelay {
-		return s.report, &LimitError{What: "every", Unit: "ms", Got: o.Every.Milliseconds(), Max: MaxDelay.Milliseconds()}
+		return s.report, wrap("sweep", durationLimit("every", o.Every, 0, MaxDelay))
 	}
 	if q.closed.Load() {
-		return s.report, ErrClosed
+		return s.report, wrap("sweep", ErrClosed)
 	}
 	mine, err := s.begin()
 	if err != nil {

@@ -87,16 +87,14 @@ func checkLease(d time.Duration) error {
 		return nil
 	}
 	if d < MinLease || d > MaxLease {
-		return &LimitError{
-			What: "lease", Unit: "ms", Got: d.Milliseconds(), Min: MinLease.Milliseconds(), Max: MaxLease.Milliseconds(),
-		}
+		return durationLimit("lease", d, MinLease, MaxLease)
 	}
 	return nil
 }
 
 func checkDelay(d time.Duration) error {
 	if d < 0 || d > MaxDelay {
-		return &LimitError{What: "delay", Unit: "ms", Got: d.Milliseconds(), Max: MaxDelay.Milliseconds()}
+		return durationLimit("delay", d, 0, MaxDelay)
 	}
 	return nil
 }

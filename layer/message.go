@@ -47,6 +47,11 @@ func (id ID) String() string {
 
 // ParseID reads the text of an id; anything else is an error that wraps ErrInvalidID.
 func ParseID(s string) (ID, error) {
+	id, err := parseID(s)
+	return id, wrap("parse id", err)
+}
+
+func parseID(s string) (ID, error) {
 	random, rest, ok := strings.Cut(s, "@")
 	index, group, ok2 := strings.Cut(rest, ".")
 	if !ok || !ok2 || len(random) != 36 {

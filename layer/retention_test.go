@@ -21,7 +21,7 @@ func TestRetentionLimits(t *testing.T) {
 		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Retention = d })
 		require.ErrorAs(t, err, &limit, d)
 		require.Equal(t, "retention", limit.What)
-		require.EqualValues(t, layer.MaxRetention.Milliseconds(), limit.Max)
+		require.EqualValues(t, layer.MaxRetention, limit.Max)
 	}
 	var value *layer.ValueError
 	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.OnExpiry = 2 })

@@ -134,7 +134,7 @@ func unpackLastSweep(key, value []byte) (begunMS int64, random uuid.UUID, err er
 func packConfig(c Config, version int64) ([]byte, error) {
 	document, err := json.Marshal(c)
 	if err != nil {
-		return nil, fmt.Errorf("layer: configuration: %w", err)
+		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	return tuple.Tuple{version, string(document)}.Pack(), nil
 }
