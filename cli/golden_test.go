@@ -226,9 +226,9 @@ func (h *harness) name(t *testing.T) {
 		return
 	}
 	require.NoError(t, err)
-	groups, err := q.Admin().Groups(ctx, layer.GroupsOptions{})
+	page, err := q.Admin().Groups(ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		items, err := q.Peek(ctx, g.Group, layer.MaxBatch)
 		require.NoError(t, err)
 		for _, item := range items {

@@ -167,8 +167,8 @@ func TestEnqueueInterrupted(t *testing.T) {
 				// back for more.
 				fmt.Fprint(out, " ")
 				for {
-					n, err := q.Admin().Groups(context.Background(), layer.GroupsOptions{})
-					if err != nil || len(n) == test.left {
+					page, err := q.Admin().Groups(context.Background(), layer.GroupsOptions{})
+					if err != nil || len(page.Groups) == test.left {
 						break
 					}
 				}

@@ -112,6 +112,6 @@ func (s *session) unknownQueue(ctx context.Context, db kv.DB, noQueue error) err
 
 // empty reports whether the queue has no items at all, held ones included.
 func empty(ctx context.Context, q *layer.Queue) (bool, error) {
-	groups, err := q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})
-	return err == nil && len(groups) == 0, err
+	page, err := q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})
+	return err == nil && len(page.Groups) == 0, err
 }

@@ -14,14 +14,14 @@ type deadSweepFlags struct {
 	deadFlags
 	all    bool
 	dryRun bool
-	limit  int64
+	limit  int
 }
 
 func (f *deadSweepFlags) add(c *cobra.Command) {
 	f.deadFlags.add(c)
 	c.Flags().BoolVar(&f.all, "all", false, "all that there are")
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "change nothing, and say how many it would be")
-	c.Flags().Int64VarP(&f.limit, "number", "n", 0, "at most `N`; 0 = all that are chosen")
+	c.Flags().IntVarP(&f.limit, "number", "n", 0, "at most `N`; 0 = all that are chosen")
 }
 
 // chosen wants the letters to be named, or --all.

@@ -172,15 +172,20 @@ func (a Admin) ResumeTx(ctx context.Context, tx kv.Tx) (Mark, error) {
 	return *was.public(), wrap("resume", err)
 }
 
-// Paused returns the pause of the queue, or nil.
-func (a Admin) Paused(ctx context.Context) (*Mark, error) {
+// Paused returns the pause of the queue; paused is false if there is none.
+//
+// Errors: ErrClosed, and the engine's.
+func (a Admin) Paused(ctx context.Context) (pause Mark, paused bool, err error) {
 	q := a.q
 	var m *mark
-	err := q.view(ctx, func(tx kv.ReadTx) (err error) {
+	err = q.view(ctx, func(tx kv.ReadTx) (err error) {
 		m, err = q.readPause(ctx, tx)
 		return err
 	})
-	return m.public(), wrap("paused", err)
+	if err != nil || m == nil {
+		return Mark{}, false, wrap("paused", err)
+	}
+	return *m.public(), true, nil
 }
 
 // onceMark runs an operation that returns a mark in a transaction that happens once.

@@ -207,7 +207,7 @@ func TestReplayTx(t *testing.T) {
 		require.Empty(e.t, e.all("A"))
 		require.Empty(e.t, e.rows(kv.SingleKey(own)))
 
-		all := func(f layer.ArchiveFilter, limit int64) (done int64, steps int) {
+		all := func(f layer.ArchiveFilter, limit int) (done int64, steps int) {
 			o := layer.ReplayOptions{Limit: limit}
 			for {
 				report, err := step(f, o, nil)

@@ -26,7 +26,7 @@ func TestCheckFindsEachViolation(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		rule   string
+		rule   layer.Rule
 		damage func(e *env) func(tx kv.Tx)
 	}{
 		{"a group without its hint", layer.RuleReachable, func(e *env) func(kv.Tx) {
@@ -176,7 +176,7 @@ func TestCheckCounts(t *testing.T) {
 		require.NoError(e.t, err)
 		require.EqualValues(e.t, len(e.rows(kv.PrefixRange(key()))), progress)
 		report.Receipts = 0
-		require.Equal(e.t, &layer.CheckReport{
+		require.Equal(e.t, layer.CheckReport{
 			Items: 4, Bytes: 8, Groups: 3, Held: 1, Delayed: 1, StaleHints: 2, StaleTimers: 1, Attempts: 1,
 		}, report)
 		require.NoError(e.t, e.q.Ack(e.ctx, a))
@@ -198,11 +198,11 @@ func TestCorruptGroupStallsNobodyElse(t *testing.T) {
 		require.Equal(t, "B", b.Group)
 		require.NoError(t, e.q.Ack(e.ctx, b))
 	}
-	groups, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
+	page, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	require.Len(t, groups, 1)
-	require.Equal(t, layer.Corrupt, groups[0].State)
-	require.NotEmpty(t, groups[0].LastError)
+	require.Len(t, page.Groups, 1)
+	require.Equal(t, layer.Corrupt, page.Groups[0].State)
+	require.NotEmpty(t, page.Groups[0].LastError)
 	e.write(func(tx kv.Tx) { tx.Set(item.Key, item.Value) })
 	require.NoError(t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
 }

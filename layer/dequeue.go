@@ -24,7 +24,7 @@ type ReceiveOptions struct {
 	Lease time.Duration
 	// Strategy says how the receive spreads over groups. Not with Group.
 	Strategy Strategy
-	// Group, if not nil, is the only group to receive from.
+	// Group, if not nil, is the only group to receive from; see OnlyGroup.
 	Group *string
 	// State asks for the groups' state, too: Claim.State. It costs one more read a group, beside the others.
 	State bool

@@ -100,7 +100,7 @@ func TestDescribe(t *testing.T) {
 		require.Contains(t, names, name)
 	}
 	for key, value := range map[string]string{
-		`setting "format"`:                                            `1`,
+		`setting "format"`:                                            `2`,
 		`item N of group "ready", id ID.ready`:                        `enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "z"`,
 		`item N of group "delayed", id ID.delayed`:                    `enqueued 2023-11-14 22:13:20.000 UTC, body of 0 bytes`,
 		`lock of group "held"`:                                        `claim: held by "worker-1" under token N until 2023-11-14 22:13:50.000 UTC, 2 items delivered and not acked: N, N`,

@@ -12,7 +12,7 @@ import (
 
 // ArchiveFilter chooses archived items: those for which everything holds that is set. The zero value chooses all.
 type ArchiveFilter struct {
-	// Group, if not nil, is the only group.
+	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
 	// From and Before bound when the items were finished: from the first on, and before the second, by the clocks of the
 	// workers that finished them. Zero = no bound.

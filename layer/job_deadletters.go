@@ -33,7 +33,7 @@ type DeadLetter struct {
 type DeadFilter struct {
 	// IDs chooses these alone, in the order of the list whatever theirs. Not with anything else.
 	IDs []ID
-	// Group, if not nil, is the only group.
+	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
 	// Text is a part of the reason or of the last error.
 	Text string

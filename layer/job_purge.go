@@ -13,7 +13,7 @@ import (
 
 // PurgeOptions say what a purge removes. The zero value is all of the queue but what is in hand.
 type PurgeOptions struct {
-	// Group, if not nil, is the only group.
+	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
 	// Force takes groups from their holders and removes what these have in hand, too. Without it that stays.
 	Force bool

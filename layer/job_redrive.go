@@ -24,7 +24,7 @@ type RedriveOptions struct {
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
 	// Limit is how many to redrive at most; 0 = all that are chosen.
-	Limit int64
+	Limit int
 	// Progress, if not nil, is called after each transaction with what has been done so far.
 	Progress func(DeadReport)
 }
@@ -34,7 +34,7 @@ type DiscardOptions struct {
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
 	// Limit is how many to remove at most; 0 = all that are chosen.
-	Limit int64
+	Limit int
 	// Progress, if not nil, is called after each transaction with what has been done so far.
 	Progress func(DeadReport)
 }
@@ -65,7 +65,7 @@ const (
 // dead letters, when all others are done; ErrOptions, ErrInvalidID, *LimitError; those of Edit; ErrClosed, and the
 // engine's.
 func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (DeadReport, error) {
-	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: o.Limit, progress: o.Progress}
+	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
 	s.size = func(row *deadRow) int64 {
 		if o.ToTail || o.Edit != nil {
 			return row.letter.Size + int64(len(row.value))
@@ -91,7 +91,7 @@ func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ..
 
 // Discard removes the dead letters that f chooses, for good. It works as Redrive does, and never touches a group.
 func (a Admin) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
-	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: o.Limit, progress: o.Progress}
+	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
 	s.size = func(*deadRow) int64 { return 0 }
 	s.do = func(w *work, rows []deadRow) error { return w.discard(rows) }
 	report, err := s.run()

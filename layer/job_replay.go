@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
 	"time"
 
 	"fdbfifo/kv"
@@ -21,9 +20,19 @@ type ReplayOptions struct {
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
 	// Limit is how many to replay at most; 0 = all that are chosen.
-	Limit int64
+	Limit int
 	// Progress, if not nil, is called after each transaction with what has been done so far.
 	Progress func(ReplayReport)
+}
+
+func (o *ReplayOptions) limit() (int64, error) {
+	switch {
+	case o.Limit < 0:
+		return 0, &LimitError{What: "limit", Unit: "items", Got: int64(o.Limit), Max: noLimit}
+	case o.Limit == 0:
+		return noLimit, nil
+	}
+	return int64(o.Limit), nil
 }
 
 // ReplayReport is what a replay has done.
@@ -52,19 +61,17 @@ const replayBytes = 1 << 20
 func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
 	q := a.q
 	var report ReplayReport
-	if o.Limit < 0 {
-		return report, wrap("replay", &LimitError{What: "limit", Unit: "items", Got: o.Limit, Max: math.MaxInt64})
-	}
-	if o.Limit == 0 {
-		o.Limit = noLimit
+	limit, err := o.limit()
+	if err != nil {
+		return report, wrap("replay", err)
 	}
 	walk, err := q.walkArchive(ctx, f, o.After)
 	if err != nil {
 		return report, wrap("replay", err)
 	}
-	for !walk.ended && report.Done < o.Limit {
+	for !walk.ended && report.Done < limit {
 		begun := time.Now()
-		r := replayStep{q: q, walk: walk, left: o.Limit - report.Done, dryRun: o.DryRun}
+		r := replayStep{q: q, walk: walk, left: limit - report.Done, dryRun: o.DryRun}
 		if err := r.run(ctx); err != nil {
 			return report, wrap("replay", err)
 		}
@@ -113,10 +120,10 @@ func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o Repla
 		return report, ErrClosed
 	case o.DryRun || o.Progress != nil:
 		return report, fmt.Errorf("%w: a dry run or progress of a single transaction", ErrOptions)
-	case o.Limit < 0:
-		return report, &LimitError{What: "limit", Unit: "items", Got: o.Limit, Max: math.MaxInt64}
-	case o.Limit == 0:
-		o.Limit = noLimit
+	}
+	limit, err := o.limit()
+	if err != nil {
+		return report, err
 	}
 	if err := checkArchiveWalk(&f, o.After); err != nil {
 		return report, err
@@ -125,7 +132,7 @@ func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o Repla
 	if err := walk.place(ctx, tx.Snapshot(), o.After); err != nil || walk.ended {
 		return report, err
 	}
-	r := replayStep{q: q, walk: walk, left: o.Limit}
+	r := replayStep{q: q, walk: walk, left: limit}
 	if err := r.perform(ctx, tx, archiveRows); err != nil {
 		return report, err
 	}

@@ -162,7 +162,7 @@ func (e *env) write(fn func(tx kv.Tx)) {
 	require.NoError(e.t, err)
 }
 
-// TestOpen: an unknown queue, a queue that exists, one of a newer format, and a damaged one have errors of
+// TestOpen: an unknown queue, a queue that exists, one of another format, and a damaged one have errors of
 // their own; queues under one prefix do not see each other.
 func TestOpen(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
@@ -184,10 +184,18 @@ func TestOpen(t *testing.T) {
 		value []byte
 		check func(err error)
 	}{
-		{"format", tuple.Tuple{int64(2)}.Pack(), func(err error) {
+		{"format", tuple.Tuple{int64(1)}.Pack(), func(err error) {
 			var format *layer.FormatError
 			require.ErrorAs(t, err, &format)
-			require.Equal(t, layer.FormatError{Queue: testQueue, Found: 2, Known: 1}, *format)
+			require.Equal(t, layer.FormatError{Queue: testQueue, Found: 1, Known: 2}, *format)
+			require.EqualError(t, err, `layer: open queue "q": queue "q" has format 1, this version knows format 2 alone: `+
+				"use the version that wrote it")
+		}},
+		{"format", tuple.Tuple{int64(3)}.Pack(), func(err error) {
+			var format *layer.FormatError
+			require.ErrorAs(t, err, &format)
+			require.Equal(t, layer.FormatError{Queue: testQueue, Found: 3, Known: 2}, *format)
+			require.ErrorContains(t, err, "use a newer version")
 		}},
 		{"format", []byte("?"), func(err error) { require.ErrorIs(t, err, layer.ErrCorrupt) }},
 		{"offset", nil, func(err error) { require.ErrorIs(t, err, layer.ErrCorrupt) }},

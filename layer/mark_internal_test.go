@@ -34,7 +34,7 @@ func newMarkSteps(t *testing.T) *markSteps {
 	return s
 }
 
-func (s *markSteps) sound() *CheckReport {
+func (s *markSteps) sound() CheckReport {
 	s.t.Helper()
 	report, err := s.q.Admin().Check(context.Background(), CheckOptions{})
 	require.NoError(s.t, err)
@@ -59,9 +59,9 @@ func (s *markSteps) receive(max int) []*Claim {
 
 func (s *markSteps) state(group string) (State, *Mark) {
 	s.t.Helper()
-	groups, err := s.q.Admin().Groups(s.ctx, GroupsOptions{})
+	page, err := s.q.Admin().Groups(s.ctx, GroupsOptions{})
 	require.NoError(s.t, err)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		if g.Group == group {
 			return g.State, g.Mark
 		}

@@ -33,6 +33,9 @@ type Message struct {
 	AtOnce bool
 }
 
+// OnlyGroup returns a pointer to name, for the options and filters that may be limited to one group ("" is a group, too).
+func OnlyGroup(name string) *string { return &name }
+
 // ID names one message for good: its place (group, index) and 16 random bytes.
 type ID struct {
 	Group  string

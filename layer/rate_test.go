@@ -252,12 +252,12 @@ func holdRate(e *env, text string) {
 	e.clock.advance(10 * time.Second) // leases and delays are over
 	look := e.calm()
 	for {
-		groups, err := look.Admin().Groups(e.ctx, layer.GroupsOptions{})
+		page, err := look.Admin().Groups(e.ctx, layer.GroupsOptions{})
 		require.NoError(e.t, err)
-		if len(groups) == 0 {
+		if len(page.Groups) == 0 {
 			return
 		}
-		switch g := groups[r.IntN(len(groups))]; g.State {
+		switch g := page.Groups[r.IntN(len(page.Groups))]; g.State {
 		case layer.Delayed:
 			e.clock.advance(g.Left)
 			fallthrough
@@ -475,10 +475,10 @@ func TestRateAndClocks(t *testing.T) {
 	require.Nil(t, e.receive(ahead, 5))
 	e.clock.advance(30*time.Second - time.Millisecond)
 	require.Nil(t, e.receive(e.q, 5))
-	groups, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
+	page, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	require.Equal(t, layer.Paced, groups[0].State)
-	require.Equal(t, time.Second+time.Millisecond, groups[0].Left)
+	require.Equal(t, layer.Paced, page.Groups[0].State)
+	require.Equal(t, time.Second+time.Millisecond, page.Groups[0].Left)
 	e.clock.advance(time.Second + time.Millisecond)
 	require.NotNil(t, e.receive(e.q, 5))
 }
@@ -663,9 +663,9 @@ func TestCorruptPace(t *testing.T) {
 		_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{Strategy: strategy})
 		require.ErrorIs(t, err, layer.ErrCorrupt)
 	}
-	groups, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
+	page, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	require.Equal(t, layer.Corrupt, groups[0].State)
+	require.Equal(t, layer.Corrupt, page.Groups[0].State)
 	_, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	report, err := e.q.Admin().Check(e.ctx, layer.CheckOptions{})

@@ -164,8 +164,8 @@ func TestRetentionUnderLoad(t *testing.T) {
 		require.EqualValues(e.t, acked.Load(), s.Acked)
 		require.EqualValues(e.t, 2*producers*each, s.Acked+s.AgedOut+s.Parked)
 		require.EqualValues(e.t, s.Parked, s.Dead)
-		groups, err := e.calm().Admin().Groups(e.ctx, layer.GroupsOptions{})
+		page, err := e.calm().Admin().Groups(e.ctx, layer.GroupsOptions{})
 		require.NoError(e.t, err)
-		require.Empty(e.t, groups)
+		require.Empty(e.t, page.Groups)
 	})
 }

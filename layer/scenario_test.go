@@ -579,7 +579,7 @@ func (s *scenario) archive(a *arguments) (string, error) {
 	f := layer.ArchiveFilter{Group: dead.Group, From: dead.ParkedFrom, Before: dead.ParkedBefore}
 	q := s.worker(a).q
 	if a.d.Cmd == "replay" {
-		o := layer.ReplayOptions{DryRun: slices.Contains(a.words(), "dry"), Limit: int64(a.number("limit"))}
+		o := layer.ReplayOptions{DryRun: slices.Contains(a.words(), "dry"), Limit: a.number("limit")}
 		report, err := q.Admin().Replay(s.e.ctx, f, o)
 		s.nameReplayed(a)
 		return fmt.Sprintf("%d of %d", report.Done, report.Scanned), err
@@ -611,9 +611,9 @@ func (s *scenario) archive(a *arguments) (string, error) {
 // nameReplayed names the messages that repeat others as those. Their headers say which these are, as the transcript
 // shows them.
 func (s *scenario) nameReplayed(a *arguments) {
-	groups, err := s.worker(a).q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
+	page, err := s.worker(a).q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 	require.NoError(a.t, err)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		items, err := s.worker(a).q.Peek(s.e.ctx, g.Group, layer.MaxBatch)
 		require.NoError(a.t, err)
 		for _, item := range items {
@@ -657,11 +657,11 @@ func (s *scenario) look(a *arguments) (string, error) {
 	var out strings.Builder
 	switch a.d.Cmd {
 	case "groups":
-		groups, err := q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
+		page, err := q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 		if err != nil {
 			return "", err
 		}
-		for _, g := range groups {
+		for _, g := range page.Groups {
 			fmt.Fprintf(&out, "%s %s depth=%d head=%s", groupName(g.Group), g.State, g.Depth, s.bodies[g.Head])
 			if g.Attempts > 0 {
 				fmt.Fprintf(&out, " attempts=%d (%s)", g.Attempts, g.LastError)
@@ -787,7 +787,7 @@ func (s *scenario) dead(a *arguments) (string, error) {
 }
 
 func (s *scenario) redrive(a *arguments) (string, error) {
-	q, f, dry, limit := s.worker(a).q, s.filter(a), slices.Contains(a.words(), "dry"), int64(a.number("limit"))
+	q, f, dry, limit := s.worker(a).q, s.filter(a), slices.Contains(a.words(), "dry"), a.number("limit")
 	o := layer.RedriveOptions{ToTail: slices.Contains(a.words(), "tail"), DryRun: dry, Limit: limit}
 	edited := make(map[layer.ID]string)
 	if body := a.text("body", ""); body != "" || a.d.HasArg("headers") {
@@ -820,9 +820,9 @@ func (s *scenario) redrive(a *arguments) (string, error) {
 
 // renameAll finds the names of what has come back at the tail: there it has another id, of the same random.
 func (s *scenario) renameAll(a *arguments) {
-	groups, err := s.worker(a).q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
+	page, err := s.worker(a).q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 	require.NoError(a.t, err)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		s.rename(a, g.Group)
 	}
 }

@@ -70,9 +70,9 @@ func TestWalkIsAStretch(t *testing.T) {
 		walk = append(walk, next())
 	}
 	require.IsIncreasing(t, walk)
-	between, err := q.Admin().Groups(t.Context(), GroupsOptions{})
+	page, err := q.Admin().Groups(t.Context(), GroupsOptions{})
 	require.NoError(t, err)
-	for _, g := range between {
+	for _, g := range page.Groups {
 		if g.State == Ready {
 			at := g.Head.Index
 			require.False(t, walk[0] < at && at < walk[19], "a step is to the next hint, but group %s was passed over", g.Group)

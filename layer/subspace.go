@@ -314,8 +314,9 @@ func (d *keyDecoder) uuid() (v uuid.UUID) {
 	return v
 }
 
-// Format is the layout of keys and values that this version writes and the newest that it reads.
-const Format = 1
+// Format is the layout of keys and values that this version writes, and the only one that it reads. Format 1 was that of
+// the versions before the first release.
+const Format = 2
 
 // The fields of meta.
 const (

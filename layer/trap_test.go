@@ -271,9 +271,9 @@ func TestRetryOfBody(t *testing.T) {
 	require.Len(t, claims, 1)
 	require.Len(t, claims[0].Items, 2)
 	e.plan.ForceNext(fault.Conflict)
-	groups, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
+	page, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	require.Len(t, groups, 1)
+	require.Len(t, page.Groups, 1)
 }
 
 // TestReceiptsAreCleared: a handle at rest has one receipt in the database, whatever it did before; one that

@@ -188,10 +188,10 @@ func (e *env) effects(body string) uint64 {
 // info lists the groups.
 func (e *env) info() map[string]layer.GroupInfo {
 	e.t.Helper()
-	groups, err := e.calm().Admin().Groups(e.ctx, layer.GroupsOptions{})
+	page, err := e.calm().Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(e.t, err)
 	byName := make(map[string]layer.GroupInfo)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		byName[g.Group] = g
 	}
 	return byName

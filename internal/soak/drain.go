@@ -88,17 +88,17 @@ func workOff(ctx context.Context, q *layer.Queue) error {
 		if len(claims) > 0 {
 			continue
 		}
-		groups, err := q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})
+		page, err := q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})
 		if err != nil {
 			return err
 		}
-		if len(groups) == 0 {
+		if len(page.Groups) == 0 {
 			break
 		}
 		select {
 		case <-time.After(10 * time.Millisecond): // held, or delayed
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %+v", context.Cause(ctx), groups)
+			return fmt.Errorf("%w: %+v", context.Cause(ctx), page.Groups)
 		}
 	}
 	_, err := q.Admin().Discard(ctx, layer.DeadFilter{}, layer.DiscardOptions{})

@@ -293,9 +293,9 @@ func (a *actor) look(ctx context.Context) error {
 	if _, err := a.q.Stats(ctx); err != nil {
 		return err
 	}
-	groups, err := a.q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 5})
-	if err == nil && len(groups) > 0 {
-		_, err = a.q.Admin().Why(ctx, groups[0].Head)
+	page, err := a.q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 5})
+	if err == nil && len(page.Groups) > 0 {
+		_, err = a.q.Admin().Why(ctx, page.Groups[0].Head)
 	}
 	if err == nil {
 		_, err = a.q.Admin().DeadLetters(ctx, layer.DeadOptions{Bodies: true})
