@@ -124,7 +124,7 @@ func newDeadListCmd(s *session) *cobra.Command {
 				o.After = &id
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				page, err := q.DeadLetters(c.Context(), o)
+				page, err := q.Admin().DeadLetters(c.Context(), o)
 				if err != nil {
 					return asUsageIfOptions(err)
 				}

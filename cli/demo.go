@@ -230,7 +230,7 @@ func (s *session) demoOn(ctx context.Context, db *record.Recorder, flights []dep
 	}
 	r.Processes, r.Workers, r.Lease, r.Loading = f.processes, f.workers, f.lease, loading
 	r.Conflicts += db.Counters().Sub(before).Conflicts
-	if r.Check, err = q.Check(ctx, layer.CheckOptions{}); err != nil {
+	if r.Check, err = q.Admin().Check(ctx, layer.CheckOptions{}); err != nil {
 		return r, err
 	}
 	return r, nil

@@ -30,7 +30,7 @@ type demoReport struct {
 	Disorder int64 // deliveries out of their group's order
 	Lost     int64
 	Doubled  int64 // deliveries of what had come before, or had never been sent
-	Check    *layer.CheckReport
+	Check    layer.CheckReport
 }
 
 func (r *demoReport) seconds() float64 { return (r.Loading + r.Draining).Seconds() }

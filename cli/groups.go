@@ -30,7 +30,7 @@ has failed for good), corrupt (see check). A group that is held, and paused or p
 			if !ok {
 				return usagef("unknown --sort %q: there are depth, age and name", by)
 			}
-			if err := checkMost(int64(n)); err != nil {
+			if err := checkMost(n); err != nil {
 				return err
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
@@ -59,18 +59,13 @@ func sortByName(a, b layer.GroupInfo) int  { return cmp.Compare(a.Group, b.Group
 // allGroups lists all groups, by name. Items are counted up to maxDepth, 0 = the layer's default.
 func allGroups(ctx context.Context, q *layer.Queue, maxDepth int64) ([]layer.GroupInfo, error) {
 	var all []layer.GroupInfo
-	from := ""
-	for {
-		page, err := q.Groups(ctx, layer.GroupsOptions{From: from, MaxDepth: maxDepth})
+	for g, err := range q.Admin().AllGroups(ctx, layer.GroupsOptions{MaxDepth: maxDepth}) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, page...)
-		if len(page) < layer.DefaultGroups {
-			return all, nil
-		}
-		from = page[len(page)-1].Group + "\x00"
+		all = append(all, g)
 	}
+	return all, nil
 }
 
 type jsonGroup struct {

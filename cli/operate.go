@@ -67,7 +67,7 @@ If its group waits for a retry of this message, the wait ends. peek --json print
 				return usagef("%w", err)
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if err := q.Cancel(c.Context(), id); err != nil {
+				if err := q.Admin().Cancel(c.Context(), id); err != nil {
 					return refused(err)
 				}
 				return s.done("cancelled", &id, id.Group)
@@ -89,7 +89,7 @@ message in a worker's hands is refused. To be sure which message goes, or to rem
 				o.By = s.operator()
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				id, err := q.Skip(c.Context(), group, o)
+				id, err := q.Admin().Skip(c.Context(), group, o)
 				if err != nil {
 					return refused(err)
 				}
@@ -129,7 +129,7 @@ What is not named stays as it is. A message in a worker's hands is refused.`,
 				return usagef("edit wants --body, --file, --header or --remove-header: nothing would change")
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if err := q.Edit(c.Context(), id, change); err != nil {
+				if err := q.Admin().Edit(c.Context(), id, change); err != nil {
 					return refused(err)
 				}
 				return s.done("edited", &id, id.Group)
@@ -178,7 +178,7 @@ groups --json prints the token; with --token only that very claim is ended, not 
 				return usagef("--token is %d: a token is above 0", o.Token)
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				h, err := q.ForceRelease(c.Context(), group, o)
+				h, err := q.Admin().ForceRelease(c.Context(), group, o)
 				if err != nil {
 					return refused(err)
 				}
@@ -209,7 +209,7 @@ func newRetryCmd(s *session) *cobra.Command {
 		Long:  "End the wait of a group whose first message failed and is to be retried later: it is ready at once.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if err := q.RetryNow(c.Context(), group); err != nil {
+				if err := q.Admin().RetryNow(c.Context(), group); err != nil {
 					return refused(err)
 				}
 				return s.done("ready:", nil, group)

@@ -29,13 +29,13 @@ workers follow the pause of the whole queue within a second.`,
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if oneGroup {
-					m, err := q.PauseGroup(c.Context(), group, o)
+					m, err := q.Admin().PauseGroup(c.Context(), group, o)
 					if err != nil {
 						return err
 					}
 					return s.printMark(false, &group, m)
 				}
-				m, err := q.Pause(c.Context(), o)
+				m, err := q.Admin().Pause(c.Context(), o)
 				if err != nil {
 					return err
 				}
@@ -60,13 +60,13 @@ func newResumeCmd(s *session) *cobra.Command {
 			oneGroup := c.Flags().Changed("group")
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if oneGroup {
-					m, err := q.ResumeGroup(c.Context(), group)
+					m, err := q.Admin().ResumeGroup(c.Context(), group)
 					if err != nil {
 						return refused(err)
 					}
 					return s.printMark(true, &group, m)
 				}
-				m, err := q.Resume(c.Context())
+				m, err := q.Admin().Resume(c.Context())
 				if err != nil {
 					return refused(err)
 				}

@@ -20,7 +20,7 @@ archive). Workers do so now and then by themselves. It disturbs nobody, and may 
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("sweeping", "key", -1)
 				defer p.close()
-				report, err := q.Sweep(c.Context(), layer.SweepOptions{
+				report, err := q.Admin().Sweep(c.Context(), layer.SweepOptions{
 					Progress: func(r layer.SweepReport) { p.set(r.Keys) },
 				})
 				p.close()
@@ -55,7 +55,7 @@ func (s *session) printSweep(r layer.SweepReport) error {
 	for _, others := range []struct {
 		n    int64
 		noun string
-	}{{r.Wakes, "wake key"}, {r.Repeats, "attempt id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}, {r.Paces, "pace"}} {
+	}{{r.Wakes, "wake key"}, {r.Repeats, "receive id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}, {r.Paces, "pace"}} {
 		if others.n > 0 {
 			text += " and " + plural(others.n, others.noun)
 		}

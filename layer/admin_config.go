@@ -19,7 +19,8 @@ import (
 //
 // Errors: *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this library has
 // written the configuration; ErrClosed, and the engine's.
-func (q *Queue) Configure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
+func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
+	q := a.q
 	var rate Rate // before
 	now, err := onceFor(ctx, q, q.opts.Tx, configReceipt, func(tx kv.Tx, _ kv.Attempt) (configured, bool, error) {
 		config, version, err := q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) })
@@ -44,9 +45,10 @@ func (q *Queue) Configure(ctx context.Context, change func(c *Config)) (Config, 
 // by an old MaxRate wait for as long as that says, or until the next sweep.
 //
 // Conflicts: with another change of the configuration only.
-func (q *Queue) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
+func (a Admin) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
+	q := a.q
 	if q.isClosed() {
-		return Config{}, 0, ErrClosed
+		return Config{}, 0, wrap("configure", ErrClosed)
 	}
 	config, version, err := q.configure(ctx, tx, change)
 	return config, version, wrap("configure", err)
@@ -80,7 +82,8 @@ func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config))
 }
 
 // ReadConfig reads the stored configuration and its version.
-func (q *Queue) ReadConfig(ctx context.Context) (Config, int64, error) {
+func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
+	q := a.q
 	var config Config
 	var version int64
 	key := q.keys.meta(metaConfig)

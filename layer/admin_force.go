@@ -30,18 +30,20 @@ type Holder struct {
 //
 // Errors: ErrNotHeld, ErrClaimLost if it is held under another token than o.Token, ErrOptions, ErrClosed, and the
 // engine's; nothing was changed then.
-func (q *Queue) ForceRelease(ctx context.Context, group string, o ForceReleaseOptions) (Holder, error) {
-	return onceFor(ctx, q, q.opts.Tx, holderReceipt, func(tx kv.Tx, _ kv.Attempt) (Holder, bool, error) {
-		h, err := q.ForceReleaseTx(ctx, tx, group, o)
+func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOptions) (Holder, error) {
+	h, err := onceFor(ctx, a.q, a.q.opts.Tx, holderReceipt, func(tx kv.Tx, _ kv.Attempt) (Holder, bool, error) {
+		h, err := a.ForceReleaseTx(ctx, tx, group, o)
 		return h, true, err
 	})
+	return h, wrap("force release", err)
 }
 
 // ForceReleaseTx releases in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict; the key of the head at snapshot, with a conflict on the whole group if that is
 // empty; attempts.
-func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o ForceReleaseOptions) (Holder, error) {
+func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o ForceReleaseOptions) (Holder, error) {
+	q := a.q
 	if err := checkGroup(group); err != nil {
 		return Holder{}, wrap("force release", err)
 	}
@@ -88,12 +90,13 @@ func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o Fo
 // RetryNow ends the delay of a group that waits for a retry, or whose first message is kept back: it is ready at once.
 //
 // Errors: ErrNotDelayed, ErrClosed, and the engine's.
-func (q *Queue) RetryNow(ctx context.Context, group string) error {
-	return q.Once(ctx, func(tx kv.Tx) error { return q.RetryNowTx(ctx, tx, group) })
+func (a Admin) RetryNow(ctx context.Context, group string) error {
+	return wrap("retry now", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, group) }))
 }
 
 // RetryNowTx ends the delay in the caller's transaction, as ForceReleaseTx releases.
-func (q *Queue) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
+func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
+	q := a.q
 	if err := checkGroup(group); err != nil {
 		return wrap("retry now", err)
 	}

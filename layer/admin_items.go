@@ -17,19 +17,19 @@ import (
 // ends. It works on an item that cannot be read, too.
 //
 // Errors: ErrNoItem, ErrInHand, ErrInvalidID, ErrClosed, and the engine's; nothing was changed then.
-func (q *Queue) Cancel(ctx context.Context, id ID) error {
-	return q.Once(ctx, func(tx kv.Tx) error { return q.CancelTx(ctx, tx, id) })
+func (a Admin) Cancel(ctx context.Context, id ID) error {
+	return wrap("cancel", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.CancelTx(ctx, tx, id) }))
 }
 
 // CancelTx cancels in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head: the next
 // head, at snapshot, with a conflict on the whole group if that is empty now; and its attempts.
-func (q *Queue) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
+func (a Admin) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
 	if err := checkID(id); err != nil {
 		return wrap("cancel", err)
 	}
-	return wrap("cancel", q.operate(ctx, tx, func(w *work) error { return w.cancel(id) }))
+	return wrap("cancel", a.q.operate(ctx, tx, func(w *work) error { return w.cancel(id) }))
 }
 
 // SkipOptions say who skips, and why.
@@ -44,15 +44,17 @@ type SkipOptions struct {
 // its head holds up. A delay of the group ends. To be sure which item goes, or to remove it for good, use Cancel.
 //
 // Errors: as Cancel's; ErrNoItem if the group is empty; *LimitError and ErrInvalidUTF8.
-func (q *Queue) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
-	return onceFor(ctx, q, q.opts.Tx, skipReceipt(group), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
-		id, err := q.SkipTx(ctx, tx, group, o)
+func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
+	id, err := onceFor(ctx, a.q, a.q.opts.Tx, skipReceipt(group), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
+		id, err := a.SkipTx(ctx, tx, group, o)
 		return id, true, err
 	})
+	return id, wrap("skip", err)
 }
 
 // SkipTx skips in the caller's transaction, as CancelTx cancels.
-func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
+func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
+	q := a.q
 	if err := checkGroup(group); err != nil {
 		return ID{}, wrap("skip", err)
 	}
@@ -99,18 +101,18 @@ func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOption
 //
 // Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets anything but body and headers; *LimitError and
 // ErrInvalidUTF8 as Enqueue's.
-func (q *Queue) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
-	return q.Once(ctx, func(tx kv.Tx) error { return q.EditTx(ctx, tx, id, change) })
+func (a Admin) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
+	return wrap("edit", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.EditTx(ctx, tx, id, change) }))
 }
 
 // EditTx edits in the caller's transaction, as CancelTx cancels.
 //
 // Reads: the lock, with a conflict; the item and its parts, at snapshot.
-func (q *Queue) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Message) error) error {
+func (a Admin) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Message) error) error {
 	if err := checkID(id); err != nil {
 		return wrap("edit", err)
 	}
-	return wrap("edit", q.operate(ctx, tx, func(w *work) error { return w.edit(id, change) }))
+	return wrap("edit", a.q.operate(ctx, tx, func(w *work) error { return w.edit(id, change) }))
 }
 
 // waiting is an item that is not in hand, and the lock of its group.

@@ -97,9 +97,7 @@ const (
 
 func checkRetention(d time.Duration) error {
 	if d != 0 && d < MinRetention {
-		return &LimitError{
-			What: "retention", Unit: "ms", Got: d.Milliseconds(), Min: MinRetention.Milliseconds(), Max: MaxRetention.Milliseconds(),
-		}
+		return durationLimit("retention", d, MinRetention, MaxRetention)
 	}
 	return nil
 }

@@ -21,18 +21,18 @@ type ReceiveOptions struct {
 	Lease time.Duration
 	// Strategy says how the receive spreads over groups. Not with Group.
 	Strategy Strategy
-	// Group, if not nil, is the only group to receive from.
+	// Group, if not nil, is the only group to receive from; see OnlyGroup.
 	Group *string
 	// State asks for the groups' state, too: Claim.State. It costs one more read a group, beside the others.
 	State bool
 	// AttemptID, if not "", names this receive, so that it can be repeated after a lost answer, from another process too:
-	// one with the same id, within AttemptLife, returns the claims that the first was given, under the same tokens and
+	// one with the same id, within ReceiveIDLife, returns the claims that the first was given, under the same tokens and
 	// with the leases that they have, and takes nothing more. Claims that have ended since are left out, items that were
 	// acked too; if nothing is left, it returns nothing. If the first was given nothing, the id is still unused. What
 	// else the options of the repetition say does not count, but for State. Use a new id for each receive, such as a
-	// UUID; at most MaxAttemptID bytes of UTF-8. It costs one read and one write more. Not with AckReceive. A receive
+	// UUID; at most MaxReceiveIDSize bytes of UTF-8. It costs one read and one write more. Not with AckReceive. A receive
 	// with an id that waits looks now and then, and what it claims is not given back when its ctx ends.
-	AttemptID string
+	ReceiveID string
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait.
 	Wait time.Duration
@@ -58,7 +58,7 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		o.MaxGroups = o.Max
 	}
 	if o.Wait < 0 || o.Wait > MaxWait {
-		return o, &LimitError{What: "wait", Unit: "ms", Got: o.Wait.Milliseconds(), Max: MaxWait.Milliseconds()}
+		return o, durationLimit("wait", o.Wait, 0, MaxWait)
 	}
 	if o.Strategy < FillGroup || o.Strategy > Heads {
 		return o, fmt.Errorf("%w: strategy %d", ErrOptions, o.Strategy)
@@ -72,7 +72,7 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		}
 		o.MaxGroups = 1
 	}
-	if err := checkAttemptID(o.AttemptID); err != nil {
+	if err := checkReceiveID(o.ReceiveID); err != nil {
 		return o, err
 	}
 	return o, checkLease(o.Lease)
@@ -107,7 +107,7 @@ type Claim struct {
 func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap("receive", err)
 	}
 	claims, err := q.receive(ctx, nil, &reception{o: o})
 	return claims, wrap("receive", err)
@@ -119,10 +119,10 @@ func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error)
 func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap("ack and receive", err)
 	}
-	if o.AttemptID != "" {
-		return nil, wrap("ack and receive", fmt.Errorf("%w: an attempt id of a receive that acks", ErrOptions))
+	if o.ReceiveID != "" {
+		return nil, wrap("ack and receive", fmt.Errorf("%w: a receive id of a receive that acks", ErrOptions))
 	}
 	claims, err := q.receive(ctx, &settlement{claim: c}, &reception{o: o})
 	return claims, wrap("ack and receive", err)
@@ -138,7 +138,7 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || r.o.Group != nil || r.o.AttemptID != "" || q.opts.Path == Direct {
+	if r.o.Wait == 0 || r.o.Group != nil || r.o.ReceiveID != "" || q.opts.Test.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
@@ -183,14 +183,14 @@ const groupPoll = time.Second
 // Conflicts: with any other claim, ack, nack or extend of the groups it takes.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
 	if q.isClosed() {
-		return nil, ErrClosed
+		return nil, wrap("receive", ErrClosed)
 	}
 	o, err := o.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap("receive", err)
 	}
 	if o.Wait > 0 {
-		return nil, fmt.Errorf("layer: receive: %w: ReceiveTx cannot wait", ErrOptions)
+		return nil, wrap("receive", fmt.Errorf("%w: ReceiveTx cannot wait", ErrOptions))
 	}
 	w := q.work(ctx, tx)
 	r := &reception{o: o}
@@ -217,7 +217,7 @@ type reception struct {
 	stopped bool  // the next item would go over o.MaxBytes
 	broken  error // the first group that could not be read
 	more    bool  // so much was overdue that it could not all be settled
-	// repeated: it was answered as the receive with the same attempt id.
+	// repeated: it was answered as the receive with the same receive id.
 	repeated bool
 }
 
@@ -264,7 +264,7 @@ type claimer struct {
 	passed []candidate     // left to the handle's other transactions in flight
 	// granted is the grants to the handle, being read; nil = it has no request.
 	granted kv.Future[[]kv.KV]
-	// repeats is what is kept of the attempt ids, being read.
+	// repeats is what is kept of the receive ids, being read.
 	repeats map[string]kv.Future[[]byte]
 	left    bool // the group just looked at stays as it is, and so does what leads to it
 	taken   int  // groups

@@ -29,6 +29,16 @@
 //   - That a handler runs once: a lease can end while a handler still runs. The effect happens once when it is
 //     written in the transaction that acks (Once, NewTxWorker).
 //
+// # Two sides
+//
+// Queue is what a program calls: produce, receive, settle, state, Once. Admin (Queue.Admin) is what an operator does with
+// the same queue: cancel, edit, pause, purge, redrive, replay, configure, check, and the lists.
+//
+// # Errors
+//
+// What a call returns reads "layer: CALL: …" and matches a sentinel (ErrClaimLost, ErrLimit, …) or a type (*FormatError,
+// *UnknownSettingError), or it is the engine's (*kv.Error), or the cause of the caller's context.
+//
 // # Transactions of the caller
 //
 // A …Tx call may fail with an error that wraps a retryable *kv.Error: return it, wrapped with %w, from the

@@ -28,17 +28,17 @@ type Sent struct {
 // while the commit is under way, the error wraps a *kv.Error that says whether it may have landed.
 func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	if q.isClosed() {
-		return nil, ErrClosed
+		return nil, wrap("enqueue", ErrClosed)
 	}
 	if err := q.keys.checkBatch(msgs, q.Config(), q.opts.Now()); err != nil {
-		return nil, err
+		return nil, wrap("enqueue", err)
 	}
 	if len(msgs) == 0 {
 		return nil, nil
 	}
 	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
 	if err := q.submit(ctx, &operation{enqueue: e}); err != nil {
-		return nil, fmt.Errorf("layer: enqueue: %w", err)
+		return nil, wrap("enqueue", err)
 	}
 	return e.sent, nil
 }
@@ -54,21 +54,21 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 // entry, with a conflict, and what decides about it if there is one.
 func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sent, error) {
 	if q.isClosed() {
-		return nil, ErrClosed
+		return nil, wrap("enqueue", ErrClosed)
 	}
 	if err := q.keys.checkBatch(msgs, q.Config(), q.opts.Now()); err != nil {
-		return nil, err
+		return nil, wrap("enqueue", err)
 	}
 	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
 	w := q.work(ctx, tx)
 	if err := w.enqueue(e); err != nil {
-		return nil, fmt.Errorf("layer: enqueue: %w", err)
+		return nil, wrap("enqueue", err)
 	}
 	if e.full != nil {
-		return nil, fmt.Errorf("layer: enqueue: %w", e.full)
+		return nil, wrap("enqueue", e.full)
 	}
 	if err := w.finish(); err != nil {
-		return nil, fmt.Errorf("layer: enqueue: %w", err)
+		return nil, wrap("enqueue", err)
 	}
 	return e.sent, nil
 }

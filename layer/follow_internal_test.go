@@ -39,7 +39,7 @@ func TestHandleFollowsNoFailedChange(t *testing.T) {
 			now = now.Add(time.Minute)
 			err = q.once(t.Context(), func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
 				follow := q.follow(tx)
-				_, _, err := q.ConfigureTx(t.Context(), tx, func(c *Config) { c.Lease = lease + time.Second })
+				_, _, err := q.Admin().ConfigureTx(t.Context(), tx, func(c *Config) { c.Lease = lease + time.Second })
 				require.NoError(t, err)
 				now = now.Add(late)
 				if more {
@@ -82,7 +82,7 @@ func TestConfigOfASlowTransactionIsReadAgain(t *testing.T) {
 			w := q.work(ctx, slow)
 			_, err = w.clock() // it has its read version
 			require.NoError(t, err)
-			want, _, err := other.Configure(ctx, func(c *Config) { c.Lease = time.Minute })
+			want, _, err := other.Admin().Configure(ctx, func(c *Config) { c.Lease = time.Minute })
 			require.NoError(t, err)
 			*now = now.Add(2 * followLimit)
 			require.NoError(t, look(q, w))
@@ -104,7 +104,7 @@ func TestConfigOfASlowOnceIsReadAgain(t *testing.T) {
 			return err
 		}
 		var err error
-		want, _, err = other.Configure(ctx, func(c *Config) { c.Lease = time.Minute })
+		want, _, err = other.Admin().Configure(ctx, func(c *Config) { c.Lease = time.Minute })
 		*now = later
 		return err
 	}))

@@ -32,7 +32,7 @@ func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 	p, err := s.parse(key)
 	d.Name = p.name
 	if err != nil {
-		return d, true, err
+		return d, true, wrap("describe", err)
 	}
 	words, known := descriptions[p.name]
 	if !known {
@@ -43,7 +43,7 @@ func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 		return d, true, nil
 	}
 	d.Value, err = words.value(key, value)
-	return d, true, err
+	return d, true, wrap("describe", err)
 }
 
 // queueOf finds the queue whose key key is.
@@ -204,7 +204,7 @@ var descriptions = map[string]description{
 	},
 	nameRepeat: {
 		key: func(p parsedKey) string {
-			return "what the receive with attempt id " + strconv.Quote(p.field) + " was given"
+			return "what the receive with id " + strconv.Quote(p.field) + " was given"
 		},
 		value: describeRepeat,
 	},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"fdbfifo/kv"
@@ -32,13 +31,19 @@ type GroupInfo struct {
 
 // GroupsOptions bound a listing. The zero value lists the first DefaultGroups groups.
 type GroupsOptions struct {
-	// From is the first group that may be listed; "" lists from the first on. To go on, pass the last group
-	// listed with a zero byte appended.
-	From string
-	// Limit is the number of groups; 0 = DefaultGroups.
+	// After is the group behind which the page begins: GroupsPage.Next of the page before; nil = the page begins with the
+	// first group. The group need not be there.
+	After *string
+	// Limit is the number of groups of a page; 0 = DefaultGroups.
 	Limit int
 	// MaxDepth bounds the count of a group's items; 0 = DefaultMaxDepth.
 	MaxDepth int64
+}
+
+// GroupsPage is a part of a list of groups.
+type GroupsPage struct {
+	Groups []GroupInfo
+	Next   *string // pass it as After to go on; nil = there are no more. The last page may be empty.
 }
 
 // Defaults of a listing.
@@ -52,7 +57,10 @@ const groupsPerView = 100
 
 // Groups lists the groups that have items, by name. It conflicts with nothing and changes nothing. A long
 // listing is made of several transactions: each entry is true of one moment, the list is not.
-func (q *Queue) Groups(ctx context.Context, o GroupsOptions) ([]GroupInfo, error) {
+//
+// Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's. A group that cannot be read is listed as Corrupt.
+func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) {
+	q := a.q
 	if o.Limit == 0 {
 		o.Limit = DefaultGroups
 	}
@@ -60,23 +68,26 @@ func (q *Queue) Groups(ctx context.Context, o GroupsOptions) ([]GroupInfo, error
 		o.MaxDepth = DefaultMaxDepth
 	}
 	if o.Limit < 0 {
-		return nil, &LimitError{What: "listing", Unit: "groups", Got: int64(o.Limit), Max: math.MaxInt}
+		return GroupsPage{}, wrap("groups", &LimitError{What: "listing", Unit: "groups", Got: int64(o.Limit), Max: noLimit})
 	}
 	if o.MaxDepth < 0 {
-		return nil, &LimitError{What: "depth of a listing", Unit: "items", Got: o.MaxDepth, Max: math.MaxInt64}
+		return GroupsPage{}, wrap("groups", &LimitError{What: "depth of a listing", Unit: "items", Got: o.MaxDepth, Max: noLimit})
 	}
 	section := q.keys.section(nameItem)
-	from := q.keys.items(o.From).Begin
-	if o.From == "" {
-		from = section.Begin
+	from := section.Begin
+	if o.After != nil {
+		if err := checkGroup(*o.After); err != nil {
+			return GroupsPage{}, wrap("groups", err)
+		}
+		from = q.keys.items(*o.After).End
 	}
-	var all []GroupInfo
-	for len(all) < o.Limit {
+	var all GroupsPage
+	for len(all.Groups) < o.Limit {
 		var page []GroupInfo
 		next := from
 		err := q.view(ctx, func(tx kv.ReadTx) error {
 			page, next = nil, from
-			for len(page) < min(groupsPerView, o.Limit-len(all)) {
+			for len(page) < min(groupsPerView, o.Limit-len(all.Groups)) {
 				k, err := tx.GetKey(kv.FirstGreaterOrEqual(next)).Wait(ctx)
 				if err != nil {
 					return fmt.Errorf("read next group: %w", err)
@@ -97,14 +108,16 @@ func (q *Queue) Groups(ctx context.Context, o GroupsOptions) ([]GroupInfo, error
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("layer: groups: %w", err)
+			return GroupsPage{}, wrap("groups", err)
 		}
-		all = append(all, page...)
+		all.Groups = append(all.Groups, page...)
 		if next == nil {
-			break
+			return all, nil
 		}
 		from = next
 	}
+	last := all.Groups[len(all.Groups)-1].Group
+	all.Next = &last
 	return all, nil
 }
 

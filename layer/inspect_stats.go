@@ -235,7 +235,7 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 		return err
 	})
 	if err != nil {
-		return Stats{}, fmt.Errorf("layer: stats: %w", err)
+		return Stats{}, wrap("stats", err)
 	}
 	return s, nil
 }

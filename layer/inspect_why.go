@@ -88,7 +88,8 @@ const (
 // nothing and changes nothing, and reads a bounded number of keys.
 //
 // Errors: ErrInvalidID, ErrCorrupt, ErrClosed, and the engine's. An item that is not there is no error: CauseGone.
-func (q *Queue) Why(ctx context.Context, id ID) (Explanation, error) {
+func (a Admin) Why(ctx context.Context, id ID) (Explanation, error) {
+	q := a.q
 	e := Explanation{ID: id}
 	if err := checkID(id); err != nil {
 		return e, wrap("why", err)

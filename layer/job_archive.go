@@ -12,7 +12,7 @@ import (
 
 // ArchiveFilter chooses archived items: those for which everything holds that is set. The zero value chooses all.
 type ArchiveFilter struct {
-	// Group, if not nil, is the only group.
+	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
 	// From and Before bound when the items were finished: from the first on, and before the second, by the clocks of the
 	// workers that finished them. Zero = no bound.
@@ -33,13 +33,13 @@ func (f *ArchiveFilter) matches(completedMS int64) bool {
 	return inSpan(completedMS, f.From, f.Before)
 }
 
-// ArchiveOptions say which archived items to list. The zero value lists the first DefaultDead.
+// ArchiveOptions say which archived items to list. The zero value lists the first DefaultPage.
 type ArchiveOptions struct {
 	ArchiveFilter
 	// After is the item behind which the page begins: ArchivePage.Next of the page before. If it has been swept since, so
 	// has all that was finished before it, and the page begins with what is left.
 	After *ID
-	// Limit is the number of items of a page, up to MaxBatch; 0 = DefaultDead.
+	// Limit is the number of items of a page, up to MaxBatch; 0 = DefaultPage.
 	Limit int
 	// Bodies asks for the bodies too. A page then ends when they exceed DefaultMaxBytes.
 	Bodies bool
@@ -68,9 +68,10 @@ type ArchivePage struct {
 // to fill the page, each at batch priority.
 //
 // Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError, ErrClosed, and the engine's.
-func (q *Queue) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, error) {
+func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, error) {
+	q := a.q
 	if o.Limit == 0 {
-		o.Limit = DefaultDead
+		o.Limit = DefaultPage
 	}
 	if o.Limit < 0 || o.Limit > MaxBatch {
 		return ArchivePage{}, wrap("archive", &LimitError{What: "page", Unit: "items", Got: int64(o.Limit), Min: 1, Max: MaxBatch})

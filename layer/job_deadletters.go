@@ -33,7 +33,7 @@ type DeadLetter struct {
 type DeadFilter struct {
 	// IDs chooses these alone, in the order of the list whatever theirs. Not with anything else.
 	IDs []ID
-	// Group, if not nil, is the only group.
+	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
 	// Text is a part of the reason or of the last error.
 	Text string
@@ -65,19 +65,19 @@ func (f *DeadFilter) matches(d *dead) bool {
 		inSpan(d.parkedMS, f.ParkedFrom, f.ParkedBefore)
 }
 
-// DeadOptions say which dead letters to list. The zero value lists the first DefaultDead.
+// DeadOptions say which dead letters to list. The zero value lists the first DefaultPage.
 type DeadOptions struct {
 	DeadFilter
 	// After is the letter behind which the page begins: DeadPage.Next of the page before.
 	After *ID
-	// Limit is the number of letters of a page, up to MaxBatch; 0 = DefaultDead.
+	// Limit is the number of letters of a page, up to MaxBatch; 0 = DefaultPage.
 	Limit int
 	// Bodies asks for the bodies too. A page then ends when they exceed DefaultMaxBytes.
 	Bodies bool
 }
 
-// DefaultDead is the number of letters on a page.
-const DefaultDead = 100
+// DefaultPage is the number of letters on a page.
+const DefaultPage = 100
 
 // DeadPage is a part of a list of dead letters.
 type DeadPage struct {
@@ -93,9 +93,10 @@ const deadRows = 50
 //
 // Errors: ErrOptions, ErrInvalidID, *LimitError, ErrClosed, and the engine's. A letter that cannot be read is listed
 // with the reason why.
-func (q *Queue) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
+func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
+	q := a.q
 	if o.Limit == 0 {
-		o.Limit = DefaultDead
+		o.Limit = DefaultPage
 	}
 	if o.Limit < 0 || o.Limit > MaxBatch {
 		return DeadPage{}, wrap("dead letters", &LimitError{What: "page", Unit: "dead letters", Got: int64(o.Limit), Min: 1, Max: MaxBatch})

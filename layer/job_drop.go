@@ -39,21 +39,22 @@ type DropOptions struct {
 // Errors: ErrNoQueue, ErrNoQueueName, *LimitError and ErrInvalidUTF8 for the name, and the engine's.
 func Drop(ctx context.Context, db kv.DB, prefix []byte, name string, o DropOptions) error {
 	if err := checkQueueName(name); err != nil {
-		return err
+		return wrap("drop queue", err)
 	}
+	call := fmt.Sprintf("drop queue %q", name)
 	d := &dropping{ctx: ctx, keys: newSubspace(prefix, name)}
 	if _, err := kv.Run(ctx, db, o.Tx, d.mark); err != nil {
-		return fmt.Errorf("layer: drop queue %q: %w", name, err)
+		return wrap(call, err)
 	}
 	timer := time.NewTimer(dropGrace)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-		return fmt.Errorf("layer: drop queue %q: %w", name, context.Cause(ctx))
+		return wrap(call, context.Cause(ctx))
 	}
 	if _, err := kv.Run(ctx, db, o.Tx, d.clear); err != nil {
-		return fmt.Errorf("layer: drop queue %q: %w", name, err)
+		return wrap(call, err)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 
 // PurgeOptions say what a purge removes. The zero value is all of the queue but what is in hand.
 type PurgeOptions struct {
-	// Group, if not nil, is the only group.
+	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
 	// Force takes groups from their holders and removes what these have in hand, too. Without it that stays.
 	Force bool
@@ -49,7 +49,8 @@ const (
 // on. If it returns an error, the report says what was done before that.
 //
 // Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
-func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
+func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
+	q := a.q
 	p := &purger{q: q, ctx: ctx, o: o, section: q.keys.section(nameItem)}
 	if o.Group != nil {
 		if err := checkGroup(*o.Group); err != nil {

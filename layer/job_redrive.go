@@ -20,7 +20,7 @@ type RedriveOptions struct {
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
 	// Limit is how many to redrive at most; 0 = all that are chosen.
-	Limit int64
+	Limit int
 	// Progress, if not nil, is called after each transaction with what has been done so far.
 	Progress func(DeadReport)
 }
@@ -30,7 +30,7 @@ type DiscardOptions struct {
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
 	// Limit is how many to remove at most; 0 = all that are chosen.
-	Limit int64
+	Limit int
 	// Progress, if not nil, is called after each transaction with what has been done so far.
 	Progress func(DeadReport)
 }
@@ -60,8 +60,8 @@ const (
 // If it returns an error, the report says what was done before that. Errors: ErrNotDead if ids were chosen that are no
 // dead letters, when all others are done; ErrOptions, ErrInvalidID, *LimitError; those of Edit; ErrClosed, and the
 // engine's.
-func (q *Queue) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (DeadReport, error) {
-	s := deadSweep{q: q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: o.Limit, progress: o.Progress}
+func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (DeadReport, error) {
+	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
 	s.size = func(row *deadRow) int64 {
 		if o.ToTail || o.Edit != nil {
 			return row.letter.Size + int64(len(row.value))
@@ -78,16 +78,16 @@ func (q *Queue) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (De
 //
 // Reads: each letter, with a conflict; without ToTail the lock of each group, with a conflict. Conflicts without ToTail:
 // with claims, acks, takes of these groups, and what else reads their locks; with ToTail: as an enqueue.
-func (q *Queue) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ...ID) error {
+func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ...ID) error {
 	if o.DryRun || o.Limit != 0 || o.Progress != nil {
 		return wrap("redrive", fmt.Errorf("%w: a dry run, limit or progress of a single transaction", ErrOptions))
 	}
-	return wrap("redrive", q.deadTx(ctx, tx, ids, func(w *work, rows []deadRow) error { return w.redrive(rows, &o) }))
+	return wrap("redrive", a.q.deadTx(ctx, tx, ids, func(w *work, rows []deadRow) error { return w.redrive(rows, &o) }))
 }
 
 // Discard removes the dead letters that f chooses, for good. It works as Redrive does, and never touches a group.
-func (q *Queue) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
-	s := deadSweep{q: q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: o.Limit, progress: o.Progress}
+func (a Admin) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
+	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
 	s.size = func(*deadRow) int64 { return 0 }
 	s.do = func(w *work, rows []deadRow) error { return w.discard(rows) }
 	report, err := s.run()
@@ -97,8 +97,8 @@ func (q *Queue) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (De
 // DiscardTx discards chosen letters, up to MaxBatch, in the caller's transaction, all or none.
 //
 // Reads: each letter, with a conflict.
-func (q *Queue) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
-	return wrap("discard", q.deadTx(ctx, tx, ids, func(w *work, rows []deadRow) error { return w.discard(rows) }))
+func (a Admin) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
+	return wrap("discard", a.q.deadTx(ctx, tx, ids, func(w *work, rows []deadRow) error { return w.discard(rows) }))
 }
 
 // deadTx does something to chosen letters in the caller's transaction.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
 
 	"fdbfifo/kv"
 )
@@ -19,9 +18,19 @@ type ReplayOptions struct {
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
 	// Limit is how many to replay at most; 0 = all that are chosen.
-	Limit int64
+	Limit int
 	// Progress, if not nil, is called after each transaction with what has been done so far.
 	Progress func(ReplayReport)
+}
+
+func (o *ReplayOptions) limit() (int64, error) {
+	switch {
+	case o.Limit < 0:
+		return 0, &LimitError{What: "limit", Unit: "items", Got: int64(o.Limit), Max: noLimit}
+	case o.Limit == 0:
+		return noLimit, nil
+	}
+	return int64(o.Limit), nil
 }
 
 // ReplayReport is what a replay has done.
@@ -47,13 +56,12 @@ const replayBytes = 1 << 20
 //
 // If it returns an error, the report says what was done before that. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8,
 // *LimitError, ErrClosed, and the engine's.
-func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+	q := a.q
 	var report ReplayReport
-	if o.Limit < 0 {
-		return report, wrap("replay", &LimitError{What: "limit", Unit: "items", Got: o.Limit, Max: math.MaxInt64})
-	}
-	if o.Limit == 0 {
-		o.Limit = noLimit
+	limit, err := o.limit()
+	if err != nil {
+		return report, wrap("replay", err)
 	}
 	walk, err := q.walkArchive(ctx, f, o.After)
 	if err != nil {
@@ -62,7 +70,7 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 	steps := job[replayStep]{
 		q: q, ctx: ctx, width: archiveRows, kept: &receipt[replayStep]{}, reads: o.DryRun,
 		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (replayStep, bool, error) {
-			r := replayStep{q: q, walk: walk, left: o.Limit - report.Done, dryRun: o.DryRun}
+			r := replayStep{q: q, walk: walk, left: limit - report.Done, dryRun: o.DryRun}
 			err := r.perform(ctx, tx, width)
 			return r, !o.DryRun && r.done > 0, err
 		},
@@ -81,7 +89,7 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 			} else {
 				walk.pass(r.step)
 			}
-			return err == nil && !walk.ended && report.Done < o.Limit, err
+			return err == nil && !walk.ended && report.Done < limit, err
 		},
 	}
 	if err := steps.run(!walk.ended); err != nil {
@@ -97,8 +105,8 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 // the transaction itself has finished are part of it.
 //
 // Reads: the archive, at snapshot. Conflicts: as an enqueue.
-func (q *Queue) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
-	report, err := q.replayTx(ctx, tx, f, o)
+func (a Admin) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+	report, err := a.q.replayTx(ctx, tx, f, o)
 	if err != nil {
 		return ReplayReport{}, wrap("replay", err)
 	}
@@ -111,10 +119,10 @@ func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o Repla
 		return report, ErrClosed
 	case o.DryRun || o.Progress != nil:
 		return report, fmt.Errorf("%w: a dry run or progress of a single transaction", ErrOptions)
-	case o.Limit < 0:
-		return report, &LimitError{What: "limit", Unit: "items", Got: o.Limit, Max: math.MaxInt64}
-	case o.Limit == 0:
-		o.Limit = noLimit
+	}
+	limit, err := o.limit()
+	if err != nil {
+		return report, err
 	}
 	if err := checkArchiveWalk(&f, o.After); err != nil {
 		return report, err
@@ -123,7 +131,7 @@ func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o Repla
 	if err := walk.place(ctx, tx.Snapshot(), o.After); err != nil || walk.ended {
 		return report, err
 	}
-	r := replayStep{q: q, walk: walk, left: o.Limit}
+	r := replayStep{q: q, walk: walk, left: limit}
 	if err := r.perform(ctx, tx, archiveRows); err != nil {
 		return report, err
 	}

@@ -44,7 +44,7 @@ type SweepReport struct {
 	Keys     int64 // looked at
 	AgedOut  int64 // items dropped or parked: they had waited longer than the queue's retention
 	Archived int64 // items cleared from the archive: kept for as long as the queue keeps them
-	Repeats  int64 // attempt ids of receives, cleared: older than an hour
+	Repeats  int64 // receive ids, cleared: older than an hour
 	Receipts int64 // cleared: left by processes that were killed, older than an hour
 	Wakes    int64 // wake keys cleared: of handles that have no request
 	Dedup    int64 // entries cleared that make nothing a duplicate any more
@@ -56,13 +56,14 @@ type SweepReport struct {
 // it called, or the command run, once a day or so. If it returns an error, the report says what was done before that.
 //
 // Errors: *LimitError, ErrClosed, and the engine's.
-func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
+func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
+	q := a.q
 	s := &sweeper{q: q, ctx: ctx, o: o}
 	if o.Every < 0 || o.Every > MaxDelay {
-		return s.report, &LimitError{What: "every", Unit: "ms", Got: o.Every.Milliseconds(), Max: MaxDelay.Milliseconds()}
+		return s.report, wrap("sweep", durationLimit("every", o.Every, 0, MaxDelay))
 	}
 	if q.isClosed() {
-		return s.report, ErrClosed
+		return s.report, wrap("sweep", ErrClosed)
 	}
 	mine, err := s.begin()
 	if err != nil {
@@ -122,7 +123,7 @@ type sweeper struct {
 // configuration is the queue's, as stored.
 func (s *sweeper) configuration() (Config, error) {
 	if s.config == nil {
-		config, _, err := s.q.ReadConfig(s.ctx)
+		config, _, err := s.q.Admin().ReadConfig(s.ctx)
 		if err != nil {
 			return config, err
 		}
@@ -312,7 +313,7 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 	return items, rows, nil
 }
 
-// repeats clears the attempt ids that are out of date, with time left for clocks that differ.
+// repeats clears the receive ids that are out of date, with time left for clocks that differ.
 func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, row kv.KV) (bool, error) {
 		r, err := unpackRepeat(row.Key, row.Value)

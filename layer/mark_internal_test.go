@@ -25,7 +25,7 @@ type markSteps struct {
 func newMarkSteps(t *testing.T) *markSteps {
 	s := &markSteps{t: t, ctx: t.Context(), db: embedded.OpenMemory(embedded.Options{}), now: time.UnixMilli(1_700_000_000_000)}
 	var err error
-	s.q, err = Create(s.ctx, s.db, nil, "q", Options{Seed: 1, Owner: "w", Now: func() time.Time { return s.now }})
+	s.q, err = Create(s.ctx, s.db, nil, "q", Options{Test: &TestOptions{Seed: 1}, Owner: "w", Now: func() time.Time { return s.now }})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		s.sound()
@@ -34,9 +34,9 @@ func newMarkSteps(t *testing.T) *markSteps {
 	return s
 }
 
-func (s *markSteps) sound() *CheckReport {
+func (s *markSteps) sound() CheckReport {
 	s.t.Helper()
-	report, err := s.q.Check(context.Background(), CheckOptions{})
+	report, err := s.q.Admin().Check(context.Background(), CheckOptions{})
 	require.NoError(s.t, err)
 	require.Empty(s.t, report.Violations)
 	return report
@@ -59,9 +59,9 @@ func (s *markSteps) receive(max int) []*Claim {
 
 func (s *markSteps) state(group string) (State, *Mark) {
 	s.t.Helper()
-	groups, err := s.q.Groups(s.ctx, GroupsOptions{})
+	page, err := s.q.Admin().Groups(s.ctx, GroupsOptions{})
 	require.NoError(s.t, err)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		if g.Group == group {
 			return g.State, g.Mark
 		}

@@ -33,6 +33,9 @@ type Message struct {
 	AtOnce bool
 }
 
+// OnlyGroup returns a pointer to name, for the options and filters that may be limited to one group ("" is a group, too).
+func OnlyGroup(name string) *string { return &name }
+
 // ID names one message for good: its place (group, index) and 16 random bytes.
 type ID struct {
 	Group  string
@@ -47,6 +50,11 @@ func (id ID) String() string {
 
 // ParseID reads the text of an id; anything else is an error that wraps ErrInvalidID.
 func ParseID(s string) (ID, error) {
+	id, err := parseID(s)
+	return id, wrap("parse id", err)
+}
+
+func parseID(s string) (ID, error) {
 	random, rest, ok := strings.Cut(s, "@")
 	index, group, ok2 := strings.Cut(rest, ".")
 	if !ok || !ok2 || len(random) != 36 {

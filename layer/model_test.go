@@ -370,7 +370,7 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 		w := &modelWorker{name: owner, now: func() time.Time { return e.clock.now().Add(skew) }}
 		var err error
 		w.q, err = layer.Open(e.ctx, db, testPrefix, name, layer.Options{
-			Owner: owner, Now: w.now, Seed: seed + handles, Tx: kv.TxOptions{MaxRetryDelay: time.Millisecond},
+			Owner: owner, Now: w.now, Test: &layer.TestOptions{Seed: seed + handles}, Tx: kv.TxOptions{MaxRetryDelay: time.Millisecond},
 		})
 		require.NoError(t, err)
 		return w
@@ -394,7 +394,7 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 	}
 	m.jumped = m.model.config.Schedule == layer.RoundRobin || m.model.config.Shards > 1
 	m.kept = m.model.config.MaxRate.Count > 0
-	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed, Config: m.model.config})
+	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Test: &layer.TestOptions{Seed: seed}, Config: m.model.config})
 	require.NoError(t, err)
 	m.workers = []*modelWorker{open(db, "even", 0), open(db, "ahead", 30*time.Second), open(db, "behind", -30*time.Second)}
 	m.calm = open(e.raw, "", 0).q
@@ -539,7 +539,7 @@ func (m *modelTest) changeDedup(t *rapid.T) {
 	c.DedupScope = layer.DedupScope(rapid.IntRange(0, 1).Draw(t, "dedup scope"))
 	c.DedupFor = layer.DedupFor(rapid.IntRange(0, 1).Draw(t, "dedup for"))
 	c.DedupWindow = time.Duration(rapid.IntRange(1, 120).Draw(t, "dedup window")) * time.Second
-	_, _, err := m.worker(t).q.Configure(m.e.ctx, change)
+	_, _, err := m.worker(t).q.Admin().Configure(m.e.ctx, change)
 	require.NoError(t, err)
 	m.e.clock.advance(time.Second) // until when all follow
 }
@@ -871,7 +871,7 @@ func (m *modelTest) waits(t *rapid.T, w *modelWorker, id layer.ID, err error) *m
 
 func (m *modelTest) cancel(t *rapid.T) {
 	w, id := m.worker(t), m.anyItem(t)
-	m.cancelled(t, w, id, w.q.Cancel(m.e.ctx, id))
+	m.cancelled(t, w, id, w.q.Admin().Cancel(m.e.ctx, id))
 }
 
 func (m *modelTest) cancelled(t *rapid.T, w *modelWorker, id layer.ID, err error) {
@@ -894,7 +894,7 @@ func (m *modelTest) takenOut(t *rapid.T, w *modelWorker, id layer.ID, err error)
 func (m *modelTest) skip(t *rapid.T) {
 	w := m.worker(t)
 	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
-	id, err := w.q.Skip(m.e.ctx, name, layer.SkipOptions{By: "op", Reason: "why"})
+	id, err := w.q.Admin().Skip(m.e.ctx, name, layer.SkipOptions{By: "op", Reason: "why"})
 	g := m.group(name)
 	if len(g.items) == 0 {
 		require.ErrorIs(t, err, layer.ErrNoItem)
@@ -913,7 +913,7 @@ func (m *modelTest) edit(t *rapid.T) {
 	w, id := m.worker(t), m.anyItem(t)
 	m.bodies++
 	body := fmt.Sprint(m.bodies)
-	err := w.q.Edit(m.e.ctx, id, func(msg *layer.Message) error {
+	err := w.q.Admin().Edit(m.e.ctx, id, func(msg *layer.Message) error {
 		msg.Body = []byte(body)
 		return nil
 	})
@@ -926,7 +926,7 @@ func (m *modelTest) force(t *rapid.T) {
 	w := m.worker(t)
 	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
 	o := layer.ForceReleaseOptions{CountAttempt: rapid.Bool().Draw(t, "count")}
-	h, err := w.q.ForceRelease(m.e.ctx, name, o)
+	h, err := w.q.Admin().ForceRelease(m.e.ctx, name, o)
 	g := m.group(name)
 	if g.lock == nil || !g.lock.claim {
 		require.ErrorIs(t, err, layer.ErrNotHeld)
@@ -944,7 +944,7 @@ func (m *modelTest) force(t *rapid.T) {
 func (m *modelTest) retry(t *rapid.T) {
 	w := m.worker(t)
 	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
-	err := w.q.RetryNow(m.e.ctx, name)
+	err := w.q.Admin().RetryNow(m.e.ctx, name)
 	g := m.group(name)
 	early := g.mark == nil && len(g.items) > 0 && g.due(w.now().UnixMilli()) == 0
 	if g.lock == nil && !early || g.lock != nil && g.lock.claim {
@@ -966,7 +966,7 @@ func (m *modelTest) purge(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
 		o.Group, names = &name, []string{name}
 	}
-	got, err := w.q.Purge(m.e.ctx, o)
+	got, err := w.q.Admin().Purge(m.e.ctx, o)
 	require.NoError(t, err)
 	for _, entry := range m.model.sent {
 		entry.purged = entry.purged || o.Group == nil || *o.Group == entry.id.Group
@@ -1008,7 +1008,7 @@ func (m *modelTest) pause(t *rapid.T) {
 	w := m.worker(t)
 	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
 	o := layer.PauseOptions{By: "op", Reason: "why", Force: rapid.Bool().Draw(t, "force")}
-	got, err := w.q.PauseGroup(m.e.ctx, name, o)
+	got, err := w.q.Admin().PauseGroup(m.e.ctx, name, o)
 	require.NoError(t, err)
 	g := m.group(name)
 	if g.mark == nil {
@@ -1030,7 +1030,7 @@ func (m *modelTest) resume(t *rapid.T) {
 }
 
 func (m *modelTest) resumeGroup(t *rapid.T, w *modelWorker, name string) {
-	got, err := w.q.ResumeGroup(m.e.ctx, name)
+	got, err := w.q.Admin().ResumeGroup(m.e.ctx, name)
 	g := m.group(name)
 	if g.mark == nil {
 		require.ErrorIs(t, err, layer.ErrNotPaused)
@@ -1134,7 +1134,7 @@ func (m *modelTest) redrive(t *rapid.T) {
 			return nil
 		}
 	}
-	report, err := m.worker(t).q.Redrive(m.e.ctx, f, o)
+	report, err := m.worker(t).q.Admin().Redrive(m.e.ctx, f, o)
 	require.NoError(t, err)
 	require.Equal(t, layer.DeadReport{Scanned: int64(len(chosen)), Done: int64(len(chosen))}, report)
 	m.buried(chosen)
@@ -1166,7 +1166,7 @@ func (m *modelTest) redrive(t *rapid.T) {
 
 func (m *modelTest) discard(t *rapid.T) {
 	f, chosen := m.someDead(t)
-	report, err := m.worker(t).q.Discard(m.e.ctx, f, layer.DiscardOptions{})
+	report, err := m.worker(t).q.Admin().Discard(m.e.ctx, f, layer.DiscardOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, len(chosen), report.Done)
 	m.buried(chosen)
@@ -1260,18 +1260,18 @@ func (m *modelTest) compare(t *rapid.T) {
 		}
 		want = append(want, info)
 	}
-	got, err := m.calm.Groups(m.e.ctx, layer.GroupsOptions{})
+	page, err := m.calm.Admin().Groups(m.e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	for i := range got {
-		got[i].HeadAge = 0 // by the enqueuer's clock
+	for i := range page.Groups {
+		page.Groups[i].HeadAge = 0 // by the enqueuer's clock
 	}
-	require.Equal(t, want, got)
+	require.Equal(t, want, page.Groups)
 	m.compareDead(t)
 }
 
 // compareDead holds the dead letters to the model.
 func (m *modelTest) compareDead(t *rapid.T) {
-	page, err := m.calm.DeadLetters(m.e.ctx, layer.DeadOptions{Limit: layer.MaxBatch, Bodies: true})
+	page, err := m.calm.Admin().DeadLetters(m.e.ctx, layer.DeadOptions{Limit: layer.MaxBatch, Bodies: true})
 	require.NoError(t, err)
 	require.Nil(t, page.Next)
 	letters := page.Letters
@@ -1303,7 +1303,7 @@ func (m *modelTest) checkArchive(t *rapid.T) {
 	}
 	var o layer.ArchiveOptions
 	for {
-		page, err := m.calm.Archive(m.e.ctx, o)
+		page, err := m.calm.Admin().Archive(m.e.ctx, o)
 		require.NoError(t, err)
 		for _, item := range page.Items {
 			require.NoError(t, item.Err)
@@ -1318,7 +1318,7 @@ func (m *modelTest) checkArchive(t *rapid.T) {
 
 func (m *modelTest) check(t *rapid.T) {
 	m.checkArchive(t)
-	report, err := m.calm.Check(m.e.ctx, layer.CheckOptions{})
+	report, err := m.calm.Admin().Check(m.e.ctx, layer.CheckOptions{})
 	require.NoError(t, err)
 	require.Empty(t, report.Violations)
 	items := int64(0)

@@ -171,7 +171,7 @@ type pipelineEnv struct {
 	run func(ctx context.Context, os []*operation, others int)
 	// giveBack releases claims that nobody is there to receive. It has a goroutine of its own.
 	giveBack func(claims []*Claim)
-	yield    func(ctx context.Context, who string) // see Options.Yield
+	yield    func(ctx context.Context, who string) // see TestOptions.Yield
 	alone    bool                                  // each operation has a transaction of its own
 
 	// The following are called with the pipeline's mutex held: they neither block nor call the pipeline.
@@ -590,7 +590,7 @@ func (p *pipeline) conclude(o *operation) {
 	// If the transaction failed, what it was about to claim may be another's by now, under the same token: the read
 	// version of both. If its outcome is unknown, the claim runs into its lease.
 	case o.abandoned && o.err == nil && o.receive != nil && len(o.receive.claims) > 0 &&
-		(o.receive.o.AttemptID == "" || lacks(guardRepeatBack)):
+		(o.receive.o.ReceiveID == "" || lacks(guardRepeatBack)):
 		go p.env.giveBack(o.receive.claims)
 		o.receive.claims = nil // not the caller's, who may still be there: he ran the transaction himself
 	}

@@ -379,7 +379,7 @@ func TestPipelineLeaveRunning(t *testing.T) {
 		"ack":              {ackOf(1), nil, true, false},
 		"receive":          {receiveOf(1), nil, false, true},
 		"receive, refused": {receiveOf(1), errors.New("no"), false, false},
-		"receive, repeated": {&operation{receive: &reception{o: ReceiveOptions{AttemptID: "x", MaxGroups: 1}}}, nil,
+		"receive, repeated": {&operation{receive: &reception{o: ReceiveOptions{ReceiveID: "x", MaxGroups: 1}}}, nil,
 			false, false},
 	} {
 		t.Run(name, func(t *testing.T) {

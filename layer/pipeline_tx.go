@@ -41,7 +41,7 @@ func (s *settlement) checkClaim() error {
 // pipelineEnv is what the handle's pipeline needs.
 func (q *Queue) pipelineEnv() pipelineEnv {
 	return pipelineEnv{
-		run: q.run, giveBack: q.giveBackAll, yield: q.yield, alone: q.opts.NoCoalescing,
+		run: q.run, giveBack: q.giveBackAll, yield: q.yield, alone: q.opts.Test.NoCoalescing,
 		groups: q.wantedGroups, plenty: q.spread.plenty.Load,
 		join: q.line.join, quit: q.line.quit, disband: q.line.disband,
 	}

@@ -18,13 +18,13 @@ func TestRetentionLimits(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	for _, d := range []time.Duration{-1, time.Millisecond, layer.MinRetention - 1, layer.MaxRetention + 1} {
 		var limit *layer.LimitError
-		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Retention = d })
+		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Retention = d })
 		require.ErrorAs(t, err, &limit, d)
 		require.Equal(t, "retention", limit.What)
-		require.EqualValues(t, layer.MaxRetention.Milliseconds(), limit.Max)
+		require.EqualValues(t, layer.MaxRetention, limit.Max)
 	}
 	var value *layer.ValueError
-	_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.OnExpiry = 2 })
+	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.OnExpiry = 2 })
 	require.ErrorAs(t, err, &value)
 }
 
@@ -41,7 +41,7 @@ func TestReceiveComesThroughManyOverdue(t *testing.T) {
 				return string(claims[0].Items[0].Body)
 			},
 			"sweep": func(e *env) string {
-				report, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+				report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 				require.NoError(e.t, err)
 				require.EqualValues(e.t, 1500, report.AgedOut)
 				return e.all("A")[0]
@@ -80,7 +80,7 @@ func TestSweepOverdueGoesOn(t *testing.T) {
 		aged, runs := int64(0), 0
 		for ; ; runs++ {
 			ctx, cancel := context.WithCancel(e.ctx)
-			report, err := e.q.Sweep(ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) {
+			report, err := e.q.Admin().Sweep(ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) {
 				if r.AgedOut > 0 {
 					cancel()
 				}
@@ -151,12 +151,12 @@ func TestRetentionUnderLoad(t *testing.T) {
 			return err
 		})
 		sweeper := e.handle(21)
-		work(func() error { _, err := sweeper.Sweep(e.ctx, layer.SweepOptions{}); return err })
+		work(func() error { _, err := sweeper.Admin().Sweep(e.ctx, layer.SweepOptions{}); return err })
 		wg.Wait()
 		close(stop)
 		workers.Wait()
 		e.clock.advance(time.Hour)
-		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		require.NoError(e.t, err)
 		s, err := e.calm().Stats(e.ctx)
 		require.NoError(e.t, err)
@@ -164,8 +164,8 @@ func TestRetentionUnderLoad(t *testing.T) {
 		require.EqualValues(e.t, acked.Load(), s.Acked)
 		require.EqualValues(e.t, 2*producers*each, s.Acked+s.AgedOut+s.Parked)
 		require.EqualValues(e.t, s.Parked, s.Dead)
-		groups, err := e.calm().Groups(e.ctx, layer.GroupsOptions{})
+		page, err := e.calm().Admin().Groups(e.ctx, layer.GroupsOptions{})
 		require.NoError(e.t, err)
-		require.Empty(e.t, groups)
+		require.Empty(e.t, page.Groups)
 	})
 }

@@ -143,7 +143,10 @@ func newScenario(t *testing.T, e *env, virtual bool) *scenario {
 func (s *scenario) open(t *testing.T, name string, o layer.Options, skew time.Duration) {
 	w := &scenarioWorker{stops: &stops{ctx: s.e.ctx, told: &s.told}, claims: make(map[string]*layer.Claim)}
 	w.plan = &fault.Plan{OnCommit: w.stops.onCommit, KeepLate: true}
-	o.Owner, o.Seed, o.Tx = name, s.e.seed+s.opened, kv.TxOptions{MaxRetryDelay: time.Millisecond}
+	if o.Test == nil {
+		o.Test = &layer.TestOptions{}
+	}
+	o.Owner, o.Test.Seed, o.Tx = name, s.e.seed+s.opened, kv.TxOptions{MaxRetryDelay: time.Millisecond}
 	o.Now = func() time.Time { return s.e.clock.now().Add(skew) }
 	s.opened++
 	var err error
@@ -156,12 +159,12 @@ func (s *scenario) open(t *testing.T, name string, o layer.Options, skew time.Du
 }
 
 func (s *scenario) openWorker(a *arguments) {
-	o := layer.Options{NoCoalescing: slices.Contains(a.words(), "apart")}
+	o := layer.Options{Test: &layer.TestOptions{NoCoalescing: slices.Contains(a.words(), "apart")}}
 	switch path := a.text("path", ""); path {
 	case "direct":
-		o.Path = layer.Direct
+		o.Test.Path = layer.Direct
 	case "staged":
-		o.Path = layer.Staged
+		o.Test.Path = layer.Staged
 	case "":
 	default:
 		a.d.Fatalf(a.t, "unknown path %q", path)
@@ -177,7 +180,7 @@ func (s *scenario) finish() {
 	}
 	q, err := layer.Open(context.Background(), s.e.raw, testPrefix, s.queue, layer.Options{})
 	require.NoError(s.e.t, err)
-	report, err := q.Check(context.Background(), layer.CheckOptions{})
+	report, err := q.Admin().Check(context.Background(), layer.CheckOptions{})
 	require.NoError(s.e.t, err)
 	require.Empty(s.e.t, report.Violations)
 }
@@ -348,7 +351,7 @@ func (s *scenario) receive(a *arguments) (string, error) {
 func (s *scenario) receiveOptions(a *arguments) layer.ReceiveOptions {
 	o := layer.ReceiveOptions{
 		Max: a.number("max"), MaxBytes: a.number("bytes"), MaxGroups: a.number("groups"), Lease: a.duration("lease"),
-		State: slices.Contains(a.words(), "state"), AttemptID: a.text("id", ""), Wait: a.duration("wait"),
+		State: slices.Contains(a.words(), "state"), ReceiveID: a.text("id", ""), Wait: a.duration("wait"),
 	}
 	switch strategy := a.text("strategy", ""); strategy {
 	case "", "fill-group":
@@ -445,7 +448,7 @@ func (s *scenario) configure(a *arguments) (string, error) {
 	w := s.worker(a)
 	var version int64
 	return s.call(a, func(ctx context.Context) (err error) {
-		_, version, err = w.q.Configure(ctx, func(c *layer.Config) {
+		_, version, err = w.q.Admin().Configure(ctx, func(c *layer.Config) {
 			for _, arg := range a.d.CmdArgs {
 				if arg.Key != "worker" && arg.Key != "hold" && arg.Key != "beside" {
 					require.NoError(a.t, c.Set(arg.Key, strings.Join(arg.Vals, " ")))
@@ -479,18 +482,18 @@ func (s *scenario) operate(a *arguments) (string, error) {
 	switch a.d.Cmd {
 	case "cancel":
 		id := s.id(a, what)
-		return s.call(a, func(ctx context.Context) error { return q.Cancel(ctx, id) }, noResult)
+		return s.call(a, func(ctx context.Context) error { return q.Admin().Cancel(ctx, id) }, noResult)
 	case "skip":
 		var id layer.ID
 		o := layer.SkipOptions{By: a.text("by", ""), Reason: a.text("reason", "")}
 		return s.call(a, func(ctx context.Context) (err error) {
-			id, err = q.Skip(ctx, what, o)
+			id, err = q.Admin().Skip(ctx, what, o)
 			return err
 		}, func(err error) (string, error) { return s.bodies[id], err })
 	case "edit":
 		id, old, body, headers := s.id(a, what), fullBody(a, what), fullBody(a, a.word(1)), a.headers()
 		return s.call(a, func(ctx context.Context) error {
-			return q.Edit(ctx, id, func(m *layer.Message) error {
+			return q.Admin().Edit(ctx, id, func(m *layer.Message) error {
 				require.Equal(a.t, old, m.Body, "an edit is given the whole message")
 				m.Body = body
 				maps.Copy(m.Headers, headers)
@@ -509,13 +512,13 @@ func (s *scenario) operate(a *arguments) (string, error) {
 		}
 		var h layer.Holder
 		return s.call(a, func(ctx context.Context) (err error) {
-			h, err = q.ForceRelease(ctx, what, o)
+			h, err = q.Admin().ForceRelease(ctx, what, o)
 			return err
 		}, func(err error) (string, error) {
 			return fmt.Sprintf("was held by %s, outstanding=%d", h.Owner, h.Outstanding), err
 		})
 	}
-	return s.call(a, func(ctx context.Context) error { return q.RetryNow(ctx, what) }, noResult)
+	return s.call(a, func(ctx context.Context) error { return q.Admin().RetryNow(ctx, what) }, noResult)
 }
 
 func (s *scenario) pause(a *arguments) (string, error) {
@@ -528,13 +531,13 @@ func (s *scenario) pause(a *arguments) (string, error) {
 	return s.call(a, func(ctx context.Context) (err error) {
 		switch {
 		case a.d.Cmd == "pause" && len(words) > 0:
-			m, err = q.PauseGroup(ctx, words[0], o)
+			m, err = q.Admin().PauseGroup(ctx, words[0], o)
 		case a.d.Cmd == "pause":
-			m, err = q.Pause(ctx, o)
+			m, err = q.Admin().Pause(ctx, o)
 		case len(words) > 0:
-			m, err = q.ResumeGroup(ctx, words[0])
+			m, err = q.Admin().ResumeGroup(ctx, words[0])
 		default:
-			m, err = q.Resume(ctx)
+			m, err = q.Admin().Resume(ctx)
 		}
 		return err
 	}, func(err error) (string, error) {
@@ -545,7 +548,7 @@ func (s *scenario) pause(a *arguments) (string, error) {
 func (s *scenario) sweep(a *arguments) (string, error) {
 	q := s.worker(a).q
 	return s.call(a, func(ctx context.Context) error {
-		_, err := q.Sweep(ctx, layer.SweepOptions{})
+		_, err := q.Admin().Sweep(ctx, layer.SweepOptions{})
 		return err
 	}, noResult)
 }
@@ -559,7 +562,7 @@ func (s *scenario) purge(a *arguments) (string, error) {
 	q := s.worker(a).q
 	var r layer.PurgeReport
 	return s.call(a, func(ctx context.Context) (err error) {
-		r, err = q.Purge(ctx, o)
+		r, err = q.Admin().Purge(ctx, o)
 		return err
 	}, func(err error) (string, error) {
 		out := fmt.Sprintf("purged=%d kept=%d forced=%d", r.Items, r.Kept, r.Forced)
@@ -576,15 +579,15 @@ func (s *scenario) archive(a *arguments) (string, error) {
 	f := layer.ArchiveFilter{Group: dead.Group, From: dead.ParkedFrom, Before: dead.ParkedBefore}
 	q := s.worker(a).q
 	if a.d.Cmd == "replay" {
-		o := layer.ReplayOptions{DryRun: slices.Contains(a.words(), "dry"), Limit: int64(a.number("limit"))}
-		report, err := q.Replay(s.e.ctx, f, o)
+		o := layer.ReplayOptions{DryRun: slices.Contains(a.words(), "dry"), Limit: a.number("limit")}
+		report, err := q.Admin().Replay(s.e.ctx, f, o)
 		s.nameReplayed(a)
 		return fmt.Sprintf("%d of %d", report.Done, report.Scanned), err
 	}
 	o := layer.ArchiveOptions{ArchiveFilter: f, Limit: a.number("limit"), Bodies: true}
 	var out strings.Builder
 	for {
-		page, err := q.Archive(s.e.ctx, o)
+		page, err := q.Admin().Archive(s.e.ctx, o)
 		if err != nil {
 			return "", err
 		}
@@ -608,9 +611,9 @@ func (s *scenario) archive(a *arguments) (string, error) {
 // nameReplayed names the messages that repeat others as those. Their headers say which these are, as the transcript
 // shows them.
 func (s *scenario) nameReplayed(a *arguments) {
-	groups, err := s.worker(a).q.Groups(s.e.ctx, layer.GroupsOptions{})
+	page, err := s.worker(a).q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 	require.NoError(a.t, err)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		items, err := s.worker(a).q.Peek(s.e.ctx, g.Group, layer.MaxBatch)
 		require.NoError(a.t, err)
 		for _, item := range items {
@@ -628,7 +631,7 @@ func (s *scenario) state(a *arguments) (string, error) {
 	q, group := s.worker(a).q, a.word(0)
 	if a.d.HasArg("set") || slices.Contains(a.words(), "clear") {
 		o := layer.SetGroupStateOptions{Force: slices.Contains(a.words(), "force")}
-		return "", q.SetGroupState(s.e.ctx, group, []byte(a.text("set", "")), o)
+		return "", q.Admin().SetGroupState(s.e.ctx, group, []byte(a.text("set", "")), o)
 	}
 	state, err := q.GroupState(s.e.ctx, group)
 	if err != nil || state == nil {
@@ -654,11 +657,11 @@ func (s *scenario) look(a *arguments) (string, error) {
 	var out strings.Builder
 	switch a.d.Cmd {
 	case "groups":
-		groups, err := q.Groups(s.e.ctx, layer.GroupsOptions{})
+		page, err := q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 		if err != nil {
 			return "", err
 		}
-		for _, g := range groups {
+		for _, g := range page.Groups {
 			fmt.Fprintf(&out, "%s %s depth=%d head=%s", groupName(g.Group), g.State, g.Depth, s.bodies[g.Head])
 			if g.Attempts > 0 {
 				fmt.Fprintf(&out, " attempts=%d (%s)", g.Attempts, g.LastError)
@@ -678,7 +681,7 @@ func (s *scenario) look(a *arguments) (string, error) {
 			return "no groups", nil
 		}
 	case "why":
-		e, err := q.Why(s.e.ctx, s.id(a, a.word(0)))
+		e, err := q.Admin().Why(s.e.ctx, s.id(a, a.word(0)))
 		for _, r := range e.Reasons {
 			fmt.Fprint(&out, r.Cause)
 			if r.Count > 0 {
@@ -735,7 +738,7 @@ func (s *scenario) look(a *arguments) (string, error) {
 			fmt.Fprintf(&out, " redriven=%d discarded=%d", st.Redriven, st.Discarded)
 		}
 	case "check":
-		r, err := q.Check(s.e.ctx, layer.CheckOptions{})
+		r, err := q.Admin().Check(s.e.ctx, layer.CheckOptions{})
 		if err != nil {
 			return "", err
 		}
@@ -756,7 +759,7 @@ func (s *scenario) dead(a *arguments) (string, error) {
 	o := layer.DeadOptions{DeadFilter: s.filter(a), Limit: a.number("limit"), Bodies: true}
 	var out strings.Builder
 	for {
-		page, err := s.worker(a).q.DeadLetters(s.e.ctx, o)
+		page, err := s.worker(a).q.Admin().DeadLetters(s.e.ctx, o)
 		if err != nil {
 			return "", err
 		}
@@ -784,7 +787,7 @@ func (s *scenario) dead(a *arguments) (string, error) {
 }
 
 func (s *scenario) redrive(a *arguments) (string, error) {
-	q, f, dry, limit := s.worker(a).q, s.filter(a), slices.Contains(a.words(), "dry"), int64(a.number("limit"))
+	q, f, dry, limit := s.worker(a).q, s.filter(a), slices.Contains(a.words(), "dry"), a.number("limit")
 	o := layer.RedriveOptions{ToTail: slices.Contains(a.words(), "tail"), DryRun: dry, Limit: limit}
 	edited := make(map[layer.ID]string)
 	if body := a.text("body", ""); body != "" || a.d.HasArg("headers") {
@@ -801,9 +804,9 @@ func (s *scenario) redrive(a *arguments) (string, error) {
 	var report layer.DeadReport
 	return s.call(a, func(ctx context.Context) (err error) {
 		if a.d.Cmd == "discard" {
-			report, err = q.Discard(ctx, f, layer.DiscardOptions{DryRun: dry, Limit: limit})
+			report, err = q.Admin().Discard(ctx, f, layer.DiscardOptions{DryRun: dry, Limit: limit})
 		} else {
-			report, err = q.Redrive(ctx, f, o)
+			report, err = q.Admin().Redrive(ctx, f, o)
 		}
 		return err
 	}, func(err error) (string, error) {
@@ -817,9 +820,9 @@ func (s *scenario) redrive(a *arguments) (string, error) {
 
 // renameAll finds the names of what has come back at the tail: there it has another id, of the same random.
 func (s *scenario) renameAll(a *arguments) {
-	groups, err := s.worker(a).q.Groups(s.e.ctx, layer.GroupsOptions{})
+	page, err := s.worker(a).q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 	require.NoError(a.t, err)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		s.rename(a, g.Group)
 	}
 }

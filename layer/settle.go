@@ -345,7 +345,7 @@ func (s *settlement) wait(w *work, failures int) (time.Duration, error) {
 func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time.Time, error) {
 	s, err := newExtension(c, lease)
 	if err != nil {
-		return time.Time{}, err
+		return time.Time{}, wrap("extend", err)
 	}
 	if err := q.submit(ctx, &operation{settle: s}); err != nil {
 		return time.Time{}, wrap("extend", err)
@@ -357,7 +357,7 @@ func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time
 func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Duration) (time.Time, error) {
 	s, err := newExtension(c, lease)
 	if err != nil {
-		return time.Time{}, err
+		return time.Time{}, wrap("extend", err)
 	}
 	err = q.settleTx(ctx, tx, s)
 	return s.until, wrap("extend", err)

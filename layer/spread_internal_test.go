@@ -16,7 +16,7 @@ import (
 func spreading(t *testing.T, seed uint64, shards, groups, conflicts int, clock func() time.Time) *Queue {
 	db := embedded.OpenMemory(embedded.Options{})
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	q, err := Create(t.Context(), db, nil, "q", Options{Seed: seed, Now: clock, Config: Config{Shards: shards}})
+	q, err := Create(t.Context(), db, nil, "q", Options{Test: &TestOptions{Seed: seed}, Now: clock, Config: Config{Shards: shards}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, q.Close(context.Background())) })
 	for g := range groups {
@@ -70,9 +70,9 @@ func TestWalkIsAStretch(t *testing.T) {
 		walk = append(walk, next())
 	}
 	require.IsIncreasing(t, walk)
-	between, err := q.Groups(t.Context(), GroupsOptions{})
+	page, err := q.Admin().Groups(t.Context(), GroupsOptions{})
 	require.NoError(t, err)
-	for _, g := range between {
+	for _, g := range page.Groups {
 		if g.State == Ready {
 			at := g.Head.Index
 			require.False(t, walk[0] < at && at < walk[19], "a step is to the next hint, but group %s was passed over", g.Group)
@@ -121,7 +121,7 @@ func TestLateAckThatReceives(t *testing.T) {
 	claims, err = q.AckReceive(t.Context(), claims[0], ReceiveOptions{Max: 1})
 	require.NoError(t, err)
 	require.Len(t, claims, 1)
-	report, err := q.Check(t.Context(), CheckOptions{})
+	report, err := q.Admin().Check(t.Context(), CheckOptions{})
 	require.NoError(t, err)
 	require.Empty(t, report.Violations)
 	require.NoError(t, q.Ack(t.Context(), claims[0]))
@@ -175,7 +175,7 @@ func TestOwnHintIsNotStale(t *testing.T) {
 		return err
 	})
 	require.NoError(t, err)
-	report, err := q.Check(t.Context(), CheckOptions{})
+	report, err := q.Admin().Check(t.Context(), CheckOptions{})
 	require.NoError(t, err)
 	require.Empty(t, report.Violations)
 }

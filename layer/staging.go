@@ -104,7 +104,7 @@ func (s *staging) requested() (index, deadlineMS int64) {
 
 // stageFirst reports whether receives that wait are to be staged without a look of their own.
 func (q *Queue) stageFirst(conflicts int) bool {
-	return q.opts.Path == Staged || q.opts.Path == Adaptive && conflicts >= stageAfter
+	return q.opts.Test.Path == Staged || q.opts.Test.Path == Adaptive && conflicts >= stageAfter
 }
 
 // receiveWaiting receives, and waits for up to r.o.Wait if nothing is ready.
@@ -122,7 +122,7 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 // lineEnv is what the handle's waiting line needs.
 func (q *Queue) lineEnv() lineEnv {
 	return lineEnv{
-		runTurn: q.pipeline.runTurn, yield: q.yield, alone: q.opts.NoCoalescing, nowMS: q.nowMS,
+		runTurn: q.pipeline.runTurn, yield: q.yield, alone: q.opts.Test.NoCoalescing, nowMS: q.nowMS,
 		requested: q.staging.requested, withdraw: q.withdraw, renew: q.renew, sweep: q.sweepRequests,
 	}
 }

@@ -26,9 +26,9 @@ func newStagedSteps(t *testing.T) *stagedSteps {
 	s := &stagedSteps{t: t, ctx: t.Context(), db: embedded.OpenMemory(embedded.Options{})}
 	t.Cleanup(func() { require.NoError(t, s.db.Close()) })
 	var err error
-	s.q, err = Create(s.ctx, s.db, nil, "q", Options{Seed: 1})
+	s.q, err = Create(s.ctx, s.db, nil, "q", Options{Test: &TestOptions{Seed: 1}})
 	require.NoError(t, err)
-	s.own, err = Open(s.ctx, s.db, nil, "q", Options{Seed: 2})
+	s.own, err = Open(s.ctx, s.db, nil, "q", Options{Test: &TestOptions{Seed: 2}})
 	require.NoError(t, err)
 	const index = 5
 	s.key = s.own.keys.request(index, s.own.staging.random)
@@ -201,7 +201,7 @@ func TestWithdrawalReturnsGrants(t *testing.T) {
 	require.Len(t, claims, 1)
 	require.Equal(t, "A", claims[0].Group)
 	require.Zero(t, claims[0].Items[0].Attempts)
-	report, err := s.q.Check(s.ctx, CheckOptions{})
+	report, err := s.q.Admin().Check(s.ctx, CheckOptions{})
 	require.NoError(t, err)
 	require.Zero(t, report.Requests+report.Grants)
 }

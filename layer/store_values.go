@@ -194,7 +194,7 @@ func unpackPurged(key, value []byte) (purgeNote, error) {
 	return n, d.end(key)
 }
 
-// repeat is the value of an attempt id: when it was used, and the claims that the receive was given; one at least.
+// repeat is the value of a receive id: when it was used, and the claims that the receive was given; one at least.
 type repeat struct {
 	ms     int64
 	claims []claimRef
@@ -277,7 +277,7 @@ func unpackSweptTo(key, value []byte) (last []byte, err error) {
 func packConfig(c Config, version int64) ([]byte, error) {
 	document, err := json.Marshal(c)
 	if err != nil {
-		return nil, fmt.Errorf("layer: configuration: %w", err)
+		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	return tuple.Tuple{version, string(document)}.Pack(), nil
 }

@@ -146,7 +146,7 @@ func (e *env) configured(config layer.Config) *layer.Queue {
 	e.t.Cleanup(func() {
 		calm, err := layer.Open(context.Background(), e.raw, testPrefix, "configured", e.options(98))
 		require.NoError(e.t, err)
-		report, err := calm.Check(context.Background(), layer.CheckOptions{})
+		report, err := calm.Admin().Check(context.Background(), layer.CheckOptions{})
 		require.NoError(e.t, err)
 		require.Empty(e.t, report.Violations)
 	})

@@ -34,7 +34,7 @@ import (
 //	         ("dedup", "group", group, id)           until (ms; 0 = while it is in the queue), clock
 //	purged   ("purged", group)                       tuple: clock, when (ms) of the last step of a purge of the group
 //	dead     ("dead", group, index, random)          what is known of the failure, then the item's value: see store_item.go
-//	repeat   ("repeat", attempt id)                   tuple: time (ms), then group, token of each claim that was given
+//	repeat   ("repeat", receive id)                   tuple: time (ms), then group, token of each claim that was given
 //	receipt  ("receipt", random)                     tuple: time (ms), then the result of the operation
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
 //
@@ -198,7 +198,7 @@ func (s subspace) count(name string, slot int64) []byte {
 // parsedKey is a key of the queue taken apart. Only the fields that its name has are set.
 type parsedKey struct {
 	name  string
-	field string // meta: the field; count: the counter's name; repeat: the attempt id; dedup: the id
+	field string // meta: the field; count: the counter's name; repeat: the receive id; dedup: the id
 	scope string // dedup
 	group string
 	index int64 // item, part, attempt, dead, archive, ready, request; archived: place; timer: due (ms); count: slot
@@ -271,8 +271,9 @@ func (s subspace) parseItem(key []byte, group string, of kv.KeyRange) (parsedKey
 	return p, nil
 }
 
-// Format is the layout of keys and values that this version writes and the newest that it reads.
-const Format = 1
+// Format is the layout of keys and values that this version writes, and the only one that it reads. Format 1 was that of
+// the versions before the first release.
+const Format = 2
 
 // The fields of meta.
 const (

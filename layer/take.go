@@ -19,10 +19,10 @@ import (
 // excludes other takers and claimers of the group by a write conflict on the lock.
 func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
 	if q.isClosed() {
-		return nil, ErrClosed
+		return nil, wrap("take", ErrClosed)
 	}
 	if max < 1 || max > MaxBatch {
-		return nil, &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch}
+		return nil, wrap("take", &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch})
 	}
 	w := q.work(ctx, tx)
 	items, err := w.takeTo(max)

@@ -23,13 +23,26 @@ import (
 //	})
 //
 // fn may run several times; it assigns results and never appends. Its error, returned, ends the transaction
-// without effect, unless it wraps a retryable *kv.Error. Return every error of the …Tx calls.
+// without effect and comes back as it is, unless it wraps a *kv.Error: a retryable one runs fn again. Return every error of the …Tx calls.
 //
 // It is a transaction of the queue, also if fn does nothing on it: once that is dropped the error wraps ErrNoQueue.
 //
 // If ctx ends while the commit is under way, the error wraps a *kv.Error that says whether it may have landed. So it does
 // if the outcome was still unknown after half an hour, as when the cluster was away for so long.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
+	var own error // fn's, of the last attempt
+	err := q.onceTx(ctx, func(tx kv.Tx) error {
+		own = fn(tx)
+		return own
+	})
+	if own != nil && kv.Code(err) == 0 {
+		return err
+	}
+	return wrap("once", err)
+}
+
+// onceTx is Once for the layer's own calls, which name themselves in what they return.
+func (q *Queue) onceTx(ctx context.Context, fn func(tx kv.Tx) error) error {
 	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
 		// Before fn, which may change the configuration: the handle must not go by what is not committed.
 		follow := q.follow(tx)
@@ -45,10 +58,10 @@ func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, follow *following) error {
 	// If nothing has been read it would be of the time of the commit, whenever that is.
 	if _, err := tx.ReadVersion().Wait(ctx); err != nil {
-		return fmt.Errorf("layer: once: read version: %w", err)
+		return fmt.Errorf("read version: %w", err)
 	}
 	if _, err := follow.wait(ctx); err != nil {
-		return fmt.Errorf("layer: once: %w", err)
+		return err
 	}
 	return follow.guardDrop(ctx, tx)
 }
@@ -106,7 +119,7 @@ func (q *Queue) onceWith(
 			// A serialisable read, also because of the next attempt: if this one may still land then, the fence excludes it.
 			v, err := guardReceiptConflict.get(tx, key).Wait(ctx)
 			if err != nil {
-				return fmt.Errorf("layer: read receipt: %w", err)
+				return fmt.Errorf("read receipt: %w", err)
 			}
 			if v != nil && !lacks(guardReceipt) {
 				_, result, err := unpackReceipt(key, v)
@@ -131,7 +144,7 @@ func (q *Queue) onceWith(
 		if !a.MaybeCommitted {
 			// Before the set. If the outcome is unknown and the commit may still land (1039), the fence excludes it.
 			if err := guardReceiptLate.read(tx, kv.SingleKey(key)); err != nil {
-				return fmt.Errorf("layer: %w", err)
+				return err
 			}
 		}
 		tx.Set(key, packReceipt(q.nowMS(), result))
@@ -159,7 +172,7 @@ func (q *Queue) fenceReceipt(ctx context.Context, o kv.TxOptions, key []byte, a 
 		return tx.AddWriteConflictRange(kv.SingleKey(key))
 	})
 	if err != nil {
-		return fmt.Errorf("layer: fence receipt: %w", err)
+		return fmt.Errorf("fence receipt: %w", err)
 	}
 	return nil
 }
@@ -220,7 +233,7 @@ func (q *Queue) clearReceipts(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("layer: clear receipts: %w", err)
+		return fmt.Errorf("clear receipts: %w", err)
 	}
 	return nil
 }

@@ -188,10 +188,10 @@ func (e *env) effects(body string) uint64 {
 // info lists the groups.
 func (e *env) info() map[string]layer.GroupInfo {
 	e.t.Helper()
-	groups, err := e.calm().Groups(e.ctx, layer.GroupsOptions{})
+	page, err := e.calm().Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(e.t, err)
 	byName := make(map[string]layer.GroupInfo)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		byName[g.Group] = g
 	}
 	return byName
@@ -265,7 +265,7 @@ func TestWorkerGivesBack(t *testing.T) {
 // failed waits, and its only goroutine goes on with the others.
 func TestWorkerRetriesByThePolicy(t *testing.T) {
 	onEngines(t, func(e *env) {
-		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) {
+		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) {
 			c.Retry = layer.RetryPolicy{Kind: layer.RetryConstant, Base: 7 * time.Second}
 		})
 		require.NoError(e.t, err)
@@ -335,7 +335,7 @@ func TestWorkerRejects(t *testing.T) {
 			require.Equal(e.t, "boom", letters[0].LastError)
 			require.Equal(e.t, 1, letters[0].Attempts)
 			require.Empty(e.t, e.all("A"))
-			_, err = e.calm().Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{})
+			_, err = e.calm().Admin().Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{})
 			require.NoError(e.t, err)
 		}
 	})

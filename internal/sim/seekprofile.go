@@ -131,7 +131,7 @@ func (k *knobs) vacated(rng *rand.Rand) {
 	k.groups = 2 + rng.IntN(3)
 }
 
-// hourly: attempt ids that are used again, and receipts that are looked for, when an hour has passed and they were swept.
+// hourly: receive ids that are used again, and receipts that are looked for, when an hour has passed and they were swept.
 func (k *knobs) hourly(rng *rand.Rand) {
 	k.seeking(rng)
 	k.groups, k.producers, k.workers, k.takers, k.operators, k.operations = 3, 2, 4, 0, 2, []int{14}
@@ -154,7 +154,7 @@ func (k *knobs) renewed(rng *rand.Rand) {
 	}
 }
 
-// twinned: receives with one attempt id at the same time, and callers that leave before they are answered.
+// twinned: receives with one receive id at the same time, and callers that leave before they are answered.
 func (k *knobs) twinned(rng *rand.Rand) {
 	k.seeking(rng)
 	k.groups, k.batch, k.producers, k.workers, k.operators = 3, 3, 2, 4, 0

@@ -236,10 +236,10 @@ func (d *demoRun) settle() {
 // held are the claims of a process, as the database has them: tokens by group.
 func (d *demoRun) held(number int) map[string]int64 {
 	d.t.Helper()
-	groups, err := d.queue.Groups(d.t.Context(), layer.GroupsOptions{MaxDepth: 1})
+	page, err := d.queue.Admin().Groups(d.t.Context(), layer.GroupsOptions{MaxDepth: 1})
 	require.NoError(d.t, err)
 	held := make(map[string]int64)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		if g.Owner == fmt.Sprintf("demo process %d", number) {
 			held[g.Group] = g.Token
 		}
