@@ -480,6 +480,7 @@ func TestPipelineTurns(t *testing.T) {
 		r.next(o).end()
 		r.stillWaits(c)
 		require.Nil(t, o.settle)
+		require.Equal(t, size{received: 1}, o.load, "without the settlement")
 		turn := r.next(o)
 		enqueue := enqueueOf(1)
 		r.submit(enqueue)

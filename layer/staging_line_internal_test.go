@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,8 +45,9 @@ func (f *testFlight) restAfter(r rest) {
 // end.
 type testLine struct {
 	*waitingLine
-	log      []string
-	by       string // the goroutine of the last turn
+	mu       sync.Mutex
+	log      []string // guarded by mu
+	by       string   // the goroutine of the last turn
 	turns    []func(called []*operation)
 	index    int64 // of the request
 	deadline int64
@@ -67,11 +69,11 @@ func onTestLine(t *testing.T, fn func(t *testing.T, l *testLine)) {
 func newTestLine() *testLine {
 	l := &testLine{waitingLine: &waitingLine{}, errs: make(map[string]error)}
 	note := func(what string, done func()) error {
+		l.note(what)
 		err := l.errs[what]
 		if delete(l.errs, what); err == nil {
 			done()
 		}
-		l.log = append(l.log, what)
 		return err
 	}
 	l.begin(lineEnv{
@@ -86,9 +88,15 @@ func newTestLine() *testLine {
 	return l
 }
 
+func (l *testLine) note(what string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.log = append(l.log, what)
+}
+
 func (l *testLine) runTurn(called []*operation) {
+	l.note(fmt.Sprint("turn ", len(called)))
 	l.by = goroutine()
-	l.log = append(l.log, fmt.Sprint("turn ", len(called)))
 	if len(l.turns) == 0 {
 		called[0].turn.found(rest{watch: newTestWatch(), wait: time.Hour})
 		l.comeBack(called)
@@ -110,6 +118,8 @@ func (l *testLine) comeBack(called []*operation) {
 func (l *testLine) require(t *testing.T, want ...string) {
 	t.Helper()
 	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	require.Equal(t, want, l.log)
 	l.log = nil
 }
