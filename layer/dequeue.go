@@ -266,8 +266,7 @@ type claimer struct {
 	granted kv.Future[[]kv.KV]
 	// repeats is what is kept of the receive ids, being read.
 	repeats map[string]kv.Future[[]byte]
-	left    bool // the group just looked at stays as it is, and so does what leads to it
-	taken   int  // groups
+	taken   int // groups
 	items   int
 }
 
@@ -372,14 +371,19 @@ func (c *claimer) receiveLayers(r *reception) error {
 			break
 		}
 		f, err := c.see(l)
-		if err != nil || f.verdict != verdictDeliver {
-			// What is not free, or not readable, is settled at once and takes no part.
-			if err := c.settle(r, l, 0); err != nil {
-				return err
+		for err == nil && f.verdict != verdictDeliver {
+			// What is not free is settled at once, and the rest of the group, if there is one, takes its part.
+			if l, err = c.clearAway(r, l, r.o.Max); l == nil {
+				break
 			}
-			continue
+			f, err = c.see(l)
 		}
-		all, have = append(all, l), append(have, min(f.rows.due(c.nowMS), f.allowed.items))
+		if err = r.spoilt(err); err != nil {
+			return err
+		}
+		if l != nil && l.err == nil {
+			all, have = append(all, l), append(have, min(f.rows.due(c.nowMS), f.allowed.items))
+		}
 	}
 	for i, n := range layers(have, r.o.Max) {
 		if n == 0 || r.full() {
@@ -514,41 +518,57 @@ func (c *claimer) read(w candidate, limit int) *look {
 // settle decides what to do about one candidate: claim up to limit of its items for r, take it over, or clear it as
 // stale. A group that cannot be read is left as it is.
 func (c *claimer) settle(r *reception, l *look, limit int) error {
-	c.left = false
-	err := c.decide(r, l, limit)
-	if isCorrupt(err) {
-		if r.broken == nil {
-			r.broken = err
+	for l != nil {
+		f, err := c.see(l)
+		if err == nil && f.verdict == verdictDeliver {
+			err = c.take(r, f, l.state, limit)
+			if err == nil && !r.stopped {
+				c.met[l.group] = true
+			}
+			return r.spoilt(err)
 		}
-		return nil
+		if err == nil {
+			l, err = c.clearAway(r, l, limit)
+		}
+		if err != nil {
+			return r.spoilt(err)
+		}
 	}
-	if err == nil && !r.stopped && !c.left {
-		c.met[l.group] = true
-	}
-	return err
+	return nil
 }
 
-func (c *claimer) decide(r *reception, l *look, limit int) error {
-	for {
-		f, err := c.see(l)
-		switch {
-		case err != nil:
-			return err
-		case f.verdict == verdictDeliver:
-			return c.take(r, f, l.state, limit)
-		case f.verdict == verdictAged && c.spent():
-			c.left, r.more = true, true
-			return nil
-		case f.verdict == verdictEarly && f.key == nil && f.record == nil:
-			c.left = true // named by the caller: what leads to it leads to it still
-			return nil
-		}
-		behind, err := c.dispose(f)
-		if err != nil || behind == nil {
-			return err
-		}
-		l = c.read(*behind, limit)
+// spoilt keeps the error of a group that cannot be read, and returns any other.
+func (r *reception) spoilt(err error) error {
+	if !isCorrupt(err) {
+		return err
 	}
+	if r.broken == nil {
+		r.broken = err
+	}
+	return nil
+}
+
+// clearAway carries out a verdict other than deliver. rest is a look at what is left of the group, if something of that
+// may be deliverable.
+func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err error) {
+	f := l.seen
+	switch {
+	case f.verdict == verdictAged && c.spent():
+		r.more = true
+		return nil, nil
+	case f.verdict == verdictEarly && f.key == nil && f.record == nil:
+		// Named by the caller: what leads to it leads to it still
+		return nil, nil
+	}
+	behind, err := c.dispose(f)
+	if err != nil {
+		return nil, err
+	}
+	if behind == nil {
+		c.met[l.group] = true
+		return nil, nil
+	}
+	return c.read(*behind, max(limit, 1)), nil
 }
 
 // take claims a group for r, with up to limit of its items.
