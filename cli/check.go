@@ -51,7 +51,7 @@ type jsonCheck struct {
 	Held        int64           `json:"held"`
 	Delayed     int64           `json:"delayed"`
 	Paused      int64           `json:"paused"`
-	Parked      int64           `json:"parked"`
+	Parked      int64           `json:"halted"`
 	StaleHints  int64           `json:"stale_hints"`
 	StaleTimers int64           `json:"stale_timers"`
 	Attempts    int64           `json:"attempts"`
@@ -82,7 +82,7 @@ func (s *session) printCheck(r layer.CheckReport) error {
 		}
 		return printJSON(s.stdout, jsonCheck{
 			Queue: s.queue, Items: r.Items, Bytes: r.Bytes, Groups: r.Groups, Held: r.Held, Delayed: r.Delayed,
-			Paused: r.Paused, Parked: r.Parked,
+			Paused: r.Paused, Parked: r.Halted,
 			StaleHints: r.StaleHints, StaleTimers: r.StaleTimers, Attempts: r.Attempts, Dead: r.Dead, Receipts: r.Receipts, Dedup: r.Dedup,
 			Repeats: r.Repeats, Archived: r.Archived, States: r.States, Paces: r.Paces, Requests: r.Requests, Grants: r.Grants,
 			Violations: broken,
@@ -96,7 +96,7 @@ func (s *session) printCheck(r layer.CheckReport) error {
 		{"held", commas(r.Held), ""},
 		{"delayed", commas(r.Delayed), ""},
 		{"paused", commas(r.Paused), ""},
-		{"parked", commas(r.Parked), ""},
+		{"halted", commas(r.Halted), ""},
 		{"stale hints", commas(r.StaleHints), "allowed, cleared when met"},
 		{"stale timers", commas(r.StaleTimers), "allowed, cleared when met"},
 		{"attempt records", commas(r.Attempts), ""},

@@ -58,7 +58,7 @@ func newCancelCmd(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel ID",
 		Short: "Remove one waiting message",
-		Long: `Remove one waiting message for good. A message in a worker's hands is refused: wait, or take it away with release.
+		Long: `Remove one waiting message for good. A message in flight is refused: wait, or take it away with release.
 If its group waits for a retry of this message, the wait ends. peek --json prints ids.`,
 		Args: oneID,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -81,9 +81,9 @@ func newSkipCmd(s *session) *cobra.Command {
 	var o layer.SkipOptions
 	c := &cobra.Command{
 		Use:   "skip --group GROUP [--reason TEXT] [--by WHO]",
-		Short: "Take the first message of a group aside, so that the next one's turn comes",
-		Long: `Take the first message of a group aside, whichever it is, to the dead letters, so that the next one's turn comes. A
-message in a worker's hands is refused. To be sure which message goes, or to remove it for good, use cancel.`,
+		Short: "Move the first message of a group to the dead letters, so that the next one's turn comes",
+		Long: `Move the first message of a group, whichever it is, to the dead letters, so that the next one's turn comes. A
+message in flight is refused. To be sure which message goes, or to remove it for good, use cancel.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.By == "" {
 				o.By = s.operator()
@@ -114,7 +114,7 @@ func newEditCmd(s *session) *cobra.Command {
 		Use:   "edit ID [--body TEXT | --file FILE] [--header NAME=VALUE]... [--remove-header NAME]...",
 		Short: "Change the body or the headers of one waiting message",
 		Long: `Change the body or the headers of one waiting message. It keeps its place, its id, its age and its failed attempts.
-What is not named stays as it is. A message in a worker's hands is refused.`,
+What is not named stays as it is. A message in flight is refused.`,
 		Args: oneID,
 		RunE: func(c *cobra.Command, args []string) error {
 			id, err := layer.ParseID(args[0])
@@ -224,7 +224,7 @@ func newRetryCmd(s *session) *cobra.Command {
 func refused(err error) error {
 	hint := ""
 	switch {
-	case errors.Is(err, layer.ErrInHand):
+	case errors.Is(err, layer.ErrInFlight):
 		hint = "Wait until its worker is done, or take its group away from it: fdbfifo release --group GROUP."
 	case errors.Is(err, layer.ErrNoItem):
 		hint = "It may have been handled meanwhile. fdbfifo peek --json prints the ids of those that wait."

@@ -54,7 +54,7 @@ func newResumeCmd(s *session) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resume [--group GROUP]",
 		Short: "Let a paused group, or the whole queue, be worked on again",
-		Long: `Let a group that is paused, or that was parked because its first message failed for good, be worked on again; without
+		Long: `Let a group that is paused, or that was halted because its first message failed for good, be worked on again; without
 --group, the whole queue. Groups that are paused themselves stay so when the queue is resumed.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			oneGroup := c.Flags().Changed("group")
@@ -120,7 +120,7 @@ func (s *session) printMark(resumed bool, group *string, m layer.Mark) error {
 
 // markWords says who has paused, when and why.
 func markWords(m layer.Mark) string {
-	words := fmt.Sprintf("%s by %s since %s", m.State, display(m.By), m.Since.UTC().Format("2006-01-02 15:04:05 UTC"))
+	words := fmt.Sprintf("%s by %s since %s", m.Status, display(m.By), m.Since.UTC().Format("2006-01-02 15:04:05 UTC"))
 	if m.Reason != "" {
 		words += ": " + oneLine([]byte(m.Reason), maxReasonWidth)
 	}

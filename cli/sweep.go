@@ -40,7 +40,7 @@ type jsonSweep struct {
 	Purges   int64  `json:"purges"`
 	Paces    int64  `json:"paces"`
 	Repeats  int64  `json:"attempt_ids"`
-	AgedOut  int64  `json:"aged_out"`
+	AgedOut  int64  `json:"past_retention"`
 	Archived int64  `json:"archived"`
 }
 
@@ -48,7 +48,7 @@ func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
 		return printJSON(s.stdout, jsonSweep{
 			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Wakes: r.Wakes, Repeats: r.Repeats, Dedup: r.Dedup,
-			Purges: r.Purges, Paces: r.Paces, AgedOut: r.AgedOut, Archived: r.Archived,
+			Purges: r.Purges, Paces: r.Paces, AgedOut: r.PastRetention, Archived: r.Archived,
 		})
 	}
 	text := "cleared " + plural(r.Receipts, "receipt")
@@ -60,8 +60,8 @@ func (s *session) printSweep(r layer.SweepReport) error {
 			text += " and " + plural(others.n, others.noun)
 		}
 	}
-	if r.AgedOut > 0 {
-		text += " and " + plural(r.AgedOut, "message") + " past the retention"
+	if r.PastRetention > 0 {
+		text += " and " + plural(r.PastRetention, "message") + " past the retention"
 	}
 	if r.Archived > 0 {
 		text += " and " + plural(r.Archived, "message") + " from the archive"

@@ -87,7 +87,7 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 	return h, wrap("force release", err)
 }
 
-// RetryNow ends the delay of a group that waits for a retry, or whose first message is kept back: it is ready at once.
+// RetryNow ends the delay of a group that waits for a retry, or whose first message is delayed: it is ready at once.
 //
 // Errors: ErrNotDelayed, ErrClosed, and the engine's.
 func (a Admin) RetryNow(ctx context.Context, group string) error {

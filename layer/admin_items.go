@@ -16,7 +16,7 @@ import (
 // Cancel removes an item that waits: it is not delivered any more. If the group was delayed because of it, the delay
 // ends. It works on an item that cannot be read, too.
 //
-// Errors: ErrNoItem, ErrInHand, ErrInvalidID, ErrClosed, and the engine's; nothing was changed then.
+// Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrClosed, and the engine's; nothing was changed then.
 func (a Admin) Cancel(ctx context.Context, id ID) error {
 	return wrap("cancel", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.CancelTx(ctx, tx, id) }))
 }
@@ -40,7 +40,7 @@ type SkipOptions struct {
 	Reason string
 }
 
-// Skip takes the head of a group aside, whichever that is, to the dead letters, and returns its id: for a group that
+// Skip moves the head of a group, whichever that is, to the dead letters, and returns its id: for a group that
 // its head holds up. A delay of the group ends. To be sure which item goes, or to remove it for good, use Cancel.
 //
 // Errors: as Cancel's; ErrNoItem if the group is empty; *LimitError and ErrInvalidUTF8.
@@ -115,7 +115,7 @@ func (a Admin) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Messa
 	return wrap("edit", a.q.operate(ctx, tx, func(w *work) error { return w.edit(id, change) }))
 }
 
-// waiting is an item that is not in hand, and the lock of its group.
+// waiting is an item that is not in flight, and the lock of its group.
 type waiting struct {
 	value  []byte
 	head   []byte  // the key of the group's first item
@@ -156,7 +156,7 @@ func (w *work) waitingItem(id ID) (waiting, error) {
 	}
 	if i.stuck = i.record.at(w.nowMS) == lapsed; !i.stuck {
 		left := time.Duration(c.endMS-w.nowMS) * time.Millisecond
-		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInHand, id, c.owner, left)
+		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.owner, left)
 	}
 	return i, nil
 }

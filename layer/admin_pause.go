@@ -36,7 +36,7 @@ func (w *work) pauseMark(o PauseOptions) (mark, error) {
 }
 
 // PauseGroup keeps a group from being received and taken from, from its commit on, also if it is empty. It returns the
-// mark that the group then bears: if it was paused or parked before, that one stays as it is.
+// mark that the group then bears: if it was paused or halted before, that one stays as it is.
 //
 // Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
@@ -71,7 +71,7 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 	return *now.public(), wrap("pause", err)
 }
 
-// ResumeGroup lets a group be received from again that was paused, or parked because its head had failed for good; that
+// ResumeGroup lets a group be received from again that was paused, or halted because its head had failed for good; that
 // head is then tried again. It returns the mark that the group bore.
 //
 // Errors: ErrNotPaused, ErrClosed, and the engine's.

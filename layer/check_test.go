@@ -32,12 +32,12 @@ func TestCheckFindsEachViolation(t *testing.T) {
 		{"a group without its hint", layer.RuleReachable, func(e *env) func(kv.Tx) {
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("ready"))) }
 		}},
-		{"a group that is kept back without its timer", layer.RuleReachable, func(e *env) func(kv.Tx) {
+		{"a group that is delayed without its timer", layer.RuleReachable, func(e *env) func(kv.Tx) {
 			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "late", Delay: time.Hour})
 			require.NoError(e.t, err)
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("timer"))) }
 		}},
-		{"a group that is kept back whose timer is too late", layer.RuleReachable, func(e *env) func(kv.Tx) {
+		{"a group that is delayed whose timer is too late", layer.RuleReachable, func(e *env) func(kv.Tx) {
 			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "late", Delay: time.Hour})
 			require.NoError(e.t, err)
 			row := e.rows(kv.PrefixRange(key("timer")))[0]
@@ -201,7 +201,7 @@ func TestCorruptGroupStallsNobodyElse(t *testing.T) {
 	page, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
 	require.Len(t, page.Groups, 1)
-	require.Equal(t, layer.Corrupt, page.Groups[0].State)
+	require.Equal(t, layer.Corrupt, page.Groups[0].Status)
 	require.NotEmpty(t, page.Groups[0].LastError)
 	e.write(func(tx kv.Tx) { tx.Set(item.Key, item.Value) })
 	require.NoError(t, e.q.Ack(e.ctx, e.receive(e.q, 1)))

@@ -22,7 +22,7 @@ type Config struct {
 	Schedule Schedule
 	// Lease is the lease of a claim whose receive names none, MinLease to MaxLease; 0 = DefaultLease.
 	Lease time.Duration
-	// Delay is how long a message is kept back that names no delay of its own, 0 to MaxDelay; 0 = not at all.
+	// Delay is how long a message is delayed that names no delay of its own, 0 to MaxDelay; 0 = not at all.
 	Delay time.Duration
 	// DedupBy is what makes two messages duplicates: DedupByID, DedupByContent.
 	DedupBy DedupBy
@@ -33,7 +33,7 @@ type Config struct {
 	DedupFor DedupFor
 	// DedupWindow is how long that is from the first message on, MinDedupWindow to MaxDedupWindow; 0 = DefaultDedupWindow.
 	DedupWindow time.Duration
-	// MaxWaiting is how many messages a group may have, those in hand included, up to MaxWaitingLimit; 0 = any number. An
+	// MaxWaiting is how many messages a group may have, those in flight included, up to MaxWaitingLimit; 0 = any number. An
 	// enqueue that would make it more is refused whole (*FullError). Enqueues at the same time do not see each other: it
 	// may become more by what was under way together.
 	MaxWaiting int
@@ -47,7 +47,7 @@ type Config struct {
 	MaxAttempts int
 	// OnFailure is what becomes of it then.
 	OnFailure OnFailure
-	// Retention is how long an item may wait in its group, MinRetention to MaxRetention; 0 = for ever. What is in hand is
+	// Retention is how long an item may wait in its group, MinRetention to MaxRetention; 0 = for ever. What is in flight is
 	// not touched.
 	Retention time.Duration
 	// Archive is how long what is finished, acked or taken, is kept in the archive, 0 to MaxRetention; 0 = not at all,
@@ -68,7 +68,7 @@ var settings = []setting{
 	durationSetting("lease", func(c *Config) *time.Duration { return &c.Lease }, DefaultLease, MinLease, MaxLease,
 		"how long a claim lasts unless it says otherwise or is extended"),
 	durationSetting("delay", func(c *Config) *time.Duration { return &c.Delay }, 0, 0, MaxDelay,
-		"how long a message is kept back that names no delay of its own"),
+		"how long a message is delayed that names no delay of its own"),
 	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, MaxWaitingLimit,
 		"messages that a group may have, about; 0 = any number"),
 	rateSetting("max_rate", func(c *Config) *Rate { return &c.MaxRate },

@@ -10,17 +10,17 @@ const (
 	countNacked    = "nacked"
 	countExpired   = "expired"
 	countTaken     = "taken"
-	countParked    = "parked"
+	countParked    = "dead_lettered"
 	countRedriven  = "redriven"
 	countDiscarded = "discarded"
 	countCancelled = "cancelled"
 	countPurged    = "purged"
 	countForced    = "forced"
-	countAgedOut   = "aged_out"
+	countAgedOut   = "past_retention"
 
 	// Of groups, and they go down too: the marks there are.
 	countPausedGroups = "paused_groups"
-	countParkedGroups = "parked_groups"
+	countParkedGroups = "halted_groups"
 )
 
 // counterSlots is over how many keys each counter is spread, so that handles do not all write the same key.

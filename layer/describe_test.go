@@ -42,7 +42,7 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 	claims, err = e.q.Receive(e.ctx, layer.ReceiveOptions{MaxGroups: 1, Group: ptr("dead")})
 	require.NoError(t, err)
 	require.NoError(t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Err: errors.New("no luck"), Reject: "no use"}))
-	e.configure(func(c *layer.Config) { c.OnFailure = layer.ParkGroup })
+	e.configure(func(c *layer.Config) { c.OnFailure = layer.HaltGroup })
 	message("parked", []byte("p"), nil)
 	claims, err = e.q.Receive(e.ctx, layer.ReceiveOptions{MaxGroups: 1, Group: ptr("parked")})
 	require.NoError(t, err)
@@ -118,10 +118,10 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		`failed deliveries of item N of group "failed", id ID.failed`: `1, the first at 2023-11-14 22:13:20.000 UTC, the last at 2023-11-14 22:13:20.000 UTC: "no luck"`,
 		`request of a handle whose receives wait, since 1, random ID`: `of "dead", wants 2 groups, counts as dead after 2023-11-14 22:14:20.000 UTC`,
 		`grant of group "ready" to the request of ID`:                 `token N`,
-		`dead letter N of group "dead", id ID.dead`: `parked at 2023-11-14 22:13:20.000 UTC: "no use", 1 failed deliveries, ` +
+		`dead letter N of group "dead", id ID.dead`: `dead-lettered at 2023-11-14 22:13:20.000 UTC: "no use", 1 failed deliveries, ` +
 			`the first at 2023-11-14 22:13:20.000 UTC, the last at 2023-11-14 22:13:20.000 UTC: "no luck"; ` +
 			`enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "d"`,
-		`lock of group "parked"`:                              `parked by "worker-1" since 2023-11-14 22:13:20.000 UTC: "no use"`,
+		`lock of group "parked"`:                              `halted by "worker-1" since 2023-11-14 22:13:20.000 UTC: "no use"`,
 		`wake key of the request of ID`:                       `3`,
 		`what is remembered of dedup id "x"`:                  `message ID.named, until 2023-11-14 22:18:20.000 UTC`,
 		`what is remembered of dedup id "x" in group "named"`: `message ID.named, while it is in the queue`,

@@ -15,7 +15,7 @@
 //     had committed comes behind it.
 //   - G2 exclusion: a group has at most one live claim. Every ack, nack and extend checks the claim's token in
 //     its own transaction, so a holder whose lease ran out can do no harm.
-//   - G3 nothing lost, nothing doubled: an item that was enqueued is delivered until it is acked or taken, or parked
+//   - G3 nothing lost, nothing doubled: an item that was enqueued is delivered until it is acked or taken, or dead-lettered
 //     because it has failed for good, and then from its redrive on; an acked item is never delivered again. This
 //     holds under unknown commits and crashes.
 //   - G4 parallel groups: claims of different groups do not conflict, and enqueues do not conflict with enqueues.

@@ -224,7 +224,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	return Sent{ID: id}, nil
 }
 
-// due is before when a message is not delivered; 0 = it is not kept back.
+// due is before when a message is not delivered; 0 = it is not delayed.
 func (a *appending) due(e *enqueuing, m *Message) int64 {
 	switch {
 	case e.redriven, m.AtOnce:

@@ -11,7 +11,7 @@ import (
 // De-duplication. A message with a dedup id is accepted once: while the entry that it leaves lasts, a second one with
 // that id is not enqueued, and its sender is given the id of the first. An entry lasts for the queue's window from the
 // first message on, and does not slide; or, if the queue says so, for as long as that message is in the queue or among
-// its dead letters. In the window it outlives ack, cancel and parking, but not a purge.
+// its dead letters. In the window it outlives ack, cancel and dead-lettering, but not a purge.
 //
 // A message costs one point read, with a conflict, and one write. So two with the same id exclude each other, and others
 // never do.

@@ -43,16 +43,16 @@ var (
 	ErrNoItem = errors.New("no such item")
 	// ErrNotDead: there is no such dead letter (any more): it was redriven or discarded, or never there.
 	ErrNotDead = errors.New("no such dead letter")
-	// ErrInHand: the item was delivered under a claim whose lease lasts. Wait for it to end, or end it with
+	// ErrInFlight: the item was delivered under a claim whose lease lasts. Wait for it to end, or end it with
 	// ForceRelease.
-	ErrInHand = errors.New("item is in a holder's hands")
+	ErrInFlight = errors.New("item is in flight")
 	// ErrNotHeld: nobody holds the group.
 	ErrNotHeld = errors.New("group is not held")
 	// ErrHeld: somebody holds the group. Wait for the claim to end, or use force.
 	ErrHeld = errors.New("group is held")
 	// ErrNotPaused: the group, or the queue, is not paused.
 	ErrNotPaused = errors.New("not paused")
-	// ErrNotDelayed: the group does not wait for a retry, and its head is not kept back.
+	// ErrNotDelayed: the group does not wait for a retry, and its head is not delayed.
 	ErrNotDelayed = errors.New("group is not delayed")
 )
 

@@ -83,7 +83,7 @@ func ExampleNewTxWorker() {
 	for range 3 {
 		<-handled
 	}
-	if err := w.Stop(ctx); err != nil { // drains: what is in hand is finished
+	if err := w.Stop(ctx); err != nil { // drains: what is in flight is finished
 		log.Fatal(err)
 	}
 	_, err = kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
@@ -135,7 +135,7 @@ func ExampleAdmin() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(page.Groups[0].Group, page.Groups[0].State)
+	fmt.Println(page.Groups[0].Group, page.Groups[0].Status)
 	// Output:
 	// customer-7: no such customer
 	// customer-7 ready

@@ -240,7 +240,7 @@ var footprints = map[string]struct {
 		return nil
 	}, receiveNamed},
 	"receive-overdue":       {overdue(layer.DropExpired), receiveN(1)},
-	"receive-overdue-parks": {overdue(layer.ParkExpired), receiveN(1)},
+	"receive-overdue-parks": {overdue(layer.DeadLetterExpired), receiveN(1)},
 	"take-overdue":          {overdue(layer.DropExpired), once(take)},
 	"sweep-overdue": {overdue(layer.DropExpired), func(e *env, _ any) error {
 		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
@@ -360,7 +360,7 @@ func overdueOnly(e *env) any {
 // parkingGroups is setup in a queue that parks groups.
 func parkingGroups(setup func(e *env) any) func(e *env) any {
 	return func(e *env) any {
-		e.configure(func(c *layer.Config) { c.OnFailure = layer.ParkGroup })
+		e.configure(func(c *layer.Config) { c.OnFailure = layer.HaltGroup })
 		return setup(e)
 	}
 }
@@ -411,7 +411,7 @@ func enqueueN(e *env, groups ...string) error {
 	return err
 }
 
-// enqueueLate enqueues a message to A that is kept back.
+// enqueueLate enqueues a message to A that is delayed.
 func enqueueLate(d time.Duration) func(e *env, _ any) error {
 	return func(e *env, _ any) error {
 		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("late"), Delay: d})
@@ -419,7 +419,7 @@ func enqueueLate(d time.Duration) func(e *env, _ any) error {
 	}
 }
 
-// keptBack has a group A whose only message is kept back.
+// keptBack has a group A whose only message is delayed.
 func keptBack(e *env) any {
 	require.NoError(e.t, enqueueLate(time.Minute)(e, nil))
 	return nil

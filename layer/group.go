@@ -8,19 +8,19 @@ import (
 )
 
 // State is the state of a group that has items.
-type State string
+type Status string
 
 // The states. A group without items is empty and is not listed.
 const (
-	Ready   State = "ready"   // free to be claimed
-	Held    State = "held"    // under a claim
-	Expired State = "expired" // under a claim whose lease has run out: taken over by the next receive
-	Delayed State = "delayed" // given back with a delay that has not ended, or its head is kept back
-	Paced   State = "paced"   // free, but its rate (Config.MaxRate) is used up for now
-	Paused  State = "paused"  // by an operator, until it is resumed: see GroupInfo.Mark
-	Parked  State = "parked"  // its head has failed for good; until it is redriven or resumed: see GroupInfo.Mark
-	Granted State = "granted" // kept for a handle whose receives wait; it accepts within 2 s, or the group is free
-	Corrupt State = "corrupt" // its lock or its head cannot be read: LastError says why, Check tells more
+	Ready       Status = "ready"        // free to be claimed
+	Held        Status = "held"         // under a claim
+	Expired     Status = "expired"      // under a claim whose lease has run out: taken over by the next receive
+	Delayed     Status = "delayed"      // given back with a delay that has not ended, or its head is delayed
+	RateLimited Status = "rate_limited" // free, but its rate (Config.MaxRate) is used up for now
+	Paused      Status = "paused"       // by an operator, until it is resumed: see GroupInfo.Mark
+	Halted      Status = "halted"       // its head has failed for good; until it is redriven or resumed: see GroupInfo.Mark
+	Granted     Status = "granted"      // kept for a handle whose receives wait; it accepts within 2 s, or the group is free
+	Corrupt     Status = "corrupt"      // its lock or its head cannot be read: LastError says why, Check tells more
 )
 
 // condition is what a group's record says about the group at a time.
@@ -33,7 +33,7 @@ const (
 	delayed                  // a retry delay that lasts
 	lapsed                   // a claim whose lease has ended: still the holder's until somebody takes over
 	over                     // a grant or a delay that has ended
-	marked                   // paused or parked, and held by nobody
+	marked                   // paused or halted, and held by nobody
 )
 
 // at is the group's condition. r is nil if the group has no record.

@@ -6,7 +6,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// A message may be kept back: its envelope says before when it is not delivered. It holds its group, and no other: what
+// A message may be delayed: its envelope says before when it is not delivered. It holds its group, and no other: what
 // is behind it waits too, and a claim ends before it. Nobody holds the group meanwhile, and no lock does; a timer of kind
 // "head" leads to it when the time has come, as a hint leads to a group that is ready. The enqueue writes that timer if
 // the group was empty. Otherwise whoever ends a claim writes a hint, because it reads the key of the next head, not the

@@ -29,8 +29,8 @@ func (w *work) judge(id ID, record attempt, rejected string) (failure, error) {
 }
 
 // parksItem and parksGroup say what is parked, if anything is.
-func (f *failure) parksItem() bool  { return f != nil && f.reason != "" && f.fate == ParkItem }
-func (f *failure) parksGroup() bool { return f != nil && f.reason != "" && f.fate == ParkGroup }
+func (f *failure) parksItem() bool  { return f != nil && f.reason != "" && f.fate == DeadLetterItem }
+func (f *failure) parksGroup() bool { return f != nil && f.reason != "" && f.fate == HaltGroup }
 
 // judgeTried is judge for the item that was tried under a claim, with one failure more. It writes nothing.
 func (w *work) judgeTried(group string, claim *holding, text string) (*failure, error) {
@@ -68,7 +68,7 @@ func (f *failure) write(w *work) {
 	w.tx.Set(w.q.keys.attempt(f.id), f.record.pack())
 }
 
-// mark is the mark of the group that is parked, in the place of the one that it bears, which may be nil.
+// mark is the mark of the group that is halted, in the place of the one that it bears, which may be nil.
 func (f *failure) mark(w *work, old *mark) *mark {
 	if old != nil && old.kind == markPark {
 		return old

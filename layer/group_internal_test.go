@@ -36,7 +36,7 @@ var groupSetups = []groupSetup{
 	{"paused", func(s *markSteps) *Claim { s.enqueue("A", "a1", "a2", "a3"); return pausedBy(s, nil) }},
 	{"parked", func(s *markSteps) *Claim {
 		c := claimedGroup(s)
-		s.failFor(c, ParkGroup)
+		s.failFor(c, HaltGroup)
 		return c
 	}},
 }
@@ -106,8 +106,8 @@ var groupEvents = []groupEvent{
 	{"nack with a delay", "Group: SettleTx", func(s *markSteps, c *Claim, _ ID) error {
 		return s.q.Nack(s.ctx, c, NackOptions{Delay: time.Minute})
 	}},
-	{"reject, park item", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, ParkItem) }},
-	{"reject, park group", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, ParkGroup) }},
+	{"reject, park item", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, DeadLetterItem) }},
+	{"reject, park group", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, HaltGroup) }},
 	{"set state", "", func(s *markSteps, c *Claim, _ ID) error { return s.q.SetState(s.ctx, c, []byte("x")) }},
 	{"pause", "Group: PauseTx", func(s *markSteps, _ *Claim, _ ID) error {
 		_, err := s.q.Admin().PauseGroup(s.ctx, "A", PauseOptions{})
@@ -171,7 +171,7 @@ func (s *markSteps) groupText() string {
 		if text != "" {
 			text += ", to be "
 		}
-		text += string(m.public().State)
+		text += string(m.public().Status)
 	}
 	return fmt.Sprintf("%s, %s", text, countWords(int(n), "item"))
 }
@@ -179,7 +179,7 @@ func (s *markSteps) groupText() string {
 // refusals are the errors that an event may have.
 var refusals = map[string]error{
 	"claim lost": ErrClaimLost, "not held": ErrNotHeld, "not paused": ErrNotPaused, "not delayed": ErrNotDelayed,
-	"no item": ErrNoItem, "in hand": ErrInHand, "held": ErrHeld,
+	"no item": ErrNoItem, "in flight": ErrInFlight, "held": ErrHeld,
 }
 
 const groupTable = "testdata/group.txt"

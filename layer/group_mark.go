@@ -93,15 +93,15 @@ func (w *work) countMark(m *mark, n int) {
 
 // Mark says why a group is kept from being claimed.
 type Mark struct {
-	State  State // Paused or Parked
+	Status Status // Paused or Halted
 	By     string
 	Reason string
 	Since  time.Time
 }
 
-// String says who has paused or parked, when and why.
+// String says who has paused or halted, when and why.
 func (m Mark) String() string {
-	text := fmt.Sprintf("%s by %q since %s", m.State, m.By, timeWords(millis(m.Since)))
+	text := fmt.Sprintf("%s by %q since %s", m.Status, m.By, timeWords(millis(m.Since)))
 	if m.Reason != "" {
 		text += ": " + m.Reason
 	}
@@ -115,7 +115,7 @@ func (m *mark) public() *Mark {
 	}
 	state := Paused
 	if m.kind == markPark {
-		state = Parked
+		state = Halted
 	}
-	return &Mark{State: state, By: m.who, Reason: m.reason, Since: fromMillis(m.sinceMS)}
+	return &Mark{Status: state, By: m.who, Reason: m.reason, Since: fromMillis(m.sinceMS)}
 }

@@ -8,7 +8,7 @@ import (
 
 // The retention is carried out by whoever meets an item at the head of its group that has waited too long: a claimer, a
 // taker, or a sweep, which goes from head to head. Items behind a head that is not due stay until it is their turn. What
-// is in hand is never touched: a claim whose lease lasts keeps its whole group from being looked at.
+// is in flight is never touched: a claim whose lease lasts keeps its whole group from being looked at.
 
 const (
 	// overdueWidth bounds the items that one look reads: with the largest values that is 5 MB.
@@ -24,7 +24,7 @@ func (w *work) isOverdue(config *Config, e *envelope) bool {
 	return config.Retention > 0 && w.nowMS-e.waitsSince() > config.Retention.Milliseconds()
 }
 
-// waitsSince is from when on the item counts as waiting: not while it is kept back.
+// waitsSince is from when on the item counts as waiting: not while it is delayed.
 func (e *envelope) waitsSince() int64 { return max(e.enqueuedMS, e.dueMS) }
 
 // overdue returns those of a group's first rows, from the head on, that have waited too long; up to about overdueBytes.

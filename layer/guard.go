@@ -72,7 +72,7 @@ const (
 	// guardTokenGrows (G2): of two handles with different offsets the later claim has the smaller token.
 	guardTokenGrows guard = "token-grows"
 
-	// guardToken (G2, G3): a holder that was overtaken acks what another has in hand.
+	// guardToken (G2, G3): a holder that was overtaken acks what another has in flight.
 	guardToken guard = "token"
 	// guardSettleLock (G2): an ack ends the claim of one that takes over at the same time.
 	guardSettleLock guard = "settle-lock"

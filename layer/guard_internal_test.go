@@ -268,7 +268,7 @@ func TestReloadPassesLateItem(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestPurgeMeetsClaim (G2): a purge that is under way when a group is claimed leaves what is in hand. Guard purge-lock.
+// TestPurgeMeetsClaim (G2): a purge that is under way when a group is claimed leaves what is in flight. Guard purge-lock.
 func TestPurgeMeetsClaim(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
 	claims := meetClaim(t, db, q, func() error { _, err := q.Admin().Purge(t.Context(), PurgeOptions{}); return err })

@@ -77,10 +77,10 @@ func (v Violation) String() string { return v.Rule.Text() + ": " + v.Key + ": " 
 // CheckReport is what a check saw.
 type CheckReport struct {
 	Items, Bytes int64 // bodies' bytes
-	// Groups that have items, and of these: held under a claim, held by a delay or because the head is kept back.
+	// Groups that have items, and of these: held under a claim, held by a delay or because the head is delayed.
 	Groups, Held, Delayed int64
-	// Groups that are paused or parked, the empty ones included.
-	Paused, Parked int64
+	// Groups that are paused or halted, the empty ones included.
+	Paused, Halted int64
 	// Hints and timers that stand for nothing any more. They are allowed, and cleared when met.
 	StaleHints, StaleTimers int64
 	Attempts, Receipts      int64
@@ -580,7 +580,7 @@ func (c *checker) compare() {
 		case h == nil && g.lock.mark.kind == markPause:
 			c.report.Paused++
 		case h == nil:
-			c.report.Parked++
+			c.report.Halted++
 		case h.kind == kindDelay:
 			c.report.Delayed++
 		case h.kind == kindClaim:

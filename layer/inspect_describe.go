@@ -357,7 +357,7 @@ func describeLock(key, value []byte) (string, error) {
 }
 
 func (m *mark) words() string {
-	return fmt.Sprintf("%s by %q since %s: %q", m.public().State, m.who, timeWords(m.sinceMS), m.reason)
+	return fmt.Sprintf("%s by %q since %s: %q", m.public().Status, m.who, timeWords(m.sinceMS), m.reason)
 }
 
 func describeRequest(key, value []byte) (string, error) {
@@ -410,7 +410,7 @@ func describeDead(key, value []byte) (string, error) {
 		return "", err
 	}
 	item, err := describeItem(key, d.item)
-	return fmt.Sprintf("parked at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s", timeWords(d.parkedMS),
+	return fmt.Sprintf("dead-lettered at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s", timeWords(d.parkedMS),
 		d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
 }
 

@@ -12,7 +12,7 @@ import (
 // GroupInfo describes a group that has items.
 type GroupInfo struct {
 	Group       string
-	State       State
+	Status      Status
 	Depth       int64 // items, the held ones included; counted up to GroupsOptions.MaxDepth
 	Head        ID
 	HeadAge     time.Duration // since the head was enqueued
@@ -24,8 +24,8 @@ type GroupInfo struct {
 	// Left is what is left of the lease or of the delay, or until its rate lets it go on, by this process's clock; negative
 	// if expired.
 	Left time.Duration
-	// Mark says who has paused or parked the group, and why. A group that is held or expired has it too if it was
-	// marked under its claim: it is paused or parked as soon as that ends. nil = none.
+	// Mark says who has paused or halted the group, and why. A group that is held or expired has it too if it was
+	// marked under its claim: it is paused or halted as soon as that ends. nil = none.
 	Mark *Mark
 }
 
@@ -97,8 +97,8 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) 
 					return nil
 				}
 				info, err := q.describe(ctx, tx, k, o.MaxDepth)
-				if errors.Is(err, ErrCorrupt) && info.State != "" {
-					info.State, info.LastError = Corrupt, err.Error()
+				if errors.Is(err, ErrCorrupt) && info.Status != "" {
+					info.Status, info.LastError = Corrupt, err.Error()
 				} else if err != nil {
 					return err
 				}
@@ -128,7 +128,7 @@ func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDept
 	if err != nil {
 		return GroupInfo{}, err
 	}
-	info := GroupInfo{Group: p.group, State: Ready, Head: p.itemID()}
+	info := GroupInfo{Group: p.group, Status: Ready, Head: p.itemID()}
 	value, record := tx.Get(head), tx.Get(q.keys.attempt(info.Head))
 	pace := q.readPace(tx, p.group)
 	l, err := q.readLock(ctx, tx, p.group)
@@ -143,17 +143,17 @@ func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDept
 	switch l.at(now) {
 	case unheld:
 	case marked:
-		info.State = info.Mark.State
+		info.Status = info.Mark.Status
 	case delayed:
-		info.State = Delayed
+		info.Status = Delayed
 	case granted:
-		info.State = Granted
+		info.Status = Granted
 	case over:
 		info.Left = 0
 	case claimed:
-		info.State = Held
+		info.Status = Held
 	case lapsed:
-		info.State = Expired
+		info.Status = Expired
 	}
 	if c := l.claim(); c != nil {
 		info.Owner, info.Token, info.Outstanding = c.owner, c.token, len(c.items)
@@ -166,16 +166,16 @@ func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDept
 	if err != nil {
 		return info, corrupt(head, err)
 	}
-	if e.dueMS > now && info.State == Ready {
-		info.State, info.Left = Delayed, time.Duration(e.dueMS-now)*time.Millisecond
+	if e.dueMS > now && info.Status == Ready {
+		info.Status, info.Left = Delayed, time.Duration(e.dueMS-now)*time.Millisecond
 	}
-	if info.State == Ready && pace != nil {
+	if info.Status == Ready && pace != nil {
 		a, err := q.allowance(ctx, q.Config().MaxRate, p.group, pace, now)
 		if err != nil {
 			return info, err
 		}
 		if a.untilMS > now {
-			info.State, info.Left = Paced, time.Duration(a.untilMS-now)*time.Millisecond
+			info.Status, info.Left = RateLimited, time.Duration(a.untilMS-now)*time.Millisecond
 		}
 	}
 	info.HeadAge = max(0, time.Duration(now-e.enqueuedMS)*time.Millisecond)

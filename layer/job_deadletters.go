@@ -13,20 +13,20 @@ import (
 	"fdbfifo/kv"
 )
 
-// DeadLetter is an item that has failed for good and was taken aside (ParkItem). It keeps its place in its group.
+// DeadLetter is an item that has failed for good and was dead-lettered (DeadLetterItem). It keeps its place in its group.
 type DeadLetter struct {
 	ID       ID
 	Headers  map[string]string // nil if there are none
 	Body     []byte            // nil if it was not asked for
 	Size     int64             // of the body, bytes
 	Enqueued time.Time
-	// Reason is why it was parked: how many attempts failed, the reason it was rejected with, or who skipped it.
-	Reason    string
-	LastError string // of the last failed delivery that gave one
-	Attempts  int    // failed deliveries
-	First     time.Time
-	Last      time.Time // failed delivery; zero if none has failed, see Skip
-	Parked    time.Time
+	// Reason is why it was dead-lettered: how many attempts failed, the reason it was rejected with, or who skipped it.
+	Reason       string
+	LastError    string // of the last failed delivery that gave one
+	Attempts     int    // failed deliveries
+	First        time.Time
+	Last         time.Time // failed delivery; zero if none has failed, see Skip
+	DeadLettered time.Time
 }
 
 // DeadFilter chooses dead letters: those for which everything holds that is set. The zero value chooses all.
@@ -37,13 +37,13 @@ type DeadFilter struct {
 	Group *string
 	// Text is a part of the reason or of the last error.
 	Text string
-	// ParkedFrom and ParkedBefore bound when the letters were parked: from the first on, and before the second. Zero
+	// From and Before bound when the letters came there: from the first on, and before the second. Zero
 	// = no bound.
-	ParkedFrom, ParkedBefore time.Time
+	From, Before time.Time
 }
 
 func (f *DeadFilter) check() error {
-	if len(f.IDs) > 0 && (f.Group != nil || f.Text != "" || !f.ParkedFrom.IsZero() || !f.ParkedBefore.IsZero()) {
+	if len(f.IDs) > 0 && (f.Group != nil || f.Text != "" || !f.From.IsZero() || !f.Before.IsZero()) {
 		return fmt.Errorf("%w: ids of dead letters, and something else to choose by", ErrOptions)
 	}
 	for _, id := range f.IDs {
@@ -56,13 +56,13 @@ func (f *DeadFilter) check() error {
 			return err
 		}
 	}
-	return checkSpan("parked", f.ParkedFrom, f.ParkedBefore)
+	return checkSpan("dead-lettered", f.From, f.Before)
 }
 
 // matches reports whether a letter is chosen by what is in it.
 func (f *DeadFilter) matches(d *dead) bool {
 	return (f.Text == "" || strings.Contains(d.reason, f.Text) || strings.Contains(d.lastErr, f.Text)) &&
-		inSpan(d.parkedMS, f.ParkedFrom, f.ParkedBefore)
+		inSpan(d.parkedMS, f.From, f.Before)
 }
 
 // DeadOptions say which dead letters to list. The zero value lists the first DefaultPage.
@@ -296,7 +296,7 @@ func (r *deadRow) open() error {
 	r.letter = DeadLetter{
 		ID: r.letter.ID, Headers: e.headers, Size: max(int64(len(body)), e.size), Enqueued: fromMillis(e.enqueuedMS),
 		Reason: d.reason, LastError: d.lastErr, Attempts: d.attempts,
-		Parked: fromMillis(d.parkedMS),
+		DeadLettered: fromMillis(d.parkedMS),
 	}
 	if d.attempts > 0 {
 		r.letter.First, r.letter.Last = fromMillis(d.firstMS), fromMillis(d.lastMS)

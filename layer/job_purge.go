@@ -8,11 +8,11 @@ import (
 	"fdbfifo/kv"
 )
 
-// PurgeOptions say what a purge removes. The zero value is all of the queue but what is in hand.
+// PurgeOptions say what a purge removes. The zero value is all of the queue but what is in flight.
 type PurgeOptions struct {
 	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
-	// Force takes groups from their holders and removes what these have in hand, too. Without it that stays.
+	// Force takes groups from their holders and removes what these have in flight, too. Without it that stays.
 	Force bool
 	// Progress, if not nil, is called after each step with what has been done so far.
 	Progress func(PurgeReport)
@@ -40,7 +40,7 @@ const (
 // Purge removes all items of a group, or of the queue, that are there when it comes to their group; what is enqueued
 // behind them meanwhile stays. A delay of a group ends, a claim whose lease has run out ends without an attempt counted,
 // a pause stays. The states of groups go too, and what they have used
-// of their rates, but for those in hand. Dead letters stay. What is remembered of the group,
+// of their rates, but for those in flight. Dead letters stay. What is remembered of the group,
 // or of the queue, for de-duplication is void; only what stays in the queue goes on being remembered for as long as it is
 // there.
 //
@@ -319,7 +319,7 @@ func (p *purger) besides(name string, visit func(s *purgeStep, group string, key
 // inHand reports whether a lock keeps items from being purged.
 func (s *purgeStep) inHand(l *record) bool { return l.at(s.nowMS) == claimed && !s.p.o.Force }
 
-// purge removes a run's items, but those in hand.
+// purge removes a run's items, but those in flight.
 func (s *purgeStep) purge(r *purgeRun) error {
 	l, kept, err := s.held(r)
 	if err != nil {

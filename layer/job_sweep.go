@@ -40,16 +40,16 @@ type SweepOptions struct {
 
 // SweepReport is what a sweep did. What was cleared by a transaction of unknown outcome may be missing from it.
 type SweepReport struct {
-	Skipped  bool  // another sweep was there, see SweepOptions.Every; the rest is zero
-	Keys     int64 // looked at
-	AgedOut  int64 // items dropped or parked: they had waited longer than the queue's retention
-	Archived int64 // items cleared from the archive: kept for as long as the queue keeps them
-	Repeats  int64 // receive ids, cleared: older than an hour
-	Receipts int64 // cleared: left by processes that were killed, older than an hour
-	Wakes    int64 // wake keys cleared: of handles that have no request
-	Dedup    int64 // entries cleared that make nothing a duplicate any more
-	Purges   int64 // notes of purges cleared that are older than any entry
-	Paces    int64 // of groups whose rate is as unused, cleared
+	Skipped       bool  // another sweep was there, see SweepOptions.Every; the rest is zero
+	Keys          int64 // looked at
+	PastRetention int64 // items dropped or dead-lettered: they had waited longer than the queue's retention
+	Archived      int64 // items cleared from the archive: kept for as long as the queue keeps them
+	Repeats       int64 // receive ids, cleared: older than an hour
+	Receipts      int64 // cleared: left by processes that were killed, older than an hour
+	Wakes         int64 // wake keys cleared: of handles that have no request
+	Dedup         int64 // entries cleared that make nothing a duplicate any more
+	Purges        int64 // notes of purges cleared that are older than any entry
+	Paces         int64 // of groups whose rate is as unused, cleared
 }
 
 // Sweep clears what nobody needs any more. Workers do it now and then; a queue that is served without a Worker needs

@@ -21,7 +21,7 @@ func (s *sweeper) overdue() error {
 		},
 		pass: func(t *overdueStep) (bool, error) {
 			rest.Begin = t.next
-			s.passed(t.keys, int64(t.aged), &s.report.AgedOut)
+			s.passed(t.keys, int64(t.aged), &s.report.PastRetention)
 			return t.next != nil, nil
 		},
 	}
@@ -88,7 +88,7 @@ func (t *overdueStep) group(w *work, all rows, last bool) (again bool, err error
 		return false, err
 	}
 	if c := r.at(w.nowMS); c == claimed || c == granted {
-		return false, nil // in hand, or about to be
+		return false, nil // in flight, or about to be
 	}
 	free, err := w.ageOut(r, old)
 	if err != nil {

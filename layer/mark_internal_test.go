@@ -57,13 +57,13 @@ func (s *markSteps) receive(max int) []*Claim {
 	return claims
 }
 
-func (s *markSteps) state(group string) (State, *Mark) {
+func (s *markSteps) state(group string) (Status, *Mark) {
 	s.t.Helper()
 	page, err := s.q.Admin().Groups(s.ctx, GroupsOptions{})
 	require.NoError(s.t, err)
 	for _, g := range page.Groups {
 		if g.Group == group {
-			return g.State, g.Mark
+			return g.Status, g.Mark
 		}
 	}
 	return "", nil
@@ -159,17 +159,17 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 
 				want := Paused
 				if kind == markPark {
-					want = Parked
+					want = Halted
 				}
 				state, m := s.state("A")
 				require.Equal(t, want, state)
-				require.Equal(t, &Mark{State: want, By: "op", Reason: "why", Since: time.UnixMilli(1_700_000_000_000)}, m)
+				require.Equal(t, &Mark{Status: want, By: "op", Reason: "why", Since: time.UnixMilli(1_700_000_000_000)}, m)
 				report := s.sound()
-				require.EqualValues(t, 1, report.Paused+report.Parked)
+				require.EqualValues(t, 1, report.Paused+report.Halted)
 				require.Zero(t, report.StaleTimers+report.Grants+report.Delayed, "what gave way has left nothing behind")
 				stats, err := s.q.Stats(s.ctx)
 				require.NoError(t, err)
-				require.EqualValues(t, 1, stats.PausedGroups+stats.ParkedGroups)
+				require.EqualValues(t, 1, stats.PausedGroups+stats.HaltedGroups)
 
 				require.Empty(t, s.receive(10))
 				s.run(s.unmarking("A"))
@@ -188,7 +188,7 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 				require.NoError(t, s.q.Ack(s.ctx, claims[0]))
 				stats, err = s.q.Stats(s.ctx)
 				require.NoError(t, err)
-				require.Zero(t, stats.PausedGroups+stats.ParkedGroups)
+				require.Zero(t, stats.PausedGroups+stats.HaltedGroups)
 			})
 		}
 	}
@@ -218,7 +218,7 @@ func TestMarkUnderAClaim(t *testing.T) {
 			require.NoError(t, s.q.Ack(s.ctx, c, c.Items[0].ID))
 			state, m := s.state("A")
 			require.Equal(t, Held, state)
-			require.Equal(t, Paused, m.State, "what follows the claim")
+			require.Equal(t, Paused, m.Status, "what follows the claim")
 			s.sound()
 
 			require.NoError(t, end(s, c))
@@ -272,20 +272,20 @@ func ids(c *Claim) []ID {
 func TestFirstMarkCounts(t *testing.T) {
 	s := newMarkSteps(t)
 	s.enqueue("A", "1")
-	state := func() State { state, _ := s.state("A"); return state }
+	state := func() Status { state, _ := s.state("A"); return state }
 	s.run(s.marking("A", markPause))
 	s.now = s.now.Add(time.Minute)
 	s.run(s.marking("A", markPause))
 	_, m := s.state("A")
 	require.Equal(t, s.now.Add(-time.Minute), m.Since, "the first one")
 	s.run(s.marking("A", markPark))
-	require.Equal(t, Parked, state())
+	require.Equal(t, Halted, state())
 	s.run(s.marking("A", markPause))
-	require.Equal(t, Parked, state())
+	require.Equal(t, Halted, state())
 	stats, err := s.q.Stats(s.ctx)
 	require.NoError(t, err)
 	require.Zero(t, stats.PausedGroups)
-	require.EqualValues(t, 1, stats.ParkedGroups)
+	require.EqualValues(t, 1, stats.HaltedGroups)
 	s.run(s.unmarking("A"))
 	require.Equal(t, Ready, state())
 }

@@ -156,7 +156,7 @@ func (m *model) saved(g *modelGroup, nowMS int64) int64 {
 	return min(nowMS*int64(r.Count)-g.used, most)
 }
 
-// due is how many items of a group may be delivered by a clock that shows nowMS: those that are not kept back, as far as its
+// due is how many items of a group may be delivered by a clock that shows nowMS: those that are not delayed, as far as its
 // rate goes.
 func (m *model) due(g *modelGroup, nowMS int64) int {
 	n := g.due(nowMS)
@@ -242,7 +242,7 @@ func older(a, b *modelGroup) bool {
 	return x < y || x == y && a.items[0].id.Group < b.items[0].id.Group
 }
 
-// due is how many of the first items are not kept back by a clock that shows nowMS.
+// due is how many of the first items are not delayed by a clock that shows nowMS.
 func (g *modelGroup) due(nowMS int64) int {
 	i := slices.IndexFunc(g.items, func(item *modelItem) bool { return item.dueMS > nowMS })
 	if i < 0 {
@@ -271,7 +271,7 @@ func (m *model) gives(g *modelGroup, nowMS int64) bool {
 	}
 	rest := modelGroup{items: slices.Clone(g.items), used: g.used}
 	rest.remove(g.lock.outstanding[:1])
-	return m.config.OnFailure == layer.ParkItem && m.due(&rest, nowMS) > 0
+	return m.config.OnFailure == layer.DeadLetterItem && m.due(&rest, nowMS) > 0
 }
 
 // fatal reports whether an item has failed for good after so many attempts.
@@ -298,9 +298,9 @@ func (m *model) fail(g *modelGroup, w *modelWorker, text, rejected string, spare
 		}
 	}
 	now := w.now().UnixMilli()
-	if m.config.OnFailure == layer.ParkGroup {
-		if g.mark == nil || g.mark.State != layer.Parked {
-			g.mark = &layer.Mark{State: layer.Parked, By: w.name, Reason: reason + ": " + text, Since: time.UnixMilli(now)}
+	if m.config.OnFailure == layer.HaltGroup {
+		if g.mark == nil || g.mark.Status != layer.Halted {
+			g.mark = &layer.Mark{Status: layer.Halted, By: w.name, Reason: reason + ": " + text, Since: time.UnixMilli(now)}
 		}
 		return false
 	}
@@ -314,7 +314,7 @@ func (m *model) park(g *modelGroup, item *modelItem, reason string, nowMS int64)
 	g.remove([]layer.ID{item.id})
 	g.dead = append(g.dead, item)
 	slices.SortFunc(g.dead, func(a, b *modelItem) int { return cmp.Compare(a.id.Index, b.id.Index) })
-	m.stats.Parked++
+	m.stats.DeadLettered++
 }
 
 // modelTest drives a queue and its model.
@@ -331,7 +331,7 @@ type modelTest struct {
 	// may have more than one hint. With RoundRobin it is likewise, and the places of the groups are others; with shards,
 	// those of heads of the same index.
 	jumped bool
-	// delays: messages may be kept back. kept: one was, or groups have a rate. Then hints and timers may be stale, and the
+	// delays: messages may be delayed. kept: one was, or groups have a rate. Then hints and timers may be stale, and the
 	// order between groups hangs on which are met first.
 	delays, kept bool
 	bodies       int
@@ -860,7 +860,7 @@ func (m *modelTest) waits(t *rapid.T, w *modelWorker, id layer.ID, err error) *m
 	}
 	if g.lock != nil && slices.Contains(g.lock.outstanding, id) {
 		if g.lock.endMS > w.now().UnixMilli() {
-			require.ErrorIs(t, err, layer.ErrInHand)
+			require.ErrorIs(t, err, layer.ErrInFlight)
 			return nil
 		}
 		m.lapse(g, w, &id)
@@ -1012,7 +1012,7 @@ func (m *modelTest) pause(t *rapid.T) {
 	require.NoError(t, err)
 	g := m.group(name)
 	if g.mark == nil {
-		g.mark = &layer.Mark{State: layer.Paused, By: "op", Reason: "why", Since: w.now()}
+		g.mark = &layer.Mark{Status: layer.Paused, By: "op", Reason: "why", Since: w.now()}
 	}
 	require.Equal(t, *g.mark, got)
 	switch {
@@ -1038,7 +1038,7 @@ func (m *modelTest) resumeGroup(t *rapid.T, w *modelWorker, name string) {
 	}
 	require.NoError(t, err)
 	require.Equal(t, *g.mark, got)
-	if g.mark.State == layer.Parked && len(g.items) > 0 {
+	if g.mark.Status == layer.Halted && len(g.items) > 0 {
 		g.items[0].attempts, g.items[0].lastErr = 0, "" // tried anew
 	}
 	g.mark = nil
@@ -1237,26 +1237,26 @@ func (m *modelTest) compare(t *rapid.T) {
 		}
 		head := g.items[0]
 		info := layer.GroupInfo{
-			Group: name, State: layer.Ready, Mark: g.mark, Depth: int64(len(g.items)), Head: head.id,
+			Group: name, Status: layer.Ready, Mark: g.mark, Depth: int64(len(g.items)), Head: head.id,
 			Attempts: head.attempts, LastError: head.lastErr,
 		}
 		switch l := g.lock; {
 		case l == nil && g.mark != nil:
-			info.State = g.mark.State
+			info.Status = g.mark.Status
 		case l == nil:
 		case l.claim:
-			info.State, info.Owner, info.Token, info.Outstanding = layer.Held, l.owner, l.token, len(l.outstanding)
+			info.Status, info.Owner, info.Token, info.Outstanding = layer.Held, l.owner, l.token, len(l.outstanding)
 			info.Left = time.Duration(l.endMS-now) * time.Millisecond
 			if l.endMS <= now {
-				info.State = layer.Expired
+				info.Status = layer.Expired
 			}
 		case l.endMS > now:
-			info.State, info.Left = layer.Delayed, time.Duration(l.endMS-now)*time.Millisecond
+			info.Status, info.Left = layer.Delayed, time.Duration(l.endMS-now)*time.Millisecond
 		}
-		if info.State == layer.Ready && head.dueMS > now {
-			info.State, info.Left = layer.Delayed, time.Duration(head.dueMS-now)*time.Millisecond
-		} else if until := m.model.pacedUntil(g); info.State == layer.Ready && until > now {
-			info.State, info.Left = layer.Paced, time.Duration(until-now)*time.Millisecond
+		if info.Status == layer.Ready && head.dueMS > now {
+			info.Status, info.Left = layer.Delayed, time.Duration(head.dueMS-now)*time.Millisecond
+		} else if until := m.model.pacedUntil(g); info.Status == layer.Ready && until > now {
+			info.Status, info.Left = layer.RateLimited, time.Duration(until-now)*time.Millisecond
 		}
 		want = append(want, info)
 	}
@@ -1285,7 +1285,7 @@ func (m *modelTest) compareDead(t *rapid.T) {
 			require.Equal(t, want.reason, got.Reason)
 			require.Equal(t, want.lastErr, got.LastError)
 			require.Equal(t, want.attempts, got.Attempts)
-			require.Equal(t, want.parkedMS, got.Parked.UnixMilli())
+			require.Equal(t, want.parkedMS, got.DeadLettered.UnixMilli())
 		}
 	}
 	require.Empty(t, letters)
@@ -1361,8 +1361,8 @@ func (m *modelTest) check(t *rapid.T) {
 	for _, g := range m.model.groups {
 		switch {
 		case g.mark == nil:
-		case g.mark.State == layer.Parked:
-			want.ParkedGroups++
+		case g.mark.Status == layer.Halted:
+			want.HaltedGroups++
 		default:
 			want.PausedGroups++
 		}

@@ -30,7 +30,7 @@ func TestOperatorErrors(t *testing.T) {
 		err  error
 		call func() error
 	}{
-		{"cancel in hand", layer.ErrInHand, func() error { return e.q.Admin().Cancel(e.ctx, ids[0]) }},
+		{"cancel in flight", layer.ErrInFlight, func() error { return e.q.Admin().Cancel(e.ctx, ids[0]) }},
 		{"cancel of nothing", layer.ErrNoItem, func() error { return e.q.Admin().Cancel(e.ctx, unknown) }},
 		{"cancel in another group", layer.ErrNoItem, func() error {
 			return e.q.Admin().Cancel(e.ctx, layer.ID{Group: "B", Index: ids[0].Index, Random: ids[0].Random})
@@ -42,7 +42,7 @@ func TestOperatorErrors(t *testing.T) {
 		{"cancel by a group that is none", layer.ErrInvalidID, func() error {
 			return e.q.Admin().Cancel(e.ctx, layer.ID{Group: "\xff", Index: 1, Random: ids[0].Random})
 		}},
-		{"edit in hand", layer.ErrInHand, func() error { return e.q.Admin().Edit(e.ctx, ids[0], change) }},
+		{"edit in flight", layer.ErrInFlight, func() error { return e.q.Admin().Edit(e.ctx, ids[0], change) }},
 		{"edit of nothing", layer.ErrNoItem, func() error { return e.q.Admin().Edit(e.ctx, unknown, change) }},
 		{"edit by no id", layer.ErrInvalidID, func() error { return e.q.Admin().Edit(e.ctx, layer.ID{}, change) }},
 		{"edit into another group", layer.ErrOptions, func() error {
@@ -54,7 +54,7 @@ func TestOperatorErrors(t *testing.T) {
 		{"edit with a header that is no text", layer.ErrInvalidUTF8, func() error {
 			return e.q.Admin().Edit(e.ctx, ids[1], func(m *layer.Message) error { m.Headers["k"] = "\xff"; return nil })
 		}},
-		{"skip in hand", layer.ErrInHand, func() error { _, err := e.q.Admin().Skip(e.ctx, "A", layer.SkipOptions{}); return err }},
+		{"skip in flight", layer.ErrInFlight, func() error { _, err := e.q.Admin().Skip(e.ctx, "A", layer.SkipOptions{}); return err }},
 		{"skip in an empty group", layer.ErrNoItem, func() error { _, err := e.q.Admin().Skip(e.ctx, "B", layer.SkipOptions{}); return err }},
 		{"skip in no group", layer.ErrInvalidUTF8, func() error { _, err := e.q.Admin().Skip(e.ctx, "\xff", layer.SkipOptions{}); return err }},
 		{"release of what nobody holds", layer.ErrNotHeld, func() error {
@@ -161,7 +161,7 @@ func TestOperatorsUnknownCommitHasItsEffectOnce(t *testing.T) {
 				e.plan.ForceNext(kind)
 				m, err := op()
 				require.NoError(t, err)
-				require.Equal(t, layer.Mark{State: layer.Paused, By: "worker-1", Reason: "why", Since: e.clock.now()}, m)
+				require.Equal(t, layer.Mark{Status: layer.Paused, By: "worker-1", Reason: "why", Since: e.clock.now()}, m)
 			}
 		})
 	}
@@ -336,7 +336,7 @@ func TestEditNeverShowsHalf(t *testing.T) {
 					m.Body = bytes.Repeat([]byte{byte('a' + n)}, sizes[n])
 					return nil
 				})
-				if err != nil && !errors.Is(err, layer.ErrInHand) {
+				if err != nil && !errors.Is(err, layer.ErrInFlight) {
 					e.t.Error(err)
 					return
 				}

@@ -26,7 +26,7 @@ func (e *env) fill(group string, n int) {
 	}
 }
 
-// TestPurgeKeepsWhatIsInHand: what is there goes, with its parts and attempts, whatever the depth; what is in hand
+// TestPurgeKeepsWhatIsInHand: what is there goes, with its parts and attempts, whatever the depth; what is in flight
 // stays, and so do dead letters, and other groups if one was named. The counters stay exact.
 func TestPurgeKeepsWhatIsInHand(t *testing.T) {
 	onEngines(t, func(e *env) {
@@ -107,7 +107,7 @@ func (e *env) all0(group string) layer.ID {
 	return items[0].ID
 }
 
-// TestPurgeForce: with force, holders lose their groups and what they have in hand.
+// TestPurgeForce: with force, holders lose their groups and what they have in flight.
 func TestPurgeForce(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.enqueue("A", "a1", "a2", "a3")

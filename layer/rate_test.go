@@ -257,13 +257,13 @@ func holdRate(e *env, text string) {
 		if len(page.Groups) == 0 {
 			return
 		}
-		switch g := page.Groups[r.IntN(len(page.Groups))]; g.State {
+		switch g := page.Groups[r.IntN(len(page.Groups))]; g.Status {
 		case layer.Delayed:
 			e.clock.advance(g.Left)
 			fallthrough
 		case layer.Expired: // when that is settled it may have to wait
 			receive(layer.ReceiveOptions{Max: 1, Group: &g.Group})
-		case layer.Paced:
+		case layer.RateLimited:
 			e.clock.advance(g.Left - time.Millisecond)
 			require.Empty(e.t, receive(layer.ReceiveOptions{Group: &g.Group}), "a millisecond early")
 			e.clock.advance(time.Millisecond)
@@ -478,7 +478,7 @@ func TestRateAndClocks(t *testing.T) {
 	require.Nil(t, e.receive(e.q, 5))
 	page, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	require.Equal(t, layer.Paced, page.Groups[0].State)
+	require.Equal(t, layer.RateLimited, page.Groups[0].Status)
 	require.Equal(t, time.Second+time.Millisecond, page.Groups[0].Left)
 	e.clock.advance(time.Second + time.Millisecond)
 	require.NotNil(t, e.receive(e.q, 5))
@@ -620,7 +620,7 @@ func TestRateChangedAmidRelease(t *testing.T) {
 	}
 }
 
-// TestPurgeForgetsRates: also of groups that wait by them, and not of those in hand.
+// TestPurgeForgetsRates: also of groups that wait by them, and not of those in flight.
 func TestPurgeForgetsRates(t *testing.T) {
 	onEngines(t, func(e *env) {
 		rated("1/h", having())(e)
@@ -668,7 +668,7 @@ func TestCorruptPaceStallsItsGroupOnly(t *testing.T) {
 	}
 	page, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	require.Equal(t, layer.Corrupt, page.Groups[0].State)
+	require.Equal(t, layer.Corrupt, page.Groups[0].Status)
 	_, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	report, err := e.q.Admin().Check(e.ctx, layer.CheckOptions{})

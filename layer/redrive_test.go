@@ -359,7 +359,7 @@ func TestDeadFilterRefused(t *testing.T) {
 		"ids and group": {IDs: ids, Group: ptr("A")},
 		"no id":         {IDs: []layer.ID{{Index: -1}}},
 		"long group":    {Group: &long},
-		"no time":       {ParkedFrom: now, ParkedBefore: now},
+		"no time":       {From: now, Before: now},
 	} {
 		_, err := e.q.Admin().DeadLetters(e.ctx, layer.DeadOptions{DeadFilter: f})
 		require.Error(t, err, name)

@@ -31,7 +31,7 @@ func TestRetentionLimits(t *testing.T) {
 // TestReceiveComesThroughManyOverdue: a claimer that meets more than one transaction can settle comes through to what
 // is to be delivered, and so do one that waits and a taker.
 func TestReceiveComesThroughManyOverdue(t *testing.T) {
-	for _, park := range []layer.OnExpiry{layer.DropExpired, layer.ParkExpired} {
+	for _, park := range []layer.OnExpiry{layer.DropExpired, layer.DeadLetterExpired} {
 		for name, next := range map[string]func(e *env) string{
 			"receive": func(e *env) string { return string(e.receive(e.q, 1).Items[0].Body) },
 			"wait": func(e *env) string {
@@ -43,7 +43,7 @@ func TestReceiveComesThroughManyOverdue(t *testing.T) {
 			"sweep": func(e *env) string {
 				report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 				require.NoError(e.t, err)
-				require.EqualValues(e.t, 1500, report.AgedOut)
+				require.EqualValues(e.t, 1500, report.PastRetention)
 				return e.all("A")[0]
 			},
 		} {
@@ -56,7 +56,7 @@ func TestReceiveComesThroughManyOverdue(t *testing.T) {
 				require.Equal(t, "young", next(e))
 				s, err := e.q.Stats(e.ctx)
 				require.NoError(t, err)
-				require.EqualValues(t, 1500, s.AgedOut+s.Parked)
+				require.EqualValues(t, 1500, s.PastRetention+s.DeadLettered)
 				require.EqualValues(t, 1, s.Depth)
 			})
 		}
@@ -81,12 +81,12 @@ func TestSweepOverdueGoesOn(t *testing.T) {
 		for ; ; runs++ {
 			ctx, cancel := context.WithCancel(e.ctx)
 			report, err := e.q.Admin().Sweep(ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) {
-				if r.AgedOut > 0 {
+				if r.PastRetention > 0 {
 					cancel()
 				}
 			}})
 			cancel()
-			if aged += report.AgedOut; err == nil {
+			if aged += report.PastRetention; err == nil {
 				break
 			}
 			require.ErrorIs(e.t, err, context.Canceled)
@@ -95,16 +95,16 @@ func TestSweepOverdueGoesOn(t *testing.T) {
 		require.Greater(e.t, runs, 3)
 		s, err := e.calm().Stats(e.ctx)
 		require.NoError(e.t, err)
-		require.EqualValues(e.t, 240+130, s.AgedOut)
+		require.EqualValues(e.t, 240+130, s.PastRetention)
 		require.EqualValues(e.t, 121, s.Depth)
 		if e.plan.Chances == nil {
-			require.EqualValues(e.t, s.AgedOut, aged)
+			require.EqualValues(e.t, s.PastRetention, aged)
 		}
 	})
 }
 
 // TestRetentionUnderLoad (G3): while producers, workers and sweeps are at it together and messages grow old meanwhile,
-// each is acked, dropped or parked, never two of these, and none is stranded.
+// each is acked, dropped or dead-lettered, never two of these, and none is stranded.
 func TestRetentionUnderLoad(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.configure(func(c *layer.Config) { c.Retention, c.OnExpiry = time.Second, layer.OnExpiry(e.seed%2) })
@@ -162,8 +162,8 @@ func TestRetentionUnderLoad(t *testing.T) {
 		require.NoError(e.t, err)
 		require.Zero(e.t, s.Depth)
 		require.EqualValues(e.t, acked.Load(), s.Acked)
-		require.EqualValues(e.t, 2*producers*each, s.Acked+s.AgedOut+s.Parked)
-		require.EqualValues(e.t, s.Parked, s.Dead)
+		require.EqualValues(e.t, 2*producers*each, s.Acked+s.PastRetention+s.DeadLettered)
+		require.EqualValues(e.t, s.DeadLettered, s.Dead)
 		page, err := e.calm().Admin().Groups(e.ctx, layer.GroupsOptions{})
 		require.NoError(e.t, err)
 		require.Empty(e.t, page.Groups)

@@ -253,8 +253,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return "not dead: " + out
 	case errors.Is(err, layer.ErrNoItem):
 		return "no such item"
-	case errors.Is(err, layer.ErrInHand):
-		return "in hand"
+	case errors.Is(err, layer.ErrInFlight):
+		return "in flight"
 	case errors.Is(err, layer.ErrHeld):
 		return "held"
 	case errors.Is(err, layer.ErrNotHeld):
@@ -541,7 +541,7 @@ func (s *scenario) pause(a *arguments) (string, error) {
 		}
 		return err
 	}, func(err error) (string, error) {
-		return fmt.Sprintf("%s by %s (%s) for %s", m.State, m.By, m.Reason, s.e.clock.now().Sub(m.Since)), err
+		return fmt.Sprintf("%s by %s (%s) for %s", m.Status, m.By, m.Reason, s.e.clock.now().Sub(m.Since)), err
 	})
 }
 
@@ -576,7 +576,7 @@ func (s *scenario) purge(a *arguments) (string, error) {
 // archive lists what is archived, a page of limit after the other, with bodies, or replays it.
 func (s *scenario) archive(a *arguments) (string, error) {
 	dead := s.filter(a)
-	f := layer.ArchiveFilter{Group: dead.Group, From: dead.ParkedFrom, Before: dead.ParkedBefore}
+	f := layer.ArchiveFilter{Group: dead.Group, From: dead.From, Before: dead.Before}
 	q := s.worker(a).q
 	if a.d.Cmd == "replay" {
 		o := layer.ReplayOptions{DryRun: slices.Contains(a.words(), "dry"), Limit: a.number("limit")}
@@ -662,18 +662,18 @@ func (s *scenario) look(a *arguments) (string, error) {
 			return "", err
 		}
 		for _, g := range page.Groups {
-			fmt.Fprintf(&out, "%s %s depth=%d head=%s", groupName(g.Group), g.State, g.Depth, s.bodies[g.Head])
+			fmt.Fprintf(&out, "%s %s depth=%d head=%s", groupName(g.Group), g.Status, g.Depth, s.bodies[g.Head])
 			if g.Attempts > 0 {
 				fmt.Fprintf(&out, " attempts=%d (%s)", g.Attempts, g.LastError)
 			}
 			if g.Owner != "" {
 				fmt.Fprintf(&out, " owner=%s outstanding=%d", g.Owner, g.Outstanding)
 			}
-			if g.State != layer.Ready && g.State != layer.Parked {
+			if g.Status != layer.Ready && g.Status != layer.Halted {
 				fmt.Fprintf(&out, " left=%s", g.Left)
 			}
 			if g.Mark != nil {
-				fmt.Fprintf(&out, " %s by %s (%s)", g.Mark.State, g.Mark.By, g.Mark.Reason)
+				fmt.Fprintf(&out, " %s by %s (%s)", g.Mark.Status, g.Mark.By, g.Mark.Reason)
 			}
 			out.WriteByte('\n')
 		}
@@ -718,11 +718,11 @@ func (s *scenario) look(a *arguments) (string, error) {
 		if st.Cancelled+st.Purged+st.Forced > 0 {
 			fmt.Fprintf(&out, "cancelled=%d purged=%d forced=%d\n", st.Cancelled, st.Purged, st.Forced)
 		}
-		if st.AgedOut > 0 {
-			fmt.Fprintf(&out, "aged out=%d\n", st.AgedOut)
+		if st.PastRetention > 0 {
+			fmt.Fprintf(&out, "past retention=%d\n", st.PastRetention)
 		}
-		if st.PausedGroups+st.ParkedGroups > 0 {
-			fmt.Fprintf(&out, "paused groups=%d parked groups=%d\n", st.PausedGroups, st.ParkedGroups)
+		if st.PausedGroups+st.HaltedGroups > 0 {
+			fmt.Fprintf(&out, "paused groups=%d halted groups=%d\n", st.PausedGroups, st.HaltedGroups)
 		}
 		if st.Paused != nil {
 			fmt.Fprintf(&out, "paused by %s (%s)\n", st.Paused.By, st.Paused.Reason)
@@ -731,8 +731,8 @@ func (s *scenario) look(a *arguments) (string, error) {
 		if st.BusyGroups > 0 {
 			fmt.Fprintf(&out, "\nheld=%d delayed=%d oldest=%s", st.HeldGroups, st.DelayedGroups, st.OldestHead)
 		}
-		if st.Parked > 0 {
-			fmt.Fprintf(&out, "\nparked=%d dead=%d", st.Parked, st.Dead)
+		if st.DeadLettered > 0 {
+			fmt.Fprintf(&out, "\nparked=%d dead=%d", st.DeadLettered, st.Dead)
 		}
 		if st.Redriven+st.Discarded > 0 {
 			fmt.Fprintf(&out, " redriven=%d discarded=%d", st.Redriven, st.Discarded)
@@ -744,8 +744,8 @@ func (s *scenario) look(a *arguments) (string, error) {
 		}
 		fmt.Fprintf(&out, "items=%d groups=%d held=%d delayed=%d attempts=%d stale hints=%d timers=%d\n",
 			r.Items, r.Groups, r.Held, r.Delayed, r.Attempts, r.StaleHints, r.StaleTimers)
-		if r.Dead > 0 || r.Parked > 0 {
-			fmt.Fprintf(&out, "dead=%d parked groups=%d\n", r.Dead, r.Parked)
+		if r.Dead > 0 || r.Halted > 0 {
+			fmt.Fprintf(&out, "dead=%d halted groups=%d\n", r.Dead, r.Halted)
 		}
 		for _, v := range r.Violations {
 			fmt.Fprintln(&out, v)
@@ -768,7 +768,7 @@ func (s *scenario) dead(a *arguments) (string, error) {
 			require.EqualValues(a.t, len(d.Body), d.Size)
 			now := s.e.clock.now()
 			fmt.Fprintf(&out, "%s: %s parked %s ago: %s: %s, attempts=%d", groupName(d.ID.Group),
-				s.bodies[d.ID], now.Sub(d.Parked), d.Reason, d.LastError, d.Attempts)
+				s.bodies[d.ID], now.Sub(d.DeadLettered), d.Reason, d.LastError, d.Attempts)
 			if d.Attempts > 0 {
 				fmt.Fprintf(&out, ", first %s ago, last %s ago", now.Sub(d.First), now.Sub(d.Last))
 			}
@@ -852,10 +852,10 @@ func (s *scenario) filter(a *arguments) layer.DeadFilter {
 		f.Group = &group
 	}
 	if a.d.HasArg("older") {
-		f.ParkedBefore = s.e.clock.now().Add(-a.duration("older"))
+		f.Before = s.e.clock.now().Add(-a.duration("older"))
 	}
 	if a.d.HasArg("newer") {
-		f.ParkedFrom = s.e.clock.now().Add(-a.duration("newer"))
+		f.From = s.e.clock.now().Add(-a.duration("newer"))
 	}
 	if arg, ok := a.d.Arg("ids"); ok {
 		for id, name := range s.bodies {

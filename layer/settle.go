@@ -65,7 +65,7 @@ type NackOptions struct {
 
 // Nack gives a claim back, or its end (From): all that it still has is delivered again, in the same order. The first of it is the
 // item that was tried and counts a failed attempt; those behind it count none. If that was its last, or it is rejected,
-// it is parked as the queue's OnFailure has it, and those behind it are free at once.
+// it becomes a dead letter or halts its group, as the queue's OnFailure has it, and those behind it are free at once.
 //
 // Errors: as Ack's, *LimitError for the delay and the state, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {

@@ -73,7 +73,7 @@ func TestWalkIsAStretch(t *testing.T) {
 	page, err := q.Admin().Groups(t.Context(), GroupsOptions{})
 	require.NoError(t, err)
 	for _, g := range page.Groups {
-		if g.State == Ready {
+		if g.Status == Ready {
 			at := g.Head.Index
 			require.False(t, walk[0] < at && at < walk[19], "a step is to the next hint, but group %s was passed over", g.Group)
 		}

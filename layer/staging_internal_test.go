@@ -206,7 +206,7 @@ func TestWithdrawalReturnsGrants(t *testing.T) {
 	require.Zero(t, report.Requests+report.Grants)
 }
 
-// TestWithdrawalEndsWithTheHandle: while a receive has the request in hand, a withdrawal comes back to it later; but not when
+// TestWithdrawalEndsWithTheHandle: while a receive has the request in flight, a withdrawal comes back to it later; but not when
 // the handle has ended, for then no time would pass in between, and the attendance would spin until the receive is over.
 func TestWithdrawalEndsWithTheHandle(t *testing.T) {
 	s := newStagedSteps(t)

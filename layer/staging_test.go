@@ -299,9 +299,9 @@ func TestDeadRequesterStrandsNoGroup(t *testing.T) {
 			c := w.get(e.t)
 			page, err := e.calm().Admin().Groups(e.ctx, layer.GroupsOptions{})
 			require.NoError(e.t, err)
-			states := map[string]layer.State{page.Groups[0].Group: page.Groups[0].State, page.Groups[1].Group: page.Groups[1].State}
+			states := map[string]layer.Status{page.Groups[0].Group: page.Groups[0].Status, page.Groups[1].Group: page.Groups[1].Status}
 			require.Equal(e.t, layer.Held, states[c.Group])
-			require.Contains(e.t, []layer.State{layer.Granted, layer.Ready}, states[map[string]string{"A": "B", "B": "A"}[c.Group]])
+			require.Contains(e.t, []layer.Status{layer.Granted, layer.Ready}, states[map[string]string{"A": "B", "B": "A"}[c.Group]])
 			e.clock.advance(3 * time.Second)
 			other := e.receive(e.q, 1)
 			require.NotNil(e.t, other, "the grant ran out")

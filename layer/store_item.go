@@ -114,7 +114,7 @@ type envelope struct {
 	size       int64 // of the whole body; 0 if the body is all inline
 	parts      int64
 	dedupID    string // that the message went by; "" = none
-	dueMS      int64  // it is not delivered before; 0 = it was not kept back
+	dueMS      int64  // it is not delivered before; 0 = it was not delayed
 }
 
 func (e envelope) append(dst []byte) []byte {

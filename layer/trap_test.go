@@ -150,7 +150,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				require.Len(t, e.all("A"), 1)
 				stats, err := e.q.Stats(e.ctx)
 				require.NoError(t, err)
-				require.EqualValues(t, 1, stats.Parked)
+				require.EqualValues(t, 1, stats.DeadLettered)
 			})
 			once("takeover that parks the item", func(t *testing.T, e *env, strike func()) {
 				lastAttempt(2, 2)(e)
@@ -161,7 +161,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				require.Zero(t, c.Items[0].Attempts)
 				stats, err := e.q.Stats(e.ctx)
 				require.NoError(t, err)
-				require.EqualValues(t, 1, stats.Parked)
+				require.EqualValues(t, 1, stats.DeadLettered)
 				require.EqualValues(t, 1, stats.Expired)
 			})
 			once("takeover that parks the last item", func(t *testing.T, e *env, strike func()) {
@@ -170,10 +170,10 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				require.Nil(t, e.receive(e.q, 2))
 				stats, err := e.q.Stats(e.ctx)
 				require.NoError(t, err)
-				require.EqualValues(t, 1, stats.Parked)
+				require.EqualValues(t, 1, stats.DeadLettered)
 				require.EqualValues(t, 1, stats.Expired)
 			})
-			once("resume of a parked group", func(t *testing.T, e *env, strike func()) {
+			once("resume of a halted group", func(t *testing.T, e *env, strike func()) {
 				parkedGroup(e)
 				strike()
 				was, err := e.q.Admin().ResumeGroup(e.ctx, "A")
@@ -181,7 +181,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				require.Equal(t, "no use", was.Reason)
 				stats, err := e.q.Stats(e.ctx)
 				require.NoError(t, err)
-				require.Zero(t, stats.ParkedGroups)
+				require.Zero(t, stats.HaltedGroups)
 				require.Len(t, e.receive(e.q, 2).Items, 2)
 			})
 			once("extend", func(t *testing.T, e *env, strike func()) {

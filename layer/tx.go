@@ -96,7 +96,7 @@ func (w *work) rehint(headIndex int64, group string, attempts int) (key []byte, 
 	return w.hint(index, group, attempts), nil
 }
 
-// placeOf is the index of the hint of a group that was in hand.
+// placeOf is the index of the hint of a group that was in flight.
 func (w *work) placeOf(headIndex int64) (int64, error) {
 	config, err := w.config()
 	if err != nil || config.Schedule != RoundRobin {

@@ -74,10 +74,10 @@ var holderReceipt = receipt[Holder]{
 }
 
 var markReceipt = receipt[Mark]{
-	pack: func(m Mark) tuple.Tuple { return tuple.Tuple{string(m.State), m.By, m.Reason, millis(m.Since)} },
+	pack: func(m Mark) tuple.Tuple { return tuple.Tuple{string(m.Status), m.By, m.Reason, millis(m.Since)} },
 	unpack: func(key, value []byte) (Mark, error) {
 		d := decoder{rest: value}
-		m := Mark{State: State(d.str()), By: d.str(), Reason: d.str(), Since: fromMillis(d.int())}
+		m := Mark{Status: Status(d.str()), By: d.str(), Reason: d.str(), Since: fromMillis(d.int())}
 		return m, d.end(key)
 	},
 }

@@ -19,7 +19,7 @@ import (
 // end although one read in five fails: one of hundreds of reads never would.
 func TestLargeWorkGetsNarrow(t *testing.T) {
 	const n = 150
-	plain := layer.Config{DedupFor: layer.DedupForPending, Archive: time.Hour, Retention: time.Hour, OnExpiry: layer.ParkExpired}
+	plain := layer.Config{DedupFor: layer.DedupForPending, Archive: time.Hour, Retention: time.Hour, OnExpiry: layer.DeadLetterExpired}
 	bodies := make([]layer.Message, n)
 	for i := range bodies {
 		bodies[i] = layer.Message{Group: fmt.Sprintf("G%03d", i), Body: make([]byte, 100_000), DedupID: fmt.Sprint("id", i)}
@@ -38,7 +38,7 @@ func TestLargeWorkGetsNarrow(t *testing.T) {
 			return nil
 		}, func(ctx context.Context, q *layer.Queue) (int64, error) {
 			r, err := q.Admin().Sweep(ctx, layer.SweepOptions{})
-			return r.AgedOut, err
+			return r.PastRetention, err
 		}},
 		{"sweep of the archive", func(ctx context.Context, q *layer.Queue) error {
 			defer time.Sleep(2 * time.Hour)

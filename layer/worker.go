@@ -37,7 +37,7 @@ type TxStateHandler func(ctx context.Context, tx kv.Tx, item Item, state []byte)
 
 // WorkerOptions configure a worker. The zero value is the normal use.
 type WorkerOptions struct {
-	// Concurrency is the number of goroutines, each with one group in hand at a time. 0 = DefaultConcurrency.
+	// Concurrency is the number of goroutines, each with one group in flight at a time. 0 = DefaultConcurrency.
 	Concurrency int
 	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. With a Handler they are
 	// acked together, after the last; with a TxHandler one by one.

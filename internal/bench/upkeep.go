@@ -52,7 +52,7 @@ func upkeepSlowdown(s Sizes) Benchmark {
 			return nil
 		}
 		sweep := func(ctx context.Context, progress func(done int64)) error {
-			_, err := q.Admin().Sweep(ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) { progress(r.AgedOut) }})
+			_, err := q.Admin().Sweep(ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) { progress(r.PastRetention) }})
 			return err
 		}
 		redrive := func(ctx context.Context, progress func(done int64)) error {
@@ -118,7 +118,7 @@ func overdueQueue(ctx context.Context, env Env, space Space, s Sizes) (*queue, e
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := q.Admin().Configure(ctx, func(c *layer.Config) { c.Retention, c.OnExpiry = time.Hour, layer.ParkExpired }); err != nil {
+	if _, _, err := q.Admin().Configure(ctx, func(c *layer.Config) { c.Retention, c.OnExpiry = time.Hour, layer.DeadLetterExpired }); err != nil {
 		return nil, err
 	}
 	past := func() time.Time { return time.Now().Add(-2 * time.Hour) }

@@ -103,7 +103,7 @@ func (a *actor) loop(ctx context.Context, step func(a *actor, ctx context.Contex
 // expected reports whether an operation may fail so under this load: what it was about is gone, or its own context.
 func expected(err error) bool {
 	for _, may := range []error{
-		layer.ErrClaimLost, layer.ErrNoItem, layer.ErrInHand, layer.ErrNotHeld, layer.ErrNotPaused, layer.ErrNotInClaim,
+		layer.ErrClaimLost, layer.ErrNoItem, layer.ErrInFlight, layer.ErrNotHeld, layer.ErrNotPaused, layer.ErrNotInClaim,
 		layer.ErrHeld, layer.ErrNotDelayed, context.DeadlineExceeded, context.Canceled,
 	} {
 		if errors.Is(err, may) {

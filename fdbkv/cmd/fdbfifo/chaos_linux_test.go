@@ -141,7 +141,7 @@ func TestServerKilled(t *testing.T) {
 	d.finish()
 }
 
-// TestWorkerFrozenPastItsLease: a process is stopped with SIGSTOP while it has groups in hand, and goes on with
+// TestWorkerFrozenPastItsLease: a process is stopped with SIGSTOP while it has groups in flight, and goes on with
 // SIGCONT when others have taken all of them over. The acks that it then sends are refused, with the effects that
 // they carry.
 func TestWorkerFrozenPastItsLease(t *testing.T) {
@@ -153,7 +153,7 @@ func TestWorkerFrozenPastItsLease(t *testing.T) {
 
 	var number, pid int
 	var held map[string]int64 // by group: the token
-	d.until("one was frozen with groups in hand", func() bool {
+	d.until("one was frozen with groups in flight", func() bool {
 		for number, pid = range d.workers() {
 			d.signal(pid, syscall.SIGSTOP)
 			d.settle()
