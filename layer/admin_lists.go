@@ -5,11 +5,11 @@ import (
 	"iter"
 )
 
-// The lists as iterators. Each reads a page at a time, when the loop comes to it, and begins anew when it is ranged over
-// again. What a page says of itself holds for its entries: each is true of one moment, the list is not.
+// The lists as iterators. Each reads a page at a time, when the loop comes to it, and begins anew when it is ranged
+// over again. What a page says of itself holds for its entries: each is true of one moment, the list is not.
 
-// AllDeadLetters lists dead letters as DeadLetters does, page after page; o.Limit is the size of a page. A loop may end at
-// any letter. An error ends the list, as its last pair, with no letter.
+// AllDeadLetters lists dead letters as DeadLetters does, page after page; o.Limit is the size of a page. A loop may end
+// at any letter. An error ends the list, as its last pair, with no letter.
 func (a Admin) AllDeadLetters(ctx context.Context, o DeadOptions) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		for o := o; ; {
@@ -22,8 +22,8 @@ func (a Admin) AllDeadLetters(ctx context.Context, o DeadOptions) iter.Seq2[Dead
 	}
 }
 
-// AllArchived lists archived items as Archive does, page after page; o.Limit is the size of a page. A loop may end at any
-// item. An error ends the list, as its last pair, with no item.
+// AllArchived lists archived items as Archive does, page after page; o.Limit is the size of a page. A loop may end at
+// any item. An error ends the list, as its last pair, with no item.
 func (a Admin) AllArchived(ctx context.Context, o ArchiveOptions) iter.Seq2[ArchivedItem, error] {
 	return func(yield func(ArchivedItem, error) bool) {
 		for o := o; ; {

@@ -30,7 +30,8 @@ var (
 	ErrCorrupt = errors.New("corrupt data")
 	// ErrClosed: the queue's handle, or the worker, was closed.
 	ErrClosed = errors.New("closed")
-	// ErrLimit: a value lies outside its limits. The error is a *LimitError, which says which value and what is allowed.
+	// ErrLimit: a value lies outside its limits. The error is a *LimitError, which says which value and what is
+	// allowed.
 	ErrLimit = errors.New("out of limits")
 	// ErrFull: a group is full. The error is a *FullError, which says which group. Try again when some of its messages
 	// have been handled.
@@ -146,8 +147,8 @@ func (e *FormatError) Error() string {
 	return fmt.Sprintf("queue %q has format %d, this version knows format %d alone: %s", e.Queue, e.Found, e.Known, use)
 }
 
-// callError is what a public call returns: "layer: CALL: …". However calls are made of calls, the text has one prefix, at
-// its front.
+// callError is what a public call returns: "layer: CALL: …". However calls are made of calls, the text has one prefix,
+// at its front.
 type callError struct {
 	call string
 	err  error

@@ -158,8 +158,8 @@ func badCalls(e *env) map[string]badCall {
 	}
 }
 
-// TestErrorsOfEveryCall: the error of every call says what call it was, with the prefix once, and matches a sentinel. A new
-// method of Queue or Admin fails this test until it has a row.
+// TestErrorsOfEveryCall: the error of every call says what call it was, with the prefix once, and matches a sentinel. A
+// new method of Queue or Admin fails this test until it has a row.
 func TestErrorsOfEveryCall(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	rows := badCalls(e)
@@ -232,8 +232,8 @@ func TestRules(t *testing.T) {
 	require.Equal(t, "other", layer.Rule("other").Text())
 }
 
-// TestLists: the lists as iterators give what the pages give, also over several pages; they may be left early, begin anew,
-// and end with the error that a page has met.
+// TestLists: the lists as iterators give what the pages give, also over several pages; they may be left early, begin
+// anew, and end with the error that a page has met.
 func TestLists(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.configure(func(c *layer.Config) { c.Archive = time.Hour })

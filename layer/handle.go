@@ -26,15 +26,15 @@ type Options struct {
 	Test *TestOptions
 }
 
-// TestOptions are knobs for simulations and measurements; a program that uses a queue needs none of them. The zero value
-// changes nothing.
+// TestOptions are knobs for simulations and measurements; a program that uses a queue needs none of them. The zero
+// value changes nothing.
 type TestOptions struct {
 	// Seed makes the handle's random choices (message ids among them) repeatable. 0 = not. No two handles may have the
 	// same seed: their messages and receipts would have the same ids.
 	Seed uint64
-	// Yield, if not nil, is called by a goroutine of the handle that has just begun or that another goroutine or a timer
-	// has woken, before the goroutine touches what they share; who says which goroutine. A simulation lets one go on at a
-	// time. ctx is the caller's if the goroutine runs for one caller alone.
+	// Yield, if not nil, is called by a goroutine of the handle that has just begun or that another goroutine or a
+	// timer has woken, before the goroutine touches what they share; who says which goroutine. A simulation lets one go
+	// on at a time. ctx is the caller's if the goroutine runs for one caller alone.
 	Yield func(ctx context.Context, who string)
 	// NoCoalescing gives each operation a transaction of its own.
 	NoCoalescing bool
