@@ -51,7 +51,7 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 		return Holder{}, wrap("force release", fmt.Errorf("%w: a reason without an attempt to keep it with", ErrOptions))
 	}
 	var h Holder
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		r, err := q.readLock(ctx, guardForceLock.reads(tx), group)
 		if err != nil {
 			return err
@@ -100,7 +100,7 @@ func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
 	if err := checkGroup(group); err != nil {
 		return wrap("retry now", err)
 	}
-	return wrap("retry now", q.operate(ctx, tx, func(w *work) error {
+	return wrap("retry now", q.operate(ctx, tx, func(w *txn) error {
 		r, err := q.readLock(ctx, guardRetryLock.reads(tx), group)
 		if err != nil {
 			return err

@@ -29,7 +29,7 @@ func (a Admin) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
 	if err := checkID(id); err != nil {
 		return wrap("cancel", err)
 	}
-	return wrap("cancel", a.q.operate(ctx, tx, func(w *work) error { return w.cancel(id) }))
+	return wrap("cancel", a.q.operate(ctx, tx, func(w *txn) error { return w.cancel(id) }))
 }
 
 // SkipOptions say who skips, and why.
@@ -69,7 +69,7 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 		reason += ": " + o.Reason
 	}
 	var id ID
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		head, err := q.firstItem(ctx, tx.Snapshot(), q.keys.items(group))
 		if err != nil {
 			return err
@@ -88,7 +88,7 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 				return err
 			}
 			f := failure{id: id, record: record, reason: cut(reason)}
-			_, err = f.park(w)
+			_, err = f.deadLetter(w)
 			return err
 		})
 	})
@@ -112,7 +112,7 @@ func (a Admin) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Messa
 	if err := checkID(id); err != nil {
 		return wrap("edit", err)
 	}
-	return wrap("edit", a.q.operate(ctx, tx, func(w *work) error { return w.edit(id, change) }))
+	return wrap("edit", a.q.operate(ctx, tx, func(w *txn) error { return w.edit(id, change) }))
 }
 
 // waiting is an item that is not in flight, and the lock of its group.
@@ -124,7 +124,7 @@ type waiting struct {
 }
 
 // waitingItem reads an item that is about to be changed. When it returns an error nothing was written.
-func (w *work) waitingItem(id ID) (waiting, error) {
+func (w *txn) waitingItem(id ID) (waiting, error) {
 	q := w.q
 	lockKey := q.keys.lock(id.Group)
 	held, value := guardItemLock.get(w.tx, lockKey), w.tx.Snapshot().Get(q.keys.item(id))
@@ -161,7 +161,7 @@ func (w *work) waitingItem(id ID) (waiting, error) {
 	return i, nil
 }
 
-func (w *work) cancel(id ID) error {
+func (w *txn) cancel(id ID) error {
 	return w.takeOut(id, func() error {
 		w.tx.Clear(w.q.keys.item(id))
 		w.tx.ClearRange(w.q.keys.parts(id))
@@ -172,7 +172,7 @@ func (w *work) cancel(id ID) error {
 }
 
 // takeOut takes an item that waits out of its group: remove removes it.
-func (w *work) takeOut(id ID, remove func() error) error {
+func (w *txn) takeOut(id ID, remove func() error) error {
 	i, err := w.waitingItem(id)
 	if err != nil {
 		return err
@@ -202,7 +202,7 @@ func (w *work) takeOut(id ID, remove func() error) error {
 	return w.free(id.Group)
 }
 
-func (w *work) edit(id ID, change func(m *Message) error) error {
+func (w *txn) edit(id ID, change func(m *Message) error) error {
 	i, err := w.waitingItem(id)
 	if err != nil {
 		return err

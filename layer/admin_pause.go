@@ -25,7 +25,7 @@ type PauseOptions struct {
 }
 
 // pauseMark is the mark of a pause that begins now.
-func (w *work) pauseMark(o PauseOptions) (mark, error) {
+func (w *txn) pauseMark(o PauseOptions) (mark, error) {
 	if o.By == "" {
 		o.By = w.q.opts.Owner
 	}
@@ -52,7 +52,7 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 		return Mark{}, wrap("pause", err)
 	}
 	var now mark
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		var err error
 		if now, err = w.pauseMark(o); err != nil {
 			return err
@@ -88,7 +88,7 @@ func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark,
 		return Mark{}, wrap("resume", err)
 	}
 	var was mark
-	err := a.q.operate(ctx, tx, func(w *work) error {
+	err := a.q.operate(ctx, tx, func(w *txn) error {
 		old, err := w.unmark(group)
 		if err != nil {
 			return err
@@ -121,7 +121,7 @@ func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, err
 		return Mark{}, wrap("pause", fmt.Errorf("%w: Force is for one group", ErrOptions))
 	}
 	var now mark
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		var err error
 		if now, err = w.pauseMark(o); err != nil {
 			return err
@@ -153,7 +153,7 @@ func (a Admin) Resume(ctx context.Context) (Mark, error) {
 func (a Admin) ResumeTx(ctx context.Context, tx kv.Tx) (Mark, error) {
 	q := a.q
 	var was mark
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		old, err := q.readPause(ctx, guardQueuePause.reads(tx))
 		if err != nil {
 			return err

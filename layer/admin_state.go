@@ -34,7 +34,7 @@ func (a Admin) SetGroupStateTx(ctx context.Context, tx kv.Tx, group string, stat
 	if err := checkState(state); err != nil {
 		return wrap("set group state", err)
 	}
-	return wrap("set group state", q.operate(ctx, tx, func(w *work) error {
+	return wrap("set group state", q.operate(ctx, tx, func(w *txn) error {
 		r, err := q.readLock(ctx, guardStateLock.reads(tx), group)
 		if err != nil {
 			return err

@@ -309,9 +309,9 @@ func enqueueBefore(e *env, tx kv.Tx, _ any) error {
 	return nil
 }
 
-// dueHead is keptBack when its time has come.
+// dueHead is delayedUntil when its time has come.
 func dueHead(e *env) any {
-	keptBack(e)
+	delayedUntil(e)
 	e.clock.advance(time.Hour)
 	return nil
 }
@@ -551,9 +551,9 @@ func TestConflicts(t *testing.T) {
 		{"take that awaits a head, retry now", keptBackHint, take, retryNow, must, nil},
 		{"take that awaits a head, late enqueue before it", keptBackHint, take, enqueueBefore, must, nil},
 		{"claim by the timer of a head, claim by it", dueHead, claimAll, claimAll, must, nil},
-		{"retry now of what is delayed, claim by another clock", keptBack, retryNow, claimAhead, must, nil},
-		{"claim by another clock, retry now of what is delayed", keptBack, claimAhead, retryNow, must, nil},
-		{"retry now of what is delayed, enqueue to the group", keptBack, retryNow, enqueueTo("A"), mustNot, nil},
+		{"retry now of what is delayed, claim by another clock", delayedUntil, retryNow, claimAhead, must, nil},
+		{"claim by another clock, retry now of what is delayed", delayedUntil, claimAhead, retryNow, must, nil},
+		{"retry now of what is delayed, enqueue to the group", delayedUntil, retryNow, enqueueTo("A"), mustNot, nil},
 		{"enqueue, enqueue to the same bounded group", bounded(5, having("a1")), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
 		{"enqueue to a bounded group, claim of it", bounded(5, having("a1")), enqueueTo("A"), claimOne, mustNot, nil},
 		{"claim, claim of the same group with a rate", rated("2/s", having("a1", "a2")), claimOne, claimOne, must, nil},

@@ -4,23 +4,23 @@ import "fdbfifo/kv"
 
 // The counters.
 const (
-	countEnqueued  = "enqueued"
-	countReceived  = "received"
-	countAcked     = "acked"
-	countNacked    = "nacked"
-	countExpired   = "expired"
-	countTaken     = "taken"
-	countParked    = "dead_lettered"
-	countRedriven  = "redriven"
-	countDiscarded = "discarded"
-	countCancelled = "cancelled"
-	countPurged    = "purged"
-	countForced    = "forced"
-	countAgedOut   = "past_retention"
+	countEnqueued     = "enqueued"
+	countReceived     = "received"
+	countAcked        = "acked"
+	countNacked       = "nacked"
+	countExpired      = "expired"
+	countTaken        = "taken"
+	countDeadLettered = "dead_lettered"
+	countRedriven     = "redriven"
+	countDiscarded    = "discarded"
+	countCancelled    = "cancelled"
+	countPurged       = "purged"
+	countForced       = "forced"
+	countAgedOut      = "past_retention"
 
 	// Of groups, and they go down too: the marks there are.
 	countPausedGroups = "paused_groups"
-	countParkedGroups = "halted_groups"
+	countHaltedGroups = "halted_groups"
 )
 
 // counterSlots is over how many keys each counter is spread, so that handles do not all write the same key.

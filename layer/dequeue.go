@@ -192,7 +192,7 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 	if o.Wait > 0 {
 		return nil, wrap("receive", fmt.Errorf("%w: ReceiveTx cannot wait", ErrOptions))
 	}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	r := &reception{o: o}
 	c := w.newClaimer([]*reception{r})
 	c.begin()
@@ -256,7 +256,7 @@ func (r *reception) given() []claimRef {
 // only with a read conflict on what makes it stale (the lock, or the emptiness of the group, or the gap up to a head that
 // is not due yet), because a release may write that very key again. A takeover reads and writes the attempt record of the item that was tried.
 type claimer struct {
-	*work
+	*txn
 	search *search
 	met    map[string]bool // groups looked at in this transaction; true = settled, under a conflict
 	looks  []*look         // under way
@@ -287,8 +287,8 @@ type look struct {
 // maxWave bounds the groups looked at together, and with that the memory of a receive.
 const maxWave = 64
 
-func (w *work) newClaimer(rs []*reception) *claimer {
-	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
+func (w *txn) newClaimer(rs []*reception) *claimer {
+	return &claimer{txn: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
 }
 
 // begin starts the reads that do not depend on any other. What the transaction writes between this and claim is
@@ -642,7 +642,7 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	id := first.ID
 	var record attempt
 	if f.failure != nil {
-		f.failure.write(c.work)
+		f.failure.write(c.txn)
 		c.count(countExpired, 1)
 		id, record = f.failure.id, f.failure.record
 	} else {

@@ -147,7 +147,7 @@ func TestDescribeOthers(t *testing.T) {
 		{Key: key("lock", "A"), Value: []byte{}},
 		{Key: key("lock", "A"), Value: key0(int64(1), tuple.Tuple{"delay", "w", "x", int64(1)})},
 		{Key: key("lock", "A"), Value: key0(int64(1), nil)},
-		{Key: key("lock", "A"), Value: key0(int64(1), tuple.Tuple{"park", "w", "x", int64(1)}, tuple.Tuple{"delay", int64(1), "", int64(2)})},
+		{Key: key("lock", "A"), Value: key0(int64(1), tuple.Tuple{"halt", "w", "x", int64(1)}, tuple.Tuple{"delay", int64(1), "", int64(2)})},
 		{Key: key("dead", "A", int64(1), uuid.UUID{}), Value: []byte{1, 9}},
 		{Key: key("meta", "config"), Value: key0(int64(1))},
 		{Key: key("meta", "config"), Value: key0(int64(1), "{")},

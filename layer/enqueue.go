@@ -60,7 +60,7 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sen
 		return nil, wrap("enqueue", err)
 	}
 	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	if err := w.enqueue(e); err != nil {
 		return nil, wrap("enqueue", err)
 	}
@@ -119,8 +119,8 @@ func (e *enqueuing) bytes() int {
 
 // enqueue writes the messages of several enqueues, in their order. Its conflict footprint is the one EnqueueTx
 // states. All tails, and all that is remembered, are read at once.
-func (w *work) enqueue(all ...*enqueuing) error {
-	a := &appending{work: w, tails: w.readTails(all)}
+func (w *txn) enqueue(all ...*enqueuing) error {
+	a := &appending{txn: w, tails: w.readTails(all)}
 	if len(a.tails) == 0 {
 		return nil
 	}
@@ -155,7 +155,7 @@ func (w *work) enqueue(all ...*enqueuing) error {
 }
 
 // readTails starts reading where the groups of the messages go on.
-func (w *work) readTails(all []*enqueuing) map[string]*tail {
+func (w *txn) readTails(all []*enqueuing) map[string]*tail {
 	tails := make(map[string]*tail)
 	for _, e := range all {
 		for i := range e.msgs {
@@ -171,7 +171,7 @@ func (w *work) readTails(all []*enqueuing) map[string]*tail {
 
 // appending is the enqueues of one transaction.
 type appending struct {
-	*work
+	*txn
 	config   Config
 	now      int64 // the clock
 	tails    map[string]*tail

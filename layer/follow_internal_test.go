@@ -64,9 +64,9 @@ func TestHandleFollowsNoFailedChange(t *testing.T) {
 // not take it for new: its next transaction looks again.
 func TestConfigOfASlowTransactionIsReadAgain(t *testing.T) {
 	t.Parallel()
-	for name, look := range map[string]func(q *Queue, w *work) error{
-		"end": func(_ *Queue, w *work) error { return w.finish() },
-		"rate": func(q *Queue, w *work) error {
+	for name, look := range map[string]func(q *Queue, w *txn) error{
+		"end": func(_ *Queue, w *txn) error { return w.finish() },
+		"rate": func(q *Queue, w *txn) error {
 			w.tx.Set(q.keys.pace("A"), pace{us: (w.nowMS + time.Hour.Milliseconds()) * 1000, of: 1}.pack())
 			_, err := w.allow("A", nil)
 			return err
@@ -79,7 +79,7 @@ func TestConfigOfASlowTransactionIsReadAgain(t *testing.T) {
 			slow, err := db.Begin(kv.TxOptions{})
 			require.NoError(t, err)
 			defer slow.Cancel()
-			w := q.work(ctx, slow)
+			w := q.txn(ctx, slow)
 			_, err = w.clock() // it has its read version
 			require.NoError(t, err)
 			want, _, err := other.Admin().Configure(ctx, func(c *Config) { c.Lease = time.Minute })
@@ -129,7 +129,7 @@ func nextConfig(t *testing.T, db kv.DB, q *Queue) Config {
 	next, err := db.Begin(kv.TxOptions{})
 	require.NoError(t, err)
 	defer next.Cancel()
-	config, err := q.work(t.Context(), next).config()
+	config, err := q.txn(t.Context(), next).config()
 	require.NoError(t, err)
 	return config
 }

@@ -132,9 +132,9 @@ var footprints = map[string]struct {
 	"sweep-rate": {func(e *env) any { paced(e); e.clock.advance(time.Minute); return nil }, func(e *env, _ any) error {
 		return sweepAll(e, nil, nil)
 	}},
-	"receive-head-timer": {func(e *env) any { keptBack(e); e.clock.advance(time.Hour); return nil }, receiveN(2)},
+	"receive-head-timer": {func(e *env) any { delayedUntil(e); e.clock.advance(time.Hour); return nil }, receiveN(2)},
 	"take-early":         {keptBackHint, once(take)},
-	"retry-kept-back":    {keptBack, once(retryNow)},
+	"retry-kept-back":    {delayedUntil, once(retryNow)},
 	"receive":            {having("a1", "a2"), receiveN(2)},
 	"receive-two-groups": {func(e *env) any {
 		e.enqueue("A", "a1")
@@ -419,13 +419,13 @@ func enqueueLate(d time.Duration) func(e *env, _ any) error {
 	}
 }
 
-// keptBack has a group A whose only message is delayed.
-func keptBack(e *env) any {
+// delayedUntil has a group A whose only message is delayed.
+func delayedUntil(e *env) any {
 	require.NoError(e.t, enqueueLate(time.Minute)(e, nil))
 	return nil
 }
 
-// keptBackHint is keptBack, with a hint where the timer should be, as the end of a claim leaves it.
+// keptBackHint is delayedUntil, with a hint where the timer should be, as the end of a claim leaves it.
 func keptBackHint(e *env) any {
 	_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("first")},
 		layer.Message{Group: "A", Body: []byte("late"), Delay: time.Minute})

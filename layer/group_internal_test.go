@@ -243,7 +243,7 @@ func TestIllegalStep(t *testing.T) {
 	s.enqueue("A", "a1")
 	c := s.receive(1)[0]
 	_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		return s.within(func(w *work) error {
+		return s.within(func(w *txn) error {
 			r, err := s.q.readLock(s.ctx, tx, "A")
 			if err != nil {
 				return err

@@ -32,7 +32,7 @@ func granted(e *env) {
 func TestGuardPairs(t *testing.T) {
 	for _, p := range []pair{
 		{name: "early-lock: claim that leaves a group to its head, claim by another clock", setup: func(e *env) any {
-			keptBack(e)
+			delayedUntil(e)
 			granted(e)
 			return nil
 		}, first: claimAll, second: claimAhead},

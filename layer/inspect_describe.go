@@ -410,7 +410,7 @@ func describeDead(key, value []byte) (string, error) {
 		return "", err
 	}
 	item, err := describeItem(key, d.item)
-	return fmt.Sprintf("dead-lettered at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s", timeWords(d.parkedMS),
+	return fmt.Sprintf("dead-lettered at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s", timeWords(d.deadMS),
 		d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
 }
 

@@ -196,7 +196,7 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.Expired += n
 			case countTaken:
 				s.Taken += n
-			case countParked:
+			case countDeadLettered:
 				s.DeadLettered += n
 			case countRedriven:
 				s.Redriven += n
@@ -212,7 +212,7 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.Forced += n
 			case countPausedGroups:
 				s.PausedGroups += n
-			case countParkedGroups:
+			case countHaltedGroups:
 				s.HaltedGroups += n
 			}
 		}

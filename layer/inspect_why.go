@@ -151,12 +151,12 @@ func (x *explaining) explain() error {
 	if err := x.failed(CauseFailed, x.id); err != nil {
 		return err
 	}
-	early, err := x.keptBack(CauseItemDelayed, key)
+	early, err := x.delayedUntil(CauseItemDelayed, key)
 	if err != nil {
 		return err
 	}
 	if first.itemID() != x.id {
-		if early, err = x.keptBack(CauseHeadDelayed, k); err != nil {
+		if early, err = x.delayedUntil(CauseHeadDelayed, k); err != nil {
 			return err
 		}
 		if err := x.failed(CauseHeadFailed, first.itemID()); err != nil {
@@ -210,8 +210,8 @@ func (x *explaining) failed(cause Cause, id ID) error {
 	return err
 }
 
-// keptBack says whether an item is delayed.
-func (x *explaining) keptBack(cause Cause, key []byte) (bool, error) {
+// delayedUntil says whether an item is delayed.
+func (x *explaining) delayedUntil(cause Cause, key []byte) (bool, error) {
 	v, err := x.tx.Get(key).Wait(x.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read item: %w", err)
@@ -266,7 +266,7 @@ func (x *explaining) locked(r *record) (free bool) {
 	m := r.bears()
 	if m != nil {
 		cause := CauseGroupPaused
-		if m.kind == markPark {
+		if m.kind == markHalt {
 			cause = CauseGroupHalted
 		}
 		x.add(Reason{Cause: cause, Mark: m.public()})

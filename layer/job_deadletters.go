@@ -62,7 +62,7 @@ func (f *DeadFilter) check() error {
 // matches reports whether a letter is chosen by what is in it.
 func (f *DeadFilter) matches(d *dead) bool {
 	return (f.Text == "" || strings.Contains(d.reason, f.Text) || strings.Contains(d.lastErr, f.Text)) &&
-		inSpan(d.parkedMS, f.From, f.Before)
+		inSpan(d.deadMS, f.From, f.Before)
 }
 
 // DeadOptions say which dead letters to list. The zero value lists the first DefaultPage.
@@ -296,7 +296,7 @@ func (r *deadRow) open() error {
 	r.letter = DeadLetter{
 		ID: r.letter.ID, Headers: e.headers, Size: max(int64(len(body)), e.size), Enqueued: fromMillis(e.enqueuedMS),
 		Reason: d.reason, LastError: d.lastErr, Attempts: d.attempts,
-		DeadLettered: fromMillis(d.parkedMS),
+		DeadLettered: fromMillis(d.deadMS),
 	}
 	if d.attempts > 0 {
 		r.letter.First, r.letter.Last = fromMillis(d.firstMS), fromMillis(d.lastMS)

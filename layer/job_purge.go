@@ -68,7 +68,7 @@ func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 	steps := job[purged]{
 		q: q, ctx: ctx, width: purgeWidth, kept: &purgeReceipt,
 		attempt: func(tx kv.Tx, a kv.Attempt, width int) (purged, bool, error) {
-			s := &purgeStep{work: q.work(ctx, tx), p: p, attempt: a, purged: purged{place: p.purgePlace}}
+			s := &purgeStep{txn: q.txn(ctx, tx), p: p, attempt: a, purged: purged{place: p.purgePlace}}
 			if err := s.run(width); err != nil {
 				return purged{}, false, err
 			}
@@ -117,7 +117,7 @@ type purged struct {
 // that is empty now. After a few conflicts not even that: the hint is left then, so that a stream of enqueues cannot hold
 // the purge up.
 type purgeStep struct {
-	*work
+	*txn
 	p       *purger
 	attempt kv.Attempt
 	purged
@@ -282,7 +282,7 @@ func (p *purger) besides(name string, visit func(s *purgeStep, group string, key
 		q: p.q, ctx: p.ctx, width: purgeWidth, kept: &receipt[page]{},
 		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
 			found := page{width: width}
-			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p}
+			s := &purgeStep{txn: p.q.txn(p.ctx, tx), p: p}
 			var err error
 			if found.rows, err = rest.read(tx.Snapshot(), width).Wait(p.ctx); err != nil {
 				return found, false, fmt.Errorf("read %s: %w", name, err)
@@ -344,7 +344,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 		return err
 	}
 	free := s.end(r.group, l, r.whole)
-	s.work.remove(r.group, r.items, gone, false)
+	s.txn.remove(r.group, r.items, gone, false)
 	s.removed(len(gone))
 	return s.leave(gone[0].id(r.group), free, r.whole)
 }
@@ -404,7 +404,7 @@ func (s *purgeStep) end(group string, r *record, whole bool) (free bool) {
 		s.done.Forced++
 		s.count(countForced, 1)
 	}
-	return s.work.end(group, r, r.mark)
+	return s.txn.end(group, r, r.mark)
 }
 
 // leave leaves a group in order whose items from first on are gone.
@@ -420,5 +420,5 @@ func (s *purgeStep) leave(first ID, free, whole bool) error {
 	case whole:
 		return guardPurgeGap.read(s.tx, s.q.keys.items(first.Group))
 	}
-	return s.work.free(first.Group)
+	return s.txn.free(first.Group)
 }

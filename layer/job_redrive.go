@@ -68,7 +68,7 @@ func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (Dea
 		}
 		return int64(len(row.value))
 	}
-	s.do = func(w *work, rows []deadRow) error { return w.redrive(rows, &o) }
+	s.do = func(w *txn, rows []deadRow) error { return w.redrive(rows, &o) }
 	report, err := s.run()
 	return report, wrap("redrive", err)
 }
@@ -82,14 +82,14 @@ func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ..
 	if o.DryRun || o.Limit != 0 || o.Progress != nil {
 		return wrap("redrive", fmt.Errorf("%w: a dry run, limit or progress of a single transaction", ErrOptions))
 	}
-	return wrap("redrive", a.q.deadTx(ctx, tx, ids, func(w *work, rows []deadRow) error { return w.redrive(rows, &o) }))
+	return wrap("redrive", a.q.deadTx(ctx, tx, ids, func(w *txn, rows []deadRow) error { return w.redrive(rows, &o) }))
 }
 
 // Discard removes the dead letters that f chooses, for good. It works as Redrive does, and never touches a group.
 func (a Admin) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
 	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
 	s.size = func(*deadRow) int64 { return 0 }
-	s.do = func(w *work, rows []deadRow) error { return w.discard(rows) }
+	s.do = func(w *txn, rows []deadRow) error { return w.discard(rows) }
 	report, err := s.run()
 	return report, wrap("discard", err)
 }
@@ -98,11 +98,11 @@ func (a Admin) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (Dea
 //
 // Reads: each letter, with a conflict.
 func (a Admin) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
-	return wrap("discard", a.q.deadTx(ctx, tx, ids, func(w *work, rows []deadRow) error { return w.discard(rows) }))
+	return wrap("discard", a.q.deadTx(ctx, tx, ids, func(w *txn, rows []deadRow) error { return w.discard(rows) }))
 }
 
 // deadTx does something to chosen letters in the caller's transaction.
-func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *work, rows []deadRow) error) error {
+func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *txn, rows []deadRow) error) error {
 	if q.isClosed() {
 		return ErrClosed
 	}
@@ -128,7 +128,7 @@ func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *work,
 			return fmt.Errorf("%w: %s", ErrCorrupt, step.rows[i].letter.Reason)
 		}
 	}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	if err := do(w, step.rows); err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ type deadSweep struct {
 	limit    int64
 	progress func(DeadReport)
 	size     func(row *deadRow) int64 // what do writes for it, in bytes
-	do       func(w *work, rows []deadRow) error
+	do       func(w *txn, rows []deadRow) error
 	report   DeadReport
 }
 
@@ -205,7 +205,7 @@ func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep
 		_, err = s.q.follow(tx).wait(s.ctx) // that a queue which is gone has no letters is no answer
 		return done, false, err
 	}
-	w := s.q.work(s.ctx, tx)
+	w := s.q.txn(s.ctx, tx)
 	if err := s.do(w, rows); err != nil {
 		return done, false, err
 	}
@@ -252,7 +252,7 @@ func (t *sweptStep) cutBefore(i int, walk *deadWalk) {
 }
 
 // bury takes letters out of the dead ones. Footprint: a read conflict on each, which it clears.
-func (w *work) bury(rows []deadRow) error {
+func (w *txn) bury(rows []deadRow) error {
 	for i := range rows {
 		if err := guardLetter.read(w.tx, kv.SingleKey(rows[i].key)); err != nil {
 			return err
@@ -262,7 +262,7 @@ func (w *work) bury(rows []deadRow) error {
 	return nil
 }
 
-func (w *work) discard(rows []deadRow) error {
+func (w *txn) discard(rows []deadRow) error {
 	for i := range rows {
 		w.tx.ClearRange(w.q.keys.parts(rows[i].letter.ID))
 	}
@@ -270,7 +270,7 @@ func (w *work) discard(rows []deadRow) error {
 	return w.bury(rows)
 }
 
-func (w *work) redrive(rows []deadRow, o *RedriveOptions) error {
+func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	w.count(countRedriven, len(rows))
 	if o.ToTail {
 		return w.redriveToTail(rows, o)
@@ -312,7 +312,7 @@ func (w *work) redrive(rows []deadRow, o *RedriveOptions) error {
 }
 
 // exhume puts an item back under its own key.
-func (w *work) exhume(row *deadRow, o *RedriveOptions) error {
+func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	id := row.letter.ID
 	if o.Edit == nil {
 		value, err := w.renewed(row.dead.item)
@@ -343,7 +343,7 @@ func (w *work) exhume(row *deadRow, o *RedriveOptions) error {
 }
 
 // renewed is the value of an item that comes back. One that would be overdue at once waits from now on.
-func (w *work) renewed(value []byte) ([]byte, error) {
+func (w *txn) renewed(value []byte) ([]byte, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {
 		return value, err
@@ -360,7 +360,7 @@ func (w *work) renewed(value []byte) ([]byte, error) {
 }
 
 // edited is the message of a dead letter, as Edit leaves it.
-func (w *work) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
+func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	id := row.letter.ID
 	item, err := w.q.readItem(w.ctx, w.tx.Snapshot(), kv.KV{Key: w.q.keys.item(id), Value: row.dead.item})
 	if err != nil {
@@ -382,7 +382,7 @@ func (w *work) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 }
 
 // redriveToTail enqueues letters anew.
-func (w *work) redriveToTail(rows []deadRow, o *RedriveOptions) error {
+func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 	e := &enqueuing{redriven: true}
 	for i := range rows {
 		m, err := w.edited(&rows[i], o)

@@ -173,7 +173,7 @@ func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	if err != nil || r.dryRun || len(e.msgs) == 0 {
 		return err
 	}
-	w := r.q.work(ctx, tx)
+	w := r.q.txn(ctx, tx)
 	e.randoms = r.q.randoms(len(e.msgs))
 	if err := w.enqueue(e); err != nil {
 		return err

@@ -17,7 +17,7 @@ func (s *sweeper) overdue() error {
 		q: s.q, ctx: s.ctx, width: overdueWidth,
 		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (*overdueStep, bool, error) {
 			t := &overdueStep{rest: rest}
-			return t, true, t.run(s.q.work(s.ctx, tx), width)
+			return t, true, t.run(s.q.txn(s.ctx, tx), width)
 		},
 		pass: func(t *overdueStep) (bool, error) {
 			rest.Begin = t.next
@@ -39,7 +39,7 @@ type overdueStep struct {
 	aged int
 }
 
-func (t *overdueStep) run(w *work, width int) error {
+func (t *overdueStep) run(w *txn, width int) error {
 	rows, err := w.tx.Snapshot().GetRange(t.rest.Selectors(), kv.RangeOptions{Limit: width}).Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read items: %w", err)
@@ -75,7 +75,7 @@ func (t *overdueStep) run(w *work, width int) error {
 
 // group settles what is overdue of a group's first items. again says that there is, or if it has others, last, may be
 // more of it.
-func (t *overdueStep) group(w *work, all rows, last bool) (again bool, err error) {
+func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error) {
 	old, err := w.overdue(all)
 	if err != nil || old.len() == 0 {
 		return false, err
@@ -90,7 +90,7 @@ func (t *overdueStep) group(w *work, all rows, last bool) (again bool, err error
 	if c := r.at(w.nowMS); c == claimed || c == granted {
 		return false, nil // in flight, or about to be
 	}
-	free, err := w.ageOut(r, old)
+	free, err := w.expireItems(r, old)
 	if err != nil {
 		return false, err
 	}

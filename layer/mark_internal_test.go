@@ -69,9 +69,9 @@ func (s *markSteps) state(group string) (Status, *Mark) {
 	return "", nil
 }
 
-func (s *markSteps) within(fn func(w *work) error) func(tx kv.Tx) error {
+func (s *markSteps) within(fn func(w *txn) error) func(tx kv.Tx) error {
 	return func(tx kv.Tx) error {
-		w := s.q.work(s.ctx, tx)
+		w := s.q.txn(s.ctx, tx)
 		if err := fn(w); err != nil {
 			return err
 		}
@@ -80,14 +80,14 @@ func (s *markSteps) within(fn func(w *work) error) func(tx kv.Tx) error {
 }
 
 func (s *markSteps) marking(group string, kind markKind) func(tx kv.Tx) error {
-	return s.within(func(w *work) error {
+	return s.within(func(w *txn) error {
 		_, _, err := w.mark(group, mark{kind: kind, who: "op", reason: "why", sinceMS: w.nowMS})
 		return err
 	})
 }
 
 func (s *markSteps) unmarking(group string) func(tx kv.Tx) error {
-	return s.within(func(w *work) error { _, err := w.unmark(group); return err })
+	return s.within(func(w *txn) error { _, err := w.unmark(group); return err })
 }
 
 func (s *markSteps) run(fn func(tx kv.Tx) error) {
@@ -111,7 +111,7 @@ func (s *markSteps) grantTo(random uuid.UUID) {
 	s.t.Helper()
 	r := request{owner: "x", wants: 1, deadlineMS: s.now.Add(time.Minute).UnixMilli()}
 	s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.request(1, random), r.pack()); return nil })
-	s.run(s.within(func(w *work) error {
+	s.run(s.within(func(w *txn) error {
 		requests, err := w.beginTurn().requests.Wait(s.ctx)
 		if err != nil {
 			return err
@@ -138,7 +138,7 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 			require.Equal(s.t, Granted, state)
 		},
 	} {
-		for _, kind := range []markKind{markPause, markPark} {
+		for _, kind := range []markKind{markPause, markHalt} {
 			t.Run(name+", "+string(kind), func(t *testing.T) {
 				s := newMarkSteps(t)
 				setup(s)
@@ -158,7 +158,7 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 				require.Empty(t, claims, "nor is it for who asks for it by name")
 
 				want := Paused
-				if kind == markPark {
+				if kind == markHalt {
 					want = Halted
 				}
 				state, m := s.state("A")
@@ -278,7 +278,7 @@ func TestFirstMarkCounts(t *testing.T) {
 	s.run(s.marking("A", markPause))
 	_, m := s.state("A")
 	require.Equal(t, s.now.Add(-time.Minute), m.Since, "the first one")
-	s.run(s.marking("A", markPark))
+	s.run(s.marking("A", markHalt))
 	require.Equal(t, Halted, state())
 	s.run(s.marking("A", markPause))
 	require.Equal(t, Halted, state())

@@ -200,7 +200,7 @@ type modelItem struct {
 	attempts int
 	lastErr  string
 	reason   string // of a dead letter
-	parkedMS int64  // likewise
+	deadMS   int64  // likewise
 }
 
 type modelLock struct {
@@ -310,7 +310,7 @@ func (m *model) fail(g *modelGroup, w *modelWorker, text, rejected string, spare
 
 // park takes an item aside.
 func (m *model) park(g *modelGroup, item *modelItem, reason string, nowMS int64) {
-	item.reason, item.parkedMS = reason, nowMS
+	item.reason, item.deadMS = reason, nowMS
 	g.remove([]layer.ID{item.id})
 	g.dead = append(g.dead, item)
 	slices.SortFunc(g.dead, func(a, b *modelItem) int { return cmp.Compare(a.id.Index, b.id.Index) })
@@ -1285,7 +1285,7 @@ func (m *modelTest) compareDead(t *rapid.T) {
 			require.Equal(t, want.reason, got.Reason)
 			require.Equal(t, want.lastErr, got.LastError)
 			require.Equal(t, want.attempts, got.Attempts)
-			require.Equal(t, want.parkedMS, got.DeadLettered.UnixMilli())
+			require.Equal(t, want.deadMS, got.DeadLettered.UnixMilli())
 		}
 	}
 	require.Empty(t, letters)

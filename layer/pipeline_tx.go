@@ -108,7 +108,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			for ; conflicts < a.Conflicts; conflicts++ {
 				q.spread.widen()
 			}
-			w := q.work(ctx, tx)
+			w := q.txn(ctx, tx)
 			w.mayStage = slot
 			q.flights.end(f) // what an attempt that failed was about to claim
 			w.flight, w.beside = f, others
@@ -166,7 +166,7 @@ func waits(batch []*operation) bool {
 // perform does the work of all operations: first the settlements, those of one group one after the other, then the
 // enqueues, then the receives, so that these find what the others leave ready. What the receives will read is begun
 // before, so that it does not take a round trip of its own.
-func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
+func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	var settle []*operation
 	var enqueue []*enqueuing
 	var receive receiving
@@ -252,7 +252,7 @@ func (r *receiving) all() []*reception {
 }
 
 // settle takes the settlements, of different groups, through their steps together.
-func (w *work) settle(os []*operation) error {
+func (w *txn) settle(os []*operation) error {
 	for _, o := range os {
 		o.settle.begin(w)
 	}
@@ -277,7 +277,7 @@ func (w *work) settle(os []*operation) error {
 
 // receive claims for the operations whose settlement, if any, was done, and stages those that wait for a group to
 // become ready.
-func (w *work) receive(all *receiving) (staged, error) {
+func (w *txn) receive(all *receiving) (staged, error) {
 	var rs []*reception
 	var waiting []*operation
 	for _, o := range all.operations {
@@ -307,7 +307,7 @@ func (w *work) receive(all *receiving) (staged, error) {
 }
 
 // claimed notes that claims were written.
-func (w *work) claimed(rs []*reception) {
+func (w *txn) claimed(rs []*reception) {
 	for _, r := range rs {
 		w.wrote = w.wrote || len(r.claims) > 0
 	}

@@ -114,7 +114,7 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	if q.isClosed() {
 		return ErrClosed
 	}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	s.begin(w)
 	if err := s.check(w); err != nil {
 		return err
@@ -153,7 +153,7 @@ type settlement struct {
 }
 
 // begin starts reading the lock, with a conflict.
-func (s *settlement) begin(w *work) {
+func (s *settlement) begin(w *txn) {
 	group := s.claim.Group
 	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.q.keys.lock(group)), nil, nil, nil, nil, nil
 	s.readFinishing(w)
@@ -166,7 +166,7 @@ func (s *settlement) begin(w *work) {
 
 // check is the fencing check, and then the writes that need no more reads. When it returns an error it has
 // written nothing. A lease that has run out does no harm as long as nobody has taken over.
-func (s *settlement) check(w *work) error {
+func (s *settlement) check(w *txn) error {
 	group := s.claim.Group
 	v, err := s.lock.Wait(w.ctx)
 	if err != nil {
@@ -230,7 +230,7 @@ func (s *settlement) check(w *work) error {
 // readNext starts reading the first item that is left in the group, unless ahead has it: the key behind the first n
 // items is that if the n acked are the first n, and they are if it is greater than all of them. (They exist, for nobody
 // else may remove them, so if there were another before it there would be n+1.)
-func (s *settlement) readNext(w *work, acked []delivered) error {
+func (s *settlement) readNext(w *txn, acked []delivered) error {
 	items := w.q.keys.items(s.claim.Group)
 	if s.ahead != nil && len(acked) == len(s.claim.Items) {
 		k, err := s.ahead.Wait(w.ctx)
@@ -247,7 +247,7 @@ func (s *settlement) readNext(w *work, acked []delivered) error {
 }
 
 // finish writes what depends on the reads that check began.
-func (s *settlement) finish(w *work) error {
+func (s *settlement) finish(w *txn) error {
 	switch {
 	case s.next != nil:
 		_, _, err := w.leave(s.claim.Group, s.next, guardReleaseEmpty, false)
@@ -259,7 +259,7 @@ func (s *settlement) finish(w *work) error {
 }
 
 // giveBack counts the attempt and leaves the group ready, delayed or marked.
-func (s *settlement) giveBack(w *work) error {
+func (s *settlement) giveBack(w *txn) error {
 	group := s.claim.Group
 	first := s.left[0].id(group)
 	key := w.q.keys.attempt(first)
@@ -285,8 +285,8 @@ func (s *settlement) giveBack(w *work) error {
 		if err != nil {
 			return err
 		}
-		if f.parksItem() {
-			return s.parkItem(w, &f)
+		if f.endsItem() {
+			return s.deadLetterItem(w, &f)
 		}
 		if m, err = f.carryOut(w, m, ID{}); err != nil {
 			return err
@@ -311,9 +311,9 @@ func (s *settlement) giveBack(w *work) error {
 	return err
 }
 
-// parkItem takes the item that was tried aside and leaves the rest of the group ready, or marked.
-func (s *settlement) parkItem(w *work, f *failure) error {
-	if _, err := f.park(w); err != nil {
+// deadLetterItem takes the item that was tried aside and leaves the rest of the group ready, or marked.
+func (s *settlement) deadLetterItem(w *txn, f *failure) error {
+	if _, err := f.deadLetter(w); err != nil {
 		return err
 	}
 	group := s.claim.Group
@@ -330,7 +330,7 @@ func (s *settlement) parkItem(w *work, f *failure) error {
 }
 
 // wait is how long the group is not to be delivered after that many failures.
-func (s *settlement) wait(w *work, failures int) (time.Duration, error) {
+func (s *settlement) wait(w *txn, failures int) (time.Duration, error) {
 	if s.back.Delay > 0 || s.back.AtOnce || s.back.Release {
 		return s.back.Delay, nil
 	}
@@ -368,7 +368,7 @@ func newExtension(c *Claim, lease time.Duration) (*settlement, error) {
 }
 
 // extend rewrites lock and timer, under the read conflict on the lock that begin added.
-func (s *settlement) extend(w *work) error {
+func (s *settlement) extend(w *txn) error {
 	lease, err := w.lease(s.lease)
 	if err != nil {
 		return err

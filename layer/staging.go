@@ -129,7 +129,7 @@ func (q *Queue) lineEnv() lineEnv {
 
 // takeTurn claims for receives that were called, grants what else is ready to other handles, and stages those that got
 // nothing. If there was nothing to write, it watches.
-func (w *work) takeTurn(c *claimer, waiting []*operation) (staged, error) {
+func (w *txn) takeTurn(c *claimer, waiting []*operation) (staged, error) {
 	t, rs := w.beginTurn(), c.owed
 	if err := c.claim(); err != nil {
 		return staged{}, err
@@ -156,7 +156,7 @@ type turning struct {
 	timer    kv.Future[[]byte]
 }
 
-func (w *work) beginTurn() turning {
+func (w *txn) beginTurn() turning {
 	snapshot := w.tx.Snapshot()
 	return turning{
 		requests: snapshot.GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}),
@@ -165,7 +165,7 @@ func (w *work) beginTurn() turning {
 }
 
 // rest is what a turn that wrote nothing waits for.
-func (w *work) rest(t turning, requests []kv.KV) (rest, error) {
+func (w *txn) rest(t turning, requests []kv.KV) (rest, error) {
 	q := w.q
 	poll := q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)
 	left := rest{wait: poll}

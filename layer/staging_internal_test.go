@@ -65,7 +65,7 @@ func (s *stagedSteps) overlap(first, second func(tx kv.Tx) error) error {
 // grant grants the oldest group that has a hint to the request. hide is a group that it does not see.
 func (s *stagedSteps) grant(hide string) func(tx kv.Tx) error {
 	return func(tx kv.Tx) error {
-		w := s.q.work(s.ctx, tx)
+		w := s.q.txn(s.ctx, tx)
 		c := w.newClaimer(nil)
 		for {
 			found, err := c.search.next(1)
@@ -95,12 +95,12 @@ func (s *stagedSteps) claim(tx kv.Tx) error {
 // withdrawn is what a handle does whose receives have all left.
 func (s *stagedSteps) withdrawn(tx kv.Tx) error {
 	index, _ := s.own.staging.requested()
-	return s.own.work(s.ctx, tx).withdraw(index)
+	return s.own.txn(s.ctx, tx).withdraw(index)
 }
 
 // served is the clearing of a request whose receives have all been served.
 func (s *stagedSteps) served(tx kv.Tx) error {
-	w := s.own.work(s.ctx, tx)
+	w := s.own.txn(s.ctx, tx)
 	w.mayStage = true
 	o := &operation{waits: true, receive: &reception{claims: []*Claim{{}}}}
 	outcome, err := w.stage([]*operation{o}, w.newClaimer(nil), nil)
@@ -110,7 +110,7 @@ func (s *stagedSteps) served(tx kv.Tx) error {
 
 // wanting is a turn of a receive that waits, when all that the request wanted has been granted.
 func (s *stagedSteps) wanting(tx kv.Tx) error {
-	w := s.own.work(s.ctx, tx)
+	w := s.own.txn(s.ctx, tx)
 	w.mayStage = true
 	requests, err := w.beginTurn().requests.Wait(s.ctx)
 	require.NoError(s.t, err)

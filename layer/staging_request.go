@@ -17,7 +17,7 @@ import (
 // Footprint: a request is registered without any conflict. It is rewritten with a read conflict on it, which meets
 // only a sweep that takes the handle for dead, for nobody grants to what wants nothing; and cleared with one, for a
 // grant rewrites it.
-func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
+func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
 	q := w.q
 	if len(waiting) == 0 || !w.mayStage {
 		return staged{}, nil
@@ -63,7 +63,7 @@ func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged
 }
 
 // request writes the handle's request.
-func (w *work) request(index int64, wants int) staged {
+func (w *txn) request(index int64, wants int) staged {
 	q := w.q
 	r := request{owner: q.opts.Owner, wants: int64(min(wants, maxWave)), deadlineMS: w.nowMS + requestLife.Milliseconds()}
 	w.tx.Set(q.keys.request(index, q.staging.random), r.pack())
@@ -133,7 +133,7 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 		return nil
 	}
 	defer q.staging.release()
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.work(ctx, tx).withdraw(index) })
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.txn(ctx, tx).withdraw(index) })
 	if errors.Is(err, ErrNoQueue) {
 		err = nil // it went with the queue
 	}
@@ -145,7 +145,7 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 
 // withdraw is withdraw in one transaction. Footprint: a read conflict on the request, which every grant to it
 // rewrites; per grant, one on the lock, and as a release.
-func (w *work) withdraw(index int64) error {
+func (w *txn) withdraw(index int64) error {
 	q, tx, random := w.q, w.tx, w.q.staging.random
 	key := q.keys.request(index, random)
 	if err := guardWithdrawRequest.read(tx, kv.SingleKey(key)); err != nil {

@@ -83,12 +83,12 @@ type dead struct {
 	attempts int
 	firstMS  int64 // of the failures
 	lastMS   int64
-	parkedMS int64
+	deadMS   int64
 	item     []byte // the item's value
 }
 
 func (d *dead) pack() []byte {
-	return packHead(tuple.Tuple{d.reason, d.lastErr, int64(d.attempts), d.firstMS, d.lastMS, d.parkedMS}, d.item)
+	return packHead(tuple.Tuple{d.reason, d.lastErr, int64(d.attempts), d.firstMS, d.lastMS, d.deadMS}, d.item)
 }
 
 // unpackDead takes the value of a dead letter apart; item aliases value.
@@ -96,7 +96,7 @@ func unpackDead(key, value []byte) (*dead, error) {
 	head, item := openHead("dead letter", value)
 	d := &dead{
 		reason: head.str(), lastErr: head.str(), attempts: int(head.int()),
-		firstMS: head.int(), lastMS: head.int(), parkedMS: head.int(), item: item,
+		firstMS: head.int(), lastMS: head.int(), deadMS: head.int(), item: item,
 	}
 	return d, head.end(key)
 }

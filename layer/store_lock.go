@@ -155,7 +155,7 @@ type markKind string
 
 const (
 	markPause markKind = "pause" // by an operator
-	markPark  markKind = "park"  // because the group's head has failed for good
+	markHalt  markKind = "halt"  // because the group's head has failed for good
 )
 
 // mark is what keeps a group from everybody until the mark is removed.
@@ -180,7 +180,7 @@ func (d *decoder) note() *mark {
 	}
 	m := &mark{}
 	d.list(func() { *m = mark{kind: markKind(d.str()), who: d.str(), reason: d.str(), sinceMS: d.int()} })
-	d.check(m.kind == markPause || m.kind == markPark, "mark of unknown kind %q", m.kind)
+	d.check(m.kind == markPause || m.kind == markHalt, "mark of unknown kind %q", m.kind)
 	return m
 }
 

@@ -46,7 +46,7 @@ import (
 // every hint of the group stale while the delay lasts, as with a holder's lock. A lock of kind "grant" keeps a
 // group for the handle whose random is its owner, until that accepts or the short lease ends.
 //
-// A lock of kind "pause" or "park" is a mark: it keeps the group from everybody, has no end and no timer. A lock of
+// A lock of kind "pause" or "halt" is a mark: it keeps the group from everybody, has no end and no timer. A lock of
 // kind "claim" with a note becomes that mark when the claim ends.
 //
 // The random of request, grant and wake is the handle's: a handle has one request at a time.

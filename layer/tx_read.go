@@ -191,7 +191,7 @@ func countKeys(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, limit int64) (i
 	return min(n, limit), nil
 }
 
-func (w *work) setState(group string, state []byte) {
+func (w *txn) setState(group string, state []byte) {
 	if len(state) == 0 {
 		w.tx.Clear(w.q.keys.state(group))
 		return

@@ -43,7 +43,7 @@ var floors = []floor{
 		"job_replay.go", "job_sweep.go", "job_sweep_dedup.go", "job_sweep_overdue.go", "job_sweep_rate.go",
 	}},
 	{"operator and inspection", "what people do to a queue, and look at.", []string{
-		"admin_config.go", "admin_force.go", "admin_items.go", "admin_pause.go", "admin_state.go",
+		"admin.go", "admin_config.go", "admin_force.go", "admin_items.go", "admin_lists.go", "admin_pause.go", "admin_state.go",
 		"inspect_check.go", "inspect_describe.go", "inspect_groups.go", "inspect_peek.go", "inspect_stats.go",
 		"inspect_why.go",
 	}},
