@@ -28,7 +28,8 @@ var floors = []floor{
 		"handle.go", "counters.go", "tx.go", "tx_config.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
-		"group.go", "group_delay.go", "group_failure.go", "group_mark.go", "group_rate.go", "group_retention.go", "group_verdict.go",
+		"group.go", "group_delay.go", "group_failure.go", "group_mark.go", "group_rate.go", "group_retention.go",
+		"group_verdict.go",
 	}},
 	{"verbs", "enqueue, receive, take, ack, nack, extend, state, each in one transaction.", []string{
 		"enqueue.go", "enqueue_dedup.go", "enqueue_room.go", "dequeue.go", "claim_grant.go", "claim_inflight.go",
@@ -43,7 +44,8 @@ var floors = []floor{
 		"job_replay.go", "job_sweep.go", "job_sweep_dedup.go", "job_sweep_overdue.go", "job_sweep_rate.go",
 	}},
 	{"operator and inspection", "what people do to a queue, and look at.", []string{
-		"admin.go", "admin_config.go", "admin_force.go", "admin_items.go", "admin_lists.go", "admin_pause.go", "admin_state.go",
+		"admin.go", "admin_config.go", "admin_force.go", "admin_items.go", "admin_lists.go", "admin_pause.go",
+		"admin_state.go",
 		"inspect_check.go", "inspect_describe.go", "inspect_groups.go", "inspect_peek.go", "inspect_stats.go",
 		"inspect_why.go",
 	}},
