@@ -38,9 +38,8 @@ type spread struct {
 
 const (
 	walkClaims = 64
-	// After walkClaims groups, and after each walkMS, one in homeEvery comes home, at the cost of a conflict with
-	// whoever is there. More would be wasteful: after a pause all handles try at once, but home needs only a single
-	// handle.
+	// After walkClaims groups, and after each walkMS, a handle comes home with probability 1/homeEvery, at the cost of
+	// a conflict. More would be wasteful: after a pause all handles try at once, but home needs only a single handle.
 	walkMS    = 500
 	homeEvery = 8
 	// nearby is how many of the oldest hints a landing chooses among after finding nothing further out.

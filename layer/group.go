@@ -312,7 +312,7 @@ func place(left []delivered, id ID, group string) int {
 		func(d delivered) bool { return d.index == id.Index && d.random == id.Random && group == id.Group })
 }
 
-// excludeHolders adds a write conflict on a group's lock, so that concurrent claims of the group fail.
+// excludeHolders adds a write conflict on a group's lock, so that a claim at the same time fails.
 func (w *txn) excludeHolders(g guard, group string) error {
 	return g.write(w.tx, w.q.keys.lock(group))
 }

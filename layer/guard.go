@@ -22,7 +22,7 @@ const (
 	// without a hint, so nobody finds the item.
 	guardTail guard = "tail"
 	// guardIndex (G1): the indexes of a batch run ahead of the versions, so the next enqueue lands before the batch's
-	// last item.
+	// last item. Example: 1,000 items at version 5,000 reach index 5,999; an enqueue at version 5,100 gets index 5,100.
 	guardIndex guard = "index"
 	// guardRandom (G3, trap 5): two enqueues at the same read version write the same key, and an item is lost.
 	guardRandom guard = "random"
@@ -198,7 +198,7 @@ const (
 	guardQueuePause guard = "queue-pause"
 	// guardNotInClaim (G3): an ack of an item which is not in the claim is taken for done.
 	guardNotInClaim guard = "not-in-claim"
-	// guardSpent (trap 7): a claim settles all items past retention in a single transaction, however many.
+	// guardSpent (trap 7): a claim removes all items past retention in a single transaction, however many.
 	guardSpent guard = "spent"
 	// guardBatchSize (trap 7): more operations share a transaction than a transaction can hold.
 	guardBatchSize guard = "batch-size"
