@@ -228,7 +228,7 @@ func (w *txn) lapse(group string, r *record, f *failure, spared ID) (free bool, 
 // lapseText is the error text of a failed attempt whose lease has ended.
 func (h *holding) lapseText() string { return "lease expired, held by " + h.owner }
 
-// leave makes a group which nobody holds findable: leave returns the head's hint, or adds a conflict on the emptiness.
+// leave makes a group which nobody holds findable: leave writes the head's hint, or adds a conflict on the emptiness.
 // first is the key of the first item as head reads the key; nil = leave reads the key, and sees the transaction's
 // writes. tried: the head may have failed before, and the hint says how often. The hint also leads to an item which
 // lands before the head; nobody removes such an item without the lock.

@@ -21,7 +21,7 @@ type PurgeOptions struct {
 // PurgeReport is what a purge did.
 type PurgeReport struct {
 	Items  int64 // removed
-	Kept   int64 // in flight, and not removed
+	Kept   int64 // left: in flight, or in a group whose lock cannot be read
 	Forced int64 // claims ended by Force
 	States int64 // of groups, cleared
 }
