@@ -14,7 +14,7 @@ type RedriveOptions struct {
 	// ToTail enqueues the letters now, at the tails of their groups, with new ids. Otherwise each letter comes back
 	// under its own id, before the items which followed.
 	ToTail bool
-	// Edit, if not nil, is given each message and may change its body and its headers, but not its group. Edit may run
+	// Edit, if not nil, is given each message and may change its body and its headers, and nothing else. Edit may run
 	// several times; an error ends the redrive before the step at hand. A dry run does not call Edit.
 	Edit func(d DeadLetter, m *Message) error
 	// DryRun changes nothing and reports what would be done.
@@ -342,8 +342,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	return nil
 }
 
-// renewed is the value of an item which comes back. Past retention, its time starts anew: otherwise it would go at
-// once.
+// renewed is the value of an item which comes back. Past retention, its time starts anew: else it would expire at once.
 func (w *txn) renewed(value []byte) ([]byte, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {
