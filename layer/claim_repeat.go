@@ -56,9 +56,8 @@ func (c *claimer) repeat() (named []*reception, err error) {
 		if r.repeated {
 			continue
 		}
-		if lacks(guardRepeatTwin) || !slices.ContainsFunc(named, func(other *reception) bool {
-			return other.o.ReceiveID == r.o.ReceiveID
-		}) {
+		if lacks(guardRepeatTwin) ||
+			!slices.ContainsFunc(named, func(other *reception) bool { return other.o.ReceiveID == r.o.ReceiveID }) {
 			owed = append(owed, r)
 		}
 		named = append(named, r)

@@ -17,8 +17,8 @@ import (
 // others never do.
 //
 // A purge cannot clear the entries of the purged items at a bounded cost, because entries stand by dedup id. The purge
-// leaves a note of the group or the queue instead. An entry older than the note is void, unless its item is still there:
-// for example in flight. Entries which nobody meets are swept when their time is over.
+// leaves a note of the group or the queue instead. An entry older than the note is void, unless its item is still
+// there, for example in flight. Entries which nobody meets are swept when their time is over.
 
 // contentIDSize is the length of a content's id.
 const contentIDSize = len("sha256:") + 2*sha256.Size

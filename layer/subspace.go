@@ -22,7 +22,7 @@ import (
 //	                                                and a note if there is a mark: kind, who, reason, since (ms)
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group)              tuple: kind (of a lock, or "head"), index of the head
-//	state    ("state", group)                        bytes: what the group's holders store; never empty
+//	state    ("state", group)                        bytes: what is stored with the group; never empty
 //	pace     ("pace", group)                         tuple: time (µs) to which the rate is used up, part of a µs
 //	attempt  ("attempt", group, index, random)       tuple: count, first (ms), last (ms), last error
 //	archive  ("archive", group, index, random)       when it was finished, then the item's value: see store_archive.go
