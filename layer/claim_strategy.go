@@ -35,18 +35,22 @@ func (s Strategy) InOrder(claims []*Claim) []Item {
 	return items
 }
 
-// layers says how many items of each group a receive of max items takes, when it takes them layer by layer from
-// groups that have that many.
-func layers(have []int, max int) []int {
+// layers says how many items of each group a receive of max items takes, layer by layer, from groups with so many
+// items. The receive ends with the first item that does not fit: the item-th of its group.
+func layers(have []int, max int, fits func(group, item int) bool) []int {
 	take := make([]int, len(have))
 	for left, more := max, true; more; {
 		more = false
 		for i := range have {
-			if left > 0 && take[i] < have[i] {
-				take[i]++
-				left--
-				more = true
+			if left == 0 || take[i] == have[i] {
+				continue
 			}
+			if !fits(i, take[i]) {
+				return take
+			}
+			take[i]++
+			left--
+			more = true
 		}
 	}
 	return take

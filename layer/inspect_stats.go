@@ -33,7 +33,7 @@ type head struct {
 
 // older takes h over if it is older than what is known.
 func (o *head) older(h head) {
-	if !o.found || h.index < o.index {
+	if h.found && (!o.found || h.index < o.index) {
 		*o = h
 	}
 }
@@ -118,7 +118,7 @@ func (c *groupCounts) age(h head) (time.Duration, error) {
 	if err != nil {
 		return 0, corrupt(rows[0].Key, err)
 	}
-	return max(0, time.Duration(c.nowMS-e.enqueuedMS)*time.Millisecond), nil
+	return max(0, time.Duration(c.nowMS-e.waitsSince())*time.Millisecond), nil
 }
 
 // Stats are figures about a queue. The counters run since its creation and count items, a redelivery anew.

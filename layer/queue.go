@@ -16,7 +16,7 @@ import (
 const offsetSlack = 10_000_000 // versions
 
 // Create makes the queue name under prefix and opens it. It returns an error that wraps ErrQueueExists if it
-// is there already, and ErrDropping if it is being dropped. prefix is the caller's: a directory's bytes, or a tuple; it may be empty.
+// is there already, ErrForeignKeys if other keys are where the queue would be, and ErrDropping if it is being dropped. prefix is the caller's: a directory's bytes, or a tuple; it may be empty.
 func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("create queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -47,6 +47,13 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		// After an unknown commit the queue may be there by our own hand; whose it is makes no difference.
 		exists = v != nil && !a.MaybeCommitted
 		if v == nil {
+			k, err := q.firstItem(ctx, tx, q.keys.all())
+			if err != nil {
+				return err
+			}
+			if k != nil {
+				return fmt.Errorf("%w: %s", ErrForeignKeys, tuple.Printable(k))
+			}
 			tx.Set(q.keys.meta(metaFormat), packInt(Format))
 			tx.Set(q.keys.meta(metaOffset), packInt(0))
 			tx.Set(q.keys.meta(metaConfig), packed)

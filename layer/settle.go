@@ -179,7 +179,7 @@ func (s *settlement) check(w *txn) error {
 		}
 	}
 	c := r.claim()
-	if c == nil || c.token != s.claim.Token && !lacks(guardToken) {
+	if c == nil || c.token != s.claim.Token && !lacks(guardToken) || !s.claim.of(w.q) {
 		return fmt.Errorf("%w: group %q, token %d", ErrClaimLost, group, s.claim.Token)
 	}
 	s.held = r
@@ -226,6 +226,9 @@ func (s *settlement) check(w *txn) error {
 	}
 	return s.readNext(w, acked)
 }
+
+// of reports whether the claim may be of that queue. Tokens of two queues may be equal: both are read versions.
+func (c *Claim) of(q *Queue) bool { return c.Queue == "" || c.Queue == q.name }
 
 // readNext starts reading the first item that is left in the group, unless ahead has it: the key behind the first n
 // items is that if the n acked are the first n, and they are if it is greater than all of them. (They exist, for nobody
