@@ -32,8 +32,11 @@ func (a Admin) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
 	return wrap("cancel", a.q.operate(ctx, tx, func(w *txn) error { return w.cancel(id) }))
 }
 
-// SkipOptions say who skips, and why.
+// SkipOptions say who skips, what and why.
 type SkipOptions struct {
+	// Head, if not zero, is the head that the caller has seen: if another item is the head now, nothing is skipped and
+	// the error wraps ErrChanged. So a second click does not skip a second item.
+	Head ID
 	// By is who skips, for people; "" = the handle's Owner. At most MaxQueueNameSize bytes.
 	By string
 	// Reason is why, for people; at most 1,000 bytes.
@@ -82,6 +85,9 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 			return err
 		}
 		id = p.itemID()
+		if o.Head != (ID{}) && o.Head != id {
+			return fmt.Errorf("%w: the head is %s, not %s", ErrChanged, id, o.Head)
+		}
 		return w.takeOut(id, func() error {
 			record, err := q.readAttempt(ctx, tx.Snapshot(), id)
 			if err != nil {

@@ -84,6 +84,8 @@ func (c *claimer) answer(r *reception) error {
 		return nil
 	}
 	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.claims, &r.o)
+	// A claim whose lease has ended is no longer the caller's to work on: whoever comes next takes the group over.
+	r.claims = slices.DeleteFunc(r.claims, func(claim *Claim) bool { return millis(claim.Until) <= c.nowMS })
 	r.repeated = true
 	return err
 }
@@ -130,7 +132,7 @@ func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *Rece
 		if h == nil || h.token != ref.token && !lacks(guardReloadToken) {
 			continue
 		}
-		c := &Claim{Group: ref.group, Token: ref.token, Until: fromMillis(h.endMS)}
+		c := &Claim{Queue: q.name, Group: ref.group, Token: ref.token, Until: fromMillis(h.endMS)}
 		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), ref.group, h.items); err != nil {
 			return nil, err
 		}

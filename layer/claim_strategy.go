@@ -36,17 +36,22 @@ func (s Strategy) InOrder(claims []*Claim) []Item {
 }
 
 // layers says how many items of each group a receive of max items takes layer by layer. have is the number of items of
-// each group. Example: have 5 3 2, max 4: 2 1 1.
-func layers(have []int, max int) []int {
+// each group. Example: have 5 3 2, max 4: 2 1 1. The receive ends before the first item that does not fit; item is its
+// place in its group.
+func layers(have []int, max int, fits func(group, item int) bool) []int {
 	take := make([]int, len(have))
 	for left, more := max, true; more; {
 		more = false
 		for i := range have {
-			if left > 0 && take[i] < have[i] {
-				take[i]++
-				left--
-				more = true
+			if left == 0 || take[i] == have[i] {
+				continue
 			}
+			if !fits(i, take[i]) {
+				return take
+			}
+			take[i]++
+			left--
+			more = true
 		}
 	}
 	return take

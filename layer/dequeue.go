@@ -83,6 +83,8 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 // Claim is one holder's exclusive right to a group, and the items delivered under the claim, in order. A Claim is plain
 // data: Ack, Nack and Extend need only Group, Token and the items' ids, in any process.
 type Claim struct {
+	// Queue is the name of the queue. On a handle of another queue the claim is lost (ErrClaimLost); "" is not checked.
+	Queue string
 	Group string
 	// Token grows from claim to claim of a group. Pass the token to systems outside the database, so that such a system
 	// can refuse a holder who has been overtaken.
@@ -267,6 +269,7 @@ type claimer struct {
 	granted kv.Future[[]kv.KV]
 	// repeats has the reads of what is kept under the receive ids.
 	repeats map[string]kv.Future[[]byte]
+	layered int // groups that a receive by layers has found so far
 	taken   int // groups
 	items   int
 }
@@ -363,7 +366,9 @@ func (c *claimer) receive(r *reception) error {
 func (c *claimer) receiveLayers(r *reception) error {
 	var all []*look
 	var have []int
-	for len(all) < r.o.MaxGroups && len(all) < maxWave {
+	defer func() { c.layered = 0 }()
+	for len(all) < r.o.MaxGroups {
+		c.layered = len(all)
 		l, ok, err := c.next()
 		if err != nil {
 			return err
@@ -386,7 +391,13 @@ func (c *claimer) receiveLayers(r *reception) error {
 			all, have = append(all, l), append(have, min(f.rows.due(c.nowMS), f.allowed.items))
 		}
 	}
-	for i, n := range layers(have, r.o.Max) {
+	n, bytes := 0, 0
+	fits := func(group, item int) bool {
+		row := all[group].seen.rows.at(item)
+		n, bytes = n+1, bytes+max(len(row.body), int(row.envelope.size))
+		return n == 1 || bytes <= r.o.MaxBytes
+	}
+	for i, n := range layers(have, r.o.Max, fits) {
 		if n == 0 || r.full() {
 			delete(c.met, all[i].group)
 			continue
@@ -483,7 +494,8 @@ func (c *claimer) wanted() (groups, items int) {
 	for _, r := range c.owed {
 		groups += c.q.wantedGroups(r)
 		if r.o.Strategy != Heads {
-			items = max(items, r.o.Max-r.items)
+			// A receive by layers that has found n groups takes about an n-th of its items from each further group.
+			items = max(items, (r.o.Max-r.items)/max(c.layered, 1))
 		}
 	}
 	return min(max(groups, 1), maxWave), items
@@ -589,7 +601,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err != nil || len(out) == 0 {
 		return err
 	}
-	claim := &Claim{Group: f.group, Token: token, Items: items}
+	claim := &Claim{Queue: c.q.name, Group: f.group, Token: token, Items: items}
 	if r.o.State {
 		if claim.State, err = waitState(c.ctx, state); err != nil {
 			return err

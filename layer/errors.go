@@ -40,6 +40,10 @@ var (
 	ErrOptions = errors.New("contradictory or unknown options")
 	// ErrInvalidID: a message's id, or the text of an id, does not have the form of an id.
 	ErrInvalidID = errors.New("malformed message id")
+	// ErrChanged: the queue is no longer as the caller has seen it; nothing was changed.
+	ErrChanged = errors.New("changed meanwhile")
+	// ErrForeignKeys: a queue cannot be created where keys of something else lie, because Drop would remove the keys.
+	ErrForeignKeys = errors.New("keys of something else are where the queue would be: use a prefix")
 	// ErrNoItem: there is no such item (any more): acked, taken, cancelled, purged, or never there.
 	ErrNoItem = errors.New("no such item")
 	// ErrNotDead: there is no such dead letter (any more): redriven, discarded, or never there.

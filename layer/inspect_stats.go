@@ -33,7 +33,7 @@ type head struct {
 
 // older replaces o by h if h is older, or if nothing was found yet.
 func (o *head) older(h head) {
-	if !o.found || h.index < o.index {
+	if h.found && (!o.found || h.index < o.index) {
 		*o = h
 	}
 }
@@ -118,7 +118,7 @@ func (c *groupCounts) age(h head) (time.Duration, error) {
 	if err != nil {
 		return 0, corrupt(rows[0].Key, err)
 	}
-	return max(0, time.Duration(c.nowMS-e.enqueuedMS)*time.Millisecond), nil
+	return max(0, time.Duration(c.nowMS-e.waitsSince())*time.Millisecond), nil
 }
 
 // Stats are figures about a queue. The counters run from its creation on and count items, each redelivery again.

@@ -15,8 +15,9 @@ import (
 // Ten seconds' worth is far more than batches of 1,000 can get ahead, and far less than a restore loses.
 const offsetSlack = 10_000_000 // versions
 
-// Create makes the queue name under prefix and opens the queue. The error wraps ErrQueueExists if the queue exists, and
-// ErrDropping if the queue is being dropped. prefix is the caller's: a directory's bytes, or a tuple; may be empty.
+// Create makes the queue name under prefix and opens the queue. The error wraps ErrQueueExists if the queue exists,
+// ErrForeignKeys if other keys are where the queue would be, and ErrDropping if the queue is being dropped. prefix is the
+// caller's: a directory's bytes, or a tuple; may be empty.
 func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("create queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -47,6 +48,13 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		// After an unknown commit this call itself may have made the queue; who made the queue makes no difference.
 		exists = v != nil && !a.MaybeCommitted
 		if v == nil {
+			k, err := q.firstItem(ctx, tx, q.keys.all())
+			if err != nil {
+				return err
+			}
+			if k != nil {
+				return fmt.Errorf("%w: %s", ErrForeignKeys, tuple.Printable(k))
+			}
 			tx.Set(q.keys.meta(metaFormat), packInt(Format))
 			tx.Set(q.keys.meta(metaOffset), packInt(0))
 			tx.Set(q.keys.meta(metaConfig), packed)

@@ -180,7 +180,7 @@ func (s *settlement) check(w *txn) error {
 		}
 	}
 	c := r.claim()
-	if c == nil || c.token != s.claim.Token && !lacks(guardToken) {
+	if c == nil || c.token != s.claim.Token && !lacks(guardToken) || !s.claim.of(w.q) {
 		return fmt.Errorf("%w: group %q, token %d", ErrClaimLost, group, s.claim.Token)
 	}
 	s.held = r
@@ -227,6 +227,9 @@ func (s *settlement) check(w *txn) error {
 	}
 	return s.readNext(w, acked)
 }
+
+// of reports whether the claim may be of that queue. Tokens of two queues may be equal: both are read versions.
+func (c *Claim) of(q *Queue) bool { return c.Queue == "" || c.Queue == q.name }
 
 // readNext starts reading the first item left in the group. No read is needed if n items, all of the claim, are acked
 // and ahead is greater than each: the n exist, for nobody else may remove an item of a claim, so ahead is the next.
