@@ -27,8 +27,8 @@ type ReceiveOptions struct {
 	State bool
 	// ReceiveID, if not "", names this receive, so that the caller can repeat the receive after a lost answer, from
 	// another process too. Within ReceiveIDLife a receive with the same id claims nothing more and returns the claims
-	// of the first, under the same tokens and with their present leases. Claims ended since and items acked since are
-	// left out; if nothing is left, nothing is returned. If the first got nothing, the id is still unused. Of the
+	// of the first, under the same tokens and with their present leases. Claims and leases ended since, and items acked
+	// since, are left out; if nothing is left, nothing is returned. If the first got nothing, the id is still unused. Of the
 	// repetition's other options only State counts. Use a new id for each receive, such as a UUID; at most
 	// MaxReceiveIDSize bytes of UTF-8. An id costs one read and one write more. Not with AckReceive. A waiting receive
 	// with an id looks now and then, and its claims are not given back when its ctx ends.

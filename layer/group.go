@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -173,8 +174,10 @@ func step(old, next *record) error {
 // the index of the group's head, for a new timer. No other function writes a lock. The caller has a read conflict on
 // the lock, by the guard of the operation.
 func (w *txn) put(group string, old, next *record, head int64) {
-	if err := step(old, next); err != nil && w.illegal == nil {
-		w.illegal = fmt.Errorf("group %q: %w", group, err) // finish returns the error, so nothing is committed
+	if err := step(old, next); err != nil {
+		// finish returns the error, so that the transaction ends without effect.
+		w.illegal = errors.Join(w.illegal, fmt.Errorf("group %q: %w", group, err))
+		return
 	}
 	keys, was, is := w.q.keys, old.holding(), next.holding()
 	if was == nil || is == nil || was.endMS != is.endMS || was.kind != is.kind {
