@@ -91,6 +91,8 @@ type Claim struct {
 	// State is what was kept with the group (SetState, AckState) when it was claimed, if ReceiveOptions.State asked for
 	// it; nil = there is none.
 	State []byte
+
+	takenFrom string // whose lease had ended; "" = nobody's
 }
 
 // Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max.
@@ -623,6 +625,7 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	id := first.ID
 	var record attempt
 	if f.failure != nil {
+		claim.takenFrom = f.record.claim().owner
 		f.failure.write(c.work)
 		c.count(countExpired, 1)
 		id, record = f.failure.id, f.failure.record

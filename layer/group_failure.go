@@ -32,6 +32,28 @@ func (w *work) judge(id ID, record attempt, rejected string) (failure, error) {
 func (f *failure) parksItem() bool  { return f != nil && f.reason != "" && f.fate == ParkItem }
 func (f *failure) parksGroup() bool { return f != nil && f.reason != "" && f.fate == ParkGroup }
 
+// Follows is what a failed attempt has come to.
+type Follows string
+
+// What follows.
+const (
+	FollowsRetry      Follows = "retry"        // the item is delivered again
+	FollowsDeadLetter Follows = "dead letter"  // the item has failed for good and was taken aside
+	FollowsPark       Follows = "group parked" // the item has failed for good, and its group is stopped
+	FollowsRelease    Follows = "given back"   // uncounted: the item is delivered again
+	FollowsUnknown    Follows = "unknown"      // it could not be given back: the lease runs out
+)
+
+func (f *failure) follows() Follows {
+	switch {
+	case f.parksItem():
+		return FollowsDeadLetter
+	case f.parksGroup():
+		return FollowsPark
+	}
+	return FollowsRetry
+}
+
 // judgeTried is judge for the item that was tried under a claim, with one failure more. It writes nothing.
 func (w *work) judgeTried(group string, claim *holding, text string) (*failure, error) {
 	id := claim.items[0].id(group)

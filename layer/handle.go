@@ -70,6 +70,7 @@ type Queue struct {
 	life       context.Context // of what runs in the background
 	endLife    context.CancelFunc
 	attendance sync.WaitGroup
+	workers    atomic.Int64 // that were started on it
 }
 
 // Name is the queue's name.

@@ -144,6 +144,9 @@ type settlement struct {
 	attempt kv.Future[[]byte] // of the item that was tried, if the rest is given back
 
 	until time.Time // the result of an extend
+	// What comes of a failed attempt: the results of a nack that counts one.
+	follows Follows
+	waits   time.Duration
 
 	done bool // it is committed; guarded by the pipeline's mutex
 }
@@ -270,6 +273,7 @@ func (s *settlement) giveBack(w *work) error {
 		}
 	}
 	m := s.held.mark
+	s.follows, s.waits = "", 0
 	if !s.back.Release {
 		text := ""
 		if s.back.Err != nil {
@@ -281,7 +285,7 @@ func (s *settlement) giveBack(w *work) error {
 		if err != nil {
 			return err
 		}
-		if f.parksItem() {
+		if s.follows = f.follows(); f.parksItem() {
 			return s.parkItem(w, &f)
 		}
 		if m, err = f.carryOut(w, m, ID{}); err != nil {
@@ -296,6 +300,7 @@ func (s *settlement) giveBack(w *work) error {
 	if err != nil {
 		return err
 	}
+	s.waits = wait
 	if ms := wait.Milliseconds(); ms > 0 {
 		// Held by nobody until then: every hint of the group is stale for so long.
 		delay := holding{kind: kindDelay, token: s.held.token, endMS: w.nowMS + ms}
