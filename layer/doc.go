@@ -27,7 +27,7 @@
 //
 //   - An order between groups: the oldest head first is the aim, given up under contention.
 //   - That a handler runs once: a lease can end while a handler still runs. The effect happens once when it is
-//     written in the transaction that acks (Once, NewTxWorker).
+//     written in the transaction that acks (Once, HandleTx).
 //
 // # Transactions of the caller
 //

@@ -123,7 +123,9 @@ func TestStateWorker(t *testing.T) {
 			return layer.Handle(func(ctx context.Context, d *layer.Delivery) error { return keep(ctx, d, h) })
 		},
 		"in a transaction": func(h handler) layer.Handler {
-			return layer.HandleTx(func(ctx context.Context, _ kv.Tx, d *layer.Delivery) error { return keep(ctx, d, h) })
+			return layer.HandleTx(func(ctx context.Context, _ kv.Tx, d *layer.Delivery) error {
+				return keep(ctx, d, h)
+			})
 		},
 		"in a batch": func(h handler) layer.Handler {
 			return layer.HandleBatch(func(ctx context.Context, ds []*layer.Delivery) error {

@@ -36,15 +36,15 @@ type WorkerOptions struct {
 	Limiter Limiter
 	// Weight is the share of the queue among those of this worker, if it has several (Also). 0 = 1.
 	Weight int
-	// Also are further queues, each with a handler of its own. All are served by the same goroutines: while several have
-	// ready groups, each is given items by its weight. A queue that is idle is looked at again within 0.1 s.
+	// Also are further queues, each with a handler of its own. All are served by the same goroutines: while several
+	// have ready groups, each is given items by its weight. A queue that is idle is looked at again within 0.1 s.
 	Also []Source
 	// Logger is told what Hooks are told, without bodies: what is lost or stuck as an error, failures as warnings, each
 	// claim and item at the level debug. nil = slog.Default().
 	Logger *slog.Logger
 	Hooks  Hooks
-	// OnError is told every error: a handler's (*HandlerError), a lost claim, a stuck handler (*StuckError), the engine's.
-	// It may be called by several goroutines at once. nil = the log alone has them.
+	// OnError is told every error: a handler's (*HandlerError), a lost claim, a stuck handler (*StuckError), the
+	// engine's. It may be called by several goroutines at once. nil = the log alone has them.
 	OnError func(err error)
 }
 
@@ -93,8 +93,8 @@ type Worker struct {
 	stuck   int            // guarded by mu; how many are replaced
 }
 
-// NewWorker makes a worker that handles the items of q with h. Start it, or Run it. Errors: ErrOptions without a queue or
-// a handler, and *LimitError.
+// NewWorker makes a worker that handles the items of q with h. Start it, or Run it. Errors: ErrOptions without a
+// queue or a handler, and *LimitError.
 func NewWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
 	w, err := newWorker(q, h, o)
 	return w, wrap("new worker", err)
@@ -122,7 +122,8 @@ func newWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Worker{o: o, log: o.Logger, stopping: make(chan struct{}), done: make(chan struct{}), calls: make(map[*call]bool)}
+	w := &Worker{o: o, log: o.Logger, calls: make(map[*call]bool)}
+	w.stopping, w.done = make(chan struct{}), make(chan struct{})
 	if w.log == nil {
 		w.log = slog.Default()
 	}
@@ -184,10 +185,10 @@ func (w *Worker) Run(ctx context.Context) error {
 const stopGrace = time.Second
 
 // Stop takes no more work, lets each handler finish the item it is at, gives the rest back without counting an
-// attempt, and returns when all has stopped. When ctx ends first, the handlers' contexts end with its cause; those that
-// return within a second give their items back, and then Stop returns a *StopError in any case: it wraps that cause, and
-// names the handlers that are still running. It does not wait for stuck handlers, and names them too. It may be called
-// twice, and before Start. If the worker has ended by itself it returns the reason.
+// attempt, and returns when all has stopped. When ctx ends first, the handlers' contexts end with its cause; those
+// that return within a second give their items back, and then Stop returns a *StopError in any case: it wraps that
+// cause, and names the handlers that are still running. It does not wait for stuck handlers, and names them too. It
+// may be called twice, and before Start. If the worker has ended by itself it returns the reason.
 func (w *Worker) Stop(ctx context.Context) error {
 	w.mu.Lock()
 	w.end(nil)

@@ -55,8 +55,8 @@ func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 }
 
 // SetState keeps state with the group, in the transaction that acks the item: if the handler fails it does not count.
-// nil, or no bytes, clears it. In a batch the last one that is set counts, of the items that are finished. The error is a
-// *LimitError over MaxStateSize.
+// nil, or no bytes, clears it. In a batch the last one that is set counts, of the items that are finished. The error
+// is a *LimitError over MaxStateSize.
 func (d *Delivery) SetState(state []byte) error {
 	if err := checkState(state); err != nil {
 		return wrap("set state", err)
@@ -158,7 +158,7 @@ func timedOut(ctx context.Context, err error) error {
 	switch {
 	case !ok || err == nil || errors.Is(err, cause):
 		return err
-	case errors.Is(err, context.DeadlineExceeded) || kv.Code(err) == kv.CodeTransactionTooOld:
+	case err == context.DeadlineExceeded:
 		return cause
 	}
 	return fmt.Errorf("%w: %w", cause, err)

@@ -59,7 +59,8 @@ type StuckError struct {
 }
 
 func (e *StuckError) Error() string {
-	return wrap("handler", fmt.Errorf("item %s: stuck since %s\n%s", e.ID, e.Since.Format(time.RFC3339), e.Stack)).Error()
+	since := e.Since.Format(time.RFC3339)
+	return wrap("handler", fmt.Errorf("item %s: stuck since %s\n%s", e.ID, since, e.Stack)).Error()
 }
 
 // Running is a handler's call that has not returned.
@@ -85,7 +86,8 @@ func (e *StopError) Error() string {
 		if e.Err != nil || i > 0 {
 			s.WriteString("; ")
 		}
-		fmt.Fprintf(&s, "a handler still runs, for item %s of queue %q, since %s", r.ID, r.Queue, r.Since.Format(time.RFC3339))
+		since := r.Since.Format(time.RFC3339)
+		fmt.Fprintf(&s, "a handler still runs, for item %s of queue %q, since %s", r.ID, r.Queue, since)
 	}
 	return s.String()
 }

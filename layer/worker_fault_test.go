@@ -30,6 +30,9 @@ type bubble struct {
 	errs  []error        // that workers have reported; guarded by mu
 }
 
+// eachSecond tries what has failed again after a second.
+var eachSecond = layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Second}
+
 // inBubble runs fn with an empty queue in a bubble of testing/synctest.
 func inBubble(t *testing.T, c layer.Config, fn func(b *bubble)) {
 	t.Helper()
@@ -101,11 +104,13 @@ func (b *bubble) eachOnce(n int) {
 	}
 }
 
-// TestSlowHandlers: a handler that takes longer than a third of the lease is called once for each item, in a transaction
-// or not: the worker's extension of the claim does not meet the transaction. Guard extend-apart.
+// TestSlowHandlers: a handler that takes longer than a third of the lease is called once for each item, in a
+// transaction or not: the worker's extension of the claim does not meet the transaction. Guard extend-apart.
 func TestSlowHandlers(t *testing.T) {
 	for _, c := range []struct{ lease, takes time.Duration }{
-		{3 * time.Second, 1100 * time.Millisecond}, {30 * time.Second, 4500 * time.Millisecond}, {time.Second, 4 * time.Second},
+		{3 * time.Second, 1100 * time.Millisecond},
+		{30 * time.Second, 4500 * time.Millisecond},
+		{time.Second, 4 * time.Second},
 	} {
 		handle := func(b *bubble, item layer.Item) error {
 			b.called(item)
@@ -126,7 +131,9 @@ func TestSlowHandlers(t *testing.T) {
 			inBubble(t, layer.Config{}, func(b *bubble) {
 				b.fill(10)
 				o.OnError = b.onError
-				w, err := txWorker(b.q, func(_ context.Context, _ kv.Tx, item layer.Item) error { return handle(b, item) }, o)
+				w, err := txWorker(b.q, func(_ context.Context, _ kv.Tx, item layer.Item) error {
+					return handle(b, item)
+				}, o)
 				b.run(w, err, 10*c.takes+5*time.Second)
 				b.eachOnce(10)
 			})
@@ -134,15 +141,15 @@ func TestSlowHandlers(t *testing.T) {
 	}
 }
 
-// TestTransactionTooLong: a handler that takes longer than a transaction may is its item's failure, whether it heeds its
-// context or not: it is reported, counts an attempt, and makes a dead letter of it in the end. Guard tx-bound.
+// TestTransactionTooLong: a handler that takes longer than a transaction may is its item's failure, whether it heeds
+// its context or not: it is reported, counts an attempt, and makes a dead letter of it in the end. Guard tx-bound.
 func TestTransactionTooLong(t *testing.T) {
 	for name, wait := range map[string]func(ctx context.Context){
 		"heeds its context":   func(ctx context.Context) { <-ctx.Done() },
 		"ignores its context": func(context.Context) { time.Sleep(6 * time.Second) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inBubble(t, layer.Config{MaxAttempts: 3, Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Second}}, func(b *bubble) {
+			inBubble(t, layer.Config{MaxAttempts: 3, Retry: eachSecond}, func(b *bubble) {
 				b.fill(2)
 				w, err := txWorker(b.q, func(ctx context.Context, _ kv.Tx, item layer.Item) error {
 					b.called(item)
@@ -213,8 +220,12 @@ func TestWorkerOfNothing(t *testing.T) {
 			"no queue": func() (*layer.Worker, error) {
 				return plainWorker(nil, func(context.Context, layer.Item) error { return nil }, layer.WorkerOptions{})
 			},
-			"no function":                  func() (*layer.Worker, error) { return plainWorker(b.q, nil, layer.WorkerOptions{}) },
-			"no function in a transaction": func() (*layer.Worker, error) { return txWorker(b.q, nil, layer.WorkerOptions{}) },
+			"no function": func() (*layer.Worker, error) {
+				return plainWorker(b.q, nil, layer.WorkerOptions{})
+			},
+			"no function in a transaction": func() (*layer.Worker, error) {
+				return txWorker(b.q, nil, layer.WorkerOptions{})
+			},
 		} {
 			w, err := made()
 			require.ErrorIs(t, err, layer.ErrOptions, name)
@@ -225,7 +236,7 @@ func TestWorkerOfNothing(t *testing.T) {
 
 // TestGoexit: a handler that ends its goroutine has failed, and the worker goes on.
 func TestGoexit(t *testing.T) {
-	inBubble(t, layer.Config{MaxAttempts: 2, Retry: layer.RetryPolicy{Kind: layer.RetryConstant, Base: time.Second}}, func(b *bubble) {
+	inBubble(t, layer.Config{MaxAttempts: 2, Retry: eachSecond}, func(b *bubble) {
 		b.fill(3)
 		w, err := plainWorker(b.q, func(_ context.Context, item layer.Item) error {
 			b.called(item)

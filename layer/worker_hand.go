@@ -124,7 +124,7 @@ func (h *hand) work(r received) *finished {
 	w, in := h.w, r.source.newInHand(r.claims[0], r.state)
 	w.emit(w.o.Hooks.Received, slog.LevelDebug, "worker: received", in.event)
 	if in.claim.takenFrom != "" {
-		w.emit(w.o.Hooks.TakenOver, slog.LevelWarn, "worker: taken over from a holder whose lease has ended", func() Event {
+		w.emit(w.o.Hooks.TakenOver, slog.LevelWarn, "worker: taken over, the lease had ended", func() Event {
 			e := in.event()
 			e.Owner, e.Attempt = in.claim.takenFrom, in.claim.Items[0].Attempts+1
 			return e
@@ -259,8 +259,10 @@ func (c *call) run(fn func(ctx context.Context) error) {
 // attend waits for the end of a call, and extends the claim meanwhile, each time that a third of what is left of its
 // lease has passed. It reports false if the call is stuck, and was left to itself.
 func (h *hand) attend(c *call) bool {
-	in, ended, stopping := c.in, c.ctx.Done(), (<-chan struct{})(nil)
-	var giveUp time.Time // zero = the context has not ended
+	in, ended := c.in, c.ctx.Done()
+	var stopping <-chan struct{} // nil = the end of the worker makes no difference
+	var giveUp time.Time         // zero = the context has not ended
+	told := false                // that it is stuck
 	due := time.Now().Add(max(in.left(), MinLease) / 3)
 	for {
 		next := due
@@ -282,11 +284,14 @@ func (h *hand) attend(c *call) bool {
 			return true
 		case ended != nil && c.ctx.Err() != nil:
 			ended, giveUp = nil, now.Add(stuckAfter)
-		case !giveUp.IsZero() && (!now.Before(giveUp) || stopping != nil):
-			if h.ctx.Err() == nil && h.leave(c, stopping == nil) {
+		case !giveUp.IsZero() && (!now.Before(giveUp) || stopping != nil && isClosed(stopping)):
+			if h.ctx.Err() == nil && h.leave(c, !told) {
 				return false
 			}
-			giveUp, stopping = now.Add(time.Hour), h.w.stopping // wait for the one or the other
+			giveUp, told, stopping = now.Add(time.Hour), true, h.w.stopping
+			if isClosed(stopping) {
+				stopping = nil
+			}
 		case giveUp.IsZero() && !now.Before(due):
 			h.extend(c)
 			due = time.Now().Add(max(in.left(), MinLease) / 3)
@@ -474,7 +479,9 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 			n = min(max(partly.Done, 0), len(c.ds)-1)
 			s := in.settlement(c.ds[:n])
 			o.Acked, o.SetState, o.State = s.ids, s.sets, s.state
-			failed = cmp.Or(partly.Err, failed)
+			if partly.Err != nil {
+				failed = timedOut(c.ctx, partly.Err)
+			}
 		}
 		if w.ctx.Err() == nil && !(in.source.handler.inTx && unknown(failed)) {
 			w.judge(&o, c.ds[n], failed)

@@ -92,7 +92,8 @@ func (e *BatchError) Unwrap() error { return e.Err }
 
 // RetryError, returned or wrapped by a handler, says when the item is to be tried again, and whose fault it was.
 type RetryError struct {
-	// After is how long the group waits, 0 to MaxDelay (it is cut); 0 = as the policy has it, or, if Uncounted, not at all.
+	// After is how long the group waits, 0 to MaxDelay (it is cut); 0 = as the policy has it, or, if Uncounted, not
+	// at all.
 	After time.Duration
 	// Uncounted: it is no fault of the item (snooze, a service that is down), and counts no failed attempt. The item
 	// then comes again for ever, until it is finished.

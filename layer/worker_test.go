@@ -56,15 +56,21 @@ func (j *journal) await(t *testing.T, n int) []string {
 }
 
 // plainWorker is a worker with a handler of items.
-func plainWorker(q *layer.Queue, h func(context.Context, layer.Item) error, o layer.WorkerOptions) (*layer.Worker, error) {
+func plainWorker(
+	q *layer.Queue, h func(context.Context, layer.Item) error, o layer.WorkerOptions,
+) (*layer.Worker, error) {
 	if h == nil {
 		return layer.NewWorker(q, layer.Handle(nil), quiet(o))
 	}
-	return layer.NewWorker(q, layer.Handle(func(ctx context.Context, d *layer.Delivery) error { return h(ctx, d.Item) }), quiet(o))
+	return layer.NewWorker(q, layer.Handle(func(ctx context.Context, d *layer.Delivery) error {
+		return h(ctx, d.Item)
+	}), quiet(o))
 }
 
 // txWorker is a worker with a handler of items in transactions.
-func txWorker(q *layer.Queue, h func(context.Context, kv.Tx, layer.Item) error, o layer.WorkerOptions) (*layer.Worker, error) {
+func txWorker(
+	q *layer.Queue, h func(context.Context, kv.Tx, layer.Item) error, o layer.WorkerOptions,
+) (*layer.Worker, error) {
 	if h == nil {
 		return layer.NewWorker(q, layer.HandleTx(nil), quiet(o))
 	}
@@ -147,7 +153,8 @@ func TestWorkerHandlesAll(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onEngines(t, func(e *env) {
 				j := newJournal()
-				w, err := newWorker(e.q, j, layer.WorkerOptions{Concurrency: 4, Batch: 5, Poll: quick, OnError: j.onError})
+				o := layer.WorkerOptions{Concurrency: 4, Batch: 5, Poll: quick, OnError: j.onError}
+				w, err := newWorker(e.q, j, o)
 				w = start(e.t, w, err)
 				want := make(map[string][]string)
 				for n := range each {
@@ -247,7 +254,10 @@ func TestWorkerGivesBack(t *testing.T) {
 				}
 				o := layer.WorkerOptions{
 					Concurrency: 1, Poll: quick, OnError: j.onError,
-					RetryDelay: func(n int, _ error) time.Duration { attempts = append(attempts, n); return 10 * time.Second },
+					RetryDelay: func(n int, _ error) time.Duration {
+						attempts = append(attempts, n)
+						return 10 * time.Second
+					},
 				}
 				e.enqueue("A", "a1", "a2", "a3")
 				e.enqueue("B", "b1")
