@@ -68,6 +68,12 @@ const (
 	DefaultTimeout     = time.Minute
 )
 
+// firstWait is the pause after an error, and after a look that found nothing; it doubles.
+const firstWait = 5 * time.Millisecond
+
+// endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
+const endTimeout = 10 * time.Second
+
 // maxConcurrency keeps a mistyped number from starting a million transactions.
 const maxConcurrency = 10_000
 

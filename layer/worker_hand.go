@@ -13,12 +13,6 @@ import (
 	"time"
 )
 
-// firstWait is the pause after an error, and after a look that found nothing; it doubles.
-const firstWait = 5 * time.Millisecond
-
-// endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
-const endTimeout = 10 * time.Second
-
 // stuckAfter is how long a handler may go on after the end of its context.
 const stuckAfter = 5 * time.Second
 
