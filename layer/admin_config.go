@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // Configure changes the queue's configuration: change is given the stored one and changes it. It returns the new one
@@ -20,39 +19,36 @@ import (
 //
 // Errors: *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this library has
 // written the configuration; ErrClosed, and the engine's.
-func (q *Queue) Configure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
-	var config Config
-	var version int64
+func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
+	q := a.q
 	var rate Rate // before
-	err := q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-		var err error
-		if config, version, err = q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) }); err != nil {
-			return nil, err
+	now, err := onceFor(ctx, q, q.opts.Tx, configReceipt, func(tx kv.Tx, _ kv.Attempt) (configured, bool, error) {
+		config, version, err := q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) })
+		if err != nil {
+			return configured{}, false, err
 		}
 		document, err := json.Marshal(config)
-		return tuple.Tuple{version, string(document)}, err
-	}, func(_ kv.Tx, result tuple.Tuple) (err error) {
-		config, version, err = unpackConfig(q.keys.meta(metaConfig), result.Pack())
-		return err
+		return configured{version: version, document: string(document), config: config}, true, err
 	})
 	if err != nil {
 		return Config{}, 0, wrap("configure", err)
 	}
-	q.followed.learnConfig(config, version, q.opts.Now())
-	if config.MaxRate != rate && !rate.isNone() {
-		s := sweeper{q: q, ctx: ctx, config: &config}
+	q.followed.learnConfig(now.config, now.version, q.opts.Now())
+	if now.config.MaxRate != rate && !rate.isNone() {
+		s := sweeper{q: q, ctx: ctx, config: &now.config}
 		err = s.paces()
 	}
-	return config, version, wrap("configure", err)
+	return now.config, now.version, wrap("configure", err)
 }
 
 // ConfigureTx is Configure in the caller's transaction. The caller answers for an unknown commit: use Once. Groups that wait
 // by an old MaxRate wait for as long as that says, or until the next sweep.
 //
 // Conflicts: with another change of the configuration only.
-func (q *Queue) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
-	if q.closed.Load() {
-		return Config{}, 0, ErrClosed
+func (a Admin) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
+	q := a.q
+	if q.isClosed() {
+		return Config{}, 0, wrap("configure", ErrClosed)
 	}
 	config, version, err := q.configure(ctx, tx, change)
 	return config, version, wrap("configure", err)
@@ -86,7 +82,8 @@ func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config))
 }
 
 // ReadConfig reads the stored configuration and its version.
-func (q *Queue) ReadConfig(ctx context.Context) (Config, int64, error) {
+func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
+	q := a.q
 	var config Config
 	var version int64
 	key := q.keys.meta(metaConfig)

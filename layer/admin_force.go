@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // ForceReleaseOptions say how a group is taken from its holder.
@@ -31,33 +30,20 @@ type Holder struct {
 //
 // Errors: ErrNotHeld, ErrClaimLost if it is held under another token than o.Token, ErrOptions, ErrClosed, and the
 // engine's; nothing was changed then.
-func (q *Queue) ForceRelease(ctx context.Context, group string, o ForceReleaseOptions) (Holder, error) {
-	var h Holder
-	err := q.once(ctx,
-		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-			var err error
-			h, err = q.ForceReleaseTx(ctx, tx, group, o)
-			return tuple.Tuple{h.Owner, h.Token, int64(h.Outstanding)}, err
-		},
-		func(_ kv.Tx, t tuple.Tuple) error {
-			d := keyDecoder{rest: t.Pack()}
-			h = Holder{Owner: d.str(), Token: d.int(), Outstanding: int(d.int())}
-			if d.err != nil {
-				return fmt.Errorf("%w: receipt of a release: %v", ErrCorrupt, t)
-			}
-			return nil
-		})
-	if err != nil {
-		return Holder{}, err
-	}
-	return h, nil
+func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOptions) (Holder, error) {
+	h, err := onceFor(ctx, a.q, a.q.opts.Tx, holderReceipt, func(tx kv.Tx, _ kv.Attempt) (Holder, bool, error) {
+		h, err := a.ForceReleaseTx(ctx, tx, group, o)
+		return h, true, err
+	})
+	return h, wrap("force release", err)
 }
 
 // ForceReleaseTx releases in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict; the key of the head at snapshot, with a conflict on the whole group if that is
 // empty; attempts.
-func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o ForceReleaseOptions) (Holder, error) {
+func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o ForceReleaseOptions) (Holder, error) {
+	q := a.q
 	if err := checkGroup(group); err != nil {
 		return Holder{}, wrap("force release", err)
 	}
@@ -65,7 +51,7 @@ func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o Fo
 		return Holder{}, wrap("force release", fmt.Errorf("%w: a reason without an attempt to keep it with", ErrOptions))
 	}
 	var h Holder
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		r, err := q.readLock(ctx, guardForceLock.reads(tx), group)
 		if err != nil {
 			return err
@@ -101,19 +87,20 @@ func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o Fo
 	return h, wrap("force release", err)
 }
 
-// RetryNow ends the delay of a group that waits for a retry, or whose first message is kept back: it is ready at once.
+// RetryNow ends the delay of a group that waits for a retry, or whose first message is delayed: it is ready at once.
 //
 // Errors: ErrNotDelayed, ErrClosed, and the engine's.
-func (q *Queue) RetryNow(ctx context.Context, group string) error {
-	return q.Once(ctx, func(tx kv.Tx) error { return q.RetryNowTx(ctx, tx, group) })
+func (a Admin) RetryNow(ctx context.Context, group string) error {
+	return wrap("retry now", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, group) }))
 }
 
 // RetryNowTx ends the delay in the caller's transaction, as ForceReleaseTx releases.
-func (q *Queue) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
+func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
+	q := a.q
 	if err := checkGroup(group); err != nil {
 		return wrap("retry now", err)
 	}
-	return wrap("retry now", q.operate(ctx, tx, func(w *work) error {
+	return wrap("retry now", q.operate(ctx, tx, func(w *txn) error {
 		r, err := q.readLock(ctx, guardRetryLock.reads(tx), group)
 		if err != nil {
 			return err

@@ -6,10 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
-
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // What an operator does to items and groups that he does not hold. Each operation reads the lock of the group with a
@@ -19,20 +16,20 @@ import (
 // Cancel removes an item that waits: it is not delivered any more. If the group was delayed because of it, the delay
 // ends. It works on an item that cannot be read, too.
 //
-// Errors: ErrNoItem, ErrInHand, ErrInvalidID, ErrClosed, and the engine's; nothing was changed then.
-func (q *Queue) Cancel(ctx context.Context, id ID) error {
-	return q.Once(ctx, func(tx kv.Tx) error { return q.CancelTx(ctx, tx, id) })
+// Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrClosed, and the engine's; nothing was changed then.
+func (a Admin) Cancel(ctx context.Context, id ID) error {
+	return wrap("cancel", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.CancelTx(ctx, tx, id) }))
 }
 
 // CancelTx cancels in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head: the next
 // head, at snapshot, with a conflict on the whole group if that is empty now; and its attempts.
-func (q *Queue) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
+func (a Admin) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
 	if err := checkID(id); err != nil {
 		return wrap("cancel", err)
 	}
-	return wrap("cancel", q.operate(ctx, tx, func(w *work) error { return w.cancel(id) }))
+	return wrap("cancel", a.q.operate(ctx, tx, func(w *txn) error { return w.cancel(id) }))
 }
 
 // SkipOptions say who skips, and why.
@@ -43,34 +40,21 @@ type SkipOptions struct {
 	Reason string
 }
 
-// Skip takes the head of a group aside, whichever that is, to the dead letters, and returns its id: for a group that
+// Skip moves the head of a group, whichever that is, to the dead letters, and returns its id: for a group that
 // its head holds up. A delay of the group ends. To be sure which item goes, or to remove it for good, use Cancel.
 //
 // Errors: as Cancel's; ErrNoItem if the group is empty; *LimitError and ErrInvalidUTF8.
-func (q *Queue) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
-	var id ID
-	err := q.once(ctx,
-		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-			var err error
-			id, err = q.SkipTx(ctx, tx, group, o)
-			return tuple.Tuple{id.Index, id.Random}, err
-		},
-		func(_ kv.Tx, t tuple.Tuple) error {
-			index, ok := t[0].(int64)
-			random, ok2 := t[1].(uuid.UUID)
-			if id = (ID{Group: group, Index: index, Random: random}); !ok || !ok2 {
-				return fmt.Errorf("%w: receipt of a skip: %v", ErrCorrupt, t)
-			}
-			return nil
-		})
-	if err != nil {
-		return ID{}, err
-	}
-	return id, nil
+func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
+	id, err := onceFor(ctx, a.q, a.q.opts.Tx, skipReceipt(group), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
+		id, err := a.SkipTx(ctx, tx, group, o)
+		return id, true, err
+	})
+	return id, wrap("skip", err)
 }
 
 // SkipTx skips in the caller's transaction, as CancelTx cancels.
-func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
+func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
+	q := a.q
 	if err := checkGroup(group); err != nil {
 		return ID{}, wrap("skip", err)
 	}
@@ -85,7 +69,7 @@ func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOption
 		reason += ": " + o.Reason
 	}
 	var id ID
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		head, err := q.firstItem(ctx, tx.Snapshot(), q.keys.items(group))
 		if err != nil {
 			return err
@@ -104,7 +88,7 @@ func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOption
 				return err
 			}
 			f := failure{id: id, record: record, reason: cut(reason)}
-			_, err = f.park(w)
+			_, err = f.deadLetter(w)
 			return err
 		})
 	})
@@ -117,21 +101,21 @@ func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOption
 //
 // Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets anything but body and headers; *LimitError and
 // ErrInvalidUTF8 as Enqueue's.
-func (q *Queue) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
-	return q.Once(ctx, func(tx kv.Tx) error { return q.EditTx(ctx, tx, id, change) })
+func (a Admin) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
+	return wrap("edit", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.EditTx(ctx, tx, id, change) }))
 }
 
 // EditTx edits in the caller's transaction, as CancelTx cancels.
 //
 // Reads: the lock, with a conflict; the item and its parts, at snapshot.
-func (q *Queue) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Message) error) error {
+func (a Admin) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Message) error) error {
 	if err := checkID(id); err != nil {
 		return wrap("edit", err)
 	}
-	return wrap("edit", q.operate(ctx, tx, func(w *work) error { return w.edit(id, change) }))
+	return wrap("edit", a.q.operate(ctx, tx, func(w *txn) error { return w.edit(id, change) }))
 }
 
-// waiting is an item that is not in hand, and the lock of its group.
+// waiting is an item that is not in flight, and the lock of its group.
 type waiting struct {
 	value  []byte
 	head   []byte  // the key of the group's first item
@@ -140,7 +124,7 @@ type waiting struct {
 }
 
 // waitingItem reads an item that is about to be changed. When it returns an error nothing was written.
-func (w *work) waitingItem(id ID) (waiting, error) {
+func (w *txn) waitingItem(id ID) (waiting, error) {
 	q := w.q
 	lockKey := q.keys.lock(id.Group)
 	held, value := guardItemLock.get(w.tx, lockKey), w.tx.Snapshot().Get(q.keys.item(id))
@@ -172,12 +156,12 @@ func (w *work) waitingItem(id ID) (waiting, error) {
 	}
 	if i.stuck = i.record.at(w.nowMS) == lapsed; !i.stuck {
 		left := time.Duration(c.endMS-w.nowMS) * time.Millisecond
-		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInHand, id, c.owner, left)
+		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.owner, left)
 	}
 	return i, nil
 }
 
-func (w *work) cancel(id ID) error {
+func (w *txn) cancel(id ID) error {
 	return w.takeOut(id, func() error {
 		w.tx.Clear(w.q.keys.item(id))
 		w.tx.ClearRange(w.q.keys.parts(id))
@@ -188,7 +172,7 @@ func (w *work) cancel(id ID) error {
 }
 
 // takeOut takes an item that waits out of its group: remove removes it.
-func (w *work) takeOut(id ID, remove func() error) error {
+func (w *txn) takeOut(id ID, remove func() error) error {
 	i, err := w.waitingItem(id)
 	if err != nil {
 		return err
@@ -218,7 +202,7 @@ func (w *work) takeOut(id ID, remove func() error) error {
 	return w.free(id.Group)
 }
 
-func (w *work) edit(id ID, change func(m *Message) error) error {
+func (w *txn) edit(id ID, change func(m *Message) error) error {
 	i, err := w.waitingItem(id)
 	if err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // A pause keeps a group, or the whole queue, from being received and taken from, until it is resumed. Enqueues go on,
@@ -26,7 +25,7 @@ type PauseOptions struct {
 }
 
 // pauseMark is the mark of a pause that begins now.
-func (w *work) pauseMark(o PauseOptions) (mark, error) {
+func (w *txn) pauseMark(o PauseOptions) (mark, error) {
 	if o.By == "" {
 		o.By = w.q.opts.Owner
 	}
@@ -37,22 +36,23 @@ func (w *work) pauseMark(o PauseOptions) (mark, error) {
 }
 
 // PauseGroup keeps a group from being received and taken from, from its commit on, also if it is empty. It returns the
-// mark that the group then bears: if it was paused or parked before, that one stays as it is.
+// mark that the group then bears: if it was paused or halted before, that one stays as it is.
 //
 // Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
-func (q *Queue) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
-	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return q.PauseGroupTx(ctx, tx, group, o) })
+func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
+	return a.q.onceMark(ctx, "pause", func(tx kv.Tx) (Mark, error) { return a.PauseGroupTx(ctx, tx, group, o) })
 }
 
 // PauseGroupTx pauses in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict.
-func (q *Queue) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
+func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
+	q := a.q
 	if err := checkGroup(group); err != nil {
 		return Mark{}, wrap("pause", err)
 	}
 	var now mark
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		var err error
 		if now, err = w.pauseMark(o); err != nil {
 			return err
@@ -71,24 +71,24 @@ func (q *Queue) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Paus
 	return *now.public(), wrap("pause", err)
 }
 
-// ResumeGroup lets a group be received from again that was paused, or parked because its head had failed for good; that
+// ResumeGroup lets a group be received from again that was paused, or halted because its head had failed for good; that
 // head is then tried again. It returns the mark that the group bore.
 //
 // Errors: ErrNotPaused, ErrClosed, and the engine's.
-func (q *Queue) ResumeGroup(ctx context.Context, group string) (Mark, error) {
-	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return q.ResumeGroupTx(ctx, tx, group) })
+func (a Admin) ResumeGroup(ctx context.Context, group string) (Mark, error) {
+	return a.q.onceMark(ctx, "resume", func(tx kv.Tx) (Mark, error) { return a.ResumeGroupTx(ctx, tx, group) })
 }
 
 // ResumeGroupTx resumes in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict; if nobody holds the group, the key of its head at snapshot, with a conflict on the
 // whole group if that is empty, and its attempts.
-func (q *Queue) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark, error) {
+func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark, error) {
 	if err := checkGroup(group); err != nil {
 		return Mark{}, wrap("resume", err)
 	}
 	var was mark
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := a.q.operate(ctx, tx, func(w *txn) error {
 		old, err := w.unmark(group)
 		if err != nil {
 			return err
@@ -106,20 +106,22 @@ func (q *Queue) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark
 // wait or return nothing. It returns the pause that then holds: one that was there before stays as it is.
 //
 // Errors: ErrOptions for Force, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
-func (q *Queue) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
+func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
+	q := a.q
 	defer q.followed.forget()
-	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return q.PauseTx(ctx, tx, o) })
+	return q.onceMark(ctx, "pause", func(tx kv.Tx) (Mark, error) { return a.PauseTx(ctx, tx, o) })
 }
 
 // PauseTx pauses the queue in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Conflicts: with Pause and Resume of the queue only.
-func (q *Queue) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error) {
+func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error) {
+	q := a.q
 	if o.Force {
 		return Mark{}, wrap("pause", fmt.Errorf("%w: Force is for one group", ErrOptions))
 	}
 	var now mark
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		var err error
 		if now, err = w.pauseMark(o); err != nil {
 			return err
@@ -141,15 +143,17 @@ func (q *Queue) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, er
 // Resume ends the pause of the queue, which it returns, and wakes a receive that waits.
 //
 // Errors: ErrNotPaused, ErrClosed, and the engine's.
-func (q *Queue) Resume(ctx context.Context) (Mark, error) {
+func (a Admin) Resume(ctx context.Context) (Mark, error) {
+	q := a.q
 	defer q.followed.forget()
-	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return q.ResumeTx(ctx, tx) })
+	return q.onceMark(ctx, "resume", func(tx kv.Tx) (Mark, error) { return a.ResumeTx(ctx, tx) })
 }
 
 // ResumeTx resumes the queue in the caller's transaction, as PauseTx pauses.
-func (q *Queue) ResumeTx(ctx context.Context, tx kv.Tx) (Mark, error) {
+func (a Admin) ResumeTx(ctx context.Context, tx kv.Tx) (Mark, error) {
+	q := a.q
 	var was mark
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		old, err := q.readPause(ctx, guardQueuePause.reads(tx))
 		if err != nil {
 			return err
@@ -164,35 +168,27 @@ func (q *Queue) ResumeTx(ctx context.Context, tx kv.Tx) (Mark, error) {
 	return *was.public(), wrap("resume", err)
 }
 
-// Paused returns the pause of the queue, or nil.
-func (q *Queue) Paused(ctx context.Context) (*Mark, error) {
+// Paused returns the pause of the queue; paused is false if there is none.
+//
+// Errors: ErrClosed, and the engine's.
+func (a Admin) Paused(ctx context.Context) (pause Mark, paused bool, err error) {
+	q := a.q
 	var m *mark
-	err := q.view(ctx, func(tx kv.ReadTx) (err error) {
+	err = q.view(ctx, func(tx kv.ReadTx) (err error) {
 		m, err = q.readPause(ctx, tx)
 		return err
 	})
-	return m.public(), wrap("paused", err)
+	if err != nil || m == nil {
+		return Mark{}, false, wrap("paused", err)
+	}
+	return *m.public(), true, nil
 }
 
 // onceMark runs an operation that returns a mark in a transaction that happens once.
-func (q *Queue) onceMark(ctx context.Context, fn func(tx kv.Tx) (Mark, error)) (Mark, error) {
-	var m Mark
-	err := q.once(ctx,
-		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-			var err error
-			m, err = fn(tx)
-			return tuple.Tuple{string(m.State), m.By, m.Reason, millis(m.Since)}, err
-		},
-		func(_ kv.Tx, t tuple.Tuple) error {
-			d := keyDecoder{rest: t.Pack()}
-			m = Mark{State: State(d.str()), By: d.str(), Reason: d.str(), Since: fromMillis(d.int())}
-			if d.err != nil {
-				return fmt.Errorf("%w: receipt of a mark: %v", ErrCorrupt, t)
-			}
-			return nil
-		})
-	if err != nil {
-		return Mark{}, err
-	}
-	return m, nil
+func (q *Queue) onceMark(ctx context.Context, call string, fn func(tx kv.Tx) (Mark, error)) (Mark, error) {
+	m, err := onceFor(ctx, q, q.opts.Tx, markReceipt, func(tx kv.Tx, _ kv.Attempt) (Mark, bool, error) {
+		m, err := fn(tx)
+		return m, true, err
+	})
+	return m, wrap(call, err)
 }

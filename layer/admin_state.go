@@ -17,21 +17,24 @@ type SetGroupStateOptions struct {
 // out holds nothing.
 //
 // Errors: ErrHeld, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's; nothing was changed.
-func (q *Queue) SetGroupState(ctx context.Context, group string, state []byte, o SetGroupStateOptions) error {
-	return q.Once(ctx, func(tx kv.Tx) error { return q.SetGroupStateTx(ctx, tx, group, state, o) })
+func (a Admin) SetGroupState(ctx context.Context, group string, state []byte, o SetGroupStateOptions) error {
+	return wrap("set group state", a.q.onceTx(ctx, func(tx kv.Tx) error {
+		return a.SetGroupStateTx(ctx, tx, group, state, o)
+	}))
 }
 
 // SetGroupStateTx sets the state in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict. Conflicts: with claims, acks and what else changes the lock of the group.
-func (q *Queue) SetGroupStateTx(ctx context.Context, tx kv.Tx, group string, state []byte, o SetGroupStateOptions) error {
+func (a Admin) SetGroupStateTx(ctx context.Context, tx kv.Tx, group string, state []byte, o SetGroupStateOptions) error {
+	q := a.q
 	if err := checkGroup(group); err != nil {
 		return wrap("set group state", err)
 	}
 	if err := checkState(state); err != nil {
 		return wrap("set group state", err)
 	}
-	return wrap("set group state", q.operate(ctx, tx, func(w *work) error {
+	return wrap("set group state", q.operate(ctx, tx, func(w *txn) error {
 		r, err := q.readLock(ctx, guardStateLock.reads(tx), group)
 		if err != nil {
 			return err

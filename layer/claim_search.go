@@ -15,7 +15,7 @@ import (
 // ended, far from the oldest, and read neither what they pass over nor timers. If nothing lies there, the search
 // starts over from the oldest.
 type search struct {
-	w       *work
+	w       *txn
 	shards  []cursor // of hints
 	timers  cursor
 	pending []candidate
@@ -26,7 +26,7 @@ type search struct {
 	reads   *searchReads      // under way; nil = none
 }
 
-func newSearch(w *work) *search { return &search{w: w} }
+func newSearch(w *txn) *search { return &search{w: w} }
 
 // begin chooses where to start.
 func (s *search) begin() {

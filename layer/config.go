@@ -22,7 +22,7 @@ type Config struct {
 	Schedule Schedule
 	// Lease is the lease of a claim whose receive names none, MinLease to MaxLease; 0 = DefaultLease.
 	Lease time.Duration
-	// Delay is how long a message is kept back that names no delay of its own, 0 to MaxDelay; 0 = not at all.
+	// Delay is how long a message is delayed that names no delay of its own, 0 to MaxDelay; 0 = not at all.
 	Delay time.Duration
 	// DedupBy is what makes two messages duplicates: DedupByID, DedupByContent.
 	DedupBy DedupBy
@@ -33,7 +33,7 @@ type Config struct {
 	DedupFor DedupFor
 	// DedupWindow is how long that is from the first message on, MinDedupWindow to MaxDedupWindow; 0 = DefaultDedupWindow.
 	DedupWindow time.Duration
-	// MaxWaiting is how many messages a group may have, those in hand included, up to MaxMaxWaiting; 0 = any number. An
+	// MaxWaiting is how many messages a group may have, those in flight included, up to MaxWaitingLimit; 0 = any number. An
 	// enqueue that would make it more is refused whole (*FullError). Enqueues at the same time do not see each other: it
 	// may become more by what was under way together.
 	MaxWaiting int
@@ -47,7 +47,7 @@ type Config struct {
 	MaxAttempts int
 	// OnFailure is what becomes of it then.
 	OnFailure OnFailure
-	// Retention is how long an item may wait in its group, MinRetention to MaxRetention; 0 = for ever. What is in hand is
+	// Retention is how long an item may wait in its group, MinRetention to MaxRetention; 0 = for ever. What is in flight is
 	// not touched.
 	Retention time.Duration
 	// Archive is how long what is finished, acked or taken, is kept in the archive, 0 to MaxRetention; 0 = not at all,
@@ -68,8 +68,8 @@ var settings = []setting{
 	durationSetting("lease", func(c *Config) *time.Duration { return &c.Lease }, DefaultLease, MinLease, MaxLease,
 		"how long a claim lasts unless it says otherwise or is extended"),
 	durationSetting("delay", func(c *Config) *time.Duration { return &c.Delay }, 0, 0, MaxDelay,
-		"how long a message is kept back that names no delay of its own"),
-	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, MaxMaxWaiting,
+		"how long a message is delayed that names no delay of its own"),
+	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, MaxWaitingLimit,
 		"messages that a group may have, about; 0 = any number"),
 	rateSetting("max_rate", func(c *Config) *Rate { return &c.MaxRate },
 		"items of a group that may start their delivery in a time; 0 = any number"),
@@ -113,10 +113,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, err
 	}
 	if c.Retry.Max < c.Retry.Base {
-		return c, &LimitError{
-			What: "retry_max", Unit: "ms", Got: c.Retry.Max.Milliseconds(), Min: c.Retry.Base.Milliseconds(),
-			Max: MaxDelay.Milliseconds(),
-		}
+		return c, durationLimit("retry_max", c.Retry.Max, c.Retry.Base, MaxDelay)
 	}
 	return c, nil
 }
@@ -152,7 +149,7 @@ func (c Config) Setting(name string) (string, error) {
 			return fmt.Sprint(s.value(&c)), nil
 		}
 	}
-	return "", &UnknownSettingError{Names: []string{name}}
+	return "", wrap("setting", &UnknownSettingError{Names: []string{name}})
 }
 
 // Set sets the setting with that name from its text. Limits are not checked before the configuration is stored.
@@ -160,10 +157,10 @@ func (c Config) Setting(name string) (string, error) {
 func (c *Config) Set(name, text string) error {
 	for _, s := range settings {
 		if s.name == name {
-			return s.parse(c, text)
+			return wrap("set", s.parse(c, text))
 		}
 	}
-	return &UnknownSettingError{Names: []string{name}}
+	return wrap("set", &UnknownSettingError{Names: []string{name}})
 }
 
 // MarshalJSON writes the settings as one object, in their order.
@@ -172,7 +169,7 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	for i, s := range settings {
 		value, err := json.Marshal(s.value(&c))
 		if err != nil {
-			return nil, fmt.Errorf("layer: setting %s: %w", s.name, err)
+			return nil, wrap("configuration", fmt.Errorf("setting %s: %w", s.name, err))
 		}
 		members[i] = fmt.Sprintf("%q:%s", s.name, value)
 	}
@@ -181,10 +178,12 @@ func (c Config) MarshalJSON() ([]byte, error) {
 
 // UnmarshalJSON reads what MarshalJSON writes. A setting that is left out gets its zero value, which stands for its
 // default.
-func (c *Config) UnmarshalJSON(data []byte) error {
+func (c *Config) UnmarshalJSON(data []byte) error { return wrap("configuration", c.unmarshal(data)) }
+
+func (c *Config) unmarshal(data []byte) error {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(data, &members); err != nil {
-		return fmt.Errorf("layer: configuration: %w", err)
+		return fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	*c = Config{}
 	for _, s := range settings {
@@ -196,7 +195,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 		text := string(raw)
 		if raw[0] == '"' {
 			if err := json.Unmarshal(raw, &text); err != nil {
-				return fmt.Errorf("layer: setting %s: %w", s.name, err)
+				return fmt.Errorf("%w: setting %s: %w", ErrOptions, s.name, err)
 			}
 		}
 		if err := s.parse(c, text); err != nil {

@@ -59,15 +59,15 @@ type OnFailure int
 
 // The policies.
 const (
-	// ParkItem takes the item aside, to the dead letters, and the group goes on with the next.
-	ParkItem OnFailure = iota
-	// ParkGroup stops the group: order is kept, and other groups run on.
-	ParkGroup
+	// DeadLetterItem moves the item to the dead letters, and the group goes on with the next.
+	DeadLetterItem OnFailure = iota
+	// HaltGroup stops the group: order is kept, and other groups run on.
+	HaltGroup
 	// Block goes on trying for ever, also what was rejected.
 	Block
 )
 
-var onFailureNames = []string{"park_item", "park_group", "block"}
+var onFailureNames = []string{"dead_letter", "halt_group", "block"}
 
 func (f OnFailure) String() string { return nameOf(f, onFailureNames) }
 
@@ -81,11 +81,11 @@ type OnExpiry int
 const (
 	// DropExpired removes it for good.
 	DropExpired OnExpiry = iota
-	// ParkExpired takes it aside, to the dead letters.
-	ParkExpired
+	// DeadLetterExpired moves it to the dead letters.
+	DeadLetterExpired
 )
 
-var onExpiryNames = []string{"drop", "park"}
+var onExpiryNames = []string{"drop", "dead_letter"}
 
 func (o OnExpiry) String() string { return nameOf(o, onExpiryNames) }
 
@@ -97,9 +97,7 @@ const (
 
 func checkRetention(d time.Duration) error {
 	if d != 0 && d < MinRetention {
-		return &LimitError{
-			What: "retention", Unit: "ms", Got: d.Milliseconds(), Min: MinRetention.Milliseconds(), Max: MaxRetention.Milliseconds(),
-		}
+		return durationLimit("retention", d, MinRetention, MaxRetention)
 	}
 	return nil
 }

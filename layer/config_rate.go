@@ -32,7 +32,7 @@ func ParseRate(text string) (Rate, error) {
 	if text == "0" {
 		return Rate{}, nil
 	}
-	bad := &ValueError{What: "rate", Got: text, Allowed: rateAllowed}
+	bad := wrap("parse rate", &ValueError{What: "rate", Got: text, Allowed: rateAllowed})
 	count, per, ok := strings.Cut(text, "/")
 	n, err := strconv.Atoi(count)
 	if !ok || err != nil {
@@ -70,9 +70,7 @@ func (r Rate) check(name string) error {
 	case r.Count < 1 || r.Count > MaxRateCount:
 		return &LimitError{What: name, Unit: "items", Got: int64(r.Count), Min: 1, Max: MaxRateCount}
 	case r.Per < MinRatePer || r.Per > MaxRatePer:
-		return &LimitError{
-			What: "time of " + name, Unit: "ms", Got: r.Per.Milliseconds(), Min: MinRatePer.Milliseconds(), Max: MaxRatePer.Milliseconds(),
-		}
+		return durationLimit("time of "+name, r.Per, MinRatePer, MaxRatePer)
 	case r.Per%time.Millisecond != 0:
 		return &ValueError{What: "time of " + name, Got: r.Per.String(), Allowed: "whole milliseconds"}
 	}

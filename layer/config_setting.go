@@ -60,9 +60,7 @@ func durationSetting(name string, field func(*Config) *time.Duration, otherwise,
 			*f = otherwise
 		}
 		if *f < low || *f > high {
-			return &LimitError{
-				What: name, Unit: "ms", Got: f.Milliseconds(), Min: low.Milliseconds(), Max: high.Milliseconds(),
-			}
+			return durationLimit(name, *f, low, high)
 		}
 		return nil
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // ReceiveOptions say what a receive may take. The zero value is the normal use.
@@ -22,18 +21,18 @@ type ReceiveOptions struct {
 	Lease time.Duration
 	// Strategy says how the receive spreads over groups. Not with Group.
 	Strategy Strategy
-	// Group, if not nil, is the only group to receive from.
+	// Group, if not nil, is the only group to receive from; see OnlyGroup.
 	Group *string
 	// State asks for the groups' state, too: Claim.State. It costs one more read a group, beside the others.
 	State bool
 	// AttemptID, if not "", names this receive, so that it can be repeated after a lost answer, from another process too:
-	// one with the same id, within AttemptLife, returns the claims that the first was given, under the same tokens and
+	// one with the same id, within ReceiveIDLife, returns the claims that the first was given, under the same tokens and
 	// with the leases that they have, and takes nothing more. Claims that have ended since are left out, items that were
 	// acked too; if nothing is left, it returns nothing. If the first was given nothing, the id is still unused. What
 	// else the options of the repetition say does not count, but for State. Use a new id for each receive, such as a
-	// UUID; at most MaxAttemptID bytes of UTF-8. It costs one read and one write more. Not with AckReceive. A receive
+	// UUID; at most MaxReceiveIDSize bytes of UTF-8. It costs one read and one write more. Not with AckReceive. A receive
 	// with an id that waits looks now and then, and what it claims is not given back when its ctx ends.
-	AttemptID string
+	ReceiveID string
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait.
 	Wait time.Duration
@@ -59,7 +58,7 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		o.MaxGroups = o.Max
 	}
 	if o.Wait < 0 || o.Wait > MaxWait {
-		return o, &LimitError{What: "wait", Unit: "ms", Got: o.Wait.Milliseconds(), Max: MaxWait.Milliseconds()}
+		return o, durationLimit("wait", o.Wait, 0, MaxWait)
 	}
 	if o.Strategy < FillGroup || o.Strategy > Heads {
 		return o, fmt.Errorf("%w: strategy %d", ErrOptions, o.Strategy)
@@ -73,7 +72,7 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		}
 		o.MaxGroups = 1
 	}
-	if err := checkAttemptID(o.AttemptID); err != nil {
+	if err := checkReceiveID(o.ReceiveID); err != nil {
 		return o, err
 	}
 	return o, checkLease(o.Lease)
@@ -110,7 +109,7 @@ type Claim struct {
 func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap("receive", err)
 	}
 	claims, err := q.receive(ctx, nil, &reception{o: o})
 	return claims, wrap("receive", err)
@@ -122,10 +121,10 @@ func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error)
 func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap("ack and receive", err)
 	}
-	if o.AttemptID != "" {
-		return nil, wrap("ack and receive", fmt.Errorf("%w: an attempt id of a receive that acks", ErrOptions))
+	if o.ReceiveID != "" {
+		return nil, wrap("ack and receive", fmt.Errorf("%w: a receive id of a receive that acks", ErrOptions))
 	}
 	claims, err := q.receive(ctx, &settlement{claim: c}, &reception{o: o})
 	return claims, wrap("ack and receive", err)
@@ -134,14 +133,14 @@ func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*
 // receive settles s, if there is one, and receives.
 func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	claims, err := q.settleAndReceive(ctx, s, r)
-	if err != nil && s != nil && q.isDone(s) {
+	if err != nil && s != nil && s.done.Load() {
 		return nil, nil // of an error the caller would conclude that nothing was settled
 	}
 	return claims, err
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || r.o.Group != nil || r.o.AttemptID != "" || q.opts.Path == Direct {
+	if r.o.Wait == 0 || r.o.Group != nil || r.o.ReceiveID != "" || q.opts.Test.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
@@ -185,17 +184,17 @@ const groupPoll = time.Second
 //
 // Conflicts: with any other claim, ack, nack or extend of the groups it takes.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
-	if q.closed.Load() {
-		return nil, ErrClosed
+	if q.isClosed() {
+		return nil, wrap("receive", ErrClosed)
 	}
 	o, err := o.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap("receive", err)
 	}
 	if o.Wait > 0 {
-		return nil, fmt.Errorf("layer: receive: %w: ReceiveTx cannot wait", ErrOptions)
+		return nil, wrap("receive", fmt.Errorf("%w: ReceiveTx cannot wait", ErrOptions))
 	}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	r := &reception{o: o}
 	c := w.newClaimer([]*reception{r})
 	c.begin()
@@ -220,7 +219,7 @@ type reception struct {
 	stopped bool  // the next item would go over o.MaxBytes
 	broken  error // the first group that could not be read
 	more    bool  // so much was overdue that it could not all be settled
-	// repeated: it was answered as the receive with the same attempt id.
+	// repeated: it was answered as the receive with the same receive id.
 	repeated bool
 }
 
@@ -243,13 +242,13 @@ func (r *reception) err() error {
 	return r.broken
 }
 
-// result is what the receipt keeps of a receive: groups and tokens.
-func (r *reception) result() tuple.Tuple {
-	t := make(tuple.Tuple, 0, 2*len(r.claims))
-	for _, c := range r.claims {
-		t = append(t, c.Group, c.Token)
+// given is the claims that a receive was given, by their names.
+func (r *reception) given() []claimRef {
+	refs := make([]claimRef, len(r.claims))
+	for i, c := range r.claims {
+		refs[i] = claimRef{group: c.Group, token: c.Token}
 	}
-	return t
+	return refs
 }
 
 // claimer takes ready groups for the receives of one transaction, one after the other.
@@ -259,7 +258,7 @@ func (r *reception) result() tuple.Tuple {
 // only with a read conflict on what makes it stale (the lock, or the emptiness of the group, or the gap up to a head that
 // is not due yet), because a release may write that very key again. A takeover reads and writes the attempt record of the item that was tried.
 type claimer struct {
-	*work
+	*txn
 	search *search
 	met    map[string]bool // groups looked at in this transaction; true = settled, under a conflict
 	looks  []*look         // under way
@@ -267,10 +266,9 @@ type claimer struct {
 	passed []candidate     // left to the handle's other transactions in flight
 	// granted is the grants to the handle, being read; nil = it has no request.
 	granted kv.Future[[]kv.KV]
-	// repeats is what is kept of the attempt ids, being read.
+	// repeats is what is kept of the receive ids, being read.
 	repeats map[string]kv.Future[[]byte]
-	left    bool // the group just looked at stays as it is, and so does what leads to it
-	taken   int  // groups
+	taken   int // groups
 	items   int
 }
 
@@ -291,8 +289,8 @@ type look struct {
 // maxWave bounds the groups looked at together, and with that the memory of a receive.
 const maxWave = 64
 
-func (w *work) newClaimer(rs []*reception) *claimer {
-	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
+func (w *txn) newClaimer(rs []*reception) *claimer {
+	return &claimer{txn: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
 }
 
 // begin starts the reads that do not depend on any other. What the transaction writes between this and claim is
@@ -375,14 +373,19 @@ func (c *claimer) receiveLayers(r *reception) error {
 			break
 		}
 		f, err := c.see(l)
-		if err != nil || f.verdict != verdictDeliver {
-			// What is not free, or not readable, is settled at once and takes no part.
-			if err := c.settle(r, l, 0); err != nil {
-				return err
+		for err == nil && f.verdict != verdictDeliver {
+			// What is not free is settled at once, and the rest of the group, if there is one, takes its part.
+			if l, err = c.clearAway(r, l, r.o.Max); l == nil {
+				break
 			}
-			continue
+			f, err = c.see(l)
 		}
-		all, have = append(all, l), append(have, min(f.rows.due(c.nowMS), f.allowed.items))
+		if err = r.spoilt(err); err != nil {
+			return err
+		}
+		if l != nil && l.err == nil {
+			all, have = append(all, l), append(have, min(f.rows.due(c.nowMS), f.allowed.items))
+		}
 	}
 	for i, n := range layers(have, r.o.Max) {
 		if n == 0 || r.full() {
@@ -517,41 +520,57 @@ func (c *claimer) read(w candidate, limit int) *look {
 // settle decides what to do about one candidate: claim up to limit of its items for r, take it over, or clear it as
 // stale. A group that cannot be read is left as it is.
 func (c *claimer) settle(r *reception, l *look, limit int) error {
-	c.left = false
-	err := c.decide(r, l, limit)
-	if isCorrupt(err) {
-		if r.broken == nil {
-			r.broken = err
+	for l != nil {
+		f, err := c.see(l)
+		if err == nil && f.verdict == verdictDeliver {
+			err = c.take(r, f, l.state, limit)
+			if err == nil && !r.stopped {
+				c.met[l.group] = true
+			}
+			return r.spoilt(err)
 		}
-		return nil
+		if err == nil {
+			l, err = c.clearAway(r, l, limit)
+		}
+		if err != nil {
+			return r.spoilt(err)
+		}
 	}
-	if err == nil && !r.stopped && !c.left {
-		c.met[l.group] = true
-	}
-	return err
+	return nil
 }
 
-func (c *claimer) decide(r *reception, l *look, limit int) error {
-	for {
-		f, err := c.see(l)
-		switch {
-		case err != nil:
-			return err
-		case f.verdict == verdictDeliver:
-			return c.take(r, f, l.state, limit)
-		case f.verdict == verdictAged && c.spent():
-			c.left, r.more = true, true
-			return nil
-		case f.verdict == verdictEarly && f.key == nil && f.record == nil:
-			c.left = true // named by the caller: what leads to it leads to it still
-			return nil
-		}
-		behind, err := c.dispose(f)
-		if err != nil || behind == nil {
-			return err
-		}
-		l = c.read(*behind, limit)
+// spoilt keeps the error of a group that cannot be read, and returns any other.
+func (r *reception) spoilt(err error) error {
+	if !isCorrupt(err) {
+		return err
 	}
+	if r.broken == nil {
+		r.broken = err
+	}
+	return nil
+}
+
+// clearAway carries out a verdict other than deliver. rest is a look at what is left of the group, if something of that
+// may be deliverable.
+func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err error) {
+	f := l.seen
+	switch {
+	case f.verdict == verdictAged && c.spent():
+		r.more = true
+		return nil, nil
+	case f.verdict == verdictEarly && f.key == nil && f.record == nil:
+		// Named by the caller: what leads to it leads to it still
+		return nil, nil
+	}
+	behind, err := c.dispose(f)
+	if err != nil {
+		return nil, err
+	}
+	if behind == nil {
+		c.met[l.group] = true
+		return nil, nil
+	}
+	return c.read(*behind, max(limit, 1)), nil
 }
 
 // take claims a group for r, with up to limit of its items.
@@ -626,7 +645,7 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	var record attempt
 	if f.failure != nil {
 		claim.takenFrom = f.record.claim().owner
-		f.failure.write(c.work)
+		f.failure.write(c.txn)
 		c.count(countExpired, 1)
 		id, record = f.failure.id, f.failure.record
 	} else {

@@ -15,7 +15,7 @@
 //     had committed comes behind it.
 //   - G2 exclusion: a group has at most one live claim. Every ack, nack and extend checks the claim's token in
 //     its own transaction, so a holder whose lease ran out can do no harm.
-//   - G3 nothing lost, nothing doubled: an item that was enqueued is delivered until it is acked or taken, or parked
+//   - G3 nothing lost, nothing doubled: an item that was enqueued is delivered until it is acked or taken, or dead-lettered
 //     because it has failed for good, and then from its redrive on; an acked item is never delivered again. This
 //     holds under unknown commits and crashes.
 //   - G4 parallel groups: claims of different groups do not conflict, and enqueues do not conflict with enqueues.
@@ -28,6 +28,16 @@
 //   - An order between groups: the oldest head first is the aim, given up under contention.
 //   - That a handler runs once: a lease can end while a handler still runs. The effect happens once when it is
 //     written in the transaction that acks (Once, HandleTx).
+//
+// # Two sides
+//
+// Queue is what a program calls: produce, receive, settle, state, Once. Admin (Queue.Admin) is what an operator does with
+// the same queue: cancel, edit, pause, purge, redrive, replay, configure, check, and the lists.
+//
+// # Errors
+//
+// What a call returns reads "layer: CALL: …" and matches a sentinel (ErrClaimLost, ErrLimit, …) or a type (*FormatError,
+// *UnknownSettingError), or it is the engine's (*kv.Error), or the cause of the caller's context.
 //
 // # Transactions of the caller
 //

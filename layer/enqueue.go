@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // Sent is what became of one message of an enqueue.
@@ -28,18 +27,18 @@ type Sent struct {
 // Errors: *LimitError, ErrOptions and ErrInvalidUTF8 before anything is done, *FullError, ErrClosed, and the engine's. If ctx ends
 // while the commit is under way, the error wraps a *kv.Error that says whether it may have landed.
 func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
-	if q.closed.Load() {
-		return nil, ErrClosed
+	if q.isClosed() {
+		return nil, wrap("enqueue", ErrClosed)
 	}
 	if err := q.keys.checkBatch(msgs, q.Config(), q.opts.Now()); err != nil {
-		return nil, err
+		return nil, wrap("enqueue", err)
 	}
 	if len(msgs) == 0 {
 		return nil, nil
 	}
 	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
 	if err := q.submit(ctx, &operation{enqueue: e}); err != nil {
-		return nil, fmt.Errorf("layer: enqueue: %w", err)
+		return nil, wrap("enqueue", err)
 	}
 	return e.sent, nil
 }
@@ -54,22 +53,22 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 // the group is empty. Enqueues never conflict with enqueues, but for those of the same dedup id: each reads that one's
 // entry, with a conflict, and what decides about it if there is one.
 func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sent, error) {
-	if q.closed.Load() {
-		return nil, ErrClosed
+	if q.isClosed() {
+		return nil, wrap("enqueue", ErrClosed)
 	}
 	if err := q.keys.checkBatch(msgs, q.Config(), q.opts.Now()); err != nil {
-		return nil, err
+		return nil, wrap("enqueue", err)
 	}
 	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	if err := w.enqueue(e); err != nil {
-		return nil, fmt.Errorf("layer: enqueue: %w", err)
+		return nil, wrap("enqueue", err)
 	}
 	if e.full != nil {
-		return nil, fmt.Errorf("layer: enqueue: %w", e.full)
+		return nil, wrap("enqueue", e.full)
 	}
 	if err := w.finish(); err != nil {
-		return nil, fmt.Errorf("layer: enqueue: %w", err)
+		return nil, wrap("enqueue", err)
 	}
 	return e.sent, nil
 }
@@ -120,8 +119,8 @@ func (e *enqueuing) bytes() int {
 
 // enqueue writes the messages of several enqueues, in their order. Its conflict footprint is the one EnqueueTx
 // states. All tails, and all that is remembered, are read at once.
-func (w *work) enqueue(all ...*enqueuing) error {
-	a := &appending{work: w, tails: w.readTails(all)}
+func (w *txn) enqueue(all ...*enqueuing) error {
+	a := &appending{txn: w, tails: w.readTails(all)}
 	if len(a.tails) == 0 {
 		return nil
 	}
@@ -156,7 +155,7 @@ func (w *work) enqueue(all ...*enqueuing) error {
 }
 
 // readTails starts reading where the groups of the messages go on.
-func (w *work) readTails(all []*enqueuing) map[string]*tail {
+func (w *txn) readTails(all []*enqueuing) map[string]*tail {
 	tails := make(map[string]*tail)
 	for _, e := range all {
 		for i := range e.msgs {
@@ -172,7 +171,7 @@ func (w *work) readTails(all []*enqueuing) map[string]*tail {
 
 // appending is the enqueues of one transaction.
 type appending struct {
-	*work
+	*txn
 	config   Config
 	now      int64 // the clock
 	tails    map[string]*tail
@@ -225,7 +224,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	return Sent{ID: id}, nil
 }
 
-// due is before when a message is not delivered; 0 = it is not kept back.
+// due is before when a message is not delivered; 0 = it is not delayed.
 func (a *appending) due(e *enqueuing, m *Message) int64 {
 	switch {
 	case e.redriven, m.AtOnce:
@@ -269,54 +268,6 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	// Whoever removes this tail may leave the group empty and without a hint, while this transaction leaves the hint out
 	// because it saw the group non-empty. Before the sets: a conflict on a key already written would not be added.
 	return false, guardTail.read(a.tx, kv.SingleKey(key))
-}
-
-// result is what the receipt keeps of an enqueue: the index of each message, or the whole id of the one that it is a
-// duplicate of; or why it was refused.
-func (e *enqueuing) result() tuple.Tuple {
-	if e.full != nil {
-		return tuple.Tuple{"full", e.full.Group, e.full.Adding, e.full.Max}
-	}
-	t := make(tuple.Tuple, len(e.sent))
-	for i, s := range e.sent {
-		t[i] = s.ID.Index
-		if s.Duplicate {
-			t[i] = tuple.Tuple{s.ID.Group, s.ID.Index, s.ID.Random}
-		}
-	}
-	return t
-}
-
-// restore takes the result from a receipt: the attempt that landed may not be the last one that ran.
-func (e *enqueuing) restore(t tuple.Tuple) error {
-	e.full = nil
-	if len(t) > 0 && t[0] == "full" {
-		d := keyDecoder{rest: t[1:].Pack()}
-		e.full = &FullError{Group: d.str(), Adding: d.int(), Max: d.int()}
-		if d.err != nil {
-			return fmt.Errorf("%w: receipt of a refusal %v", ErrCorrupt, t)
-		}
-		return nil
-	}
-	if len(t) != len(e.msgs) {
-		return fmt.Errorf("%w: receipt of %d messages for %d", ErrCorrupt, len(t), len(e.msgs))
-	}
-	e.sent = make([]Sent, len(e.msgs))
-	for i, v := range t {
-		switch v := v.(type) {
-		case int64:
-			e.sent[i] = Sent{ID: ID{Group: e.msgs[i].Group, Index: v, Random: e.randoms[i]}}
-		case tuple.Tuple:
-			d := keyDecoder{rest: v.Pack()}
-			e.sent[i] = Sent{ID: ID{Group: d.str(), Index: d.int(), Random: d.uuid()}, Duplicate: true}
-			if d.err != nil {
-				return fmt.Errorf("%w: receipt with duplicate %v", ErrCorrupt, v)
-			}
-		default:
-			return fmt.Errorf("%w: receipt with index %v", ErrCorrupt, v)
-		}
-	}
-	return nil
 }
 
 // checkBatch validates the messages of one enqueue.

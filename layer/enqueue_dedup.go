@@ -6,13 +6,12 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // De-duplication. A message with a dedup id is accepted once: while the entry that it leaves lasts, a second one with
 // that id is not enqueued, and its sender is given the id of the first. An entry lasts for the queue's window from the
 // first message on, and does not slide; or, if the queue says so, for as long as that message is in the queue or among
-// its dead letters. In the window it outlives ack, cancel and parking, but not a purge.
+// its dead letters. In the window it outlives ack, cancel and dead-lettering, but not a purge.
 //
 // A message costs one point read, with a conflict, and one write. So two with the same id exclude each other, and others
 // never do.
@@ -59,7 +58,7 @@ type meeting struct {
 // meet reads what is remembered of the messages' dedup ids, by their keys. All reads of a kind are under way together.
 //
 // Footprint: a conflict on the entry of each id; and, if there is one, on what decides whether it still holds.
-func (w *work) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
+func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 	var met map[string]*meeting
 	var order []string
 	for _, e := range all {
@@ -92,7 +91,7 @@ func (w *work) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 }
 
 // recall takes an entry apart and starts reading what decides about it.
-func (w *work) recall(m *meeting, key []byte) error {
+func (w *txn) recall(m *meeting, key []byte) error {
 	v, err := m.stored.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read dedup entry: %w", err)
@@ -114,7 +113,7 @@ func (w *work) recall(m *meeting, key []byte) error {
 }
 
 // seek starts looking for an entry's item. It reads no body.
-func (w *work) seek(m *meeting) error {
+func (w *txn) seek(m *meeting) error {
 	item, dead := w.q.keys.item(m.entry.id), w.q.keys.dead(m.entry.id)
 	for _, key := range [][]byte{item, dead} {
 		if err := guardDedupItem.read(w.tx, kv.SingleKey(key)); err != nil {
@@ -127,7 +126,7 @@ func (w *work) seek(m *meeting) error {
 }
 
 // decide says whether an entry still holds.
-func (w *work) decide(m *meeting) error {
+func (w *txn) decide(m *meeting) error {
 	if m.group != nil {
 		purged, err := w.purgedSince(m)
 		if err != nil {
@@ -157,7 +156,7 @@ func (w *work) decide(m *meeting) error {
 }
 
 // purgedSince reports whether an entry's group or the queue has been purged since the entry was written.
-func (w *work) purgedSince(m *meeting) (bool, error) {
+func (w *txn) purgedSince(m *meeting) (bool, error) {
 	for _, f := range []struct {
 		note kv.Future[[]byte]
 		key  []byte
@@ -169,11 +168,11 @@ func (w *work) purgedSince(m *meeting) (bool, error) {
 		if v == nil {
 			continue
 		}
-		clock, _, err := unpackPurged(f.key, v)
+		note, err := unpackPurged(f.key, v)
 		if err != nil {
 			return false, err
 		}
-		if m.entry.clock <= clock {
+		if m.entry.clock <= note.clock {
 			return true, nil
 		}
 	}
@@ -190,7 +189,7 @@ func (a *appending) remember(m *meeting, key []byte, id ID) {
 }
 
 // renamed makes the entry of a message that goes on under another id tell that one.
-func (w *work) renamed(dedupID string, old, id ID) error {
+func (w *txn) renamed(dedupID string, old, id ID) error {
 	if dedupID == "" {
 		return nil
 	}
@@ -218,7 +217,7 @@ func (w *work) renamed(dedupID string, old, id ID) error {
 // notePurge notes that a group, or the queue if group is nil, is purged now: what is remembered of it until now is void.
 //
 // Footprint: a read conflict on the note, so that it does not go back.
-func (w *work) notePurge(group *string) error {
+func (w *txn) notePurge(group *string) error {
 	clock, err := w.clock()
 	if err != nil {
 		return err
@@ -230,6 +229,6 @@ func (w *work) notePurge(group *string) error {
 	if err := guardPurgeNote.read(w.tx, kv.SingleKey(key)); err != nil {
 		return err
 	}
-	w.tx.Set(key, tuple.Tuple{clock, w.nowMS}.Pack())
+	w.tx.Set(key, purgeNote{clock: clock, ms: w.nowMS}.pack())
 	return nil
 }

@@ -4,80 +4,111 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"fdbfifo/kv/tuple"
 )
 
-// Errors that a caller may meet and tell apart with errors.Is; the engine's own are *kv.Error. None of them is
-// worth a retry of the same call, unless it says so.
+// Errors that a caller may meet and tell apart with errors.Is; the engine's own are *kv.Error. None of them is worth a
+// retry of the same call, unless its comment says so. What a call returns has the text "layer: CALL: …".
 var (
 	// ErrNoQueue: the queue does not exist under this prefix. Create it.
-	ErrNoQueue = errors.New("layer: no such queue")
+	ErrNoQueue = errors.New("no such queue")
 	// ErrQueueExists: Create found the queue there already. Open it.
-	ErrQueueExists = errors.New("layer: queue exists already")
+	ErrQueueExists = errors.New("queue exists already")
 	// ErrNoQueueName: a queue's name may not be empty.
-	ErrNoQueueName = errors.New("layer: empty queue name")
+	ErrNoQueueName = errors.New("empty queue name")
 	// ErrInvalidUTF8: a group, a queue's name, or a header is not valid UTF-8.
-	ErrInvalidUTF8 = errors.New("layer: invalid UTF-8")
+	ErrInvalidUTF8 = errors.New("invalid UTF-8")
 	// ErrClaimLost: the group is no longer held under the claim's token; its lease ran out and another has
 	// taken over, or it was ended before. Nothing was changed. Drop the claim: its items are delivered anew.
-	ErrClaimLost = errors.New("layer: claim lost")
+	ErrClaimLost = errors.New("claim lost")
 	// ErrNotInClaim: an item that was to be acked is not outstanding in the claim. Nothing was changed.
-	ErrNotInClaim = errors.New("layer: item is not outstanding in this claim")
+	ErrNotInClaim = errors.New("item is not outstanding in this claim")
 	// ErrCorrupt: a key or value of the queue does not have the form it must have. It is never taken for
 	// "empty"; the text names the key as fdbcli prints it.
-	ErrCorrupt = errors.New("layer: corrupt data")
+	ErrCorrupt = errors.New("corrupt data")
 	// ErrClosed: the queue's handle, or the worker, was closed.
-	ErrClosed = errors.New("layer: closed")
+	ErrClosed = errors.New("closed")
+	// ErrLimit: a value lies outside its limits. The error is a *LimitError, which says which value and what is
+	// allowed.
+	ErrLimit = errors.New("out of limits")
+	// ErrFull: a group is full. The error is a *FullError, which says which group. Try again when some of its messages
+	// have been handled.
+	ErrFull = errors.New("group is full")
 	// ErrOptions: options that contradict each other, or a value that is none of those there are.
-	ErrOptions = errors.New("layer: contradictory or unknown options")
+	ErrOptions = errors.New("contradictory or unknown options")
 	// ErrInvalidID: a message's id, or the text of one, does not have the form of an id.
-	ErrInvalidID = errors.New("layer: malformed message id")
+	ErrInvalidID = errors.New("malformed message id")
 	// ErrNoItem: there is no such item (any more): it was acked, taken, cancelled or purged, or never there.
-	ErrNoItem = errors.New("layer: no such item")
+	ErrNoItem = errors.New("no such item")
 	// ErrNotDead: there is no such dead letter (any more): it was redriven or discarded, or never there.
-	ErrNotDead = errors.New("layer: no such dead letter")
-	// ErrInHand: the item was delivered under a claim whose lease lasts. Wait for it to end, or end it with
+	ErrNotDead = errors.New("no such dead letter")
+	// ErrInFlight: the item was delivered under a claim whose lease lasts. Wait for it to end, or end it with
 	// ForceRelease.
-	ErrInHand = errors.New("layer: item is in a holder's hands")
+	ErrInFlight = errors.New("item is in flight")
 	// ErrNotHeld: nobody holds the group.
-	ErrNotHeld = errors.New("layer: group is not held")
+	ErrNotHeld = errors.New("group is not held")
 	// ErrHeld: somebody holds the group. Wait for the claim to end, or use force.
-	ErrHeld = errors.New("layer: group is held")
+	ErrHeld = errors.New("group is held")
 	// ErrNotPaused: the group, or the queue, is not paused.
-	ErrNotPaused = errors.New("layer: not paused")
-	// ErrNotDelayed: the group does not wait for a retry, and its head is not kept back.
-	ErrNotDelayed = errors.New("layer: group is not delayed")
+	ErrNotPaused = errors.New("not paused")
+	// ErrNotDelayed: the group does not wait for a retry, and its head is not delayed.
+	ErrNotDelayed = errors.New("group is not delayed")
 )
 
-// FullError: a group has as many messages as the queue's MaxWaiting allows, or would have more. Nothing was enqueued. Try
-// again when some have been handled.
+// FullError: a group has as many messages as the queue's MaxWaiting allows, or would have more. It wraps ErrFull.
+// Nothing was enqueued. Try again when some have been handled.
 type FullError struct {
 	Group  string
 	Adding int64 // messages of the enqueue for this group
-	Max    int64 // that it may have
+	Max    int64 // messages that the group may have
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("layer: group %q is full: with %d more it would have over %d messages", e.Group, e.Adding, e.Max)
+	return fmt.Sprintf("group %q is full: with %d more it would have over %d messages", e.Group, e.Adding, e.Max)
 }
 
-// LimitError: a value lies outside its limits. Nothing was done.
+// Unwrap returns ErrFull.
+func (e *FullError) Unwrap() error { return ErrFull }
+
+// LimitError: a value lies outside its limits. It wraps ErrLimit. Nothing was done.
 type LimitError struct {
 	What string // the name of what is limited, e.g. "group"
-	Unit string // "bytes", "ms", "items"
+	Unit string // of the numbers: "bytes", "items", …; "ns" for a duration, which the text has as such
 	Got  int64
 	Min  int64
-	Max  int64
+	Max  int64 // math.MaxInt64 = there is no upper limit
 }
 
-func (e *LimitError) Error() string {
-	unit := ""
-	if e.Unit != "" {
-		unit = " " + e.Unit
-	}
-	return fmt.Sprintf("layer: %s is %d%s, allowed are %d to %d", e.What, e.Got, unit, e.Min, e.Max)
+// durationLimit is the error of a duration that lies outside its limits.
+func durationLimit(what string, got, low, high time.Duration) *LimitError {
+	return &LimitError{What: what, Unit: unitDuration, Got: int64(got), Min: int64(low), Max: int64(high)}
 }
+
+// unitDuration is the unit of a LimitError that is about a duration.
+const unitDuration = "ns"
+
+func (e *LimitError) Error() string {
+	if e.Max == noLimit {
+		return fmt.Sprintf("%s is %s, allowed are %s or more", e.What, e.text(e.Got, true), e.text(e.Min, false))
+	}
+	return fmt.Sprintf("%s is %s, allowed are %s to %s",
+		e.What, e.text(e.Got, true), e.text(e.Min, false), e.text(e.Max, false))
+}
+
+func (e *LimitError) text(n int64, unit bool) string {
+	switch {
+	case e.Unit == unitDuration:
+		return time.Duration(n).String()
+	case unit && e.Unit != "":
+		return fmt.Sprintf("%d %s", n, e.Unit)
+	}
+	return fmt.Sprint(n)
+}
+
+// Unwrap returns ErrLimit.
+func (e *LimitError) Unwrap() error { return ErrLimit }
 
 // ValueError: a value is none of those there are. It wraps ErrOptions. Nothing was done.
 type ValueError struct {
@@ -87,7 +118,7 @@ type ValueError struct {
 }
 
 func (e *ValueError) Error() string {
-	return fmt.Sprintf("layer: %s is %q, allowed is: %s", e.What, e.Got, e.Allowed)
+	return fmt.Sprintf("%s is %q, allowed is: %s", e.What, e.Got, e.Allowed)
 }
 
 // Unwrap returns ErrOptions.
@@ -97,27 +128,53 @@ func (e *ValueError) Unwrap() error { return ErrOptions }
 type UnknownSettingError struct{ Names []string }
 
 func (e *UnknownSettingError) Error() string {
-	return "layer: unknown setting " + strings.Join(e.Names, ", ")
+	return "unknown setting " + strings.Join(e.Names, ", ")
 }
 
-// FormatError: the queue was written in a format that this version of the library does not know.
+// FormatError: the queue was written in a format that this version of the library does not read: a later one, or one
+// from before the first release.
 type FormatError struct {
 	Queue string
 	Found int64
-	Known int64 // the newest format this version reads and writes
+	Known int64 // the only format that this version reads and writes
 }
 
 func (e *FormatError) Error() string {
-	return fmt.Sprintf("layer: queue %q has format %d, this version knows format %d: use a newer version",
-		e.Queue, e.Found, e.Known)
+	use := "use a newer version"
+	if e.Found < e.Known {
+		use = "use the version that wrote it"
+	}
+	return fmt.Sprintf("queue %q has format %d, this version knows format %d alone: %s", e.Queue, e.Found, e.Known, use)
 }
 
-func wrap(verb string, err error) error {
-	if err != nil {
-		return fmt.Errorf("layer: %s: %w", verb, err)
-	}
-	return nil
+// callError is what a public call returns: "layer: CALL: …". However calls are made of calls, the text has one prefix,
+// at its front.
+type callError struct {
+	call string
+	err  error
 }
+
+// wrap names the call that err comes from. What a call inside has named already stays as it is.
+func wrap(call string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, named := err.(*callError); named {
+		return err
+	}
+	return &callError{call: call, err: err}
+}
+
+func (e *callError) Error() string {
+	text := e.err.Error()
+	var inner *callError
+	if errors.As(e.err, &inner) {
+		text = strings.Replace(text, inner.Error(), inner.err.Error(), 1)
+	}
+	return "layer: " + e.call + ": " + text
+}
+
+func (e *callError) Unwrap() error { return e.err }
 
 // corrupt names the key whose value cannot be read.
 func corrupt(key []byte, err error) error {

@@ -5,23 +5,22 @@ import (
 	"slices"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // State is the state of a group that has items.
-type State string
+type Status string
 
 // The states. A group without items is empty and is not listed.
 const (
-	Ready   State = "ready"   // free to be claimed
-	Held    State = "held"    // under a claim
-	Expired State = "expired" // under a claim whose lease has run out: taken over by the next receive
-	Delayed State = "delayed" // given back with a delay that has not ended, or its head is kept back
-	Paced   State = "paced"   // free, but its rate (Config.MaxRate) is used up for now
-	Paused  State = "paused"  // by an operator, until it is resumed: see GroupInfo.Mark
-	Parked  State = "parked"  // its head has failed for good; until it is redriven or resumed: see GroupInfo.Mark
-	Granted State = "granted" // kept for a handle whose receives wait; it accepts within 2 s, or the group is free
-	Corrupt State = "corrupt" // its lock or its head cannot be read: LastError says why, Check tells more
+	Ready       Status = "ready"        // free to be claimed
+	Held        Status = "held"         // under a claim
+	Expired     Status = "expired"      // under a claim whose lease has run out: taken over by the next receive
+	Delayed     Status = "delayed"      // given back with a delay that has not ended, or its head is delayed
+	RateLimited Status = "rate_limited" // free, but its rate (Config.MaxRate) is used up for now
+	Paused      Status = "paused"       // by an operator, until it is resumed: see GroupInfo.Mark
+	Halted      Status = "halted"       // its head has failed for good; until it is redriven or resumed: see GroupInfo.Mark
+	Granted     Status = "granted"      // kept for a handle whose receives wait; it accepts within 2 s, or the group is free
+	Corrupt     Status = "corrupt"      // its lock or its head cannot be read: LastError says why, Check tells more
 )
 
 // condition is what a group's record says about the group at a time.
@@ -34,7 +33,7 @@ const (
 	delayed                  // a retry delay that lasts
 	lapsed                   // a claim whose lease has ended: still the holder's until somebody takes over
 	over                     // a grant or a delay that has ended
-	marked                   // paused or parked, and held by nobody
+	marked                   // paused or halted, and held by nobody
 )
 
 // at is the group's condition. r is nil if the group has no record.
@@ -117,7 +116,7 @@ const (
 	shapeGrant  shape = "grant"
 	shapeDelay  shape = "delay"
 	shapePause  shape = "pause"
-	shapePark   shape = "park"
+	shapeHalt   shape = "halt"
 	shapeBroken shape = "unreadable"
 )
 
@@ -131,8 +130,8 @@ func (r *record) shape() shape {
 		return shapeNone
 	case h == nil && r.mark == nil:
 		return shapeBroken
-	case h == nil && r.mark.kind == markPark:
-		return shapePark
+	case h == nil && r.mark.kind == markHalt:
+		return shapeHalt
 	case h == nil:
 		return shapePause
 	case h.kind == kindGrant:
@@ -148,13 +147,13 @@ func (r *record) shape() shape {
 // steps are the changes of a group's record that there may be. Not among them, for example: a grant of a group that
 // somebody holds, and the end of a marked claim that forgets the mark.
 var steps = map[shape][]shape{
-	shapeNone:   {shapeClaim, shapeGrant, shapePause, shapePark},
-	shapeClaim:  {shapeNone, shapeClaim, shapeNoted, shapeDelay, shapePause, shapePark},
-	shapeNoted:  {shapeClaim, shapeNoted, shapePause, shapePark},
-	shapeGrant:  {shapeNone, shapeClaim, shapePause, shapePark},
-	shapeDelay:  {shapeNone, shapeClaim, shapePause, shapePark},
-	shapePause:  {shapeNone, shapePark},
-	shapePark:   {shapeNone},
+	shapeNone:   {shapeClaim, shapeGrant, shapePause, shapeHalt},
+	shapeClaim:  {shapeNone, shapeClaim, shapeNoted, shapeDelay, shapePause, shapeHalt},
+	shapeNoted:  {shapeClaim, shapeNoted, shapePause, shapeHalt},
+	shapeGrant:  {shapeNone, shapeClaim, shapePause, shapeHalt},
+	shapeDelay:  {shapeNone, shapeClaim, shapePause, shapeHalt},
+	shapePause:  {shapeNone, shapeHalt},
+	shapeHalt:   {shapeNone},
 	shapeBroken: {shapeNone},
 }
 
@@ -173,7 +172,7 @@ func step(old, next *record) error {
 // put changes a group's record from old to next, either of which may be nil, with the timer and the grant beside it. head
 // is the index of the group's head, for a new timer. No other function writes a lock. The caller has a read conflict on
 // the lock, by the guard of the operation.
-func (w *work) put(group string, old, next *record, head int64) {
+func (w *txn) put(group string, old, next *record, head int64) {
 	if err := step(old, next); err != nil && w.illegal == nil {
 		w.illegal = fmt.Errorf("group %q: %w", group, err) // finish returns it, and the transaction ends without effect
 	}
@@ -189,7 +188,7 @@ func (w *work) put(group string, old, next *record, head int64) {
 			w.tx.Set(keys.timer(is.endMS, group), packTimer(is.kind, head))
 		}
 		if random, ok := next.grantedTo(); ok {
-			w.tx.Set(keys.grant(random, group), tuple.AppendInt(nil, is.token))
+			w.tx.Set(keys.grant(random, group), packInt(is.token))
 		}
 	}
 	if next == nil {
@@ -201,7 +200,7 @@ func (w *work) put(group string, old, next *record, head int64) {
 
 // end ends what holds a group: m, if there is one, keeps the group from then on. It reports whether the group is free,
 // and then without a hint.
-func (w *work) end(group string, r *record, m *mark) (free bool) {
+func (w *txn) end(group string, r *record, m *mark) (free bool) {
 	w.put(group, r, r.without(m), 0)
 	return m == nil
 }
@@ -210,7 +209,7 @@ func (w *work) end(group string, r *record, m *mark) (free bool) {
 // counts a failed attempt, which f has if the caller has judged it; the end of a delay or of a grant counts none. It
 // reports whether the group is free, and then without a hint. The item that is spared, if any, is not parked, because
 // the caller is about to change or remove it.
-func (w *work) lapse(group string, r *record, f *failure, spared ID) (free bool, err error) {
+func (w *txn) lapse(group string, r *record, f *failure, spared ID) (free bool, err error) {
 	m := r.mark
 	if c := r.claim(); c != nil && len(c.items) > 0 {
 		w.count(countExpired, 1)
@@ -233,7 +232,7 @@ func (h *holding) lapseText() string { return "lease expired, held by " + h.owne
 // emptiness. first is the key of the first item as head reads it; nil = leave reads it, and sees what the transaction has
 // done. tried says that the head may have failed before; the hint then says how often. An item that comes before the head
 // meanwhile is led to by the same hint, and nobody removes that item but under the lock.
-func (w *work) leave(
+func (w *txn) leave(
 	group string, first kv.Future[[]byte], empty guard, tried bool,
 ) (c candidate, found bool, err error) {
 	items := w.q.keys.items(group)
@@ -265,13 +264,13 @@ func (w *work) leave(
 }
 
 // free is leave for a group that an operator or a sweep set free.
-func (w *work) free(group string) error {
+func (w *txn) free(group string) error {
 	_, _, err := w.leave(group, nil, guardFreeEmpty, true)
 	return err
 }
 
 // head starts reading the key of a group's first item, at snapshot.
-func (w *work) head(group string) kv.Future[[]byte] {
+func (w *txn) head(group string) kv.Future[[]byte] {
 	return w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin))
 }
 
@@ -313,14 +312,14 @@ func place(left []delivered, id ID, group string) int {
 }
 
 // excludeHolders is the write conflict on a group's lock.
-func (w *work) excludeHolders(g guard, group string) error {
+func (w *txn) excludeHolders(g guard, group string) error {
 	return g.write(w.tx, w.q.keys.lock(group))
 }
 
 // remove clears the items acked, out of those under the claim, by their exact keys: a range from the first to
 // the last would take with it an item whose enqueue committed late, between them. Attempt records need no such
 // care, because only an item that was tried has one: they go by ranges, one for each run of acked items.
-func (w *work) remove(group string, all, acked []delivered, archived bool) {
+func (w *txn) remove(group string, all, acked []delivered, archived bool) {
 	keys, tx := w.q.keys, w.tx
 	var run []delivered
 	endRun := func() {

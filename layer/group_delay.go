@@ -6,7 +6,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// A message may be kept back: its envelope says before when it is not delivered. It holds its group, and no other: what
+// A message may be delayed: its envelope says before when it is not delivered. It holds its group, and no other: what
 // is behind it waits too, and a claim ends before it. Nobody holds the group meanwhile, and no lock does; a timer of kind
 // "head" leads to it when the time has come, as a hint leads to a group that is ready. The enqueue writes that timer if
 // the group was empty. Otherwise whoever ends a claim writes a hint, because it reads the key of the next head, not the
@@ -16,7 +16,7 @@ import (
 //
 // Footprint: the caller has a read conflict on the lock; one on the gap up to the head, which an enqueue that saw the
 // group empty may fill, with a hint of the very same key.
-func (w *work) awaitHead(from []byte, head ID, untilMS int64) error {
+func (w *txn) awaitHead(from []byte, head ID, untilMS int64) error {
 	gap := kv.KeyRange{Begin: w.q.keys.items(head.Group).Begin, End: kv.KeyAfter(w.q.keys.item(head))}
 	if err := guardEarlyGap.read(w.tx, gap); err != nil {
 		return err
@@ -29,13 +29,13 @@ func (w *work) awaitHead(from []byte, head ID, untilMS int64) error {
 }
 
 // timeHead sets the timer of a head that is due at untilMS, in a group that nobody holds.
-func (w *work) timeHead(group string, index, untilMS int64) {
+func (w *txn) timeHead(group string, index, untilMS int64) {
 	w.tx.Set(w.q.keys.timer(untilMS, group), packTimer(kindHead, index))
 }
 
 // hasten makes the head of a group due now. It returns false if it was. Under the conflict on the lock that the caller
 // has.
-func (w *work) hasten(group string) (early bool, err error) {
+func (w *txn) hasten(group string) (early bool, err error) {
 	found := w.tx.Snapshot().GetRange(w.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1})
 	pairs, err := found.Wait(w.ctx)
 	if err != nil {

@@ -11,7 +11,7 @@ type failure struct {
 }
 
 // judge decides what follows from the failure that record counts already. rejected is the reason given, or "".
-func (w *work) judge(id ID, record attempt, rejected string) (failure, error) {
+func (w *txn) judge(id ID, record attempt, rejected string) (failure, error) {
 	f := failure{id: id, record: record}
 	config, err := w.config()
 	if err != nil {
@@ -28,9 +28,9 @@ func (w *work) judge(id ID, record attempt, rejected string) (failure, error) {
 	return f, nil
 }
 
-// parksItem and parksGroup say what is parked, if anything is.
-func (f *failure) parksItem() bool  { return f != nil && f.reason != "" && f.fate == ParkItem }
-func (f *failure) parksGroup() bool { return f != nil && f.reason != "" && f.fate == ParkGroup }
+// endsItem and haltsGroup say what is parked, if anything is.
+func (f *failure) endsItem() bool   { return f != nil && f.reason != "" && f.fate == DeadLetterItem }
+func (f *failure) haltsGroup() bool { return f != nil && f.reason != "" && f.fate == HaltGroup }
 
 // Follows is what a failed attempt has come to.
 type Follows string
@@ -39,23 +39,23 @@ type Follows string
 const (
 	FollowsRetry      Follows = "retry"        // the item is delivered again
 	FollowsDeadLetter Follows = "dead letter"  // the item has failed for good and was taken aside
-	FollowsPark       Follows = "group parked" // the item has failed for good, and its group is stopped
+	FollowsHalt       Follows = "group halted" // the item has failed for good, and its group is stopped
 	FollowsRelease    Follows = "given back"   // uncounted: the item is delivered again
 	FollowsUnknown    Follows = "unknown"      // it could not be given back: the lease runs out
 )
 
 func (f *failure) follows() Follows {
 	switch {
-	case f.parksItem():
+	case f.endsItem():
 		return FollowsDeadLetter
-	case f.parksGroup():
-		return FollowsPark
+	case f.haltsGroup():
+		return FollowsHalt
 	}
 	return FollowsRetry
 }
 
 // judgeTried is judge for the item that was tried under a claim, with one failure more. It writes nothing.
-func (w *work) judgeTried(group string, claim *holding, text string) (*failure, error) {
+func (w *txn) judgeTried(group string, claim *holding, text string) (*failure, error) {
 	id := claim.items[0].id(group)
 	record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), id)
 	if err != nil {
@@ -68,17 +68,17 @@ func (w *work) judgeTried(group string, claim *holding, text string) (*failure, 
 // carryOut writes what follows, for a claim whose end the caller writes. It returns the mark that the group bears from
 // then on: the mark that it bore, m, or the park that follows from the failure. The item that is spared is not parked,
 // because the caller is about to change or remove it.
-func (f *failure) carryOut(w *work, m *mark, spared ID) (*mark, error) {
+func (f *failure) carryOut(w *txn, m *mark, spared ID) (*mark, error) {
 	if f.id == spared {
 		f.reason = ""
 	}
-	if f.parksItem() {
-		parked, err := f.park(w)
+	if f.endsItem() {
+		parked, err := f.deadLetter(w)
 		if err != nil || parked {
 			return m, err
 		}
 	}
-	if f.parksGroup() {
+	if f.haltsGroup() {
 		m = f.mark(w, m)
 	}
 	f.write(w)
@@ -86,20 +86,20 @@ func (f *failure) carryOut(w *work, m *mark, spared ID) (*mark, error) {
 }
 
 // write keeps the attempt with an item that stays in its group.
-func (f *failure) write(w *work) {
+func (f *failure) write(w *txn) {
 	w.tx.Set(w.q.keys.attempt(f.id), f.record.pack())
 }
 
-// mark is the mark of the group that is parked, in the place of the one that it bears, which may be nil.
-func (f *failure) mark(w *work, old *mark) *mark {
-	if old != nil && old.kind == markPark {
+// mark is the mark of the group that is halted, in the place of the one that it bears, which may be nil.
+func (f *failure) mark(w *txn, old *mark) *mark {
+	if old != nil && old.kind == markHalt {
 		return old
 	}
 	reason := f.reason
 	if f.record.lastErr != "" {
 		reason += ": " + f.record.lastErr
 	}
-	m := &mark{kind: markPark, who: w.q.opts.Owner, reason: cut(reason), sinceMS: w.nowMS}
+	m := &mark{kind: markHalt, who: w.q.opts.Owner, reason: cut(reason), sinceMS: w.nowMS}
 	w.countMark(old, -1)
 	w.countMark(m, 1)
 	return m
@@ -109,7 +109,7 @@ func (f *failure) mark(w *work, old *mark) *mark {
 //
 // Footprint: reads the item at snapshot, under the conflict on the lock that the caller has; clears it and its
 // attempts, writes the dead letter.
-func (f *failure) park(w *work) (bool, error) {
+func (f *failure) deadLetter(w *txn) (bool, error) {
 	keys := w.q.keys
 	key := keys.item(f.id)
 	value, err := w.tx.Snapshot().Get(key).Wait(w.ctx)
@@ -119,19 +119,19 @@ func (f *failure) park(w *work) (bool, error) {
 	if value == nil {
 		return false, nil
 	}
-	w.takeAside(f, value)
+	w.putDeadLetter(f, value)
 	return true, nil
 }
 
-// takeAside moves an item with that value to the dead letters, as f says.
-func (w *work) takeAside(f *failure, value []byte) {
+// putDeadLetter moves an item with that value to the dead letters, as f says.
+func (w *txn) putDeadLetter(f *failure, value []byte) {
 	keys := w.q.keys
 	d := dead{
 		reason: f.reason, lastErr: f.record.lastErr, attempts: f.record.count,
-		firstMS: f.record.firstMS, lastMS: f.record.lastMS, parkedMS: w.nowMS, item: value,
+		firstMS: f.record.firstMS, lastMS: f.record.lastMS, deadMS: w.nowMS, item: value,
 	}
 	w.tx.Set(keys.dead(f.id), d.pack())
 	w.tx.Clear(keys.item(f.id))
 	w.tx.Clear(keys.attempt(f.id))
-	w.count(countParked, 1)
+	w.count(countDeadLettered, 1)
 }

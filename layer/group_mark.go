@@ -22,12 +22,12 @@ import (
 //
 // Footprint: reads and writes the lock, with conflicts, and clears the timer or grant of the holding that gives way.
 // Hints are left: they are stale now, and cleared when met.
-func (w *work) mark(group string, m mark) (old *mark, r *record, err error) {
+func (w *txn) mark(group string, m mark) (old *mark, r *record, err error) {
 	r, err = w.q.readLock(w.ctx, guardMarkGroup.reads(w.tx), group)
 	if err != nil {
 		return nil, nil, err
 	}
-	if old = r.bears(); old != nil && (old.kind == m.kind || old.kind == markPark) {
+	if old = r.bears(); old != nil && (old.kind == m.kind || old.kind == markHalt) {
 		return old, r, nil
 	}
 	w.countMark(old, -1)
@@ -44,7 +44,7 @@ func (w *work) mark(group string, m mark) (old *mark, r *record, err error) {
 // the group it becomes ready; if it was parked, its head is tried anew, with no attempts counted.
 //
 // Footprint: reads and writes the lock, with conflicts; if nobody holds the group, as the end of a claim.
-func (w *work) unmark(group string) (*mark, error) {
+func (w *txn) unmark(group string) (*mark, error) {
 	r, err := w.q.readLock(w.ctx, guardMarkGroup.reads(w.tx), group)
 	if err != nil || r.bears() == nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (w *work) unmark(group string) (*mark, error) {
 	if next != nil {
 		return r.mark, nil
 	}
-	if r.mark.kind == markPark {
+	if r.mark.kind == markHalt {
 		if err := w.forgive(group); err != nil {
 			return nil, err
 		}
@@ -64,7 +64,7 @@ func (w *work) unmark(group string) (*mark, error) {
 }
 
 // forgive clears the failed attempts of a group's head.
-func (w *work) forgive(group string) error {
+func (w *txn) forgive(group string) error {
 	head, err := w.head(group).Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read head: %w", err)
@@ -81,27 +81,27 @@ func (w *work) forgive(group string) error {
 }
 
 // countMark counts marked groups; m may be nil.
-func (w *work) countMark(m *mark, n int) {
+func (w *txn) countMark(m *mark, n int) {
 	switch {
 	case m == nil:
 	case m.kind == markPause:
 		w.count(countPausedGroups, n)
 	default:
-		w.count(countParkedGroups, n)
+		w.count(countHaltedGroups, n)
 	}
 }
 
 // Mark says why a group is kept from being claimed.
 type Mark struct {
-	State  State // Paused or Parked
+	Status Status // Paused or Halted
 	By     string
 	Reason string
 	Since  time.Time
 }
 
-// String says who has paused or parked, when and why.
+// String says who has paused or halted, when and why.
 func (m Mark) String() string {
-	text := fmt.Sprintf("%s by %q since %s", m.State, m.By, timeWords(millis(m.Since)))
+	text := fmt.Sprintf("%s by %q since %s", m.Status, m.By, timeWords(millis(m.Since)))
 	if m.Reason != "" {
 		text += ": " + m.Reason
 	}
@@ -114,8 +114,8 @@ func (m *mark) public() *Mark {
 		return nil
 	}
 	state := Paused
-	if m.kind == markPark {
-		state = Parked
+	if m.kind == markHalt {
+		state = Halted
 	}
-	return &Mark{State: state, By: m.who, Reason: m.reason, Since: fromMillis(m.sinceMS)}
+	return &Mark{Status: state, By: m.who, Reason: m.reason, Since: fromMillis(m.sinceMS)}
 }

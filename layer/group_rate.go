@@ -70,7 +70,7 @@ func (q *Queue) readPace(tx kv.ReadTx, group string) kv.Future[[]byte] {
 }
 
 // allow says what a group's rate leaves. f is as readPace returns it.
-func (w *work) allow(group string, f kv.Future[[]byte]) (allowance, error) {
+func (w *txn) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 	config, err := w.config()
 	if err != nil || config.MaxRate.isNone() {
 		return allowance{items: math.MaxInt}, err
@@ -103,7 +103,7 @@ func (q *Queue) allowance(ctx context.Context, rate Rate, group string, f kv.Fut
 }
 
 // spend counts n items that start their delivery, under the conflict on the lock that the caller has.
-func (w *work) spend(group string, a allowance, n int) {
+func (w *txn) spend(group string, a allowance, n int) {
 	if a.rate.isNone() {
 		return
 	}

@@ -8,7 +8,7 @@ import (
 
 // The retention is carried out by whoever meets an item at the head of its group that has waited too long: a claimer, a
 // taker, or a sweep, which goes from head to head. Items behind a head that is not due stay until it is their turn. What
-// is in hand is never touched: a claim whose lease lasts keeps its whole group from being looked at.
+// is in flight is never touched: a claim whose lease lasts keeps its whole group from being looked at.
 
 const (
 	// overdueWidth bounds the items that one look reads: with the largest values that is 5 MB.
@@ -20,15 +20,15 @@ const (
 )
 
 // isOverdue reports whether an item has waited too long.
-func (w *work) isOverdue(config *Config, e *envelope) bool {
+func (w *txn) isOverdue(config *Config, e *envelope) bool {
 	return config.Retention > 0 && w.nowMS-e.waitsSince() > config.Retention.Milliseconds()
 }
 
-// waitsSince is from when on the item counts as waiting: not while it is kept back.
+// waitsSince is from when on the item counts as waiting: not while it is delayed.
 func (e *envelope) waitsSince() int64 { return max(e.enqueuedMS, e.dueMS) }
 
 // overdue returns those of a group's first rows, from the head on, that have waited too long; up to about overdueBytes.
-func (w *work) overdue(all rows) (rows, error) {
+func (w *txn) overdue(all rows) (rows, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {
 		return rows{}, err
@@ -47,14 +47,14 @@ func (w *work) overdue(all rows) (rows, error) {
 }
 
 // spent reports whether the transaction has settled as much as it may.
-func (w *work) spent() bool {
+func (w *txn) spent() bool {
 	return (w.agedItems >= overdueItems || w.agedBytes >= overdueBytes) && !lacks(guardSpent)
 }
 
-// ageOut drops or parks a group's first items. r is the group's record, which the caller has read with a conflict: nobody's
+// expireItems drops or parks a group's first items. r is the group's record, which the caller has read with a conflict: nobody's
 // claim whose lease lasts. The holding ends, as a takeover would end it, but a mark stays. free reports whether the group is
 // then free, and without a hint.
-func (w *work) ageOut(r *record, old rows) (free bool, err error) {
+func (w *txn) expireItems(r *record, old rows) (free bool, err error) {
 	config, err := w.config()
 	if err != nil {
 		return false, err
@@ -86,14 +86,14 @@ func (w *work) ageOut(r *record, old rows) (free bool, err error) {
 	reason := "waited longer than " + durationText(config.Retention)
 	for i := range out {
 		id := old.id(i)
-		w.takeAside(&failure{id: id, record: records[id], reason: reason}, old.at(i).Value)
+		w.putDeadLetter(&failure{id: id, record: records[id], reason: reason}, old.at(i).Value)
 	}
 	return free, nil
 }
 
 // endBefore ends what holds a group before the items out go. The item that was tried, if it is among them, counts an
 // attempt but is not parked: it goes anyway.
-func (w *work) endBefore(group string, r *record, out []delivered) (free bool, err error) {
+func (w *txn) endBefore(group string, r *record, out []delivered) (free bool, err error) {
 	if r == nil {
 		return true, nil
 	}
@@ -110,7 +110,7 @@ func (w *work) endBefore(group string, r *record, out []delivered) (free bool, e
 // overduePage returns those of a group's first items that have waited too long, overdueWidth at most. read is what the
 // caller has read of them: if all of those are overdue there may be more, and a small take or claim would otherwise go
 // through them in small steps.
-func (w *work) overduePage(read rows) (rows, error) {
+func (w *txn) overduePage(read rows) (rows, error) {
 	old, err := w.overdue(read)
 	if err != nil || old.len() < read.len() || read.len() >= overdueWidth {
 		return old, err

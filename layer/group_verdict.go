@@ -34,7 +34,7 @@ type found struct {
 }
 
 // assess sets the verdict. It writes nothing.
-func (w *work) assess(f *found) error {
+func (w *txn) assess(f *found) error {
 	cond := f.record.at(w.nowMS)
 	if lacks(guardLease) && cond == claimed {
 		cond = lapsed
@@ -65,7 +65,7 @@ func (w *work) assess(f *found) error {
 			return err
 		}
 	}
-	if f.record.bears() != nil || f.failure.parksItem() || f.failure.parksGroup() {
+	if f.record.bears() != nil || f.failure.endsItem() || f.failure.haltsGroup() {
 		f.verdict = verdictEnds
 		return nil
 	}
@@ -73,7 +73,7 @@ func (w *work) assess(f *found) error {
 }
 
 // assessHead is assess for a group that nothing but its head may keep.
-func (w *work) assessHead(f *found) (err error) {
+func (w *txn) assessHead(f *found) (err error) {
 	head := f.rows.at(0)
 	if head.err != nil {
 		return head.err
@@ -88,7 +88,7 @@ func (w *work) assessHead(f *found) (err error) {
 }
 
 // fence adds the read conflict of what makes a verdict true, unless the reads have it.
-func (f *found) fence(w *work, g guard, r kv.KeyRange) error {
+func (f *found) fence(w *txn, g guard, r kv.KeyRange) error {
 	if f.fenced {
 		return nil
 	}
@@ -100,7 +100,7 @@ func (f *found) fence(w *work, g guard, r kv.KeyRange) error {
 //
 // Footprint: a read conflict on what makes the verdict true: the lock, or the emptiness of the group, or the gap up to a
 // head that is not due yet, because a release may write the very hint again that goes.
-func (w *work) dispose(f *found) (behind *candidate, err error) {
+func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	key, free := kv.SingleKey(w.q.keys.lock(f.group)), false
 	switch f.verdict {
 	case verdictDeliver:
@@ -121,7 +121,7 @@ func (w *work) dispose(f *found) (behind *candidate, err error) {
 		free, err = w.disposeAged(f, key)
 	case verdictEnds:
 		g := guardMarkLock
-		if f.record.mark == nil && f.failure.parksItem() {
+		if f.record.mark == nil && f.failure.endsItem() {
 			g = guardParkLock
 		}
 		if err = f.fence(w, g, key); err == nil {
@@ -144,7 +144,7 @@ func (w *work) dispose(f *found) (behind *candidate, err error) {
 	return &c, nil
 }
 
-func (w *work) disposeAged(f *found, lock kv.KeyRange) (free bool, err error) {
+func (w *txn) disposeAged(f *found, lock kv.KeyRange) (free bool, err error) {
 	old, err := w.overduePage(f.rows)
 	if err != nil {
 		return false, err
@@ -153,11 +153,11 @@ func (w *work) disposeAged(f *found, lock kv.KeyRange) (free bool, err error) {
 		return false, err
 	}
 	w.wrote = true
-	return w.ageOut(f.record, old)
+	return w.expireItems(f.record, old)
 }
 
 // disposeEarly leaves a group to the timer of its head.
-func (w *work) disposeEarly(f *found, lock kv.KeyRange) error {
+func (w *txn) disposeEarly(f *found, lock kv.KeyRange) error {
 	if f.key == nil && f.record == nil {
 		return nil // named by the caller: what leads to it leads to it still
 	}
@@ -174,7 +174,7 @@ func (w *work) disposeEarly(f *found, lock kv.KeyRange) error {
 }
 
 // clearLead clears what led to a group, unless it is the timer or the grant of the group's record: put clears these.
-func (w *work) clearLead(c *candidate, r *record) {
+func (w *txn) clearLead(c *candidate, r *record) {
 	if h := r.holding(); h != nil {
 		if c.grant != 0 && c.accepts(r) || c.timer && string(c.key) == string(w.q.keys.timer(h.endMS, c.group)) {
 			w.cleared = true
@@ -186,7 +186,7 @@ func (w *work) clearLead(c *candidate, r *record) {
 
 // run takes the items from the head on that may be delivered together: up to limit, and as long as they fit. fits is
 // given the bytes of the next body; the first item always comes.
-func (w *work) run(f *found, limit int, fits func(size int) bool) (items []Item, out []delivered, err error) {
+func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, out []delivered, err error) {
 	config, err := w.config()
 	if err != nil {
 		return nil, nil, err
@@ -227,7 +227,7 @@ func (w *work) run(f *found, limit int, fits func(size int) bool) (items []Item,
 }
 
 // await waits for the reads of a group.
-func (w *work) await(c candidate, lock kv.Future[[]byte], items kv.Future[[]kv.KV]) (*found, error) {
+func (w *txn) await(c candidate, lock kv.Future[[]byte], items kv.Future[[]kv.KV]) (*found, error) {
 	f := &found{candidate: c}
 	v, err := lock.Wait(w.ctx)
 	if err != nil {

@@ -72,7 +72,7 @@ const (
 	// guardTokenGrows (G2): of two handles with different offsets the later claim has the smaller token.
 	guardTokenGrows guard = "token-grows"
 
-	// guardToken (G2, G3): a holder that was overtaken acks what another has in hand.
+	// guardToken (G2, G3): a holder that was overtaken acks what another has in flight.
 	guardToken guard = "token"
 	// guardSettleLock (G2): an ack ends the claim of one that takes over at the same time.
 	guardSettleLock guard = "settle-lock"
@@ -215,13 +215,13 @@ const (
 	guardDropLook guard = "drop-look"
 	// guardSweepTurn (contract): of several sweeps that begin at the same time each goes on.
 	guardSweepTurn guard = "sweep-turn"
-	// guardRepeat (G3): two receives with one attempt id, at the same time, both claim.
+	// guardRepeat (G3): two receives with one receive id, at the same time, both claim.
 	guardRepeat guard = "repeat"
-	// guardRepeatTwin (G3): of two receives with one attempt id in the same transaction both claim.
+	// guardRepeatTwin (G3): of two receives with one receive id in the same transaction both claim.
 	guardRepeatTwin guard = "repeat-twin"
-	// guardRepeatBack (G3): what a receive with an attempt id has claimed is given back before it is repeated.
+	// guardRepeatBack (G3): what a receive with a receive id has claimed is given back before it is repeated.
 	guardRepeatBack guard = "repeat-back"
-	// guardRepeatSweep (G3): a sweep clears an attempt id that has just been used again.
+	// guardRepeatSweep (G3): a sweep clears a receive id that has just been used again.
 	guardRepeatSweep guard = "repeat-sweep"
 	// guardExtendApart (contract): a worker extends a claim while a handler's transaction on the claim is open, and
 	// fails the transaction again and again.

@@ -2,7 +2,6 @@ package layer
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -33,7 +32,7 @@ func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 	p, err := s.parse(key)
 	d.Name = p.name
 	if err != nil {
-		return d, true, err
+		return d, true, wrap("describe", err)
 	}
 	words, known := descriptions[p.name]
 	if !known {
@@ -44,7 +43,7 @@ func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 		return d, true, nil
 	}
 	d.Value, err = words.value(key, value)
-	return d, true, err
+	return d, true, wrap("describe", err)
 }
 
 // queueOf finds the queue whose key key is.
@@ -205,7 +204,7 @@ var descriptions = map[string]description{
 	},
 	nameRepeat: {
 		key: func(p parsedKey) string {
-			return "what the receive with attempt id " + strconv.Quote(p.field) + " was given"
+			return "what the receive with id " + strconv.Quote(p.field) + " was given"
 		},
 		value: describeRepeat,
 	},
@@ -232,18 +231,15 @@ func describeMeta(key, value []byte) (string, error) {
 		return m.words(), nil
 	}
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSweptTo)) {
-		last, rest, err := tuple.DecodeBytes(value)
-		if err != nil || len(rest) > 0 {
-			return "", corrupt(key, fmt.Errorf("no key"))
-		}
-		return tuple.Printable(last), nil
+		last, err := unpackSweptTo(key, value)
+		return tuple.Printable(last), err
 	}
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaPurged)) {
 		return describePurged(key, value)
 	}
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSwept)) {
-		begun, _, err := unpackLastSweep(key, value)
-		return "the last sweep began " + timeWords(begun), err
+		note, err := unpackSweepNote(key, value)
+		return "the last sweep began " + timeWords(note.begunMS), err
 	}
 	if !bytes.HasSuffix(key, tuple.AppendString(nil, metaConfig)) {
 		return describeInt(key, value)
@@ -269,11 +265,8 @@ func describeDedup(key, value []byte) (string, error) {
 }
 
 func describePurged(key, value []byte) (string, error) {
-	clock, ms, err := unpackPurged(key, value)
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("at %s, clock %d", timeWords(ms), clock), nil
+	note, err := unpackPurged(key, value)
+	return fmt.Sprintf("at %s, clock %d", timeWords(note.ms), note.clock), err
 }
 
 func describeInt(key, value []byte) (string, error) {
@@ -364,7 +357,7 @@ func describeLock(key, value []byte) (string, error) {
 }
 
 func (m *mark) words() string {
-	return fmt.Sprintf("%s by %q since %s: %q", m.public().State, m.who, timeWords(m.sinceMS), m.reason)
+	return fmt.Sprintf("%s by %q since %s: %q", m.public().Status, m.who, timeWords(m.sinceMS), m.reason)
 }
 
 func describeRequest(key, value []byte) (string, error) {
@@ -417,20 +410,17 @@ func describeDead(key, value []byte) (string, error) {
 		return "", err
 	}
 	item, err := describeItem(key, d.item)
-	return fmt.Sprintf("parked at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s", timeWords(d.parkedMS),
+	return fmt.Sprintf("dead-lettered at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s", timeWords(d.deadMS),
 		d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
 }
 
 func describeRepeat(key, value []byte) (string, error) {
-	ms, claims, err := unpackRepeat(key, value)
-	if err != nil {
-		return "", err
+	r, err := unpackRepeat(key, value)
+	words := make([]string, len(r.claims))
+	for i, c := range r.claims {
+		words[i] = fmt.Sprintf("group %q under token %d", c.group, c.token)
 	}
-	words := make([]string, 0, len(claims)/2)
-	for i := 0; i+1 < len(claims); i += 2 {
-		words = append(words, fmt.Sprintf("group %q under token %d", claims[i], claims[i+1]))
-	}
-	return "at " + timeWords(ms) + ": " + strings.Join(words, ", "), nil
+	return "at " + timeWords(r.ms) + ": " + strings.Join(words, ", "), err
 }
 
 func describeArchived(key, value []byte) (string, error) {
@@ -452,23 +442,11 @@ func describeArchiveEntry(key, value []byte) (string, error) {
 }
 
 func describeReceipt(key, value []byte) (string, error) {
-	t, err := tuple.Unpack(value)
-	if err != nil {
-		return "", corrupt(key, err)
-	}
-	ms, ok := int64(0), false
-	if len(t) > 0 {
-		ms, ok = t[0].(int64)
-	}
-	if !ok {
-		return "", corrupt(key, fmt.Errorf("receipt %v", t))
-	}
-	return fmt.Sprintf("committed, written at %s, result %s", timeWords(ms), t[1:]), nil
+	ms, result, err := unpackReceipt(key, value)
+	return fmt.Sprintf("committed, written at %s, result %s", timeWords(ms), result), err
 }
 
 func describeCount(key, value []byte) (string, error) {
-	if len(value) != 8 {
-		return "", corrupt(key, fmt.Errorf("counter of %d bytes", len(value)))
-	}
-	return strconv.FormatInt(int64(binary.LittleEndian.Uint64(value)), 10), nil
+	n, err := unpackCount(key, value)
+	return strconv.FormatInt(n, 10), err
 }

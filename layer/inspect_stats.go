@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"time"
@@ -124,23 +123,23 @@ func (c *groupCounts) age(h head) (time.Duration, error) {
 
 // Stats are figures about a queue. The counters run since its creation and count items, a redelivery anew.
 type Stats struct {
-	Enqueued int64
-	Received int64 // delivered under a claim
-	Acked    int64
-	Nacked   int64 // failed deliveries that a holder reported
-	Expired  int64 // failed deliveries whose lease ran out
-	Taken    int64 // removed by TakeTx
-	Parked   int64 // taken aside, to the dead letters
+	Enqueued     int64
+	Received     int64 // delivered under a claim
+	Acked        int64
+	Nacked       int64 // failed deliveries that a holder reported
+	Expired      int64 // failed deliveries whose lease ran out
+	Taken        int64 // removed by TakeTx
+	DeadLettered int64 // moved to the dead letters
 	// Dead letters that came back to their groups, and that were removed.
 	Redriven  int64
 	Discarded int64
 	// Removed by Cancel and Skip, and by Purge.
-	Cancelled int64
-	Purged    int64
-	AgedOut   int64 // dropped, because they had waited longer than the queue's retention; those parked are in Parked
-	Forced    int64 // claims that ForceRelease or Purge ended
-	Depth     int64 // items in the queue: Enqueued - Acked - Taken - Parked + Redriven - Cancelled - Purged - AgedOut
-	Dead      int64 // dead letters: Parked - Redriven - Discarded
+	Cancelled     int64
+	Purged        int64
+	PastRetention int64 // dropped, because they had waited longer than the queue's retention; those dead-lettered are in DeadLettered
+	Forced        int64 // claims that ForceRelease or Purge ended
+	Depth         int64 // items in the queue: Enqueued - Acked - Taken - DeadLettered + Redriven - Cancelled - Purged - PastRetention
+	Dead          int64 // dead letters: DeadLettered - Redriven - Discarded
 
 	// ReadyGroups is the number to scale workers by: groups that a receive would get, those included whose lease or
 	// delay has ended. BusyGroups are those whose lease or delay lasts. Both are counted up to StatsCap, by hints and
@@ -148,13 +147,13 @@ type Stats struct {
 	ReadyGroups int64
 	BusyGroups  int64
 	// HeldGroups and DelayedGroups are what the busy ones are: under a claim or a grant, and waiting: for a retry,
-	// for a head that is kept back, or by their rate. If
+	// for a head that is delayed, or by their rate. If
 	// there are more than 10,000 busy ones, of those that end first.
 	HeldGroups    int64
 	DelayedGroups int64
-	// Groups that are paused or parked, the empty ones and those included that will be when their claim ends.
+	// Groups that are paused or halted, the empty ones and those included that will be when their claim ends.
 	PausedGroups int64
-	ParkedGroups int64
+	HaltedGroups int64
 	// Paused is the pause of the whole queue; nil = it is not paused.
 	Paused *Mark
 	// OldestReady is the age of the oldest ready group's head, OldestHead that of the oldest ready, held or delayed
@@ -180,10 +179,10 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 			if err != nil {
 				return err
 			}
-			if len(row.Value) != 8 {
-				return corrupt(row.Key, fmt.Errorf("counter of %d bytes", len(row.Value)))
+			n, err := unpackCount(row.Key, row.Value)
+			if err != nil {
+				return err
 			}
-			n := int64(binary.LittleEndian.Uint64(row.Value))
 			switch p.field {
 			case countEnqueued:
 				s.Enqueued += n
@@ -197,8 +196,8 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.Expired += n
 			case countTaken:
 				s.Taken += n
-			case countParked:
-				s.Parked += n
+			case countDeadLettered:
+				s.DeadLettered += n
 			case countRedriven:
 				s.Redriven += n
 			case countDiscarded:
@@ -208,17 +207,17 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 			case countPurged:
 				s.Purged += n
 			case countAgedOut:
-				s.AgedOut += n
+				s.PastRetention += n
 			case countForced:
 				s.Forced += n
 			case countPausedGroups:
 				s.PausedGroups += n
-			case countParkedGroups:
-				s.ParkedGroups += n
+			case countHaltedGroups:
+				s.HaltedGroups += n
 			}
 		}
-		s.Dead = s.Parked - s.Redriven - s.Discarded
-		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Parked + s.Redriven - s.Cancelled - s.Purged - s.AgedOut
+		s.Dead = s.DeadLettered - s.Redriven - s.Discarded
+		s.Depth = s.Enqueued - s.Acked - s.Taken - s.DeadLettered + s.Redriven - s.Cancelled - s.Purged - s.PastRetention
 		paused, err := q.readPause(ctx, tx)
 		if err != nil {
 			return err
@@ -236,7 +235,7 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 		return err
 	})
 	if err != nil {
-		return Stats{}, fmt.Errorf("layer: stats: %w", err)
+		return Stats{}, wrap("stats", err)
 	}
 	return s, nil
 }

@@ -16,15 +16,15 @@ type Cause string
 const (
 	// CauseGone: there is no such item; it was acked, taken, cancelled or purged, or never there.
 	CauseGone Cause = "gone"
-	// CauseDead: it has failed for good and was taken aside, Count failed attempts; Err is the reason, and the last error.
+	// CauseDead: it has failed for good and was dead-lettered, Count failed attempts; Err is the reason, and the last error.
 	CauseDead Cause = "dead"
 	// CauseQueuePaused: the whole queue is paused: Mark.
 	CauseQueuePaused Cause = "queue paused"
-	// CauseGroupPaused, CauseGroupParked: its group bears a mark: Mark.
+	// CauseGroupPaused, CauseGroupHalted: its group bears a mark: Mark.
 	CauseGroupPaused Cause = "group paused"
-	CauseGroupParked Cause = "group parked"
-	// CauseInHand: it has been delivered, to Owner, under Token, and not been acked yet; Left of the lease.
-	CauseInHand Cause = "in hand"
+	CauseGroupHalted Cause = "group halted"
+	// CauseInFlight: it has been delivered, to Owner, under Token, and not been acked yet; Left of the lease.
+	CauseInFlight Cause = "in flight"
 	// CauseGroupHeld: its group is held by Owner, under Token, for other items; Left of the lease.
 	CauseGroupHeld Cause = "group held"
 	// CauseLeaseExpired: the group's last holder, Owner, has let his lease run out, -Left ago. The next receive or
@@ -34,12 +34,12 @@ const (
 	CauseGranted Cause = "granted"
 	// CauseDelayed: its group waits for a retry of its head; Left of the delay.
 	CauseDelayed Cause = "delayed"
-	// CauseKeptBack, CauseHeadKeptBack: this item, or the one that is first in its group, is not to be delivered before
+	// CauseItemDelayed, CauseHeadDelayed: this item, or the one that is first in its group, is not to be delivered before
 	// Left has passed.
-	CauseKeptBack     Cause = "kept back"
-	CauseHeadKeptBack Cause = "head kept back"
-	// CausePaced: its group has used up its rate (Config.MaxRate), for Left.
-	CausePaced Cause = "paced"
+	CauseItemDelayed Cause = "item delayed"
+	CauseHeadDelayed Cause = "head delayed"
+	// CauseRateLimited: its group has used up its rate (Config.MaxRate), for Left.
+	CauseRateLimited Cause = "rate limited"
 	// CauseFailed, CauseHeadFailed: the delivery of this item, or that of the one that is first in its group, has failed
 	// Count times; Err is the last error.
 	CauseFailed     Cause = "failed"
@@ -88,7 +88,8 @@ const (
 // nothing and changes nothing, and reads a bounded number of keys.
 //
 // Errors: ErrInvalidID, ErrCorrupt, ErrClosed, and the engine's. An item that is not there is no error: CauseGone.
-func (q *Queue) Why(ctx context.Context, id ID) (Explanation, error) {
+func (a Admin) Why(ctx context.Context, id ID) (Explanation, error) {
+	q := a.q
 	e := Explanation{ID: id}
 	if err := checkID(id); err != nil {
 		return e, wrap("why", err)
@@ -150,12 +151,12 @@ func (x *explaining) explain() error {
 	if err := x.failed(CauseFailed, x.id); err != nil {
 		return err
 	}
-	early, err := x.keptBack(CauseKeptBack, key)
+	early, err := x.delayedUntil(CauseItemDelayed, key)
 	if err != nil {
 		return err
 	}
 	if first.itemID() != x.id {
-		if early, err = x.keptBack(CauseHeadKeptBack, k); err != nil {
+		if early, err = x.delayedUntil(CauseHeadDelayed, k); err != nil {
 			return err
 		}
 		if err := x.failed(CauseHeadFailed, first.itemID()); err != nil {
@@ -209,8 +210,8 @@ func (x *explaining) failed(cause Cause, id ID) error {
 	return err
 }
 
-// keptBack says whether an item is kept back.
-func (x *explaining) keptBack(cause Cause, key []byte) (bool, error) {
+// delayedUntil says whether an item is delayed.
+func (x *explaining) delayedUntil(cause Cause, key []byte) (bool, error) {
 	v, err := x.tx.Get(key).Wait(x.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read item: %w", err)
@@ -236,7 +237,7 @@ func (x *explaining) paced() (bool, error) {
 	if err != nil || a.untilMS <= x.nowMS {
 		return false, err
 	}
-	x.add(Reason{Cause: CausePaced, Left: time.Duration(a.untilMS-x.nowMS) * time.Millisecond})
+	x.add(Reason{Cause: CauseRateLimited, Left: time.Duration(a.untilMS-x.nowMS) * time.Millisecond})
 	return true, nil
 }
 
@@ -254,7 +255,7 @@ func (x *explaining) locked(r *record) (free bool) {
 		x.add(holder)
 	case claimed:
 		if holder.Cause = CauseGroupHeld; r.claim().holds(x.id) {
-			holder.Cause = CauseInHand
+			holder.Cause = CauseInFlight
 		}
 		x.add(holder)
 	case delayed:
@@ -265,8 +266,8 @@ func (x *explaining) locked(r *record) (free bool) {
 	m := r.bears()
 	if m != nil {
 		cause := CauseGroupPaused
-		if m.kind == markPark {
-			cause = CauseGroupParked
+		if m.kind == markHalt {
+			cause = CauseGroupHalted
 		}
 		x.add(Reason{Cause: cause, Mark: m.public()})
 	}
@@ -399,9 +400,9 @@ func (r Reason) String() string {
 		return "it is among the dead letters: " + strings.TrimSpace(r.Err)
 	case CauseQueuePaused:
 		return "the queue is " + r.Mark.String()
-	case CauseGroupPaused, CauseGroupParked:
+	case CauseGroupPaused, CauseGroupHalted:
 		return "its group is " + r.Mark.String()
-	case CauseInHand:
+	case CauseInFlight:
 		return fmt.Sprintf("it is in the hands of %q, whose lease has %s left", r.Owner, r.Left)
 	case CauseGroupHeld:
 		return fmt.Sprintf("its group is in the hands of %q, for other messages; the lease has %s left", r.Owner, r.Left)
@@ -411,11 +412,11 @@ func (r Reason) String() string {
 		return fmt.Sprintf("its group is being given to a receive that waits, which has %s left to take it", r.Left)
 	case CauseDelayed:
 		return fmt.Sprintf("its group waits for a retry, in %s", r.Left)
-	case CauseKeptBack:
+	case CauseItemDelayed:
 		return fmt.Sprintf("it is not to be delivered before %s have passed", r.Left)
-	case CauseHeadKeptBack:
+	case CauseHeadDelayed:
 		return fmt.Sprintf("the first message of its group is not to be delivered before %s have passed", r.Left)
-	case CausePaced:
+	case CauseRateLimited:
 		return fmt.Sprintf("its group has used up its rate; the next message may be delivered in %s", r.Left)
 	case CauseFailed, CauseHeadFailed:
 		text := "it has failed " + countWords(int(r.Count), "time")

@@ -8,6 +8,69 @@ import (
 	"fdbfifo/kv"
 )
 
+// job is a large piece of work: short transactions at batch priority, its steps, one after the other. A step takes up
+// to width rows, and half as many after each attempt that failed; when the step is done, it is reported, and the work
+// rests. T is what one step has found or done. For example a sweep: T is a page of rows and how many of them were
+// cleared; attempt reads the page and clears; pass moves a cursor behind the page.
+type job[T any] struct {
+	q     *Queue
+	ctx   context.Context
+	width int // rows of the first attempt of a step
+	// kept, if not nil, makes each step happen once, under a receipt of that form. Without it a step that has landed
+	// may be done again, as a sweep may: to clear twice does no harm.
+	kept *receipt[T]
+	// reads: the steps change nothing, so that none is followed by a rest.
+	reads bool
+	// attempt is one attempt of a step. wrote says that the step must not be done again. An attempt changes nothing
+	// that the next attempt goes by: pass does.
+	attempt func(tx kv.Tx, a kv.Attempt, width int) (done T, wrote bool, err error)
+	// pass reports a step that is done and goes on behind it. more says that there is another step to do.
+	pass func(done T) (more bool, err error)
+}
+
+// run does step after step as long as there is more to do.
+func (j *job[T]) run(more bool) error {
+	for more {
+		begun := time.Now()
+		done, err := j.step()
+		if err != nil {
+			return err
+		}
+		took := time.Since(begun)
+		if more, err = j.pass(done); err != nil {
+			return err
+		}
+		if more && !j.reads {
+			j.q.restAfter(j.ctx, took)
+		}
+	}
+	return nil
+}
+
+func (j *job[T]) step() (done T, err error) {
+	attempt := func(tx kv.Tx, a kv.Attempt) (T, bool, error) { return j.attempt(tx, a, stepWidth(j.width, a)) }
+	body := func(tx kv.Tx, a kv.Attempt) (err error) {
+		done, _, err = attempt(tx, a)
+		return err
+	}
+	switch {
+	case j.kept != nil:
+		return onceFor(j.ctx, j.q, j.q.batchOptions(), *j.kept, attempt)
+	case j.reads:
+		err = j.q.step(j.ctx, body)
+	default:
+		_, err = kv.Run(j.ctx, j.q.db, j.q.batchOptions(), body)
+	}
+	return done, err
+}
+
+// page is what a step that goes through a range has found there.
+type page struct {
+	rows    []kv.KV // that the step is done with
+	width   int     // how many it would have read if there were more
+	cleared int64
+}
+
 // stepWidth is how many rows this attempt of a step of a large piece of work takes, of width that the first one takes: half
 // as many after each that failed. A step whose transaction is too long for a slow cluster, too large, or in the way of
 // others, comes through in the end.
@@ -37,9 +100,9 @@ func (q *Queue) restAfter(ctx context.Context, took time.Duration) {
 	}
 }
 
-// step runs one step of a long piece of work, at batch priority.
+// step runs one transaction of a large piece of work that only reads, at batch priority.
 func (q *Queue) step(ctx context.Context, fn func(tx kv.Tx, a kv.Attempt) error) error {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return ErrClosed
 	}
 	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {

@@ -12,7 +12,7 @@ import (
 
 // ArchiveFilter chooses archived items: those for which everything holds that is set. The zero value chooses all.
 type ArchiveFilter struct {
-	// Group, if not nil, is the only group.
+	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
 	// From and Before bound when the items were finished: from the first on, and before the second, by the clocks of the
 	// workers that finished them. Zero = no bound.
@@ -33,13 +33,13 @@ func (f *ArchiveFilter) matches(completedMS int64) bool {
 	return inSpan(completedMS, f.From, f.Before)
 }
 
-// ArchiveOptions say which archived items to list. The zero value lists the first DefaultDead.
+// ArchiveOptions say which archived items to list. The zero value lists the first DefaultPage.
 type ArchiveOptions struct {
 	ArchiveFilter
 	// After is the item behind which the page begins: ArchivePage.Next of the page before. If it has been swept since, so
 	// has all that was finished before it, and the page begins with what is left.
 	After *ID
-	// Limit is the number of items of a page, up to MaxBatch; 0 = DefaultDead.
+	// Limit is the number of items of a page, up to MaxBatch; 0 = DefaultPage.
 	Limit int
 	// Bodies asks for the bodies too. A page then ends when they exceed DefaultMaxBytes.
 	Bodies bool
@@ -68,9 +68,10 @@ type ArchivePage struct {
 // to fill the page, each at batch priority.
 //
 // Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError, ErrClosed, and the engine's.
-func (q *Queue) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, error) {
+func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, error) {
+	q := a.q
 	if o.Limit == 0 {
-		o.Limit = DefaultDead
+		o.Limit = DefaultPage
 	}
 	if o.Limit < 0 || o.Limit > MaxBatch {
 		return ArchivePage{}, wrap("archive", &LimitError{What: "page", Unit: "items", Got: int64(o.Limit), Min: 1, Max: MaxBatch})
@@ -81,31 +82,31 @@ func (q *Queue) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, err
 	}
 	var page ArchivePage
 	size := int64(0)
-	for !walk.ended {
-		var step archiveStep
-		err := q.step(ctx, func(tx kv.Tx, a kv.Attempt) (err error) {
-			if step, err = walk.read(ctx, tx.Snapshot(), stepWidth(archiveRows, a)); err != nil || !o.Bodies {
-				return err
+	steps := job[archiveStep]{
+		q: q, ctx: ctx, width: archiveRows, reads: true,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (archiveStep, bool, error) {
+			step, err := walk.read(ctx, tx.Snapshot(), width)
+			for i := 0; i < len(step.items) && err == nil && o.Bodies; i++ {
+				err = q.readArchivedBody(ctx, tx.Snapshot(), &step.items[i])
 			}
-			for i := range step.items {
-				if err := q.readArchivedBody(ctx, tx.Snapshot(), &step.items[i]); err != nil {
-					return err
+			return step, false, err
+		},
+		pass: func(step archiveStep) (bool, error) {
+			for _, item := range step.items {
+				n := len(page.Items)
+				if size += int64(len(item.Body)); n == o.Limit || n > 0 && size > DefaultMaxBytes {
+					last := page.Items[n-1].ID
+					page.Next = &last
+					return false, nil
 				}
+				page.Items = append(page.Items, item.ArchivedItem)
 			}
-			return nil
-		})
-		if err != nil {
-			return ArchivePage{}, wrap("archive", err)
-		}
-		for _, item := range step.items {
-			if size += int64(len(item.Body)); len(page.Items) == o.Limit || len(page.Items) > 0 && size > DefaultMaxBytes {
-				last := page.Items[len(page.Items)-1].ID
-				page.Next = &last
-				return page, nil
-			}
-			page.Items = append(page.Items, item.ArchivedItem)
-		}
-		walk.pass(step)
+			walk.pass(step)
+			return !walk.ended, nil
+		},
+	}
+	if err := steps.run(!walk.ended); err != nil {
+		return ArchivePage{}, wrap("archive", err)
 	}
 	return page, nil
 }

@@ -13,37 +13,37 @@ import (
 	"fdbfifo/kv"
 )
 
-// DeadLetter is an item that has failed for good and was taken aside (ParkItem). It keeps its place in its group.
+// DeadLetter is an item that has failed for good and was dead-lettered (DeadLetterItem). It keeps its place in its group.
 type DeadLetter struct {
 	ID       ID
 	Headers  map[string]string // nil if there are none
 	Body     []byte            // nil if it was not asked for
 	Size     int64             // of the body, bytes
 	Enqueued time.Time
-	// Reason is why it was parked: how many attempts failed, the reason it was rejected with, or who skipped it.
-	Reason    string
-	LastError string // of the last failed delivery that gave one
-	Attempts  int    // failed deliveries
-	First     time.Time
-	Last      time.Time // failed delivery; zero if none has failed, see Skip
-	Parked    time.Time
+	// Reason is why it was dead-lettered: how many attempts failed, the reason it was rejected with, or who skipped it.
+	Reason       string
+	LastError    string // of the last failed delivery that gave one
+	Attempts     int    // failed deliveries
+	First        time.Time
+	Last         time.Time // failed delivery; zero if none has failed, see Skip
+	DeadLettered time.Time
 }
 
 // DeadFilter chooses dead letters: those for which everything holds that is set. The zero value chooses all.
 type DeadFilter struct {
 	// IDs chooses these alone, in the order of the list whatever theirs. Not with anything else.
 	IDs []ID
-	// Group, if not nil, is the only group.
+	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
 	// Text is a part of the reason or of the last error.
 	Text string
-	// ParkedFrom and ParkedBefore bound when the letters were parked: from the first on, and before the second. Zero
+	// From and Before bound when the letters came there: from the first on, and before the second. Zero
 	// = no bound.
-	ParkedFrom, ParkedBefore time.Time
+	From, Before time.Time
 }
 
 func (f *DeadFilter) check() error {
-	if len(f.IDs) > 0 && (f.Group != nil || f.Text != "" || !f.ParkedFrom.IsZero() || !f.ParkedBefore.IsZero()) {
+	if len(f.IDs) > 0 && (f.Group != nil || f.Text != "" || !f.From.IsZero() || !f.Before.IsZero()) {
 		return fmt.Errorf("%w: ids of dead letters, and something else to choose by", ErrOptions)
 	}
 	for _, id := range f.IDs {
@@ -56,28 +56,28 @@ func (f *DeadFilter) check() error {
 			return err
 		}
 	}
-	return checkSpan("parked", f.ParkedFrom, f.ParkedBefore)
+	return checkSpan("dead-lettered", f.From, f.Before)
 }
 
 // matches reports whether a letter is chosen by what is in it.
 func (f *DeadFilter) matches(d *dead) bool {
 	return (f.Text == "" || strings.Contains(d.reason, f.Text) || strings.Contains(d.lastErr, f.Text)) &&
-		inSpan(d.parkedMS, f.ParkedFrom, f.ParkedBefore)
+		inSpan(d.deadMS, f.From, f.Before)
 }
 
-// DeadOptions say which dead letters to list. The zero value lists the first DefaultDead.
+// DeadOptions say which dead letters to list. The zero value lists the first DefaultPage.
 type DeadOptions struct {
 	DeadFilter
 	// After is the letter behind which the page begins: DeadPage.Next of the page before.
 	After *ID
-	// Limit is the number of letters of a page, up to MaxBatch; 0 = DefaultDead.
+	// Limit is the number of letters of a page, up to MaxBatch; 0 = DefaultPage.
 	Limit int
 	// Bodies asks for the bodies too. A page then ends when they exceed DefaultMaxBytes.
 	Bodies bool
 }
 
-// DefaultDead is the number of letters on a page.
-const DefaultDead = 100
+// DefaultPage is the number of letters on a page.
+const DefaultPage = 100
 
 // DeadPage is a part of a list of dead letters.
 type DeadPage struct {
@@ -93,9 +93,10 @@ const deadRows = 50
 //
 // Errors: ErrOptions, ErrInvalidID, *LimitError, ErrClosed, and the engine's. A letter that cannot be read is listed
 // with the reason why.
-func (q *Queue) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
+func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
+	q := a.q
 	if o.Limit == 0 {
-		o.Limit = DefaultDead
+		o.Limit = DefaultPage
 	}
 	if o.Limit < 0 || o.Limit > MaxBatch {
 		return DeadPage{}, wrap("dead letters", &LimitError{What: "page", Unit: "dead letters", Got: int64(o.Limit), Min: 1, Max: MaxBatch})
@@ -106,26 +107,31 @@ func (q *Queue) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error
 	walk := q.walkDead(&o.DeadFilter, o.After)
 	var page DeadPage
 	size := int64(0)
-	for !walk.ended {
-		var step deadStep
-		err := q.step(ctx, func(tx kv.Tx, a kv.Attempt) (err error) {
-			if step, err = walk.read(ctx, tx.Snapshot(), stepWidth(deadRows, a)); err != nil || !o.Bodies {
-				return err
+	steps := job[deadStep]{
+		q: q, ctx: ctx, width: deadRows, reads: true,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (deadStep, bool, error) {
+			step, err := walk.read(ctx, tx.Snapshot(), width)
+			if err == nil && o.Bodies {
+				err = q.readBodies(ctx, tx.Snapshot(), step.rows)
 			}
-			return q.readBodies(ctx, tx.Snapshot(), step.rows)
-		})
-		if err != nil {
-			return DeadPage{}, wrap("dead letters", err)
-		}
-		for _, row := range step.rows {
-			if size += int64(len(row.letter.Body)); len(page.Letters) == o.Limit || len(page.Letters) > 0 && size > DefaultMaxBytes {
-				last := page.Letters[len(page.Letters)-1].ID
-				page.Next = &last
-				return page, nil
+			return step, false, err
+		},
+		pass: func(step deadStep) (bool, error) {
+			for _, row := range step.rows {
+				n := len(page.Letters)
+				if size += int64(len(row.letter.Body)); n == o.Limit || n > 0 && size > DefaultMaxBytes {
+					last := page.Letters[n-1].ID
+					page.Next = &last
+					return false, nil
+				}
+				page.Letters = append(page.Letters, row.letter)
 			}
-			page.Letters = append(page.Letters, row.letter)
-		}
-		walk.pass(step)
+			walk.pass(step)
+			return !walk.ended, nil
+		},
+	}
+	if err := steps.run(!walk.ended); err != nil {
+		return DeadPage{}, wrap("dead letters", err)
 	}
 	return page, nil
 }
@@ -290,7 +296,7 @@ func (r *deadRow) open() error {
 	r.letter = DeadLetter{
 		ID: r.letter.ID, Headers: e.headers, Size: max(int64(len(body)), e.size), Enqueued: fromMillis(e.enqueuedMS),
 		Reason: d.reason, LastError: d.lastErr, Attempts: d.attempts,
-		Parked: fromMillis(d.parkedMS),
+		DeadLettered: fromMillis(d.deadMS),
 	}
 	if d.attempts > 0 {
 		r.letter.First, r.letter.Last = fromMillis(d.firstMS), fromMillis(d.lastMS)

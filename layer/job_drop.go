@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // Dropping a queue: first it is marked, and its configuration goes, so that nobody can open it and every handle that
@@ -40,21 +39,22 @@ type DropOptions struct {
 // Errors: ErrNoQueue, ErrNoQueueName, *LimitError and ErrInvalidUTF8 for the name, and the engine's.
 func Drop(ctx context.Context, db kv.DB, prefix []byte, name string, o DropOptions) error {
 	if err := checkQueueName(name); err != nil {
-		return err
+		return wrap("drop queue", err)
 	}
+	call := fmt.Sprintf("drop queue %q", name)
 	d := &dropping{ctx: ctx, keys: newSubspace(prefix, name)}
 	if _, err := kv.Run(ctx, db, o.Tx, d.mark); err != nil {
-		return fmt.Errorf("layer: drop queue %q: %w", name, err)
+		return wrap(call, err)
 	}
 	timer := time.NewTimer(dropGrace)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-		return fmt.Errorf("layer: drop queue %q: %w", name, context.Cause(ctx))
+		return wrap(call, context.Cause(ctx))
 	}
 	if _, err := kv.Run(ctx, db, o.Tx, d.clear); err != nil {
-		return fmt.Errorf("layer: drop queue %q: %w", name, err)
+		return wrap(call, err)
 	}
 	return nil
 }
@@ -73,7 +73,7 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	if format == nil {
 		return ErrNoQueue
 	}
-	tx.Set(d.keys.meta(metaDropped), tuple.AppendInt(nil, millis(time.Now())))
+	tx.Set(d.keys.meta(metaDropped), packInt(millis(time.Now())))
 	tx.Clear(d.keys.meta(metaConfig))
 	rows, err := tx.Snapshot().GetRange(d.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: dropWakes}).Wait(d.ctx)
 	if err != nil {
@@ -81,7 +81,7 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	}
 	for _, row := range rows {
 		if p, err := d.keys.parse(row.Key); err == nil {
-			tx.Atomic(kv.Add, d.keys.wake(p.id), []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			tx.Atomic(kv.Add, d.keys.wake(p.id), packCount(1))
 		}
 	}
 	return nil

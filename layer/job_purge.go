@@ -4,17 +4,15 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// PurgeOptions say what a purge removes. The zero value is all of the queue but what is in hand.
+// PurgeOptions say what a purge removes. The zero value is all of the queue but what is in flight.
 type PurgeOptions struct {
-	// Group, if not nil, is the only group.
+	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
-	// Force takes groups from their holders and removes what these have in hand, too. Without it that stays.
+	// Force takes groups from their holders and removes what these have in flight, too. Without it that stays.
 	Force bool
 	// Progress, if not nil, is called after each step with what has been done so far.
 	Progress func(PurgeReport)
@@ -42,7 +40,7 @@ const (
 // Purge removes all items of a group, or of the queue, that are there when it comes to their group; what is enqueued
 // behind them meanwhile stays. A delay of a group ends, a claim whose lease has run out ends without an attempt counted,
 // a pause stays. The states of groups go too, and what they have used
-// of their rates, but for those in hand. Dead letters stay. What is remembered of the group,
+// of their rates, but for those in flight. Dead letters stay. What is remembered of the group,
 // or of the queue, for de-duplication is void; only what stays in the queue goes on being remembered for as long as it is
 // there.
 //
@@ -51,7 +49,8 @@ const (
 // on. If it returns an error, the report says what was done before that.
 //
 // Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
-func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
+func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
+	q := a.q
 	p := &purger{q: q, ctx: ctx, o: o, section: q.keys.section(nameItem)}
 	if o.Group != nil {
 		if err := checkGroup(*o.Group); err != nil {
@@ -66,20 +65,28 @@ func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 		return p.report, wrap("purge", err)
 	}
 	p.next = p.section.Begin
-	for p.next != nil {
-		begun := time.Now()
-		if err := p.step(); err != nil {
-			return p.report, wrap("purge", err)
-		}
-		took := time.Since(begun)
-		if o.Progress != nil {
-			o.Progress(p.report)
-		}
-		if p.next != nil {
-			q.restAfter(ctx, took)
-		}
+	steps := job[purged]{
+		q: q, ctx: ctx, width: purgeWidth, kept: &purgeReceipt,
+		attempt: func(tx kv.Tx, a kv.Attempt, width int) (purged, bool, error) {
+			s := &purgeStep{txn: q.txn(ctx, tx), p: p, attempt: a, purged: purged{place: p.purgePlace}}
+			if err := s.run(width); err != nil {
+				return purged{}, false, err
+			}
+			return s.purged, s.done.Items > 0, s.finish()
+		},
+		pass: func(s purged) (bool, error) {
+			p.purgePlace = s.place
+			p.report.Items += s.done.Items
+			p.report.Kept += s.done.Kept
+			p.report.Forced += s.done.Forced
+			if o.Progress != nil {
+				o.Progress(p.report)
+			}
+			return p.next != nil, nil
+		},
 	}
-	return p.report, nil
+	err := steps.run(true)
+	return p.report, wrap("purge", err)
 }
 
 type purger struct {
@@ -98,52 +105,10 @@ type purgePlace struct {
 	tail []byte
 }
 
-// step removes what one transaction may remove.
-func (p *purger) step() error {
-	var place purgePlace
-	var done PurgeReport
-	err := p.q.onceWith(p.ctx, p.q.batchOptions(),
-		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p, attempt: a, place: p.purgePlace}
-			if err := s.run(); err != nil {
-				return nil, err
-			}
-			if err := s.finish(); err != nil {
-				return nil, err
-			}
-			if place, done = s.place, s.done; done.Items == 0 {
-				return nil, nil
-			}
-			return tuple.Tuple{place.next, place.tail, done.Items, done.Kept, done.Forced}, nil
-		},
-		func(_ kv.Tx, t tuple.Tuple) error {
-			ok := len(t) == 5
-			if ok {
-				var oks [3]bool
-				next, isKey := t[0].([]byte)
-				tail, _ := t[1].([]byte)
-				place = purgePlace{next: next, tail: tail}
-				if !isKey || len(next) == 0 {
-					place = purgePlace{} // it was the last step
-				}
-				done.Items, oks[0] = t[2].(int64)
-				done.Kept, oks[1] = t[3].(int64)
-				done.Forced, oks[2] = t[4].(int64)
-				ok = oks == [3]bool{true, true, true}
-			}
-			if !ok {
-				return fmt.Errorf("%w: receipt of a purge: %v", ErrCorrupt, t)
-			}
-			return nil
-		})
-	if err != nil {
-		return err
-	}
-	p.purgePlace = place
-	p.report.Items += done.Items
-	p.report.Kept += done.Kept
-	p.report.Forced += done.Forced
-	return nil
+// purged is what a step has done: how far the purge is, and what was removed.
+type purged struct {
+	place purgePlace
+	done  PurgeReport
 }
 
 // purgeStep is one attempt of a step.
@@ -152,11 +117,10 @@ func (p *purger) step() error {
 // that is empty now. After a few conflicts not even that: the hint is left then, so that a stream of enqueues cannot hold
 // the purge up.
 type purgeStep struct {
-	*work
+	*txn
 	p       *purger
 	attempt kv.Attempt
-	place   purgePlace
-	done    PurgeReport
+	purged
 }
 
 // purgeRun is items of one group that follow each other.
@@ -167,11 +131,10 @@ type purgeRun struct {
 	lock  kv.Future[[]byte]
 }
 
-func (s *purgeStep) run() error {
+func (s *purgeStep) run(width int) error {
 	if err := s.notePurge(s.p.o.Group); err != nil {
 		return err
 	}
-	width := stepWidth(purgeWidth, s.attempt)
 	snapshot := s.tx.Snapshot()
 	rest := kv.KeyRange{Begin: s.place.next, End: s.p.section.End}
 	found := snapshot.GetRange(rest.Selectors(), kv.RangeOptions{Limit: width + 1})
@@ -315,54 +278,48 @@ func (p *purger) besides(name string, visit func(s *purgeStep, group string, key
 	if p.o.Group != nil {
 		rest = newCursor(kv.SingleKey(p.q.keys.startGroup(name, *p.o.Group, 0)))
 	}
-	for !rest.exhausted {
-		var rows []kv.KV
-		var cleared int64
-		width, begun := purgeWidth, time.Now()
-		err := p.q.onceWith(p.ctx, p.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-			width, cleared = stepWidth(purgeWidth, a), 0
-			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p}
+	pages := job[page]{
+		q: p.q, ctx: p.ctx, width: purgeWidth, kept: &receipt[page]{},
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
+			found := page{width: width}
+			s := &purgeStep{txn: p.q.txn(p.ctx, tx), p: p}
 			var err error
-			if rows, err = rest.read(tx.Snapshot(), width).Wait(p.ctx); err != nil {
-				return nil, fmt.Errorf("read %s: %w", name, err)
+			if found.rows, err = rest.read(tx.Snapshot(), width).Wait(p.ctx); err != nil {
+				return found, false, fmt.Errorf("read %s: %w", name, err)
 			}
-			for _, row := range rows {
+			for _, row := range found.rows {
 				parsed, err := p.q.keys.parse(row.Key)
 				if err != nil {
-					return nil, err
+					return found, false, err
 				}
-				ok, err := visit(s, parsed.group, row.Key)
+				cleared, err := visit(s, parsed.group, row.Key)
 				if err != nil {
-					return nil, err
+					return found, false, err
 				}
-				if ok {
-					cleared++
+				if cleared {
+					found.cleared++
 				}
 			}
-			if cleared == 0 {
-				return nil, nil
+			if found.cleared == 0 {
+				return found, false, nil
 			}
-			return tuple.Tuple{}, s.finish()
-		}, nil) // what the attempt that landed has found is what the last one that ran has
-		if err != nil {
-			return err
-		}
-		took := time.Since(begun)
-		rest.passed(rows, width)
-		if *counted += cleared; cleared > 0 && p.o.Progress != nil {
-			p.o.Progress(p.report)
-		}
-		if !rest.exhausted {
-			p.q.restAfter(p.ctx, took)
-		}
+			return found, true, s.finish()
+		},
+		pass: func(found page) (bool, error) {
+			rest.passed(found.rows, found.width)
+			if *counted += found.cleared; found.cleared > 0 && p.o.Progress != nil {
+				p.o.Progress(p.report)
+			}
+			return !rest.exhausted, nil
+		},
 	}
-	return nil
+	return pages.run(true)
 }
 
 // inHand reports whether a lock keeps items from being purged.
 func (s *purgeStep) inHand(l *record) bool { return l.at(s.nowMS) == claimed && !s.p.o.Force }
 
-// purge removes a run's items, but those in hand.
+// purge removes a run's items, but those in flight.
 func (s *purgeStep) purge(r *purgeRun) error {
 	l, kept, err := s.held(r)
 	if err != nil {
@@ -387,7 +344,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 		return err
 	}
 	free := s.end(r.group, l, r.whole)
-	s.work.remove(r.group, r.items, gone, false)
+	s.txn.remove(r.group, r.items, gone, false)
 	s.removed(len(gone))
 	return s.leave(gone[0].id(r.group), free, r.whole)
 }
@@ -447,7 +404,7 @@ func (s *purgeStep) end(group string, r *record, whole bool) (free bool) {
 		s.done.Forced++
 		s.count(countForced, 1)
 	}
-	return s.work.end(group, r, r.mark)
+	return s.txn.end(group, r, r.mark)
 }
 
 // leave leaves a group in order whose items from first on are gone.
@@ -463,5 +420,5 @@ func (s *purgeStep) leave(first ID, free, whole bool) error {
 	case whole:
 		return guardPurgeGap.read(s.tx, s.q.keys.items(first.Group))
 	}
-	return s.work.free(first.Group)
+	return s.txn.free(first.Group)
 }

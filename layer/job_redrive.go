@@ -5,12 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
-
-	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // RedriveOptions say how dead letters go back to their groups. The zero value puts each back at its old place.
@@ -24,7 +20,7 @@ type RedriveOptions struct {
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
 	// Limit is how many to redrive at most; 0 = all that are chosen.
-	Limit int64
+	Limit int
 	// Progress, if not nil, is called after each transaction with what has been done so far.
 	Progress func(DeadReport)
 }
@@ -34,7 +30,7 @@ type DiscardOptions struct {
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
 	// Limit is how many to remove at most; 0 = all that are chosen.
-	Limit int64
+	Limit int
 	// Progress, if not nil, is called after each transaction with what has been done so far.
 	Progress func(DeadReport)
 }
@@ -64,15 +60,15 @@ const (
 // If it returns an error, the report says what was done before that. Errors: ErrNotDead if ids were chosen that are no
 // dead letters, when all others are done; ErrOptions, ErrInvalidID, *LimitError; those of Edit; ErrClosed, and the
 // engine's.
-func (q *Queue) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (DeadReport, error) {
-	s := deadSweep{q: q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: o.Limit, progress: o.Progress}
+func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (DeadReport, error) {
+	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
 	s.size = func(row *deadRow) int64 {
 		if o.ToTail || o.Edit != nil {
 			return row.letter.Size + int64(len(row.value))
 		}
 		return int64(len(row.value))
 	}
-	s.do = func(w *work, rows []deadRow) error { return w.redrive(rows, &o) }
+	s.do = func(w *txn, rows []deadRow) error { return w.redrive(rows, &o) }
 	report, err := s.run()
 	return report, wrap("redrive", err)
 }
@@ -82,18 +78,18 @@ func (q *Queue) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (De
 //
 // Reads: each letter, with a conflict; without ToTail the lock of each group, with a conflict. Conflicts without ToTail:
 // with claims, acks, takes of these groups, and what else reads their locks; with ToTail: as an enqueue.
-func (q *Queue) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ...ID) error {
+func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ...ID) error {
 	if o.DryRun || o.Limit != 0 || o.Progress != nil {
 		return wrap("redrive", fmt.Errorf("%w: a dry run, limit or progress of a single transaction", ErrOptions))
 	}
-	return wrap("redrive", q.deadTx(ctx, tx, ids, func(w *work, rows []deadRow) error { return w.redrive(rows, &o) }))
+	return wrap("redrive", a.q.deadTx(ctx, tx, ids, func(w *txn, rows []deadRow) error { return w.redrive(rows, &o) }))
 }
 
 // Discard removes the dead letters that f chooses, for good. It works as Redrive does, and never touches a group.
-func (q *Queue) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
-	s := deadSweep{q: q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: o.Limit, progress: o.Progress}
+func (a Admin) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
+	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
 	s.size = func(*deadRow) int64 { return 0 }
-	s.do = func(w *work, rows []deadRow) error { return w.discard(rows) }
+	s.do = func(w *txn, rows []deadRow) error { return w.discard(rows) }
 	report, err := s.run()
 	return report, wrap("discard", err)
 }
@@ -101,13 +97,13 @@ func (q *Queue) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (De
 // DiscardTx discards chosen letters, up to MaxBatch, in the caller's transaction, all or none.
 //
 // Reads: each letter, with a conflict.
-func (q *Queue) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
-	return wrap("discard", q.deadTx(ctx, tx, ids, func(w *work, rows []deadRow) error { return w.discard(rows) }))
+func (a Admin) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
+	return wrap("discard", a.q.deadTx(ctx, tx, ids, func(w *txn, rows []deadRow) error { return w.discard(rows) }))
 }
 
 // deadTx does something to chosen letters in the caller's transaction.
-func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *work, rows []deadRow) error) error {
-	if q.closed.Load() {
+func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *txn, rows []deadRow) error) error {
+	if q.isClosed() {
 		return ErrClosed
 	}
 	if len(ids) > MaxBatch {
@@ -132,7 +128,7 @@ func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *work,
 			return fmt.Errorf("%w: %s", ErrCorrupt, step.rows[i].letter.Reason)
 		}
 	}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	if err := do(w, step.rows); err != nil {
 		return err
 	}
@@ -148,7 +144,7 @@ type deadSweep struct {
 	limit    int64
 	progress func(DeadReport)
 	size     func(row *deadRow) int64 // what do writes for it, in bytes
-	do       func(w *work, rows []deadRow) error
+	do       func(w *txn, rows []deadRow) error
 	report   DeadReport
 }
 
@@ -162,24 +158,24 @@ func (s *deadSweep) run() (DeadReport, error) {
 	if s.limit == 0 {
 		s.limit = math.MaxInt64
 	}
-	for walk := s.q.walkDead(&s.filter, nil); !walk.ended && s.report.Done < s.limit; {
-		begun := time.Now()
-		done, err := s.step(walk)
-		if err != nil {
-			return s.report, err
-		}
-		took := time.Since(begun)
-		walk.pass(done.deadStep)
-		s.report.Scanned += int64(done.scanned)
-		s.report.Done += done.done
-		s.report.Unreadable += done.unreadable
-		s.report.Missing = append(s.report.Missing, done.missing...)
-		if s.progress != nil {
-			s.progress(s.report)
-		}
-		if !walk.ended && !s.dryRun {
-			s.q.restAfter(s.ctx, took)
-		}
+	walk := s.q.walkDead(&s.filter, nil)
+	steps := job[sweptStep]{
+		q: s.q, ctx: s.ctx, width: deadStepRows, kept: &sweptReceipt, reads: s.dryRun,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (sweptStep, bool, error) { return s.attempt(walk, tx, width) },
+		pass: func(done sweptStep) (bool, error) {
+			walk.pass(done.deadStep)
+			s.report.Scanned += int64(done.scanned)
+			s.report.Done += done.done
+			s.report.Unreadable += done.unreadable
+			s.report.Missing = append(s.report.Missing, done.missing...)
+			if s.progress != nil {
+				s.progress(s.report)
+			}
+			return !walk.ended && s.report.Done < s.limit, nil
+		},
+	}
+	if err := steps.run(true); err != nil {
+		return s.report, err
 	}
 	switch n := len(s.report.Missing); n {
 	case 0:
@@ -198,30 +194,22 @@ type sweptStep struct {
 	unreadable int64
 }
 
-// step runs one transaction. It happens once: without the receipt, what a commit of unknown outcome has done would be
-// missing from the report, and the ids that it is done with be taken for unknown ones.
-func (s *deadSweep) step(walk *deadWalk) (sweptStep, error) {
-	var out sweptStep
-	err := s.q.onceWith(s.ctx, s.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-		var rows []deadRow
-		var err error
-		if out, rows, err = s.choose(walk, tx, stepWidth(deadStepRows, a)); err != nil {
-			return nil, err
-		}
-		if s.dryRun || len(rows) == 0 {
-			_, err = s.q.follow(tx).wait(s.ctx) // that a queue which is gone has no letters is no answer
-			return nil, err
-		}
-		w := s.q.work(s.ctx, tx)
-		if err := s.do(w, rows); err != nil {
-			return nil, err
-		}
-		return out.pack(), w.finish()
-	}, func(_ kv.Tx, result tuple.Tuple) (err error) {
-		out, err = unpackSwept(result)
-		return err
-	})
-	return out, err
+// attempt is one attempt of a step. Without the receipt, what a commit of unknown outcome has done would be missing
+// from the report, and the ids that the step is done with be taken for unknown ones.
+func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep, wrote bool, err error) {
+	done, rows, err := s.choose(walk, tx, width)
+	if err != nil {
+		return done, false, err
+	}
+	if s.dryRun || len(rows) == 0 {
+		_, err = s.q.follow(tx).wait(s.ctx) // that a queue which is gone has no letters is no answer
+		return done, false, err
+	}
+	w := s.q.txn(s.ctx, tx)
+	if err := s.do(w, rows); err != nil {
+		return done, false, err
+	}
+	return done, true, w.finish()
 }
 
 // choose reads what one transaction is to work on. The reads are at snapshot: do adds the conflicts.
@@ -263,55 +251,8 @@ func (t *sweptStep) cutBefore(i int, walk *deadWalk) {
 	t.missing = slices.DeleteFunc(t.missing, func(id ID) bool { return !slices.Contains(ids[:t.ids], id) })
 }
 
-// pack is what the receipt keeps of a step.
-func (t *sweptStep) pack() tuple.Tuple {
-	ended := int64(0)
-	if t.ended {
-		ended = 1
-	}
-	missing := make(tuple.Tuple, 0, 3*len(t.missing))
-	for _, id := range t.missing {
-		missing = append(missing, id.Group, id.Index, id.Random)
-	}
-	return tuple.Tuple{t.done, t.unreadable, int64(t.scanned), int64(t.ids), ended, t.last, missing}
-}
-
-func unpackSwept(t tuple.Tuple) (sweptStep, error) {
-	bad := fmt.Errorf("%w: receipt of a step: %v", ErrCorrupt, t)
-	var s sweptStep
-	if len(t) != 7 {
-		return s, bad
-	}
-	var n [5]int64
-	for i := range n {
-		var ok bool
-		if n[i], ok = t[i].(int64); !ok {
-			return s, bad
-		}
-	}
-	s.done, s.unreadable, s.scanned, s.ids, s.ended = n[0], n[1], int(n[2]), int(n[3]), n[4] == 1
-	last, ok := t[5].([]byte)
-	missing, ok2 := t[6].(tuple.Tuple)
-	if !ok || !ok2 || len(missing)%3 != 0 || n[4] != 0 && n[4] != 1 {
-		return s, bad
-	}
-	if len(last) > 0 {
-		s.last = last
-	}
-	for i := 0; i < len(missing); i += 3 {
-		group, ok := missing[i].(string)
-		index, ok2 := missing[i+1].(int64)
-		random, ok3 := missing[i+2].(uuid.UUID)
-		if !ok || !ok2 || !ok3 {
-			return s, bad
-		}
-		s.missing = append(s.missing, ID{Group: group, Index: index, Random: random})
-	}
-	return s, nil
-}
-
 // bury takes letters out of the dead ones. Footprint: a read conflict on each, which it clears.
-func (w *work) bury(rows []deadRow) error {
+func (w *txn) bury(rows []deadRow) error {
 	for i := range rows {
 		if err := guardLetter.read(w.tx, kv.SingleKey(rows[i].key)); err != nil {
 			return err
@@ -321,7 +262,7 @@ func (w *work) bury(rows []deadRow) error {
 	return nil
 }
 
-func (w *work) discard(rows []deadRow) error {
+func (w *txn) discard(rows []deadRow) error {
 	for i := range rows {
 		w.tx.ClearRange(w.q.keys.parts(rows[i].letter.ID))
 	}
@@ -329,7 +270,7 @@ func (w *work) discard(rows []deadRow) error {
 	return w.bury(rows)
 }
 
-func (w *work) redrive(rows []deadRow, o *RedriveOptions) error {
+func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	w.count(countRedriven, len(rows))
 	if o.ToTail {
 		return w.redriveToTail(rows, o)
@@ -371,7 +312,7 @@ func (w *work) redrive(rows []deadRow, o *RedriveOptions) error {
 }
 
 // exhume puts an item back under its own key.
-func (w *work) exhume(row *deadRow, o *RedriveOptions) error {
+func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	id := row.letter.ID
 	if o.Edit == nil {
 		value, err := w.renewed(row.dead.item)
@@ -402,7 +343,7 @@ func (w *work) exhume(row *deadRow, o *RedriveOptions) error {
 }
 
 // renewed is the value of an item that comes back. One that would be overdue at once waits from now on.
-func (w *work) renewed(value []byte) ([]byte, error) {
+func (w *txn) renewed(value []byte) ([]byte, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {
 		return value, err
@@ -419,7 +360,7 @@ func (w *work) renewed(value []byte) ([]byte, error) {
 }
 
 // edited is the message of a dead letter, as Edit leaves it.
-func (w *work) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
+func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	id := row.letter.ID
 	item, err := w.q.readItem(w.ctx, w.tx.Snapshot(), kv.KV{Key: w.q.keys.item(id), Value: row.dead.item})
 	if err != nil {
@@ -441,7 +382,7 @@ func (w *work) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 }
 
 // redriveToTail enqueues letters anew.
-func (w *work) redriveToTail(rows []deadRow, o *RedriveOptions) error {
+func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 	e := &enqueuing{redriven: true}
 	for i := range rows {
 		m, err := w.edited(&rows[i], o)

@@ -4,11 +4,8 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
-	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // ReplayHeader is the header of a message that was replayed: the id of the archived item that it repeats.
@@ -21,9 +18,19 @@ type ReplayOptions struct {
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
 	// Limit is how many to replay at most; 0 = all that are chosen.
-	Limit int64
+	Limit int
 	// Progress, if not nil, is called after each transaction with what has been done so far.
 	Progress func(ReplayReport)
+}
+
+func (o *ReplayOptions) limit() (int64, error) {
+	switch {
+	case o.Limit < 0:
+		return 0, &LimitError{What: "limit", Unit: "items", Got: int64(o.Limit), Max: noLimit}
+	case o.Limit == 0:
+		return noLimit, nil
+	}
+	return int64(o.Limit), nil
 }
 
 // ReplayReport is what a replay has done.
@@ -49,44 +56,44 @@ const replayBytes = 1 << 20
 //
 // If it returns an error, the report says what was done before that. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8,
 // *LimitError, ErrClosed, and the engine's.
-func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+	q := a.q
 	var report ReplayReport
-	if o.Limit < 0 {
-		return report, wrap("replay", &LimitError{What: "limit", Unit: "items", Got: o.Limit, Max: math.MaxInt64})
-	}
-	if o.Limit == 0 {
-		o.Limit = noLimit
+	limit, err := o.limit()
+	if err != nil {
+		return report, wrap("replay", err)
 	}
 	walk, err := q.walkArchive(ctx, f, o.After)
 	if err != nil {
 		return report, wrap("replay", err)
 	}
-	for !walk.ended && report.Done < o.Limit {
-		begun := time.Now()
-		r := replayStep{q: q, walk: walk, left: o.Limit - report.Done, dryRun: o.DryRun}
-		if err := r.run(ctx); err != nil {
-			return report, wrap("replay", err)
-		}
-		took := time.Since(begun)
-		report.Scanned += int64(r.step.scanned)
-		report.Done += r.done
-		report.Unreadable += r.unreadable
-		if r.step.last != nil {
-			report.Last = r.step.last
-		}
-		if o.Progress != nil {
-			o.Progress(report)
-		}
-		if r.cut && !lacks(guardReplayCut) {
-			if walk, err = q.resumeArchive(ctx, walk, report.Last); err != nil {
-				return report, wrap("replay", err)
+	steps := job[replayStep]{
+		q: q, ctx: ctx, width: archiveRows, kept: &receipt[replayStep]{}, reads: o.DryRun,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (replayStep, bool, error) {
+			r := replayStep{q: q, walk: walk, left: limit - report.Done, dryRun: o.DryRun}
+			err := r.perform(ctx, tx, width)
+			return r, !o.DryRun && r.done > 0, err
+		},
+		pass: func(r replayStep) (bool, error) {
+			report.Scanned += int64(r.step.scanned)
+			report.Done += r.done
+			report.Unreadable += r.unreadable
+			if r.step.last != nil {
+				report.Last = r.step.last
 			}
-		} else {
-			walk.pass(r.step)
-		}
-		if !walk.ended && !o.DryRun {
-			q.restAfter(ctx, took)
-		}
+			if o.Progress != nil {
+				o.Progress(report)
+			}
+			if r.cut && !lacks(guardReplayCut) {
+				walk, err = q.resumeArchive(ctx, walk, report.Last)
+			} else {
+				walk.pass(r.step)
+			}
+			return err == nil && !walk.ended && report.Done < limit, err
+		},
+	}
+	if err := steps.run(!walk.ended); err != nil {
+		return report, wrap("replay", err)
 	}
 	report.More = !walk.ended
 	return report, nil
@@ -98,8 +105,8 @@ func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (R
 // the transaction itself has finished are part of it.
 //
 // Reads: the archive, at snapshot. Conflicts: as an enqueue.
-func (q *Queue) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
-	report, err := q.replayTx(ctx, tx, f, o)
+func (a Admin) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+	report, err := a.q.replayTx(ctx, tx, f, o)
 	if err != nil {
 		return ReplayReport{}, wrap("replay", err)
 	}
@@ -108,14 +115,14 @@ func (q *Queue) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o Repla
 
 func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (report ReplayReport, err error) {
 	switch {
-	case q.closed.Load():
+	case q.isClosed():
 		return report, ErrClosed
 	case o.DryRun || o.Progress != nil:
 		return report, fmt.Errorf("%w: a dry run or progress of a single transaction", ErrOptions)
-	case o.Limit < 0:
-		return report, &LimitError{What: "limit", Unit: "items", Got: o.Limit, Max: math.MaxInt64}
-	case o.Limit == 0:
-		o.Limit = noLimit
+	}
+	limit, err := o.limit()
+	if err != nil {
+		return report, err
 	}
 	if err := checkArchiveWalk(&f, o.After); err != nil {
 		return report, err
@@ -124,7 +131,7 @@ func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o Repla
 	if err := walk.place(ctx, tx.Snapshot(), o.After); err != nil || walk.ended {
 		return report, err
 	}
-	r := replayStep{q: q, walk: walk, left: o.Limit}
+	r := replayStep{q: q, walk: walk, left: limit}
 	if err := r.perform(ctx, tx, archiveRows); err != nil {
 		return report, err
 	}
@@ -142,8 +149,8 @@ func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) 
 	return w, err
 }
 
-// replayStep is one transaction of a replay. What it leaves is what the last attempt has found, which is the one that
-// landed.
+// replayStep is one attempt of a step of a replay, and what the attempt has found. The receipt keeps nothing of that:
+// the attempt that landed is the last one that ran.
 type replayStep struct {
 	q      *Queue
 	walk   *archiveWalk
@@ -156,15 +163,6 @@ type replayStep struct {
 	cut        bool // not all that was read could be done
 }
 
-func (r *replayStep) run(ctx context.Context) error {
-	return r.q.onceWith(ctx, r.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-		if err := r.perform(ctx, tx, stepWidth(archiveRows, a)); err != nil || r.dryRun || r.done == 0 {
-			return nil, err
-		}
-		return tuple.Tuple{}, nil
-	}, nil)
-}
-
 // perform is one attempt, with so many archived items at most.
 func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	var err error
@@ -175,7 +173,7 @@ func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	if err != nil || r.dryRun || len(e.msgs) == 0 {
 		return err
 	}
-	w := r.q.work(ctx, tx)
+	w := r.q.txn(ctx, tx)
 	e.randoms = r.q.randoms(len(e.msgs))
 	if err := w.enqueue(e); err != nil {
 		return err

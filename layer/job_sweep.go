@@ -8,7 +8,6 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // A sweep clears what nobody needs any more and nobody else clears. Each part of it works in short transactions at
@@ -41,29 +40,30 @@ type SweepOptions struct {
 
 // SweepReport is what a sweep did. What was cleared by a transaction of unknown outcome may be missing from it.
 type SweepReport struct {
-	Skipped  bool  // another sweep was there, see SweepOptions.Every; the rest is zero
-	Keys     int64 // looked at
-	AgedOut  int64 // items dropped or parked: they had waited longer than the queue's retention
-	Archived int64 // items cleared from the archive: kept for as long as the queue keeps them
-	Repeats  int64 // attempt ids of receives, cleared: older than an hour
-	Receipts int64 // cleared: left by processes that were killed, older than an hour
-	Wakes    int64 // wake keys cleared: of handles that have no request
-	Dedup    int64 // entries cleared that make nothing a duplicate any more
-	Purges   int64 // notes of purges cleared that are older than any entry
-	Paces    int64 // of groups whose rate is as unused, cleared
+	Skipped       bool  // another sweep was there, see SweepOptions.Every; the rest is zero
+	Keys          int64 // looked at
+	PastRetention int64 // items dropped or dead-lettered: they had waited longer than the queue's retention
+	Archived      int64 // items cleared from the archive: kept for as long as the queue keeps them
+	Repeats       int64 // receive ids, cleared: older than an hour
+	Receipts      int64 // cleared: left by processes that were killed, older than an hour
+	Wakes         int64 // wake keys cleared: of handles that have no request
+	Dedup         int64 // entries cleared that make nothing a duplicate any more
+	Purges        int64 // notes of purges cleared that are older than any entry
+	Paces         int64 // of groups whose rate is as unused, cleared
 }
 
 // Sweep clears what nobody needs any more. Workers do it now and then; a queue that is served without a Worker needs
 // it called, or the command run, once a day or so. If it returns an error, the report says what was done before that.
 //
 // Errors: *LimitError, ErrClosed, and the engine's.
-func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
+func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
+	q := a.q
 	s := &sweeper{q: q, ctx: ctx, o: o}
 	if o.Every < 0 || o.Every > MaxDelay {
-		return s.report, &LimitError{What: "every", Unit: "ms", Got: o.Every.Milliseconds(), Max: MaxDelay.Milliseconds()}
+		return s.report, wrap("sweep", durationLimit("every", o.Every, 0, MaxDelay))
 	}
-	if q.closed.Load() {
-		return s.report, ErrClosed
+	if q.isClosed() {
+		return s.report, wrap("sweep", ErrClosed)
 	}
 	mine, err := s.begin()
 	if err != nil {
@@ -123,7 +123,7 @@ type sweeper struct {
 // configuration is the queue's, as stored.
 func (s *sweeper) configuration() (Config, error) {
 	if s.config == nil {
-		config, _, err := s.q.ReadConfig(s.ctx)
+		config, _, err := s.q.Admin().ReadConfig(s.ctx)
 		if err != nil {
 			return config, err
 		}
@@ -151,11 +151,12 @@ func (s *sweeper) begin() (mine bool, err error) {
 		}
 		now, last := q.nowMS(), int64(0)
 		if v != nil {
-			var by uuid.UUID
-			if last, by, err = unpackLastSweep(key, v); err != nil {
+			note, err := unpackSweepNote(key, v)
+			if err != nil {
 				return err
 			}
-			if mine = by == own; mine {
+			last = note.begunMS
+			if mine = note.random == own; mine {
 				return nil // written by an earlier attempt whose outcome was unknown
 			}
 		}
@@ -167,7 +168,7 @@ func (s *sweeper) begin() (mine bool, err error) {
 		if err := guardSweepTurn.read(tx, kv.SingleKey(key)); err != nil {
 			return err
 		}
-		tx.Set(key, tuple.Tuple{now, own}.Pack())
+		tx.Set(key, sweepNote{begunMS: now, random: own}.pack())
 		return nil
 	})
 	return mine, err
@@ -176,8 +177,8 @@ func (s *sweeper) begin() (mine bool, err error) {
 // receipts clears those that were left behind. Whoever still counts on one of them has long stopped, see receiptTrust.
 func (s *sweeper) receipts() error {
 	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, row kv.KV) (bool, error) {
-		writtenMS, ok := receiptTime(row.Value)
-		if !ok || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() && !lacks(guardReceiptLife) {
+		writtenMS, _, err := unpackReceipt(row.Key, row.Value)
+		if err != nil || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() && !lacks(guardReceiptLife) {
 			return false, nil
 		}
 		tx.Clear(row.Key)
@@ -188,8 +189,8 @@ func (s *sweeper) receipts() error {
 // purges clears the notes of purges that are older than any entry may be that asks for them.
 func (s *sweeper) purges() error {
 	return s.pages(s.q.keys.section(namePurged), func(tx kv.Tx, row kv.KV) (bool, error) {
-		_, ms, err := unpackPurged(row.Key, row.Value)
-		if err != nil || ms > s.q.nowMS()-(MaxDedupWindow+sweepSlack).Milliseconds() {
+		note, err := unpackPurged(row.Key, row.Value)
+		if err != nil || note.ms > s.q.nowMS()-(MaxDedupWindow+sweepSlack).Milliseconds() {
 			return false, nil
 		}
 		if err := guardPurgeSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -224,37 +225,34 @@ func (s *sweeper) pagesUntil(
 	r kv.KeyRange, visit func(tx kv.Tx, rows []kv.KV, more bool) (cleared int64, err error), counted *int64,
 	enough func(rows int, cleared int64) bool,
 ) error {
-	for rest := newCursor(r); !rest.exhausted; {
-		var rows []kv.KV
-		var cleared int64
-		width, begun := sweepPage, time.Now()
-		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
-			width = stepWidth(sweepPage, a)
-			var err error
-			if rows, err = rest.read(tx.Snapshot(), width).Wait(s.ctx); err != nil {
-				return fmt.Errorf("read page: %w", err)
+	rest := newCursor(r)
+	pages := job[page]{
+		q: s.q, ctx: s.ctx, width: sweepPage,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
+			rows, err := rest.read(tx.Snapshot(), width).Wait(s.ctx)
+			if err != nil {
+				return page{}, false, fmt.Errorf("read page: %w", err)
 			}
-			cleared, err = visit(tx, rows, len(rows) == width)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		took := time.Since(begun)
-		rest.passed(rows, width)
-		s.report.Keys += int64(len(rows))
-		*counted += cleared
-		if s.o.Progress != nil && len(rows) > 0 {
-			s.o.Progress(s.report)
-		}
-		if enough != nil && enough(len(rows), cleared) {
-			return nil
-		}
-		if !rest.exhausted {
-			s.q.restAfter(s.ctx, took)
-		}
+			cleared, err := visit(tx, rows, len(rows) == width)
+			return page{rows: rows, width: width, cleared: cleared}, true, err
+		},
+		pass: func(p page) (bool, error) {
+			rest.passed(p.rows, p.width)
+			s.passed(len(p.rows), p.cleared, counted)
+			over := enough != nil && enough(len(p.rows), p.cleared)
+			return !rest.exhausted && !over, nil
+		},
 	}
-	return nil
+	return pages.run(true)
+}
+
+// passed reports a step that has looked at so many keys. What it has cleared is counted by counted.
+func (s *sweeper) passed(keys int, cleared int64, counted *int64) {
+	s.report.Keys += int64(keys)
+	*counted += cleared
+	if s.o.Progress != nil && keys > 0 {
+		s.o.Progress(s.report)
+	}
 }
 
 const (
@@ -270,35 +268,25 @@ func (s *sweeper) archived() error {
 		return err
 	}
 	rest := newCursor(s.q.keys.section(nameArchived))
-	for !rest.exhausted {
-		var rows []kv.KV
-		var cleared int64
-		width, begun := archiveSweepRows, time.Now()
-		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
-			width = stepWidth(archiveSweepRows, a)
-			var err error
-			if rows, err = rest.read(tx.Snapshot(), width).Wait(s.ctx); err != nil {
-				return fmt.Errorf("read archive: %w", err)
+	entries := job[page]{
+		q: s.q, ctx: s.ctx, width: archiveSweepRows,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
+			rows, err := rest.read(tx.Snapshot(), width).Wait(s.ctx)
+			if err != nil {
+				return page{}, false, fmt.Errorf("read archive: %w", err)
 			}
-			cleared, rows, err = s.forget(tx, rows, config.Archive)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		took := time.Since(begun)
-		rest.passed(rows, width)
-		s.report.Keys += int64(len(rows))
-		s.report.Archived += cleared
-		if cleared > 0 {
-			rest.exhausted = false
-			if s.o.Progress != nil {
-				s.o.Progress(s.report)
-			}
-			s.q.restAfter(s.ctx, took)
-		}
+			cleared, done, err := s.forget(tx, rows, config.Archive)
+			return page{rows: done, width: width, cleared: cleared}, true, err
+		},
+		pass: func(p page) (bool, error) {
+			rest.passed(p.rows, p.width)
+			s.passed(len(p.rows), p.cleared, &s.report.Archived)
+			// A step that has cleared something may have ended at its bound: the rows behind it are the first ones now.
+			rest.exhausted = rest.exhausted && p.cleared == 0
+			return !rest.exhausted, nil
+		},
 	}
-	return nil
+	return entries.run(true)
 }
 
 // forget clears the archived items of the entries that are too old. It returns how many these were, and the entries that it
@@ -325,11 +313,11 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 	return items, rows, nil
 }
 
-// repeats clears the attempt ids that are out of date, with time left for clocks that differ.
+// repeats clears the receive ids that are out of date, with time left for clocks that differ.
 func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, row kv.KV) (bool, error) {
-		writtenMS, ok := receiptTime(row.Value)
-		if !ok || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() {
+		r, err := unpackRepeat(row.Key, row.Value)
+		if err != nil || r.ms > s.q.nowMS()-receiptLife.Milliseconds() {
 			return false, nil
 		}
 		// It may be in use again by now.

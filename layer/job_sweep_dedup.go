@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // dedup clears the entries whose time is over, or whose item is gone if that decides. One sweep of many (Every) goes on
@@ -23,7 +22,7 @@ func (s *sweeper) dedup() error {
 			if err != nil || v == nil {
 				return err
 			}
-			if last, _, err := tuple.DecodeBytes(v); err == nil && section.Contains(last) {
+			if last, err := unpackSweptTo(key, v); err == nil && section.Contains(last) {
 				section.Begin, noted = kv.KeyAfter(last), true
 			}
 			return nil
@@ -53,7 +52,7 @@ func (s *sweeper) dedup() error {
 		}
 		switch {
 		case more:
-			tx.Set(key, tuple.AppendBytes(nil, rows[len(rows)-1].Key))
+			tx.Set(key, packSweptTo(rows[len(rows)-1].Key))
 			noted = true
 		case noted: // the next sweep begins at the first
 			tx.Clear(key)

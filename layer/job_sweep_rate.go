@@ -13,7 +13,7 @@ func (s *sweeper) paces() error {
 		return err
 	}
 	return s.pagesUntil(s.q.keys.section(namePace), func(tx kv.Tx, rows []kv.KV, _ bool) (int64, error) {
-		w := s.q.work(s.ctx, tx)
+		w := s.q.txn(s.ctx, tx)
 		groups := make([]string, len(rows))
 		heads := make([]kv.Future[[]byte], len(rows))
 		for i, row := range rows {
@@ -67,7 +67,7 @@ func (s *sweeper) paces() error {
 // claim or a delay either. If nothing has to be written for now, because somebody holds the group or it waits for as long
 // already, a read conflict on what says so: the lock, or the timer. If it has to wait, one on the gap up to the head. A hint
 // or timer too many does no harm, so all else is read at snapshot.
-func (w *work) repace(group string, rate Rate, used pace) error {
+func (w *txn) repace(group string, rate Rate, used pace) error {
 	found := w.tx.Snapshot().GetRange(w.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1})
 	pairs, err := found.Wait(w.ctx)
 	if err != nil || len(pairs) == 0 {

@@ -18,8 +18,8 @@ const (
 	MaxHeadersSize = 16 << 10 // bytes
 	// MaxBodySize bounds a message's body. It keeps an enqueue under half of a transaction's 10 MB.
 	MaxBodySize = 4 << 20 // bytes
-	// MaxAttemptID bounds the attempt id of a receive, which stands in a key.
-	MaxAttemptID = 128 // bytes of UTF-8
+	// MaxReceiveIDSize bounds the receive id of a receive, which stands in a key.
+	MaxReceiveIDSize = 128 // bytes of UTF-8
 	// MaxStateSize bounds a group's state (FoundationDB's limit for a value is 100,000 bytes).
 	MaxStateSize = 90_000 // bytes
 	// MaxBatch bounds the messages of an enqueue and the items of a receive.
@@ -35,8 +35,8 @@ const (
 	// MaxDelay bounds the delay of a retry.
 	MaxDelay = 30 * 24 * time.Hour
 
-	// MaxMaxWaiting bounds Config.MaxWaiting: an enqueue counts so many keys of its group.
-	MaxMaxWaiting = 100_000
+	// MaxWaitingLimit bounds Config.MaxWaiting: an enqueue counts so many keys of its group.
+	MaxWaitingLimit = 100_000
 
 	// MaxWait bounds the wait of a receive.
 	MaxWait = time.Hour
@@ -87,16 +87,14 @@ func checkLease(d time.Duration) error {
 		return nil
 	}
 	if d < MinLease || d > MaxLease {
-		return &LimitError{
-			What: "lease", Unit: "ms", Got: d.Milliseconds(), Min: MinLease.Milliseconds(), Max: MaxLease.Milliseconds(),
-		}
+		return durationLimit("lease", d, MinLease, MaxLease)
 	}
 	return nil
 }
 
 func checkDelay(d time.Duration) error {
 	if d < 0 || d > MaxDelay {
-		return &LimitError{What: "delay", Unit: "ms", Got: d.Milliseconds(), Max: MaxDelay.Milliseconds()}
+		return durationLimit("delay", d, 0, MaxDelay)
 	}
 	return nil
 }

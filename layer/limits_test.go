@@ -70,7 +70,7 @@ func TestBadInput(t *testing.T) {
 			return err
 		}, "peek", nil},
 		{"listing of -1", func() error {
-			_, err := e.q.Groups(e.ctx, layer.GroupsOptions{Limit: -1})
+			_, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{Limit: -1})
 			return err
 		}, "listing", nil},
 		{"worker of -1", func() error {
@@ -162,7 +162,7 @@ func (e *env) write(fn func(tx kv.Tx)) {
 	require.NoError(e.t, err)
 }
 
-// TestOpenRefusesWhatItCannotServe: an unknown queue, a queue that exists, one of a newer format, and a damaged one
+// TestOpenRefusesWhatItCannotServe: an unknown queue, a queue that exists, one of another format, and a damaged one
 // have errors of their own; queues under one prefix do not see each other.
 func TestOpenRefusesWhatItCannotServe(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
@@ -184,10 +184,18 @@ func TestOpenRefusesWhatItCannotServe(t *testing.T) {
 		value []byte
 		check func(err error)
 	}{
-		{"format", tuple.Tuple{int64(2)}.Pack(), func(err error) {
+		{"format", tuple.Tuple{int64(1)}.Pack(), func(err error) {
 			var format *layer.FormatError
 			require.ErrorAs(t, err, &format)
-			require.Equal(t, layer.FormatError{Queue: testQueue, Found: 2, Known: 1}, *format)
+			require.Equal(t, layer.FormatError{Queue: testQueue, Found: 1, Known: 2}, *format)
+			require.EqualError(t, err, `layer: open queue "q": queue "q" has format 1, this version knows format 2 alone: `+
+				"use the version that wrote it")
+		}},
+		{"format", tuple.Tuple{int64(3)}.Pack(), func(err error) {
+			var format *layer.FormatError
+			require.ErrorAs(t, err, &format)
+			require.Equal(t, layer.FormatError{Queue: testQueue, Found: 3, Known: 2}, *format)
+			require.ErrorContains(t, err, "use a newer version")
 		}},
 		{"format", []byte("?"), func(err error) { require.ErrorIs(t, err, layer.ErrCorrupt) }},
 		{"offset", nil, func(err error) { require.ErrorIs(t, err, layer.ErrCorrupt) }},
@@ -275,7 +283,7 @@ func TestClosedHandleRefusesEverything(t *testing.T) {
 		"extend":  func() error { _, err := e.q.Extend(e.ctx, c, 0); return err },
 		"once":    func() error { return e.q.Once(e.ctx, func(kv.Tx) error { return nil }) },
 		"stats":   func() error { _, err := e.q.Stats(e.ctx); return err },
-		"check":   func() error { _, err := e.q.Check(e.ctx, layer.CheckOptions{}); return err },
+		"check":   func() error { _, err := e.q.Admin().Check(e.ctx, layer.CheckOptions{}); return err },
 	} {
 		require.ErrorIs(t, call(), layer.ErrClosed, name)
 	}
@@ -308,9 +316,9 @@ func TestReadErrorIsNotEmpty(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"receive": func() error { _, err := q.Receive(e.ctx, layer.ReceiveOptions{}); return err },
 		"peek":    func() error { _, err := q.Peek(e.ctx, "A", 1); return err },
-		"groups":  func() error { _, err := q.Groups(e.ctx, layer.GroupsOptions{}); return err },
+		"groups":  func() error { _, err := q.Admin().Groups(e.ctx, layer.GroupsOptions{}); return err },
 		"stats":   func() error { _, err := q.Stats(e.ctx); return err },
-		"check":   func() error { _, err := q.Check(e.ctx, layer.CheckOptions{}); return err },
+		"check":   func() error { _, err := q.Admin().Check(e.ctx, layer.CheckOptions{}); return err },
 	} {
 		// Each attempt's first read fails, and so does the one retry that the options allow.
 		e.plan.Chances = map[fault.Kind]float64{fault.ProcessBehind: 1}

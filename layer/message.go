@@ -23,15 +23,18 @@ type Message struct {
 	// DedupID, if not empty, makes it a duplicate of an earlier message with the same one: it is not enqueued again. See
 	// Config.DedupFor. At most MaxDedupIDSize bytes of UTF-8.
 	DedupID string
-	// Delay is for how long it is kept back, from its enqueue on: 0 to MaxDelay; 0 = the queue's. Whatever is behind it in
+	// Delay is for how long it is delayed, from its enqueue on: 0 to MaxDelay; 0 = the queue's. Whatever is behind it in
 	// its group waits too: order is kept.
 	Delay time.Duration
 	// DeliverAt, if not zero, is when it may be delivered, rounded up to the millisecond; at most MaxDelay from now. If
-	// that has passed it is not kept back. Not with Delay.
+	// that has passed it is not delayed. Not with Delay.
 	DeliverAt time.Time
-	// AtOnce: it is not kept back, whatever the queue's delay is. Not with Delay or DeliverAt.
+	// AtOnce: it is not delayed, whatever the queue's delay is. Not with Delay or DeliverAt.
 	AtOnce bool
 }
+
+// OnlyGroup returns a pointer to name, for the options and filters that may be limited to one group ("" is a group, too).
+func OnlyGroup(name string) *string { return &name }
 
 // ID names one message for good: its place (group, index) and 16 random bytes.
 type ID struct {
@@ -47,6 +50,11 @@ func (id ID) String() string {
 
 // ParseID reads the text of an id; anything else is an error that wraps ErrInvalidID.
 func ParseID(s string) (ID, error) {
+	id, err := parseID(s)
+	return id, wrap("parse id", err)
+}
+
+func parseID(s string) (ID, error) {
 	random, rest, ok := strings.Cut(s, "@")
 	index, group, ok2 := strings.Cut(rest, ".")
 	if !ok || !ok2 || len(random) != 36 {
@@ -83,7 +91,7 @@ type Item struct {
 	Body     []byte
 	Headers  map[string]string // nil if there are none
 	Enqueued time.Time         // by the producer's clock, to the millisecond
-	// DeliverAt is before when it is not delivered; zero if it was never kept back.
+	// DeliverAt is before when it is not delivered; zero if it was never delayed.
 	DeliverAt time.Time
 	DedupID   string // that it went by; "sha256:…" if that was its body's; "" = none
 	// Attempts is how often a delivery of this item has failed before, as far as the claim knows: it is exact

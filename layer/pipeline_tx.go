@@ -10,6 +10,88 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
+// submit runs o with what arrives beside it, see pipeline.submit.
+func (q *Queue) submit(ctx context.Context, o *operation) error {
+	if err := q.prepare(o); err != nil {
+		return err
+	}
+	return q.pipeline.submit(ctx, o)
+}
+
+// prepare checks an operation before others travel with it.
+func (q *Queue) prepare(o *operation) error {
+	if o.settle == nil {
+		return nil
+	}
+	if err := o.settle.checkClaim(); err != nil {
+		return err
+	}
+	o.settle.copies = q.Config().Archive > 0
+	return nil
+}
+
+// checkClaim checks that there is a claim to settle.
+func (s *settlement) checkClaim() error {
+	if s.claim == nil {
+		return fmt.Errorf("%w: no claim", ErrOptions)
+	}
+	return nil
+}
+
+// pipelineEnv is what the handle's pipeline needs.
+func (q *Queue) pipelineEnv() pipelineEnv {
+	return pipelineEnv{
+		run: q.run, giveBack: q.giveBackAll, yield: q.yield, alone: q.opts.Test.NoCoalescing,
+		groups: q.wantedGroups, plenty: q.spread.plenty.Load,
+		join: q.line.join, quit: q.line.quit, disband: q.line.disband,
+	}
+}
+
+// run runs the operations in one transaction, or, if one of them makes that fail for good, each in its own.
+func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
+	err := q.runTogether(ctx, batch, others)
+	if err != nil && len(batch) > 1 && ctx.Err() == nil && (!unknown(err) || lacks(guardApart)) {
+		for _, o := range batch {
+			o.ranWith(q.runTogether(ctx, []*operation{o}, 0))
+		}
+		return
+	}
+	for _, o := range batch {
+		o.ranWith(err)
+	}
+}
+
+// ranWith notes the outcome of an operation's transaction.
+func (o *operation) ranWith(err error) {
+	if o.err = err; o.settle != nil && err == nil && o.settleErr == nil {
+		o.settle.done.Store(true)
+	}
+}
+
+// mayRecover reports whether err, of a turn of receives that wait, may be over at the next.
+func mayRecover(err error) bool {
+	return err != nil && !unknown(err) && !errors.Is(err, ErrNoQueue)
+}
+
+// unknown reports whether err leaves open what became of the transaction.
+func unknown(err error) bool {
+	var e *kv.Error
+	return errors.As(err, &e) && (e.InFlight || e.MaybeCommitted())
+}
+
+// giveBackAll releases claims that nobody is there to receive. What cannot be released runs into its lease.
+func (q *Queue) giveBackAll(claims []*Claim) {
+	ctx := q.named(context.Background(), "give back of %s under %d", claims[0].Group, claims[0].Token)
+	q.yield(ctx, "begin")
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	for _, c := range claims {
+		if err := q.Nack(ctx, c, NackOptions{Release: true}); err != nil {
+			return
+		}
+	}
+}
+
 // runTogether runs the operations in one transaction that happens once. others is how many groups the handle's other
 // transactions in flight are likely to take.
 func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int) error {
@@ -26,11 +108,11 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			for ; conflicts < a.Conflicts; conflicts++ {
 				q.spread.widen()
 			}
-			w := q.work(ctx, tx)
+			w := q.txn(ctx, tx)
 			w.mayStage = slot
 			q.flights.end(f) // what an attempt that failed was about to claim
 			w.flight, w.beside = f, others
-			outcome.turn.cancel() // of an attempt that failed
+			outcome.rest.cancel() // of an attempt that failed
 			var err error
 			if outcome, err = w.perform(batch, a.Conflicts); err != nil || !w.wrote {
 				return nil, err
@@ -58,16 +140,15 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			return err
 		})
 	if err != nil {
-		outcome.turn.cancel()
+		outcome.rest.cancel()
 		return err
 	}
 	if conflicts == 0 {
 		q.spread.narrow()
 	}
 	if t := batch[0].turn; t != nil {
-		t.cancel() // a turn too large for one transaction takes several, one after the other
-		*t = outcome.turn
-		if t.watch != nil {
+		t.found(outcome.rest)
+		if outcome.rest.watch != nil {
 			q.paths.looks.Add(1)
 		}
 	}
@@ -85,7 +166,7 @@ func waits(batch []*operation) bool {
 // perform does the work of all operations: first the settlements, those of one group one after the other, then the
 // enqueues, then the receives, so that these find what the others leave ready. What the receives will read is begun
 // before, so that it does not take a round trip of its own.
-func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
+func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	var settle []*operation
 	var enqueue []*enqueuing
 	var receive receiving
@@ -171,7 +252,7 @@ func (r *receiving) all() []*reception {
 }
 
 // settle takes the settlements, of different groups, through their steps together.
-func (w *work) settle(os []*operation) error {
+func (w *txn) settle(os []*operation) error {
 	for _, o := range os {
 		o.settle.begin(w)
 	}
@@ -196,7 +277,7 @@ func (w *work) settle(os []*operation) error {
 
 // receive claims for the operations whose settlement, if any, was done, and stages those that wait for a group to
 // become ready.
-func (w *work) receive(all *receiving) (staged, error) {
+func (w *txn) receive(all *receiving) (staged, error) {
 	var rs []*reception
 	var waiting []*operation
 	for _, o := range all.operations {
@@ -226,7 +307,7 @@ func (w *work) receive(all *receiving) (staged, error) {
 }
 
 // claimed notes that claims were written.
-func (w *work) claimed(rs []*reception) {
+func (w *txn) claimed(rs []*reception) {
 	for _, r := range rs {
 		w.wrote = w.wrote || len(r.claims) > 0
 	}

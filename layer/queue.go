@@ -18,27 +18,28 @@ const offsetSlack = 10_000_000 // versions
 // Create makes the queue name under prefix and opens it. It returns an error that wraps ErrQueueExists if it
 // is there already, and ErrDropping if it is being dropped. prefix is the caller's: a directory's bytes, or a tuple; it may be empty.
 func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
+	call := fmt.Sprintf("create queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
 	if err != nil {
-		return nil, err
+		return nil, wrap(call, err)
 	}
 	config, err := o.Config.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap(call, err)
 	}
 	packed, err := packConfig(config, 1)
 	if err != nil {
-		return nil, err
+		return nil, wrap(call, err)
 	}
 	exists, begun := false, q.opts.Now()
 	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, a kv.Attempt) error {
 		v, err := tx.Get(q.keys.meta(metaFormat)).Wait(ctx)
 		if err != nil {
-			return fmt.Errorf("layer: create: %w", err)
+			return fmt.Errorf("read format: %w", err)
 		}
 		dropped, err := tx.Get(q.keys.meta(metaDropped)).Wait(ctx)
 		if err != nil {
-			return fmt.Errorf("layer: create: %w", err)
+			return fmt.Errorf("read mark: %w", err)
 		}
 		if dropped != nil {
 			return ErrDropping
@@ -46,17 +47,17 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		// After an unknown commit the queue may be there by our own hand; whose it is makes no difference.
 		exists = v != nil && !a.MaybeCommitted
 		if v == nil {
-			tx.Set(q.keys.meta(metaFormat), tuple.Tuple{int64(Format)}.Pack())
-			tx.Set(q.keys.meta(metaOffset), tuple.Tuple{int64(0)}.Pack())
+			tx.Set(q.keys.meta(metaFormat), packInt(Format))
+			tx.Set(q.keys.meta(metaOffset), packInt(0))
 			tx.Set(q.keys.meta(metaConfig), packed)
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("layer: create queue %q: %w", name, err)
+		return nil, wrap(call, err)
 	}
 	if exists {
-		return nil, fmt.Errorf("%w: %q", ErrQueueExists, name)
+		return nil, wrap(call, ErrQueueExists)
 	}
 	q.keys.shards = int64(config.Shards)
 	q.followed.learn(config, 1, begun, q.opts.Now())
@@ -70,13 +71,14 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 // restore by FoundationDB's own tools does not let versions go back), Open raises the offset in meta, so that new items sort behind the old and tokens keep growing. Reopen every other
 // handle then.
 func Open(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
+	call := fmt.Sprintf("open queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
 	if err != nil {
-		return nil, err
+		return nil, wrap(call, err)
 	}
 	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.load(ctx, tx) })
 	if err != nil {
-		return nil, fmt.Errorf("layer: open queue %q: %w", name, err)
+		return nil, wrap(call, err)
 	}
 	return q, nil
 }
@@ -89,7 +91,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		return nil, &LimitError{What: "owner", Unit: "bytes", Got: int64(len(o.Owner)), Max: MaxQueueNameSize}
 	}
 	if o.Poll < 0 {
-		return nil, &LimitError{What: "poll", Unit: "ms", Got: o.Poll.Milliseconds(), Max: math.MaxInt64}
+		return nil, durationLimit("poll", o.Poll, 0, math.MaxInt64)
 	}
 	if o.Poll == 0 {
 		o.Poll = DefaultStagePoll
@@ -97,7 +99,12 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	random := newEntropy(o.Seed)
+	test := TestOptions{}
+	if o.Test != nil {
+		test = *o.Test
+	}
+	o.Test = &test
+	random := newEntropy(test.Seed)
 	if o.Owner == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -107,9 +114,10 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	}
 	q := &Queue{
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, slot: int64(random.n(counterSlots)),
-		staging: staging{random: newEntropy(o.Seed).uuid()},
+		staging: staging{random: newEntropy(test.Seed).uuid()},
 	}
-	q.life, q.endLife = context.WithCancel(context.Background())
+	q.pipeline.env = q.pipelineEnv()
+	q.line.begin(q.lineEnv())
 	return q, nil
 }
 
@@ -172,7 +180,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	}
 	if p.index > rv+q.offset+offsetSlack {
 		q.offset = p.index - rv
-		tx.Set(offsetKey, tuple.Tuple{q.offset}.Pack())
+		tx.Set(offsetKey, packInt(q.offset))
 	}
 	return nil
 }
@@ -188,7 +196,7 @@ func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
 		for {
 			k, err := tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(next)).Wait(ctx)
 			if err != nil {
-				return fmt.Errorf("layer: list queues: %w", err)
+				return fmt.Errorf("read names: %w", err)
 			}
 			if !all.Contains(k) {
 				return nil
@@ -200,7 +208,7 @@ func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
 			s := newSubspace(prefix, name)
 			v, err := tx.Snapshot().Get(s.meta(metaFormat)).Wait(ctx)
 			if err != nil {
-				return fmt.Errorf("layer: list queues: %w", err)
+				return fmt.Errorf("read names: %w", err)
 			}
 			if v != nil {
 				names = append(names, name)
@@ -208,17 +216,17 @@ func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
 			next = s.with(0xff)
 		}
 	})
-	return names, err
+	return names, wrap("list queues", err)
 }
 
 // Close clears what the handle has left in the database for its own use (receipts) and makes every further
 // call on it fail with ErrClosed. Claims stay valid until their lease ends. It may be called twice.
 func (q *Queue) Close(ctx context.Context) error {
-	if q.closed.Swap(true) {
+	if !q.pipeline.close() {
 		return nil
 	}
 	if err := q.stopStaging(ctx); err != nil {
-		return fmt.Errorf("layer: close: %w", err)
+		return wrap("close", err)
 	}
-	return q.clearReceipts(ctx)
+	return wrap("close", q.clearReceipts(ctx))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"fdbfifo/kv"
@@ -64,7 +65,7 @@ type NackOptions struct {
 
 // Nack gives a claim back, or its end (From): all that it still has is delivered again, in the same order. The first of it is the
 // item that was tried and counts a failed attempt; those behind it count none. If that was its last, or it is rejected,
-// it is parked as the queue's OnFailure has it, and those behind it are free at once.
+// it becomes a dead letter or halts its group, as the queue's OnFailure has it, and those behind it are free at once.
 //
 // Errors: as Ack's, *LimitError for the delay and the state, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
@@ -107,10 +108,13 @@ func (o *NackOptions) settlement(c *Claim) *settlement {
 }
 
 func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
-	if q.closed.Load() {
+	if err := s.checkClaim(); err != nil {
+		return err
+	}
+	if q.isClosed() {
 		return ErrClosed
 	}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	s.begin(w)
 	if err := s.check(w); err != nil {
 		return err
@@ -148,11 +152,11 @@ type settlement struct {
 	follows Follows
 	waits   time.Duration
 
-	done bool // it is committed; guarded by the pipeline's mutex
+	done atomic.Bool // it is committed, as far as the handle knows
 }
 
 // begin starts reading the lock, with a conflict.
-func (s *settlement) begin(w *work) {
+func (s *settlement) begin(w *txn) {
 	group := s.claim.Group
 	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.q.keys.lock(group)), nil, nil, nil, nil, nil
 	s.readFinishing(w)
@@ -165,7 +169,7 @@ func (s *settlement) begin(w *work) {
 
 // check is the fencing check, and then the writes that need no more reads. When it returns an error it has
 // written nothing. A lease that has run out does no harm as long as nobody has taken over.
-func (s *settlement) check(w *work) error {
+func (s *settlement) check(w *txn) error {
 	group := s.claim.Group
 	v, err := s.lock.Wait(w.ctx)
 	if err != nil {
@@ -229,7 +233,7 @@ func (s *settlement) check(w *work) error {
 // readNext starts reading the first item that is left in the group, unless ahead has it: the key behind the first n
 // items is that if the n acked are the first n, and they are if it is greater than all of them. (They exist, for nobody
 // else may remove them, so if there were another before it there would be n+1.)
-func (s *settlement) readNext(w *work, acked []delivered) error {
+func (s *settlement) readNext(w *txn, acked []delivered) error {
 	items := w.q.keys.items(s.claim.Group)
 	if s.ahead != nil && len(acked) == len(s.claim.Items) {
 		k, err := s.ahead.Wait(w.ctx)
@@ -246,7 +250,7 @@ func (s *settlement) readNext(w *work, acked []delivered) error {
 }
 
 // finish writes what depends on the reads that check began.
-func (s *settlement) finish(w *work) error {
+func (s *settlement) finish(w *txn) error {
 	switch {
 	case s.next != nil:
 		_, _, err := w.leave(s.claim.Group, s.next, guardReleaseEmpty, false)
@@ -258,7 +262,7 @@ func (s *settlement) finish(w *work) error {
 }
 
 // giveBack counts the attempt and leaves the group ready, delayed or marked.
-func (s *settlement) giveBack(w *work) error {
+func (s *settlement) giveBack(w *txn) error {
 	group := s.claim.Group
 	first := s.left[0].id(group)
 	key := w.q.keys.attempt(first)
@@ -285,8 +289,8 @@ func (s *settlement) giveBack(w *work) error {
 		if err != nil {
 			return err
 		}
-		if s.follows = f.follows(); f.parksItem() {
-			return s.parkItem(w, &f)
+		if s.follows = f.follows(); f.endsItem() {
+			return s.deadLetterItem(w, &f)
 		}
 		if m, err = f.carryOut(w, m, ID{}); err != nil {
 			return err
@@ -312,9 +316,9 @@ func (s *settlement) giveBack(w *work) error {
 	return err
 }
 
-// parkItem takes the item that was tried aside and leaves the rest of the group ready, or marked.
-func (s *settlement) parkItem(w *work, f *failure) error {
-	if _, err := f.park(w); err != nil {
+// deadLetterItem takes the item that was tried aside and leaves the rest of the group ready, or marked.
+func (s *settlement) deadLetterItem(w *txn, f *failure) error {
+	if _, err := f.deadLetter(w); err != nil {
 		return err
 	}
 	group := s.claim.Group
@@ -331,7 +335,7 @@ func (s *settlement) parkItem(w *work, f *failure) error {
 }
 
 // wait is how long the group is not to be delivered after that many failures.
-func (s *settlement) wait(w *work, failures int) (time.Duration, error) {
+func (s *settlement) wait(w *txn, failures int) (time.Duration, error) {
 	if s.back.Delay > 0 || s.back.AtOnce || s.back.Release {
 		return s.back.Delay, nil
 	}
@@ -346,7 +350,7 @@ func (s *settlement) wait(w *work, failures int) (time.Duration, error) {
 func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time.Time, error) {
 	s, err := newExtension(c, lease)
 	if err != nil {
-		return time.Time{}, err
+		return time.Time{}, wrap("extend", err)
 	}
 	if err := q.submit(ctx, &operation{settle: s}); err != nil {
 		return time.Time{}, wrap("extend", err)
@@ -358,7 +362,7 @@ func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time
 func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Duration) (time.Time, error) {
 	s, err := newExtension(c, lease)
 	if err != nil {
-		return time.Time{}, err
+		return time.Time{}, wrap("extend", err)
 	}
 	err = q.settleTx(ctx, tx, s)
 	return s.until, wrap("extend", err)
@@ -369,7 +373,7 @@ func newExtension(c *Claim, lease time.Duration) (*settlement, error) {
 }
 
 // extend rewrites lock and timer, under the read conflict on the lock that begin added.
-func (s *settlement) extend(w *work) error {
+func (s *settlement) extend(w *txn) error {
 	lease, err := w.lease(s.lease)
 	if err != nil {
 		return err

@@ -7,14 +7,14 @@ import (
 )
 
 // archives reports whether what is finished is kept.
-func (w *work) archives() (bool, error) {
+func (w *txn) archives() (bool, error) {
 	config, err := w.config()
 	return config.Archive > 0, err
 }
 
 // archive keeps the items that are being finished. values are theirs; one that is nil is not there. The caller then
 // removes them, without their parts.
-func (w *work) archive(group string, items []delivered, values [][]byte) error {
+func (w *txn) archive(group string, items []delivered, values [][]byte) error {
 	if len(items) == 0 {
 		return nil
 	}
@@ -41,7 +41,7 @@ type finishing struct {
 }
 
 // readFinishing starts reading what s will finish, as far as that can be known before the lock is read.
-func (s *settlement) readFinishing(w *work) {
+func (s *settlement) readFinishing(w *txn) {
 	s.finishing = finishing{}
 	if s.extends || s.keeps || w.q.Config().Archive == 0 {
 		return
@@ -61,7 +61,7 @@ func (s *settlement) readFinishing(w *work) {
 }
 
 // archive keeps the acked items if the queue has an archive; kept says so. An error means that nothing was written.
-func (s *settlement) archive(w *work, acked []delivered) (kept bool, err error) {
+func (s *settlement) archive(w *txn, acked []delivered) (kept bool, err error) {
 	if kept, err = w.archives(); err != nil || !kept || len(acked) == 0 {
 		return kept, err
 	}

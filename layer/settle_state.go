@@ -60,7 +60,7 @@ func newStateChange(c *Claim, state []byte, ids []ID, keeps bool) (*settlement, 
 }
 
 // keep writes the state alone, under the read conflict on the lock that begin added.
-func (s *settlement) keep(w *work) error {
+func (s *settlement) keep(w *txn) error {
 	// The lock stays as it is: a takeover that has read the old state must conflict all the same.
 	if err := w.excludeHolders(guardKeepExclude, s.claim.Group); err != nil {
 		return err

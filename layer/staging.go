@@ -51,28 +51,14 @@ type staged struct {
 	request    int64 // its index, if it was registered or found
 	deadlineMS int64
 	gone       bool // it was cleared, or not found
-	turn       turn // what a turn of waiting receives that found nothing leaves them to wait for
+	rest       rest // what a turn of waiting receives that found nothing leaves them to wait for
 }
 
-// turn is a turn of a handle's waiting receives, in one transaction. It is also the look that comes before the next
-// wait: if it wrote nothing, it watches the wake key from that very version on, so that nothing falls between.
-type turn struct {
-	watch kv.Future[struct{}] // nil if there is another turn to take
-	wait  time.Duration       // until the next turn, if nobody wakes us
-	dead  bool                // the oldest request is that of a handle that has died
-	// failed: the database did not let it take place.
-	failed bool
-}
-
-// cancel gives up the watch.
-func (t *turn) cancel() {
-	if t.watch != nil {
-		t.watch.Cancel()
-		t.watch = nil
-	}
-}
-
-// staging is the handle's side of the waiting line. The receives that wait are in the pipeline.
+// staging is the handle's request in the waiting line of all handles, as far as the handle knows. The receives that the
+// request is for stand in the handle's own waitingLine.
+//
+// Invariants: at most one transaction at a time may register or clear the request (acquire, release), so the handle
+// never has two. What a transaction did to the request is noted (set) when its outcome is known.
 type staging struct {
 	random uuid.UUID // of the handle's request, grants and wake key
 
@@ -80,11 +66,7 @@ type staging struct {
 	index      int64 // guarded by mu; of the request in the database; 0 = there is none
 	deadlineMS int64 // guarded by mu
 	busy       bool  // guarded by mu: a transaction in flight may change the request
-	requests   bool  // guarded by mu: it has had a request, and so may have a wake key
-	attended   bool  // guarded by the pipeline's mutex: attendance is running
-
-	nudged bool   // guarded by mu: something has changed
-	rouse  func() // guarded by mu: ends the rest under way; nil = there is none
+	requests   bool  // guarded by mu: the handle has had a request, and so may have a wake key
 }
 
 func (s *staging) set(o staged) {
@@ -120,224 +102,34 @@ func (s *staging) requested() (index, deadlineMS int64) {
 	return s.index, s.deadlineMS
 }
 
-// nudge ends the attendance's rest, or the next one if it is not resting.
-func (s *staging) nudge() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.nudged = true
-	if s.rouse != nil {
-		s.rouse()
-	}
-}
-
-// rest waits for d, for watch (may be nil), or for a nudge. It returns false if ctx has ended.
-func (q *Queue) rest(ctx context.Context, d time.Duration, watch kv.Future[struct{}]) bool {
-	s := &q.staging
-	resting, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	s.mu.Lock()
-	if s.rouse = cancel; s.nudged {
-		cancel()
-	}
-	s.mu.Unlock()
-	if watch != nil {
-		// The goroutine that waits is the one that claims: each change of goroutines would make a wake later.
-		if _, err := watch.Wait(resting); err != nil {
-			<-resting.Done() // a watch that fails must not make us spin
-		}
-	} else {
-		<-resting.Done()
-	}
-	q.yield(q.life, "rest")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.nudged, s.rouse = false, nil
-	return ctx.Err() == nil
-}
-
 // stageFirst reports whether receives that wait are to be staged without a look of their own.
 func (q *Queue) stageFirst(conflicts int) bool {
-	return q.opts.Path == Staged || q.opts.Path == Adaptive && conflicts >= stageAfter
+	return q.opts.Test.Path == Staged || q.opts.Test.Path == Adaptive && conflicts >= stageAfter
 }
 
 // receiveWaiting receives, and waits for up to r.o.Wait if nothing is ready.
 func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	o := &operation{settle: s, receive: r, waits: true}
-	if err := q.enter(ctx, o); err != nil {
+	o := &operation{settle: s, receive: r}
+	if err := q.prepare(o); err != nil {
 		return nil, err
 	}
-	timer := time.NewTimer(r.o.Wait)
-	defer timer.Stop()
-	select {
-	case <-o.ended:
-	case <-ctx.Done():
-		q.yieldUnless(ctx, o, "leave")
-	case <-timer.C:
-		q.yieldUnless(ctx, o, "waited")
-		q.stopWaiting(o)
-	case <-r.stop:
-		q.yieldUnless(ctx, o, "stop")
-		q.stopWaiting(o)
-	}
-	select {
-	case <-o.ended:
-	case <-ctx.Done():
-		if err := q.leave(o, context.Cause(ctx)); err != nil {
-			return nil, err
-		}
-	}
-	if err := o.result(); err != nil {
+	if err := q.pipeline.submitWaiting(ctx, o, r.o.Wait, r.stop); err != nil {
 		return nil, err
 	}
 	return r.claims, nil
 }
 
-// stopWaiting ends a wait: o ends at once if it is on the waiting list, and otherwise with the turn it is in.
-func (q *Queue) stopWaiting(o *operation) {
-	p := &q.pipeline
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	o.lastTurn = true
-	if o.state == opWaiting {
-		p.waiting = without(p.waiting, o)
-		q.end(o)
-		q.staging.nudge()
+// lineEnv is what the handle's waiting line needs.
+func (q *Queue) lineEnv() lineEnv {
+	return lineEnv{
+		runTurn: q.pipeline.runTurn, yield: q.yield, alone: q.opts.Test.NoCoalescing, nowMS: q.nowMS,
+		requested: q.staging.requested, withdraw: q.withdraw, renew: q.renew, sweep: q.sweepRequests,
 	}
-}
-
-// othersWait reports whether receives wait that have no part in the transaction under way.
-func (q *Queue) othersWait() bool {
-	q.pipeline.mu.Lock()
-	defer q.pipeline.mu.Unlock()
-	return len(q.pipeline.waiting) > 0
-}
-
-// attend starts the attendance of the waiting list if it is not running. The pipeline's mutex is held.
-func (q *Queue) attend() {
-	if !q.staging.attended {
-		q.staging.attended = true
-		q.attendance.Go(q.attendWaiting)
-		return
-	}
-	q.staging.nudge()
-}
-
-// attendWaiting gives the receives that wait a turn when there may be something for them, until none waits any more.
-func (q *Queue) attendWaiting() {
-	q.yield(q.life, "attend")
-	ctx := q.life
-	for idle := false; ; {
-		waiting := q.waiters()
-		index, deadlineMS := q.staging.requested()
-		switch {
-		case waiting == 0 && index != 0:
-			if err := q.withdraw(ctx, index); err != nil && !q.rest(ctx, errorPause, nil) {
-				return
-			}
-			continue
-		case waiting == 0:
-			if q.dismiss() {
-				return
-			}
-			continue
-		}
-		if index != 0 && deadlineMS-q.nowMS() < requestLife.Milliseconds()/2 {
-			if err := q.renew(ctx, index); err != nil && !q.rest(ctx, errorPause, nil) {
-				return
-			}
-			continue
-		}
-		t := q.call() // which registers the request, if there is none
-		if t.failed {
-			if !q.rest(ctx, errorPause, nil) {
-				return
-			}
-			continue
-		}
-		if t.dead {
-			if err := q.sweepRequests(ctx); err != nil && !q.rest(ctx, errorPause, nil) {
-				t.cancel()
-				return
-			}
-		}
-		if t.watch != nil {
-			idle = false
-			goOn := q.rest(ctx, t.wait, t.watch)
-			t.cancel()
-			if !goOn {
-				return
-			}
-			continue
-		}
-		// It claimed, or cleared what was stale, or registered the request; or another transaction in flight is about to.
-		if idle && q.waiters() == waiting && !q.rest(ctx, busyPause, nil) {
-			return
-		}
-		idle = true
-	}
-}
-
-// waiters is the number of receives that wait.
-func (q *Queue) waiters() int {
-	q.pipeline.mu.Lock()
-	defer q.pipeline.mu.Unlock()
-	return len(q.pipeline.waiting)
-}
-
-// dismiss ends the attendance if nobody waits.
-func (q *Queue) dismiss() bool {
-	q.pipeline.mu.Lock()
-	defer q.pipeline.mu.Unlock()
-	if len(q.pipeline.waiting) > 0 {
-		return false
-	}
-	q.staging.attended = false
-	return true
-}
-
-// call gives the oldest waiting receives a turn, in a transaction of their own, and returns when they have had it.
-func (q *Queue) call() turn {
-	p := &q.pipeline
-	p.mu.Lock()
-	n := min(len(p.waiting), maxWave)
-	if q.opts.NoCoalescing {
-		n = min(n, 1)
-	}
-	if n == 0 {
-		p.mu.Unlock()
-		return turn{}
-	}
-	t := &turn{}
-	called := append([]*operation(nil), p.waiting[:n]...)
-	p.waiting = append([]*operation(nil), p.waiting[n:]...)
-	for _, o := range called {
-		o.turn = t
-	}
-	if p.flying < maxFlying && q.mayReceive() && !q.opts.NoCoalescing {
-		p.flying++
-		b := q.newBatch(called)
-		p.mu.Unlock()
-		q.runShared(b)
-		q.land()
-		return *t
-	}
-	backs := make([]chan struct{}, n)
-	for i, o := range called {
-		backs[i] = make(chan struct{})
-		o.back = backs[i]
-	}
-	q.queueUp(called...)
-	p.mu.Unlock()
-	for _, back := range backs {
-		<-back
-	}
-	q.yield(q.life, "called")
-	return *t
 }
 
 // takeTurn claims for receives that were called, grants what else is ready to other handles, and stages those that got
 // nothing. If there was nothing to write, it watches.
-func (w *work) takeTurn(c *claimer, waiting []*operation) (staged, error) {
+func (w *txn) takeTurn(c *claimer, waiting []*operation) (staged, error) {
 	t, rs := w.beginTurn(), c.owed
 	if err := c.claim(); err != nil {
 		return staged{}, err
@@ -354,7 +146,7 @@ func (w *work) takeTurn(c *claimer, waiting []*operation) (staged, error) {
 	if err != nil || w.wrote || w.cleared {
 		return outcome, err
 	}
-	outcome.turn, err = w.rest(t, requests)
+	outcome.rest, err = w.rest(t, requests)
 	return outcome, err
 }
 
@@ -364,7 +156,7 @@ type turning struct {
 	timer    kv.Future[[]byte]
 }
 
-func (w *work) beginTurn() turning {
+func (w *txn) beginTurn() turning {
 	snapshot := w.tx.Snapshot()
 	return turning{
 		requests: snapshot.GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}),
@@ -373,10 +165,10 @@ func (w *work) beginTurn() turning {
 }
 
 // rest is what a turn that wrote nothing waits for.
-func (w *work) rest(t turning, requests []kv.KV) (turn, error) {
+func (w *txn) rest(t turning, requests []kv.KV) (rest, error) {
 	q := w.q
 	poll := q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)
-	left := turn{wait: poll}
+	left := rest{wait: poll}
 	first := false
 	if len(requests) > 0 {
 		p, err := q.keys.parse(requests[0].Key)
@@ -417,22 +209,13 @@ func (w *work) rest(t turning, requests []kv.KV) (turn, error) {
 	return left, nil
 }
 
-// stopStaging ends the attendance and the receives that wait, withdraws the request and clears the wake key. Whoever was
-// about to touch that may write it anew: then the next sweep clears it.
+// stopStaging ends the attendance, withdraws the request and clears the wake key. Whoever was about to touch that may
+// write it anew: then the next sweep clears it. The pipeline is closed, so nobody waits any more.
 func (q *Queue) stopStaging(ctx context.Context) error {
-	p := &q.pipeline
-	p.mu.Lock()
-	for _, o := range p.waiting {
-		o.err = ErrClosed
-		q.end(o)
-	}
-	p.waiting = nil
-	p.mu.Unlock()
-	q.endLife()
-	q.attendance.Wait()
+	q.line.stop()
 	// What is in flight may still register the request, or clear it.
-	for q.inFlight() {
-		if !q.rest(ctx, busyPause, nil) {
+	for q.pipeline.inFlight() {
+		if !q.line.rest(ctx, busyPause, nil) {
 			return context.Cause(ctx)
 		}
 	}
@@ -456,13 +239,6 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 	return nil
 }
 
-// inFlight reports whether a transaction of the handle's operations is in flight.
-func (q *Queue) inFlight() bool {
-	q.pipeline.mu.Lock()
-	defer q.pipeline.mu.Unlock()
-	return q.pipeline.flying > 0
-}
-
 // Paths counts, since the handle was opened, how its receives came by their claims.
 type Paths struct {
 	Direct    int64 // claims got at the first attempt
@@ -478,12 +254,9 @@ type Paths struct {
 
 // Paths returns the handle's counts.
 func (q *Queue) Paths() Paths {
-	q.pipeline.mu.Lock()
-	queued := int64(len(q.pipeline.queue))
-	q.pipeline.mu.Unlock()
 	c := &q.paths
 	return Paths{
-		Queued: queued,
+		Queued: int64(q.pipeline.queued()),
 		Direct: c.direct.Load(), Widened: c.widened.Load(), Staged: c.staged.Load(), Granted: c.granted.Load(),
 		Looks: c.looks.Load(), Conflicts: c.conflicts.Load(), Shared: c.shared.Load(), Together: c.together.Load(),
 	}

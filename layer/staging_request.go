@@ -10,12 +10,14 @@ import (
 	"fdbfifo/kv"
 )
 
-// stage registers the handle's request if receives wait, lets it want again if they do and it has been granted all that it
-// wanted, and clears it when the last of them has been served. requests is the oldest ones, as far as they were read.
+// stage registers the handle's request if receives wait, lets it want again if they do and it has been granted all
+// that it wanted, and clears it when the last of them has been served. requests is the oldest ones, as far as they
+// were read.
 //
-// Footprint: a request is registered without any conflict. It is rewritten with a read conflict on it, which meets only a
-// sweep that takes the handle for dead, for nobody grants to what wants nothing; and cleared with one, for a grant rewrites it.
-func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
+// Footprint: a request is registered without any conflict. It is rewritten with a read conflict on it, which meets
+// only a sweep that takes the handle for dead, for nobody grants to what wants nothing; and cleared with one, for a
+// grant rewrites it.
+func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
 	q := w.q
 	if len(waiting) == 0 || !w.mayStage {
 		return staged{}, nil
@@ -49,7 +51,7 @@ func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged
 			return staged{}, err
 		}
 		return w.request(index, unserved), nil
-	case unserved == 0 && index != 0 && !q.othersWait() && !c.holdsGrants():
+	case unserved == 0 && index != 0 && q.line.length() == 0 && !c.holdsGrants():
 		key := q.keys.request(index, q.staging.random)
 		if err := guardRequestClear.read(w.tx, kv.SingleKey(key)); err != nil {
 			return staged{}, err
@@ -61,7 +63,7 @@ func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged
 }
 
 // request writes the handle's request.
-func (w *work) request(index int64, wants int) staged {
+func (w *txn) request(index int64, wants int) staged {
 	q := w.q
 	r := request{owner: q.opts.Owner, wants: int64(min(wants, maxWave)), deadlineMS: w.nowMS + requestLife.Milliseconds()}
 	w.tx.Set(q.keys.request(index, q.staging.random), r.pack())
@@ -111,7 +113,7 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 			return err
 		}
 		r.deadlineMS = q.nowMS() + requestLife.Milliseconds()
-		r.wants = int64(min(max(q.waiters(), 1), maxWave))
+		r.wants = int64(min(max(q.line.length(), 1), maxWave))
 		tx.Set(key, r.pack())
 		outcome = staged{request: index, deadlineMS: r.deadlineMS}
 		return nil
@@ -125,13 +127,13 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 // withdraw clears the handle's request and gives back what it was granted. It may be repeated.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if !q.staging.acquire() {
-		if !q.rest(ctx, busyPause, nil) { // a receive is about to use the request, or to clear it
+		if !q.line.rest(ctx, busyPause, nil) { // a receive is about to use the request, or to clear it
 			return context.Cause(ctx)
 		}
 		return nil
 	}
 	defer q.staging.release()
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.work(ctx, tx).withdraw(index) })
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.txn(ctx, tx).withdraw(index) })
 	if errors.Is(err, ErrNoQueue) {
 		err = nil // it went with the queue
 	}
@@ -143,7 +145,7 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 
 // withdraw is withdraw in one transaction. Footprint: a read conflict on the request, which every grant to it
 // rewrites; per grant, one on the lock, and as a release.
-func (w *work) withdraw(index int64) error {
+func (w *txn) withdraw(index int64) error {
 	q, tx, random := w.q, w.tx, w.q.staging.random
 	key := q.keys.request(index, random)
 	if err := guardWithdrawRequest.read(tx, kv.SingleKey(key)); err != nil {
@@ -185,7 +187,8 @@ func (w *work) withdraw(index int64) error {
 func (q *Queue) sweepRequests(ctx context.Context) error {
 	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
 		now := q.nowMS()
-		rows, err := tx.Snapshot().GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
+		requests := q.keys.section(nameRequest).Selectors()
+		rows, err := tx.Snapshot().GetRange(requests, kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("sweep requests: %w", err)
 		}

@@ -41,7 +41,7 @@ func TestGroupCounts(t *testing.T) {
 			for _, c := range claims[:2] {
 				require.NoError(t, q.Nack(e.ctx, c, layer.NackOptions{Delay: time.Hour}))
 			}
-			_, err := q.PauseGroup(e.ctx, "19", layer.PauseOptions{})
+			_, err := q.Admin().PauseGroup(e.ctx, "19", layer.PauseOptions{})
 			require.NoError(t, err)
 			_, err = q.Receive(e.ctx, layer.ReceiveOptions{Max: 100, Lease: 2 * time.Hour}) // clears the hint of 19
 			require.NoError(t, err)

@@ -34,82 +34,87 @@ func (a attempt) pack() []byte {
 }
 
 func unpackAttempt(key, value []byte) (attempt, error) {
-	d := keyDecoder{rest: value}
+	d := decoder{rest: value}
 	a := attempt{count: int(d.int()), firstMS: d.int(), lastMS: d.int(), lastErr: d.str()}
-	if err := d.end(); err != nil {
-		return attempt{}, corrupt(key, err)
-	}
-	return a, nil
+	return a, d.end(key)
 }
 
-// The value of a dead letter is what is known of its failure, and then the item's value as it was:
+// The values of an item, of a dead letter and of an archived item have one form: a head, and what the head tells of.
 //
-//	byte 0       version: 1
-//	uvarint      length of the tuple that follows, in bytes
-//	tuple        (reason, last error, attempts, first (ms), last (ms), parked (ms))
-//	rest         the value of the item, see store_item.go
-//
-// The texts are cut so that this stays below FoundationDB's limit for a value. The parts of a large body stay under
-// the item's own key, which the dead letter has too: they belong to it.
-const deadVersion = 1
+//	byte 0       version of the form: 1
+//	uvarint      length of the head, in bytes
+//	head         a tuple: see envelope, dead and archived
+//	rest         of an item: its body, or the first bytes of the body; else: the item's value as it was
+const headVersion = 1
 
+// packHead lays out a value: its head, and the rest.
+func packHead(head tuple.Tuple, rest []byte) []byte {
+	packed := head.Pack()
+	value := append(make([]byte, 0, 4+len(packed)+len(rest)), headVersion)
+	value = binary.AppendUvarint(value, uint64(len(packed)))
+	return append(append(value, packed...), rest...)
+}
+
+// openHead takes a value apart: the head is to be read, and rest aliases the value. If the value has not that form, the
+// end of the head is an error which says so of what, such as "dead letter".
+func openHead(what string, value []byte) (head decoder, rest []byte) {
+	if len(value) == 0 {
+		return decoder{err: fmt.Errorf("%s of no bytes", what)}, nil
+	}
+	if value[0] != headVersion {
+		return decoder{err: fmt.Errorf("%s of version %d", what, value[0])}, nil
+	}
+	packed, rest, ok := cutCounted(value[1:])
+	if !ok {
+		return decoder{err: fmt.Errorf("%s cut short", what)}, nil
+	}
+	return decoder{rest: packed}, rest
+}
+
+// dead is the value of a dead letter. The tuple of its head is
+//
+//	(reason, last error, attempts, first (ms), last (ms), parked (ms))
+//
+// The texts are cut so that the value stays below FoundationDB's limit. The parts of a large body stay under the item's
+// own key, which the dead letter has too: they belong to it.
 type dead struct {
 	reason   string
 	lastErr  string
 	attempts int
 	firstMS  int64 // of the failures
 	lastMS   int64
-	parkedMS int64
+	deadMS   int64
 	item     []byte // the item's value
 }
 
 func (d *dead) pack() []byte {
-	packed := tuple.Tuple{d.reason, d.lastErr, int64(d.attempts), d.firstMS, d.lastMS, d.parkedMS}.Pack()
-	value := append(make([]byte, 0, 4+len(packed)+len(d.item)), deadVersion)
-	value = binary.AppendUvarint(value, uint64(len(packed)))
-	return append(append(value, packed...), d.item...)
+	return packHead(tuple.Tuple{d.reason, d.lastErr, int64(d.attempts), d.firstMS, d.lastMS, d.deadMS}, d.item)
 }
 
 // unpackDead takes the value of a dead letter apart; item aliases value.
 func unpackDead(key, value []byte) (*dead, error) {
-	if len(value) == 0 || value[0] != deadVersion {
-		return nil, corrupt(key, fmt.Errorf("dead letter of unknown version"))
+	head, item := openHead("dead letter", value)
+	d := &dead{
+		reason: head.str(), lastErr: head.str(), attempts: int(head.int()),
+		firstMS: head.int(), lastMS: head.int(), deadMS: head.int(), item: item,
 	}
-	packed, item, ok := cutCounted(value[1:])
-	if !ok {
-		return nil, corrupt(key, fmt.Errorf("dead letter cut short"))
-	}
-	d := &dead{item: item}
-	t := keyDecoder{rest: packed}
-	d.reason, d.lastErr, d.attempts = t.str(), t.str(), int(t.int())
-	d.firstMS, d.lastMS, d.parkedMS = t.int(), t.int(), t.int()
-	if t.err == nil && len(t.rest) > 0 {
-		t.err = fmt.Errorf("%d bytes too many", len(t.rest))
-	}
-	if t.err != nil {
-		return nil, corrupt(key, t.err)
-	}
-	return d, nil
+	return d, head.end(key)
 }
 
-// The value of an item is its envelope and its body, or the body's first bytes:
+// envelope is the head of an item's value. Its tuple is
 //
-//	byte 0       version of the envelope: 1
-//	uvarint      length of the tuple that follows, in bytes
-//	tuple        (enqueued (ms), headers, length of the whole body, number of parts, dedup id, not to be delivered before (ms))
-//	rest         the body, up to maxInline bytes of the value in all; the remainder is in the parts
+//	(enqueued (ms), headers, length of the whole body, number of parts, dedup id, not to be delivered before (ms))
 //
-// headers is nil or a nested tuple name, value, name, value …, sorted by name. Elements that are nil or zero at
-// the end of the tuple are left out: a small body without headers has (enqueued) only.
-const envelopeVersion = 1
-
+// headers is nil or a nested tuple name, value, name, value …, sorted by name. Elements that are nil or zero at the end
+// of the tuple are left out: a small body without headers has (enqueued) only. Behind the head stands the body, up to
+// maxInline bytes of the value in all; the remainder is in the parts.
 type envelope struct {
 	enqueuedMS int64
 	headers    map[string]string
 	size       int64 // of the whole body; 0 if the body is all inline
 	parts      int64
 	dedupID    string // that the message went by; "" = none
-	dueMS      int64  // it is not delivered before; 0 = it was not kept back
+	dueMS      int64  // it is not delivered before; 0 = it was not delayed
 }
 
 func (e envelope) append(dst []byte) []byte {
@@ -117,7 +122,7 @@ func (e envelope) append(dst []byte) []byte {
 	if len(e.headers) == 0 && e.parts == 0 && !more {
 		// One integer, so the length is one byte, put in when it is known.
 		begin := len(dst)
-		dst = tuple.AppendInt(append(dst, envelopeVersion, 0), e.enqueuedMS)
+		dst = tuple.AppendInt(append(dst, headVersion, 0), e.enqueuedMS)
 		dst[begin+1] = byte(len(dst) - begin - 2)
 		return dst
 	}
@@ -132,7 +137,7 @@ func (e envelope) append(dst []byte) []byte {
 	if e.dueMS > 0 {
 		packed = tuple.AppendInt(packed, e.dueMS)
 	}
-	dst = append(dst, envelopeVersion)
+	dst = append(dst, headVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(packed)))
 	return append(dst, packed...)
 }
@@ -175,57 +180,46 @@ func split(m *Message, e envelope) (value []byte, parts [][]byte) {
 
 // openEnvelope takes an item's value apart; body is the inline part and aliases value.
 func openEnvelope(value []byte) (e envelope, body []byte, err error) {
-	if len(value) == 0 {
-		return e, nil, fmt.Errorf("%w: empty envelope", ErrCorrupt)
+	d, body := openHead("envelope", value)
+	e.enqueuedMS = d.int()
+	if d.more() {
+		d.headers(&e)
+		d.check(d.more() || e.headers != nil, "envelope with headers that are none")
 	}
-	if value[0] != envelopeVersion {
-		return e, nil, fmt.Errorf("%w: envelope of version %d", ErrCorrupt, value[0])
+	if d.more() {
+		e.size, e.parts = d.int(), d.int()
+		whole := e.parts == 0 && e.size == 0 && d.more() // without parts, but with what follows
+		inParts := 0 < e.parts && e.parts <= MaxBodySize/maxInline+1
+		fits := int64(len(body)) <= e.size && e.size <= MaxBodySize
+		d.check(whole || inParts && fits, "envelope with size %d in %d parts", e.size, e.parts)
 	}
-	packed, body, ok := cutCounted(value[1:])
-	if !ok {
-		return e, nil, fmt.Errorf("%w: envelope cut short", ErrCorrupt)
+	if d.more() {
+		e.dedupID = d.str()
+		d.check(d.more() || e.dedupID != "", "envelope with a dedup id that is none")
 	}
-	ms, rest, err := tuple.DecodeInt(packed)
-	if err != nil {
-		return e, nil, fmt.Errorf("%w: envelope: %w", ErrCorrupt, err)
+	if d.more() {
+		e.dueMS = d.int()
+		d.check(e.dueMS > 0, "envelope with due time %d", e.dueMS)
 	}
-	e.enqueuedMS = ms
-	if len(rest) == 0 {
-		return e, body, nil
-	}
-	t, err := tuple.Unpack(rest)
-	if err != nil {
-		return e, nil, fmt.Errorf("%w: envelope: %w", ErrCorrupt, err)
-	}
-	if e.headers, err = readHeaders(t[0]); err != nil {
-		return e, nil, err
-	}
-	if len(t) >= 3 {
-		var ok, ok2 bool
-		e.size, ok = t[1].(int64)
-		e.parts, ok2 = t[2].(int64)
-		whole := e.parts == 0 && e.size == 0 && len(t) > 3 // without parts, but with what follows
-		if !ok || !ok2 || !whole && (e.parts <= 0 || e.parts > MaxBodySize/maxInline+1 || e.size < int64(len(body)) ||
-			e.size > MaxBodySize) {
-			return e, nil, fmt.Errorf("%w: envelope with size %v in %v parts", ErrCorrupt, t[1], t[2])
-		}
-	}
-	if len(t) > 3 {
-		var ok bool
-		if e.dedupID, ok = t[3].(string); !ok {
-			return e, nil, fmt.Errorf("%w: envelope with dedup id %v", ErrCorrupt, t[3])
-		}
-	}
-	if len(t) > 4 {
-		var ok bool
-		if e.dueMS, ok = t[4].(int64); !ok || e.dueMS <= 0 {
-			return e, nil, fmt.Errorf("%w: envelope with due time %v", ErrCorrupt, t[4])
-		}
-	}
-	if len(t) == 2 || len(t) > 5 || len(t) == 1 && e.headers == nil || len(t) == 4 && e.dedupID == "" {
-		return e, nil, fmt.Errorf("%w: envelope of %d elements, %v", ErrCorrupt, 1+len(t), t)
+	if err := d.left(); err != nil {
+		return e, nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return e, body, nil
+}
+
+// headers reads the headers of an envelope.
+func (d *decoder) headers(e *envelope) {
+	if d.null() {
+		return
+	}
+	e.headers = make(map[string]string)
+	last := ""
+	d.list(func() {
+		name, value := d.str(), d.str()
+		d.check(len(e.headers) == 0 || name > last, "header %q behind %q", name, last)
+		e.headers[name], last = value, name
+	})
+	d.check(len(e.headers) > 0, "no headers in a list of them")
 }
 
 // cutCounted splits b behind the bytes that the uvarint at its beginning counts.
@@ -235,24 +229,4 @@ func cutCounted(b []byte) (counted, rest []byte, ok bool) {
 		return nil, nil, false
 	}
 	return b[w : w+int(n)], b[w+int(n):], true
-}
-
-func readHeaders(v any) (map[string]string, error) {
-	if v == nil {
-		return nil, nil
-	}
-	t, ok := v.(tuple.Tuple)
-	if !ok || len(t) == 0 || len(t)%2 != 0 {
-		return nil, fmt.Errorf("%w: headers %v", ErrCorrupt, v)
-	}
-	headers := make(map[string]string, len(t)/2)
-	for i := 0; i < len(t); i += 2 {
-		name, ok := t[i].(string)
-		value, ok2 := t[i+1].(string)
-		if !ok || !ok2 || i > 0 && name <= t[i-2].(string) {
-			return nil, fmt.Errorf("%w: headers %v", ErrCorrupt, v)
-		}
-		headers[name] = value
-	}
-	return headers, nil
 }

@@ -146,7 +146,7 @@ func (e *env) configured(config layer.Config) *layer.Queue {
 	e.t.Cleanup(func() {
 		calm, err := layer.Open(context.Background(), e.raw, testPrefix, "configured", e.options(98))
 		require.NoError(e.t, err)
-		report, err := calm.Check(context.Background(), layer.CheckOptions{})
+		report, err := calm.Admin().Check(context.Background(), layer.CheckOptions{})
 		require.NoError(e.t, err)
 		require.Empty(e.t, report.Violations)
 	})
@@ -355,4 +355,18 @@ func TestFusedAckReceive(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrClaimLost)
 	require.Empty(t, none)
 	require.NotNil(t, e.receive(e.q, 1), "B is still ready")
+}
+
+// TestLayersTakeWhatIsLeft: a group whose lapsed claim ends with its item in the dead letters takes its part in the very
+// receive by layers that meets it (G5).
+func TestLayersTakeWhatIsLeft(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.configure(func(c *layer.Config) { c.MaxAttempts = 1 })
+	e.enqueue("A", "a1", "a2")
+	e.receive(e.q, 1)
+	e.clock.advance(time.Hour)
+	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 5, Strategy: layer.Layers})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	require.Equal(t, []string{"a2"}, bodies(claims[0].Items))
 }

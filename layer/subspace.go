@@ -3,7 +3,6 @@ package layer
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"hash/fnv"
 
 	"github.com/google/uuid"
@@ -35,7 +34,7 @@ import (
 //	         ("dedup", "group", group, id)           until (ms; 0 = while it is in the queue), clock
 //	purged   ("purged", group)                       tuple: clock, when (ms) of the last step of a purge of the group
 //	dead     ("dead", group, index, random)          what is known of the failure, then the item's value: see store_item.go
-//	repeat   ("repeat", attempt id)                   tuple: time (ms), then group, token of each claim that was given
+//	repeat   ("repeat", receive id)                   tuple: time (ms), then group, token of each claim that was given
 //	receipt  ("receipt", random)                     tuple: time (ms), then the result of the operation
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
 //
@@ -47,7 +46,7 @@ import (
 // every hint of the group stale while the delay lasts, as with a holder's lock. A lock of kind "grant" keeps a
 // group for the handle whose random is its owner, until that accepts or the short lease ends.
 //
-// A lock of kind "pause" or "park" is a mark: it keeps the group from everybody, has no end and no timer. A lock of
+// A lock of kind "pause" or "halt" is a mark: it keeps the group from everybody, has no end and no timer. A lock of
 // kind "claim" with a note becomes that mark when the claim ends.
 //
 // The random of request, grant and wake is the handle's: a handle has one request at a time.
@@ -199,7 +198,7 @@ func (s subspace) count(name string, slot int64) []byte {
 // parsedKey is a key of the queue taken apart. Only the fields that its name has are set.
 type parsedKey struct {
 	name  string
-	field string // meta: the field; count: the counter's name; repeat: the attempt id; dedup: the id
+	field string // meta: the field; count: the counter's name; repeat: the receive id; dedup: the id
 	scope string // dedup
 	group string
 	index int64 // item, part, attempt, dead, archive, ready, request; archived: place; timer: due (ms); count: slot
@@ -217,7 +216,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	if !ok || len(rest) == 0 || rest[0] == 0xff {
 		return p, corrupt(key, errors.New("it is not one of this queue"))
 	}
-	d := keyDecoder{rest: rest}
+	d := decoder{rest: rest}
 	p.name = d.str()
 	switch p.name {
 	case nameMeta, nameRepeat:
@@ -236,9 +235,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 			p.group = d.str()
 		case DedupInQueue.String():
 		default:
-			if d.err == nil {
-				d.err = fmt.Errorf("unknown scope %q", p.scope)
-			}
+			d.check(false, "unknown scope %q", p.scope)
 		}
 		p.field = d.str()
 	case nameReady:
@@ -254,14 +251,9 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	case nameCount:
 		p.field, p.index = d.str(), d.int()
 	default:
-		if d.err == nil {
-			d.err = fmt.Errorf("unknown name %q", p.name)
-		}
+		d.check(false, "unknown name %q", p.name)
 	}
-	if err := d.end(); err != nil {
-		return p, corrupt(key, err)
-	}
-	return p, nil
+	return p, d.end(key)
 }
 
 // parseItem is parse for the key of an item of the group whose range is of.
@@ -271,51 +263,17 @@ func (s subspace) parseItem(key []byte, group string, of kv.KeyRange) (parsedKey
 	if !ok {
 		return s.parse(key)
 	}
-	d := keyDecoder{rest: rest}
+	d := decoder{rest: rest}
 	p := parsedKey{name: nameItem, group: group, index: d.int(), id: d.uuid()}
-	if d.err != nil || len(d.rest) > 0 {
+	if d.end(key) != nil {
 		return s.parse(key) // says what is wrong with it
 	}
 	return p, nil
 }
 
-// keyDecoder reads tuple elements one after the other and keeps the first error.
-type keyDecoder struct {
-	rest []byte
-	err  error
-}
-
-// end is the first error; what is left over is one.
-func (d *keyDecoder) end() error {
-	if d.err == nil && len(d.rest) > 0 {
-		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
-	}
-	return d.err
-}
-
-func (d *keyDecoder) str() (v string) {
-	if d.err == nil {
-		v, d.rest, d.err = tuple.DecodeString(d.rest)
-	}
-	return v
-}
-
-func (d *keyDecoder) int() (v int64) {
-	if d.err == nil {
-		v, d.rest, d.err = tuple.DecodeInt(d.rest)
-	}
-	return v
-}
-
-func (d *keyDecoder) uuid() (v uuid.UUID) {
-	if d.err == nil {
-		v, d.rest, d.err = tuple.DecodeUUID(d.rest)
-	}
-	return v
-}
-
-// Format is the layout of keys and values that this version writes and the newest that it reads.
-const Format = 1
+// Format is the layout of keys and values that this version writes, and the only one that it reads. Format 1 was that of
+// the versions before the first release.
+const Format = 2
 
 // The fields of meta.
 const (

@@ -18,13 +18,13 @@ import (
 // Reads: hints and due timers at snapshot; the lock and the items taken and the one behind them, with conflicts. It
 // excludes other takers and claimers of the group by a write conflict on the lock.
 func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
-	if q.closed.Load() {
-		return nil, ErrClosed
+	if q.isClosed() {
+		return nil, wrap("take", ErrClosed)
 	}
 	if max < 1 || max > MaxBatch {
-		return nil, &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch}
+		return nil, wrap("take", &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch})
 	}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	items, err := w.takeTo(max)
 	if err == nil {
 		err = w.finish()
@@ -38,7 +38,7 @@ func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
 // takeProbe is how many hints a take looks at together: the first is nearly always good.
 const takeProbe = 2
 
-func (w *work) takeTo(max int) ([]Item, error) {
+func (w *txn) takeTo(max int) ([]Item, error) {
 	s := newSearch(w)
 	s.fromTheOldest()
 	for {
@@ -60,7 +60,7 @@ func (w *work) takeTo(max int) ([]Item, error) {
 
 // takeFrom takes from one group. If somebody holds the group, or it is empty, the hint or timer is stale and is cleared:
 // the serialisable reads make that conflict with a release and with an enqueue.
-func (w *work) takeFrom(c candidate, limit int) ([]Item, error) {
+func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 	for {
 		held := guardTakeLock.get(w.tx, w.q.keys.lock(c.group))
 		// One more than wanted, to know what the group begins with afterwards. If there is none, the read has
@@ -93,7 +93,7 @@ func (w *work) takeFrom(c candidate, limit int) ([]Item, error) {
 }
 
 // takeItems takes up to limit items of a group that is free.
-func (w *work) takeItems(f *found, limit int) ([]Item, error) {
+func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	n, size := 0, 0
 	items, out, err := w.run(f, limit, func(next int) bool {
 		n, size = n+1, size+next
@@ -143,7 +143,7 @@ func (w *work) takeItems(f *found, limit int) ([]Item, error) {
 }
 
 // attemptsOf sets how often the items have failed before.
-func (w *work) attemptsOf(f *found, items []Item) error {
+func (w *txn) attemptsOf(f *found, items []Item) error {
 	if f.record == nil && !f.head {
 		if items[0].ID.Index == f.index {
 			items[0].Attempts = f.attempts // what the hint says

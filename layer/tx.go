@@ -2,18 +2,16 @@ package layer
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // work is one attempt of a transaction: what the operations in it share.
-type work struct {
+type txn struct {
 	ctx     context.Context
 	q       *Queue
 	tx      kv.Tx
@@ -41,14 +39,14 @@ type work struct {
 	agedItems, agedBytes int
 }
 
-func (q *Queue) work(ctx context.Context, tx kv.Tx) *work {
-	w := &work{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
+func (q *Queue) txn(ctx context.Context, tx kv.Tx) *txn {
+	w := &txn{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
 	w.anew = w.follow.stored != nil
 	return w
 }
 
 // clock is the read version and the queue's offset: what indexes and tokens are made of.
-func (w *work) clock() (int64, error) {
+func (w *txn) clock() (int64, error) {
 	rv, err := w.version.Wait(w.ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read version: %w", err)
@@ -57,19 +55,19 @@ func (w *work) clock() (int64, error) {
 }
 
 // config is the queue's configuration, which holds for the whole transaction.
-func (w *work) config() (Config, error) { return w.follow.wait(w.ctx) }
+func (w *txn) config() (Config, error) { return w.follow.wait(w.ctx) }
 
 // paused reports whether the queue is paused, as this transaction sees it.
-func (w *work) paused() (bool, error) {
+func (w *txn) paused() (bool, error) {
 	_, err := w.config()
 	return w.follow.paused != nil, err
 }
 
 // hint says that group is ready. attempts is how often its head has failed, as far as is known.
-func (w *work) hint(index int64, group string, attempts int) (key []byte) {
+func (w *txn) hint(index int64, group string, attempts int) (key []byte) {
 	var value []byte
 	if attempts > 0 {
-		value = tuple.AppendInt(nil, int64(attempts))
+		value = packInt(int64(attempts))
 	}
 	key = w.q.keys.ready(index, group)
 	w.tx.Set(key, value)
@@ -83,14 +81,14 @@ func (w *work) hint(index int64, group string, attempts int) (key []byte) {
 }
 
 // readRequests starts reading the requests that may be woken.
-func (w *work) readRequests() {
+func (w *txn) readRequests() {
 	if w.requests == nil {
 		w.requests = w.tx.Snapshot().GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe})
 	}
 }
 
 // rehint is hint for a group that was held: the queue's schedule says where the group takes its place.
-func (w *work) rehint(headIndex int64, group string, attempts int) (key []byte, err error) {
+func (w *txn) rehint(headIndex int64, group string, attempts int) (key []byte, err error) {
 	index, err := w.placeOf(headIndex)
 	if err != nil {
 		return nil, err
@@ -98,8 +96,8 @@ func (w *work) rehint(headIndex int64, group string, attempts int) (key []byte, 
 	return w.hint(index, group, attempts), nil
 }
 
-// placeOf is the index of the hint of a group that was in hand.
-func (w *work) placeOf(headIndex int64) (int64, error) {
+// placeOf is the index of the hint of a group that was in flight.
+func (w *txn) placeOf(headIndex int64) (int64, error) {
 	config, err := w.config()
 	if err != nil || config.Schedule != RoundRobin {
 		return headIndex, err
@@ -109,7 +107,7 @@ func (w *work) placeOf(headIndex int64) (int64, error) {
 }
 
 // count adds to a counter, once for all operations of the transaction.
-func (w *work) count(name string, n int) {
+func (w *txn) count(name string, n int) {
 	if n == 0 {
 		return
 	}
@@ -121,7 +119,7 @@ func (w *work) count(name string, n int) {
 
 // finish ends a transaction's work on the queue: it writes the counters, and if a group is left ready it wakes the
 // oldest waiting request. That one fulfils for all, so one is enough, however many groups there are.
-func (w *work) finish() error {
+func (w *txn) finish() error {
 	if w.illegal != nil {
 		return w.illegal
 	}
@@ -158,7 +156,7 @@ func (c *candidate) accepts(r *record) bool {
 }
 
 // lease is the queue's if d is 0.
-func (w *work) lease(d time.Duration) (time.Duration, error) {
+func (w *txn) lease(d time.Duration) (time.Duration, error) {
 	if d > 0 {
 		return d, nil
 	}
@@ -167,7 +165,7 @@ func (w *work) lease(d time.Duration) (time.Duration, error) {
 }
 
 // clear clears a key, if it is one.
-func (w *work) clear(key []byte) {
+func (w *txn) clear(key []byte) {
 	if key != nil {
 		delete(w.grants, string(key))
 		w.tx.Clear(key)
@@ -176,7 +174,7 @@ func (w *work) clear(key []byte) {
 }
 
 // ended notes that the transaction ends the claim of a group: what was read of its timer before is void.
-func (w *work) ended(group string) {
+func (w *txn) ended(group string) {
 	if w.settled == nil {
 		w.settled = make(map[string]bool)
 	}
@@ -187,15 +185,13 @@ func (w *work) ended(group string) {
 const wakeProbe = 4
 
 // touch changes a wake key.
-func (w *work) touch(random uuid.UUID) {
-	var one [8]byte
-	binary.LittleEndian.PutUint64(one[:], 1)
-	w.tx.Atomic(kv.Add, w.q.keys.wake(random), one[:])
+func (w *txn) touch(random uuid.UUID) {
+	w.tx.Atomic(kv.Add, w.q.keys.wake(random), packCount(1))
 }
 
 // wakeOldest touches the wake key of the oldest request that lives and wants. It reads at snapshot: whoever makes
 // groups ready conflicts neither with requests nor with each other.
-func (w *work) wakeOldest() error {
+func (w *txn) wakeOldest() error {
 	w.readRequests()
 	rows, err := w.requests.Wait(w.ctx)
 	if err != nil {
@@ -219,11 +215,11 @@ func (w *work) wakeOldest() error {
 }
 
 // operate runs fn as an operation of its own in a transaction.
-func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *work) error) error {
-	if q.closed.Load() {
+func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) error {
+	if q.isClosed() {
 		return ErrClosed
 	}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	if err := fn(w); err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -145,7 +144,7 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 // readConfig reads a stored document.
 func readConfig(key []byte, document string) (Config, error) {
 	var c Config
-	err := json.Unmarshal([]byte(document), &c)
+	err := c.unmarshal([]byte(document))
 	if err == nil {
 		c, err = c.withDefaults()
 	}

@@ -23,13 +23,26 @@ import (
 //	})
 //
 // fn may run several times; it assigns results and never appends. Its error, returned, ends the transaction
-// without effect, unless it wraps a retryable *kv.Error. Return every error of the …Tx calls.
+// without effect and comes back as it is, unless it wraps a *kv.Error: a retryable one runs fn again. Return every error of the …Tx calls.
 //
 // It is a transaction of the queue, also if fn does nothing on it: once that is dropped the error wraps ErrNoQueue.
 //
 // If ctx ends while the commit is under way, the error wraps a *kv.Error that says whether it may have landed. So it does
 // if the outcome was still unknown after half an hour, as when the cluster was away for so long.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
+	var own error // fn's, of the last attempt
+	err := q.onceTx(ctx, func(tx kv.Tx) error {
+		own = fn(tx)
+		return own
+	})
+	if own != nil && kv.Code(err) == 0 {
+		return err
+	}
+	return wrap("once", err)
+}
+
+// onceTx is Once for the layer's own calls, which name themselves in what they return.
+func (q *Queue) onceTx(ctx context.Context, fn func(tx kv.Tx) error) error {
 	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
 		// Before fn, which may change the configuration: the handle must not go by what is not committed.
 		follow := q.follow(tx)
@@ -45,10 +58,10 @@ func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, follow *following) error {
 	// If nothing has been read it would be of the time of the commit, whenever that is.
 	if _, err := tx.ReadVersion().Wait(ctx); err != nil {
-		return fmt.Errorf("layer: once: read version: %w", err)
+		return fmt.Errorf("read version: %w", err)
 	}
 	if _, err := follow.wait(ctx); err != nil {
-		return fmt.Errorf("layer: once: %w", err)
+		return err
 	}
 	return follow.guardDrop(ctx, tx)
 }
@@ -61,17 +74,22 @@ func (q *Queue) once(
 	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
 	applied func(tx kv.Tx, result tuple.Tuple) error,
 ) error {
-	return q.onceWith(ctx, q.opts.Tx, body, applied)
+	return q.onceWith(ctx, q.opts.Tx, body, func(tx kv.Tx, _ []byte, result tuple.Tuple) error {
+		if applied == nil {
+			return nil
+		}
+		return applied(tx, result)
+	})
 }
 
-// onceWith is once for a transaction with options of its own.
+// onceWith is once for a transaction with options of its own. applied is given the receipt's key, too.
 func (q *Queue) onceWith(
 	ctx context.Context,
 	o kv.TxOptions,
 	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
-	applied func(tx kv.Tx, result tuple.Tuple) error,
+	applied func(tx kv.Tx, key []byte, result tuple.Tuple) error,
 ) error {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return ErrClosed
 	}
 	own, old := q.random.uuid(), q.receipts.take()
@@ -88,7 +106,7 @@ func (q *Queue) onceWith(
 		if old != uuid.Nil && (!succeeded || !cleared) {
 			q.receipts.free(old)
 		}
-		if q.closed.Load() {
+		if q.isClosed() {
 			q.clearLate(ctx)
 		}
 	}()
@@ -101,18 +119,15 @@ func (q *Queue) onceWith(
 			// A serialisable read, also because of the next attempt: if this one may still land then, the fence excludes it.
 			v, err := guardReceiptConflict.get(tx, key).Wait(ctx)
 			if err != nil {
-				return fmt.Errorf("layer: read receipt: %w", err)
+				return fmt.Errorf("read receipt: %w", err)
 			}
 			if v != nil && !lacks(guardReceipt) {
-				t, err := tuple.Unpack(v)
-				if err != nil || len(t) == 0 {
-					return corrupt(key, fmt.Errorf("receipt %v: %w", t, err))
+				_, result, err := unpackReceipt(key, v)
+				if err != nil {
+					return err
 				}
 				cleared = true
-				if applied == nil {
-					return nil
-				}
-				return applied(tx, t[1:])
+				return applied(tx, key, result)
 			}
 			if q.nowMS()-begunMS > receiptTrust.Milliseconds() && !lacks(guardReceiptTrust) {
 				return errOutcomeLost
@@ -129,10 +144,10 @@ func (q *Queue) onceWith(
 		if !a.MaybeCommitted {
 			// Before the set. If the outcome is unknown and the commit may still land (1039), the fence excludes it.
 			if err := guardReceiptLate.read(tx, kv.SingleKey(key)); err != nil {
-				return fmt.Errorf("layer: %w", err)
+				return err
 			}
 		}
-		tx.Set(key, append(tuple.Tuple{q.nowMS()}, result...).Pack())
+		tx.Set(key, packReceipt(q.nowMS(), result))
 		if old != uuid.Nil {
 			tx.Clear(q.keys.receipt(old))
 		}
@@ -157,7 +172,7 @@ func (q *Queue) fenceReceipt(ctx context.Context, o kv.TxOptions, key []byte, a 
 		return tx.AddWriteConflictRange(kv.SingleKey(key))
 	})
 	if err != nil {
-		return fmt.Errorf("layer: fence receipt: %w", err)
+		return fmt.Errorf("fence receipt: %w", err)
 	}
 	return nil
 }
@@ -218,7 +233,7 @@ func (q *Queue) clearReceipts(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("layer: clear receipts: %w", err)
+		return fmt.Errorf("clear receipts: %w", err)
 	}
 	return nil
 }
@@ -230,13 +245,3 @@ const receiptLife = time.Hour
 // receiptTrust is for how long, by the clock of the handle that wrote it, a receipt that is not there proves that
 // its transaction was not applied. What is left to receiptLife is for clocks that differ.
 const receiptTrust = receiptLife / 2
-
-// receiptTime is when a receipt was written, by the clock of its handle. ok is false if it cannot be read: Check names it.
-func receiptTime(value []byte) (ms int64, ok bool) {
-	t, err := tuple.Unpack(value)
-	if err != nil || len(t) == 0 {
-		return 0, false
-	}
-	ms, ok = t[0].(int64)
-	return ms, ok
-}

@@ -116,7 +116,7 @@ func (q *Queue) readPause(ctx context.Context, tx kv.ReadTx) (*mark, error) {
 
 // view runs a body that only reads, at snapshot.
 func (q *Queue) view(ctx context.Context, fn func(tx kv.ReadTx) error) error {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return ErrClosed
 	}
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
@@ -191,7 +191,7 @@ func countKeys(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, limit int64) (i
 	return min(n, limit), nil
 }
 
-func (w *work) setState(group string, state []byte) {
+func (w *txn) setState(group string, state []byte) {
 	if len(state) == 0 {
 		w.tx.Clear(w.q.keys.state(group))
 		return

@@ -281,7 +281,7 @@ func (w *Worker) sweep(s *source) {
 			timer.Stop()
 			return
 		}
-		if _, err := s.q.Sweep(w.taking, SweepOptions{Every: sweepEvery}); err != nil && w.taking.Err() == nil {
+		if _, err := s.q.Admin().Sweep(w.taking, SweepOptions{Every: sweepEvery}); err != nil && w.taking.Err() == nil {
 			if isGone(err) {
 				return // the next receive says it
 			}

@@ -113,7 +113,7 @@ func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv
 		}
 		if err == nil && d.sets {
 			// Under the ack's conflict on the lock.
-			err = q.operate(ctx, tx, func(w *work) error {
+			err = q.operate(ctx, tx, func(w *txn) error {
 				w.setState(h.claim.Group, d.state)
 				return nil
 			})

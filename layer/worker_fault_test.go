@@ -165,7 +165,7 @@ func TestTransactionTooLong(t *testing.T) {
 					var h *layer.HandlerError
 					require.ErrorAs(t, err, &h)
 				}
-				page, err := b.q.DeadLetters(b.t.Context(), layer.DeadOptions{Bodies: true})
+				page, err := b.q.Admin().DeadLetters(b.t.Context(), layer.DeadOptions{Bodies: true})
 				require.NoError(t, err)
 				require.Len(t, page.Letters, 1)
 				require.Equal(t, "0", string(page.Letters[0].Body))

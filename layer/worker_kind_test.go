@@ -88,7 +88,7 @@ func TestKinds(t *testing.T) {
 		require.Equal(b.t, 6, around)
 		around = 0
 		require.Equal(b.t, map[string]int{"0": 1, "1": 1, "2": 1, "3": 1, "4": 1}, b.calls)
-		page, err := b.q.DeadLetters(b.t.Context(), layer.DeadOptions{})
+		page, err := b.q.Admin().DeadLetters(b.t.Context(), layer.DeadOptions{})
 		require.NoError(b.t, err)
 		require.Len(b.t, page.Letters, 1)
 		require.Equal(b.t, "body cannot be decoded", page.Letters[0].Reason)
