@@ -8,14 +8,14 @@ import (
 	"fdbfifo/kv"
 )
 
-// Configure changes the queue's configuration: change is given the stored one and changes it. It returns the new one
-// and its version, which counts the changes from 1, the creation, on. Two changes at the same time both count: change
-// runs again on what the other one has left, so it must not rely on how often it runs. Every handle follows within a
-// second.
+// Configure changes the queue's configuration: change gets the stored configuration and modifies the copy. Configure
+// returns the new configuration and the new version. The version counts the changes, from 1 (the creation). Of two
+// changes at the same time neither is lost: change runs again on the result of the other, so change must not depend on
+// the number of runs. Every handle follows within a second.
 //
-// After a change of MaxRate it goes through the groups that were lately delivered from, as a sweep does, in short steps at
-// batch priority: those that wait by the old rate wait by the new one. If that fails, or ctx ends, the error comes with the
-// new configuration, which holds, and the next sweep does the rest.
+// After a change of MaxRate, Configure goes through the groups delivered from lately, as a sweep does, in short steps
+// at batch priority, so that groups which wait by the old rate wait by the new rate. If this fails, or ctx ends,
+// Configure returns the error with the new configuration, which holds, and the next sweep does the rest.
 //
 // Errors: *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this library has
 // written the configuration; ErrClosed, and the engine's.
@@ -41,8 +41,8 @@ func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, i
 	return now.config, now.version, wrap("configure", err)
 }
 
-// ConfigureTx is Configure in the caller's transaction. The caller answers for an unknown commit: use Once. Groups that wait
-// by an old MaxRate wait for as long as that says, or until the next sweep.
+// ConfigureTx is Configure in the caller's transaction. The caller answers for an unknown commit: use Once. Groups
+// which wait by an old MaxRate keep waiting for as long as the old rate says, or until the next sweep.
 //
 // Conflicts: with another change of the configuration only.
 func (a Admin) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
@@ -81,7 +81,7 @@ func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config))
 	return config, version, nil
 }
 
-// ReadConfig reads the stored configuration and its version.
+// ReadConfig reads the stored configuration and the version.
 func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
 	q := a.q
 	var config Config

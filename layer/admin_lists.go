@@ -5,11 +5,11 @@ import (
 	"iter"
 )
 
-// The lists as iterators. Each reads a page at a time, when the loop comes to it, and begins anew when it is ranged
-// over again. What a page says of itself holds for its entries: each is true of one moment, the list is not.
+// The lists as iterators. Each reads a page when the loop comes there, and begins anew when ranged over again. Each
+// entry is true of a moment, the list is not.
 
 // AllDeadLetters lists dead letters as DeadLetters does, page after page; o.Limit is the size of a page. A loop may end
-// at any letter. An error ends the list, as its last pair, with no letter.
+// at any letter. An error ends the list, as the last pair, with no letter.
 func (a Admin) AllDeadLetters(ctx context.Context, o DeadOptions) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		for o := o; ; {
@@ -23,7 +23,7 @@ func (a Admin) AllDeadLetters(ctx context.Context, o DeadOptions) iter.Seq2[Dead
 }
 
 // AllArchived lists archived items as Archive does, page after page; o.Limit is the size of a page. A loop may end at
-// any item. An error ends the list, as its last pair, with no item.
+// any item. An error ends the list, as the last pair, with no item.
 func (a Admin) AllArchived(ctx context.Context, o ArchiveOptions) iter.Seq2[ArchivedItem, error] {
 	return func(yield func(ArchivedItem, error) bool) {
 		for o := o; ; {
@@ -36,8 +36,8 @@ func (a Admin) AllArchived(ctx context.Context, o ArchiveOptions) iter.Seq2[Arch
 	}
 }
 
-// AllGroups lists the groups that have items as Groups does, page after page; o.Limit is the size of a page. A loop may
-// end at any group. An error ends the list, as its last pair, with no group.
+// AllGroups lists the groups with items as Groups does, page after page; o.Limit is the size of a page. A loop may end
+// at any group. An error ends the list, as the last pair, with no group.
 func (a Admin) AllGroups(ctx context.Context, o GroupsOptions) iter.Seq2[GroupInfo, error] {
 	return func(yield func(GroupInfo, error) bool) {
 		for o := o; ; {
@@ -50,7 +50,7 @@ func (a Admin) AllGroups(ctx context.Context, o GroupsOptions) iter.Seq2[GroupIn
 	}
 }
 
-// give gives a page's entries to yield, and then its error. It reports whether the list may go on.
+// give passes a page's entries to yield, and then the page's error, if any. give reports whether the list may go on.
 func give[T any](entries []T, err error, yield func(T, error) bool) bool {
 	for _, e := range entries {
 		if !yield(e, nil) {

@@ -7,11 +7,11 @@ import (
 	"fdbfifo/kv"
 )
 
-// A pause keeps a group, or the whole queue, from being received and taken from, until it is resumed. Enqueues go on,
-// and so do acks, nacks and extensions of claims that were there before.
+// A pause keeps a group, or the whole queue, from being received and taken from, until the pause ends. Enqueues go on,
+// and so do acks, nacks and extensions of earlier claims.
 //
-// A paused group bears a mark in its lock, see group_mark.go, so the pause holds from its commit on. The pause of the queue
-// is a field of meta, which handles follow as they follow the configuration: within a second.
+// A paused group has a mark in its lock, see group_mark.go, so the pause holds from its commit on. The pause of the
+// queue is a field of meta. Handles follow the field as they follow the configuration: within a second.
 
 // PauseOptions say who pauses, and why.
 type PauseOptions struct {
@@ -19,12 +19,12 @@ type PauseOptions struct {
 	By string
 	// Reason is why, for people; at most 1,000 bytes.
 	Reason string
-	// Force takes the group from its holder, as ForceRelease does, without counting an attempt. Without it a group
-	// that is held is paused when its claim ends. Not for the whole queue.
+	// Force takes the group from its holder, as ForceRelease does, without counting an attempt. Without Force a held
+	// group is paused when its claim ends. Force does not apply to the whole queue.
 	Force bool
 }
 
-// pauseMark is the mark of a pause that begins now.
+// pauseMark returns the mark of a pause which begins now.
 func (w *txn) pauseMark(o PauseOptions) (mark, error) {
 	if o.By == "" {
 		o.By = w.q.opts.Owner
@@ -35,8 +35,8 @@ func (w *txn) pauseMark(o PauseOptions) (mark, error) {
 	return mark{kind: markPause, who: o.By, reason: o.Reason, sinceMS: w.nowMS}, nil
 }
 
-// PauseGroup keeps a group from being received and taken from, from its commit on, also if it is empty. It returns the
-// mark that the group then bears: if it was paused or halted before, that one stays as it is.
+// PauseGroup keeps a group, also an empty group, from being received and taken from, from the commit on. PauseGroup
+// returns the group's mark: a group which was paused or halted before keeps the earlier mark.
 //
 // Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
@@ -71,8 +71,8 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 	return *now.public(), wrap("pause", err)
 }
 
-// ResumeGroup lets a group be received from again that was paused, or halted because its head had failed for good; that
-// head is then tried again. It returns the mark that the group bore.
+// ResumeGroup lets a paused or halted group be received from again. The head of a halted group, which had failed for
+// good, is then tried again. ResumeGroup returns the mark which the group had.
 //
 // Errors: ErrNotPaused, ErrClosed, and the engine's.
 func (a Admin) ResumeGroup(ctx context.Context, group string) (Mark, error) {
@@ -81,8 +81,8 @@ func (a Admin) ResumeGroup(ctx context.Context, group string) (Mark, error) {
 
 // ResumeGroupTx resumes in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
-// Reads: the lock, with a conflict; if nobody holds the group, the key of its head at snapshot, with a conflict on the
-// whole group if that is empty, and its attempts.
+// Reads: the lock, with a conflict; if nobody holds the group, the key of the head at snapshot, with a conflict on the
+// whole group if the group is empty, and the head's attempts.
 func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark, error) {
 	if err := checkGroup(group); err != nil {
 		return Mark{}, wrap("resume", err)
@@ -102,8 +102,8 @@ func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark,
 	return *was.public(), wrap("resume", err)
 }
 
-// Pause keeps the whole queue from being received and taken from: every handle follows within a second, and its receives
-// wait or return nothing. It returns the pause that then holds: one that was there before stays as it is.
+// Pause keeps the whole queue from being received and taken from: every handle follows within a second, and its
+// receives wait or return nothing. Pause returns the pause in force: an earlier pause stays as it is.
 //
 // Errors: ErrOptions for Force, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
@@ -140,7 +140,7 @@ func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, err
 	return *now.public(), wrap("pause", err)
 }
 
-// Resume ends the pause of the queue, which it returns, and wakes a receive that waits.
+// Resume ends the pause of the queue, returns the ended pause, and wakes a waiting receive.
 //
 // Errors: ErrNotPaused, ErrClosed, and the engine's.
 func (a Admin) Resume(ctx context.Context) (Mark, error) {
@@ -184,7 +184,7 @@ func (a Admin) Paused(ctx context.Context) (pause Mark, paused bool, err error) 
 	return *m.public(), true, nil
 }
 
-// onceMark runs an operation that returns a mark in a transaction that happens once.
+// onceMark runs an operation which returns a mark, in a transaction that happens once.
 func (q *Queue) onceMark(ctx context.Context, call string, fn func(tx kv.Tx) (Mark, error)) (Mark, error) {
 	m, err := onceFor(ctx, q, q.opts.Tx, markReceipt, func(tx kv.Tx, _ kv.Attempt) (Mark, bool, error) {
 		m, err := fn(tx)

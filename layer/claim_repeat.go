@@ -13,8 +13,8 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// A receive with a receive id keeps, in the transaction that claims, what it was given. One with the same id reads
-// that first, with a conflict: of two at the same time one claims, and the other is answered with its claims.
+// A receive with a receive id records its claims, in the transaction which claims. The receive first reads the record,
+// with a conflict: of two receives with the same id at the same time the first claims, and the second gets its claims.
 
 // ReceiveIDLife is how long a receive can be repeated under its receive id, by the clocks of the two workers.
 const ReceiveIDLife = 5 * time.Minute
@@ -29,7 +29,7 @@ func checkReceiveID(id string) error {
 	return nil
 }
 
-// readRepeats starts reading what is kept of the receive ids.
+// readRepeats starts reading the records of the receive ids.
 func (c *claimer) readRepeats() {
 	for _, r := range c.owed {
 		if id := r.o.ReceiveID; id != "" && c.repeats[id] == nil {
@@ -41,8 +41,8 @@ func (c *claimer) readRepeats() {
 	}
 }
 
-// repeat answers the receives that are repetitions, which are no longer owed then. It returns the others that have an
-// id: of several with the same one, the first is owed, and answers for all.
+// repeat answers the receives which are repetitions and removes each from owed. It returns the other receives with an
+// id: of several with the same id only the first stays owed, and answers for all.
 func (c *claimer) repeat() (named []*reception, err error) {
 	owed := make([]*reception, 0, len(c.owed))
 	for _, r := range c.owed {
@@ -56,7 +56,8 @@ func (c *claimer) repeat() (named []*reception, err error) {
 		if r.repeated {
 			continue
 		}
-		if lacks(guardRepeatTwin) || !slices.ContainsFunc(named, func(other *reception) bool { return other.o.ReceiveID == r.o.ReceiveID }) {
+		if lacks(guardRepeatTwin) ||
+			!slices.ContainsFunc(named, func(other *reception) bool { return other.o.ReceiveID == r.o.ReceiveID }) {
 			owed = append(owed, r)
 		}
 		named = append(named, r)
@@ -65,7 +66,7 @@ func (c *claimer) repeat() (named []*reception, err error) {
 	return named, nil
 }
 
-// answer gives r the claims that are kept under its id, those that are still held.
+// answer gives r the claims recorded under its id, as far as still held.
 func (c *claimer) answer(r *reception) error {
 	key := c.q.keys.repeat(r.o.ReceiveID)
 	v, err := c.repeats[r.o.ReceiveID].Wait(c.ctx)
@@ -83,11 +84,13 @@ func (c *claimer) answer(r *reception) error {
 		return nil
 	}
 	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.claims, &r.o)
+	// A claim whose lease has ended is no longer the caller's to work on: whoever comes next takes the group over.
+	r.claims = slices.DeleteFunc(r.claims, func(claim *Claim) bool { return millis(claim.Until) <= c.nowMS })
 	r.repeated = true
 	return err
 }
 
-// keepRepeats writes what the receives with these ids were given.
+// keepRepeats records the claims of the named receives. A second receive with the same id gets copies of the claims.
 func (c *claimer) keepRepeats(named []*reception) {
 	first := make(map[string]*reception, len(named))
 	for _, r := range named {
@@ -105,8 +108,8 @@ func (c *claimer) keepRepeats(named []*reception) {
 	}
 }
 
-// reload rebuilds the claims of a receive whose commit was unknown and turned out to have been applied, from what its
-// receipt keeps.
+// reload rebuilds the claims of a receive from its receipt, after an unknown commit which turned out to have been
+// applied.
 func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *ReceiveOptions) ([]*Claim, error) {
 	d := decoder{rest: result.Pack()}
 	given := d.claims()
@@ -116,8 +119,7 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *Rec
 	return q.reclaim(ctx, tx, given, o)
 }
 
-// reclaim rebuilds claims that were given before, with the leases and the items that they have now. A claim that has
-// been lost since is left out.
+// reclaim rebuilds claims which were given before, with their present leases and items. A claim lost since is left out.
 func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *ReceiveOptions) ([]*Claim, error) {
 	var claims []*Claim
 	for _, ref := range given {
@@ -130,7 +132,7 @@ func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *Rece
 		if h == nil || h.token != ref.token && !lacks(guardReloadToken) {
 			continue
 		}
-		c := &Claim{Group: ref.group, Token: ref.token, Until: fromMillis(h.endMS)}
+		c := &Claim{Queue: q.name, Group: ref.group, Token: ref.token, Until: fromMillis(h.endMS)}
 		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), ref.group, h.items); err != nil {
 			return nil, err
 		}
@@ -142,7 +144,7 @@ func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *Rece
 	return claims, nil
 }
 
-// reloadItems reads the items of a claim that is held. A late item may stand between them.
+// reloadItems reads the items of a held claim. A late item, not of the claim, may stand between two.
 func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out []delivered) ([]Item, error) {
 	if len(out) == 0 {
 		return nil, corrupt(q.keys.lock(group), errors.New("a claim of nothing"))
@@ -151,7 +153,7 @@ func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out
 	found := tx.GetRange(kv.Range{
 		Begin: kv.FirstGreaterOrEqual(q.keys.item(first)), End: kv.FirstGreaterThan(q.keys.item(last)),
 	}, kv.RangeOptions{})
-	// Of the first alone, as a claim is given it.
+	// Only of the first item, as in a new claim.
 	record, err := q.readAttempt(ctx, tx, first)
 	if err != nil {
 		return nil, err

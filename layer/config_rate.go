@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Rate is so many items in so long a time. The zero value is none.
+// Rate is a number of items per time. The zero value means none.
 //
-// As text, in a configuration too, it is "10/s", "100/m", "5/h" or "3/10s"; none is "0".
+// As text, in a configuration too, a Rate reads "10/s", "100/m", "5/h" or "3/10s"; none reads "0".
 type Rate struct {
 	Count int           // 1 to MaxRateCount
 	Per   time.Duration // MinRatePer to MaxRatePer, in whole milliseconds
@@ -21,13 +21,13 @@ const (
 	MaxRatePer   = 24 * time.Hour
 )
 
-// rateUnits are the units that stand for one of themselves.
+// rateUnits are the units which may stand without a number: "10/s" means 10 per 1s.
 var rateUnits = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
 
 // rateAllowed says what the text of a rate may be.
 const rateAllowed = "COUNT/TIME, as 10/s or 3/10s; 0"
 
-// ParseRate reads the text of a rate. It does not check the limits. Errors: *ValueError.
+// ParseRate reads the text of a rate. Limits are not checked. Errors: *ValueError.
 func ParseRate(text string) (Rate, error) {
 	if text == "0" {
 		return Rate{}, nil
@@ -47,7 +47,7 @@ func ParseRate(text string) (Rate, error) {
 	return Rate{Count: n, Per: d}, nil
 }
 
-// String is the text that ParseRate reads.
+// String returns the text for ParseRate.
 func (r Rate) String() string {
 	if r == (Rate{}) {
 		return "0"
@@ -77,10 +77,10 @@ func (r Rate) check(name string) error {
 	return nil
 }
 
-// burst is how many items may come at once: as many as in a second, but at least one.
+// burst is how many items may start at once: a second's worth, but at least 1.
 func (r Rate) burst() int64 { return max(1, int64(r.Count)*int64(time.Second)/int64(r.Per)) }
 
-// rateSetting is for a field that is a rate; none is the default.
+// rateSetting describes a setting whose field is a rate; the default is none.
 func rateSetting(name string, field func(*Config) *Rate, help string) setting {
 	s := setting{name: name, allowed: rateAllowed, help: help}
 	s.value = func(c *Config) any { return field(c).String() }

@@ -2,7 +2,7 @@ package layer
 
 import "fdbfifo/kv"
 
-// The counters.
+// The counters of items.
 const (
 	countEnqueued     = "enqueued"
 	countReceived     = "received"
@@ -18,7 +18,7 @@ const (
 	countForced       = "forced"
 	countAgedOut      = "past_retention"
 
-	// Of groups, and they go down too: the marks there are.
+	// Of groups: how many are marked now; so the numbers also go down.
 	countPausedGroups = "paused_groups"
 	countHaltedGroups = "halted_groups"
 )
@@ -26,7 +26,7 @@ const (
 // counterSlots is over how many keys each counter is spread, so that handles do not all write the same key.
 const counterSlots = 16
 
-// add counts; the number decides nothing, so it needs neither a read nor a conflict.
+// add adds n to a counter. No decision depends on the number, so add needs neither a read nor a conflict.
 func (q *Queue) add(tx kv.Tx, name string, n int) {
 	if n == 0 {
 		return

@@ -6,29 +6,29 @@ import (
 	"fdbfifo/kv"
 )
 
-// verdict is what a receive or a take may do with a group that something led to.
+// verdict is what a receive or a take may do with a group to which a hint, a timer or a grant led.
 type verdict int
 
 const (
 	verdictDeliver verdict = iota
-	verdictStale           // somebody holds the group, or what led here is of a holding that is gone
-	verdictEmpty           // no items: what is left of a holding goes
+	verdictStale           // somebody holds the group, or the holding which led here is gone
+	verdictEmpty           // no items: what is left of a holding is cleared
 	verdictAged            // the head has waited longer than the queue's retention
-	verdictEnds            // a claim has lapsed, and with its end the item is parked or a mark begins
+	verdictEnds            // a claim's end dead-letters the item, halts the group, or begins a mark
 	verdictEarly           // the head is not due, or the group's rate is used up
 )
 
-// found is a group that something led to, with the reads of it and what follows from them.
+// found is a group under examination: what led here, the reads, and the conclusions.
 type found struct {
 	candidate
 	record *record
 	rows   rows
 	pace   kv.Future[[]byte] // nil if the queue has no rate, as far as was known
-	// fenced says that the reads were serialisable: they are the conflicts that a verdict needs.
+	// fenced says: the reads were serialisable, so the read conflicts which a verdict needs exist already.
 	fenced bool
 
 	verdict verdict
-	failure *failure  // of the item that was tried under a lapsed claim; nil = none
+	failure *failure  // of the item tried under a lapsed claim; nil = none
 	untilMS int64     // of early: when the group is due
 	allowed allowance // of deliver
 }
@@ -41,7 +41,7 @@ func (w *txn) assess(f *found) error {
 	}
 	switch {
 	case f.accepts(f.record) && f.rows.len() > 0:
-	case f.accepts(f.record): // it was granted, and has been emptied since
+	case f.accepts(f.record): // granted, and emptied since
 		f.verdict = verdictEmpty
 		return nil
 	case cond.keeps(), cond == unheld && f.timer, f.grant != 0:
@@ -72,7 +72,7 @@ func (w *txn) assess(f *found) error {
 	return w.assessHead(f)
 }
 
-// assessHead is assess for a group that nothing but its head may keep.
+// assessHead is assess for a group which nothing but its head or its rate may delay.
 func (w *txn) assessHead(f *found) (err error) {
 	head := f.rows.at(0)
 	if head.err != nil {
@@ -87,7 +87,7 @@ func (w *txn) assessHead(f *found) (err error) {
 	return nil
 }
 
-// fence adds the read conflict of what makes a verdict true, unless the reads have it.
+// fence adds the read conflict which keeps a verdict true, unless the reads have the conflict already.
 func (f *found) fence(w *txn, g guard, r kv.KeyRange) error {
 	if f.fenced {
 		return nil
@@ -95,11 +95,11 @@ func (f *found) fence(w *txn, g guard, r kv.KeyRange) error {
 	return g.read(w.tx, r)
 }
 
-// dispose carries out every verdict but deliver. behind is what leads to the rest of the group if something of it may be
+// dispose carries out every verdict but deliver. behind is the hint of the group's next head if the head may be
 // deliverable at once; else nil.
 //
-// Footprint: a read conflict on what makes the verdict true: the lock, or the emptiness of the group, or the gap up to a
-// head that is not due yet, because a release may write the very hint again that goes.
+// Footprint: a read conflict on what makes the verdict true: the lock, or the emptiness of the group, or the gap up to
+// a head not yet due. Otherwise dispose could clear a hint which a release writes again at the same time.
 func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	key, free := kv.SingleKey(w.q.keys.lock(f.group)), false
 	switch f.verdict {
@@ -159,7 +159,7 @@ func (w *txn) disposeAged(f *found, lock kv.KeyRange) (free bool, err error) {
 // disposeEarly leaves a group to the timer of its head.
 func (w *txn) disposeEarly(f *found, lock kv.KeyRange) error {
 	if f.key == nil && f.record == nil {
-		return nil // named by the caller: what leads to it leads to it still
+		return nil // named by the caller: the hint or timer stays right
 	}
 	if err := f.fence(w, guardEarlyLock, lock); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (w *txn) disposeEarly(f *found, lock kv.KeyRange) error {
 	return w.awaitHead(nil, f.rows.id(0), f.untilMS)
 }
 
-// clearLead clears what led to a group, unless it is the timer or the grant of the group's record: put clears these.
+// clearLead clears the key which led to a group, unless put clears the key: the timer or grant of the group's record.
 func (w *txn) clearLead(c *candidate, r *record) {
 	if h := r.holding(); h != nil {
 		if c.grant != 0 && c.accepts(r) || c.timer && string(c.key) == string(w.q.keys.timer(h.endMS, c.group)) {
@@ -184,8 +184,8 @@ func (w *txn) clearLead(c *candidate, r *record) {
 	w.clear(c.key)
 }
 
-// run takes the items from the head on that may be delivered together: up to limit, and as long as they fit. fits is
-// given the bytes of the next body; the first item always comes.
+// run returns the items, from the head on, which may be delivered together: up to limit, and as long as the items fit.
+// fits is given the bytes of the next body; run returns nothing if fits refuses the first item.
 func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, out []delivered, err error) {
 	config, err := w.config()
 	if err != nil {
@@ -197,19 +197,19 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 		row := f.rows.at(i)
 		if row.err != nil {
 			if len(out) > 0 {
-				break // what stands before it can be delivered
+				break // the items before the unreadable item can be delivered
 			}
 			return nil, nil, row.err
 		}
 		e := &row.envelope
 		if e.dueMS > w.nowMS {
-			break // what is behind it waits, too
+			break // later items wait behind the delayed item
 		}
 		if len(out) > 0 && w.isOverdue(&config, e) {
-			break // it is settled when it is the head
+			break // an item past retention is handled once it is the head
 		}
 		if stored += len(row.Value); config.Archive > 0 && len(out) > 0 && stored > archiveClaimBytes {
-			break // the ack writes them again
+			break // the ack writes all items again
 		}
 		if !fits(max(len(row.body), int(e.size))) {
 			break

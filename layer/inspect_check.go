@@ -15,7 +15,7 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// Rule is the name of a rule that Check holds a queue to. Names are stable; Text has the rule in words.
+// Rule is the name of a rule of Check. Names are stable; Text has the rule in words.
 type Rule string
 
 // The rules. I1 of the design is RuleReachable.
@@ -37,7 +37,8 @@ const (
 )
 
 var ruleTexts = map[Rule]string{
-	RuleReachable:   "a group with items has a ready hint, a lock, a mark, or its head's timer", // never missing; may be stale or doubled
+	// Never missing, because otherwise nobody would find the group; may be stale or doubled.
+	RuleReachable:   "a group with items has a ready hint, a lock, a mark, or its head's timer",
 	RuleLockTimer:   "a lock has its timer",
 	RuleLockItems:   "a lock's outstanding items are in its group",
 	RuleItem:        "an item is readable, with all its parts",
@@ -56,7 +57,7 @@ var ruleTexts = map[Rule]string{
 // Rules returns all rules, in the order of their names. The slice belongs to the caller.
 func Rules() []Rule { return slices.Sorted(maps.Keys(ruleTexts)) }
 
-// Text returns the rule as a sentence, for people; its name if there is no such rule. The words may change.
+// Text returns the rule as a sentence, for people; the name if there is no such rule. The words may change.
 func (r Rule) Text() string {
 	if text, ok := ruleTexts[r]; ok {
 		return text
@@ -77,26 +78,26 @@ func (v Violation) String() string { return v.Rule.Text() + ": " + v.Key + ": " 
 // CheckReport is what a check saw.
 type CheckReport struct {
 	Items, Bytes int64 // bodies' bytes
-	// Groups that have items, and of these: held under a claim, held by a delay or because the head is delayed.
+	// Groups with items, groups held under a claim, and groups delayed: by a retry, by their head, or by their rate.
 	Groups, Held, Delayed int64
-	// Groups that are paused or halted, the empty ones included.
+	// Groups paused or halted, the empty groups included.
 	Paused, Halted int64
-	// Hints and timers that stand for nothing any more. They are allowed, and cleared when met.
+	// Hints and timers which stand for nothing any more: allowed, and cleared when met.
 	StaleHints, StaleTimers int64
 	Attempts, Receipts      int64
-	// Archived items; they are not among the items.
+	// Archived items, not counted as items.
 	Archived int64
 	// Receives whose receive ids are kept.
 	Repeats int64
-	// Groups that have a state, the empty ones included.
+	// Groups with a state, the empty groups included.
 	States int64
-	// Groups whose rate is used, as far as that is kept; the empty ones included.
+	// Groups whose rate is in use, as far as stored; the empty groups included.
 	Paces int64
-	// Dead letters; they are not among the items.
+	// Dead letters, not counted as items.
 	Dead int64
-	// Dedup is what is remembered for de-duplication.
+	// Dedup is the number of entries for de-duplication.
 	Dedup int64
-	// Requests of handles whose receives wait, and grants to them that they have not accepted yet.
+	// Requests of handles whose receives wait, and grants to such handles, not accepted yet.
 	Requests, Grants int64
 	Violations       []Violation // none = the queue is sound
 }
@@ -107,21 +108,23 @@ type CheckOptions struct {
 	Progress func(keys int64)
 }
 
-// Check reads the whole queue and holds it to the rules. It changes nothing and may run beside all other
-// operations, at batch priority: it reads in many short transactions, and confirms what looks broken in one
-// transaction that sees a single version, so a violation it reports is one. It takes memory by the number of
-// groups, not of items.
+// Check reads the whole queue and holds the queue to the rules. Check changes nothing and may run beside all other
+// operations, at batch priority, in many short transactions. What looks broken is confirmed in one transaction, which
+// sees a single version, so a reported violation is real. The memory grows with the number of groups, not of items.
 //
 // Errors: ErrClosed, and the engine's; there is no report then.
 func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
-	c := &checker{q: a.q, ctx: ctx, o: o, report: &CheckReport{}, groups: make(map[string]*groupCheck), parts: make(map[ID]bool)}
+	c := &checker{
+		q: a.q, ctx: ctx, o: o, report: &CheckReport{},
+		groups: make(map[string]*groupCheck), parts: make(map[ID]bool),
+	}
 	if err := c.run(); err != nil {
 		return CheckReport{}, wrap("check", err)
 	}
 	return *c.report, nil
 }
 
-// checkPage bounds the rows read in one transaction: with the largest values that is 18 MB.
+// checkPage bounds the rows read in one transaction: at most 18 MB, with the largest values.
 const checkPage = 200
 
 type checker struct {
@@ -131,9 +134,9 @@ type checker struct {
 	report   *CheckReport
 	keys     int64
 	groups   map[string]*groupCheck
-	parts    map[ID]bool // the items that have parts
+	parts    map[ID]bool // the items which have parts
 	suspects []suspect
-	odd      map[string]bool // the keys of the page that do not fit to others: see look
+	odd      map[string]bool // the keys of the page which do not fit to others: see look
 }
 
 // groupCheck is what the pages said about one group.
@@ -142,13 +145,13 @@ type groupCheck struct {
 	hints  int64
 	lock   *record
 	timers []int64 // due times, ms
-	heads  []int64 // of these, those of heads
+	heads  []int64 // of timers, the due times of heads
 	dueMS  int64   // of the first item
-	paced  bool    // something is kept of its rate
+	paced  bool    // the use of the group's rate is stored
 }
 
-// suspect is a place where the pages do not fit together. The pages are of different versions, so it is looked
-// at again before it counts.
+// suspect is a place where the pages do not fit together. The pages are of different versions, so a suspect is looked
+// at again before counting as a violation.
 type suspect struct {
 	key     []byte
 	confirm func(tx kv.ReadTx) (rule Rule, detail string, err error) // rule "" = all is well
@@ -227,7 +230,7 @@ func (c *checker) group(name string) *groupCheck {
 	return g
 }
 
-// row takes one pair into account. What can be judged by itself becomes a suspect at once.
+// row takes one pair into account. A pair broken by itself becomes a suspect at once.
 func (c *checker) row(row kv.KV) {
 	p, err := c.q.keys.parse(row.Key)
 	if err != nil {
@@ -245,7 +248,8 @@ func (c *checker) row(row kv.KV) {
 		c.archived(row)
 	case namePart:
 		if !c.parts[p.itemID()] {
-			c.owned(row.Key, RulePart, p.itemID(), c.q.keys.item(p.itemID()), c.q.keys.dead(p.itemID()), c.q.keys.archive(p.itemID()))
+			c.owned(row.Key, RulePart, p.itemID(),
+				c.q.keys.item(p.itemID()), c.q.keys.dead(p.itemID()), c.q.keys.archive(p.itemID()))
 		}
 	case nameAttempt:
 		c.report.Attempts++
@@ -340,7 +344,7 @@ func (c *checker) item(p parsedKey, row kv.KV) {
 	})
 }
 
-// still: the pair itself breaks rule, if it is still there.
+// still makes a suspect of a pair which breaks rule by itself, if the pair is still there.
 func (c *checker) still(key []byte, rule Rule, detail string) {
 	c.suspect(key, func(tx kv.ReadTx) (Rule, string, error) {
 		v, err := tx.Get(key).Wait(c.ctx)
@@ -351,14 +355,14 @@ func (c *checker) still(key []byte, rule Rule, detail string) {
 	})
 }
 
-// readable: the value under key can be read, or err says why not.
+// readable makes a suspect of a pair whose value cannot be read; err says why not.
 func (c *checker) readable(key []byte, err error) {
 	if err != nil {
 		c.still(key, RuleValue, err.Error())
 	}
 }
 
-// twice returns the keys of the dead letters on a page whose items are in their groups, at that page's version.
+// twice returns the keys of the page's dead letters whose items are also in their groups, at the page's version.
 func (c *checker) twice(tx kv.ReadTx, rows []kv.KV) ([][]byte, error) {
 	var keys [][]byte
 	var items []kv.Future[[]byte]
@@ -413,13 +417,13 @@ func (c *checker) dead(p parsedKey, row kv.KV) {
 	})
 }
 
-// look notes which rows of the archive do not fit to what they belong with. It reads that beside the page, at its version.
+// look notes which rows of the archive do not fit to their counterparts, which are read at the page's version.
 func (c *checker) look(tx kv.ReadTx, rows []kv.KV) error {
 	c.odd = make(map[string]bool)
 	type pair struct {
 		key   []byte
 		other kv.Future[[]byte]
-		there bool // the other must be there; else it must not
+		there bool // true = the other must be there; false = must not be
 	}
 	var pairs []pair
 	for _, row := range rows {
@@ -517,7 +521,7 @@ func (c *checker) archived(row kv.KV) {
 	})
 }
 
-// owned: the pair breaks rule if it is there and none of its owners is.
+// owned makes a suspect of a pair which breaks rule if none of its owners is there.
 func (c *checker) owned(key []byte, rule Rule, id ID, owners ...[]byte) {
 	c.suspect(key, func(tx kv.ReadTx) (Rule, string, error) {
 		own := tx.Get(key)
@@ -587,7 +591,7 @@ func (c *checker) compare() {
 			c.report.Held++
 		}
 		if h == nil {
-			continue // it has no timer, and no item needs to be there
+			continue // a mark alone has no timer, and no item needs to be there
 		}
 		if !timed || h.kind == kindClaim || g.items == 0 {
 			c.suspect(c.q.keys.lock(name), func(tx kv.ReadTx) (Rule, string, error) {
@@ -597,7 +601,7 @@ func (c *checker) compare() {
 	}
 }
 
-// grantSound looks for the request that a grant was made to, at one version with it.
+// grantSound looks for the request to which a grant was made, both at one version.
 func (c *checker) grantSound(tx kv.ReadTx, key []byte, random uuid.UUID) (Rule, string, error) {
 	v, err := tx.Get(key).Wait(c.ctx)
 	if err != nil || v == nil {
@@ -615,7 +619,7 @@ func (c *checker) grantSound(tx kv.ReadTx, key []byte, random uuid.UUID) (Rule, 
 	return RuleGrant, "no request of " + random.String(), nil
 }
 
-// waits reports whether a timer leads to the group when its head is due, and no hint does; and which.
+// waits returns when a timer leads to the group; ok is false if no timer of a head does, or a hint does.
 func (g *groupCheck) waits() (dueMS int64, ok bool) {
 	switch {
 	case g.hints > 0:
@@ -627,7 +631,7 @@ func (g *groupCheck) waits() (dueMS int64, ok bool) {
 	return 0, false
 }
 
-// pace takes what is kept of a group's rate into account.
+// pace takes the stored use of a group's rate into account.
 func (c *checker) pace(p parsedKey, row kv.KV) {
 	c.report.Paces++
 	c.group(p.group).paced = true
@@ -636,7 +640,7 @@ func (c *checker) pace(p parsedKey, row kv.KV) {
 		c.still(row.Key, RuleValue, err.Error())
 		return
 	}
-	// The clocks of those who wrote it may differ.
+	// The clocks of the writers may differ.
 	if ahead := used.us/1000 - c.q.nowMS(); ahead <= sweepSlack.Milliseconds() {
 		return
 	}
@@ -645,11 +649,12 @@ func (c *checker) pace(p parsedKey, row kv.KV) {
 		if err != nil || !bytes.Equal(v, row.Value) {
 			return "", "", err
 		}
-		return RulePace, fmt.Sprintf("group %q has nothing left of its rate until %s", p.group, timeWords(used.us/1000)), nil
+		return RulePace,
+			fmt.Sprintf("group %q has nothing left of its rate until %s", p.group, timeWords(used.us/1000)), nil
 	})
 }
 
-// pacedTimer looks for a timer that leads to a group which waits by its rate, whatever that was then.
+// pacedTimer looks for a timer which leads to a group waiting by its rate, whatever the rate was then.
 func (c *checker) pacedTimer(tx kv.ReadTx, group string) (bool, error) {
 	v, err := tx.Get(c.q.keys.pace(group)).Wait(c.ctx)
 	if err != nil || v == nil {
@@ -676,7 +681,7 @@ func (c *checker) pacedTimer(tx kv.ReadTx, group string) (bool, error) {
 	return false, nil
 }
 
-// reachable looks for any hint of the group, at one version with its lock and its items.
+// reachable looks for a hint or a timer which leads to the group, at one version with the lock and the items.
 func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 	l, err := c.q.readLock(c.ctx, tx, group)
 	if err != nil || l != nil {
@@ -716,7 +721,7 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 	return RuleReachable, fmt.Sprintf("group %q is neither ready nor held nor awaited", group), nil
 }
 
-// lockSound checks a lock against its timer and its items, at one version.
+// lockSound checks a lock against its timer and items, at one version.
 func (c *checker) lockSound(tx kv.ReadTx, group string) (Rule, string, error) {
 	r, err := c.q.readLock(c.ctx, tx, group)
 	if isCorrupt(err) {
@@ -765,7 +770,9 @@ func (c *checker) confirm(s suspect) error {
 		return fmt.Errorf("confirm %s: %w", tuple.Printable(s.key), err)
 	}
 	if rule != "" {
-		c.report.Violations = append(c.report.Violations, Violation{Rule: rule, Key: tuple.Printable(s.key), Detail: detail})
+		c.report.Violations = append(c.report.Violations, Violation{
+			Rule: rule, Key: tuple.Printable(s.key), Detail: detail,
+		})
 	}
 	return nil
 }

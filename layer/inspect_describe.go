@@ -12,7 +12,7 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// Description says in words what a pair of a queue is, for people who look at the database itself.
+// Description says in words what a key-value pair of a queue is, for people who look at the database itself.
 type Description struct {
 	Queue string
 	Name  string // the name in the key, e.g. "lock"; see the key table
@@ -20,9 +20,9 @@ type Description struct {
 	Value string // what the value says; "" if none was given
 }
 
-// Describe puts a pair into words. key is below prefix, the one given to Open; value is nil if only the key is known.
-// ok is false if key is not one of a queue under prefix. An error wraps ErrCorrupt: key or value does not have the
-// form that it must have; what could be read is in the description all the same.
+// Describe puts a pair into words. key is below prefix, the prefix given to Open; value is nil if only the key is
+// known. ok is false if key is no key of a queue under prefix. An error wraps ErrCorrupt: key or value is malformed;
+// the description still holds the readable part.
 func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 	s, queue, ok := queueOf(prefix, key)
 	if !ok {
@@ -46,7 +46,7 @@ func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 	return d, true, wrap("describe", err)
 }
 
-// queueOf finds the queue whose key key is.
+// queueOf finds the queue to which key belongs.
 func queueOf(prefix, key []byte) (s subspace, queue string, ok bool) {
 	if len(key) < len(prefix) || string(key[:len(prefix)]) != string(prefix) {
 		return s, "", false
@@ -58,7 +58,7 @@ func queueOf(prefix, key []byte) (s subspace, queue string, ok bool) {
 	return newSubspace(prefix, queue), queue, true
 }
 
-// KeyNames returns the names that Section takes, in order.
+// KeyNames returns the names accepted by Section, in order.
 func KeyNames() []string {
 	names := make([]string, 0, len(descriptions))
 	for name := range descriptions {
@@ -68,8 +68,8 @@ func KeyNames() []string {
 	return names
 }
 
-// Section returns the range of those keys of a queue that have the given name, or of all its keys if name is "".
-// ok is false if no key has the name.
+// Section returns the range of a queue's keys with the given name, or of all the queue's keys if name is "". ok is
+// false if no key has the name.
 func Section(prefix []byte, queue, name string) (r kv.KeyRange, ok bool) {
 	s := newSubspace(prefix, queue)
 	if name == "" {
@@ -79,8 +79,8 @@ func Section(prefix []byte, queue, name string) (r kv.KeyRange, ok bool) {
 	return s.section(name), ok
 }
 
-// GroupSection is Section for one group. ok is false also if the group does not come first in these keys, so that no
-// range holds it alone.
+// GroupSection is Section for one group. ok is also false if the group does not come first in the keys of the name,
+// because then no range holds the group alone.
 func GroupSection(prefix []byte, queue, name, group string) (r kv.KeyRange, ok bool) {
 	s := newSubspace(prefix, queue)
 	switch descriptions[name].group {
@@ -92,7 +92,7 @@ func GroupSection(prefix []byte, queue, name, group string) (r kv.KeyRange, ok b
 	return r, false
 }
 
-// groupPlace is where a group stands in a key.
+// groupPlace is the position of the group in a key.
 type groupPlace int
 
 const (
@@ -101,14 +101,14 @@ const (
 	groupIsKey                       // right behind the name, and nothing else
 )
 
-// description is how the pairs of one name are put into words.
+// description says how to put the pairs of one name into words.
 type description struct {
 	group groupPlace
 	key   func(p parsedKey) string
 	value func(key, value []byte) (string, error)
 }
 
-// descriptions has a row for each name that parse knows. It is never changed.
+// descriptions has a row for each name known to parse, and never changes.
 var descriptions = map[string]description{
 	nameMeta: {
 		key:   func(p parsedKey) string { return "setting " + strconv.Quote(p.field) },
@@ -352,7 +352,8 @@ func describeLock(key, value []byte) (string, error) {
 	if r.mark != nil {
 		then = "; when that ends, " + r.mark.words()
 	}
-	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s%s", h.kind, h.owner, h.token,
+	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s%s",
+		h.kind, h.owner, h.token,
 		timeWords(h.endMS), countWords(len(h.items), "item"), strings.Join(indexes, ", "), then), nil
 }
 
@@ -401,7 +402,8 @@ func describeAttempt(key, value []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d, the first at %s, the last at %s: %q", a.count, timeWords(a.firstMS), timeWords(a.lastMS), a.lastErr), nil
+	return fmt.Sprintf("%d, the first at %s, the last at %s: %q",
+		a.count, timeWords(a.firstMS), timeWords(a.lastMS), a.lastErr), nil
 }
 
 func describeDead(key, value []byte) (string, error) {
@@ -410,8 +412,8 @@ func describeDead(key, value []byte) (string, error) {
 		return "", err
 	}
 	item, err := describeItem(key, d.item)
-	return fmt.Sprintf("dead-lettered at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s", timeWords(d.deadMS),
-		d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
+	return fmt.Sprintf("dead-lettered at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s",
+		timeWords(d.deadMS), d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
 }
 
 func describeRepeat(key, value []byte) (string, error) {

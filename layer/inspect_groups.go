@@ -21,18 +21,18 @@ type GroupInfo struct {
 	Owner       string        // of a held or expired group
 	Token       int64         // likewise
 	Outstanding int           // likewise: items delivered and not acked
-	// Left is what is left of the lease or of the delay, or until its rate lets it go on, by this process's clock; negative
-	// if expired.
+	// Left is the rest of the lease or of the delay, or the time until the rate lets the group go on, by this process's
+	// clock; negative if expired.
 	Left time.Duration
-	// Mark says who has paused or halted the group, and why. A group that is held or expired has it too if it was
-	// marked under its claim: it is paused or halted as soon as that ends. nil = none.
+	// Mark says who has paused or halted the group, and why; nil = nobody. A held or expired group has a Mark if it was
+	// marked under its claim: the pause or halt begins when the claim ends.
 	Mark *Mark
 }
 
 // GroupsOptions bound a listing. The zero value lists the first DefaultGroups groups.
 type GroupsOptions struct {
-	// After is the group behind which the page begins: GroupsPage.Next of the page before; nil = the page begins with the
-	// first group. The group need not be there.
+	// After is the group behind which the page begins: GroupsPage.Next of the page before; nil = the page begins with
+	// the first group. The group need not be there.
 	After *string
 	// Limit is the number of groups of a page; 0 = DefaultGroups.
 	Limit int
@@ -43,7 +43,7 @@ type GroupsOptions struct {
 // GroupsPage is a part of a list of groups.
 type GroupsPage struct {
 	Groups []GroupInfo
-	Next   *string // pass it as After to go on; nil = there are no more. The last page may be empty.
+	Next   *string // pass as After to go on; nil = there are no more groups. The last page may be empty.
 }
 
 // Defaults of a listing.
@@ -52,13 +52,13 @@ const (
 	DefaultMaxDepth = 100_000
 )
 
-// groupsPerView bounds the groups listed in one transaction, which may last 5 s at most.
+// groupsPerView bounds the groups listed in one transaction, because a transaction may last 5 s at most.
 const groupsPerView = 100
 
-// Groups lists the groups that have items, by name. It conflicts with nothing and changes nothing. A long
-// listing is made of several transactions: each entry is true of one moment, the list is not.
+// Groups lists the groups that have items, by name. Groups conflicts with nothing and changes nothing. A long listing
+// is made of several transactions: each entry is true of one moment, the list as a whole is not.
 //
-// Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's. A group that cannot be read is listed as Corrupt.
+// Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's. An unreadable group is listed as Corrupt.
 func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) {
 	q := a.q
 	if o.Limit == 0 {
@@ -68,10 +68,14 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) 
 		o.MaxDepth = DefaultMaxDepth
 	}
 	if o.Limit < 0 {
-		return GroupsPage{}, wrap("groups", &LimitError{What: "listing", Unit: "groups", Got: int64(o.Limit), Max: noLimit})
+		return GroupsPage{}, wrap("groups", &LimitError{
+			What: "listing", Unit: "groups", Got: int64(o.Limit), Max: noLimit,
+		})
 	}
 	if o.MaxDepth < 0 {
-		return GroupsPage{}, wrap("groups", &LimitError{What: "depth of a listing", Unit: "items", Got: o.MaxDepth, Max: noLimit})
+		return GroupsPage{}, wrap("groups", &LimitError{
+			What: "depth of a listing", Unit: "items", Got: o.MaxDepth, Max: noLimit,
+		})
 	}
 	section := q.keys.section(nameItem)
 	from := section.Begin
@@ -121,8 +125,8 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) 
 	return all, nil
 }
 
-// describe reads the state of the group whose first item has key head. What it could read it returns also with
-// an error.
+// describe reads the state of the group whose first item has key head. Together with an error, describe returns the
+// fields read so far.
 func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDepth int64) (GroupInfo, error) {
 	p, err := q.keys.parse(head)
 	if err != nil {

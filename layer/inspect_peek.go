@@ -7,9 +7,9 @@ import (
 	"fdbfifo/kv"
 )
 
-// Peek returns up to max items of a group from its head on, held or not, with their attempts. It conflicts
-// with nothing and changes nothing. max is 1 to MaxBatch; the bodies together stay below DefaultMaxBytes, but
-// for the first.
+// Peek returns up to max items of a group from its head on, held or not, with their attempts. Peek conflicts with
+// nothing and changes nothing. max is 1 to MaxBatch; the bodies together stay below DefaultMaxBytes, but for the first,
+// which may be larger.
 func (q *Queue) Peek(ctx context.Context, group string, max int) ([]Item, error) {
 	if err := checkGroup(group); err != nil {
 		return nil, wrap("peek", err)

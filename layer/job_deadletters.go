@@ -13,32 +13,31 @@ import (
 	"fdbfifo/kv"
 )
 
-// DeadLetter is an item that has failed for good and was dead-lettered (DeadLetterItem). It keeps its place in its group.
+// DeadLetter is a dead-lettered item: failed for good, skipped, or past retention. The place in the group is kept.
 type DeadLetter struct {
 	ID       ID
 	Headers  map[string]string // nil if there are none
-	Body     []byte            // nil if it was not asked for
+	Body     []byte            // nil if not asked for
 	Size     int64             // of the body, bytes
 	Enqueued time.Time
-	// Reason is why it was dead-lettered: how many attempts failed, the reason it was rejected with, or who skipped it.
+	// Reason is the number of failed attempts, the text of the reject, who skipped the item, or the exceeded retention.
 	Reason       string
-	LastError    string // of the last failed delivery that gave one
+	LastError    string // of the last failed delivery with an error
 	Attempts     int    // failed deliveries
 	First        time.Time
 	Last         time.Time // failed delivery; zero if none has failed, see Skip
 	DeadLettered time.Time
 }
 
-// DeadFilter chooses dead letters: those for which everything holds that is set. The zero value chooses all.
+// DeadFilter chooses the dead letters for which every set field holds. The zero value chooses all.
 type DeadFilter struct {
-	// IDs chooses these alone, in the order of the list whatever theirs. Not with anything else.
+	// IDs chooses the named letters alone, listed in key order whatever the order of IDs. Not with anything else.
 	IDs []ID
 	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
 	// Text is a part of the reason or of the last error.
 	Text string
-	// From and Before bound when the letters came there: from the first on, and before the second. Zero
-	// = no bound.
+	// From and Before bound the time of dead-lettering: from From on, and before Before. Zero = no bound.
 	From, Before time.Time
 }
 
@@ -59,7 +58,7 @@ func (f *DeadFilter) check() error {
 	return checkSpan("dead-lettered", f.From, f.Before)
 }
 
-// matches reports whether a letter is chosen by what is in it.
+// matches reports whether a letter is chosen by its contents.
 func (f *DeadFilter) matches(d *dead) bool {
 	return (f.Text == "" || strings.Contains(d.reason, f.Text) || strings.Contains(d.lastErr, f.Text)) &&
 		inSpan(d.deadMS, f.From, f.Before)
@@ -72,7 +71,7 @@ type DeadOptions struct {
 	After *ID
 	// Limit is the number of letters of a page, up to MaxBatch; 0 = DefaultPage.
 	Limit int
-	// Bodies asks for the bodies too. A page then ends when they exceed DefaultMaxBytes.
+	// Bodies asks for the bodies too. A page then ends when the bodies exceed DefaultMaxBytes.
 	Bodies bool
 }
 
@@ -82,16 +81,16 @@ const DefaultPage = 100
 // DeadPage is a part of a list of dead letters.
 type DeadPage struct {
 	Letters []DeadLetter
-	Next    *ID // pass it as After to go on; nil = there are no more
+	Next    *ID // pass Next as After to go on; nil = there are no more
 }
 
-// deadRows bounds how many dead letters one transaction reads: with the largest values that is 5 MB.
+// deadRows bounds how many dead letters one transaction reads: at most 5 MB, with the largest values.
 const deadRows = 50
 
-// DeadLetters lists dead letters by group, and within a group in its order. It conflicts with nothing and changes
-// nothing. It is made of as many short transactions as it takes to fill the page, each at batch priority.
+// DeadLetters lists dead letters by group, and within a group in key order, without a conflict or a change. The list is
+// read in as many short transactions as needed to fill the page, each at batch priority.
 //
-// Errors: ErrOptions, ErrInvalidID, *LimitError, ErrClosed, and the engine's. A letter that cannot be read is listed
+// Errors: ErrOptions, ErrInvalidID, *LimitError, ErrClosed, and the engine's. A letter which cannot be read is listed
 // with the reason why.
 func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
 	q := a.q
@@ -99,7 +98,9 @@ func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error)
 		o.Limit = DefaultPage
 	}
 	if o.Limit < 0 || o.Limit > MaxBatch {
-		return DeadPage{}, wrap("dead letters", &LimitError{What: "page", Unit: "dead letters", Got: int64(o.Limit), Min: 1, Max: MaxBatch})
+		return DeadPage{}, wrap("dead letters", &LimitError{
+			What: "page", Unit: "dead letters", Got: int64(o.Limit), Min: 1, Max: MaxBatch,
+		})
 	}
 	if err := o.check(); err != nil {
 		return DeadPage{}, wrap("dead letters", err)
@@ -155,32 +156,32 @@ func (q *Queue) readBodies(ctx context.Context, tx kv.ReadTx, found []deadRow) e
 	return nil
 }
 
-// deadRow is a dead letter that was read.
+// deadRow is a dead letter as read.
 type deadRow struct {
 	letter DeadLetter
 	key    []byte
 	value  []byte
-	dead   *dead // nil if it cannot be read
-	nth    int   // among those that its step has looked at, from 0
+	dead   *dead // nil if unreadable
+	nth    int   // among the letters which the step has looked at, from 0
 }
 
-// deadWalk goes through the dead letters that a filter chooses, a few a transaction.
+// deadWalk goes through the dead letters chosen by a filter, a few a transaction.
 type deadWalk struct {
 	q      *Queue
 	filter *DeadFilter
 	end    []byte
-	after  []byte // the key behind which it goes on; nil = begin
+	after  []byte // the key behind which the walk goes on; nil = begin
 	begin  []byte
 	ids    []ID // of the filter, in order, each once
-	idsAt  int  // how many of them it has looked at
+	idsAt  int  // how many ids the walk has looked at
 	ended  bool
 }
 
-// deadStep is what one transaction of a walk has read. A walk passes it when the transaction is done.
+// deadStep is what one transaction of a walk has read. The walk passes a step when the transaction is done.
 type deadStep struct {
-	rows    []deadRow // that are chosen
+	rows    []deadRow // chosen by the filter
 	scanned int       // letters looked at, chosen or not
-	missing []ID      // ids that are no dead letters
+	missing []ID      // ids of no dead letter
 	last    []byte    // the last key looked at; nil = none
 	ids     int
 	ended   bool
@@ -193,7 +194,9 @@ func (q *Queue) walkDead(f *DeadFilter, after *ID) *deadWalk {
 	}
 	w := &deadWalk{q: q, filter: f, begin: rows.Begin, end: rows.End, ids: slices.Clone(f.IDs)}
 	slices.SortFunc(w.ids, func(a, b ID) int {
-		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Index, b.Index), bytes.Compare(a.Random[:], b.Random[:]))
+		return cmp.Or(
+			cmp.Compare(a.Group, b.Group), cmp.Compare(a.Index, b.Index), bytes.Compare(a.Random[:], b.Random[:]),
+		)
 	})
 	w.ids = slices.Compact(w.ids)
 	if after == nil {
@@ -205,7 +208,7 @@ func (q *Queue) walkDead(f *DeadFilter, after *ID) *deadWalk {
 	return w
 }
 
-// read reads up to limit letters. Whether that conflicts depends on tx.
+// read reads up to limit letters. Whether the read conflicts depends on tx.
 func (w *deadWalk) read(ctx context.Context, tx kv.ReadTx, limit int) (deadStep, error) {
 	var step deadStep
 	var err error
@@ -240,7 +243,9 @@ func (w *deadWalk) readRange(ctx context.Context, tx kv.ReadTx, limit int, step 
 	if w.after != nil {
 		begin = kv.FirstGreaterThan(w.after)
 	}
-	rows, err := tx.GetRange(kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(w.end)}, kv.RangeOptions{Limit: limit}).Wait(ctx)
+	rows, err := tx.GetRange(
+		kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(w.end)}, kv.RangeOptions{Limit: limit},
+	).Wait(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read dead letters: %w", err)
 	}
@@ -273,7 +278,7 @@ func (w *deadWalk) readIDs(ctx context.Context, tx kv.ReadTx, limit int, step *d
 	return rows, nil
 }
 
-// pass goes on behind a step.
+// pass moves the walk behind a step.
 func (w *deadWalk) pass(step deadStep) {
 	w.idsAt += step.ids
 	w.ended = step.ended
@@ -282,7 +287,7 @@ func (w *deadWalk) pass(step deadStep) {
 	}
 }
 
-// open reads the value.
+// open decodes the value.
 func (r *deadRow) open() error {
 	d, err := unpackDead(r.key, r.value)
 	if err != nil {

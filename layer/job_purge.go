@@ -8,45 +8,44 @@ import (
 	"fdbfifo/kv"
 )
 
-// PurgeOptions say what a purge removes. The zero value is all of the queue but what is in flight.
+// PurgeOptions say what a purge removes. The zero value removes all items of the queue which are not in flight.
 type PurgeOptions struct {
-	// Group, if not nil, is the only group; see OnlyGroup.
+	// Group, if not nil, limits the purge to this group; see OnlyGroup.
 	Group *string
-	// Force takes groups from their holders and removes what these have in flight, too. Without it that stays.
+	// Force ends claims, and removes the items in flight, too. Without Force the items in flight stay.
 	Force bool
-	// Progress, if not nil, is called after each step with what has been done so far.
+	// Progress, if not nil, is called after each step with the report so far.
 	Progress func(PurgeReport)
 }
 
 // PurgeReport is what a purge did.
 type PurgeReport struct {
 	Items  int64 // removed
-	Kept   int64 // in their holders' hands
-	Forced int64 // claims that were ended
+	Kept   int64 // left: in flight, or in a group whose lock cannot be read
+	Forced int64 // claims ended by Force
 	States int64 // of groups, cleared
 }
 
 const (
-	// purgeWidth bounds the items, and with them the groups, that one step reads: with the largest values that is 5 MB.
-	// An attempt that failed goes on with half.
+	// purgeWidth bounds the items, and with the items the groups, which a step reads: 5 MB with the largest values. An
+	// attempt after a failed attempt reads half as many.
 	purgeWidth = 50
-	// purgePatience is how many conflicts a step takes before it leaves the hints of its groups: then enqueues into
-	// these do not conflict with it any more.
+	// purgePatience is how many conflicts a step bears. After more, the step leaves a hint for each group without
+	// looking whether the group is empty, so that enqueues no longer conflict with the step.
 	purgePatience = 2
-	// purgeStride is how many items of one group a step removes at once when there are so many.
+	// purgeStride is how many items of a large group a step removes at once.
 	purgeStride = 1000
 )
 
-// Purge removes all items of a group, or of the queue, that are there when it comes to their group; what is enqueued
-// behind them meanwhile stays. A delay of a group ends, a claim whose lease has run out ends without an attempt counted,
-// a pause stays. The states of groups go too, and what they have used
-// of their rates, but for those in flight. Dead letters stay. What is remembered of the group,
-// or of the queue, for de-duplication is void; only what stays in the queue goes on being remembered for as long as it is
-// there.
+// Purge removes all items of a group, or of the queue, which are there when Purge comes to their group. Items enqueued
+// behind them meanwhile stay. A delay of a group ends, an expired claim ends without an attempt counted, and a pause
+// stays. The states of groups and their used rates go too, but not those of groups in flight. Dead letters stay. The
+// de-duplication of the group, or of the queue, forgets the removed items, and remembers the remaining items for as
+// long as they stay in the queue.
 //
-// It works in steps at batch priority that are short whatever the depth, group by group in the order of their names. A
-// step conflicts with claims of the groups that it purges, and with no others. It may be stopped and run again to go
-// on. If it returns an error, the report says what was done before that.
+// Purge works in steps at batch priority, group by group in the order of their names. Each step is short whatever the
+// depth, and conflicts only with claims of the groups which the step purges. A stopped purge may be run again to go on.
+// If Purge returns an error, the report says what was done before the error.
 //
 // Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
@@ -98,14 +97,14 @@ type purger struct {
 	report PurgeReport
 }
 
-// purgePlace is how far a purge has come.
+// purgePlace is how far a purge has come: its cursor.
 type purgePlace struct {
-	next []byte // the key to go on at; nil = done
-	// tail is the last item, when the purge came there, of the group it is in; what lies behind was enqueued later.
+	next []byte // the next key; nil = done
+	// tail is the group's last item when the purge came to the group. Items behind tail were enqueued later.
 	tail []byte
 }
 
-// purged is what a step has done: how far the purge is, and what was removed.
+// purged is the result of a step: the new cursor, and what was removed.
 type purged struct {
 	place purgePlace
 	done  PurgeReport
@@ -113,9 +112,9 @@ type purged struct {
 
 // purgeStep is one attempt of a step.
 //
-// Footprint, per group: a read and a write conflict on the lock. If nobody holds the group, one on the whole group if
-// that is empty now. After a few conflicts not even that: the hint is left then, so that a stream of enqueues cannot hold
-// the purge up.
+// Footprint, per group: a read and a write conflict on the lock. If nobody holds the group, and the group is empty now,
+// also a read conflict on the whole group. After a few conflicts (purgePatience) not even the latter: the step leaves a
+// hint, because otherwise a stream of enqueues could hold the purge up.
 type purgeStep struct {
 	*txn
 	p       *purger
@@ -123,11 +122,11 @@ type purgeStep struct {
 	purged
 }
 
-// purgeRun is items of one group that follow each other.
+// purgeRun is a run of consecutive items of a group.
 type purgeRun struct {
 	group string
 	items []delivered
-	whole bool // all of the group, as of the read version
+	whole bool // the run is the whole group, as of the read version
 	lock  kv.Future[[]byte]
 }
 
@@ -173,7 +172,7 @@ func (s *purgeStep) run(width int) error {
 	return s.narrow(items, rows)
 }
 
-// narrow removes the items of these rows. The first ones are of the group with these items, whose tail is known.
+// narrow removes the items of rows. The first rows belong to the group of items, whose tail is known.
 func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 	var runs []*purgeRun
 	for _, row := range rows {
@@ -185,11 +184,13 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 			return err
 		}
 		if n := len(runs); n == 0 || runs[n-1].group != p.group {
-			runs = append(runs, &purgeRun{group: p.group, whole: n > 0, lock: guardPurgeLock.get(s.tx, s.q.keys.lock(p.group))})
+			runs = append(runs, &purgeRun{
+				group: p.group, whole: n > 0, lock: guardPurgeLock.get(s.tx, s.q.keys.lock(p.group)),
+			})
 		}
 		d := delivered{index: p.index, random: p.id}
 		if e, _, err := openEnvelope(row.Value); err != nil {
-			d.parts = 1 // as far as can be known
+			d.parts = 1 // unreadable: there may be parts
 		} else {
 			d.parts = e.parts
 		}
@@ -211,7 +212,7 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 	return nil
 }
 
-// held reads the group's record. kept says that the group is to be left alone because the record cannot be read.
+// held reads the group's record. kept means: leave the group alone, because the record cannot be read.
 func (s *purgeStep) held(r *purgeRun) (held *record, kept bool, err error) {
 	key := s.q.keys.lock(r.group)
 	v, err := r.lock.Wait(s.ctx)
@@ -232,7 +233,7 @@ func (s *purgeStep) held(r *purgeRun) (held *record, kept bool, err error) {
 	return held, false, err
 }
 
-// states clears the states of the groups that are purged, also of those without items.
+// states clears the states of the purged groups, with or without items.
 //
 // Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) states() error {
@@ -246,7 +247,7 @@ func (p *purger) states() error {
 	}, &p.report.States)
 }
 
-// paces clears what the groups that are purged have used of their rates. A group that waits by it is ready then.
+// paces clears the rate records of the purged groups. A group which waits for the rate becomes ready.
 //
 // Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) paces() error {
@@ -271,9 +272,11 @@ func (p *purger) paces() error {
 	}, &cleared)
 }
 
-// besides calls visit for the pair with that name of each group that is purged, page by page. It tells whether it has
-// cleared it, which counted counts.
-func (p *purger) besides(name string, visit func(s *purgeStep, group string, key []byte) (bool, error), counted *int64) error {
+// besides calls visit for the pair of each purged group in the section name, page by page. visit reports whether the
+// pair was cleared; counted counts the cleared pairs.
+func (p *purger) besides(
+	name string, visit func(s *purgeStep, group string, key []byte) (bool, error), counted *int64,
+) error {
 	rest := newCursor(p.q.keys.section(name))
 	if p.o.Group != nil {
 		rest = newCursor(kv.SingleKey(p.q.keys.startGroup(name, *p.o.Group, 0)))
@@ -316,10 +319,10 @@ func (p *purger) besides(name string, visit func(s *purgeStep, group string, key
 	return pages.run(true)
 }
 
-// inHand reports whether a lock keeps items from being purged.
+// inHand reports whether the group is in flight, so that items must not be purged.
 func (s *purgeStep) inHand(l *record) bool { return l.at(s.nowMS) == claimed && !s.p.o.Force }
 
-// purge removes a run's items, but those in flight.
+// purge removes a run's items, except the items in flight.
 func (s *purgeStep) purge(r *purgeRun) error {
 	l, kept, err := s.held(r)
 	if err != nil {
@@ -349,8 +352,8 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	return s.leave(gone[0].id(r.group), free, r.whole)
 }
 
-// wide removes the items of a group from first up to, without, the key end. It returns false, and has done nothing, if
-// something in between must stay.
+// wide removes the items of a group from first up to (not including) the key end. If something in between must stay,
+// wide does nothing and returns false.
 func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	keys := s.q.keys
 	r := &purgeRun{group: first.Group, lock: guardPurgeLock.get(s.tx, keys.lock(first.Group))}
@@ -369,14 +372,14 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 		return false, fmt.Errorf("read dead letters: %w", err)
 	}
 	if bytes.Compare(k, keys.dead(last)) <= 0 {
-		return false, nil // its parts lie between those of the items
+		return false, nil // the letter's parts lie between the items' parts
 	}
 	if err := s.excludeHolders(guardPurgeExclude, r.group); err != nil {
 		return false, err
 	}
 	free := s.end(r.group, l, false)
 	all := kv.KeyRange{Begin: keys.item(first), End: end}
-	// The count is of these items alone: one whose enqueue commits late, in between, is not to go with them.
+	// The count is of the items read: an item which lands late, in between, must not be removed uncounted.
 	if err := guardPurgeItems.read(s.tx, all); err != nil {
 		return false, err
 	}
@@ -393,7 +396,7 @@ func (s *purgeStep) removed(n int) {
 	s.count(countPurged, n)
 }
 
-// end ends what keeps the group, unless that is to stay, and returns whether the group is then free.
+// end ends the holding of the group, unless the holding has to stay, and returns whether the group is then free.
 func (s *purgeStep) end(group string, r *record, whole bool) (free bool) {
 	switch cond := r.at(s.nowMS); {
 	case cond == unheld:
@@ -407,15 +410,15 @@ func (s *purgeStep) end(group string, r *record, whole bool) (free bool) {
 	return s.txn.end(group, r, r.mark)
 }
 
-// leave leaves a group in order whose items from first on are gone.
+// leave makes a group findable whose items from first on are gone.
 func (s *purgeStep) leave(first ID, free, whole bool) error {
 	if free && s.attempt.Conflicts > purgePatience {
-		s.hint(first.Index, first.Group, 0) // whoever meets it finds what there is
+		s.hint(first.Index, first.Group, 0) // the hint may be stale: whoever meets a stale hint clears the hint
 		return nil
 	}
 	s.tx.Clear(s.q.keys.ready(first.Index, first.Group))
 	switch {
-	case !free: // every hint of it is stale
+	case !free: // every hint of the group is stale
 		return nil
 	case whole:
 		return guardPurgeGap.read(s.tx, s.q.keys.items(first.Group))

@@ -9,19 +9,19 @@ import (
 	"fdbfifo/kv"
 )
 
-// RedriveOptions say how dead letters go back to their groups. The zero value puts each back at its old place.
+// RedriveOptions say how dead letters go back to their groups. The zero value puts each letter back at its old place.
 type RedriveOptions struct {
-	// ToTail puts them at the end of their groups, as if they were enqueued now: with new ids. Else each comes back
-	// under its own id, before what followed it.
+	// ToTail enqueues the letters now, at the tails of their groups, with new ids. Otherwise each letter comes back
+	// under its own id, before the items which followed.
 	ToTail bool
-	// Edit, if not nil, is given each message as it is and may change its body and its headers, but not its group. It
-	// may run several times; its error ends the redrive before this step of it. It is not called by a dry run.
+	// Edit, if not nil, is given each message and may change its body and its headers, and nothing else. Edit may run
+	// several times; an error ends the redrive before the step at hand. A dry run does not call Edit.
 	Edit func(d DeadLetter, m *Message) error
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
-	// Limit is how many to redrive at most; 0 = all that are chosen.
+	// Limit is how many to redrive at most; 0 = every chosen letter.
 	Limit int
-	// Progress, if not nil, is called after each transaction with what has been done so far.
+	// Progress, if not nil, is called after each transaction with the report so far.
 	Progress func(DeadReport)
 }
 
@@ -29,37 +29,37 @@ type RedriveOptions struct {
 type DiscardOptions struct {
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
-	// Limit is how many to remove at most; 0 = all that are chosen.
+	// Limit is how many to remove at most; 0 = every chosen letter.
 	Limit int
-	// Progress, if not nil, is called after each transaction with what has been done so far.
+	// Progress, if not nil, is called after each transaction with the report so far.
 	Progress func(DeadReport)
 }
 
 // DeadReport is what a redrive or a discard has done.
 type DeadReport struct {
 	Scanned int64 // dead letters looked at
-	Done    int64 // of these: redriven, or discarded; of a dry run: that would be
-	// Unreadable letters are left where they are: DeadLetters lists them with the reason.
+	Done    int64 // redriven or discarded; in a dry run: would be
+	// Unreadable letters stay where they are: DeadLetters lists each with the reason.
 	Unreadable int64
-	Missing    []ID // chosen by their ids, and no dead letters
+	Missing    []ID // chosen by id, and no dead letters
 }
 
 // The bounds of one transaction of a redrive or a discard.
 const (
 	deadStepRows  = 100
-	deadStepBytes = 1 << 20 // what it writes; a first letter alone may have more
+	deadStepBytes = 1 << 20 // written by the transaction; a first letter alone may have more
 )
 
-// Redrive gives the dead letters that f chooses back to their groups, with no attempts counted. It works in short
-// transactions at batch priority, each all or none; it may be stopped at any point and run again to go on. A group that
-// is held stays with its holder: what comes back before its items is delivered after them, when the claim has ended.
+// Redrive gives the dead letters which f chooses back to their groups, with no attempts counted. It works in short
+// transactions at batch priority, each all or none; a redrive may be stopped at any point and run again to go on. A
+// held group stays with its holder: a letter which comes back before the held items is delivered after the claim.
 //
-// The letters of a group come back in their order, up to 100 a transaction; between two transactions what has come back
-// may be delivered. Pause a group (PauseGroup) that has more, if its order must be kept through all of them.
+// The letters of a group come back in order, up to 100 a transaction; letters already back may be delivered between two
+// transactions. Example: a group has 150 letters, and then a live item. The item may be delivered before the last 50
+// letters are back, unless the group is paused (PauseGroup) for the time of the redrive.
 //
-// If it returns an error, the report says what was done before that. Errors: ErrNotDead if ids were chosen that are no
-// dead letters, when all others are done; ErrOptions, ErrInvalidID, *LimitError; those of Edit; ErrClosed, and the
-// engine's.
+// After an error, the report says what was done before. Errors: ErrNotDead if chosen ids are no dead letters, when all
+// others are done; ErrOptions, ErrInvalidID, *LimitError; errors of Edit; ErrClosed, and the engine's.
 func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (DeadReport, error) {
 	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
 	s.size = func(row *deadRow) int64 {
@@ -73,11 +73,11 @@ func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (Dea
 	return report, wrap("redrive", err)
 }
 
-// RedriveTx redrives chosen letters, up to MaxBatch, in the caller's transaction, all or none. DryRun, Limit and Progress
-// are not for it (ErrOptions). The caller answers for an unknown commit: use Once.
+// RedriveTx redrives chosen letters, up to MaxBatch, in the caller's transaction, all or none. DryRun, Limit and
+// Progress are refused (ErrOptions). The caller answers for an unknown commit: use Once.
 //
-// Reads: each letter, with a conflict; without ToTail the lock of each group, with a conflict. Conflicts without ToTail:
-// with claims, acks, takes of these groups, and what else reads their locks; with ToTail: as an enqueue.
+// Reads: each letter, with a conflict; without ToTail the lock of each group, with a conflict. Conflicts: with ToTail
+// as an enqueue; else with claims, acks and takes of the groups, and with all else that reads their locks.
 func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ...ID) error {
 	if o.DryRun || o.Limit != 0 || o.Progress != nil {
 		return wrap("redrive", fmt.Errorf("%w: a dry run, limit or progress of a single transaction", ErrOptions))
@@ -85,7 +85,7 @@ func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ..
 	return wrap("redrive", a.q.deadTx(ctx, tx, ids, func(w *txn, rows []deadRow) error { return w.redrive(rows, &o) }))
 }
 
-// Discard removes the dead letters that f chooses, for good. It works as Redrive does, and never touches a group.
+// Discard removes the dead letters which f chooses, for good. It works as Redrive does, and never touches a group.
 func (a Admin) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
 	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
 	s.size = func(*deadRow) int64 { return 0 }
@@ -101,7 +101,7 @@ func (a Admin) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
 	return wrap("discard", a.q.deadTx(ctx, tx, ids, func(w *txn, rows []deadRow) error { return w.discard(rows) }))
 }
 
-// deadTx does something to chosen letters in the caller's transaction.
+// deadTx runs do on chosen letters in the caller's transaction.
 func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *txn, rows []deadRow) error) error {
 	if q.isClosed() {
 		return ErrClosed
@@ -135,7 +135,7 @@ func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *txn, 
 	return w.finish()
 }
 
-// deadSweep does something to all dead letters that a filter chooses, step by step.
+// deadSweep runs do on all dead letters which a filter chooses, step by step.
 type deadSweep struct {
 	q        *Queue
 	ctx      context.Context
@@ -143,7 +143,7 @@ type deadSweep struct {
 	dryRun   bool
 	limit    int64
 	progress func(DeadReport)
-	size     func(row *deadRow) int64 // what do writes for it, in bytes
+	size     func(row *deadRow) int64 // bytes which do writes for a row
 	do       func(w *txn, rows []deadRow) error
 	report   DeadReport
 }
@@ -194,15 +194,15 @@ type sweptStep struct {
 	unreadable int64
 }
 
-// attempt is one attempt of a step. Without the receipt, what a commit of unknown outcome has done would be missing
-// from the report, and the ids that the step is done with be taken for unknown ones.
+// attempt is one attempt of a step. A writing step has a receipt: otherwise after a commit of unknown outcome the
+// report would miss the letters of the commit, and their ids would be taken for unknown.
 func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep, wrote bool, err error) {
 	done, rows, err := s.choose(walk, tx, width)
 	if err != nil {
 		return done, false, err
 	}
 	if s.dryRun || len(rows) == 0 {
-		_, err = s.q.follow(tx).wait(s.ctx) // that a queue which is gone has no letters is no answer
+		_, err = s.q.follow(tx).wait(s.ctx) // a queue which is gone is an error, not a queue without letters
 		return done, false, err
 	}
 	w := s.q.txn(s.ctx, tx)
@@ -212,7 +212,7 @@ func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep
 	return done, true, w.finish()
 }
 
-// choose reads what one transaction is to work on. The reads are at snapshot: do adds the conflicts.
+// choose reads the letters for one transaction. The reads are at snapshot: do adds the conflicts.
 func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []deadRow, error) {
 	step, err := walk.read(s.ctx, tx.Snapshot(), width)
 	out := sweptStep{deadStep: step}
@@ -239,7 +239,7 @@ func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []de
 	return out, rows, nil
 }
 
-// cutBefore ends a step before its i-th row, which is the first of the next one. i is not 0.
+// cutBefore ends a step before its i-th row, which is the first of the next step. i is not 0.
 func (t *sweptStep) cutBefore(i int, walk *deadWalk) {
 	last := &t.rows[i-1]
 	t.ended, t.last, t.scanned = false, last.key, last.nth+1
@@ -251,7 +251,7 @@ func (t *sweptStep) cutBefore(i int, walk *deadWalk) {
 	t.missing = slices.DeleteFunc(t.missing, func(id ID) bool { return !slices.Contains(ids[:t.ids], id) })
 }
 
-// bury takes letters out of the dead ones. Footprint: a read conflict on each, which it clears.
+// bury deletes dead letters. Footprint: a read conflict on each letter, so that of two redrives only the first commits.
 func (w *txn) bury(rows []deadRow) error {
 	for i := range rows {
 		if err := guardLetter.read(w.tx, kv.SingleKey(rows[i].key)); err != nil {
@@ -301,7 +301,7 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 		if err := w.excludeHolders(guardRedriveExclude, id.Group); err != nil {
 			return err
 		}
-		// The first of its group here, and perhaps the head now. Whoever holds the group sets its hint when he is done.
+		// The group's first letter here may be the head now. If the group is held, the holder sets the hint at the end.
 		if held == nil {
 			if _, err := w.rehint(id.Index, id.Group, 0); err != nil {
 				return err
@@ -319,7 +319,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 		if err != nil {
 			return err
 		}
-		w.tx.Set(w.q.keys.item(id), value) // its parts are where they were
+		w.tx.Set(w.q.keys.item(id), value) // the parts have stayed where they were
 		return nil
 	}
 	m, err := w.edited(row, o)
@@ -342,7 +342,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	return nil
 }
 
-// renewed is the value of an item that comes back. One that would be overdue at once waits from now on.
+// renewed is the value of an item which comes back. Past retention, its time starts anew: else it would expire at once.
 func (w *txn) renewed(value []byte) ([]byte, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {
@@ -359,7 +359,7 @@ func (w *txn) renewed(value []byte) ([]byte, error) {
 	return append(e.append(make([]byte, 0, len(value)+16)), body...), nil
 }
 
-// edited is the message of a dead letter, as Edit leaves it.
+// edited is the message of a dead letter, as Edit leaves the message.
 func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	id := row.letter.ID
 	item, err := w.q.readItem(w.ctx, w.tx.Snapshot(), kv.KV{Key: w.q.keys.item(id), Value: row.dead.item})
@@ -381,7 +381,7 @@ func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	return m, err
 }
 
-// redriveToTail enqueues letters anew.
+// redriveToTail enqueues letters as new messages. Their dedup entries then name the new ids.
 func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 	e := &enqueuing{redriven: true}
 	for i := range rows {

@@ -8,18 +8,18 @@ import (
 	"fdbfifo/kv"
 )
 
-// ReplayHeader is the header of a message that was replayed: the id of the archived item that it repeats.
+// ReplayHeader is the header of a replayed message: the id of the archived item which the message repeats.
 const ReplayHeader = "fdbfifo-replay-of"
 
-// ReplayOptions say how archived items are enqueued anew. The zero value replays all that are chosen.
+// ReplayOptions say how archived items are enqueued anew. The zero value replays every chosen item.
 type ReplayOptions struct {
-	// After is the item behind which the replay begins: ReplayReport.Last of one that was stopped.
+	// After is the item behind which the replay begins: ReplayReport.Last of a stopped replay.
 	After *ID
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
-	// Limit is how many to replay at most; 0 = all that are chosen.
+	// Limit is how many to replay at most; 0 = every chosen item.
 	Limit int
-	// Progress, if not nil, is called after each transaction with what has been done so far.
+	// Progress, if not nil, is called after each transaction with the report so far.
 	Progress func(ReplayReport)
 }
 
@@ -36,26 +36,26 @@ func (o *ReplayOptions) limit() (int64, error) {
 // ReplayReport is what a replay has done.
 type ReplayReport struct {
 	Scanned    int64 // archived items looked at
-	Done       int64 // enqueued anew; of a dry run: that would be
-	Unreadable int64 // chosen, and not readable: Archive lists them with the reason
-	// Last is the last item that was replayed, or passed over; nil = none. Pass it as After to go on.
+	Done       int64 // enqueued anew; in a dry run: would be
+	Unreadable int64 // chosen, and not readable: Archive lists each with the reason
+	// Last is the last item replayed or passed over; nil = none. Pass Last as After to go on.
 	Last *ID
-	// More: there may be more behind Last, because the limit was reached, or what one ReplayTx may do.
+	// More: there may be more behind Last, because the limit was reached, or the bound of a ReplayTx.
 	More bool
 }
 
 // replayBytes bounds what one transaction of a replay writes; a first item alone may have more.
 const replayBytes = 1 << 20
 
-// Replay enqueues the archived items that f chooses anew: as new messages at the tails of their groups, in the order in
-// which Archive lists them, with ReplayHeader saying which item each repeats. The archive stays as it is. What is finished
-// in transactions that begin after the replay has is not part of it. Replayed messages are no duplicates of anything.
+// Replay enqueues the archived items which f chooses anew: as new messages at the tails of their groups, in the order
+// of Archive. ReplayHeader says which item each message repeats. The archive stays unchanged. Items finished in
+// transactions begun after the replay are left out. Replayed messages are no duplicates of anything.
 //
-// It works in short transactions at batch priority, each all or none and done once; stopped, it goes on behind
+// Replay works in short transactions at batch priority, each all or none and done once. A stopped replay goes on behind
 // ReplayReport.Last. Conflicts: as an enqueue.
 //
-// If it returns an error, the report says what was done before that. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8,
-// *LimitError, ErrClosed, and the engine's.
+// After an error, the report says what was done before. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError,
+// ErrClosed, and the engine's.
 func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
 	q := a.q
 	var report ReplayReport
@@ -99,10 +99,10 @@ func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (Re
 	return report, nil
 }
 
-// ReplayTx replays in the caller's transaction as much as one transaction may take: up to 50 items and about 1 MiB, or
-// o.Limit if that is less. While the report says that there is more, call it again with Last as After, in another transaction.
-// DryRun and Progress are not for it (ErrOptions). The caller answers for an unknown commit: use Once. Archived items that
-// the transaction itself has finished are part of it.
+// ReplayTx replays in the caller's transaction as much as a transaction may take: up to 50 items and about 1 MiB, or
+// o.Limit if less. While report.More is true, call ReplayTx again with Last as After, in another transaction. DryRun
+// and Progress are refused (ErrOptions). The caller answers for an unknown commit: use Once. Archived items which the
+// transaction itself has finished are replayed too.
 //
 // Reads: the archive, at snapshot. Conflicts: as an enqueue.
 func (a Admin) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
@@ -113,7 +113,9 @@ func (a Admin) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o Replay
 	return report, nil
 }
 
-func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (report ReplayReport, err error) {
+func (q *Queue) replayTx(
+	ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions,
+) (report ReplayReport, err error) {
 	switch {
 	case q.isClosed():
 		return report, ErrClosed
@@ -136,11 +138,12 @@ func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o Repla
 		return report, err
 	}
 	return ReplayReport{
-		Scanned: int64(r.step.scanned), Done: r.done, Unreadable: r.unreadable, Last: r.step.last, More: r.cut || !r.step.ended,
+		Scanned: int64(r.step.scanned), Done: r.done, Unreadable: r.unreadable, Last: r.step.last,
+		More: r.cut || !r.step.ended,
 	}, nil
 }
 
-// resumeArchive is a walk that goes on behind an item, up to the same end.
+// resumeArchive is a walk which goes on behind an item, up to the end of the old walk.
 func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) (*archiveWalk, error) {
 	w, err := q.walkArchive(ctx, old.filter, after)
 	if err == nil && !lacks(guardReplayEnd) {
@@ -149,21 +152,21 @@ func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) 
 	return w, err
 }
 
-// replayStep is one attempt of a step of a replay, and what the attempt has found. The receipt keeps nothing of that:
-// the attempt that landed is the last one that ran.
+// replayStep is an attempt of a step of a replay, and its findings. The receipt stores no findings, because the attempt
+// which landed is the last attempt which ran.
 type replayStep struct {
 	q      *Queue
 	walk   *archiveWalk
 	left   int64
 	dryRun bool
 
-	step       archiveStep // its items: those that the step is done with
+	step       archiveStep // its items: all which the step is done with
 	done       int64
 	unreadable int64
 	cut        bool // not all that was read could be done
 }
 
-// perform is one attempt, with so many archived items at most.
+// perform is an attempt, with at most width archived items.
 func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	var err error
 	if r.step, err = r.walk.read(ctx, tx.Snapshot(), width); err != nil {
@@ -182,7 +185,7 @@ func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	return w.finish()
 }
 
-// choose makes the messages of as many items as one transaction may enqueue.
+// choose makes the messages of as many items as a transaction may enqueue.
 func (r *replayStep) choose(ctx context.Context, tx kv.ReadTx) (*enqueuing, error) {
 	r.done, r.unreadable, r.cut = 0, 0, false
 	e := &enqueuing{redriven: true}

@@ -6,7 +6,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// overdue goes from head to head and settles those that have waited too long, with what is overdue behind them.
+// overdue goes from head to head and removes the heads past retention, with the items past retention behind.
 func (s *sweeper) overdue() error {
 	config, err := s.configuration()
 	if err != nil || config.Retention == 0 {
@@ -28,10 +28,10 @@ func (s *sweeper) overdue() error {
 	return heads.run(true)
 }
 
-// overdueStep is one attempt of a step of the sweep of what is overdue.
+// overdueStep is one attempt of a step of the sweep for items past retention.
 //
-// Footprint, per group with an overdue head: a read and a write conflict on the lock; if nobody holds the group, one on
-// the whole group if that is empty now.
+// Footprint, per group with a head past retention: a read and a write conflict on the lock; if nobody holds the group,
+// and the group is empty now, a read conflict on the whole group.
 type overdueStep struct {
 	rest kv.KeyRange // begins with the first item of a group
 	next []byte      // where the next step begins; nil = done
@@ -55,7 +55,7 @@ func (t *overdueStep) run(w *txn, width int) error {
 		for n < len(rows) && items.Contains(rows[n].Key) {
 			n++
 		}
-		last := n == len(rows) && t.keys == width // there may be more of this group
+		last := n == len(rows) && t.keys == width // the group may have more items
 		again, err := t.group(w, w.q.keys.rows(p.group, rows[:n]), last)
 		if err != nil {
 			return err
@@ -73,8 +73,8 @@ func (t *overdueStep) run(w *txn, width int) error {
 	return w.finish()
 }
 
-// group settles what is overdue of a group's first items. again says that there is, or if it has others, last, may be
-// more of it.
+// group drops or dead-letters the group's first items which are past retention. again means: more items of the group
+// are past retention, or, if all were and last is true, perhaps more.
 func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error) {
 	old, err := w.overdue(all)
 	if err != nil || old.len() == 0 {
@@ -82,7 +82,7 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 	}
 	r, err := w.q.readLock(w.ctx, guardAgeLock.reads(w.tx), all.group)
 	if isCorrupt(err) {
-		return false, nil // Check names it
+		return false, nil // Check reports the lock
 	}
 	if err != nil {
 		return false, err

@@ -329,3 +329,40 @@ func TestReadErrorIsNotEmpty(t *testing.T) {
 		require.Equal(t, kv.CodeProcessBehind, engine.Code, name)
 	}
 }
+
+// TestClaimOfAnotherQueue: a claim is lost on a handle of another queue, also if a claim there has the same token (G2).
+func TestClaimOfAnotherQueue(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1")
+	other, err := layer.Create(e.ctx, e.db, testPrefix, "other", e.options(77))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, other.Close(e.ctx)) }()
+	_, err = other.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("b1")})
+	require.NoError(t, err)
+	var mine, theirs []*layer.Claim
+	_, err = kv.Run(e.ctx, e.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		if mine, err = e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{}); err != nil {
+			return err
+		}
+		theirs, err = other.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{})
+		return err
+	})
+	require.NoError(t, err)
+	require.Equal(t, mine[0].Token, theirs[0].Token, "one read version")
+	require.ErrorIs(t, other.Ack(e.ctx, mine[0]), layer.ErrClaimLost)
+	require.NoError(t, other.Ack(e.ctx, theirs[0]))
+	require.NoError(t, e.q.Ack(e.ctx, mine[0]))
+}
+
+// TestCreateOverForeignKeys: a queue is not created where keys of something else lie, which Drop would remove (Contract).
+func TestCreateOverForeignKeys(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	foreign := append(append([]byte(nil), testPrefix...), "\x02orders\x00\x02id\x00"...)
+	e.write(func(tx kv.Tx) { tx.Set(foreign, []byte("mine")) })
+	_, err := layer.Create(e.ctx, e.db, testPrefix, "orders", e.options(77))
+	require.ErrorIs(t, err, layer.ErrForeignKeys)
+	e.write(func(tx kv.Tx) { tx.Clear(foreign) })
+	q, err := layer.Create(e.ctx, e.db, testPrefix, "orders", e.options(77))
+	require.NoError(t, err)
+	require.NoError(t, q.Close(e.ctx))
+}

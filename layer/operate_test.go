@@ -392,3 +392,19 @@ func TestTakersServeDueTimers(t *testing.T) {
 		}
 	})
 }
+
+// TestSkipOfWhatWasSeen: skipping the head that was seen, twice, as a double click does, skips one item (Contract).
+func TestSkipOfWhatWasSeen(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1", "a2")
+	items, err := e.q.Peek(e.ctx, "A", 1)
+	require.NoError(t, err)
+	o := layer.SkipOptions{Head: items[0].ID}
+	_, err = e.q.Admin().Skip(e.ctx, "A", o)
+	require.NoError(t, err)
+	_, err = e.q.Admin().Skip(e.ctx, "A", o)
+	require.ErrorIs(t, err, layer.ErrChanged)
+	items, err = e.q.Peek(e.ctx, "A", 2)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a2"}, bodies(items))
+}

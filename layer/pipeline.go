@@ -16,15 +16,15 @@ import (
 // operation is what one caller wants of the queue, in one transaction: an enqueue, or a settlement and a receive,
 // either of which may be missing.
 //
-// An operation has one owner at a time, who alone reads and writes its fields: the caller until the operation is
-// submitted, then the pipeline (under the pipeline's mutex), the transaction that runs the operation, or the waiting
-// line; and from when ended is closed the caller again.
+// An operation has one owner at a time, who alone reads and writes the fields: the caller until the operation is
+// submitted; then the pipeline (under the pipeline's mutex), the transaction that runs the operation, or the waiting
+// line; and from when ended is closed, the caller again.
 type operation struct {
 	enqueue *enqueuing
-	settle  *settlement // nil once the receive waits: the settlement is done then
+	settle  *settlement // nil once the receive waits, because the settlement is done then
 	receive *reception
-	waits   bool  // the receive joins the waiting line if it gets nothing
-	turn    *turn // the receive's latest, given by the waiting line; nil = none yet
+	waits   bool  // the receive joins the waiting line if no group is ready
+	turn    *turn // the receive's latest turn, given by the waiting line; nil = none yet
 
 	// settleErr is the settlement's own error: ErrClaimLost, ErrNotInClaim, ErrCorrupt.
 	settleErr error
@@ -33,14 +33,14 @@ type operation struct {
 	ticket
 }
 
-// ticket is what the pipeline notes of an operation. A ticket is a part of the pipeline, and guarded by the pipeline's
-// mutex; it stands in the operation so that no map is needed.
+// ticket is the pipeline's note of an operation. The pipeline's mutex guards a ticket. The operation contains the
+// ticket, so that the pipeline needs no map.
 type ticket struct {
-	ended     chan struct{} // closed when the results are there; the caller waits for that without the mutex
+	ended     chan struct{} // closed when the results are there; the caller waits without the mutex
 	load      size          // what the operation adds to a transaction
 	state     opState
 	abandoned bool          // the caller has gone
-	batch     *batch        // that the operation is running in
+	batch     *batch        // the batch in which the operation runs
 	lastTurn  bool          // the receive waits no longer, whatever comes of this turn
 	back      chan struct{} // closed when a called receive has ended or is waiting again
 }
@@ -54,7 +54,7 @@ const (
 	opEnded
 )
 
-// result is the operation's error.
+// result returns the operation's error.
 func (o *operation) result() error {
 	switch {
 	case o.err != nil:
@@ -112,74 +112,73 @@ func (s size) tooLarge() bool {
 // batch is the operations of one transaction.
 type batch struct {
 	operations []*operation
-	groups     int // that its receives are likely to take; 0 = it has none
-	others     int // that those of other batches in flight are
+	groups     int // how many groups the receives are likely to take; 0 = there are no receives
+	others     int // how many groups the receives of other batches in flight are likely to take
 	ctx        context.Context
 	cancel     context.CancelFunc
 	left       int // guarded by the pipeline's mutex, as a ticket is; how many callers have not gone
 }
 
-// maxFlying is how many transactions of a handle are in flight at a time. Two keep a second core busy, and the
-// database while one of them waits for its commit; more only make smaller batches and more conflicts.
+// maxFlying is how many transactions of a handle are in flight at a time. Two keep a second core busy, and keep the
+// database busy while the other transaction waits for its commit; more only make smaller batches and more conflicts.
 const maxFlying = 4
 
-// maxReceiving is how many of a handle's transactions in flight may receive: while the one waits for its commit the
-// other reads. They pass over each other's groups, so there must be plenty; otherwise one serves all receives.
+// maxReceiving is how many of a handle's transactions in flight may receive: while T1 waits for its commit, T2 reads.
+// T2 passes over the groups of T1, so groups must be plenty; otherwise a single transaction receives.
 const maxReceiving = 3
 
-// abandonedTimeout is how long a transaction goes on whose callers have all gone.
+// abandonedTimeout is how long a transaction goes on after all its callers have gone.
 const abandonedTimeout = time.Second
 
-// pipeline makes the operations of a handle travel together: those that arrive while its transactions are in flight
-// go into the next one. There is no timer: alone, an operation is begun at once, by its caller.
+// pipeline makes the operations of a handle travel together: operations which arrive while transactions of the handle
+// are in flight go into the next transaction. There is no timer: an operation alone is begun at once, by its caller.
 //
 // Invariants:
 //
-//  1. An operation ends once, and has its results then. It is in one place until then: queued, in one batch, or in
-//     the waiting line. Only running operations have a batch.
-//  2. While operations are queued, a transaction is in flight, and whoever ran it looks at the queue when it has
-//     ended. So nothing is queued for ever. Example: a caller runs his own ack, and meanwhile ten enqueues arrive;
-//     three drivers begin at once, and if they left anything, the slot of the ack passes to a fourth.
-//  3. At most maxFlying transactions are in flight, and at most maxReceiving of them receive; only one does unless
-//     groups are plenty. (Without coalescing nothing is bounded.)
-//  4. What a batch has entered in the books (flying, receiving, taking) is taken out when it has ended, also if its
-//     transaction panicked. A panic goes on in a caller who runs his own operation; in any other goroutine it becomes
-//     the error of the operations that had no outcome yet, for their callers are not at fault that they travelled
-//     together with the one that panicked.
+//  1. An operation ends once, and has its results then. Until then the operation is in one place: queued, in a batch,
+//     or in the waiting line. Only running operations have a batch.
+//  2. While operations are queued, a transaction is in flight, and whoever ran the transaction looks at the queue
+//     afterwards. So nothing is queued for ever. Example: a caller runs his own ack, and meanwhile ten enqueues
+//     arrive; three drivers begin at once, and if the drivers left anything, the slot of the ack passes to a fourth.
+//  3. At most maxFlying transactions are in flight, and at most maxReceiving of the transactions receive; unless
+//     groups are plenty, only a single transaction receives. (Without coalescing nothing is bounded.)
+//  4. A batch which has ended, also by a panic, is removed from the books (flying, receiving, taking). A panic goes on
+//     in a caller who runs his own operation. In any other goroutine the panic becomes the error of the operations
+//     without an outcome, because their callers are not at fault when another operation of the batch panics.
 //  5. After close nothing is submitted, and nothing waits: a receive that would have waited ends with ErrClosed.
-//     closed changes under mu, so that it has one value while a batch's books are settled.
-//  6. No claim is lost by a caller who leaves: what an abandoned receive has claimed is given back.
+//     closed changes under mu, so that its value stays the same while a batch's books are settled.
+//  6. No claim is lost by a caller who leaves: the claims of an abandoned receive are given back.
 //
-// mu is held for bookkeeping alone, never during a transaction. The waiting line has a mutex of its own, and it is
-// taken under mu, never the other way round.
+// mu is held for bookkeeping alone, never during a transaction. The waiting line has a mutex of its own, taken under
+// mu, never the other way round.
 type pipeline struct {
 	env pipelineEnv
 
 	mu     sync.Mutex
 	queue  []*operation // guarded by mu; in the order of arrival
 	flying int          // guarded by mu; transactions in flight
-	// receiving is how many of those in flight receive, and taking how many groups they are likely to take. Guarded
-	// by mu.
+	// receiving is how many transactions in flight receive; taking is how many groups the receives are likely to take.
+	// Guarded by mu.
 	receiving, taking int
-	closed            atomic.Bool // written under mu; read without it by whoever has nothing in the pipeline
+	closed            atomic.Bool // written under mu; read without mu by whoever has nothing in the pipeline
 }
 
 // pipelineEnv is what a pipeline needs of the handle.
 type pipelineEnv struct {
-	// run runs the operations, in one transaction or several, and sets their results; err of each, also to nil, when
-	// that one's outcome is known. others is how many groups the handle's other transactions are likely to take.
+	// run runs the operations, in one transaction or several, and sets the results. run sets err of an operation, also
+	// to nil, once the outcome is known. others is how many groups the handle's other transactions are likely to take.
 	run func(ctx context.Context, os []*operation, others int)
-	// giveBack releases claims that nobody is there to receive. It has a goroutine of its own.
+	// giveBack releases claims which nobody is there to receive. The pipeline starts a goroutine for the call.
 	giveBack func(claims []*Claim)
 	yield    func(ctx context.Context, who string) // see TestOptions.Yield
 	alone    bool                                  // each operation has a transaction of its own
 
-	// The following are called with the pipeline's mutex held: they neither block nor call the pipeline.
+	// The following are called with the pipeline's mutex held, so a callee must neither block nor call the pipeline.
 
 	groups func(r *reception) int // how many groups a receive is likely to take, 1 at least
 	plenty func() bool            // there are groups enough for several transactions to receive at the same time
-	// join puts a receive into the waiting line, which calls the pipeline's turn. quit takes it out, and returns
-	// false if the line has called it. disband takes all out.
+	// join puts a receive into the waiting line, which calls the pipeline's turn. quit removes a receive, and returns
+	// false if the line has called the receive. disband removes all receives.
 	join    func(o *operation)
 	quit    func(o *operation) bool
 	disband func() []*operation
@@ -191,8 +190,8 @@ var errInterrupted error = &kv.Error{Code: kv.CodeOperationCancelled, InFlight: 
 // isClosed reports whether close was called.
 func (p *pipeline) isClosed() bool { return p.closed.Load() }
 
-// close ends the receives that wait, and lets nothing in any more. What is queued or in flight comes to its end. It
-// returns false if it was called before.
+// close ends the receives that wait, and lets nothing in any more. Operations queued or in flight come to their end.
+// close returns false if close was called before.
 func (p *pipeline) close() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,7 +212,7 @@ func (p *pipeline) inFlight() bool {
 	return p.flying > 0
 }
 
-// queued is how many operations wait for the next transaction.
+// queued returns how many operations wait for the next transaction.
 func (p *pipeline) queued() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,8 +224,8 @@ func (p *pipeline) mayReceive() bool {
 	return p.receiving == 0 || p.receiving < maxReceiving && p.env.plenty()
 }
 
-// submit runs o and returns its error when its outcome is known, or when ctx ends. In the latter case a receive
-// that gets claims after all gives them back, and for anything else the outcome is unknown.
+// submit runs o and returns its error when the outcome is known, or when ctx ends. In the latter case a receive gives
+// back any claims got after all, and for anything else the outcome is unknown.
 func (p *pipeline) submit(ctx context.Context, o *operation) error {
 	if err := p.enter(ctx, o); err != nil {
 		return err
@@ -235,7 +234,7 @@ func (p *pipeline) submit(ctx context.Context, o *operation) error {
 }
 
 // submitWaiting is submit for a receive that waits. After wait, or when stop is closed (which may be nil), the receive
-// ends with what it has, or will have when its turn is over.
+// ends with the claims got so far, or got by the turn under way.
 func (p *pipeline) submitWaiting(ctx context.Context, o *operation, wait time.Duration, stop <-chan struct{}) error {
 	o.waits = true
 	if err := p.enter(ctx, o); err != nil {
@@ -276,9 +275,9 @@ func (p *pipeline) yieldUnless(ctx context.Context, o *operation, who string) {
 	}
 }
 
-// enter puts a new operation into the queue, or runs it at once if nothing is in flight. In the latter case it
-// returns when o has ended or waits for a group to become ready; if ctx ends meanwhile, that is when its transaction
-// has ended, or abandonedTimeout later.
+// enter puts a new operation into the queue, or runs the operation at once if nothing is in flight. In the latter case
+// enter returns when o has ended or waits for a group to become ready; if ctx ends meanwhile, enter returns when the
+// transaction has ended, or abandonedTimeout later.
 func (p *pipeline) enter(ctx context.Context, o *operation) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -294,7 +293,7 @@ func (p *pipeline) enter(ctx context.Context, o *operation) error {
 		p.mu.Unlock()
 		return nil
 	}
-	// Nothing to wait for: the caller runs it himself, which saves the change of goroutines.
+	// There is nothing to wait for: the caller runs o himself, which saves the change of goroutines.
 	p.flying++
 	b := p.newBatch([]*operation{o})
 	p.mu.Unlock()
@@ -311,8 +310,8 @@ func (p *pipeline) enter(ctx context.Context, o *operation) error {
 	return nil
 }
 
-// releaseSlot ends one of the maxFlying transactions: if operations are queued the slot passes to a driver, otherwise
-// it is free.
+// releaseSlot ends one of the maxFlying transactions: if operations are queued the slot passes to a driver goroutine,
+// otherwise the slot is free.
 func (p *pipeline) releaseSlot() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -327,8 +326,8 @@ func (p *pipeline) releaseSlot() {
 func (p *pipeline) abandon(o *operation) {
 	o.abandoned = true
 	if o.batch.left--; o.batch.left == 0 {
-		// It may still end well, and then what it claimed is given back; but it must not hold up the others for
-		// ever, as with a database that does not answer.
+		// The transaction may still end well, and then its claims are given back. But the transaction must not hold up
+		// the others for ever, for example when the database does not answer.
 		time.AfterFunc(abandonedTimeout, o.batch.cancel)
 	}
 }
@@ -361,8 +360,8 @@ func (p *pipeline) runAlone(b *batch) {
 	p.flying--
 }
 
-// leave is for a caller that goes before o has ended, because of cause. It returns o's error if that has ended
-// after all.
+// leave is for a caller who goes, because of cause, before o has ended. If o has ended after all, leave returns the
+// error of o.
 func (p *pipeline) leave(o *operation, cause error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -377,7 +376,7 @@ func (p *pipeline) leave(o *operation, cause error) error {
 		o.abandoned = true
 		if p.env.quit(o) {
 			p.end(o)
-		} // else it is about to have a turn, and ends there
+		} // else o is about to have a turn, and ends there
 		return cause
 	}
 	p.abandon(o)
@@ -387,7 +386,7 @@ func (p *pipeline) leave(o *operation, cause error) error {
 	return &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: cause}
 }
 
-// stopWaiting ends a wait: o ends at once if it is in the waiting line, and otherwise with the turn it is in.
+// stopWaiting ends a wait: o ends at once if o stands in the waiting line, and otherwise with the turn under way.
 func (p *pipeline) stopWaiting(o *operation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -412,7 +411,7 @@ func (p *pipeline) end(o *operation) {
 	o.comeBack()
 }
 
-// comeBack tells whoever called a waiting receive that it has had its turn.
+// comeBack tells runTurn, which had called a waiting receive, that the receive's turn is over.
 func (t *ticket) comeBack() {
 	if t.back != nil {
 		close(t.back)
@@ -423,7 +422,7 @@ func (t *ticket) comeBack() {
 // drive runs one transaction after the other until the queue is empty.
 func (p *pipeline) drive() {
 	for {
-		// Whoever can run and is about to submit goes first: then it travels along. With nobody else it is no delay.
+		// Whoever can run and is about to submit goes first, and so travels along. With nobody else there is no delay.
 		runtime.Gosched()
 		p.env.yield(context.Background(), "drive")
 		b := p.nextBatch()
@@ -451,8 +450,8 @@ func (p *pipeline) newBatch(os []*operation) *batch {
 	return b
 }
 
-// nextBatch takes the operations of the next transaction from the queue. It returns nil, and gives up the place in
-// flight, if there are none.
+// nextBatch takes the operations of the next transaction from the queue. If there are none, nextBatch frees the slot in
+// flight and returns nil.
 func (p *pipeline) nextBatch() *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -463,7 +462,7 @@ func (p *pipeline) nextBatch() *batch {
 		next := total.plus(o.load)
 		switch {
 		case o.receive != nil && !p.mayReceive(), len(taken) == maxOperations, len(taken) > 0 && next.tooLarge(),
-			// A turn sets a watch, so nothing is to write beside it.
+			// A turn sets a watch if its transaction wrote nothing, so no other operation may join a turn.
 			len(taken) > 0 && (o.turn != nil) != (taken[0].turn != nil):
 			left = append(left, o)
 		default:
@@ -480,9 +479,9 @@ func (p *pipeline) nextBatch() *batch {
 	return p.newBatch(taken)
 }
 
-// runTurn gives receives that the waiting line has called a transaction, and returns when each has ended or waits
-// again. It runs the transaction itself if it can: the goroutine that the line's watch has woken is the one that
-// claims.
+// runTurn gives a transaction to the receives which the waiting line has called, and returns when each receive has
+// ended or waits again. If possible, runTurn runs the transaction itself: then the goroutine woken by the line's watch
+// claims at once.
 func (p *pipeline) runTurn(called []*operation) {
 	p.mu.Lock()
 	var os []*operation
@@ -522,7 +521,7 @@ func (p *pipeline) runTurn(called []*operation) {
 	p.env.yield(context.Background(), "called")
 }
 
-// fly runs a batch, and settles its books also if it panics.
+// fly runs a batch, and settles the batch's books also after a panic.
 func (p *pipeline) fly(b *batch) {
 	for _, o := range b.operations {
 		o.err = errInterrupted // until run knows better
@@ -531,7 +530,7 @@ func (p *pipeline) fly(b *batch) {
 	p.env.run(b.ctx, b.operations, b.others)
 }
 
-// flyBehind is fly in a goroutine that is no caller's: a panic becomes the error of the operations.
+// flyBehind is fly in a goroutine of no caller: a panic becomes the error of the operations.
 func (p *pipeline) flyBehind(b *batch) {
 	for _, o := range b.operations {
 		o.err = errInterrupted
@@ -545,7 +544,7 @@ func (p *pipeline) flyBehind(b *batch) {
 	p.env.run(b.ctx, b.operations, b.others)
 }
 
-// interrupted gives the operations that have no outcome yet the reason for that.
+// interrupted sets the error of the operations that have no outcome yet.
 func (b *batch) interrupted(cause error) {
 	for _, o := range b.operations {
 		if o.err == errInterrupted {
@@ -554,7 +553,7 @@ func (b *batch) interrupted(cause error) {
 	}
 }
 
-// settle takes a batch that has run out of the books, and its operations to where they go from there.
+// settle removes an ended batch from the books, and ends its operations or returns waiting receives to the line.
 func (p *pipeline) settle(b *batch) {
 	b.cancel()
 	p.mu.Lock()
@@ -571,7 +570,7 @@ func (p *pipeline) settle(b *batch) {
 // conclude ends an operation that has run, or puts it into the waiting line. mu is held.
 func (p *pipeline) conclude(o *operation) {
 	if o.turn != nil && mayRecover(o.err) && !o.abandoned && !o.lastTurn {
-		// The wait goes on: a database that does not answer for a while is not a reason to end it.
+		// The wait goes on, because a database which does not answer for a while is no reason to end a wait.
 		o.turn.fail()
 		o.err = nil
 		o.receive.begin()
@@ -581,18 +580,18 @@ func (p *pipeline) conclude(o *operation) {
 	case nothing && p.closed.Load():
 		o.err = ErrClosed
 	case nothing && !o.abandoned && !o.lastTurn:
-		o.settle = nil // what it waits for is the receive
+		o.settle = nil // only the receive waits
 		o.load = o.size()
 		o.state = opWaiting
 		p.env.join(o)
 		o.comeBack()
 		return
-	// If the transaction failed, what it was about to claim may be another's by now, under the same token: the read
-	// version of both. If its outcome is unknown, the claim runs into its lease.
+	// If the transaction failed, another may have claimed the same groups by now, under the same token (both
+	// transactions had the same read version). If the outcome is unknown, the claim runs into its lease.
 	case o.abandoned && o.err == nil && o.receive != nil && len(o.receive.claims) > 0 &&
 		(o.receive.o.ReceiveID == "" || lacks(guardRepeatBack)):
 		go p.env.giveBack(o.receive.claims)
-		o.receive.claims = nil // not the caller's, who may still be there: he ran the transaction himself
+		o.receive.claims = nil // not for the caller, who may still be there if he ran the transaction himself
 	}
 	p.end(o)
 }

@@ -11,12 +11,13 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// offsetSlack is how far the items may run ahead of the clock before an open takes it for a database whose
-// versions went back: ten seconds' worth, far more than batches of 1,000 can get ahead, far less than a restore.
+// offsetSlack is how far the items may run ahead of the clock before Open concludes: the database's versions went back.
+// Ten seconds' worth is far more than batches of 1,000 can get ahead, and far less than a restore loses.
 const offsetSlack = 10_000_000 // versions
 
-// Create makes the queue name under prefix and opens it. It returns an error that wraps ErrQueueExists if it
-// is there already, and ErrDropping if it is being dropped. prefix is the caller's: a directory's bytes, or a tuple; it may be empty.
+// Create makes the queue name under prefix and opens the queue. The error wraps ErrQueueExists if the queue exists,
+// ErrForeignKeys if other keys are where the queue would be, and ErrDropping if the queue is being dropped. prefix is the
+// caller's: a directory's bytes, or a tuple; may be empty.
 func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("create queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -44,9 +45,16 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		if dropped != nil {
 			return ErrDropping
 		}
-		// After an unknown commit the queue may be there by our own hand; whose it is makes no difference.
+		// After an unknown commit this call itself may have made the queue; who made the queue makes no difference.
 		exists = v != nil && !a.MaybeCommitted
 		if v == nil {
+			k, err := q.firstItem(ctx, tx, q.keys.all())
+			if err != nil {
+				return err
+			}
+			if k != nil {
+				return fmt.Errorf("%w: %s", ErrForeignKeys, tuple.Printable(k))
+			}
 			tx.Set(q.keys.meta(metaFormat), packInt(Format))
 			tx.Set(q.keys.meta(metaOffset), packInt(0))
 			tx.Set(q.keys.meta(metaConfig), packed)
@@ -67,9 +75,9 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 // Open opens the queue name under prefix. Errors: ErrNoQueue, ErrDropping, *FormatError,
 // *UnknownSettingError, ErrCorrupt, and the engine's.
 //
-// If the queue's items are ahead of the database's versions, as after a copy into another cluster key by key (a
-// restore by FoundationDB's own tools does not let versions go back), Open raises the offset in meta, so that new items sort behind the old and tokens keep growing. Reopen every other
-// handle then.
+// If the items are ahead of the database's versions (as after a copy key by key into another cluster; a restore by
+// FoundationDB's own tools never lets versions go back), Open raises the offset in meta, so that new items sort behind
+// the old and tokens keep growing. Reopen every other handle then, because each keeps the offset of its opening.
 func Open(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	call := fmt.Sprintf("open queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
@@ -113,7 +121,8 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		o.Owner = fmt.Sprintf("%s:%d:%04x", host, os.Getpid(), random.n(1<<16))
 	}
 	q := &Queue{
-		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, slot: int64(random.n(counterSlots)),
+		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random,
+		slot:    int64(random.n(counterSlots)),
 		staging: staging{random: newEntropy(test.Seed).uuid()},
 	}
 	q.pipeline.env = q.pipelineEnv()
@@ -121,7 +130,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	return q, nil
 }
 
-// load reads the settings and checks them against the database's versions.
+// load reads the settings and raises the offset if the items are ahead of the database's versions.
 func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	formatKey, offsetKey := q.keys.meta(metaFormat), q.keys.meta(metaOffset)
 	format, offset := tx.Get(formatKey), tx.Get(offsetKey)
@@ -219,8 +228,8 @@ func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
 	return names, wrap("list queues", err)
 }
 
-// Close clears what the handle has left in the database for its own use (receipts) and makes every further
-// call on it fail with ErrClosed. Claims stay valid until their lease ends. It may be called twice.
+// Close clears the handle's own keys in the database (request, wake key, receipts) and makes every further call fail
+// with ErrClosed. Claims stay valid until their lease ends. Calling Close twice is allowed.
 func (q *Queue) Close(ctx context.Context) error {
 	if !q.pipeline.close() {
 		return nil

@@ -126,3 +126,17 @@ func TestRepeatedDamagedClaimSaysSo(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"a1"}, bodies(claims[0].Items))
 }
+
+// TestRepetitionLeavesOutLapsedClaims: a receive repeated under its id is not given a claim whose lease has ended (G2).
+func TestRepetitionLeavesOutLapsedClaims(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1")
+	o := layer.ReceiveOptions{ReceiveID: "r", Lease: time.Second}
+	claims, err := e.q.Receive(e.ctx, o)
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	e.clock.advance(2 * time.Second)
+	claims, err = e.q.Receive(e.ctx, o)
+	require.NoError(t, err)
+	require.Empty(t, claims)
+}

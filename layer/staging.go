@@ -14,51 +14,51 @@ import (
 
 // Staging is the waiting line of receives for which nothing was ready.
 //
-// A handle whose receives wait has one request in the database, whatever their number. Whoever makes a group ready
-// (an enqueue into an empty group, the end of a claim) reads the oldest request at snapshot and touches its wake
-// key, which that handle watches: one handle wakes, nobody else is disturbed, and nothing conflicts. The one that
-// wakes claims for its own receives and grants what else is ready to the requests behind it: a lock with a short
-// lease, a grant that its handle accepts by turning it into a claim. Groups that become ready because a lease or a
-// delay ends are found by the waiting handles' own clocks. A jittered poll is the net below: for wakes that were
-// lost (a watch may be late; an enqueue may have read before the request was there), and for requests of handles
-// that died, which are swept when their deadline has passed.
+// A handle whose receives wait has a single request in the database, whatever the number of receives. Whoever makes a
+// group ready (an enqueue into an empty group, the end of a claim) reads the oldest request at snapshot and touches the
+// wake key which the request's handle watches: only this handle wakes, and nothing conflicts. The handle claims for its
+// own receives and grants the other ready groups to the requests behind: a grant is a lock with a short lease, and the
+// requester accepts by turning the grant into a claim. Groups which become ready because a lease or a delay ends are
+// found by the waiting handles' own clocks. A jittered poll is the net below: for wakes that were lost (a watch may be
+// late; an enqueue may have read before the request was there), and for requests of dead handles, which are swept when
+// their deadline has passed.
 
 const (
 	// stageAfter is the number of conflicts in a row after which a receive that waits is staged.
 	stageAfter = 8
-	// grantLease is how long a granted group waits for its requester. One that lives accepts in milliseconds.
+	// grantLease is how long a granted group waits for the requester. A live requester accepts in milliseconds.
 	grantLease = 2 * time.Second
-	// requestLife is how far ahead a request's deadline lies; it is renewed at half of it. It is long against
+	// requestLife is how far ahead a request's deadline lies, renewed at half of requestLife. The time is long against
 	// the skew of clocks: a request taken for dead too early costs its handle a poll, nothing else.
 	requestLife = 60 * time.Second
 	// busyPause is the pause before the next try when a transaction in flight may change the handle's request.
 	busyPause = 5 * time.Millisecond
-	// errorPause is the pause after a look that failed.
+	// errorPause is the pause after a turn that failed.
 	errorPause = time.Second
-	// skewOfTurns is by how much at most a handle that is not the oldest leaves the end of a lease to that one.
+	// skewOfTurns is how long at most the other handles leave the end of a lease to the handle with the oldest request.
 	skewOfTurns = 250 * time.Millisecond
 
-	// grantProbe is how many requests one fulfilment serves at most, and how many dead ones a sweep clears.
+	// grantProbe is how many requests a fulfilment serves at most, and how many dead requests a sweep clears.
 	grantProbe = 16
 )
 
-// DefaultStagePoll is the mean pause between two looks of a handle that nobody wakes.
+// DefaultStagePoll is the mean pause between two turns of a handle which nobody wakes.
 const DefaultStagePoll = time.Second
 
-// staged is what a transaction did to the handle's request: the zero value = nothing.
+// staged is what a transaction did to the handle's request; the zero value = nothing.
 type staged struct {
-	granted    int   // groups, to other handles
-	request    int64 // its index, if it was registered or found
+	granted    int   // groups granted to other handles
+	request    int64 // the request's index, if the request was registered or found
 	deadlineMS int64
-	gone       bool // it was cleared, or not found
-	rest       rest // what a turn of waiting receives that found nothing leaves them to wait for
+	gone       bool // the request was cleared, or not found
+	rest       rest // what waiting receives wait for after a turn which found nothing
 }
 
-// staging is the handle's request in the waiting line of all handles, as far as the handle knows. The receives that the
-// request is for stand in the handle's own waitingLine.
+// staging is the handle's request in the waiting line of all handles, as far as the handle knows. The receives behind
+// the request stand in the handle's own waitingLine.
 //
 // Invariants: at most one transaction at a time may register or clear the request (acquire, release), so the handle
-// never has two. What a transaction did to the request is noted (set) when its outcome is known.
+// never has two requests. A transaction's change of the request is noted (set) when the outcome is known.
 type staging struct {
 	random uuid.UUID // of the handle's request, grants and wake key
 
@@ -102,7 +102,7 @@ func (s *staging) requested() (index, deadlineMS int64) {
 	return s.index, s.deadlineMS
 }
 
-// stageFirst reports whether receives that wait are to be staged without a look of their own.
+// stageFirst reports whether waiting receives are to be staged without looking for ready groups first.
 func (q *Queue) stageFirst(conflicts int) bool {
 	return q.opts.Test.Path == Staged || q.opts.Test.Path == Adaptive && conflicts >= stageAfter
 }
@@ -119,7 +119,7 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 	return r.claims, nil
 }
 
-// lineEnv is what the handle's waiting line needs.
+// lineEnv returns what the handle's waiting line needs.
 func (q *Queue) lineEnv() lineEnv {
 	return lineEnv{
 		runTurn: q.pipeline.runTurn, yield: q.yield, alone: q.opts.Test.NoCoalescing, nowMS: q.nowMS,
@@ -127,8 +127,8 @@ func (q *Queue) lineEnv() lineEnv {
 	}
 }
 
-// takeTurn claims for receives that were called, grants what else is ready to other handles, and stages those that got
-// nothing. If there was nothing to write, it watches.
+// takeTurn claims for the called receives, grants the other ready groups to other handles, and stages the receives left
+// without a claim. If there was nothing to write, takeTurn sets a watch.
 func (w *txn) takeTurn(c *claimer, waiting []*operation) (staged, error) {
 	t, rs := w.beginTurn(), c.owed
 	if err := c.claim(); err != nil {
@@ -150,7 +150,7 @@ func (w *txn) takeTurn(c *claimer, waiting []*operation) (staged, error) {
 	return outcome, err
 }
 
-// turning is the reads of a turn beside those of its claims.
+// turning is the reads of a turn beside the reads of the turn's claims.
 type turning struct {
 	requests kv.Future[[]kv.KV]
 	timer    kv.Future[[]byte]
@@ -164,7 +164,7 @@ func (w *txn) beginTurn() turning {
 	}
 }
 
-// rest is what a turn that wrote nothing waits for.
+// rest returns what the handle waits for after a turn that wrote nothing.
 func (w *txn) rest(t turning, requests []kv.KV) (rest, error) {
 	q := w.q
 	poll := q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)
@@ -193,7 +193,7 @@ func (w *txn) rest(t turning, requests []kv.KV) (rest, error) {
 		}
 		due := time.Duration(p.index-w.nowMS) * time.Millisecond
 		if !first {
-			// The oldest request goes first; the others see to it if that one has not.
+			// The oldest requester goes first; the others come a little later, in case the oldest is dead.
 			due += time.Duration(q.random.n(int(skewOfTurns)))
 		}
 		left.wait = min(left.wait, max(due, time.Millisecond))
@@ -203,17 +203,17 @@ func (w *txn) rest(t turning, requests []kv.KV) (rest, error) {
 		return left, err
 	}
 	if paused {
-		left.wait = poll // whatever is due
+		left.wait = poll // a due timer is of no use while the queue is paused
 	}
 	left.watch = w.tx.Watch(q.keys.wake(q.staging.random))
 	return left, nil
 }
 
-// stopStaging ends the attendance, withdraws the request and clears the wake key. Whoever was about to touch that may
-// write it anew: then the next sweep clears it. The pipeline is closed, so nobody waits any more.
+// stopStaging ends the attendance, withdraws the request and clears the wake key. Whoever was about to touch the wake
+// key may write the key anew: then the next sweep clears the key. The pipeline is closed, so nobody waits any more.
 func (q *Queue) stopStaging(ctx context.Context) error {
 	q.line.stop()
-	// What is in flight may still register the request, or clear it.
+	// Transactions in flight may still register the request, or clear the request.
 	for q.pipeline.inFlight() {
 		if !q.line.rest(ctx, busyPause, nil) {
 			return context.Cause(ctx)
@@ -239,17 +239,17 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 	return nil
 }
 
-// Paths counts, since the handle was opened, how its receives came by their claims.
+// Paths counts, since the handle was opened, how the handle's receives came by their claims.
 type Paths struct {
 	Direct    int64 // claims got at the first attempt
 	Widened   int64 // claims got after one conflict or more
-	Staged    int64 // claims got by receives that had waited
+	Staged    int64 // claims got by receives which had waited
 	Granted   int64 // groups granted to other handles
-	Looks     int64 // turns of the handle's waiting receives that found nothing
-	Conflicts int64 // attempts of this handle's shared transactions that failed with a conflict
+	Looks     int64 // turns of the handle's waiting receives which found nothing
+	Conflicts int64 // attempts of this handle's shared transactions which failed with a conflict
 	Shared    int64 // transactions of the handle's operations
-	Together  int64 // operations that travelled in them
-	Queued    int64 // operations that wait for the next one, now
+	Together  int64 // operations which travelled in shared transactions
+	Queued    int64 // operations now waiting for the next transaction
 }
 
 // Paths returns the handle's counts.

@@ -9,20 +9,20 @@ import (
 	"fdbfifo/kv"
 )
 
-// A turn is one transaction that tries to serve receives that wait, several if they are too many for one. Example:
+// A turn is one transaction which tries to serve waiting receives, or several transactions for many receives. Example:
 // three receives wait, two groups become ready: the turn claims both, and the third receive goes back into the line.
 type turn struct {
 	mu     sync.Mutex
-	rest   rest // guarded by mu; what the turn leaves to wait for
-	failed bool // guarded by mu: the database did not let it take place
+	rest   rest // guarded by mu; what the receives wait for after the turn
+	failed bool // guarded by mu: the turn's transaction failed
 }
 
-// rest is what receives wait for after a turn that found nothing. If the turn wrote nothing, it watches the wake key
-// from the very version on at which it found nothing, so that no wake falls between.
+// rest is what receives wait for after a turn that found nothing. If the turn wrote nothing, watch is on the wake key,
+// from the very version on at which the turn found nothing, so that no wake is missed.
 type rest struct {
-	watch kv.Future[struct{}] // nil if there is another turn to take
+	watch kv.Future[struct{}] // nil = take another turn at once
 	wait  time.Duration       // until the next turn, if nobody wakes us
-	dead  bool                // the oldest request is that of a handle that has died
+	dead  bool                // the oldest request belongs to a handle which has died
 }
 
 // cancel gives up the watch.
@@ -33,7 +33,7 @@ func (r *rest) cancel() {
 	}
 }
 
-// found notes what a transaction of the turn leaves to wait for. Of several transactions the last decides.
+// found notes the rest after a transaction of the turn. Of several transactions the last decides.
 func (t *turn) found(r rest) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -48,24 +48,24 @@ func (t *turn) fail() {
 	t.failed = true
 }
 
-// outcome is what came of the turn, when it is over.
+// outcome returns the turn's result, when the turn is over.
 func (t *turn) outcome() (r rest, failed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.rest, t.failed
 }
 
-// waitingLine is the line of a handle's receives for which nothing was ready, and the attendance that gives them turns.
+// waitingLine is the line of a handle's receives for which nothing was ready, and the attendance which gives turns.
 //
 // Invariants:
 //
-//  1. A receive stands in the line once, or the pipeline has it. Whoever takes it out (call, quit, disband, all under
-//     mu) decides alone what becomes of it. Example: a receive is called, and at the same moment its time is up. If
-//     quit comes first, the receive ends now; if call does, quit returns false and the receive ends with that turn.
-//  2. While receives stand in the line, one goroutine attends to it, and only one ever does.
-//  3. That goroutine waits for the watch and runs the turn itself: each change of goroutines would make a wake later.
-//  4. No change is slept through: a nudge that comes when nobody rests ends the next rest at once, and a watch holds
-//     from the version on at which there was nothing.
+//  1. A receive stands in the line once, or the pipeline has the receive. Whoever removes a receive (call, quit,
+//     disband, all under mu) decides alone what follows. Example: a receive is called just when its time is up. If
+//     quit comes first, the receive ends now; otherwise quit returns false and the receive ends with the turn.
+//  2. While receives stand in the line, a goroutine attends to the line, and never more than one.
+//  3. The same goroutine waits for the watch and runs the turn: a change of goroutines would make a wake later.
+//  4. No change is slept through: a nudge while nobody rests ends the next rest at once, and a watch holds from the
+//     version on at which there was nothing.
 //
 // The line calls nothing of env under mu. The pipeline calls join, quit and disband under its own mutex.
 type waitingLine struct {
@@ -81,16 +81,16 @@ type waitingLine struct {
 	rouse    func()       // guarded by mu: ends the rest under way; nil = there is none
 }
 
-// lineEnv is what a waiting line needs of the handle. The errors are of transactions that may be tried again.
+// lineEnv is what a waiting line needs of the handle. A transaction whose error is returned may be tried again.
 type lineEnv struct {
-	runTurn   func(called []*operation) // gives them a transaction, and returns when they have had it
+	runTurn   func(called []*operation) // gives the receives a transaction, and returns after their turn
 	yield     func(ctx context.Context, who string)
 	alone     bool // each operation has a transaction of its own
 	nowMS     func() int64
 	requested func() (index, deadlineMS int64)             // the handle's request; index 0 = there is none
 	withdraw  func(ctx context.Context, index int64) error // clears the request
-	renew     func(ctx context.Context, index int64) error // moves its deadline
-	sweep     func(ctx context.Context) error              // clears the requests of handles that have died
+	renew     func(ctx context.Context, index int64) error // moves the request's deadline
+	sweep     func(ctx context.Context) error              // clears the requests of dead handles
 }
 
 func (l *waitingLine) begin(env lineEnv) {
@@ -98,14 +98,14 @@ func (l *waitingLine) begin(env lineEnv) {
 	l.life, l.endLife = context.WithCancel(context.Background())
 }
 
-// stop ends the attendance, and waits for that.
+// stop ends the attendance, and waits for the end.
 func (l *waitingLine) stop() {
 	l.endLife()
 	l.attendance.Wait()
 }
 
-// join puts a receive at the end of the line, and sees to it that the line is attended. A receive that comes back
-// from a turn nudges nobody: else a turn that found nothing would be followed by the next at once.
+// join puts a receive at the end of the line, and starts the attendance if none is running. A receive which comes back
+// from a turn nudges nobody: otherwise a turn that found nothing would be followed by the next turn at once.
 func (l *waitingLine) join(o *operation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,7 +119,7 @@ func (l *waitingLine) join(o *operation) {
 	}
 }
 
-// quit takes a receive out of the line. It returns false if the receive does not stand there.
+// quit removes a receive from the line. quit returns false if the receive does not stand there.
 func (l *waitingLine) quit(o *operation) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -131,7 +131,7 @@ func (l *waitingLine) quit(o *operation) bool {
 	return true
 }
 
-// disband takes all out of the line.
+// disband removes all receives from the line.
 func (l *waitingLine) disband() []*operation {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,7 +140,7 @@ func (l *waitingLine) disband() []*operation {
 	return all
 }
 
-// nudge ends the attendance's rest, or the next one if it is not resting. mu is held.
+// nudge ends the attendance's rest; if the attendance is not resting, the next rest. mu is held.
 func (l *waitingLine) nudge() {
 	l.nudged = true
 	if l.rouse != nil {
@@ -148,14 +148,14 @@ func (l *waitingLine) nudge() {
 	}
 }
 
-// length is the number of receives that wait; without those that have a turn.
+// length returns the number of waiting receives, without the receives that have a turn.
 func (l *waitingLine) length() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.waiting)
 }
 
-// rest waits for d, for watch (may be nil), or for a nudge. It returns false if ctx has ended.
+// rest waits for d, for watch (may be nil), or for a nudge. rest returns false if ctx has ended.
 func (l *waitingLine) rest(ctx context.Context, d time.Duration, watch kv.Future[struct{}]) bool {
 	resting, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -166,7 +166,7 @@ func (l *waitingLine) rest(ctx context.Context, d time.Duration, watch kv.Future
 	l.mu.Unlock()
 	if watch != nil {
 		if _, err := watch.Wait(resting); err != nil {
-			<-resting.Done() // a watch that fails must not make us spin
+			<-resting.Done() // otherwise a watch which fails would make us spin
 		}
 	} else {
 		<-resting.Done()
@@ -178,7 +178,7 @@ func (l *waitingLine) rest(ctx context.Context, d time.Duration, watch kv.Future
 	return ctx.Err() == nil
 }
 
-// attend gives the receives that wait a turn when there may be something for them, until none waits any more.
+// attend gives waiting receives a turn whenever there may be something for the receives, until no receive waits.
 func (l *waitingLine) attend() {
 	l.env.yield(context.Background(), "attend")
 	ctx := l.life
@@ -202,7 +202,7 @@ func (l *waitingLine) attend() {
 			}
 			continue
 		}
-		r, failed := l.call() // which registers the request, if there is none
+		r, failed := l.call() // call also registers the request, if there is none
 		if failed {
 			r.cancel()
 			if !l.rest(ctx, errorPause, nil) {
@@ -225,7 +225,7 @@ func (l *waitingLine) attend() {
 			}
 			continue
 		}
-		// It claimed, or cleared what was stale, or registered the request; or another transaction in flight is about to.
+		// The turn claimed, cleared stale keys or registered the request, or another transaction is about to.
 		if idle && l.length() == waiting && !l.rest(ctx, busyPause, nil) {
 			return
 		}
@@ -241,7 +241,7 @@ func (l *waitingLine) dismiss() bool {
 	return !l.attended
 }
 
-// call gives the oldest waiting receives a turn, in a transaction of their own, and returns when they have had it.
+// call gives the oldest waiting receives a turn, in their own transaction, and returns when the turn is over.
 func (l *waitingLine) call() (r rest, failed bool) {
 	t := &turn{}
 	l.mu.Lock()

@@ -6,23 +6,23 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// The archive of a queue keeps, for as long as its configuration says, what was finished: acked, or taken. An item goes
-// there in the transaction that finishes it, under its own id, so that a group's items lie together and in their order;
-// its parts stay where they are. Beside them, each ack leaves one entry that names its items. The entries are in the
-// order of completion: within a group exactly, across groups by the read versions of the acks. Listings by time and the
-// sweep go by the entries.
+// The archive of a queue keeps finished items, acked or taken, for as long as the configuration says. An item goes
+// there in the transaction which finishes the item, under its own id, so that a group's items lie together and in
+// order; the item's parts stay where they are. Beside the items, each ack or take leaves an entry which names its
+// items. The entries are in the order of completion: within a group exactly, across groups by the read versions of the
+// acks and takes. Listings by time and the sweep go by the entries.
 //
-// An ack does not read items, unless the queue has an archive: then it reads those that it finishes, beside its lock,
-// and writes each again, and the entry.
+// An ack does not read items, unless the queue has an archive: then the ack reads the finished items, beside its lock,
+// and writes each item again, and the entry.
 
-// completion is where in the order of completion the items of one ack stand.
+// completion is the position of the items of an ack or take in the order of completion.
 type completion struct {
-	place  int64 // the read version of the ack, as indexes count
+	place  int64 // the read version of the ack or take, as indexes count
 	index  int64 // of the first item
 	random uuid.UUID
 }
 
-// archived is the value of an archived item. The tuple of its head is
+// archived is the value of an archived item. The tuple of the head is
 //
 //	(completed (ms), place, and index and random of the first item of its entry)
 type archived struct {
@@ -35,7 +35,7 @@ func (a *archived) pack() []byte {
 	return packHead(tuple.Tuple{a.completedMS, a.at.place, a.at.index, a.at.random}, a.item)
 }
 
-// unpackArchived takes the value of an archived item apart; item aliases value.
+// unpackArchived splits the value of an archived item; item aliases value.
 func unpackArchived(key, value []byte) (*archived, error) {
 	head, item := openHead("archived item", value)
 	a := &archived{
@@ -44,7 +44,7 @@ func unpackArchived(key, value []byte) (*archived, error) {
 	return a, head.end(key)
 }
 
-// archiveEntry is the value of an entry: what one ack has finished.
+// archiveEntry is the value of an entry: the items finished by an ack or a take.
 type archiveEntry struct {
 	completedMS int64
 	group       string

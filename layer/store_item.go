@@ -8,8 +8,8 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// attempt is the record of an item's failed deliveries. It changes only under a read conflict on the group's
-// lock, so it needs none of its own.
+// attempt is the record of an item's failed deliveries. An attempt changes only under a read conflict on the group's
+// lock, and so needs no conflict of its own.
 type attempt struct {
 	count   int
 	firstMS int64
@@ -17,7 +17,7 @@ type attempt struct {
 	lastErr string
 }
 
-// failed returns a with one failure more. A failure without a text leaves the last one that had one.
+// failed returns a with another failure added. A failure without a text leaves lastErr as it is.
 func (a attempt) failed(nowMS int64, text string) attempt {
 	if a.count == 0 {
 		a.firstMS = nowMS
@@ -39,15 +39,15 @@ func unpackAttempt(key, value []byte) (attempt, error) {
 	return a, d.end(key)
 }
 
-// The values of an item, of a dead letter and of an archived item have one form: a head, and what the head tells of.
+// The values of an item, of a dead letter and of an archived item have the same form: a head, and a rest.
 //
 //	byte 0       version of the form: 1
 //	uvarint      length of the head, in bytes
 //	head         a tuple: see envelope, dead and archived
-//	rest         of an item: its body, or the first bytes of the body; else: the item's value as it was
+//	rest         of an item: its body, or the first bytes of the body; else: the item's value, unchanged
 const headVersion = 1
 
-// packHead lays out a value: its head, and the rest.
+// packHead builds a value of a head and a rest.
 func packHead(head tuple.Tuple, rest []byte) []byte {
 	packed := head.Pack()
 	value := append(make([]byte, 0, 4+len(packed)+len(rest)), headVersion)
@@ -55,8 +55,8 @@ func packHead(head tuple.Tuple, rest []byte) []byte {
 	return append(append(value, packed...), rest...)
 }
 
-// openHead takes a value apart: the head is to be read, and rest aliases the value. If the value has not that form, the
-// end of the head is an error which says so of what, such as "dead letter".
+// openHead splits a value into the head, to be read, and the rest, which aliases the value. If the value does not have
+// the form, the end of the head is an error which names what, such as "dead letter".
 func openHead(what string, value []byte) (head decoder, rest []byte) {
 	if len(value) == 0 {
 		return decoder{err: fmt.Errorf("%s of no bytes", what)}, nil
@@ -73,15 +73,15 @@ func openHead(what string, value []byte) (head decoder, rest []byte) {
 
 // dead is the value of a dead letter. The tuple of its head is
 //
-//	(reason, last error, attempts, first (ms), last (ms), parked (ms))
+//	(reason, last error, attempts, first (ms), last (ms), dead-lettered (ms))
 //
-// The texts are cut so that the value stays below FoundationDB's limit. The parts of a large body stay under the item's
-// own key, which the dead letter has too: they belong to it.
+// The texts are cut so that the value stays below FoundationDB's limit. The parts of a large body belong to the dead
+// letter and stay under the item's own key, which the dead letter has too.
 type dead struct {
 	reason   string
 	lastErr  string
 	attempts int
-	firstMS  int64 // of the failures
+	firstMS  int64 // of the first failure, as lastMS of the last failure
 	lastMS   int64
 	deadMS   int64
 	item     []byte // the item's value
@@ -91,7 +91,7 @@ func (d *dead) pack() []byte {
 	return packHead(tuple.Tuple{d.reason, d.lastErr, int64(d.attempts), d.firstMS, d.lastMS, d.deadMS}, d.item)
 }
 
-// unpackDead takes the value of a dead letter apart; item aliases value.
+// unpackDead splits the value of a dead letter; item aliases value.
 func unpackDead(key, value []byte) (*dead, error) {
 	head, item := openHead("dead letter", value)
 	d := &dead{
@@ -101,26 +101,26 @@ func unpackDead(key, value []byte) (*dead, error) {
 	return d, head.end(key)
 }
 
-// envelope is the head of an item's value. Its tuple is
+// envelope is the head of an item's value. The head's tuple is
 //
 //	(enqueued (ms), headers, length of the whole body, number of parts, dedup id, not to be delivered before (ms))
 //
-// headers is nil or a nested tuple name, value, name, value …, sorted by name. Elements that are nil or zero at the end
-// of the tuple are left out: a small body without headers has (enqueued) only. Behind the head stands the body, up to
-// maxInline bytes of the value in all; the remainder is in the parts.
+// headers is nil or a nested tuple name, value, name, value …, sorted by name. Elements at the end of the tuple which
+// are nil or zero are left out. Example: a small body without headers has (enqueued) only. Behind the head stands the
+// body, up to maxInline bytes of the value in all; the remainder is in the parts.
 type envelope struct {
 	enqueuedMS int64
 	headers    map[string]string
 	size       int64 // of the whole body; 0 if the body is all inline
 	parts      int64
-	dedupID    string // that the message went by; "" = none
-	dueMS      int64  // it is not delivered before; 0 = it was not delayed
+	dedupID    string // the dedup id of the message; "" = none
+	dueMS      int64  // the earliest delivery time; 0 = the message was not delayed
 }
 
 func (e envelope) append(dst []byte) []byte {
 	more := e.dedupID != "" || e.dueMS > 0
 	if len(e.headers) == 0 && e.parts == 0 && !more {
-		// One integer, so the length is one byte, put in when it is known.
+		// The head is a single integer, so its length fits a byte, filled in afterwards.
 		begin := len(dst)
 		dst = tuple.AppendInt(append(dst, headVersion, 0), e.enqueuedMS)
 		dst[begin+1] = byte(len(dst) - begin - 2)
@@ -158,16 +158,16 @@ func nestedHeaders(headers map[string]string) any {
 	return t
 }
 
-// split lays out a message as the value of its item and the values of its parts. Of e it takes what is not in the body.
+// split lays out a message as the value of its item and the values of its parts. e gives the times and the dedup id.
 func split(m *Message, e envelope) (value []byte, parts [][]byte) {
 	e.headers, e.size, e.parts = m.Headers, 0, 0
 	head := e.append(make([]byte, 0, 16+len(m.Body)))
 	if len(head)+len(m.Body) <= maxInline {
 		return append(head, m.Body...), nil
 	}
-	// The first part's worth stays with the item. The counts are known before the envelope is written:
-	// room is left for its longest form.
-	const spare = 32 // bytes: two integers of at most 9 bytes, and what they add to the length
+	// The first part's worth stays with the item. The counts are known before the envelope is written: leave room for
+	// the envelope's longest form.
+	const spare = 32 // bytes: two integers of at most 9 bytes, and the growth of the length
 	inline := maxInline - len(head) - spare
 	for rest := m.Body[inline:]; len(rest) > 0; {
 		n := min(len(rest), maxInline)
@@ -178,7 +178,7 @@ func split(m *Message, e envelope) (value []byte, parts [][]byte) {
 	return append(e.append(make([]byte, 0, maxInline)), m.Body[:inline]...), parts
 }
 
-// openEnvelope takes an item's value apart; body is the inline part and aliases value.
+// openEnvelope splits an item's value; body is the inline part and aliases value.
 func openEnvelope(value []byte) (e envelope, body []byte, err error) {
 	d, body := openHead("envelope", value)
 	e.enqueuedMS = d.int()
@@ -188,7 +188,7 @@ func openEnvelope(value []byte) (e envelope, body []byte, err error) {
 	}
 	if d.more() {
 		e.size, e.parts = d.int(), d.int()
-		whole := e.parts == 0 && e.size == 0 && d.more() // without parts, but with what follows
+		whole := e.parts == 0 && e.size == 0 && d.more() // without parts, but with later elements
 		inParts := 0 < e.parts && e.parts <= MaxBodySize/maxInline+1
 		fits := int64(len(body)) <= e.size && e.size <= MaxBodySize
 		d.check(whole || inParts && fits, "envelope with size %d in %d parts", e.size, e.parts)
@@ -222,10 +222,10 @@ func (d *decoder) headers(e *envelope) {
 	d.check(len(e.headers) > 0, "no headers in a list of them")
 }
 
-// cutCounted splits b behind the bytes that the uvarint at its beginning counts.
+// cutCounted splits b behind the bytes counted by the uvarint at the beginning of b.
 func cutCounted(b []byte) (counted, rest []byte, ok bool) {
 	n, w := binary.Uvarint(b)
-	if w <= 0 || w > 1 && b[w-1] == 0 || n > uint64(len(b)-w) { // a zero at its end: it has a shorter form
+	if w <= 0 || w > 1 && b[w-1] == 0 || n > uint64(len(b)-w) { // a zero at the end: there is a shorter form
 		return nil, nil, false
 	}
 	return b[w : w+int(n)], b[w+int(n):], true

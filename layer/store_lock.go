@@ -19,14 +19,14 @@ const (
 	kindHead  kind = "head"  // of a timer only: the head of a group that nobody holds is due then
 )
 
-// record is the value of a group's lock: who holds the group, and the mark that keeps the group from everybody once the
-// holdings have ended. A record without a holding and without a mark is never stored. The list of holdings is for what
-// is to come (items in several hands): today a record has at most one.
+// record is the value of a group's lock: who holds the group, and the mark which keeps the group from everybody once
+// the holdings have ended. A record without a holding and without a mark is never stored. The list of holdings is for
+// the future (items held by several holders): today a record has at most one holding.
 //
 // Example: a worker holds the group and an operator pauses the group. The record has the claim and the mark; when the
 // claim ends, the record has the mark alone.
 type record struct {
-	token    int64 // of the newest holding, also when that has ended: the next token is greater
+	token    int64 // of the newest holding, also after its end: the next token is greater
 	holdings []holding
 	mark     *mark // nil = none
 }
@@ -34,7 +34,7 @@ type record struct {
 // holding is the right to a group that one holder has until a time.
 type holding struct {
 	kind  kind
-	token int64 // what the holder proves its right by
+	token int64 // the holder's proof of its right
 	owner string
 	endMS int64
 	items []delivered // of a claim, in key order: delivered and not yet acked
@@ -50,7 +50,7 @@ type delivered struct {
 
 func (d delivered) id(group string) ID { return ID{Group: group, Index: d.index, Random: d.random} }
 
-// heldBy is a record with that holding, the newest, and that mark.
+// heldBy returns a record with the holding h, the newest, and the mark m.
 func heldBy(h holding, m *mark) *record {
 	return &record{token: h.token, holdings: []holding{h}, mark: m}
 }
@@ -63,7 +63,7 @@ func (r *record) holding() *holding {
 	return &r.holdings[0]
 }
 
-// is reports whether the record's holding is of that kind, whatever the time.
+// is reports whether the record's holding is of kind k, whatever the time.
 func (r *record) is(k kind) bool {
 	h := r.holding()
 	return h != nil && h.kind == k
@@ -77,7 +77,7 @@ func (r *record) claim() *holding {
 	return r.holding()
 }
 
-// grantedTo returns the random of the request that the group is kept for.
+// grantedTo returns the random of the request for which the group is kept.
 func (r *record) grantedTo() (uuid.UUID, bool) {
 	if !r.is(kindGrant) {
 		return uuid.Nil, false
@@ -173,7 +173,7 @@ func (m *mark) note() any {
 	return tuple.Tuple{string(m.kind), m.who, m.reason, m.sinceMS}
 }
 
-// note reads what mark.note lays out.
+// note reads the tuple laid out by mark.note.
 func (d *decoder) note() *mark {
 	if d.null() {
 		return nil
@@ -184,7 +184,7 @@ func (d *decoder) note() *mark {
 	return m
 }
 
-// packPause is the value of the field that says that the queue is paused.
+// packPause returns the value of meta's pause field.
 func (m mark) packPause() []byte { return tuple.Tuple{m.sinceMS, m.who, m.reason}.Pack() }
 
 // unpackPause returns nil if there is no value.

@@ -10,8 +10,8 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// decoder reads the elements of a tuple one after the other and keeps the first error, which end returns. So a record
-// is read in one expression and checked once. For example the value of a request:
+// decoder reads the elements of a tuple in order and keeps the first error, which end returns. So a record is read in a
+// single expression and checked once. For example the value of a request:
 //
 //	d := decoder{rest: value}
 //	r := request{owner: d.str(), wants: d.int(), deadlineMS: d.int()}
@@ -21,8 +21,8 @@ type decoder struct {
 	err  error
 }
 
-// end returns the first error, under the key whose value or name is being read. Bytes that are left over are an error:
-// otherwise two values that differ could mean the same.
+// end returns the first error, with the key whose value or name is being read. Left-over bytes are an error: otherwise
+// two different values could mean the same.
 func (d *decoder) end(key []byte) error {
 	if err := d.left(); err != nil {
 		return corrupt(key, err)
@@ -41,7 +41,7 @@ func (d *decoder) left() error {
 // more reports whether elements follow.
 func (d *decoder) more() bool { return d.err == nil && len(d.rest) > 0 }
 
-// check makes a value corrupt that is not ok: text says why.
+// check makes the value corrupt if ok is false: text says why.
 func (d *decoder) check(ok bool, text string, args ...any) {
 	if d.err == nil && !ok {
 		d.err = fmt.Errorf(text, args...)
@@ -76,16 +76,16 @@ func (d *decoder) uuid() (v uuid.UUID) {
 	return v
 }
 
-// The type codes of the tuple encoding that tell apart what may stand in one place.
+// The type codes of the tuple encoding which tell apart what may stand in the same place.
 const (
 	codeNull   = 0x00 // at the top; within a nested tuple: its end
 	codeNested = 0x05
 )
 
-// follows reports whether the next byte is that code.
+// follows reports whether the next byte is code.
 func (d *decoder) follows(code byte) bool { return d.more() && d.rest[0] == code }
 
-// null reports whether the next element is nil, and passes it over if it is.
+// null reports whether the next element is nil, and if so passes over the element.
 func (d *decoder) null() bool {
 	is := d.follows(codeNull)
 	if is {
@@ -94,8 +94,8 @@ func (d *decoder) null() bool {
 	return is
 }
 
-// list reads a nested tuple: it calls read, which reads one or more of the elements, until the tuple ends. No element
-// may be nil: all others are encoded as outside of a nested tuple.
+// list reads a nested tuple: until the tuple ends, list calls read, which reads an element or more. No element may be
+// nil, because only nil is encoded differently within a nested tuple.
 func (d *decoder) list(read func()) {
 	d.check(d.follows(codeNested), "no nested tuple")
 	for begun := false; d.err == nil; begun = true {
@@ -111,7 +111,7 @@ func (d *decoder) list(read func()) {
 	}
 }
 
-// packInt is the value of a record that is one integer: a grant's token, the failed deliveries of a hint's head, the
+// packInt is the value of a record which is an integer: a grant's token, the failed deliveries of a hint's head, the
 // queue's format and offset, and when a drop has begun (ms).
 func packInt(n int64) []byte { return tuple.AppendInt(nil, n) }
 
@@ -121,7 +121,7 @@ func unpackInt(key, value []byte) (int64, error) {
 	return n, d.end(key)
 }
 
-// packCount is the value of a counter or a wake key, and what an atomic add to one adds.
+// packCount is the value of a counter or a wake key, and the operand of an atomic add to either.
 func packCount(n int64) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(n)) }
 
 func unpackCount(key, value []byte) (int64, error) {
@@ -146,8 +146,8 @@ func unpackRequest(key, value []byte) (request, error) {
 	return r, d.end(key)
 }
 
-// pace is up to when a group's rate is used up: a time and, so that a rate that does not go up in whole microseconds is
-// exact, a part of one more.
+// pace is the time up to which a group's rate is used up. The time has a fraction of a microsecond, because otherwise
+// a rate like 3 a second (333,333 1/3 µs an item) would not be exact.
 type pace struct {
 	us   int64
 	part int64 // part/of of a microsecond; part < of
@@ -166,8 +166,8 @@ func unpackPace(key, value []byte) (pace, error) {
 // remembered is the value of a dedup entry.
 type remembered struct {
 	id      ID    // of the message that was accepted
-	untilMS int64 // 0 = while that is in the queue
-	clock   int64 // when it was enqueued, as indexes count
+	untilMS int64 // 0 = while the message is in the queue
+	clock   int64 // when the message was enqueued, as indexes count
 }
 
 func (r remembered) pack() []byte {
@@ -180,7 +180,7 @@ func unpackRemembered(key, value []byte) (remembered, error) {
 	return r, d.end(key)
 }
 
-// purgeNote is the value of the note of a purge: when its last step was.
+// purgeNote is the note of a purge: when its last step was.
 type purgeNote struct {
 	clock int64 // as indexes count
 	ms    int64
@@ -194,13 +194,13 @@ func unpackPurged(key, value []byte) (purgeNote, error) {
 	return n, d.end(key)
 }
 
-// repeat is the value of a receive id: when it was used, and the claims that the receive was given; one at least.
+// repeat is the value of a receive id: when the id was used, and the claims given to the receive; at least one.
 type repeat struct {
 	ms     int64
 	claims []claimRef
 }
 
-// claimRef is a claim by its name.
+// claimRef names a claim.
 type claimRef struct {
 	group string
 	token int64
@@ -217,7 +217,7 @@ func claimTuple(claims []claimRef) tuple.Tuple {
 	return t
 }
 
-// claims reads the claims that the rest of a value is.
+// claims reads the rest of a value, a list of claims.
 func (d *decoder) claims() (claims []claimRef) {
 	for d.more() {
 		claims = append(claims, claimRef{group: d.str(), token: d.int()})
@@ -232,7 +232,7 @@ func unpackRepeat(key, value []byte) (repeat, error) {
 	return r, d.end(key)
 }
 
-// packReceipt is the value of a receipt: when it was written, and the result of the operation, see tx_receipt.go.
+// packReceipt is the value of a receipt: when written, and the result of the operation, see tx_receipt.go.
 func packReceipt(writtenMS int64, result tuple.Tuple) []byte {
 	return append(tuple.Tuple{writtenMS}, result...).Pack()
 }
@@ -264,7 +264,7 @@ func unpackSweepNote(key, value []byte) (sweepNote, error) {
 	return n, d.end(key)
 }
 
-// packSweptTo is the value of the note of where the next sweep of the dedup entries goes on: behind that key.
+// packSweptTo is the note of the last dedup entry which was swept: the next sweep goes on behind its key.
 func packSweptTo(last []byte) []byte { return tuple.AppendBytes(nil, last) }
 
 func unpackSweptTo(key, value []byte) (last []byte, err error) {
@@ -295,7 +295,7 @@ func unpackConfig(key, value []byte) (Config, int64, error) {
 	return c, version, err
 }
 
-// checkStoredState holds a state in the database to its form.
+// checkStoredState checks the form of a state in the database.
 func checkStoredState(key, value []byte) error {
 	if len(value) == 0 {
 		return corrupt(key, fmt.Errorf("a state of no bytes"))

@@ -10,7 +10,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// work is one attempt of a transaction: what the operations in it share.
+// txn is an attempt of a transaction: the state shared by the operations in the transaction.
 type txn struct {
 	ctx     context.Context
 	q       *Queue
@@ -18,24 +18,24 @@ type txn struct {
 	nowMS   int64
 	version kv.Future[int64]
 	follow  *following
-	anew    bool            // follow was read in this transaction, whatever the handle knew
-	ready   map[string]bool // the groups that this transaction leaves ready
-	hinted  []candidate     // the hints it has set, in their order
-	settled map[string]bool // the groups whose claims it has ended
-	// requests is those that may be woken, being read from the first hint on.
+	anew    bool            // follow was read in this transaction, even if the handle knew a configuration
+	ready   map[string]bool // the groups left ready by this transaction
+	hinted  []candidate     // the hints set by this transaction, in order
+	settled map[string]bool // the groups whose claims this transaction has ended
+	// requests are the requests which may be woken, being read from the first hint on.
 	requests kv.Future[[]kv.KV]
 	counts   map[string]int // by how much each counter goes up
-	// mayStage: this transaction, of those that the handle has in flight, may register or clear its request.
+	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
 	mayStage bool
-	flight   *flight // of the handle's own transactions
-	beside   int     // how many groups the others of those are likely to take
+	flight   *flight // the groups which no other transaction of the handle should claim; may be nil
+	beside   int     // how many groups the handle's other transactions in flight are likely to take
 	others   int     // groups granted to other handles
-	wrote    bool    // something that a retry must not do again
+	wrote    bool    // something a retry must not do again
 	cleared  bool    // something stale
-	illegal  error   // a step that no group may take; see put
-	// grants is the keys of the grants to this handle that are not taken yet.
+	illegal  error   // a forbidden step of a group; see put
+	// grants has the keys of the grants to this handle which are not taken yet.
 	grants map[string]bool
-	// What was overdue and was settled.
+	// Items past retention which this transaction has removed, and the bytes of their values.
 	agedItems, agedBytes int
 }
 
@@ -45,7 +45,7 @@ func (q *Queue) txn(ctx context.Context, tx kv.Tx) *txn {
 	return w
 }
 
-// clock is the read version and the queue's offset: what indexes and tokens are made of.
+// clock is the read version plus the queue's offset: the source of indexes and tokens.
 func (w *txn) clock() (int64, error) {
 	rv, err := w.version.Wait(w.ctx)
 	if err != nil {
@@ -54,7 +54,7 @@ func (w *txn) clock() (int64, error) {
 	return rv + w.q.offset, nil
 }
 
-// config is the queue's configuration, which holds for the whole transaction.
+// config is the queue's configuration, the same throughout the transaction.
 func (w *txn) config() (Config, error) { return w.follow.wait(w.ctx) }
 
 // paused reports whether the queue is paused, as this transaction sees it.
@@ -63,7 +63,7 @@ func (w *txn) paused() (bool, error) {
 	return w.follow.paused != nil, err
 }
 
-// hint says that group is ready. attempts is how often its head has failed, as far as is known.
+// hint writes the hint of a ready group. attempts is how often the group's head has failed, as far as known.
 func (w *txn) hint(index int64, group string, attempts int) (key []byte) {
 	var value []byte
 	if attempts > 0 {
@@ -80,14 +80,16 @@ func (w *txn) hint(index int64, group string, attempts int) (key []byte) {
 	return key
 }
 
-// readRequests starts reading the requests that may be woken.
+// readRequests starts reading the requests which may be woken.
 func (w *txn) readRequests() {
 	if w.requests == nil {
-		w.requests = w.tx.Snapshot().GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe})
+		w.requests = w.tx.Snapshot().GetRange(
+			w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe},
+		)
 	}
 }
 
-// rehint is hint for a group that was held: the queue's schedule says where the group takes its place.
+// rehint is hint for a group which was held: the queue's schedule decides the hint's index.
 func (w *txn) rehint(headIndex int64, group string, attempts int) (key []byte, err error) {
 	index, err := w.placeOf(headIndex)
 	if err != nil {
@@ -96,7 +98,7 @@ func (w *txn) rehint(headIndex int64, group string, attempts int) (key []byte, e
 	return w.hint(index, group, attempts), nil
 }
 
-// placeOf is the index of the hint of a group that was in flight.
+// placeOf returns the index for the hint of a group which was held. RoundRobin puts the group behind all others.
 func (w *txn) placeOf(headIndex int64) (int64, error) {
 	config, err := w.config()
 	if err != nil || config.Schedule != RoundRobin {
@@ -117,13 +119,13 @@ func (w *txn) count(name string, n int) {
 	w.counts[name] += n
 }
 
-// finish ends a transaction's work on the queue: it writes the counters, and if a group is left ready it wakes the
-// oldest waiting request. That one fulfils for all, so one is enough, however many groups there are.
+// finish ends a transaction's work on the queue: writes the counters and, if a group is left ready, wakes the oldest
+// request. A single wake is enough, however many groups: the woken handle serves the other requests too.
 func (w *txn) finish() error {
 	if w.illegal != nil {
 		return w.illegal
 	}
-	// Also where nothing asked for it: a handle whose transactions never do would not follow.
+	// Read even if no operation asked: a handle whose transactions never ask would otherwise not follow.
 	if _, err := w.config(); err != nil {
 		return err
 	}
@@ -139,23 +141,23 @@ func (w *txn) finish() error {
 	return w.wakeOldest()
 }
 
-// candidate is a hint, a due timer or a grant: a group that may be ready.
+// candidate is a hint, a due timer or a grant: a group which may be ready.
 type candidate struct {
 	key      []byte // of the hint, timer or grant; nil if the group was named by the caller
 	group    string
 	index    int64 // of the head, when the hint or timer was written
 	attempts int   // of the head, when the hint was written
-	timer    bool  // of a lock
-	head     bool  // the timer of a head: like a hint, but that it does not know of attempts
-	grant    int64 // the token, if this is a grant to us
+	timer    bool  // a timer of a lock
+	head     bool  // a timer of a head: like a hint, but without the attempts
+	grant    int64 // the token, if the candidate is a grant to this handle
 }
 
-// accepts reports whether this is the grant that the group is kept for.
+// accepts reports whether c is the very grant recorded in the lock: an older grant no longer counts.
 func (c *candidate) accepts(r *record) bool {
 	return c.grant != 0 && r.is(kindGrant) && r.holding().token == c.grant
 }
 
-// lease is the queue's if d is 0.
+// lease returns d, or the queue's lease if d is 0.
 func (w *txn) lease(d time.Duration) (time.Duration, error) {
 	if d > 0 {
 		return d, nil
@@ -164,7 +166,7 @@ func (w *txn) lease(d time.Duration) (time.Duration, error) {
 	return config.Lease, err
 }
 
-// clear clears a key, if it is one.
+// clear clears a key, unless the key is nil.
 func (w *txn) clear(key []byte) {
 	if key != nil {
 		delete(w.grants, string(key))
@@ -173,7 +175,7 @@ func (w *txn) clear(key []byte) {
 	}
 }
 
-// ended notes that the transaction ends the claim of a group: what was read of its timer before is void.
+// ended notes the end of a claim by this transaction: the timers of the group, if read before, are void.
 func (w *txn) ended(group string) {
 	if w.settled == nil {
 		w.settled = make(map[string]bool)
@@ -181,7 +183,7 @@ func (w *txn) ended(group string) {
 	w.settled[group] = true
 }
 
-// wakeProbe is how many requests a waker looks at to find one that lives and wants.
+// wakeProbe is how many requests a waker reads to find one which is alive and wants groups.
 const wakeProbe = 4
 
 // touch changes a wake key.
@@ -189,8 +191,8 @@ func (w *txn) touch(random uuid.UUID) {
 	w.tx.Atomic(kv.Add, w.q.keys.wake(random), packCount(1))
 }
 
-// wakeOldest touches the wake key of the oldest request that lives and wants. It reads at snapshot: whoever makes
-// groups ready conflicts neither with requests nor with each other.
+// wakeOldest touches the wake key of the oldest request which is alive and wants groups. The read is at snapshot,
+// because transactions which make groups ready must conflict neither with requests nor with each other.
 func (w *txn) wakeOldest() error {
 	w.readRequests()
 	rows, err := w.requests.Wait(w.ctx)

@@ -13,22 +13,22 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// Once runs fn in a transaction whose effect happens exactly once, also when the outcome of a commit is
-// unknown: a receipt is written in the same transaction, and an attempt that follows an unknown commit looks
-// for it first. So a message can be enqueued or acked together with the caller's own data, with no further care:
+// Once runs fn in a transaction whose effect happens exactly once, even if the outcome of a commit is unknown: the
+// transaction also writes a receipt, and an attempt after an unknown commit looks for the receipt first. So a message
+// can be enqueued or acked together with the caller's own data, with no further care:
 //
 //	q.Once(ctx, func(tx kv.Tx) error {
 //		tx.Set(seatKey, passenger)
 //		return q.AckTx(ctx, tx, claim, item.ID)
 //	})
 //
-// fn may run several times; it assigns results and never appends. Its error, returned, ends the transaction
-// without effect and comes back as it is, unless it wraps a *kv.Error: a retryable one runs fn again. Return every error of the …Tx calls.
+// fn may run several times, so fn assigns results and never appends. An error of fn ends the transaction without effect
+// and comes back unchanged, unless the error wraps a *kv.Error: after a retryable error fn runs again. Return every
+// error of the …Tx calls. Once is a transaction of the queue even if fn does nothing there: after a drop of the queue
+// the error wraps ErrNoQueue.
 //
-// It is a transaction of the queue, also if fn does nothing on it: once that is dropped the error wraps ErrNoQueue.
-//
-// If ctx ends while the commit is under way, the error wraps a *kv.Error that says whether it may have landed. So it does
-// if the outcome was still unknown after half an hour, as when the cluster was away for so long.
+// If ctx ends during the commit, the error wraps a *kv.Error which says whether the commit may have landed. So does the
+// error if the outcome is unknown after half an hour, for example because the cluster was away for so long.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 	var own error // fn's, of the last attempt
 	err := q.onceTx(ctx, func(tx kv.Tx) error {
@@ -41,10 +41,10 @@ func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 	return wrap("once", err)
 }
 
-// onceTx is Once for the layer's own calls, which name themselves in what they return.
+// onceTx is Once for the layer's own calls, whose errors carry the call's own name.
 func (q *Queue) onceTx(ctx context.Context, fn func(tx kv.Tx) error) error {
 	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-		// Before fn, which may change the configuration: the handle must not go by what is not committed.
+		// Before fn, which may change the configuration: the handle must not go by a change which is not committed.
 		follow := q.follow(tx)
 		if err := fn(tx); err != nil {
 			return nil, err
@@ -53,10 +53,10 @@ func (q *Queue) onceTx(ctx context.Context, fn func(tx kv.Tx) error) error {
 	}, nil)
 }
 
-// guardReceiptDrop is for a transaction that may have done nothing on the queue but to write its receipt: it fails if the
-// queue is dropped, which would leave that behind.
+// guardReceiptDrop makes a transaction fail if the queue is dropped. The transaction may have written nothing but its
+// receipt, and otherwise the receipt would stay behind.
 func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, follow *following) error {
-	// If nothing has been read it would be of the time of the commit, whenever that is.
+	// Fix the read version now: a version fetched at commit is too late, because a drop before makes no conflict.
 	if _, err := tx.ReadVersion().Wait(ctx); err != nil {
 		return fmt.Errorf("read version: %w", err)
 	}
@@ -66,9 +66,9 @@ func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, follow *followin
 	return follow.guardDrop(ctx, tx)
 }
 
-// once is the frame of every operation that writes. body does the work and returns what its receipt is to
-// keep, or nil if it wrote nothing. applied, if not nil, is given the kept result when an earlier attempt
-// turns out to have been applied; it may read in the same transaction.
+// once is the frame of every operation which writes. body does the work and returns the result for its receipt, or nil
+// if body wrote nothing. If an earlier attempt turns out to have been applied, applied is called with the result in the
+// receipt, unless applied is nil; applied may read in the same transaction.
 func (q *Queue) once(
 	ctx context.Context,
 	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
@@ -82,7 +82,7 @@ func (q *Queue) once(
 	})
 }
 
-// onceWith is once for a transaction with options of its own. applied is given the receipt's key, too.
+// onceWith is once for a transaction with options of its own. applied also gets the receipt's key.
 func (q *Queue) onceWith(
 	ctx context.Context,
 	o kv.TxOptions,
@@ -94,12 +94,12 @@ func (q *Queue) onceWith(
 	}
 	own, old := q.random.uuid(), q.receipts.take()
 	key := q.keys.receipt(own)
-	written, cleared := false, false // own in the database; old no longer there
+	written, cleared := false, false // own is in the database; old is gone
 	begunMS := q.nowMS()
 	succeeded := false
 	defer func() {
-		// Also if fn has panicked: whoever called us may recover from that. What was never written is not kept: there would
-		// be one more with each operation that fails.
+		// Also after a panic of fn, because the caller may recover. An id which was never written is not kept:
+		// otherwise the list would grow with each failed operation.
 		if written {
 			q.receipts.free(own)
 		}
@@ -116,7 +116,7 @@ func (q *Queue) onceWith(
 			if err := q.fenceReceipt(ctx, o, key, a); err != nil {
 				return err
 			}
-			// A serialisable read, also because of the next attempt: if this one may still land then, the fence excludes it.
+			// With a conflict: if this commit may still land at the next attempt, the fence makes the commit fail.
 			v, err := guardReceiptConflict.get(tx, key).Wait(ctx)
 			if err != nil {
 				return fmt.Errorf("read receipt: %w", err)
@@ -142,7 +142,7 @@ func (q *Queue) onceWith(
 		}
 		written, cleared = true, true
 		if !a.MaybeCommitted {
-			// Before the set. If the outcome is unknown and the commit may still land (1039), the fence excludes it.
+			// Before the set: a commit which may still land at the next attempt (1039) then fails by the fence.
 			if err := guardReceiptLate.read(tx, kv.SingleKey(key)); err != nil {
 				return err
 			}
@@ -160,9 +160,9 @@ func (q *Queue) onceWith(
 	return err
 }
 
-// fenceReceipt makes sure that a commit before this attempt which may still land (1039) does not land later than
-// now: all have a read conflict on their receipt. So this attempt finds either the receipt or a database in which nothing
-// has happened and nothing will: what it returns then, a result of its own or a refusal, is what holds. After 1021 the
+// fenceReceipt makes an earlier commit which may still land (1039) land now or never: every such commit has a read
+// conflict on its receipt, and the fence a write conflict. So this attempt finds either the receipt or a database in
+// which nothing has happened and nothing will. A result or a refusal of this attempt is then final. After 1021 the
 // client has done the same already.
 func (q *Queue) fenceReceipt(ctx context.Context, o kv.TxOptions, key []byte, a kv.Attempt) error {
 	if !a.InFlight || lacks(guardReceiptFence) {
@@ -177,16 +177,16 @@ func (q *Queue) fenceReceipt(ctx context.Context, o kv.TxOptions, key []byte, a 
 	return nil
 }
 
-// clearLate clears what an operation has left that ended when the handle had been closed: Close may have missed it. What
-// cannot be cleared is left to the next sweep.
+// clearLate clears the receipts of an operation which ended after Close, because Close may have missed the receipts. A
+// receipt which cannot be cleared is left to the next sweep.
 func (q *Queue) clearLate(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	_ = q.clearReceipts(ctx)
 }
 
-// receipts are those of the handle that may be in the database and are no longer needed. Each transaction
-// clears one, so there are never more than there were transactions at a time.
+// receipts are the handle's receipts which may be in the database and are no longer needed. Each transaction clears a
+// receipt, so there are never more receipts than there were transactions at a time.
 type receipts struct {
 	mu   sync.Mutex
 	idle []uuid.UUID // guarded by mu
@@ -219,13 +219,13 @@ func (r *receipts) takeAll() []uuid.UUID {
 	return all
 }
 
-// clearReceipts clears all receipts of the handle that no operation is using.
+// clearReceipts clears all receipts of the handle which no operation is using.
 func (q *Queue) clearReceipts(ctx context.Context) error {
 	idle := q.receipts.takeAll()
 	if len(idle) == 0 {
 		return nil
 	}
-	// Clearing twice does no harm: an unknown commit needs no answer here.
+	// Clearing twice does no harm, so a clear of unknown outcome may simply run again.
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
 		for _, id := range idle {
 			tx.Clear(q.keys.receipt(id))
@@ -238,10 +238,10 @@ func (q *Queue) clearReceipts(ctx context.Context) error {
 	return nil
 }
 
-// receiptLife is how old a receipt is when it is swept. A handle that goes on clears its own within milliseconds;
-// what gets as old as this was left by a process that was killed.
+// receiptLife is how old a receipt is when a sweep removes the receipt. A live handle clears its own within
+// milliseconds; an older receipt was left by a killed process.
 const receiptLife = time.Hour
 
-// receiptTrust is for how long, by the clock of the handle that wrote it, a receipt that is not there proves that
-// its transaction was not applied. What is left to receiptLife is for clocks that differ.
+// receiptTrust is for how long, by the clock of the handle which wrote the receipt, a missing receipt proves that its
+// transaction was not applied. The rest of receiptLife is for clocks which differ.
 const receiptTrust = receiptLife / 2

@@ -8,18 +8,18 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// What the receipts of operations keep, see tx_once.go: the form of each result stands here, and nowhere else.
+// The form of each result in a receipt stands in this file, and nowhere else; for receipts see tx_once.go.
 
-// receipt is the form in which a receipt keeps a result. The zero value keeps nothing: then the result is what the last
-// attempt that ran has found, because an attempt that meets the receipt does not run.
+// receipt is the form of a result in a receipt. The zero value stores nothing: the result is then the finding of the
+// last attempt which ran, because an attempt which meets the receipt does not run.
 type receipt[T any] struct {
 	pack   func(result T) tuple.Tuple
 	unpack func(key, value []byte) (T, error) // key is the receipt's, for errors
 }
 
-// onceFor runs body in a transaction whose effect happens exactly once, and returns its result. After an unknown commit
-// the result is that of the attempt which was applied: it stands in the receipt. wrote says that body has done
-// something that must not be done twice; otherwise body may run again, and no receipt is written.
+// onceFor runs body in a transaction whose effect happens exactly once, and returns its result: after an unknown commit
+// the result of the attempt which was applied, from its receipt. wrote says that body has done something which must not
+// be done twice; otherwise body may run again, and no receipt is written.
 func onceFor[T any](
 	ctx context.Context, q *Queue, o kv.TxOptions, r receipt[T],
 	body func(tx kv.Tx, a kv.Attempt) (result T, wrote bool, err error),
@@ -52,7 +52,7 @@ func onceFor[T any](
 	return result, nil
 }
 
-// skipReceipt is the form for the item of a group that was skipped: its index and random.
+// skipReceipt is the form for the skipped item of a group: its index and random.
 func skipReceipt(group string) receipt[ID] {
 	return receipt[ID]{
 		pack: func(id ID) tuple.Tuple { return tuple.Tuple{id.Index, id.Random} },
@@ -82,7 +82,7 @@ var markReceipt = receipt[Mark]{
 	},
 }
 
-// configured is the configuration that a change has made: as the configuration is stored, and read.
+// configured is the configuration after a change: as stored (document), and as read (config).
 type configured struct {
 	version  int64
 	document string
@@ -119,8 +119,8 @@ func (d *decoder) keyOrNil() []byte {
 	return key
 }
 
-// sweptReceipt is the form for a step of a redrive or a discard. The ids that are missing are a nested tuple of group,
-// index, random, group, index, random …
+// sweptReceipt is the form for a step of a redrive or a discard. The missing ids are a nested tuple of group, index,
+// random, group, index, random …
 var sweptReceipt = receipt[sweptStep]{
 	pack: func(s sweptStep) tuple.Tuple {
 		ended := int64(0)
@@ -144,12 +144,12 @@ var sweptReceipt = receipt[sweptStep]{
 	},
 }
 
-// result is what the receipt keeps of a receive: the claims by their names. Their items are read anew, see reload.
+// result is the receipt's result of a receive: group and token of each claim. The items are read anew, see reload.
 func (r *reception) result() tuple.Tuple { return claimTuple(r.given()) }
 
-// result is what the receipt keeps of an enqueue: the index of each message, or the whole id of the message that it is
-// a duplicate of; or why the enqueue was refused. For example (7, 8) of two messages, (7, (A, 3, random)) if the second
-// was a duplicate, ("full", A, 2, 100) if group A had no room for them.
+// result is the receipt's result of an enqueue: the index of each message, or for a duplicate the whole id of the first
+// message; or why the enqueue was refused. For example (7, 8) of two messages, (7, (A, 3, random)) if the second was a
+// duplicate, ("full", A, 2, 100) if group A had no room for the two.
 func (e *enqueuing) result() tuple.Tuple {
 	if e.full != nil {
 		return tuple.Tuple{"full", e.full.Group, e.full.Adding, e.full.Max}
@@ -164,7 +164,7 @@ func (e *enqueuing) result() tuple.Tuple {
 	return t
 }
 
-// restore takes the result from a receipt: the attempt that landed may not be the last one that ran.
+// restore takes the result from a receipt: the attempt which landed may not be the last attempt which ran.
 func (e *enqueuing) restore(t tuple.Tuple) error {
 	d := decoder{rest: t.Pack()}
 	e.full = nil
@@ -184,7 +184,7 @@ func (e *enqueuing) restore(t tuple.Tuple) error {
 	return nil
 }
 
-// sent reads what became of a message: its index, with which id is its own, or the id of another message.
+// sent reads what became of a message: an index, which makes id the message's own, or the id of another message.
 func (d *decoder) sent(id ID) Sent {
 	if !d.follows(codeNested) {
 		id.Index = d.int()
