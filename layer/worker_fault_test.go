@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"sync"
 	"testing"
@@ -65,6 +66,13 @@ func (b *bubble) called(item layer.Item) int {
 	defer b.mu.Unlock()
 	b.calls[string(item.Body)]++
 	return b.calls[string(item.Body)]
+}
+
+// seen is a copy of the calls so far.
+func (b *bubble) seen() map[string]int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return maps.Clone(b.calls)
 }
 
 // fill enqueues n items into group A, with their numbers as bodies.
@@ -159,7 +167,7 @@ func TestTransactionTooLong(t *testing.T) {
 					return ctx.Err()
 				}, layer.WorkerOptions{Concurrency: 1, OnError: b.onError})
 				b.run(w, err, time.Minute)
-				require.Equal(t, map[string]int{"0": 3, "1": 1}, b.calls)
+				require.Equal(t, map[string]int{"0": 3, "1": 1}, b.seen())
 				require.Len(t, b.reported(), 3)
 				for _, err := range b.reported() {
 					var h *layer.HandlerError
@@ -246,7 +254,7 @@ func TestGoexit(t *testing.T) {
 			return nil
 		}, layer.WorkerOptions{Concurrency: 1, OnError: b.onError})
 		b.run(w, err, time.Minute)
-		require.Equal(t, map[string]int{"0": 1, "1": 2, "2": 1}, b.calls)
+		require.Equal(t, map[string]int{"0": 1, "1": 2, "2": 1}, b.seen())
 		require.Len(t, b.reported(), 2)
 		var h *layer.HandlerError
 		require.True(t, errors.As(b.reported()[0], &h))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"testing"
 	"time"
 
@@ -87,7 +88,7 @@ func TestKinds(t *testing.T) {
 		b.run(b.worker(count(layer.Typed(layer.JSON[int](), h)), layer.WorkerOptions{Concurrency: 1}), nil, time.Second)
 		require.Equal(b.t, 6, around)
 		around = 0
-		require.Equal(b.t, map[string]int{"0": 1, "1": 1, "2": 1, "3": 1, "4": 1}, b.calls)
+		require.Equal(b.t, map[string]int{"0": 1, "1": 1, "2": 1, "3": 1, "4": 1}, b.seen())
 		page, err := b.q.Admin().DeadLetters(b.t.Context(), layer.DeadOptions{})
 		require.NoError(b.t, err)
 		require.Len(b.t, page.Letters, 1)
@@ -123,7 +124,7 @@ func TestTimeout(t *testing.T) {
 		func(b *bubble, h layer.Handler) {
 			b.fill(3)
 			b.run(b.worker(h, layer.WorkerOptions{Timeout: 3 * time.Second}), nil, time.Minute)
-			require.Equal(b.t, map[string]int{"0": 1, "1": 2, "2": 1}, b.calls)
+			require.Equal(b.t, map[string]int{"0": 1, "1": 2, "2": 1}, b.seen())
 			require.Len(b.t, b.reported(), 2)
 			require.ErrorIs(b.t, b.reported()[0], context.DeadlineExceeded)
 			require.ErrorContains(b.t, b.reported()[0], "has not ended after 3s")
@@ -146,7 +147,7 @@ func TestStuck(t *testing.T) {
 		_, err := b.q.Enqueue(b.t.Context(), layer.Message{Group: "B", Body: []byte("other")})
 		require.NoError(b.t, err)
 		time.Sleep(30 * time.Second)
-		require.Equal(b.t, map[string]int{"0": 2, "other": 1}, b.calls)
+		require.Equal(b.t, map[string]int{"0": 2, "other": 1}, b.seen())
 		var stuck *layer.StuckError
 		require.ErrorAs(b.t, b.reported()[0], &stuck)
 		require.Equal(b.t, "A", stuck.ID.Group)
@@ -200,10 +201,10 @@ func TestRetryError(t *testing.T) {
 			w := b.worker(h, layer.WorkerOptions{})
 			w.Start()
 			time.Sleep(39 * time.Second)
-			require.Equal(b.t, map[string]int{"0": 2}, b.calls)
+			require.Equal(b.t, map[string]int{"0": 2}, b.seen())
 			time.Sleep(2 * time.Second)
 			require.NoError(b.t, w.Stop(b.t.Context()))
-			require.Equal(b.t, map[string]int{"0": 3}, b.calls)
+			require.Equal(b.t, map[string]int{"0": 3}, b.seen())
 			require.EqualValues(b.t, 1, b.stats().Acked)
 		})
 	}
@@ -257,6 +258,11 @@ func TestSeveralQueues(t *testing.T) {
 			time.Sleep(100 * time.Millisecond)
 			return nil
 		})
+		handled := func() map[string]int {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return maps.Clone(given)
+		}
 		for i := range 400 {
 			for _, q := range []*layer.Queue{b.q, second} {
 				_, err := q.Enqueue(b.t.Context(), layer.Message{Group: fmt.Sprint(i)})
@@ -268,23 +274,22 @@ func TestSeveralQueues(t *testing.T) {
 		})
 		w.Start()
 		time.Sleep(9 * time.Second)
-		b.mu.Lock()
-		require.InDelta(b.t, 3*given["second"], given[testQueue], 10, "%v", given)
-		b.mu.Unlock()
+		so := handled()
+		require.InDelta(b.t, 3*so["second"], so[testQueue], 10, "%v", so)
 		time.Sleep(time.Minute)
-		require.Equal(b.t, map[string]int{testQueue: 400, "second": 400}, given)
+		require.Equal(b.t, map[string]int{testQueue: 400, "second": 400}, handled())
 		for _, q := range []*layer.Queue{second, b.q, second} {
 			_, err := q.Enqueue(b.t.Context(), layer.Message{})
 			require.NoError(b.t, err)
 			time.Sleep(200 * time.Millisecond)
 		}
-		require.Equal(b.t, map[string]int{testQueue: 401, "second": 402}, given)
+		require.Equal(b.t, map[string]int{testQueue: 401, "second": 402}, handled())
 		require.NoError(b.t, layer.Drop(b.t.Context(), b.db, testPrefix, "second", layer.DropOptions{}))
 		time.Sleep(time.Minute)
 		_, err = b.q.Enqueue(b.t.Context(), layer.Message{})
 		require.NoError(b.t, err)
 		time.Sleep(time.Second)
-		require.Equal(b.t, 402, given[testQueue])
+		require.Equal(b.t, 402, handled()[testQueue])
 		require.NoError(b.t, w.Stop(b.t.Context()))
 		_ = second.Close(b.t.Context())
 	})
@@ -320,7 +325,7 @@ func TestLimiter(t *testing.T) {
 		require.NoError(b.t, w.Stop(b.t.Context()))
 		require.Empty(b.t, b.reported())
 		require.EqualValues(b.t, 6, b.stats().Acked)
-		require.Len(b.t, b.calls, 6)
+		require.Len(b.t, b.seen(), 6)
 	})
 }
 
@@ -381,7 +386,7 @@ func TestAroundAfterCommit(t *testing.T) {
 		b.fill(1)
 		h := b.kinds(func(ctx context.Context, d *layer.Delivery) error { return fn(b, ctx, d) })["HandleTx"]
 		b.run(b.worker(late(h), layer.WorkerOptions{}), nil, time.Second)
-		require.Equal(b.t, map[string]int{"0": 1}, b.calls)
+		require.Equal(b.t, map[string]int{"0": 1}, b.seen())
 		require.Len(b.t, b.reported(), 1)
 		require.ErrorContains(b.t, b.reported()[0], "afterwards")
 		require.EqualValues(b.t, 1, b.stats().Acked)
