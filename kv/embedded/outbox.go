@@ -3,13 +3,14 @@ package embedded
 import (
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // outbox is what is on its way to a peer. Whoever may wait for the peer writes it out; else a goroutine does.
 type outbox struct {
 	conn  net.Conn
-	limit time.Duration // of one write; 0 = none
+	limit atomic.Int64  // nanoseconds of one write; 0 = none
 	wake  chan struct{} // for the goroutine; of one place
 
 	mu      sync.Mutex // guards what follows
@@ -21,7 +22,8 @@ type outbox struct {
 }
 
 func newOutbox(conn net.Conn, limit time.Duration) *outbox {
-	o := &outbox{conn: conn, limit: limit, wake: make(chan struct{}, 1)}
+	o := &outbox{conn: conn, wake: make(chan struct{}, 1)}
+	o.limit.Store(int64(limit))
 	o.room.L = &o.mu
 	return o
 }
@@ -70,8 +72,8 @@ func (o *outbox) flush() {
 }
 
 func (o *outbox) write(b []byte) error {
-	if o.limit > 0 {
-		if err := o.conn.SetWriteDeadline(time.Now().Add(o.limit)); err != nil {
+	if limit := time.Duration(o.limit.Load()); limit > 0 {
+		if err := o.conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
 			return err
 		}
 	}

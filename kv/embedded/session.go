@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"fdbfifo/kv"
 )
@@ -75,7 +76,9 @@ func (s *session) run() {
 	for _, w := range watches {
 		w.Cancel()
 	}
-	s.out.limit = closeLimit // for what the last commits have left; harmless if the connection is gone
+	// What the last commits have left is written, if the client is there to read.
+	s.out.limit.Store(int64(closeLimit))
+	_ = s.SetWriteDeadline(time.Now().Add(closeLimit)) // the connection may be gone
 	close(ended)
 	writer.Wait()
 	s.out.flush()
