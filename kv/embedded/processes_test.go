@@ -3,6 +3,7 @@
 package embedded_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -22,6 +23,8 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/kvtest"
+	"fdbfifo/kv/kvtest/history"
 )
 
 var (
@@ -306,4 +309,60 @@ func TestStoppedServer(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Positive(t, db.Usage().FileSize, "this process has taken over")
+}
+
+// served opens a DB of a folder that another process has open, and returns what makes the clocks of both jump.
+func served(t *testing.T, o embedded.Options) (*embedded.DB, func(time.Duration)) {
+	t.Helper()
+	path := t.TempDir()
+	child := exec.Command(os.Args[0], servesOnly)
+	child.Env = append(os.Environ(), shareFolder+"="+path)
+	child.Stderr = os.Stderr
+	in, err := child.StdinPipe()
+	require.NoError(t, err)
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	t.Cleanup(func() {
+		require.NoError(t, in.Close())
+		require.NoError(t, child.Wait())
+	})
+	told := bufio.NewReader(out)
+	hear := func(want string) {
+		text, err := told.ReadString('\n')
+		require.NoError(t, err)
+		require.Equal(t, want+"\n", text)
+	}
+	hear(toldServing)
+	clock := &jumpClock{}
+	o.Clock = clock
+	db := openDisk(t, path, o)
+	require.Zero(t, db.Usage().FileSize, "the other process has the file")
+	return db, func(d time.Duration) {
+		_, err := fmt.Fprintln(in, d)
+		require.NoError(t, err)
+		hear(d.String())
+		clock.Advance(d)
+	}
+}
+
+// Every promise of kv holds when another process has the database.
+func TestConformanceProcess(t *testing.T) {
+	kvtest.Run(t, func(t *testing.T) kvtest.Engine {
+		db, advance := served(t, embedded.Options{MaxWatches: 100})
+		return kvtest.Engine{DB: db, ExactConflicts: true, Advance: advance, MaxWatches: 100}
+	})
+}
+
+// What a cluster has answered, a database in another process answers too.
+func TestHistoriesProcess(t *testing.T) {
+	db, _ := served(t, embedded.Options{Seed: 1})
+	const recorded = "../kvtest/history/testdata"
+	for seed := uint64(1); seed <= history.Seeds; seed++ {
+		want, err := history.Read(recorded, seed)
+		require.NoError(t, err)
+		got, err := history.Play(t.Context(), db, seed)
+		require.NoError(t, err)
+		require.NoError(t, history.Compare(got, want), "seed %d", seed)
+	}
 }

@@ -28,6 +28,9 @@ const (
 	toldFinish  = "finished" // the process has closed the database
 )
 
+// servesOnly is the life of a process that does nothing but serve.
+const servesOnly = "serve"
+
 const (
 	togetherWorkers = 3
 	togetherKeys    = 4 // of one transaction, far apart
@@ -41,9 +44,22 @@ func sumKey(name string) []byte { return []byte("sum/" + name) }
 
 // workTogether works in the folder until its standard input ends, or it is killed.
 func workTogether(path, life string) error {
-	db, err := embedded.OpenDisk(path, embedded.Options{})
+	clock := &jumpClock{}
+	db, err := embedded.OpenDisk(path, embedded.Options{Clock: clock})
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
+	}
+	if life == servesOnly {
+		// Each line that comes in is how far the clock jumps.
+		fmt.Println(toldServing)
+		for in := bufio.NewScanner(os.Stdin); in.Scan(); fmt.Println(in.Text()) {
+			d, err := time.ParseDuration(in.Text())
+			if err != nil {
+				return err
+			}
+			clock.Advance(d)
+		}
+		return db.Close()
 	}
 	var mu sync.Mutex
 	tell := func(format string, args ...any) {
