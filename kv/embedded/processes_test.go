@@ -222,6 +222,7 @@ func (r *troupe) check() (there, unknown int) {
 	db := openDisk(t, r.folder, embedded.Options{})
 	tx := begin(t, db)
 	for worker, outcomes := range r.outcome {
+		tx.Reset()
 		found := 0
 		for n, what := range outcomes {
 			keys := 0
@@ -312,7 +313,7 @@ func TestStoppedServer(t *testing.T) {
 }
 
 // served opens a DB of a folder that another process has open, and returns what makes the clocks of both jump.
-func served(t *testing.T, o embedded.Options) (*embedded.DB, func(time.Duration)) {
+func served(t testing.TB, o embedded.Options) (*embedded.DB, func(time.Duration)) {
 	t.Helper()
 	path := t.TempDir()
 	child := exec.Command(os.Args[0], servesOnly)
@@ -336,7 +337,9 @@ func served(t *testing.T, o embedded.Options) (*embedded.DB, func(time.Duration)
 	hear(toldServing)
 	clock := &jumpClock{}
 	o.Clock = clock
-	db := openDisk(t, path, o)
+	db, err := embedded.OpenDisk(path, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	require.Zero(t, db.Usage().FileSize, "the other process has the file")
 	return db, func(d time.Duration) {
 		_, err := fmt.Fprintln(in, d)

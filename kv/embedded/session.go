@@ -90,7 +90,7 @@ func (s *session) read() {
 	in := bufio.NewReaderSize(s.Conn, grownFrame)
 	r := frameReader{r: in, limit: maxFrame}
 	for {
-		if in.Buffered() == 0 {
+		if in.Buffered() == 0 || s.out.size() > maxUnread {
 			s.out.flush() // before this goroutine waits
 		}
 		s.out.makeRoom(maxUnread)
