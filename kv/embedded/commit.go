@@ -43,6 +43,9 @@ func (t *transaction) send(c *commit) error {
 		c.version = noVersion
 		c.finish(t.db)
 	} else {
+		if t.far != nil {
+			t.letGo() // both leave in one write
+		}
 		t.db.submit(c)
 	}
 	return nil

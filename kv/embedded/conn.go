@@ -43,8 +43,12 @@ var errLost = &kv.Error{Code: kv.CodeTransactionTooOld, Cause: errors.New("embed
 // maxUnsent is how much may wait for a server that does not read. What comes then is refused.
 const maxUnsent = 64 << 20
 
-// handshakeLimit bounds a handshake, on both sides.
-const handshakeLimit = 5 * time.Second
+// The bounds of a handshake: how long a server waits for a client's hello, and a client for the answer. That may take
+// until the server has opened its file.
+const (
+	helloLimit     = 2 * time.Second
+	handshakeLimit = 5 * time.Second
+)
 
 // errProtocol says that the other process speaks another protocol.
 var errProtocol = errors.New("embedded: the process that serves the folder speaks another protocol")

@@ -100,7 +100,7 @@ func (s *server) serve(c net.Conn) {
 
 // greet is the handshake, up to the answer.
 func (s *server) greet(c net.Conn) (id clientID, ok bool) {
-	if c.SetDeadline(time.Now().Add(handshakeLimit)) != nil {
+	if c.SetDeadline(time.Now().Add(helloLimit)) != nil {
 		return id, false
 	}
 	kind, body, err := (&frameReader{r: c, limit: maxHello}).next()
