@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// checkPeer returns an error if the process at the other end is neither this user's, nor the folder owner's, nor root's.
+// checkPeer returns an error if the process at the other end is neither this user's, nor the folder owner's, nor
+// root's.
 func checkPeer(c net.Conn, path string) error {
 	u, ok := c.(*net.UnixConn)
 	if !ok {

@@ -58,7 +58,8 @@ func TestLongPath(t *testing.T) {
 	require.NotEmpty(t, left)
 }
 
-// When the DB that has the database closes, the other takes over: its transactions in flight retry, its watches live on.
+// When the DB that has the database closes, the other takes over: its transactions in flight retry, its watches live
+// on.
 func TestHandOver(t *testing.T) {
 	server, client := pair(t, t.TempDir())
 	put(t, server, "a", "1")
