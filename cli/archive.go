@@ -93,7 +93,7 @@ nothing.`,
 			}
 			o := layer.ArchiveOptions{ArchiveFilter: filter, After: after, Limit: n, Bodies: true}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				page, err := q.Archive(c.Context(), o)
+				page, err := q.Admin().Archive(c.Context(), o)
 				if err != nil {
 					return asUsageIfOptions(err)
 				}
@@ -165,7 +165,7 @@ func (s *session) printArchive(page layer.ArchivePage) error {
 func newArchiveReplayCmd(s *session) *cobra.Command {
 	var f archiveFlags
 	var all, dryRun bool
-	var limit int64
+	var limit int
 	c := &cobra.Command{
 		Use:   "replay (--group GROUP | --older TIME | --newer TIME | --all) [--after ID] [--dry-run] [-n N]",
 		Short: "Enqueue finished messages anew",
@@ -193,7 +193,7 @@ that it prints.`,
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("replaying", "message", -1)
 				defer p.close()
-				report, err := q.Replay(c.Context(), filter, layer.ReplayOptions{
+				report, err := q.Admin().Replay(c.Context(), filter, layer.ReplayOptions{
 					After: after, DryRun: dryRun, Limit: limit, Progress: func(r layer.ReplayReport) { p.set(r.Done) },
 				})
 				p.close()
@@ -201,14 +201,14 @@ that it prints.`,
 					return asUsage(err)
 				}
 				// Also of one that was interrupted: it has done what it reports.
-				return errors.Join(s.printReplay(report, dryRun, err != nil || report.Done == limit && limit > 0), err)
+				return errors.Join(s.printReplay(report, dryRun, err != nil || report.Done == int64(limit) && limit > 0), err)
 			})
 		},
 	}
 	f.add(c)
 	c.Flags().BoolVar(&all, "all", false, "all that there are")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "change nothing, and say how many it would be")
-	c.Flags().Int64VarP(&limit, "number", "n", 0, "at most `N`; 0 = all that are chosen")
+	c.Flags().IntVarP(&limit, "number", "n", 0, "at most `N`; 0 = all that are chosen")
 	return c
 }
 

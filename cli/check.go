@@ -19,7 +19,7 @@ and may run beside workers. The exit code is 1 if a rule is broken.`,
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("checking", "key", -1)
 				defer p.close()
-				report, err := q.Check(c.Context(), layer.CheckOptions{Progress: func(keys int64) { p.set(keys) }})
+				report, err := q.Admin().Check(c.Context(), layer.CheckOptions{Progress: func(keys int64) { p.set(keys) }})
 				if err != nil {
 					return err
 				}
@@ -36,7 +36,7 @@ and may run beside workers. The exit code is 1 if a rule is broken.`,
 // errViolations says that a queue breaks its rules.
 var errViolations = errors.New("the queue breaks its rules")
 
-func violations(report *layer.CheckReport) error {
+func violations(report layer.CheckReport) error {
 	if n := len(report.Violations); n > 0 {
 		return fmt.Errorf("%w: %s", errViolations, plural(int64(n), "violation"))
 	}
@@ -51,14 +51,14 @@ type jsonCheck struct {
 	Held        int64           `json:"held"`
 	Delayed     int64           `json:"delayed"`
 	Paused      int64           `json:"paused"`
-	Parked      int64           `json:"parked"`
+	Parked      int64           `json:"halted"`
 	StaleHints  int64           `json:"stale_hints"`
 	StaleTimers int64           `json:"stale_timers"`
 	Attempts    int64           `json:"attempts"`
 	Dead        int64           `json:"dead"`
 	Receipts    int64           `json:"receipts"`
 	Dedup       int64           `json:"dedup"`
-	Repeats     int64           `json:"attempt_ids"`
+	Repeats     int64           `json:"receive_ids"`
 	Archived    int64           `json:"archived"`
 	States      int64           `json:"states"`
 	Paces       int64           `json:"paces"`
@@ -68,20 +68,21 @@ type jsonCheck struct {
 }
 
 type jsonViolation struct {
-	Rule   string `json:"rule"`
+	Rule   string `json:"rule"` // its name
+	Text   string `json:"text"`
 	Key    string `json:"key"`
 	Detail string `json:"detail"`
 }
 
-func (s *session) printCheck(r *layer.CheckReport) error {
+func (s *session) printCheck(r layer.CheckReport) error {
 	if s.json {
 		broken := make([]jsonViolation, len(r.Violations))
 		for i, v := range r.Violations {
-			broken[i] = jsonViolation(v)
+			broken[i] = jsonViolation{Rule: string(v.Rule), Text: v.Rule.Text(), Key: v.Key, Detail: v.Detail}
 		}
 		return printJSON(s.stdout, jsonCheck{
 			Queue: s.queue, Items: r.Items, Bytes: r.Bytes, Groups: r.Groups, Held: r.Held, Delayed: r.Delayed,
-			Paused: r.Paused, Parked: r.Parked,
+			Paused: r.Paused, Parked: r.Halted,
 			StaleHints: r.StaleHints, StaleTimers: r.StaleTimers, Attempts: r.Attempts, Dead: r.Dead, Receipts: r.Receipts, Dedup: r.Dedup,
 			Repeats: r.Repeats, Archived: r.Archived, States: r.States, Paces: r.Paces, Requests: r.Requests, Grants: r.Grants,
 			Violations: broken,
@@ -95,14 +96,14 @@ func (s *session) printCheck(r *layer.CheckReport) error {
 		{"held", commas(r.Held), ""},
 		{"delayed", commas(r.Delayed), ""},
 		{"paused", commas(r.Paused), ""},
-		{"parked", commas(r.Parked), ""},
+		{"halted", commas(r.Halted), ""},
 		{"stale hints", commas(r.StaleHints), "allowed, cleared when met"},
 		{"stale timers", commas(r.StaleTimers), "allowed, cleared when met"},
 		{"attempt records", commas(r.Attempts), ""},
 		{"dead letters", commas(r.Dead), ""},
 		{"receipts", commas(r.Receipts), ""},
 		{"dedup ids", commas(r.Dedup), "remembered"},
-		{"attempt ids", commas(r.Repeats), "of receives, remembered"},
+		{"receive ids", commas(r.Repeats), "of receives, remembered"},
 		{"archived", commas(r.Archived), "messages"},
 		{"states", commas(r.States), "of groups"},
 		{"paces", commas(r.Paces), "of groups whose rate is used"},
@@ -114,7 +115,7 @@ func (s *session) printCheck(r *layer.CheckReport) error {
 		return err
 	}
 	for _, v := range r.Violations {
-		_, err := fmt.Fprintf(s.stdout, "BROKEN %s\n  key    %s\n  detail %s\n", v.Rule, v.Key, oneLine([]byte(v.Detail), 1000))
+		_, err := fmt.Fprintf(s.stdout, "BROKEN %s\n  key    %s\n  detail %s\n", v.Rule.Text(), v.Key, oneLine([]byte(v.Detail), 1000))
 		if err != nil {
 			return err
 		}

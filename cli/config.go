@@ -100,9 +100,9 @@ func settingUsage(name string, err error) error {
 
 func configure(ctx context.Context, q *layer.Queue, changes []func(*layer.Config)) (layer.Config, int64, error) {
 	if len(changes) == 0 {
-		return q.ReadConfig(ctx)
+		return q.Admin().ReadConfig(ctx)
 	}
-	return q.Configure(ctx, func(c *layer.Config) {
+	return q.Admin().Configure(ctx, func(c *layer.Config) {
 		for _, change := range changes {
 			change(c)
 		}

@@ -55,8 +55,8 @@ type deadFlags struct {
 func (f *deadFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.group, "group", "", "only those of this `GROUP`")
 	c.Flags().StringVar(&f.text, "text", "", "only those with this `TEXT` in their reason or last error")
-	c.Flags().DurationVar(&f.older, "older", 0, "only those parked longer than `TIME` ago")
-	c.Flags().DurationVar(&f.newer, "newer", 0, "only those parked within the last `TIME`")
+	c.Flags().DurationVar(&f.older, "older", 0, "only those that became dead letters longer than `TIME` ago")
+	c.Flags().DurationVar(&f.newer, "newer", 0, "only those that became dead letters within the last `TIME`")
 }
 
 // filter turns the flags, and ids, into what the layer chooses by.
@@ -71,7 +71,7 @@ func (f *deadFlags) filter(s *session, c *cobra.Command, ids []string) (layer.De
 		name  string
 		d     time.Duration
 		bound *time.Time
-	}{{"older", f.older, &o.ParkedBefore}, {"newer", f.newer, &o.ParkedFrom}} {
+	}{{"older", f.older, &o.Before}, {"newer", f.newer, &o.From}} {
 		if !changed(age.name) {
 			continue
 		}
@@ -124,7 +124,7 @@ func newDeadListCmd(s *session) *cobra.Command {
 				o.After = &id
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				page, err := q.DeadLetters(c.Context(), o)
+				page, err := q.Admin().DeadLetters(c.Context(), o)
 				if err != nil {
 					return asUsageIfOptions(err)
 				}
@@ -146,7 +146,7 @@ type jsonDead struct {
 	Attempts  int               `json:"attempts"`
 	First     time.Time         `json:"first,omitzero"`
 	Last      time.Time         `json:"last,omitzero"`
-	Parked    time.Time         `json:"parked"`
+	Parked    time.Time         `json:"dead_lettered"`
 	Enqueued  time.Time         `json:"enqueued"`
 	Headers   map[string]string `json:"headers,omitempty"`
 	jsonBody
@@ -157,7 +157,7 @@ func (s *session) printDead(page layer.DeadPage) error {
 		for _, d := range page.Letters {
 			err := printJSON(s.stdout, jsonDead{
 				ID: d.ID.String(), Group: d.ID.Group, Reason: d.Reason, LastError: d.LastError, Attempts: d.Attempts,
-				First: d.First.UTC(), Last: d.Last.UTC(), Parked: d.Parked.UTC(), Enqueued: d.Enqueued.UTC(),
+				First: d.First.UTC(), Last: d.Last.UTC(), Parked: d.DeadLettered.UTC(), Enqueued: d.Enqueued.UTC(),
 				Headers: d.Headers, jsonBody: newJSONBody(d.Body),
 			})
 			if err != nil {
@@ -171,7 +171,7 @@ func (s *session) printDead(page layer.DeadPage) error {
 		return err
 	}
 	now := s.app.Now()
-	t := newTable("id", "parked", "failed", "reason", "last error", "body")
+	t := newTable("id", "dead-lettered", "failed", "reason", "last error", "body")
 	alignRight(t, 2, 3)
 	used := 0
 	for _, d := range page.Letters {
@@ -180,7 +180,7 @@ func (s *session) printDead(page layer.DeadPage) error {
 	width := max(minTextWidth, (s.width()-used-20)/3)
 	for _, d := range page.Letters {
 		t.AppendRow(tableRow{
-			display(d.ID.String()), short(max(0, now.Sub(d.Parked))), d.Attempts, oneLine([]byte(d.Reason), width),
+			display(d.ID.String()), short(max(0, now.Sub(d.DeadLettered))), d.Attempts, oneLine([]byte(d.Reason), width),
 			oneLine([]byte(d.LastError), width), oneLine(d.Body, width),
 		})
 	}

@@ -36,7 +36,7 @@ order, no message may be lost or come twice. The exit code is 1 if one of these 
 With --processes the workers are spread over processes, which share nothing but the database: the engine must be
 one that several processes can open, a FoundationDB cluster. What handling a message does is then written in the
 transaction that acks it, and judged afterwards by what is in the database. --kill ends one of them with SIGKILL
-half-way, when it has groups in hand; they are taken over when their lease runs out.
+half-way, when it has groups in flight; they are taken over when their lease runs out.
 
 --data takes any other CSV file with a column "origin", which is kept in memory for the comparison.`
 
@@ -73,7 +73,7 @@ func newDemoCmd(s *session) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&f.data, "data", "", "a CSV `FILE` with a column \"origin\"; left out, the departures built in")
-	c.Flags().IntVar(&f.workers, "workers", 8, "drain with `N` workers, each with one group in hand at a time")
+	c.Flags().IntVar(&f.workers, "workers", 8, "drain with `N` workers, each with one group in flight at a time")
 	c.Flags().BoolVar(&f.keep, "keep", false, "keep the folder with the queue, to look at it")
 	c.Flags().IntVar(&f.processes, "processes", 1, "spread the workers over `N` processes")
 	c.Flags().BoolVar(&f.kill, "kill", false, "end one of the processes with SIGKILL half-way")
@@ -230,7 +230,7 @@ func (s *session) demoOn(ctx context.Context, db *record.Recorder, flights []dep
 	}
 	r.Processes, r.Workers, r.Lease, r.Loading = f.processes, f.workers, f.lease, loading
 	r.Conflicts += db.Counters().Sub(before).Conflicts
-	if r.Check, err = q.Check(ctx, layer.CheckOptions{}); err != nil {
+	if r.Check, err = q.Admin().Check(ctx, layer.CheckOptions{}); err != nil {
 		return r, err
 	}
 	return r, nil

@@ -11,7 +11,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// demoLease is the lease of the demo's processes: what a killed one had in hand waits for so long.
+// demoLease is the lease of the demo's processes: what a killed one had in flight waits for so long.
 const demoLease = 3 * time.Second
 
 // demoProcess is one process of the demo.
@@ -119,7 +119,7 @@ func (c *crew) conflicts() (int64, error) {
 // settle is how long what frozen processes had sent may take to land.
 const settle = 100 * time.Millisecond
 
-// kill ends the process that has the most groups in hand, and returns what those were; nobody, if none has any just
+// kill ends the process that has the most groups in flight, and returns what those were; nobody, if none has any just
 // now. To be sure of it, all are frozen while it looks.
 func (c *crew) kill(ctx context.Context) (victim *demoProcess, held []heldClaim, err error) {
 	for _, p := range c.processes {
@@ -156,7 +156,7 @@ func (c *crew) kill(ctx context.Context) (victim *demoProcess, held []heldClaim,
 	return victim, held, nil
 }
 
-// claims are those of groups that the process has in hand.
+// claims are those of groups that the process has in flight.
 func (p *demoProcess) claims(groups []layer.GroupInfo) []heldClaim {
 	var held []heldClaim
 	for _, g := range groups {
@@ -200,7 +200,7 @@ func (s *session) drainByProcesses(ctx context.Context, db kv.DB, q *layer.Queue
 	case watch.victim != nil:
 		r.Killed, r.Victim = 1, watch.victim.flags.number
 	case f.kill:
-		s.notice("no process was killed: the queue was empty before one was seen with a group in hand")
+		s.notice("no process was killed: the queue was empty before one was seen with a group in flight")
 	}
 	r.Conflicts, err = c.conflicts()
 	return r, err
@@ -214,9 +214,9 @@ type crewWatch struct {
 	progress *progress
 
 	done   int64
-	most   int64 // groups in hand at once
+	most   int64 // groups in flight at once
 	victim *demoProcess
-	held   []heldClaim // what the victim had in hand
+	held   []heldClaim // what the victim had in flight
 }
 
 func (w *crewWatch) run(ctx context.Context) error {
@@ -253,7 +253,7 @@ func (w *crewWatch) look(ctx context.Context) (over bool, err error) {
 			return false, err
 		}
 	}
-	detail := plural(st.BusyGroups, "group") + " in hand"
+	detail := plural(st.BusyGroups, "group") + " in flight"
 	if w.victim != nil {
 		detail += fmt.Sprintf(", process %d is dead", w.victim.flags.number)
 	}
@@ -264,14 +264,14 @@ func (w *crewWatch) look(ctx context.Context) (over bool, err error) {
 	return empty(ctx, w.q)
 }
 
-// killOne kills a process, if one has groups in hand.
+// killOne kills a process, if one has groups in flight.
 func (w *crewWatch) killOne(ctx context.Context) error {
 	var err error
 	if w.victim, w.held, err = w.crew.kill(ctx); err != nil || w.victim == nil {
 		return err
 	}
 	w.progress.print(func() {
-		w.s.notice("killed process %d after %s, with %s in hand", w.victim.flags.number, plural(w.done, "message"),
+		w.s.notice("killed process %d after %s, with %s in flight", w.victim.flags.number, plural(w.done, "message"),
 			plural(int64(len(w.held)), "group"))
 	})
 	return nil

@@ -117,7 +117,7 @@ func someDepartures(t *testing.T, n int) string {
 	return name
 }
 
-// Four processes, one of which is killed with groups in hand: each message takes effect once and in order, and the
+// Four processes, one of which is killed with groups in flight: each message takes effect once and in order, and the
 // dead one's groups are taken over. A second demo on the same queue begins with no effects.
 func TestDemoProcesses(t *testing.T) {
 	app := fakeProcesses(t)
@@ -165,7 +165,7 @@ func TestDemoProcessFails(t *testing.T) {
 	require.Contains(t, stderr.String(), `process 2: fdbfifo: there is no queue "nowhere"`)
 }
 
-// Ctrl-C stops the processes, and what they had in hand is given back.
+// Ctrl-C stops the processes, and what they had in flight is given back.
 func TestDemoProcessesInterrupted(t *testing.T) {
 	app := fakeProcesses(t)
 	ctx, interrupt := context.WithCancel(context.Background())

@@ -18,7 +18,7 @@ type demoReport struct {
 	Lease            time.Duration // of several processes
 	Killed           int           // processes
 	Victim           int           // the number of the one that was killed
-	InHand           int           // groups that it had in hand
+	InHand           int           // groups that it had in flight
 	TakenOver        int           // those of them that others finished under a later token
 	Loading          time.Duration
 	Draining         time.Duration
@@ -30,7 +30,7 @@ type demoReport struct {
 	Disorder int64 // deliveries out of their group's order
 	Lost     int64
 	Doubled  int64 // deliveries of what had come before, or had never been sent
-	Check    *layer.CheckReport
+	Check    layer.CheckReport
 }
 
 func (r *demoReport) seconds() float64 { return (r.Loading + r.Draining).Seconds() }
@@ -55,7 +55,7 @@ type jsonDemo struct {
 	Doubled          int64   `json:"doubled"`
 	Processes        int     `json:"processes"`
 	Killed           int     `json:"killed"`
-	TakenOver        int     `json:"taken_over"` // groups that the killed one had in hand
+	TakenOver        int     `json:"taken_over"` // groups that the killed one had in flight
 }
 
 func (s *session) printDemo(r demoReport) error {
@@ -79,14 +79,14 @@ func (s *session) printDemo(r demoReport) error {
 		{"seconds", fmt.Sprintf("%.2f", r.seconds()),
 			fmt.Sprintf("loading %.2f, draining %.2f", r.Loading.Seconds(), r.Draining.Seconds())},
 		{"messages/s", commas(int64(math.Round(r.perSecond()))), fmt.Sprintf("each takes %s to handle", demoWork)},
-		{"most groups in hand at once", r.MostGroupsInHand, "of " + plural(int64(r.Workers), "worker")},
+		{"most groups in flight at once", r.MostGroupsInHand, "of " + plural(int64(r.Workers), "worker")},
 		{"conflicts", commas(r.Conflicts), "transactions that were tried again"},
 	})
 	if r.Killed > 0 {
 		t.AppendRows([]tableRow{
 			{"killed", r.Killed, fmt.Sprintf("process %d, with SIGKILL", r.Victim)},
 			{"groups taken over", r.TakenOver,
-				fmt.Sprintf("of %d that it had in hand, after their lease of %s", r.InHand, r.Lease)},
+				fmt.Sprintf("of %d that it had in flight, after their lease of %s", r.InHand, r.Lease)},
 		})
 	}
 	twoHands, lost, doubled := "groups in two hands", "lost", "doubled"

@@ -77,10 +77,10 @@ func TestWitness(t *testing.T) {
 			w.end(i)
 		}
 		r := w.report()
-		r.Check = &layer.CheckReport{}
+		r.Check = layer.CheckReport{}
 		return r
 	}
-	sound := demoReport{Messages: 4, Groups: 2, MostGroupsInHand: 1, Check: &layer.CheckReport{}}
+	sound := demoReport{Messages: 4, Groups: 2, MostGroupsInHand: 1, Check: layer.CheckReport{}}
 	with := func(change func(r *demoReport)) demoReport {
 		r := sound
 		change(&r)
@@ -99,7 +99,7 @@ func TestWitness(t *testing.T) {
 		"other body":   {hand(newWitness(flights), item(2, "A", "?"), two, three, four), with(func(r *demoReport) { r.Lost, r.Doubled, r.Disorder = 1, 1, 1 })},
 		"other group":  {hand(newWitness(flights), one, item(3, "A", "2,B"), two, three, four), with(func(r *demoReport) { r.Doubled = 1 })},
 		"unknown":      {hand(newWitness(flights), one, two, three, four, item(9, "Z", "")), with(func(r *demoReport) { r.Doubled = 1 })},
-		"rules broken": {with(func(r *demoReport) { r.Check = &layer.CheckReport{Violations: make([]layer.Violation, 1)} }), with(func(r *demoReport) { r.Check = &layer.CheckReport{Violations: make([]layer.Violation, 1)} })},
+		"rules broken": {with(func(r *demoReport) { r.Check = layer.CheckReport{Violations: make([]layer.Violation, 1)} }), with(func(r *demoReport) { r.Check = layer.CheckReport{Violations: make([]layer.Violation, 1)} })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, test.want, test.got)

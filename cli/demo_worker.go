@@ -92,7 +92,7 @@ type demoWorker struct {
 	effects effects
 }
 
-// run returns when ctx has ended and nothing is in hand any more, or with an error.
+// run returns when ctx has ended and nothing is in flight any more, or with an error.
 func (w *demoWorker) run(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

@@ -162,7 +162,7 @@ func checkPage(n int) error {
 }
 
 // checkMost says what is wrong with -n, of what may be without a limit.
-func checkMost(n int64) error {
+func checkMost(n int) error {
 	if n < 0 {
 		return usagef("-n is %d: 0 (all) or more", n)
 	}

@@ -125,7 +125,7 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 	case "claim":
 		var n int
 		d.ScanArgs(t, "items", &n)
-		q, err := layer.Open(ctx, h.db, prefix(), "default", layer.Options{Now: h.clock.Now, Seed: 99, Owner: "elsewhere"})
+		q, err := layer.Open(ctx, h.db, prefix(), "default", layer.Options{Now: h.clock.Now, Test: &layer.TestOptions{Seed: 99}, Owner: "elsewhere"})
 		require.NoError(t, err)
 		claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: n, MaxGroups: 1})
 		require.NoError(t, err)
@@ -226,9 +226,9 @@ func (h *harness) name(t *testing.T) {
 		return
 	}
 	require.NoError(t, err)
-	groups, err := q.Groups(ctx, layer.GroupsOptions{})
+	page, err := q.Admin().Groups(ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		items, err := q.Peek(ctx, g.Group, layer.MaxBatch)
 		require.NoError(t, err)
 		for _, item := range items {

@@ -22,15 +22,15 @@ func newGroupsCmd(s *session) *cobra.Command {
 		Use:   "groups [--sort depth|age|name] [-n N]",
 		Short: "List the groups that have messages: depth, age, state, holder",
 		Long: `List the groups that have messages. States: ready (free to be claimed), held (by a worker), expired (its
-worker's lease has run out, the next one takes over), delayed (waits for a retry), paced (has used up
-its rate for now), paused (by an operator), parked (its head
-has failed for good), corrupt (see check). A group that is held, and paused or parked when that ends, says so. It changes nothing.`,
+worker's lease has run out, the next one takes over), delayed (waits for a retry), rate_limited (has used up
+its rate for now), paused (by an operator), halted (its head
+has failed for good), corrupt (see check). A group that is held, and paused or halted when that ends, says so. It changes nothing.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			order, ok := orders[by]
 			if !ok {
 				return usagef("unknown --sort %q: there are depth, age and name", by)
 			}
-			if err := checkMost(int64(n)); err != nil {
+			if err := checkMost(n); err != nil {
 				return err
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
@@ -59,23 +59,18 @@ func sortByName(a, b layer.GroupInfo) int  { return cmp.Compare(a.Group, b.Group
 // allGroups lists all groups, by name. Items are counted up to maxDepth, 0 = the layer's default.
 func allGroups(ctx context.Context, q *layer.Queue, maxDepth int64) ([]layer.GroupInfo, error) {
 	var all []layer.GroupInfo
-	from := ""
-	for {
-		page, err := q.Groups(ctx, layer.GroupsOptions{From: from, MaxDepth: maxDepth})
+	for g, err := range q.Admin().AllGroups(ctx, layer.GroupsOptions{MaxDepth: maxDepth}) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, page...)
-		if len(page) < layer.DefaultGroups {
-			return all, nil
-		}
-		from = page[len(page)-1].Group + "\x00"
+		all = append(all, g)
 	}
+	return all, nil
 }
 
 type jsonGroup struct {
 	Group       string `json:"group"`
-	State       string `json:"state"`
+	State       string `json:"status"`
 	Depth       int64  `json:"depth"`
 	HeadAgeMS   int64  `json:"head_age_ms"`
 	Attempts    int    `json:"attempts"`
@@ -88,9 +83,9 @@ type jsonGroup struct {
 	Mark *jsonMark `json:"mark,omitempty"`
 }
 
-// jsonMark says why a group is paused or parked, or will be when its claim ends.
+// jsonMark says why a group is paused or halted, or will be when its claim ends.
 type jsonMark struct {
-	State  string    `json:"state"`
+	State  string    `json:"status"`
 	By     string    `json:"by"`
 	Reason string    `json:"reason"`
 	Since  time.Time `json:"since"`
@@ -100,14 +95,14 @@ func newJSONMark(m *layer.Mark) *jsonMark {
 	if m == nil {
 		return nil
 	}
-	return &jsonMark{State: string(m.State), By: m.By, Reason: m.Reason, Since: m.Since.UTC()}
+	return &jsonMark{State: string(m.Status), By: m.By, Reason: m.Reason, Since: m.Since.UTC()}
 }
 
 func (s *session) printGroups(groups []layer.GroupInfo, total int) error {
 	if s.json {
 		for _, g := range groups {
 			err := printJSON(s.stdout, jsonGroup{
-				Group: g.Group, State: string(g.State), Depth: g.Depth, HeadAgeMS: g.HeadAge.Milliseconds(),
+				Group: g.Group, State: string(g.Status), Depth: g.Depth, HeadAgeMS: g.HeadAge.Milliseconds(),
 				Attempts: g.Attempts, LastError: g.LastError, Owner: g.Owner, Token: g.Token,
 				Outstanding: g.Outstanding, LeftMS: g.Left.Milliseconds(), Mark: newJSONMark(g.Mark),
 			})
@@ -121,7 +116,7 @@ func (s *session) printGroups(groups []layer.GroupInfo, total int) error {
 		_, err := fmt.Fprintln(s.stdout, "no groups have messages")
 		return err
 	}
-	t := newTable("group", "messages", "head", "state", "left", "holder", "failed", "last error")
+	t := newTable("group", "messages", "head", "status", "left", "holder", "failed", "last error")
 	alignRight(t, 2, 3, 5, 7)
 	names, used := make([]string, len(groups)), 0
 	for i, g := range groups {
@@ -131,16 +126,16 @@ func (s *session) printGroups(groups []layer.GroupInfo, total int) error {
 	const others = 48 // columns of the rest, and what stands between the columns
 	for i, g := range groups {
 		left, failed := "", ""
-		state, holder, why := string(g.State), g.Owner, g.LastError
+		state, holder, why := string(g.Status), g.Owner, g.LastError
 		if g.Left != 0 {
 			left = short(g.Left)
 		}
 		switch {
 		case g.Mark == nil:
-		case g.Mark.State == g.State:
+		case g.Mark.Status == g.Status:
 			holder, why = g.Mark.By, g.Mark.Reason
 		default:
-			state += ", then " + string(g.Mark.State)
+			state += ", then " + string(g.Mark.Status)
 		}
 		if g.Attempts > 0 {
 			failed = strconv.Itoa(g.Attempts)

@@ -66,7 +66,7 @@ func onMemory(t *testing.T, n int) (*App, *layer.Queue) {
 
 // requireGivenBack: nothing is held, left messages are there, and none has counted a failed attempt.
 func requireGivenBack(t *testing.T, q *layer.Queue, left int) {
-	report, err := q.Check(context.Background(), layer.CheckOptions{})
+	report, err := q.Admin().Check(context.Background(), layer.CheckOptions{})
 	require.NoError(t, err)
 	require.Empty(t, report.Violations)
 	require.Zero(t, report.Held)
@@ -167,8 +167,8 @@ func TestEnqueueInterrupted(t *testing.T) {
 				// back for more.
 				fmt.Fprint(out, " ")
 				for {
-					n, err := q.Groups(context.Background(), layer.GroupsOptions{})
-					if err != nil || len(n) == test.left {
+					page, err := q.Admin().Groups(context.Background(), layer.GroupsOptions{})
+					if err != nil || len(page.Groups) == test.left {
 						break
 					}
 				}

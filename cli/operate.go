@@ -58,7 +58,7 @@ func newCancelCmd(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cancel ID",
 		Short: "Remove one waiting message",
-		Long: `Remove one waiting message for good. A message in a worker's hands is refused: wait, or take it away with release.
+		Long: `Remove one waiting message for good. A message in flight is refused: wait, or take it away with release.
 If its group waits for a retry of this message, the wait ends. peek --json prints ids.`,
 		Args: oneID,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -67,7 +67,7 @@ If its group waits for a retry of this message, the wait ends. peek --json print
 				return usagef("%w", err)
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if err := q.Cancel(c.Context(), id); err != nil {
+				if err := q.Admin().Cancel(c.Context(), id); err != nil {
 					return refused(err)
 				}
 				return s.done("cancelled", &id, id.Group)
@@ -81,15 +81,15 @@ func newSkipCmd(s *session) *cobra.Command {
 	var o layer.SkipOptions
 	c := &cobra.Command{
 		Use:   "skip --group GROUP [--reason TEXT] [--by WHO]",
-		Short: "Take the first message of a group aside, so that the next one's turn comes",
-		Long: `Take the first message of a group aside, whichever it is, to the dead letters, so that the next one's turn comes. A
-message in a worker's hands is refused. To be sure which message goes, or to remove it for good, use cancel.`,
+		Short: "Move the first message of a group to the dead letters, so that the next one's turn comes",
+		Long: `Move the first message of a group, whichever it is, to the dead letters, so that the next one's turn comes. A
+message in flight is refused. To be sure which message goes, or to remove it for good, use cancel.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.By == "" {
 				o.By = s.operator()
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				id, err := q.Skip(c.Context(), group, o)
+				id, err := q.Admin().Skip(c.Context(), group, o)
 				if err != nil {
 					return refused(err)
 				}
@@ -114,7 +114,7 @@ func newEditCmd(s *session) *cobra.Command {
 		Use:   "edit ID [--body TEXT | --file FILE] [--header NAME=VALUE]... [--remove-header NAME]...",
 		Short: "Change the body or the headers of one waiting message",
 		Long: `Change the body or the headers of one waiting message. It keeps its place, its id, its age and its failed attempts.
-What is not named stays as it is. A message in a worker's hands is refused.`,
+What is not named stays as it is. A message in flight is refused.`,
 		Args: oneID,
 		RunE: func(c *cobra.Command, args []string) error {
 			id, err := layer.ParseID(args[0])
@@ -129,7 +129,7 @@ What is not named stays as it is. A message in a worker's hands is refused.`,
 				return usagef("edit wants --body, --file, --header or --remove-header: nothing would change")
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if err := q.Edit(c.Context(), id, change); err != nil {
+				if err := q.Admin().Edit(c.Context(), id, change); err != nil {
 					return refused(err)
 				}
 				return s.done("edited", &id, id.Group)
@@ -178,7 +178,7 @@ groups --json prints the token; with --token only that very claim is ended, not 
 				return usagef("--token is %d: a token is above 0", o.Token)
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				h, err := q.ForceRelease(c.Context(), group, o)
+				h, err := q.Admin().ForceRelease(c.Context(), group, o)
 				if err != nil {
 					return refused(err)
 				}
@@ -209,7 +209,7 @@ func newRetryCmd(s *session) *cobra.Command {
 		Long:  "End the wait of a group whose first message failed and is to be retried later: it is ready at once.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if err := q.RetryNow(c.Context(), group); err != nil {
+				if err := q.Admin().RetryNow(c.Context(), group); err != nil {
 					return refused(err)
 				}
 				return s.done("ready:", nil, group)
@@ -224,7 +224,7 @@ func newRetryCmd(s *session) *cobra.Command {
 func refused(err error) error {
 	hint := ""
 	switch {
-	case errors.Is(err, layer.ErrInHand):
+	case errors.Is(err, layer.ErrInFlight):
 		hint = "Wait until its worker is done, or take its group away from it: fdbfifo release --group GROUP."
 	case errors.Is(err, layer.ErrNoItem):
 		hint = "It may have been handled meanwhile. fdbfifo peek --json prints the ids of those that wait."

@@ -29,13 +29,13 @@ workers follow the pause of the whole queue within a second.`,
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if oneGroup {
-					m, err := q.PauseGroup(c.Context(), group, o)
+					m, err := q.Admin().PauseGroup(c.Context(), group, o)
 					if err != nil {
 						return err
 					}
 					return s.printMark(false, &group, m)
 				}
-				m, err := q.Pause(c.Context(), o)
+				m, err := q.Admin().Pause(c.Context(), o)
 				if err != nil {
 					return err
 				}
@@ -54,19 +54,19 @@ func newResumeCmd(s *session) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "resume [--group GROUP]",
 		Short: "Let a paused group, or the whole queue, be worked on again",
-		Long: `Let a group that is paused, or that was parked because its first message failed for good, be worked on again; without
+		Long: `Let a group that is paused, or that was halted because its first message failed for good, be worked on again; without
 --group, the whole queue. Groups that are paused themselves stay so when the queue is resumed.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			oneGroup := c.Flags().Changed("group")
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if oneGroup {
-					m, err := q.ResumeGroup(c.Context(), group)
+					m, err := q.Admin().ResumeGroup(c.Context(), group)
 					if err != nil {
 						return refused(err)
 					}
 					return s.printMark(true, &group, m)
 				}
-				m, err := q.Resume(c.Context())
+				m, err := q.Admin().Resume(c.Context())
 				if err != nil {
 					return refused(err)
 				}
@@ -120,7 +120,7 @@ func (s *session) printMark(resumed bool, group *string, m layer.Mark) error {
 
 // markWords says who has paused, when and why.
 func markWords(m layer.Mark) string {
-	words := fmt.Sprintf("%s by %s since %s", m.State, display(m.By), m.Since.UTC().Format("2006-01-02 15:04:05 UTC"))
+	words := fmt.Sprintf("%s by %s since %s", m.Status, display(m.By), m.Since.UTC().Format("2006-01-02 15:04:05 UTC"))
 	if m.Reason != "" {
 		words += ": " + oneLine([]byte(m.Reason), maxReasonWidth)
 	}

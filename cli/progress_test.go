@@ -47,9 +47,9 @@ func TestProgressPlain(t *testing.T) {
 	p.mu.Lock()
 	p.shown = time.Time{}
 	p.mu.Unlock()
-	p.set(1234, "8 groups in hand")
+	p.set(1234, "8 groups in flight")
 	p.close()
-	require.Equal(t, "fdbfifo: working: 1,234 of 5,000 messages; 8 groups in hand\n", log.String())
+	require.Equal(t, "fdbfifo: working: 1,234 of 5,000 messages; 8 groups in flight\n", log.String())
 }
 
 // Text from messages cannot steer the terminal, and is cut by columns.

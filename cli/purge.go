@@ -32,7 +32,7 @@ meanwhile may stay. It disturbs no other group, and may be interrupted and run a
 				p := s.newProgress("purging", "message", -1)
 				defer p.close()
 				o.Progress = func(r layer.PurgeReport) { p.set(r.Items) }
-				report, err := q.Purge(c.Context(), o)
+				report, err := q.Admin().Purge(c.Context(), o)
 				p.close()
 				// Also of a purge that was interrupted: it has done what it reports.
 				return errors.Join(s.printPurge(report), err)

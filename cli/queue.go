@@ -17,7 +17,7 @@ import (
 func prefix() []byte { return tuple.Tuple{"fdbfifo"}.Pack() }
 
 func (s *session) queueOptions() layer.Options {
-	return layer.Options{Owner: s.app.Owner, Now: s.app.Now, Seed: s.app.Seed}
+	return layer.Options{Owner: s.app.Owner, Now: s.app.Now, Test: &layer.TestOptions{Seed: s.app.Seed}}
 }
 
 // closeTimeout bounds what is done after a command's context has ended.
@@ -112,6 +112,6 @@ func (s *session) unknownQueue(ctx context.Context, db kv.DB, noQueue error) err
 
 // empty reports whether the queue has no items at all, held ones included.
 func empty(ctx context.Context, q *layer.Queue) (bool, error) {
-	groups, err := q.Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})
-	return err == nil && len(groups) == 0, err
+	page, err := q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})
+	return err == nil && len(page.Groups) == 0, err
 }

@@ -14,14 +14,14 @@ type deadSweepFlags struct {
 	deadFlags
 	all    bool
 	dryRun bool
-	limit  int64
+	limit  int
 }
 
 func (f *deadSweepFlags) add(c *cobra.Command) {
 	f.deadFlags.add(c)
 	c.Flags().BoolVar(&f.all, "all", false, "all that there are")
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "change nothing, and say how many it would be")
-	c.Flags().Int64VarP(&f.limit, "number", "n", 0, "at most `N`; 0 = all that are chosen")
+	c.Flags().IntVarP(&f.limit, "number", "n", 0, "at most `N`; 0 = all that are chosen")
 }
 
 // chosen wants the letters to be named, or --all.
@@ -76,7 +76,7 @@ the way. If a group has more than 100, pause it meanwhile to keep their order: w
 			}
 			return s.sweepDead(c, "redriven", f.dryRun, func(q *layer.Queue, progress func(layer.DeadReport)) (layer.DeadReport, error) {
 				o.Progress = progress
-				return q.Redrive(c.Context(), filter, o)
+				return q.Admin().Redrive(c.Context(), filter, o)
 			})
 		},
 	}
@@ -103,7 +103,7 @@ func newDeadDiscardCmd(s *session) *cobra.Command {
 			o := layer.DiscardOptions{DryRun: f.dryRun, Limit: f.limit}
 			return s.sweepDead(c, "discarded", f.dryRun, func(q *layer.Queue, progress func(layer.DeadReport)) (layer.DeadReport, error) {
 				o.Progress = progress
-				return q.Discard(c.Context(), filter, o)
+				return q.Admin().Discard(c.Context(), filter, o)
 			})
 		},
 	}

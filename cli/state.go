@@ -58,7 +58,7 @@ func newStateCmd(s *session) *cobra.Command {
 					}
 					return s.printState(group, found)
 				}
-				if err := q.SetGroupState(c.Context(), group, state, o); err != nil {
+				if err := q.Admin().SetGroupState(c.Context(), group, state, o); err != nil {
 					return refused(err)
 				}
 				if remove {

@@ -17,7 +17,7 @@ type jsonStats struct {
 	HeldGroups    int64     `json:"held_groups"`
 	DelayedGroups int64     `json:"delayed_groups"`
 	PausedGroups  int64     `json:"paused_groups"`
-	ParkedGroups  int64     `json:"parked_groups"`
+	ParkedGroups  int64     `json:"halted_groups"`
 	OldestReadyMS int64     `json:"oldest_ready_ms"`
 	OldestHeadMS  int64     `json:"oldest_head_ms"`
 	Enqueued      int64     `json:"enqueued"`
@@ -26,13 +26,13 @@ type jsonStats struct {
 	Nacked        int64     `json:"nacked"`
 	Expired       int64     `json:"expired"`
 	Taken         int64     `json:"taken"`
-	Parked        int64     `json:"parked"`
+	Parked        int64     `json:"dead_lettered"`
 	Redriven      int64     `json:"redriven"`
 	Discarded     int64     `json:"discarded"`
 	Dead          int64     `json:"dead"`
 	Cancelled     int64     `json:"cancelled"`
 	Purged        int64     `json:"purged"`
-	AgedOut       int64     `json:"aged_out"`
+	AgedOut       int64     `json:"past_retention"`
 	Forced        int64     `json:"forced"`
 }
 
@@ -62,11 +62,11 @@ func (s *session) printStats(st layer.Stats) error {
 	if s.json {
 		return printJSON(s.stdout, jsonStats{
 			Queue: s.queue, Paused: newJSONMark(st.Paused), Depth: st.Depth, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
-			HeldGroups: st.HeldGroups, DelayedGroups: st.DelayedGroups, PausedGroups: st.PausedGroups, ParkedGroups: st.ParkedGroups,
+			HeldGroups: st.HeldGroups, DelayedGroups: st.DelayedGroups, PausedGroups: st.PausedGroups, ParkedGroups: st.HaltedGroups,
 			OldestReadyMS: st.OldestReady.Milliseconds(), OldestHeadMS: st.OldestHead.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
 			Acked: st.Acked, Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken,
-			Parked: st.Parked, Redriven: st.Redriven, Discarded: st.Discarded, Dead: st.Dead,
-			Cancelled: st.Cancelled, Purged: st.Purged, AgedOut: st.AgedOut, Forced: st.Forced,
+			Parked: st.DeadLettered, Redriven: st.Redriven, Discarded: st.Discarded, Dead: st.Dead,
+			Cancelled: st.Cancelled, Purged: st.Purged, AgedOut: st.PastRetention, Forced: st.Forced,
 		})
 	}
 	t := newTable()
@@ -79,7 +79,7 @@ func (s *session) printStats(st layer.Stats) error {
 		{"  held", commas(st.HeldGroups), ""},
 		{"  delayed", commas(st.DelayedGroups), "wait for a retry, a time or their rate"},
 		{"paused groups", commas(st.PausedGroups), ""},
-		{"parked groups", commas(st.ParkedGroups), "their head has failed for good"},
+		{"halted groups", commas(st.HaltedGroups), "their head has failed for good"},
 		{"oldest ready", short(st.OldestReady), ""},
 		{"oldest head", short(st.OldestHead), "of ready and busy groups"},
 	})
@@ -91,12 +91,12 @@ func (s *session) printStats(st layer.Stats) error {
 		{"nacked", commas(st.Nacked), "deliveries that a worker gave back as failed"},
 		{"expired", commas(st.Expired), "deliveries whose lease ran out"},
 		{"taken", commas(st.Taken), "removed within a caller's transaction"},
-		{"parked", commas(st.Parked), "failed for good and taken aside"},
+		{"dead-lettered", commas(st.DeadLettered), "failed for good, moved to the dead letters"},
 		{"redriven", commas(st.Redriven), "dead letters that were given back"},
 		{"discarded", commas(st.Discarded), "dead letters that were removed"},
 		{"cancelled", commas(st.Cancelled), "removed by an operator, one by one"},
 		{"purged", commas(st.Purged), "removed by an operator, all of a group or queue"},
-		{"aged out", commas(st.AgedOut), "dropped, having waited longer than the retention"},
+		{"past retention", commas(st.PastRetention), "dropped, having waited longer than the retention"},
 		{"forced", commas(st.Forced), "claims that an operator ended"},
 	})
 	return s.printTable(t)

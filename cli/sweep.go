@@ -20,7 +20,7 @@ archive). Workers do so now and then by themselves. It disturbs nobody, and may 
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("sweeping", "key", -1)
 				defer p.close()
-				report, err := q.Sweep(c.Context(), layer.SweepOptions{
+				report, err := q.Admin().Sweep(c.Context(), layer.SweepOptions{
 					Progress: func(r layer.SweepReport) { p.set(r.Keys) },
 				})
 				p.close()
@@ -40,7 +40,7 @@ type jsonSweep struct {
 	Purges   int64  `json:"purges"`
 	Paces    int64  `json:"paces"`
 	Repeats  int64  `json:"attempt_ids"`
-	AgedOut  int64  `json:"aged_out"`
+	AgedOut  int64  `json:"past_retention"`
 	Archived int64  `json:"archived"`
 }
 
@@ -48,20 +48,20 @@ func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
 		return printJSON(s.stdout, jsonSweep{
 			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Wakes: r.Wakes, Repeats: r.Repeats, Dedup: r.Dedup,
-			Purges: r.Purges, Paces: r.Paces, AgedOut: r.AgedOut, Archived: r.Archived,
+			Purges: r.Purges, Paces: r.Paces, AgedOut: r.PastRetention, Archived: r.Archived,
 		})
 	}
 	text := "cleared " + plural(r.Receipts, "receipt")
 	for _, others := range []struct {
 		n    int64
 		noun string
-	}{{r.Wakes, "wake key"}, {r.Repeats, "attempt id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}, {r.Paces, "pace"}} {
+	}{{r.Wakes, "wake key"}, {r.Repeats, "receive id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}, {r.Paces, "pace"}} {
 		if others.n > 0 {
 			text += " and " + plural(others.n, others.noun)
 		}
 	}
-	if r.AgedOut > 0 {
-		text += " and " + plural(r.AgedOut, "message") + " past the retention"
+	if r.PastRetention > 0 {
+		text += " and " + plural(r.PastRetention, "message") + " past the retention"
 	}
 	if r.Archived > 0 {
 		text += " and " + plural(r.Archived, "message") + " from the archive"

@@ -21,7 +21,7 @@ peek --json prints ids. It changes nothing.`,
 				return usagef("%w", err)
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				e, err := q.Why(c.Context(), id)
+				e, err := q.Admin().Why(c.Context(), id)
 				if err != nil {
 					return err
 				}

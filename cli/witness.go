@@ -23,7 +23,7 @@ type witness struct {
 
 	count    int64 // deliveries; guarded by mu, as are all below
 	inHand   int   // groups
-	most     int   // groups in hand at once
+	most     int   // groups in flight at once
 	finished int   // groups
 	twoHands int64
 	disorder int64
@@ -134,13 +134,13 @@ func (w *witness) details() []string {
 	for _, g := range left[:min(busiestNamed, len(left))] {
 		most = append(most, fmt.Sprintf("%s %s", display(g.name), commas(int64(len(g.places)-g.next))))
 	}
-	lines := []string{fmt.Sprintf("%s in hand, %s of %s finished, most left: %s",
+	lines := []string{fmt.Sprintf("%s in flight, %s of %s finished, most left: %s",
 		plural(int64(w.inHand), "group"), commas(int64(w.finished)), commas(int64(len(w.groups))), strings.Join(most, ", "))}
 	for _, g := range w.busiest[:min(busiestShown, len(w.busiest))] {
 		full := busiestBar * g.next / len(g.places)
 		mark := ""
 		if g.hands > 0 {
-			mark = "  in hand"
+			mark = "  in flight"
 		}
 		lines = append(lines, fmt.Sprintf("  %-6s %s%s %6s of %s%s", oneLine([]byte(display(g.name)), 6),
 			strings.Repeat("█", full), strings.Repeat("░", busiestBar-full),

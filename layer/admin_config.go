@@ -6,53 +6,49 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// Configure changes the queue's configuration: change is given the stored one and changes it. It returns the new one
-// and its version, which counts the changes from 1, the creation, on. Two changes at the same time both count: change
-// runs again on what the other one has left, so it must not rely on how often it runs. Every handle follows within a
-// second.
+// Configure changes the queue's configuration: change gets the stored configuration and modifies the copy. Configure
+// returns the new configuration and the new version. The version counts the changes, from 1 (the creation). Of two
+// changes at the same time neither is lost: change runs again on the result of the other, so change must not depend on
+// the number of runs. Every handle follows within a second.
 //
-// After a change of MaxRate it goes through the groups that were lately delivered from, as a sweep does, in short steps at
-// batch priority: those that wait by the old rate wait by the new one. If that fails, or ctx ends, the error comes with the
-// new configuration, which holds, and the next sweep does the rest.
+// After a change of MaxRate, Configure goes through the groups delivered from lately, as a sweep does, in short steps
+// at batch priority, so that groups which wait by the old rate wait by the new rate. If this fails, or ctx ends,
+// Configure returns the error with the new configuration, which holds, and the next sweep does the rest.
 //
 // Errors: *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this library has
 // written the configuration; ErrClosed, and the engine's.
-func (q *Queue) Configure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
-	var config Config
-	var version int64
+func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
+	q := a.q
 	var rate Rate // before
-	err := q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-		var err error
-		if config, version, err = q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) }); err != nil {
-			return nil, err
+	now, err := onceFor(ctx, q, q.opts.Tx, configReceipt, func(tx kv.Tx, _ kv.Attempt) (configured, bool, error) {
+		config, version, err := q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) })
+		if err != nil {
+			return configured{}, false, err
 		}
 		document, err := json.Marshal(config)
-		return tuple.Tuple{version, string(document)}, err
-	}, func(_ kv.Tx, result tuple.Tuple) (err error) {
-		config, version, err = unpackConfig(q.keys.meta(metaConfig), result.Pack())
-		return err
+		return configured{version: version, document: string(document), config: config}, true, err
 	})
 	if err != nil {
 		return Config{}, 0, wrap("configure", err)
 	}
-	q.followed.learnConfig(config, version, q.opts.Now())
-	if config.MaxRate != rate && !rate.isNone() {
-		s := sweeper{q: q, ctx: ctx, config: &config}
+	q.followed.learnConfig(now.config, now.version, q.opts.Now())
+	if now.config.MaxRate != rate && !rate.isNone() {
+		s := sweeper{q: q, ctx: ctx, config: &now.config}
 		err = s.paces()
 	}
-	return config, version, wrap("configure", err)
+	return now.config, now.version, wrap("configure", err)
 }
 
-// ConfigureTx is Configure in the caller's transaction. The caller answers for an unknown commit: use Once. Groups that wait
-// by an old MaxRate wait for as long as that says, or until the next sweep.
+// ConfigureTx is Configure in the caller's transaction. The caller answers for an unknown commit: use Once. Groups
+// which wait by an old MaxRate keep waiting for as long as the old rate says, or until the next sweep.
 //
 // Conflicts: with another change of the configuration only.
-func (q *Queue) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
-	if q.closed.Load() {
-		return Config{}, 0, ErrClosed
+func (a Admin) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
+	q := a.q
+	if q.isClosed() {
+		return Config{}, 0, wrap("configure", ErrClosed)
 	}
 	config, version, err := q.configure(ctx, tx, change)
 	return config, version, wrap("configure", err)
@@ -85,8 +81,9 @@ func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config))
 	return config, version, nil
 }
 
-// ReadConfig reads the stored configuration and its version.
-func (q *Queue) ReadConfig(ctx context.Context) (Config, int64, error) {
+// ReadConfig reads the stored configuration and the version.
+func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
+	q := a.q
 	var config Config
 	var version int64
 	key := q.keys.meta(metaConfig)

@@ -5,67 +5,55 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// ForceReleaseOptions say how a group is taken from its holder.
+// ForceReleaseOptions say how to take a group from the holder.
 type ForceReleaseOptions struct {
-	// Token, if not 0, is that of the claim to end: another's is left alone, with ErrClaimLost.
+	// Token, if not 0, is the token of the claim to end. A claim with another token stays, with ErrClaimLost.
 	Token int64
-	// CountAttempt counts a failed attempt for the item that was tried, as if the lease had ended.
+	// CountAttempt counts a failed attempt for the item which was tried, as if the lease had ended.
 	CountAttempt bool
-	// Reason is kept with that attempt; only with CountAttempt.
+	// Reason is stored with the attempt; only with CountAttempt.
 	Reason string
 }
 
 // Holder is who held a group.
 type Holder struct {
 	Owner       string
-	Token       int64 // of the claim that was ended
+	Token       int64 // of the ended claim
 	Outstanding int   // items delivered and not acked
 }
 
-// ForceRelease takes a group from whoever holds it and makes it ready, or paused if it was paused meanwhile: its claim is lost from then on, whatever is left
-// of the lease, and the next one has a greater token. The holder learns of it when it acks, nacks or extends
-// (ErrClaimLost); until then its handler may still be running. No attempt is counted unless o says so.
+// ForceRelease takes a group from the holder and makes the group ready, or paused if the group was paused meanwhile.
+// The claim is lost from then on, whatever is left of the lease, and the next claim has a greater token. The holder
+// learns of the loss at the next ack, nack or extend (ErrClaimLost); until then the handler may still be running. No
+// attempt is counted unless o says so.
 //
-// Errors: ErrNotHeld, ErrClaimLost if it is held under another token than o.Token, ErrOptions, ErrClosed, and the
-// engine's; nothing was changed then.
-func (q *Queue) ForceRelease(ctx context.Context, group string, o ForceReleaseOptions) (Holder, error) {
-	var h Holder
-	err := q.once(ctx,
-		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-			var err error
-			h, err = q.ForceReleaseTx(ctx, tx, group, o)
-			return tuple.Tuple{h.Owner, h.Token, int64(h.Outstanding)}, err
-		},
-		func(_ kv.Tx, t tuple.Tuple) error {
-			d := keyDecoder{rest: t.Pack()}
-			h = Holder{Owner: d.str(), Token: d.int(), Outstanding: int(d.int())}
-			if d.err != nil {
-				return fmt.Errorf("%w: receipt of a release: %v", ErrCorrupt, t)
-			}
-			return nil
-		})
-	if err != nil {
-		return Holder{}, err
-	}
-	return h, nil
+// Errors: ErrNotHeld, ErrClaimLost if the claim has another token than o.Token, ErrOptions, ErrClosed, and the
+// engine's; after an error nothing was changed.
+func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOptions) (Holder, error) {
+	h, err := onceFor(ctx, a.q, a.q.opts.Tx, holderReceipt, func(tx kv.Tx, _ kv.Attempt) (Holder, bool, error) {
+		h, err := a.ForceReleaseTx(ctx, tx, group, o)
+		return h, true, err
+	})
+	return h, wrap("force release", err)
 }
 
 // ForceReleaseTx releases in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
-// Reads: the lock, with a conflict; the key of the head at snapshot, with a conflict on the whole group if that is
+// Reads: the lock, with a conflict; the key of the head at snapshot, with a conflict on the whole group if the group is
 // empty; attempts.
-func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o ForceReleaseOptions) (Holder, error) {
+func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o ForceReleaseOptions) (Holder, error) {
+	q := a.q
 	if err := checkGroup(group); err != nil {
 		return Holder{}, wrap("force release", err)
 	}
 	if o.Reason != "" && !o.CountAttempt {
-		return Holder{}, wrap("force release", fmt.Errorf("%w: a reason without an attempt to keep it with", ErrOptions))
+		return Holder{}, wrap("force release",
+			fmt.Errorf("%w: a reason without an attempt to keep it with", ErrOptions))
 	}
 	var h Holder
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		r, err := q.readLock(ctx, guardForceLock.reads(tx), group)
 		if err != nil {
 			return err
@@ -101,19 +89,19 @@ func (q *Queue) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o Fo
 	return h, wrap("force release", err)
 }
 
-// RetryNow ends the delay of a group that waits for a retry, or whose first message is kept back: it is ready at once.
-//
-// Errors: ErrNotDelayed, ErrClosed, and the engine's.
-func (q *Queue) RetryNow(ctx context.Context, group string) error {
-	return q.Once(ctx, func(tx kv.Tx) error { return q.RetryNowTx(ctx, tx, group) })
+// RetryNow ends the delay of a group which waits for a retry, or whose head is delayed, so that the group is ready at
+// once.
+func (a Admin) RetryNow(ctx context.Context, group string) error {
+	return wrap("retry now", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, group) }))
 }
 
 // RetryNowTx ends the delay in the caller's transaction, as ForceReleaseTx releases.
-func (q *Queue) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
+func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
+	q := a.q
 	if err := checkGroup(group); err != nil {
 		return wrap("retry now", err)
 	}
-	return wrap("retry now", q.operate(ctx, tx, func(w *work) error {
+	return wrap("retry now", q.operate(ctx, tx, func(w *txn) error {
 		r, err := q.readLock(ctx, guardRetryLock.reads(tx), group)
 		if err != nil {
 			return err

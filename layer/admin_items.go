@@ -6,71 +6,58 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
-
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// What an operator does to items and groups that he does not hold. Each operation reads the lock of the group with a
-// conflict and adds a write conflict on it, so that it and a claim, an ack, a take or another such operation of the
-// group exclude each other, while enqueues and all other groups go on.
+// An operator's changes of items and groups that he does not hold. Each operation reads the lock of the group with a
+// conflict and adds a write conflict on the lock, so that the operation excludes a claim, an ack, a take or another
+// such operation of the group, while enqueues and all other groups go on.
 
-// Cancel removes an item that waits: it is not delivered any more. If the group was delayed because of it, the delay
-// ends. It works on an item that cannot be read, too.
+// Cancel removes a waiting item, so that the item is not delivered any more. If the group was delayed because of the
+// item, the delay ends. Cancel works on an unreadable item, too.
 //
-// Errors: ErrNoItem, ErrInHand, ErrInvalidID, ErrClosed, and the engine's; nothing was changed then.
-func (q *Queue) Cancel(ctx context.Context, id ID) error {
-	return q.Once(ctx, func(tx kv.Tx) error { return q.CancelTx(ctx, tx, id) })
+// Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrClosed, and the engine's; nothing was changed then.
+func (a Admin) Cancel(ctx context.Context, id ID) error {
+	return wrap("cancel", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.CancelTx(ctx, tx, id) }))
 }
 
 // CancelTx cancels in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict; the item and the key of the head, at snapshot. If the item is the head: the next
-// head, at snapshot, with a conflict on the whole group if that is empty now; and its attempts.
-func (q *Queue) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
+// head, at snapshot, with a conflict on the whole group if the group is empty now; and the next head's attempts.
+func (a Admin) CancelTx(ctx context.Context, tx kv.Tx, id ID) error {
 	if err := checkID(id); err != nil {
 		return wrap("cancel", err)
 	}
-	return wrap("cancel", q.operate(ctx, tx, func(w *work) error { return w.cancel(id) }))
+	return wrap("cancel", a.q.operate(ctx, tx, func(w *txn) error { return w.cancel(id) }))
 }
 
-// SkipOptions say who skips, and why.
+// SkipOptions say who skips, what and why.
 type SkipOptions struct {
+	// Head, if not zero, is the head that the caller has seen: if another item is the head now, nothing is skipped and
+	// the error wraps ErrChanged. So a second click does not skip a second item.
+	Head ID
 	// By is who skips, for people; "" = the handle's Owner. At most MaxQueueNameSize bytes.
 	By string
 	// Reason is why, for people; at most 1,000 bytes.
 	Reason string
 }
 
-// Skip takes the head of a group aside, whichever that is, to the dead letters, and returns its id: for a group that
-// its head holds up. A delay of the group ends. To be sure which item goes, or to remove it for good, use Cancel.
+// Skip moves the head of a group, whichever item is the head, to the dead letters, and returns the item's id: for a
+// group blocked by its head. A delay of the group ends. Use Cancel to name the item, or to remove an item for good.
 //
 // Errors: as Cancel's; ErrNoItem if the group is empty; *LimitError and ErrInvalidUTF8.
-func (q *Queue) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
-	var id ID
-	err := q.once(ctx,
-		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-			var err error
-			id, err = q.SkipTx(ctx, tx, group, o)
-			return tuple.Tuple{id.Index, id.Random}, err
-		},
-		func(_ kv.Tx, t tuple.Tuple) error {
-			index, ok := t[0].(int64)
-			random, ok2 := t[1].(uuid.UUID)
-			if id = (ID{Group: group, Index: index, Random: random}); !ok || !ok2 {
-				return fmt.Errorf("%w: receipt of a skip: %v", ErrCorrupt, t)
-			}
-			return nil
-		})
-	if err != nil {
-		return ID{}, err
-	}
-	return id, nil
+func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
+	id, err := onceFor(ctx, a.q, a.q.opts.Tx, skipReceipt(group), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
+		id, err := a.SkipTx(ctx, tx, group, o)
+		return id, true, err
+	})
+	return id, wrap("skip", err)
 }
 
 // SkipTx skips in the caller's transaction, as CancelTx cancels.
-func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
+func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions) (ID, error) {
+	q := a.q
 	if err := checkGroup(group); err != nil {
 		return ID{}, wrap("skip", err)
 	}
@@ -85,7 +72,7 @@ func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOption
 		reason += ": " + o.Reason
 	}
 	var id ID
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		head, err := q.firstItem(ctx, tx.Snapshot(), q.keys.items(group))
 		if err != nil {
 			return err
@@ -98,40 +85,43 @@ func (q *Queue) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOption
 			return err
 		}
 		id = p.itemID()
+		if o.Head != (ID{}) && o.Head != id {
+			return fmt.Errorf("%w: the head is %s, not %s", ErrChanged, id, o.Head)
+		}
 		return w.takeOut(id, func() error {
 			record, err := q.readAttempt(ctx, tx.Snapshot(), id)
 			if err != nil {
 				return err
 			}
 			f := failure{id: id, record: record, reason: cut(reason)}
-			_, err = f.park(w)
+			_, err = f.deadLetter(w)
 			return err
 		})
 	})
 	return id, wrap("skip", err)
 }
 
-// Edit changes the body and the headers of an item that waits. change is given the message as it is and changes it;
-// it may run several times, and its error ends the edit without effect. The item keeps its place, its id, the time
-// of its enqueue, and its failed attempts; a delay of its group goes on.
+// Edit changes the body and the headers of a waiting item. change gets the current message and changes the message;
+// change may run several times, and an error from change ends the edit without effect. The item keeps its place, its
+// id, the time of its enqueue, and its failed attempts; a delay of the group goes on.
 //
-// Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets anything but body and headers; *LimitError and
-// ErrInvalidUTF8 as Enqueue's.
-func (q *Queue) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
-	return q.Once(ctx, func(tx kv.Tx) error { return q.EditTx(ctx, tx, id, change) })
+// Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets anything but body and headers;
+// *LimitError and ErrInvalidUTF8 as Enqueue's.
+func (a Admin) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
+	return wrap("edit", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.EditTx(ctx, tx, id, change) }))
 }
 
 // EditTx edits in the caller's transaction, as CancelTx cancels.
 //
 // Reads: the lock, with a conflict; the item and its parts, at snapshot.
-func (q *Queue) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Message) error) error {
+func (a Admin) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Message) error) error {
 	if err := checkID(id); err != nil {
 		return wrap("edit", err)
 	}
-	return wrap("edit", q.operate(ctx, tx, func(w *work) error { return w.edit(id, change) }))
+	return wrap("edit", a.q.operate(ctx, tx, func(w *txn) error { return w.edit(id, change) }))
 }
 
-// waiting is an item that is not in hand, and the lock of its group.
+// waiting is an item that is not in flight, and the lock of its group.
 type waiting struct {
 	value  []byte
 	head   []byte  // the key of the group's first item
@@ -139,8 +129,8 @@ type waiting struct {
 	stuck  bool    // the item is outstanding in a claim whose lease has run out
 }
 
-// waitingItem reads an item that is about to be changed. When it returns an error nothing was written.
-func (w *work) waitingItem(id ID) (waiting, error) {
+// waitingItem reads an item which is about to be changed. An error means: nothing was written.
+func (w *txn) waitingItem(id ID) (waiting, error) {
 	q := w.q
 	lockKey := q.keys.lock(id.Group)
 	held, value := guardItemLock.get(w.tx, lockKey), w.tx.Snapshot().Get(q.keys.item(id))
@@ -172,12 +162,12 @@ func (w *work) waitingItem(id ID) (waiting, error) {
 	}
 	if i.stuck = i.record.at(w.nowMS) == lapsed; !i.stuck {
 		left := time.Duration(c.endMS-w.nowMS) * time.Millisecond
-		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInHand, id, c.owner, left)
+		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.owner, left)
 	}
 	return i, nil
 }
 
-func (w *work) cancel(id ID) error {
+func (w *txn) cancel(id ID) error {
 	return w.takeOut(id, func() error {
 		w.tx.Clear(w.q.keys.item(id))
 		w.tx.ClearRange(w.q.keys.parts(id))
@@ -187,8 +177,8 @@ func (w *work) cancel(id ID) error {
 	})
 }
 
-// takeOut takes an item that waits out of its group: remove removes it.
-func (w *work) takeOut(id ID, remove func() error) error {
+// takeOut removes a waiting item from its group, by a call of remove.
+func (w *txn) takeOut(id ID, remove func() error) error {
 	i, err := w.waitingItem(id)
 	if err != nil {
 		return err
@@ -197,13 +187,13 @@ func (w *work) takeOut(id ID, remove func() error) error {
 		return err
 	}
 	isHead := bytes.Equal(i.head, w.q.keys.item(id))
-	free := false // and without a hint of its head
+	free := false // nobody holds the group, and there is no hint of the head
 	switch {
 	case i.stuck:
 		if free, err = w.lapse(id.Group, i.record, nil, id); err != nil {
 			return err
 		}
-	case !isHead: // what led to the group leads to it still
+	case !isHead: // the hint or timer of the group's head stays right
 	case i.record == nil:
 		free = true
 	case i.record.is(kindDelay): // the delay was for this item
@@ -218,7 +208,7 @@ func (w *work) takeOut(id ID, remove func() error) error {
 	return w.free(id.Group)
 }
 
-func (w *work) edit(id ID, change func(m *Message) error) error {
+func (w *txn) edit(id ID, change func(m *Message) error) error {
 	i, err := w.waitingItem(id)
 	if err != nil {
 		return err
@@ -255,7 +245,7 @@ func (w *work) edit(id ID, change func(m *Message) error) error {
 		}
 	}
 	value, parts := split(&m, e)
-	// All of the old body goes in the transaction that brings the new one: whoever reads sees one or the other.
+	// The old body goes in the same transaction in which the new body comes: no reader sees parts of both.
 	w.tx.ClearRange(w.q.keys.parts(id))
 	w.tx.Set(key, value)
 	for n, part := range parts {

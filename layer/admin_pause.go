@@ -5,14 +5,13 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// A pause keeps a group, or the whole queue, from being received and taken from, until it is resumed. Enqueues go on,
-// and so do acks, nacks and extensions of claims that were there before.
+// A pause keeps a group, or the whole queue, from being received and taken from, until the pause ends. Enqueues go on,
+// and so do acks, nacks and extensions of earlier claims.
 //
-// A paused group bears a mark in its lock, see group_mark.go, so the pause holds from its commit on. The pause of the queue
-// is a field of meta, which handles follow as they follow the configuration: within a second.
+// A paused group has a mark in its lock, see group_mark.go, so the pause holds from its commit on. The pause of the
+// queue is a field of meta. Handles follow the field as they follow the configuration: within a second.
 
 // PauseOptions say who pauses, and why.
 type PauseOptions struct {
@@ -20,13 +19,13 @@ type PauseOptions struct {
 	By string
 	// Reason is why, for people; at most 1,000 bytes.
 	Reason string
-	// Force takes the group from its holder, as ForceRelease does, without counting an attempt. Without it a group
-	// that is held is paused when its claim ends. Not for the whole queue.
+	// Force takes the group from its holder, as ForceRelease does, without counting an attempt. Without Force a held
+	// group is paused when its claim ends. Force does not apply to the whole queue.
 	Force bool
 }
 
-// pauseMark is the mark of a pause that begins now.
-func (w *work) pauseMark(o PauseOptions) (mark, error) {
+// pauseMark returns the mark of a pause which begins now.
+func (w *txn) pauseMark(o PauseOptions) (mark, error) {
 	if o.By == "" {
 		o.By = w.q.opts.Owner
 	}
@@ -36,23 +35,24 @@ func (w *work) pauseMark(o PauseOptions) (mark, error) {
 	return mark{kind: markPause, who: o.By, reason: o.Reason, sinceMS: w.nowMS}, nil
 }
 
-// PauseGroup keeps a group from being received and taken from, from its commit on, also if it is empty. It returns the
-// mark that the group then bears: if it was paused or parked before, that one stays as it is.
+// PauseGroup keeps a group, also an empty group, from being received and taken from, from the commit on. PauseGroup
+// returns the group's mark: a group which was paused or halted before keeps the earlier mark.
 //
 // Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
-func (q *Queue) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
-	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return q.PauseGroupTx(ctx, tx, group, o) })
+func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
+	return a.q.onceMark(ctx, "pause", func(tx kv.Tx) (Mark, error) { return a.PauseGroupTx(ctx, tx, group, o) })
 }
 
 // PauseGroupTx pauses in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict.
-func (q *Queue) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
+func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o PauseOptions) (Mark, error) {
+	q := a.q
 	if err := checkGroup(group); err != nil {
 		return Mark{}, wrap("pause", err)
 	}
 	var now mark
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		var err error
 		if now, err = w.pauseMark(o); err != nil {
 			return err
@@ -71,24 +71,24 @@ func (q *Queue) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Paus
 	return *now.public(), wrap("pause", err)
 }
 
-// ResumeGroup lets a group be received from again that was paused, or parked because its head had failed for good; that
-// head is then tried again. It returns the mark that the group bore.
+// ResumeGroup lets a paused or halted group be received from again. The head of a halted group, which had failed for
+// good, is then tried again. ResumeGroup returns the mark which the group had.
 //
 // Errors: ErrNotPaused, ErrClosed, and the engine's.
-func (q *Queue) ResumeGroup(ctx context.Context, group string) (Mark, error) {
-	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return q.ResumeGroupTx(ctx, tx, group) })
+func (a Admin) ResumeGroup(ctx context.Context, group string) (Mark, error) {
+	return a.q.onceMark(ctx, "resume", func(tx kv.Tx) (Mark, error) { return a.ResumeGroupTx(ctx, tx, group) })
 }
 
 // ResumeGroupTx resumes in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
-// Reads: the lock, with a conflict; if nobody holds the group, the key of its head at snapshot, with a conflict on the
-// whole group if that is empty, and its attempts.
-func (q *Queue) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark, error) {
+// Reads: the lock, with a conflict; if nobody holds the group, the key of the head at snapshot, with a conflict on the
+// whole group if the group is empty, and the head's attempts.
+func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark, error) {
 	if err := checkGroup(group); err != nil {
 		return Mark{}, wrap("resume", err)
 	}
 	var was mark
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := a.q.operate(ctx, tx, func(w *txn) error {
 		old, err := w.unmark(group)
 		if err != nil {
 			return err
@@ -102,24 +102,26 @@ func (q *Queue) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark
 	return *was.public(), wrap("resume", err)
 }
 
-// Pause keeps the whole queue from being received and taken from: every handle follows within a second, and its receives
-// wait or return nothing. It returns the pause that then holds: one that was there before stays as it is.
+// Pause keeps the whole queue from being received and taken from: every handle follows within a second, and its
+// receives wait or return nothing. Pause returns the pause in force: an earlier pause stays as it is.
 //
 // Errors: ErrOptions for Force, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
-func (q *Queue) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
+func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
+	q := a.q
 	defer q.followed.forget()
-	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return q.PauseTx(ctx, tx, o) })
+	return q.onceMark(ctx, "pause", func(tx kv.Tx) (Mark, error) { return a.PauseTx(ctx, tx, o) })
 }
 
 // PauseTx pauses the queue in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Conflicts: with Pause and Resume of the queue only.
-func (q *Queue) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error) {
+func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error) {
+	q := a.q
 	if o.Force {
 		return Mark{}, wrap("pause", fmt.Errorf("%w: Force is for one group", ErrOptions))
 	}
 	var now mark
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		var err error
 		if now, err = w.pauseMark(o); err != nil {
 			return err
@@ -138,18 +140,20 @@ func (q *Queue) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, er
 	return *now.public(), wrap("pause", err)
 }
 
-// Resume ends the pause of the queue, which it returns, and wakes a receive that waits.
+// Resume ends the pause of the queue, returns the ended pause, and wakes a waiting receive.
 //
 // Errors: ErrNotPaused, ErrClosed, and the engine's.
-func (q *Queue) Resume(ctx context.Context) (Mark, error) {
+func (a Admin) Resume(ctx context.Context) (Mark, error) {
+	q := a.q
 	defer q.followed.forget()
-	return q.onceMark(ctx, func(tx kv.Tx) (Mark, error) { return q.ResumeTx(ctx, tx) })
+	return q.onceMark(ctx, "resume", func(tx kv.Tx) (Mark, error) { return a.ResumeTx(ctx, tx) })
 }
 
 // ResumeTx resumes the queue in the caller's transaction, as PauseTx pauses.
-func (q *Queue) ResumeTx(ctx context.Context, tx kv.Tx) (Mark, error) {
+func (a Admin) ResumeTx(ctx context.Context, tx kv.Tx) (Mark, error) {
+	q := a.q
 	var was mark
-	err := q.operate(ctx, tx, func(w *work) error {
+	err := q.operate(ctx, tx, func(w *txn) error {
 		old, err := q.readPause(ctx, guardQueuePause.reads(tx))
 		if err != nil {
 			return err
@@ -164,35 +168,27 @@ func (q *Queue) ResumeTx(ctx context.Context, tx kv.Tx) (Mark, error) {
 	return *was.public(), wrap("resume", err)
 }
 
-// Paused returns the pause of the queue, or nil.
-func (q *Queue) Paused(ctx context.Context) (*Mark, error) {
+// Paused returns the pause of the queue; paused is false if there is none.
+//
+// Errors: ErrClosed, and the engine's.
+func (a Admin) Paused(ctx context.Context) (pause Mark, paused bool, err error) {
+	q := a.q
 	var m *mark
-	err := q.view(ctx, func(tx kv.ReadTx) (err error) {
+	err = q.view(ctx, func(tx kv.ReadTx) (err error) {
 		m, err = q.readPause(ctx, tx)
 		return err
 	})
-	return m.public(), wrap("paused", err)
+	if err != nil || m == nil {
+		return Mark{}, false, wrap("paused", err)
+	}
+	return *m.public(), true, nil
 }
 
-// onceMark runs an operation that returns a mark in a transaction that happens once.
-func (q *Queue) onceMark(ctx context.Context, fn func(tx kv.Tx) (Mark, error)) (Mark, error) {
-	var m Mark
-	err := q.once(ctx,
-		func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-			var err error
-			m, err = fn(tx)
-			return tuple.Tuple{string(m.State), m.By, m.Reason, millis(m.Since)}, err
-		},
-		func(_ kv.Tx, t tuple.Tuple) error {
-			d := keyDecoder{rest: t.Pack()}
-			m = Mark{State: State(d.str()), By: d.str(), Reason: d.str(), Since: fromMillis(d.int())}
-			if d.err != nil {
-				return fmt.Errorf("%w: receipt of a mark: %v", ErrCorrupt, t)
-			}
-			return nil
-		})
-	if err != nil {
-		return Mark{}, err
-	}
-	return m, nil
+// onceMark runs an operation which returns a mark, in a transaction that happens once.
+func (q *Queue) onceMark(ctx context.Context, call string, fn func(tx kv.Tx) (Mark, error)) (Mark, error) {
+	m, err := onceFor(ctx, q, q.opts.Tx, markReceipt, func(tx kv.Tx, _ kv.Attempt) (Mark, bool, error) {
+		m, err := fn(tx)
+		return m, true, err
+	})
+	return m, wrap(call, err)
 }

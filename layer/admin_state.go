@@ -7,31 +7,36 @@ import (
 	"fdbfifo/kv"
 )
 
-// SetGroupStateOptions say how the state of a group is set by others than its holder.
+// SetGroupStateOptions say how somebody other than the holder sets the state of a group.
 type SetGroupStateOptions struct {
-	// Force sets it also while somebody holds the group, who has read the old one and may write over the new one.
+	// Force also sets the state of a held group. Its holder has read the old state and may overwrite the new.
 	Force bool
 }
 
-// SetGroupState sets the state of a group that nobody holds; nothing (no bytes) clears it. A claim whose lease has run
-// out holds nothing.
+// SetGroupState sets the state of a group which nobody holds; no bytes clear the state. A claim whose lease has run out
+// does not count as holding.
 //
 // Errors: ErrHeld, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's; nothing was changed.
-func (q *Queue) SetGroupState(ctx context.Context, group string, state []byte, o SetGroupStateOptions) error {
-	return q.Once(ctx, func(tx kv.Tx) error { return q.SetGroupStateTx(ctx, tx, group, state, o) })
+func (a Admin) SetGroupState(ctx context.Context, group string, state []byte, o SetGroupStateOptions) error {
+	return wrap("set group state", a.q.onceTx(ctx, func(tx kv.Tx) error {
+		return a.SetGroupStateTx(ctx, tx, group, state, o)
+	}))
 }
 
 // SetGroupStateTx sets the state in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict. Conflicts: with claims, acks and what else changes the lock of the group.
-func (q *Queue) SetGroupStateTx(ctx context.Context, tx kv.Tx, group string, state []byte, o SetGroupStateOptions) error {
+func (a Admin) SetGroupStateTx(
+	ctx context.Context, tx kv.Tx, group string, state []byte, o SetGroupStateOptions,
+) error {
+	q := a.q
 	if err := checkGroup(group); err != nil {
 		return wrap("set group state", err)
 	}
 	if err := checkState(state); err != nil {
 		return wrap("set group state", err)
 	}
-	return wrap("set group state", q.operate(ctx, tx, func(w *work) error {
+	return wrap("set group state", q.operate(ctx, tx, func(w *txn) error {
 		r, err := q.readLock(ctx, guardStateLock.reads(tx), group)
 		if err != nil {
 			return err

@@ -25,7 +25,7 @@ func (e *env) archivedBodies(f layer.ArchiveFilter, limit int) []string {
 	var out []string
 	o := layer.ArchiveOptions{ArchiveFilter: f, Limit: limit, Bodies: true}
 	for {
-		page, err := e.calm().Archive(context.Background(), o)
+		page, err := e.calm().Admin().Archive(context.Background(), o)
 		require.NoError(e.t, err)
 		for _, item := range page.Items {
 			require.NoError(e.t, item.Err)
@@ -125,7 +125,7 @@ func TestArchiveOfTransactions(t *testing.T) {
 		require.Len(e.t, e.rows(kv.PrefixRange(key("archived"))), 4)
 		e.check()
 		e.clock.advance(time.Hour)
-		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		require.NoError(e.t, err)
 		require.Empty(e.t, e.rows(kv.PrefixRange(key("archive"))))
 		require.Empty(e.t, e.rows(kv.PrefixRange(key("archived"))))
@@ -154,7 +154,7 @@ func TestArchiveBounds(t *testing.T) {
 		done, runs := int64(0), 0
 		for ; done < n; runs++ {
 			ctx, cancel := context.WithCancel(e.ctx)
-			report, err := e.q.Replay(ctx, groupA, layer.ReplayOptions{After: after, Progress: func(layer.ReplayReport) { cancel() }})
+			report, err := e.q.Admin().Replay(ctx, groupA, layer.ReplayOptions{After: after, Progress: func(layer.ReplayReport) { cancel() }})
 			cancel()
 			if err != nil {
 				require.ErrorIs(e.t, err, context.Canceled)
@@ -195,7 +195,7 @@ func TestReplayTx(t *testing.T) {
 			err = e.q.Once(e.ctx, func(tx kv.Tx) error {
 				tx.Set(own, []byte("x"))
 				var err error
-				if report, err = e.q.ReplayTx(e.ctx, tx, f, o); err != nil {
+				if report, err = e.q.Admin().ReplayTx(e.ctx, tx, f, o); err != nil {
 					return err
 				}
 				return then
@@ -207,7 +207,7 @@ func TestReplayTx(t *testing.T) {
 		require.Empty(e.t, e.all("A"))
 		require.Empty(e.t, e.rows(kv.SingleKey(own)))
 
-		all := func(f layer.ArchiveFilter, limit int64) (done int64, steps int) {
+		all := func(f layer.ArchiveFilter, limit int) (done int64, steps int) {
 			o := layer.ReplayOptions{Limit: limit}
 			for {
 				report, err := step(f, o, nil)
@@ -269,13 +269,13 @@ func TestReplayAmidSweep(t *testing.T) {
 			e.clock.advance(30 * time.Second)
 		}
 		swept := false
-		report, err := e.q.Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
+		report, err := e.q.Admin().Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
 			if swept {
 				return
 			}
 			swept = true
 			e.clock.advance(15 * time.Second)
-			_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+			_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 			require.NoError(e.t, err)
 		}})
 		require.NoError(e.t, err)
@@ -308,7 +308,7 @@ func TestReplayAmidAck(t *testing.T) {
 			}
 			require.NoError(e.t, e.q.Ack(e.ctx, c, ids...))
 			acked, f := false, layer.ArchiveFilter{Group: &group}
-			report, err := e.q.Replay(e.ctx, f, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
+			report, err := e.q.Admin().Replay(e.ctx, f, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
 				if !acked {
 					acked = true
 					require.NoError(e.t, e.q.Ack(e.ctx, c, kept))
@@ -330,7 +330,7 @@ func TestReplayTxOfUnknownCommit(t *testing.T) {
 		archivedItems(3)(e)
 		e.plan.ForceNext(kind)
 		require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
-			_, err := e.q.ReplayTx(e.ctx, tx, groupA, layer.ReplayOptions{})
+			_, err := e.q.Admin().ReplayTx(e.ctx, tx, groupA, layer.ReplayOptions{})
 			return err
 		}))
 		require.Len(t, e.all("A"), 3)
@@ -343,27 +343,27 @@ func TestArchiveOptions(t *testing.T) {
 	now := e.clock.now()
 	var limit *layer.LimitError
 	for _, d := range []time.Duration{-1, layer.MaxRetention + 1} {
-		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Archive = d })
+		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Archive = d })
 		require.ErrorAs(t, err, &limit)
 		require.Equal(t, "archive", limit.What)
 	}
 	for _, n := range []int{-1, layer.MaxBatch + 1} {
-		_, err := e.q.Archive(e.ctx, layer.ArchiveOptions{Limit: n})
+		_, err := e.q.Admin().Archive(e.ctx, layer.ArchiveOptions{Limit: n})
 		require.ErrorAs(t, err, &limit)
 	}
-	_, err := e.q.Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Limit: -1})
+	_, err := e.q.Admin().Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Limit: -1})
 	require.ErrorAs(t, err, &limit)
-	_, err = e.q.Archive(e.ctx, layer.ArchiveOptions{ArchiveFilter: layer.ArchiveFilter{From: now, Before: now}})
+	_, err = e.q.Admin().Archive(e.ctx, layer.ArchiveOptions{ArchiveFilter: layer.ArchiveFilter{From: now, Before: now}})
 	require.ErrorIs(t, err, layer.ErrOptions)
 	other := e.enqueue("B", "b")[0]
-	_, err = e.q.Replay(e.ctx, groupA, layer.ReplayOptions{After: &other})
+	_, err = e.q.Admin().Replay(e.ctx, groupA, layer.ReplayOptions{After: &other})
 	require.ErrorIs(t, err, layer.ErrOptions)
-	_, err = e.q.Archive(e.ctx, layer.ArchiveOptions{After: &layer.ID{}})
+	_, err = e.q.Admin().Archive(e.ctx, layer.ArchiveOptions{After: &layer.ID{}})
 	require.ErrorIs(t, err, layer.ErrInvalidID)
-	_, err = e.q.Archive(e.ctx, layer.ArchiveOptions{ArchiveFilter: layer.ArchiveFilter{Group: ptr("\xff")}})
+	_, err = e.q.Admin().Archive(e.ctx, layer.ArchiveOptions{ArchiveFilter: layer.ArchiveFilter{Group: ptr("\xff")}})
 	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
 	require.NoError(t, e.q.Close(e.ctx))
-	_, err = e.q.Archive(e.ctx, layer.ArchiveOptions{})
+	_, err = e.q.Admin().Archive(e.ctx, layer.ArchiveOptions{})
 	require.ErrorIs(t, err, layer.ErrClosed)
 }
 
@@ -384,7 +384,7 @@ func TestArchiveByTime(t *testing.T) {
 		at := begin.Add(time.Duration(i) * time.Minute)
 		require.Equal(t, want[i:], e.archivedBodies(layer.ArchiveFilter{From: at}, 0))
 		require.Equal(t, want[i:i+1], e.archivedBodies(layer.ArchiveFilter{From: at, Before: at.Add(time.Minute)}, 0))
-		report, err := e.q.Replay(e.ctx, layer.ArchiveFilter{From: at}, layer.ReplayOptions{DryRun: true})
+		report, err := e.q.Admin().Replay(e.ctx, layer.ArchiveFilter{From: at}, layer.ReplayOptions{DryRun: true})
 		require.NoError(t, err)
 		require.EqualValues(t, 120-i, report.Done)
 		require.LessOrEqual(t, report.Scanned, report.Done+2)

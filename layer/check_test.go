@@ -26,18 +26,18 @@ func TestCheckFindsEachViolation(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		rule   string
+		rule   layer.Rule
 		damage func(e *env) func(tx kv.Tx)
 	}{
 		{"a group without its hint", layer.RuleReachable, func(e *env) func(kv.Tx) {
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("ready"))) }
 		}},
-		{"a group that is kept back without its timer", layer.RuleReachable, func(e *env) func(kv.Tx) {
+		{"a group that is delayed without its timer", layer.RuleReachable, func(e *env) func(kv.Tx) {
 			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "late", Delay: time.Hour})
 			require.NoError(e.t, err)
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("timer"))) }
 		}},
-		{"a group that is kept back whose timer is too late", layer.RuleReachable, func(e *env) func(kv.Tx) {
+		{"a group that is delayed whose timer is too late", layer.RuleReachable, func(e *env) func(kv.Tx) {
 			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "late", Delay: time.Hour})
 			require.NoError(e.t, err)
 			row := e.rows(kv.PrefixRange(key("timer")))[0]
@@ -108,7 +108,7 @@ func TestCheckFindsEachViolation(t *testing.T) {
 			paced(e)
 			return func(tx kv.Tx) { tx.ClearRange(kv.PrefixRange(key("timer"))) }
 		}},
-		{"an attempt id without claims", layer.RuleValue, set(key("repeat", "id"), tuple.Tuple{int64(1)}.Pack())},
+		{"a receive id without claims", layer.RuleValue, set(key("repeat", "id"), tuple.Tuple{int64(1)}.Pack())},
 		{"an archived item that cannot be read", layer.RuleArchive, set(key("archive", "A", int64(7), random), []byte{9})},
 		{"an archived item without its entry", layer.RuleArchive, func(e *env) func(kv.Tx) {
 			archivedItems(1)(e)
@@ -138,7 +138,7 @@ func TestCheckFindsEachViolation(t *testing.T) {
 			e.enqueue("A", "a1")
 			e.write(c.damage(e))
 			before := e.rows(kv.PrefixRange(testPrefix))
-			report, err := e.calm().Check(e.ctx, layer.CheckOptions{})
+			report, err := e.calm().Admin().Check(e.ctx, layer.CheckOptions{})
 			require.NoError(t, err)
 			require.Len(t, report.Violations, 1, "%v", report.Violations)
 			require.Equal(t, c.rule, report.Violations[0].Rule, "%v", report.Violations)
@@ -172,11 +172,11 @@ func TestCheckCounts(t *testing.T) {
 			tx.Set(key("timer", int64(1), "C"), append(key0("claim"), 0x14))
 		})
 		var progress int64
-		report, err := e.calm().Check(e.ctx, layer.CheckOptions{Progress: func(keys int64) { progress = keys }})
+		report, err := e.calm().Admin().Check(e.ctx, layer.CheckOptions{Progress: func(keys int64) { progress = keys }})
 		require.NoError(e.t, err)
 		require.EqualValues(e.t, len(e.rows(kv.PrefixRange(key()))), progress)
 		report.Receipts = 0
-		require.Equal(e.t, &layer.CheckReport{
+		require.Equal(e.t, layer.CheckReport{
 			Items: 4, Bytes: 8, Groups: 3, Held: 1, Delayed: 1, StaleHints: 2, StaleTimers: 1, Attempts: 1,
 		}, report)
 		require.NoError(e.t, e.q.Ack(e.ctx, a))
@@ -198,11 +198,11 @@ func TestCorruptGroupStallsNobodyElse(t *testing.T) {
 		require.Equal(t, "B", b.Group)
 		require.NoError(t, e.q.Ack(e.ctx, b))
 	}
-	groups, err := e.q.Groups(e.ctx, layer.GroupsOptions{})
+	page, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	require.Len(t, groups, 1)
-	require.Equal(t, layer.Corrupt, groups[0].State)
-	require.NotEmpty(t, groups[0].LastError)
+	require.Len(t, page.Groups, 1)
+	require.Equal(t, layer.Corrupt, page.Groups[0].Status)
+	require.NotEmpty(t, page.Groups[0].LastError)
 	e.write(func(tx kv.Tx) { tx.Set(item.Key, item.Value) })
 	require.NoError(t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
 }

@@ -8,7 +8,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// accept looks at what the handle was granted before anything else.
+// accept looks at the groups granted to the handle before any other group.
 func (c *claimer) accept() error {
 	if c.granted == nil {
 		return nil
@@ -40,15 +40,15 @@ func (c *claimer) accept() error {
 	return nil
 }
 
-// holdsGrants reports whether grants are left that nobody took.
+// holdsGrants reports whether grants are left which nobody took.
 func (c *claimer) holdsGrants() bool {
-	return c == nil || len(c.grants) > 0 // nil: it did not look
+	return c == nil || len(c.grants) > 0 // nil: the grants were not read
 }
 
-// grantOthers fulfils the requests of other handles with what is ready beyond one's own needs, the oldest request
+// grantOthers fulfils the requests of other handles with ready groups beyond the handle's own needs, the oldest request
 // with the oldest group.
 //
-// Footprint, per request served: a read conflict on it, and it is rewritten; per group: as a claim, with a grant.
+// Footprint, per request served: a read conflict, and the request is rewritten; per group: as a claim, with a grant.
 func (c *claimer) grantOthers(requests []kv.KV) error {
 	q := c.q
 	for _, row := range requests {
@@ -91,7 +91,7 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 	return nil
 }
 
-// grant gives the next free group to the request with that random. It returns false if there is none.
+// grant gives the next free group to the request with the random. It returns false if there is no free group.
 func (c *claimer) grant(random uuid.UUID) (bool, error) {
 	for {
 		l, ok, err := c.next()
@@ -99,7 +99,7 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 			return false, err
 		}
 		if l.grant != 0 {
-			continue // our own: it stays
+			continue // our own grant stays
 		}
 		given, err := c.grantFrom(l, random)
 		if err != nil || given {
@@ -108,8 +108,8 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 	}
 }
 
-// grantFrom grants one group, if it is free and nobody held it before. What is stale is cleared. What has lapsed or is over
-// is left to the next receive, which counts the attempt.
+// grantFrom grants a group, if the group is free and was not held before. A stale hint is cleared. A lapsed claim, or a
+// delay or grant past its end, is left to the next receive, which counts the attempt.
 func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 	f, err := c.reads(l)
 	if err == nil && f.record != nil && !f.record.at(c.nowMS).keeps() && f.record.mark == nil {

@@ -2,19 +2,19 @@ package layer
 
 import "sync"
 
-// flights keeps the transactions of one handle that receive at the same time from claiming the same groups. It is
-// advice: what decides is the lock.
+// flights keeps the receiving transactions of one handle from claiming the same groups at the same time. flights is
+// advice: the lock decides.
 type flights struct {
 	mu     sync.Mutex
 	groups map[string]*flight // guarded by mu; who is about to claim a group
 }
 
-// flight is one of those transactions, over all its attempts.
+// flight is a receiving transaction of the handle, over all its attempts.
 type flight struct {
 	groups []string // guarded by the flights' mutex
 }
 
-// take enters group for f. It returns false if another has it.
+// take enters group for f. take returns false if another flight has the group.
 func (s *flights) take(f *flight, group string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +29,7 @@ func (s *flights) take(f *flight, group string) bool {
 	return !taken || other == f
 }
 
-// end gives up all that f has.
+// end gives up all groups of f.
 func (s *flights) end(f *flight) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,26 +13,26 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// A receive with an attempt id keeps, in the transaction that claims, what it was given. One with the same id reads
-// that first, with a conflict: of two at the same time one claims, and the other is answered with its claims.
+// A receive with a receive id records its claims, in the transaction which claims. The receive first reads the record,
+// with a conflict: of two receives with the same id at the same time the first claims, and the second gets its claims.
 
-// AttemptLife is how long a receive can be repeated under its attempt id, by the clocks of the two workers.
-const AttemptLife = 5 * time.Minute
+// ReceiveIDLife is how long a receive can be repeated under its receive id, by the clocks of the two workers.
+const ReceiveIDLife = 5 * time.Minute
 
-func checkAttemptID(id string) error {
-	if len(id) > MaxAttemptID {
-		return &LimitError{What: "attempt id", Unit: "bytes", Got: int64(len(id)), Max: MaxAttemptID}
+func checkReceiveID(id string) error {
+	if len(id) > MaxReceiveIDSize {
+		return &LimitError{What: "receive id", Unit: "bytes", Got: int64(len(id)), Max: MaxReceiveIDSize}
 	}
 	if !utf8.ValidString(id) {
-		return fmt.Errorf("%w: attempt id %q", ErrInvalidUTF8, id)
+		return fmt.Errorf("%w: receive id %q", ErrInvalidUTF8, id)
 	}
 	return nil
 }
 
-// readRepeats starts reading what is kept of the attempt ids.
+// readRepeats starts reading the records of the receive ids.
 func (c *claimer) readRepeats() {
 	for _, r := range c.owed {
-		if id := r.o.AttemptID; id != "" && c.repeats[id] == nil {
+		if id := r.o.ReceiveID; id != "" && c.repeats[id] == nil {
 			if c.repeats == nil {
 				c.repeats = make(map[string]kv.Future[[]byte])
 			}
@@ -41,12 +41,12 @@ func (c *claimer) readRepeats() {
 	}
 }
 
-// repeat answers the receives that are repetitions, which are no longer owed then. It returns the others that have an
-// id: of several with the same one, the first is owed, and answers for all.
+// repeat answers the receives which are repetitions and removes each from owed. It returns the other receives with an
+// id: of several with the same id only the first stays owed, and answers for all.
 func (c *claimer) repeat() (named []*reception, err error) {
 	owed := make([]*reception, 0, len(c.owed))
 	for _, r := range c.owed {
-		if r.o.AttemptID == "" {
+		if r.o.ReceiveID == "" {
 			owed = append(owed, r)
 			continue
 		}
@@ -56,7 +56,8 @@ func (c *claimer) repeat() (named []*reception, err error) {
 		if r.repeated {
 			continue
 		}
-		if lacks(guardRepeatTwin) || !slices.ContainsFunc(named, func(other *reception) bool { return other.o.AttemptID == r.o.AttemptID }) {
+		if lacks(guardRepeatTwin) ||
+			!slices.ContainsFunc(named, func(other *reception) bool { return other.o.ReceiveID == r.o.ReceiveID }) {
 			owed = append(owed, r)
 		}
 		named = append(named, r)
@@ -65,67 +66,74 @@ func (c *claimer) repeat() (named []*reception, err error) {
 	return named, nil
 }
 
-// answer gives r the claims that are kept under its id, those that are still held.
+// answer gives r the claims recorded under its id, as far as still held.
 func (c *claimer) answer(r *reception) error {
-	key := c.q.keys.repeat(r.o.AttemptID)
-	v, err := c.repeats[r.o.AttemptID].Wait(c.ctx)
+	key := c.q.keys.repeat(r.o.ReceiveID)
+	v, err := c.repeats[r.o.ReceiveID].Wait(c.ctx)
 	if err != nil {
-		return fmt.Errorf("read attempt id: %w", err)
+		return fmt.Errorf("read receive id: %w", err)
 	}
 	if v == nil {
 		return nil
 	}
-	ms, claims, err := unpackRepeat(key, v)
+	kept, err := unpackRepeat(key, v)
 	if err != nil {
 		return err
 	}
-	if c.nowMS-ms >= AttemptLife.Milliseconds() {
+	if c.nowMS-kept.ms >= ReceiveIDLife.Milliseconds() {
 		return nil
 	}
-	r.claims, err = c.q.reload(c.ctx, c.tx, claims, &r.o)
+	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.claims, &r.o)
+	// A claim whose lease has ended is no longer the caller's to work on: whoever comes next takes the group over.
+	r.claims = slices.DeleteFunc(r.claims, func(claim *Claim) bool { return millis(claim.Until) <= c.nowMS })
 	r.repeated = true
 	return err
 }
 
-// keepRepeats writes what the receives with these ids were given.
+// keepRepeats records the claims of the named receives. A second receive with the same id gets copies of the claims.
 func (c *claimer) keepRepeats(named []*reception) {
 	first := make(map[string]*reception, len(named))
 	for _, r := range named {
-		if twin := first[r.o.AttemptID]; twin != nil {
+		if twin := first[r.o.ReceiveID]; twin != nil {
 			for _, claim := range twin.claims {
 				same := *claim
 				r.claims = append(r.claims, &same)
 			}
 			continue
 		}
-		first[r.o.AttemptID] = r
+		first[r.o.ReceiveID] = r
 		if len(r.claims) > 0 {
-			c.tx.Set(c.q.keys.repeat(r.o.AttemptID), append(tuple.Tuple{c.nowMS}, r.result()...).Pack())
+			c.tx.Set(c.q.keys.repeat(r.o.ReceiveID), repeat{ms: c.nowMS, claims: r.given()}.pack())
 		}
 	}
 }
 
-// reload rebuilds the claims of a receive whose commit was unknown and turned out to have been applied. A
-// claim that has been lost since is left out.
+// reload rebuilds the claims of a receive from its receipt, after an unknown commit which turned out to have been
+// applied.
 func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *ReceiveOptions) ([]*Claim, error) {
+	d := decoder{rest: result.Pack()}
+	given := d.claims()
+	if err := d.left(); err != nil {
+		return nil, fmt.Errorf("%w: receipt of a receive %v: %w", ErrCorrupt, result, err)
+	}
+	return q.reclaim(ctx, tx, given, o)
+}
+
+// reclaim rebuilds claims which were given before, with their present leases and items. A claim lost since is left out.
+func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *ReceiveOptions) ([]*Claim, error) {
 	var claims []*Claim
-	for i := 0; i+1 < len(result); i += 2 {
-		group, ok := result[i].(string)
-		token, ok2 := result[i+1].(int64)
-		if !ok || !ok2 {
-			return nil, fmt.Errorf("%w: receipt of a claim %v", ErrCorrupt, result)
-		}
-		state := readState(q, tx.Snapshot(), group, o.State)
-		r, err := q.readLock(ctx, tx.Snapshot(), group)
+	for _, ref := range given {
+		state := readState(q, tx.Snapshot(), ref.group, o.State)
+		r, err := q.readLock(ctx, tx.Snapshot(), ref.group)
 		if err != nil {
 			return nil, err
 		}
 		h := r.claim()
-		if h == nil || h.token != token && !lacks(guardReloadToken) {
+		if h == nil || h.token != ref.token && !lacks(guardReloadToken) {
 			continue
 		}
-		c := &Claim{Group: group, Token: token, Until: fromMillis(h.endMS)}
-		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), group, h.items); err != nil {
+		c := &Claim{Queue: q.name, Group: ref.group, Token: ref.token, Until: fromMillis(h.endMS)}
+		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), ref.group, h.items); err != nil {
 			return nil, err
 		}
 		if c.State, err = waitState(ctx, state); err != nil {
@@ -136,7 +144,7 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *Rec
 	return claims, nil
 }
 
-// reloadItems reads the items of a claim that is held. A late item may stand between them.
+// reloadItems reads the items of a held claim. A late item, not of the claim, may stand between two.
 func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out []delivered) ([]Item, error) {
 	if len(out) == 0 {
 		return nil, corrupt(q.keys.lock(group), errors.New("a claim of nothing"))
@@ -145,7 +153,7 @@ func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out
 	found := tx.GetRange(kv.Range{
 		Begin: kv.FirstGreaterOrEqual(q.keys.item(first)), End: kv.FirstGreaterThan(q.keys.item(last)),
 	}, kv.RangeOptions{})
-	// Of the first alone, as a claim is given it.
+	// Only of the first item, as in a new claim.
 	record, err := q.readAttempt(ctx, tx, first)
 	if err != nil {
 		return nil, err

@@ -11,22 +11,22 @@ import (
 
 // search walks the hints of ready groups and the due timers, both at snapshot, a few at a time, the oldest first.
 //
-// A handle that met others at the oldest hints goes for a walk (see spread): its searches begin where the last one
-// ended, far from the oldest, and read neither what they pass over nor timers. If nothing lies there, the search
+// A handle which met others at the oldest hints goes for a walk (see spread): its searches begin where the last search
+// ended, far from the oldest, and read neither timers nor the hints passed over. If nothing lies there, the search
 // starts over from the oldest.
 type search struct {
-	w       *work
+	w       *txn
 	shards  []cursor // of hints
 	timers  cursor
 	pending []candidate
 	away    bool // on a walk
-	nearby  bool // near the oldest, but not there
+	nearby  bool // a few hints behind the oldest
 	begun   bool
 	newest  kv.Future[[]byte] // the last hint's key; nil = not asked for
 	reads   *searchReads      // under way; nil = none
 }
 
-func newSearch(w *work) *search { return &search{w: w} }
+func newSearch(w *txn) *search { return &search{w: w} }
 
 // begin chooses where to start.
 func (s *search) begin() {
@@ -39,7 +39,7 @@ func (s *search) begin() {
 	s.begun, s.away = true, true
 	s.shards = []cursor{{begin: begin, end: q.keys.readyFrom(shard, 0).End}}
 	s.timers = cursor{exhausted: true}
-	if begin.Offset > 1 { // it lands anew, and may have to know how far it can go the next time
+	if begin.Offset > 1 { // a new landing: the next must know how far the hints go
 		s.newest = s.w.tx.Snapshot().GetKey(kv.LastLessThan(s.shards[0].end))
 	}
 }
@@ -62,8 +62,8 @@ func (s *search) next(n int) ([]candidate, error) {
 			return nil, err
 		}
 		for len(s.pending) == 0 && (s.away || s.nearby) {
-			// The walk is over, or it was to land where there is nothing: then nearer, among the few that there are, and
-			// at last from the oldest.
+			// The walk is over, or landed where nothing is. Then search nearer, among the few hints there are, and at
+			// last from the oldest.
 			skip := 0
 			if s.away {
 				skip = s.w.q.spread.goHome(s.w.q)
@@ -95,9 +95,12 @@ func (s *search) start(n int) {
 	if s.reads != nil {
 		return
 	}
-	// One more than asked for: a hint may be stale, and one row costs less than another round trip. And as many as the
-	// handle's other transactions are about to take.
-	r := &searchReads{limit: n + 1 + s.w.beside, oldest: !s.away && !s.nearby && s.timers.begin.Offset == 1 && !s.timers.begin.OrEqual}
+	// Read a row more than asked for, because a hint may be stale, and a row costs less than another round trip. And
+	// add what the handle's other transactions are about to take.
+	r := &searchReads{
+		limit:  n + 1 + s.w.beside,
+		oldest: !s.away && !s.nearby && s.timers.begin.Offset == 1 && !s.timers.begin.OrEqual,
+	}
 	snapshot := s.w.tx.Snapshot()
 	for i := range s.shards {
 		r.hints = append(r.hints, s.shards[i].read(snapshot, r.limit))
@@ -111,7 +114,7 @@ type searchReads struct {
 	limit  int
 	hints  []kv.Future[[]kv.KV]
 	timers kv.Future[[]kv.KV]
-	oldest bool // they begin at the oldest
+	oldest bool // the reads begin at the oldest
 }
 
 // fill reads on until there is something to look at, or nothing more to read.
@@ -131,7 +134,7 @@ func (s *search) readMore(n int) error {
 	s.start(n)
 	limit, hints, timers, fromTheOldest := s.reads.limit, s.reads.hints, s.reads.timers, s.reads.oldest
 	s.reads = nil
-	// Behind these indexes nothing has been read yet.
+	// whole is the index up to which every hint has been read.
 	whole := int64(math.MaxInt64)
 	for i, f := range hints {
 		rows, err := f.Wait(s.w.ctx)
@@ -177,15 +180,17 @@ func (s *search) readMore(n int) error {
 		if err != nil {
 			return err
 		}
-		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: index, timer: kind != kindHead, head: kind == kindHead})
+		s.pending = append(s.pending, candidate{
+			key: row.Key, group: p.group, index: index, timer: kind != kindHead, head: kind == kindHead,
+		})
 	}
 	s.addOwn(whole)
 	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
 	return nil
 }
 
-// addOwn adds the hints that the transaction itself has set, up to the index that the reads have come to. The reads may
-// have begun before.
+// addOwn adds the hints set by this transaction itself, up to the index reached by the reads. The reads may have begun
+// before the hints were set, and so may not see the hints.
 func (s *search) addOwn(whole int64) {
 	var later []candidate
 	for _, c := range s.w.hinted {
@@ -198,7 +203,7 @@ func (s *search) addOwn(whole int64) {
 	s.w.hinted = later
 }
 
-// learnNewest notes where the hints end, if that was asked for.
+// learnNewest notes where the hints end, if begin has asked.
 func (s *search) learnNewest() error {
 	if s.newest == nil {
 		return nil
@@ -220,7 +225,7 @@ func (s *search) learnNewest() error {
 	return nil
 }
 
-// addHints returns the index of the last of them.
+// addHints adds the hints in rows to the candidates and returns the index of the last hint.
 func (s *search) addHints(rows []kv.KV) (last int64, err error) {
 	for _, row := range rows {
 		p, err := s.w.q.keys.parse(row.Key)

@@ -7,56 +7,56 @@ import (
 	"fdbfifo/kv"
 )
 
-// spread keeps the handles of a queue apart from each other, without a word between them.
+// spread keeps the handles of a queue apart from each other, without any communication.
 //
-// A handle begins at home: it takes the oldest group. Handles that are there together conflict, and whoever loses
-// goes for a walk: it lands on a hint chosen at random and from there takes one group after the other, so that it has
-// a stretch of the hints for itself until it runs into another's. Only the landing passes over hints without having
-// read them; each step is a read of the next hint. The more conflicts, the further away it lands. After
-// walkClaims groups it lands nearer; and from time to time it comes home instead: should nobody be there any more, the
-// oldest groups are not left for long.
+// A handle begins at home: the handle claims the oldest group. Handles there together conflict, and the loser of a
+// conflict goes for a walk: the loser lands on a hint chosen at random, and from there claims group after group, so
+// that the handle has a stretch of the hints alone until the walk meets another handle's. Only the landing passes over
+// hints without reading; each step reads the next hint. The more conflicts, the further away the landing. After
+// walkClaims groups the handle lands nearer, and from time to time comes home instead: otherwise, with no handle left
+// at home, the oldest groups would wait long.
 //
-// What a handle has learnt is advice: being wrong costs time.
+// What a handle has learnt is advice: a wrong guess costs time, nothing else.
 type spread struct {
 	mu      sync.Mutex
-	level   int            // guarded by mu; of levels, how far away the next walk lands; 0 = no conflict lately
+	level   int            // guarded by mu; index into levels: how far away the next walk lands; 0 = no conflict lately
 	calm    int            // guarded by mu; transactions without conflict since the level changed
 	away    bool           // guarded by mu; on a walk
 	landed  bool           // guarded by mu; next is a step of the walk, not the landing
 	next    kv.KeySelector // guarded by mu
 	shard   int64          // guarded by mu; of the walk
-	left    int            // guarded by mu; groups until it ends
+	left    int            // guarded by mu; groups until the walk ends
 	untilMS int64          // guarded by mu
 
-	// plenty: the last search that began at home found more than it was asked for.
+	// plenty: the last search which began at home found more than asked for.
 	plenty atomic.Bool
 	oldest atomic.Int64 // index of the oldest hint when last seen
-	newest atomic.Int64 // and of the newest; only who lands looks
+	newest atomic.Int64 // index of the newest hint; read only when landing
 	// perGroup is how many items a group gave lately, in 1/16; 0 = not known.
 	perGroup atomic.Int64
 }
 
 const (
 	walkClaims = 64
-	// After walkClaims groups, and after each walkMS, one in homeEvery comes home. It costs a conflict with whoever is
-	// there already, and after a pause they all think of it at once; as long as somebody is there, nobody else is needed.
+	// After walkClaims groups, and after each walkMS, a handle comes home with probability 1/homeEvery, at the cost of
+	// a conflict. More would be wasteful: after a pause all handles try at once, but home needs only a single handle.
 	walkMS    = 500
 	homeEvery = 8
-	// nearby is how many of the oldest hints a landing chooses among that found nothing further out.
+	// nearby is how many of the oldest hints a landing chooses among after finding nothing further out.
 	nearby = 8
 	// calmAfter is the number of transactions without conflict after which landings come a level nearer.
 	calmAfter = 64
 )
 
-// levels are how far a landing goes: up to so many hints from a place, which is the oldest one or lies at random
-// within the first part of the hints' ages. The database walks past the hints of the offset, so it is bounded: about
-// a hundred cost as much as another read.
+// levels are how far a landing goes: up to offset hints from a place. The place is the oldest hint, or a random place
+// within the first fraction of the hints' ages. The database walks past the hints of the offset, so the offset is
+// bounded: about a hundred hints cost as much as another read.
 var levels = [...]struct {
 	offset   int
 	fraction float64
 }{{}, {64, 0}, {256, 0}, {1024, 0}, {1024, 1}}
 
-// place returns where a search begins: away is false if that is at home.
+// place returns where a search begins; away is false if the search begins at home.
 func (s *spread) place(q *Queue, nowMS int64) (begin kv.KeySelector, shard int64, away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +86,7 @@ func (s *spread) place(q *Queue, nowMS int64) (begin kv.KeySelector, shard int64
 	return begin, s.shard, true
 }
 
-// walked notes the last hint that a search on a walk came to.
+// walked notes the last hint which a search on a walk came to.
 func (s *spread) walked(key []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,8 +96,8 @@ func (s *spread) walked(key []byte) {
 	}
 }
 
-// goHome ends a walk that came to the end of the hints. If it did so at once, it was too far out: then it returns how
-// many of the oldest hints to pass over instead.
+// goHome ends a walk which reached the end of the hints. If the walk ended at its landing, the landing was too far out:
+// then goHome returns how many of the oldest hints to pass over instead.
 func (s *spread) goHome(q *Queue) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +109,7 @@ func (s *spread) goHome(q *Queue) int {
 	return q.random.n(nearby)
 }
 
-// widen is for a conflict: there is somebody else here.
+// widen is called after a conflict: another handle works at the same hints.
 func (s *spread) widen() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -117,7 +117,7 @@ func (s *spread) widen() {
 	s.away, s.landed = true, false
 }
 
-// narrow is for a transaction without conflict.
+// narrow is called after a transaction without conflict.
 func (s *spread) narrow() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +137,7 @@ func (s *spread) learn(items, groups int) {
 	s.perGroup.Store(max(now, 1))
 }
 
-// groupsFor guesses how many groups it takes to get n items.
+// groupsFor guesses how many groups hold n items.
 func (s *spread) groupsFor(n int) int {
 	per := int(s.perGroup.Load())
 	if per == 0 {

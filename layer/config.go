@@ -7,59 +7,59 @@ import (
 	"time"
 )
 
-// Config is what holds for a queue, whoever opens it. It is stored with the queue; Configure changes it while the
-// queue is in use, and every handle follows within a second. A field that is zero means its default: that is put in
-// its place before the configuration is stored. Limits are checked by Create and Configure: *LimitError, *ValueError.
+// Config is what holds for a queue, whoever opens the queue. The database stores the configuration; Configure changes
+// it while the queue is in use, and every handle follows within a second. A field of zero means its default, which is
+// filled in before storing. Create and Configure check the limits: *LimitError, *ValueError.
 //
-// As JSON, and in the database, it is one object with a member for each setting, see Settings. Durations are texts
-// such as "30s" there. A member that this version does not know is an *UnknownSettingError, never passed over.
+// As JSON, and in the database, a Config is an object with a member for each setting, see Settings. Durations are texts
+// there, such as "30s". A member unknown to this version is an *UnknownSettingError, never skipped.
 type Config struct {
-	// Shards is over how many key ranges the ready hints are spread, 1 to MaxShards; 0 = 1. One keeps the groups
-	// strictly by age. More let a queue outgrow one storage team; a receive then reads them all, in parallel.
-	// Fixed at creation: no Configure changes it.
+	// Shards is over how many key ranges the ready hints are spread, 1 to MaxShards; 0 = 1. A single range keeps the
+	// groups strictly by age. More let a queue outgrow one storage team, but a receive then reads all ranges, in
+	// parallel. Fixed at creation: no Configure changes it.
 	Shards int
-	// Schedule says where a group takes its place when a claim on it ends.
+	// Schedule says where a group re-enters the order of ready groups when a claim of the group ends.
 	Schedule Schedule
 	// Lease is the lease of a claim whose receive names none, MinLease to MaxLease; 0 = DefaultLease.
 	Lease time.Duration
-	// Delay is how long a message is kept back that names no delay of its own, 0 to MaxDelay; 0 = not at all.
+	// Delay is how long a message is delayed which names no delay itself, 0 to MaxDelay; 0 = not at all.
 	Delay time.Duration
 	// DedupBy is what makes two messages duplicates: DedupByID, DedupByContent.
 	DedupBy DedupBy
 	// DedupScope is where duplicates are looked for: DedupInQueue, DedupInGroup.
 	DedupScope DedupScope
-	// DedupFor is for how long a message is remembered: DedupForWindow, DedupForPending. A change of it, or of the
-	// window, holds for messages enqueued from then on; what is remembered already stays as it is.
+	// DedupFor is for how long a message is remembered: DedupForWindow, DedupForPending. A change of DedupFor or of the
+	// window holds for messages enqueued from then on; entries already remembered stay as before.
 	DedupFor DedupFor
-	// DedupWindow is how long that is from the first message on, MinDedupWindow to MaxDedupWindow; 0 = DefaultDedupWindow.
+	// DedupWindow is the window, from the first message on: MinDedupWindow to MaxDedupWindow; 0 = DefaultDedupWindow.
 	DedupWindow time.Duration
-	// MaxWaiting is how many messages a group may have, those in hand included, up to MaxMaxWaiting; 0 = any number. An
-	// enqueue that would make it more is refused whole (*FullError). Enqueues at the same time do not see each other: it
-	// may become more by what was under way together.
+	// MaxWaiting is how many messages a group may have, in flight included, up to MaxWaitingLimit; 0 = any number. An
+	// enqueue which would exceed the bound is refused whole (*FullError). Enqueues at the same time do not see each
+	// other, so together they may exceed the bound.
 	MaxWaiting int
-	// MaxRate is how many items of a group may start their delivery in a time, redeliveries included; none = any number.
-	// What is not used is saved up for a second, or for as long as one item takes if that is longer: over any time T it is
-	// at most rate × T and a second's worth, and a claim is given at most that, one item at least. See Configure.
+	// MaxRate bounds the items of a group starting delivery per time, redeliveries included; none = any number. Unused
+	// rate is saved for a second, or for the time of one item if longer: over any time T at most rate × T plus a
+	// second's worth start. A claim gets at most a second's worth, and at least a single item. See Configure.
 	MaxRate Rate
-	// Retry says how long a group waits after its head has failed, if the nack does not say it.
+	// Retry says how long a group waits after its head has failed, unless the nack says so.
 	Retry RetryPolicy
 	// MaxAttempts is after how many failed deliveries an item has failed for good, up to 1,000,000; 0 = never.
 	MaxAttempts int
-	// OnFailure is what becomes of it then.
+	// OnFailure says what becomes of an item which has failed for good.
 	OnFailure OnFailure
-	// Retention is how long an item may wait in its group, MinRetention to MaxRetention; 0 = for ever. What is in hand is
-	// not touched.
+	// Retention is how long an item may wait in its group, MinRetention to MaxRetention; 0 = for ever. Items in flight
+	// are not touched.
 	Retention time.Duration
-	// Archive is how long what is finished, acked or taken, is kept in the archive, 0 to MaxRetention; 0 = not at all,
-	// and what is there is swept.
+	// Archive is how long finished items, acked or taken, stay in the archive, 0 to MaxRetention; 0 = not at all, and a
+	// sweep clears what is there.
 	Archive time.Duration
-	// OnExpiry is what becomes of one that has waited longer.
+	// OnExpiry says what becomes of an item past retention.
 	OnExpiry OnExpiry
 }
 
-// settings has a row for each setting, in the order in which they are listed and stored. It is never changed.
+// settings has a row for each setting, in the order of listing and storing. The slice is never changed.
 //
-// To add one: a field above, a row here, a line in docs/operations.md.
+// To add a setting: a field above, a row here, a line in docs/operations.md.
 var settings = []setting{
 	intSetting("shards", func(c *Config) *int { return &c.Shards }, 1, 1, MaxShards,
 		"key ranges of the ready hints; fixed at creation"),
@@ -68,8 +68,8 @@ var settings = []setting{
 	durationSetting("lease", func(c *Config) *time.Duration { return &c.Lease }, DefaultLease, MinLease, MaxLease,
 		"how long a claim lasts unless it says otherwise or is extended"),
 	durationSetting("delay", func(c *Config) *time.Duration { return &c.Delay }, 0, 0, MaxDelay,
-		"how long a message is kept back that names no delay of its own"),
-	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, MaxMaxWaiting,
+		"how long a message is delayed that names no delay of its own"),
+	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, MaxWaitingLimit,
 		"messages that a group may have, about; 0 = any number"),
 	rateSetting("max_rate", func(c *Config) *Rate { return &c.MaxRate },
 		"items of a group that may start their delivery in a time; 0 = any number"),
@@ -79,13 +79,16 @@ var settings = []setting{
 		"where duplicates are looked for"),
 	choiceSetting("dedup_for", func(c *Config) *DedupFor { return &c.DedupFor }, dedupForNames,
 		"how long that holds: for the window, or while the first is there"),
-	durationSetting("dedup_window", func(c *Config) *time.Duration { return &c.DedupWindow }, DefaultDedupWindow, MinDedupWindow, MaxDedupWindow,
+	durationSetting("dedup_window", func(c *Config) *time.Duration { return &c.DedupWindow }, DefaultDedupWindow,
+		MinDedupWindow, MaxDedupWindow,
 		"how long a message is remembered from its enqueue on"),
 	choiceSetting("retry", func(c *Config) *RetryKind { return &c.Retry.Kind }, retryNames,
 		"how the wait after a failed delivery grows with the failures"),
-	durationSetting("retry_base", func(c *Config) *time.Duration { return &c.Retry.Base }, DefaultRetryBase, MinRetry, MaxDelay,
+	durationSetting("retry_base", func(c *Config) *time.Duration { return &c.Retry.Base }, DefaultRetryBase,
+		MinRetry, MaxDelay,
 		"the wait after the first failure"),
-	durationSetting("retry_max", func(c *Config) *time.Duration { return &c.Retry.Max }, DefaultRetryMax, MinRetry, MaxDelay,
+	durationSetting("retry_max", func(c *Config) *time.Duration { return &c.Retry.Max }, DefaultRetryMax,
+		MinRetry, MaxDelay,
 		"the longest wait that an exponential one grows to"),
 	intSetting("max_attempts", func(c *Config) *int { return &c.MaxAttempts }, 0, 0, maxMaxAttempts,
 		"failed deliveries after which an item has failed for good; 0 = never"),
@@ -99,7 +102,7 @@ var settings = []setting{
 		"how long what is finished is kept in the archive; 0 = not at all"),
 }
 
-// withDefaults returns c complete and checked.
+// withDefaults returns c with each zero field set to its default, and checks the limits.
 func (c Config) withDefaults() (Config, error) {
 	if c.Retry.Max == 0 {
 		c.Retry.Max = max(DefaultRetryMax, c.Retry.Base)
@@ -113,15 +116,12 @@ func (c Config) withDefaults() (Config, error) {
 		return c, err
 	}
 	if c.Retry.Max < c.Retry.Base {
-		return c, &LimitError{
-			What: "retry_max", Unit: "ms", Got: c.Retry.Max.Milliseconds(), Min: c.Retry.Base.Milliseconds(),
-			Max: MaxDelay.Milliseconds(),
-		}
+		return c, durationLimit("retry_max", c.Retry.Max, c.Retry.Base, MaxDelay)
 	}
 	return c, nil
 }
 
-// changedFrom checks what may not change.
+// changedFrom returns an error if a setting fixed at creation differs from old.
 func (c Config) changedFrom(old Config) error {
 	if c.Shards != old.Shards {
 		return &LimitError{What: "shards", Got: int64(c.Shards), Min: int64(old.Shards), Max: int64(old.Shards)}
@@ -145,25 +145,25 @@ func Settings() []Setting {
 	return all
 }
 
-// Setting returns the text of the setting with that name. Errors: *UnknownSettingError.
+// Setting returns the text of the named setting. Errors: *UnknownSettingError.
 func (c Config) Setting(name string) (string, error) {
 	for _, s := range settings {
 		if s.name == name {
 			return fmt.Sprint(s.value(&c)), nil
 		}
 	}
-	return "", &UnknownSettingError{Names: []string{name}}
+	return "", wrap("setting", &UnknownSettingError{Names: []string{name}})
 }
 
-// Set sets the setting with that name from its text. Limits are not checked before the configuration is stored.
-// Errors: *UnknownSettingError, and *ValueError for a text that is not of the setting's kind.
+// Set sets the named setting from its text. Limits are checked only when the configuration is stored. Errors:
+// *UnknownSettingError, and *ValueError for a text not of the setting's kind.
 func (c *Config) Set(name, text string) error {
 	for _, s := range settings {
 		if s.name == name {
-			return s.parse(c, text)
+			return wrap("set", s.parse(c, text))
 		}
 	}
-	return &UnknownSettingError{Names: []string{name}}
+	return wrap("set", &UnknownSettingError{Names: []string{name}})
 }
 
 // MarshalJSON writes the settings as one object, in their order.
@@ -172,19 +172,20 @@ func (c Config) MarshalJSON() ([]byte, error) {
 	for i, s := range settings {
 		value, err := json.Marshal(s.value(&c))
 		if err != nil {
-			return nil, fmt.Errorf("layer: setting %s: %w", s.name, err)
+			return nil, wrap("configuration", fmt.Errorf("setting %s: %w", s.name, err))
 		}
 		members[i] = fmt.Sprintf("%q:%s", s.name, value)
 	}
 	return []byte("{" + strings.Join(members, ",") + "}"), nil
 }
 
-// UnmarshalJSON reads what MarshalJSON writes. A setting that is left out gets its zero value, which stands for its
-// default.
-func (c *Config) UnmarshalJSON(data []byte) error {
+// UnmarshalJSON reads what MarshalJSON writes. An absent setting gets its zero value, which stands for its default.
+func (c *Config) UnmarshalJSON(data []byte) error { return wrap("configuration", c.unmarshal(data)) }
+
+func (c *Config) unmarshal(data []byte) error {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(data, &members); err != nil {
-		return fmt.Errorf("layer: configuration: %w", err)
+		return fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	*c = Config{}
 	for _, s := range settings {
@@ -196,7 +197,7 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 		text := string(raw)
 		if raw[0] == '"' {
 			if err := json.Unmarshal(raw, &text); err != nil {
-				return fmt.Errorf("layer: setting %s: %w", s.name, err)
+				return fmt.Errorf("%w: setting %s: %w", ErrOptions, s.name, err)
 			}
 		}
 		if err := s.parse(c, text); err != nil {

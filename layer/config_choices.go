@@ -7,9 +7,9 @@ type DedupBy int
 
 // What messages are told apart by.
 const (
-	// DedupByID: by Message.DedupID; messages without one are never duplicates.
+	// DedupByID: by Message.DedupID; messages without a dedup id are never duplicates.
 	DedupByID DedupBy = iota
-	// DedupByContent: by Message.DedupID, or by the SHA-256 of the body if there is none.
+	// DedupByContent: by Message.DedupID, or by the SHA-256 of the body if there is no dedup id.
 	DedupByContent
 )
 
@@ -34,7 +34,7 @@ type DedupFor int
 // For how long.
 const (
 	DedupForWindow  DedupFor = iota // for Config.DedupWindow from its enqueue on
-	DedupForPending                 // while it is in the queue, or a dead letter
+	DedupForPending                 // while the message is in the queue, or a dead letter
 )
 
 func (d DedupBy) String() string { return nameOf(d, dedupByNames) }
@@ -52,44 +52,43 @@ const (
 	MaxDedupWindow     = 30 * 24 * time.Hour
 )
 
-// OnFailure is what becomes of an item that has failed for good: MaxAttempts times, or because it was rejected. It is
-// decided in the transaction that counts the last attempt: that of the nack, or of the claimer that meets the lease
-// run out.
+// OnFailure is what becomes of an item which has failed for good: MaxAttempts times, or because of a rejection. The
+// transaction which counts the last attempt decides: the nack, or the claim which meets the expired lease.
 type OnFailure int
 
 // The policies.
 const (
-	// ParkItem takes the item aside, to the dead letters, and the group goes on with the next.
-	ParkItem OnFailure = iota
-	// ParkGroup stops the group: order is kept, and other groups run on.
-	ParkGroup
-	// Block goes on trying for ever, also what was rejected.
+	// DeadLetterItem moves the item to the dead letters, and the group goes on with the next.
+	DeadLetterItem OnFailure = iota
+	// HaltGroup stops the group: order is kept, and other groups run on.
+	HaltGroup
+	// Block tries the item for ever, even a rejected item.
 	Block
 )
 
-var onFailureNames = []string{"park_item", "park_group", "block"}
+var onFailureNames = []string{"dead_letter", "halt_group", "block"}
 
 func (f OnFailure) String() string { return nameOf(f, onFailureNames) }
 
 // maxMaxAttempts bounds MaxAttempts: more is a slip, or means no limit.
 const maxMaxAttempts = 1_000_000
 
-// OnExpiry is what becomes of an item that has waited longer than the queue's Retention.
+// OnExpiry is what becomes of an item which has waited longer than the queue's Retention.
 type OnExpiry int
 
 // The choices.
 const (
-	// DropExpired removes it for good.
+	// DropExpired removes the item for good.
 	DropExpired OnExpiry = iota
-	// ParkExpired takes it aside, to the dead letters.
-	ParkExpired
+	// DeadLetterExpired moves the item to the dead letters.
+	DeadLetterExpired
 )
 
-var onExpiryNames = []string{"drop", "park"}
+var onExpiryNames = []string{"drop", "dead_letter"}
 
 func (o OnExpiry) String() string { return nameOf(o, onExpiryNames) }
 
-// The limits of Retention, if it is not 0.
+// The limits of Retention, if not 0.
 const (
 	MinRetention = time.Second
 	MaxRetention = 10 * 365 * 24 * time.Hour
@@ -97,21 +96,19 @@ const (
 
 func checkRetention(d time.Duration) error {
 	if d != 0 && d < MinRetention {
-		return &LimitError{
-			What: "retention", Unit: "ms", Got: d.Milliseconds(), Min: MinRetention.Milliseconds(), Max: MaxRetention.Milliseconds(),
-		}
+		return durationLimit("retention", d, MinRetention, MaxRetention)
 	}
 	return nil
 }
 
-// Schedule says where a group takes its place among the ready ones when a claim on it ends and leaves items.
+// Schedule says where a group takes its place among the ready groups when a claim ends and leaves items.
 type Schedule int
 
 // The schedules.
 const (
-	// OldestHead puts it by the age of its head: the queue as a whole is worked off by age.
+	// OldestHead puts the group by the age of its head: the queue as a whole is worked off by age.
 	OldestHead Schedule = iota
-	// RoundRobin puts it at the back: one deep group cannot starve the others, even with a single worker.
+	// RoundRobin puts the group at the back: a deep group cannot starve the others, even with a single worker.
 	RoundRobin
 )
 

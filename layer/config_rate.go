@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Rate is so many items in so long a time. The zero value is none.
+// Rate is a number of items per time. The zero value means none.
 //
-// As text, in a configuration too, it is "10/s", "100/m", "5/h" or "3/10s"; none is "0".
+// As text, in a configuration too, a Rate reads "10/s", "100/m", "5/h" or "3/10s"; none reads "0".
 type Rate struct {
 	Count int           // 1 to MaxRateCount
 	Per   time.Duration // MinRatePer to MaxRatePer, in whole milliseconds
@@ -21,18 +21,18 @@ const (
 	MaxRatePer   = 24 * time.Hour
 )
 
-// rateUnits are the units that stand for one of themselves.
+// rateUnits are the units which may stand without a number: "10/s" means 10 per 1s.
 var rateUnits = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
 
 // rateAllowed says what the text of a rate may be.
 const rateAllowed = "COUNT/TIME, as 10/s or 3/10s; 0"
 
-// ParseRate reads the text of a rate. It does not check the limits. Errors: *ValueError.
+// ParseRate reads the text of a rate. Limits are not checked. Errors: *ValueError.
 func ParseRate(text string) (Rate, error) {
 	if text == "0" {
 		return Rate{}, nil
 	}
-	bad := &ValueError{What: "rate", Got: text, Allowed: rateAllowed}
+	bad := wrap("parse rate", &ValueError{What: "rate", Got: text, Allowed: rateAllowed})
 	count, per, ok := strings.Cut(text, "/")
 	n, err := strconv.Atoi(count)
 	if !ok || err != nil {
@@ -47,7 +47,7 @@ func ParseRate(text string) (Rate, error) {
 	return Rate{Count: n, Per: d}, nil
 }
 
-// String is the text that ParseRate reads.
+// String returns the text for ParseRate.
 func (r Rate) String() string {
 	if r == (Rate{}) {
 		return "0"
@@ -70,19 +70,17 @@ func (r Rate) check(name string) error {
 	case r.Count < 1 || r.Count > MaxRateCount:
 		return &LimitError{What: name, Unit: "items", Got: int64(r.Count), Min: 1, Max: MaxRateCount}
 	case r.Per < MinRatePer || r.Per > MaxRatePer:
-		return &LimitError{
-			What: "time of " + name, Unit: "ms", Got: r.Per.Milliseconds(), Min: MinRatePer.Milliseconds(), Max: MaxRatePer.Milliseconds(),
-		}
+		return durationLimit("time of "+name, r.Per, MinRatePer, MaxRatePer)
 	case r.Per%time.Millisecond != 0:
 		return &ValueError{What: "time of " + name, Got: r.Per.String(), Allowed: "whole milliseconds"}
 	}
 	return nil
 }
 
-// burst is how many items may come at once: as many as in a second, but at least one.
+// burst is how many items may start at once: a second's worth, but at least 1.
 func (r Rate) burst() int64 { return max(1, int64(r.Count)*int64(time.Second)/int64(r.Per)) }
 
-// rateSetting is for a field that is a rate; none is the default.
+// rateSetting describes a setting whose field is a rate; the default is none.
 func rateSetting(name string, field func(*Config) *Rate, help string) setting {
 	s := setting{name: name, allowed: rateAllowed, help: help}
 	s.value = func(c *Config) any { return field(c).String() }

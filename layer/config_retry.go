@@ -2,13 +2,13 @@ package layer
 
 import "time"
 
-// RetryPolicy says how long a group waits after its head has failed. It holds its group only: other groups run on, and
-// no worker waits.
+// RetryPolicy says how long a group waits after its head has failed. Only this group waits: other groups run on, and no
+// worker is blocked.
 type RetryPolicy struct {
 	Kind RetryKind
 	// Base is the wait after the first failure: MinRetry to MaxDelay; 0 = DefaultRetryBase.
 	Base time.Duration
-	// Max is the longest wait of RetryExponential: Base to MaxDelay; 0 = DefaultRetryMax, or Base if that is longer.
+	// Max is the longest wait of RetryExponential: Base to MaxDelay; 0 = DefaultRetryMax, or Base if longer.
 	Max time.Duration
 }
 
@@ -17,8 +17,8 @@ type RetryKind int
 
 // The kinds.
 const (
-	// RetryExponential doubles the wait with each failure, from Base to Max. Of each wait a random half is left out,
-	// so that what failed together does not come back together: it is between the half and the whole.
+	// RetryExponential doubles the wait with each failure, from Base to Max. The wait is random between half and whole,
+	// because otherwise groups failing together would all come back together.
 	RetryExponential RetryKind = iota
 	// RetryConstant waits for Base each time.
 	RetryConstant
@@ -37,7 +37,7 @@ const (
 	MinRetry         = time.Millisecond
 )
 
-// delay is the wait after the failures-th failure, from 1 on. random is in [0, 1).
+// delay returns the wait after the given number of failures, 1 or more. random is in [0, 1).
 func (p RetryPolicy) delay(failures int, random float64) time.Duration {
 	switch p.Kind {
 	case RetryAtOnce:

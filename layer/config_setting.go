@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// setting is how one field of a Config is named, written, read and checked.
+// setting is how a field of a Config is named, written, read and checked.
 type setting struct {
 	name    string
 	allowed string
 	help    string
-	value   func(c *Config) any // as JSON has it
+	value   func(c *Config) any // as in JSON
 	parse   func(c *Config, text string) error
 	settle  func(c *Config) error // puts the default in place of zero, and checks the limits
 }
@@ -43,7 +43,9 @@ func intSetting(name string, field func(*Config) *int, otherwise, low, high int,
 	return s
 }
 
-func durationSetting(name string, field func(*Config) *time.Duration, otherwise, low, high time.Duration, help string) setting {
+func durationSetting(
+	name string, field func(*Config) *time.Duration, otherwise, low, high time.Duration, help string,
+) setting {
 	s := setting{name: name, allowed: durationText(low) + " to " + durationText(high), help: help}
 	s.value = func(c *Config) any { return durationText(*field(c)) }
 	s.parse = func(c *Config, text string) error {
@@ -60,16 +62,14 @@ func durationSetting(name string, field func(*Config) *time.Duration, otherwise,
 			*f = otherwise
 		}
 		if *f < low || *f > high {
-			return &LimitError{
-				What: name, Unit: "ms", Got: f.Milliseconds(), Min: low.Milliseconds(), Max: high.Milliseconds(),
-			}
+			return durationLimit(name, *f, low, high)
 		}
 		return nil
 	}
 	return s
 }
 
-// choiceSetting is for a field that has one of a few values, numbered from 0, the default, as names has them.
+// choiceSetting is for a field with a few values, numbered from 0, the default, in the order of names.
 func choiceSetting[T ~int](name string, field func(*Config) *T, names []string, help string) setting {
 	s := setting{name: name, allowed: strings.Join(names, ", "), help: help}
 	s.value = func(c *Config) any { return nameOf(*field(c), names) }
@@ -90,7 +90,7 @@ func choiceSetting[T ~int](name string, field func(*Config) *T, names []string, 
 	return s
 }
 
-// unknownSettings is an error if members has any.
+// unknownSettings is an error if there are members.
 func unknownSettings[V any](members map[string]V) error {
 	if len(members) == 0 {
 		return nil

@@ -29,7 +29,7 @@ func TestConfigFollows(t *testing.T) {
 			return left
 		}
 		require.Equal(e.t, layer.DefaultLease, lease(other))
-		config, version, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
+		config, version, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
 		require.NoError(e.t, err)
 		require.EqualValues(e.t, 2, version, "the creation is the first")
 		require.Equal(e.t, time.Minute, config.Lease)
@@ -41,7 +41,7 @@ func TestConfigFollows(t *testing.T) {
 		e.clock.advance(100 * time.Millisecond)
 		require.Equal(e.t, time.Minute, lease(other))
 		require.Equal(e.t, config, other.Config())
-		stored, version, err := e.calm().ReadConfig(e.ctx)
+		stored, version, err := e.calm().Admin().ReadConfig(e.ctx)
 		require.NoError(e.t, err)
 		require.Equal(e.t, config, stored)
 		require.EqualValues(e.t, 2, version)
@@ -58,23 +58,23 @@ func TestConfigureTogether(t *testing.T) {
 			q := e.handle(uint64(10 + i))
 			wg.Go(func() {
 				for range 5 {
-					_, _, err := q.Configure(e.ctx, func(c *layer.Config) { c.Delay += time.Second })
+					_, _, err := q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Delay += time.Second })
 					assert.NoError(e.t, err)
 				}
 			})
 		}
 		wg.Wait()
-		config, version, err := e.calm().ReadConfig(e.ctx)
+		config, version, err := e.calm().Admin().ReadConfig(e.ctx)
 		require.NoError(e.t, err)
 		require.Equal(e.t, handles*5*time.Second, config.Delay)
 		require.EqualValues(e.t, 1+handles*5, version)
-		_, _, err = e.q.Configure(e.ctx, func(c *layer.Config) { c.Delay = 0 })
+		_, _, err = e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Delay = 0 })
 		require.NoError(e.t, err)
 	})
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
 		e := newEnv(t, anyEngine, false)
 		e.plan.ForceNext(kind)
-		config, version, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Lease += time.Second })
+		config, version, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Lease += time.Second })
 		require.NoError(t, err)
 		require.EqualValues(t, 2, version, "%s", kind)
 		require.Equal(t, layer.DefaultLease+time.Second, config.Lease, "%s", kind)
@@ -85,18 +85,18 @@ func TestConfigureTogether(t *testing.T) {
 // Configure, and nothing changes.
 func TestConfigLimits(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	ms := time.Duration.Milliseconds
+	ns := time.Duration.Nanoseconds
 	for _, c := range []struct {
 		name   string
 		change func(c *layer.Config)
 		want   error
 	}{
 		{"lease too short", func(c *layer.Config) { c.Lease = time.Millisecond },
-			&layer.LimitError{What: "lease", Unit: "ms", Got: 1, Min: ms(layer.MinLease), Max: ms(layer.MaxLease)}},
+			&layer.LimitError{What: "lease", Unit: "ns", Got: 1e6, Min: ns(layer.MinLease), Max: ns(layer.MaxLease)}},
 		{"lease too long", func(c *layer.Config) { c.Lease = layer.MaxLease + time.Second },
-			&layer.LimitError{What: "lease", Unit: "ms", Got: ms(layer.MaxLease) + 1000, Min: ms(layer.MinLease), Max: ms(layer.MaxLease)}},
+			&layer.LimitError{What: "lease", Unit: "ns", Got: ns(layer.MaxLease + time.Second), Min: ns(layer.MinLease), Max: ns(layer.MaxLease)}},
 		{"negative delay", func(c *layer.Config) { c.Delay = -time.Second },
-			&layer.LimitError{What: "delay", Unit: "ms", Got: -1000, Max: ms(layer.MaxDelay)}},
+			&layer.LimitError{What: "delay", Unit: "ns", Got: -1e9, Max: ns(layer.MaxDelay)}},
 		{"unknown schedule", func(c *layer.Config) { c.Schedule = 7 },
 			&layer.ValueError{What: "schedule", Got: "7", Allowed: "oldest_head, round_robin"}},
 		{"shards", func(c *layer.Config) { c.Shards = layer.MaxShards + 1 },
@@ -104,7 +104,7 @@ func TestConfigLimits(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := e.rows(kv.PrefixRange(testPrefix))
-			_, _, err := e.q.Configure(e.ctx, c.change)
+			_, _, err := e.q.Admin().Configure(e.ctx, c.change)
 			requireSame(t, c.want, err)
 			options := e.options(4)
 			c.change(&options.Config)
@@ -114,7 +114,7 @@ func TestConfigLimits(t *testing.T) {
 		})
 	}
 	// The shards cannot be changed: existing hints lie where the old number puts them.
-	_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Shards = 2 })
+	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Shards = 2 })
 	requireSame(t, &layer.LimitError{What: "shards", Got: 2, Min: 1, Max: 1}, err)
 }
 
@@ -156,7 +156,7 @@ func TestConfigDocument(t *testing.T) {
 	var unknown *layer.UnknownSettingError
 	require.ErrorAs(t, stored(`{"shards":1,"tempo":"allegro","colour":3}`), &unknown)
 	require.Equal(t, []string{"colour", "tempo"}, unknown.Names)
-	_, _, err = e.q.Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
+	_, _, err = e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
 	require.ErrorAs(t, err, &unknown)
 	e.clock.advance(time.Second)
 	_, err = e.q.Enqueue(e.ctx, layer.Message{})
@@ -209,7 +209,7 @@ func TestLeaseOfTheQueue(t *testing.T) {
 // TestConfigConflicts: a change of the configuration conflicts with another one, and with nobody else's work.
 func TestConfigConflicts(t *testing.T) {
 	configure := func(e *env, tx kv.Tx, _ any) error {
-		_, _, err := e.q.ConfigureTx(e.ctx, tx, func(c *layer.Config) { c.Lease = time.Minute })
+		_, _, err := e.q.Admin().ConfigureTx(e.ctx, tx, func(c *layer.Config) { c.Lease = time.Minute })
 		return err
 	}
 	work := func(e *env, tx kv.Tx, given any) error {

@@ -92,13 +92,15 @@ func releaseSecond(e *env, tx kv.Tx, given any) error {
 
 // redriveFirst and discardFirst are of the first of the ids given, or of the first dead letter there is.
 func redriveFirst(o layer.RedriveOptions) func(e *env, tx kv.Tx, given any) error {
-	return func(e *env, tx kv.Tx, given any) error { return e.q.RedriveTx(e.ctx, tx, o, firstDead(e)) }
+	return func(e *env, tx kv.Tx, given any) error { return e.q.Admin().RedriveTx(e.ctx, tx, o, firstDead(e)) }
 }
 
-func discardFirst(e *env, tx kv.Tx, _ any) error { return e.q.DiscardTx(e.ctx, tx, firstDead(e)) }
+func discardFirst(e *env, tx kv.Tx, _ any) error {
+	return e.q.Admin().DiscardTx(e.ctx, tx, firstDead(e))
+}
 
 func firstDead(e *env) layer.ID {
-	page, err := e.calm().DeadLetters(e.ctx, layer.DeadOptions{})
+	page, err := e.calm().Admin().DeadLetters(e.ctx, layer.DeadOptions{})
 	require.NoError(e.t, err)
 	require.NotEmpty(e.t, page.Letters)
 	return page.Letters[0].ID
@@ -126,12 +128,12 @@ func nth(e *env, n int) layer.ID {
 
 // cancelNth cancels the n-th item of A.
 func cancelNth(n int) func(e *env, tx kv.Tx, _ any) error {
-	return func(e *env, tx kv.Tx, _ any) error { return e.q.CancelTx(e.ctx, tx, nth(e, n)) }
+	return func(e *env, tx kv.Tx, _ any) error { return e.q.Admin().CancelTx(e.ctx, tx, nth(e, n)) }
 }
 
 func editNth(n int) func(e *env, tx kv.Tx, _ any) error {
 	return func(e *env, tx kv.Tx, _ any) error {
-		return e.q.EditTx(e.ctx, tx, nth(e, n), func(m *layer.Message) error {
+		return e.q.Admin().EditTx(e.ctx, tx, nth(e, n), func(m *layer.Message) error {
 			m.Body = []byte("edited")
 			return nil
 		})
@@ -139,34 +141,37 @@ func editNth(n int) func(e *env, tx kv.Tx, _ any) error {
 }
 
 func forceRelease(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.ForceReleaseTx(e.ctx, tx, "A", layer.ForceReleaseOptions{})
+	_, err := e.q.Admin().ForceReleaseTx(e.ctx, tx, "A", layer.ForceReleaseOptions{})
 	return err
 }
 
-func retryNow(e *env, tx kv.Tx, _ any) error { return e.q.RetryNowTx(e.ctx, tx, "A") }
+func retryNow(e *env, tx kv.Tx, _ any) error { return e.q.Admin().RetryNowTx(e.ctx, tx, "A") }
 
 func pauseGroup(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.PauseGroupTx(e.ctx, tx, "A", layer.PauseOptions{})
+	_, err := e.q.Admin().PauseGroupTx(e.ctx, tx, "A", layer.PauseOptions{})
 	return err
 }
 
 func resumeGroup(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.ResumeGroupTx(e.ctx, tx, "A")
+	_, err := e.q.Admin().ResumeGroupTx(e.ctx, tx, "A")
 	return err
 }
 
 func pauseQueue(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.PauseTx(e.ctx, tx, layer.PauseOptions{})
+	_, err := e.q.Admin().PauseTx(e.ctx, tx, layer.PauseOptions{})
 	return err
 }
 
-func resumeQueue(e *env, tx kv.Tx, _ any) error { _, err := e.q.ResumeTx(e.ctx, tx); return err }
+func resumeQueue(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.Admin().ResumeTx(e.ctx, tx)
+	return err
+}
 
 // paused pauses A after setup.
 func paused(setup func(e *env) any) func(e *env) any {
 	return func(e *env) any {
 		given := setup(e)
-		_, err := e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{})
+		_, err := e.q.Admin().PauseGroup(e.ctx, "A", layer.PauseOptions{})
 		require.NoError(e.t, err)
 		return given
 	}
@@ -176,7 +181,7 @@ func paused(setup func(e *env) any) func(e *env) any {
 func pausedQueue(setup func(e *env) any) func(e *env) any {
 	return func(e *env) any {
 		given := setup(e)
-		_, err := e.q.Pause(e.ctx, layer.PauseOptions{})
+		_, err := e.q.Admin().Pause(e.ctx, layer.PauseOptions{})
 		require.NoError(e.t, err)
 		return given
 	}
@@ -185,7 +190,7 @@ func pausedQueue(setup func(e *env) any) func(e *env) any {
 // purgeGroup purges a group, in transactions of its own.
 func purgeGroup(group string, force bool) func(e *env, tx kv.Tx, _ any) error {
 	return func(e *env, _ kv.Tx, _ any) error {
-		_, err := e.q.Purge(e.ctx, layer.PurgeOptions{Group: &group, Force: force})
+		_, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: &group, Force: force})
 		return err
 	}
 }
@@ -193,13 +198,13 @@ func purgeGroup(group string, force bool) func(e *env, tx kv.Tx, _ any) error {
 // claimNamed claims one item as the attempt with that id.
 func claimNamed(id string) func(e *env, tx kv.Tx, _ any) error {
 	return func(e *env, tx kv.Tx, _ any) error {
-		_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 1, AttemptID: id})
+		_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Max: 1, ReceiveID: id})
 		return err
 	}
 }
 
 func sweepAll(e *env, _ kv.Tx, _ any) error {
-	_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+	_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	return err
 }
 
@@ -211,12 +216,12 @@ func claimFrom(group string) func(e *env, tx kv.Tx, _ any) error {
 }
 
 func replayA(e *env, _ kv.Tx, _ any) error {
-	_, err := e.q.Replay(e.ctx, groupA, layer.ReplayOptions{})
+	_, err := e.q.Admin().Replay(e.ctx, groupA, layer.ReplayOptions{})
 	return err
 }
 
 func replayTx(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.ReplayTx(e.ctx, tx, groupA, layer.ReplayOptions{})
+	_, err := e.q.Admin().ReplayTx(e.ctx, tx, groupA, layer.ReplayOptions{})
 	return err
 }
 
@@ -225,7 +230,7 @@ func setState(e *env, tx kv.Tx, given any) error {
 }
 
 func setGroupState(e *env, tx kv.Tx, _ any) error {
-	return e.q.SetGroupStateTx(e.ctx, tx, "A", []byte("new"), layer.SetGroupStateOptions{Force: true})
+	return e.q.Admin().SetGroupStateTx(e.ctx, tx, "A", []byte("new"), layer.SetGroupStateOptions{Force: true})
 }
 
 // claimState is claimAll with the state.
@@ -238,7 +243,7 @@ func claimState(e *env, tx kv.Tx, _ any) error {
 func withState(setup func(e *env) any) func(e *env) any {
 	return func(e *env) any {
 		given := setup(e)
-		require.NoError(e.t, e.q.SetGroupState(e.ctx, "A", []byte("old"), layer.SetGroupStateOptions{Force: true}))
+		require.NoError(e.t, e.q.Admin().SetGroupState(e.ctx, "A", []byte("old"), layer.SetGroupStateOptions{Force: true}))
 		return given
 	}
 }
@@ -304,9 +309,9 @@ func enqueueBefore(e *env, tx kv.Tx, _ any) error {
 	return nil
 }
 
-// dueHead is keptBack when its time has come.
+// dueHead is delayedUntil when its time has come.
 func dueHead(e *env) any {
-	keptBack(e)
+	delayedUntil(e)
 	e.clock.advance(time.Hour)
 	return nil
 }
@@ -325,7 +330,7 @@ func enqueueBoth(e *env, tx kv.Tx, _ any) error {
 }
 
 func sweep(e *env, _ kv.Tx, _ any) error {
-	_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+	_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	return err
 }
 
@@ -473,8 +478,8 @@ func TestConflicts(t *testing.T) {
 		{"redrive to the tail, take of the tail (trap 3)", behindDead(having("a1")), redriveFirst(toTail), take, must, nil},
 		{"discard, claim of the group", behindDead(having("a1")), discardFirst, claimOne, mustNot, nil},
 		{"discard, enqueue to the group", behindDead(having()), discardFirst, enqueueTo("A"), mustNot, nil},
-		{"resume of a parked group, resume of it", parkedGroup, resumeGroup, resumeGroup, must, nil},
-		{"resume of a parked group, enqueue to it", parkedGroup, resumeGroup, enqueueTo("A"), mustNot, nil},
+		{"resume of a halted group, resume of it", parkedGroup, resumeGroup, resumeGroup, must, nil},
+		{"resume of a halted group, enqueue to it", parkedGroup, resumeGroup, enqueueTo("A"), mustNot, nil},
 		{"take of an expired group, ack by the holder", expired(1, 1), take, ackAll, must, nil},
 		{"take of an expired group, extend by the holder", expired(1, 1), take, extend, must, nil},
 		{"take of an expired group, takeover", expired(1, 1), take, claimAll, must, nil},
@@ -531,7 +536,7 @@ func TestConflicts(t *testing.T) {
 		{"take, purge of the group", having("a1"), take, purgeGroup("A", false), must, nil},
 		{"ack, forced purge of the group", holding(2, 2), ackFirst, purgeGroup("A", true), must, nil},
 		{"extend, forced purge of the group", holding(2, 2), extend, purgeGroup("A", true), must, nil},
-		{"extend, purge of what is in hand only", holding(2, 2), extend, purgeGroup("A", false), mustNot, nil},
+		{"extend, purge of what is in flight only", holding(2, 2), extend, purgeGroup("A", false), mustNot, nil},
 		{"enqueue, purge of the group (trap 3)", having("a1"), enqueueTo("A"), purgeGroup("A", false), must, nil},
 		{"enqueue to another group, purge", having("a1"), enqueueTo("B"), purgeGroup("A", false), mustNot, nil},
 		{"claim of another group, purge", and(holding(2, 1)), claimOne, purgeGroup("A", false), mustNot, nil},
@@ -546,9 +551,9 @@ func TestConflicts(t *testing.T) {
 		{"take that awaits a head, retry now", keptBackHint, take, retryNow, must, nil},
 		{"take that awaits a head, late enqueue before it", keptBackHint, take, enqueueBefore, must, nil},
 		{"claim by the timer of a head, claim by it", dueHead, claimAll, claimAll, must, nil},
-		{"retry now of what is kept back, claim by another clock", keptBack, retryNow, claimAhead, must, nil},
-		{"claim by another clock, retry now of what is kept back", keptBack, claimAhead, retryNow, must, nil},
-		{"retry now of what is kept back, enqueue to the group", keptBack, retryNow, enqueueTo("A"), mustNot, nil},
+		{"retry now of what is delayed, claim by another clock", delayedUntil, retryNow, claimAhead, must, nil},
+		{"claim by another clock, retry now of what is delayed", delayedUntil, claimAhead, retryNow, must, nil},
+		{"retry now of what is delayed, enqueue to the group", delayedUntil, retryNow, enqueueTo("A"), mustNot, nil},
 		{"enqueue, enqueue to the same bounded group", bounded(5, having("a1")), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
 		{"enqueue to a bounded group, claim of it", bounded(5, having("a1")), enqueueTo("A"), claimOne, mustNot, nil},
 		{"claim, claim of the same group with a rate", rated("2/s", having("a1", "a2")), claimOne, claimOne, must, nil},
@@ -600,18 +605,18 @@ func TestConflicts(t *testing.T) {
 		{"change of the state, enqueue to the group", having("a1"), setGroupState, enqueueTo("A"), mustNot, nil},
 		{"change of the state of a group, claim of another", and(holding(1, 1)), setGroupState, claimOne, mustNot, nil},
 		{"claim that reads the state, purge of the group", withState(having("a1")), claimState, purgeGroup("A", false), must, nil},
-		{"claim with an attempt id, the same of another group", func(e *env) any {
+		{"claim with a receive id, the same of another group", func(e *env) any {
 			e.enqueue("A", "a1")
 			e.enqueue("B", "b1")
 			return nil
 		}, claimNamed("once"), func(e *env, tx kv.Tx, _ any) error {
 			group := "B"
-			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, AttemptID: "once"})
+			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, ReceiveID: "once"})
 			return err
 		}, must, nil},
-		{"claim with an attempt id, claim with another of another group", and(having("a1")), claimNamed("once"), func(e *env, tx kv.Tx, _ any) error {
+		{"claim with a receive id, claim with another of another group", and(having("a1")), claimNamed("once"), func(e *env, tx kv.Tx, _ any) error {
 			group := "B"
-			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, AttemptID: "other"})
+			_, err := e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{Group: &group, ReceiveID: "other"})
 			return err
 		}, mustNot, nil},
 		{"claim that meets overdue items, enqueue to the group", overdue(layer.DropExpired), claimOne, enqueueTo("A"), mustNot, nil},
@@ -643,7 +648,7 @@ func TestConflicts(t *testing.T) {
 		}, func(e *env, _ kv.Tx, _ any) error {
 			e.leaveReceipts(3)
 			e.clock.advance(2 * time.Hour)
-			_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+			_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 			return err
 		}, mustNot, nil},
 	} {

@@ -1,41 +1,35 @@
 package layer
 
-import (
-	"encoding/binary"
+import "fdbfifo/kv"
 
-	"fdbfifo/kv"
-)
-
-// The counters.
+// The counters of items.
 const (
-	countEnqueued  = "enqueued"
-	countReceived  = "received"
-	countAcked     = "acked"
-	countNacked    = "nacked"
-	countExpired   = "expired"
-	countTaken     = "taken"
-	countParked    = "parked"
-	countRedriven  = "redriven"
-	countDiscarded = "discarded"
-	countCancelled = "cancelled"
-	countPurged    = "purged"
-	countForced    = "forced"
-	countAgedOut   = "aged_out"
+	countEnqueued     = "enqueued"
+	countReceived     = "received"
+	countAcked        = "acked"
+	countNacked       = "nacked"
+	countExpired      = "expired"
+	countTaken        = "taken"
+	countDeadLettered = "dead_lettered"
+	countRedriven     = "redriven"
+	countDiscarded    = "discarded"
+	countCancelled    = "cancelled"
+	countPurged       = "purged"
+	countForced       = "forced"
+	countAgedOut      = "past_retention"
 
-	// Of groups, and they go down too: the marks there are.
+	// Of groups: how many are marked now; so the numbers also go down.
 	countPausedGroups = "paused_groups"
-	countParkedGroups = "parked_groups"
+	countHaltedGroups = "halted_groups"
 )
 
 // counterSlots is over how many keys each counter is spread, so that handles do not all write the same key.
 const counterSlots = 16
 
-// add counts; the number decides nothing, so it needs neither a read nor a conflict.
+// add adds n to a counter. No decision depends on the number, so add needs neither a read nor a conflict.
 func (q *Queue) add(tx kv.Tx, name string, n int) {
 	if n == 0 {
 		return
 	}
-	var delta [8]byte
-	binary.LittleEndian.PutUint64(delta[:], uint64(n))
-	tx.Atomic(kv.Add, q.keys.count(name, q.slot), delta[:])
+	tx.Atomic(kv.Add, q.keys.count(name, q.slot), packCount(int64(n)))
 }

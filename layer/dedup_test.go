@@ -172,7 +172,7 @@ func TestSweepOfDedup(t *testing.T) {
 	onEngines(t, func(e *env) {
 		calm := e.calm()
 		sweep := func(every time.Duration) layer.SweepReport {
-			report, err := calm.Sweep(e.ctx, layer.SweepOptions{Every: every})
+			report, err := calm.Admin().Sweep(e.ctx, layer.SweepOptions{Every: every})
 			require.NoError(e.t, err)
 			return report
 		}
@@ -233,14 +233,14 @@ func TestSweepOfDedupGoesOn(t *testing.T) {
 	}
 	cleared := int64(0)
 	for i, want := range []int64{50, 50, 1, 0} {
-		report, err := e.q.Sweep(e.ctx, layer.SweepOptions{Every: time.Second})
+		report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{Every: time.Second})
 		require.NoError(t, err)
 		require.Equal(t, want, report.Dedup, "sweep %d", i)
 		cleared += report.Dedup
 		e.clock.advance(time.Second)
 	}
 	require.EqualValues(t, 101, cleared)
-	report, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+	report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	require.Greater(t, report.Keys, int64(n-200), "the command looks at all of them")
 }
@@ -254,14 +254,14 @@ func TestSweepByAClockAhead(t *testing.T) {
 	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, ahead)
 	require.NoError(t, err)
 	e.clock.advance(layer.DefaultDedupWindow - time.Millisecond)
-	report, err := q.Sweep(e.ctx, layer.SweepOptions{})
+	report, err := q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	require.Zero(t, report.Dedup)
 	again := e.sendAs(e.q, "A", "x")
 	require.True(t, again.Duplicate)
 	require.Equal(t, first.ID, again.ID)
 	e.clock.advance(time.Millisecond)
-	report, err = q.Sweep(e.ctx, layer.SweepOptions{})
+	report, err = q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, report.Dedup)
 	require.False(t, e.sendAs(e.q, "A", "x").Duplicate)
@@ -274,12 +274,12 @@ func TestSweepOfPurges(t *testing.T) {
 	e.sendAs(e.q, "A", "x")
 	require.NoError(t, purgeGroup("A", false)(e, nil, nil))
 	e.clock.advance(layer.MaxDedupWindow - time.Second)
-	report, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+	report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	require.Zero(t, report.Purges)
 	require.False(t, e.sendAs(e.q, "A", "x").Duplicate)
 	e.clock.advance(25 * time.Hour)
-	report, err = e.q.Sweep(e.ctx, layer.SweepOptions{})
+	report, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, report.Purges)
 }
@@ -296,7 +296,7 @@ func TestDedupIDLimits(t *testing.T) {
 	require.Empty(t, e.all(""))
 	require.False(t, e.sendAs(e.q, "", strings.Repeat("x", layer.MaxDedupIDSize)).Duplicate)
 	for _, window := range []time.Duration{layer.MinDedupWindow - time.Millisecond, layer.MaxDedupWindow + time.Millisecond} {
-		_, _, err = e.q.Configure(e.ctx, func(c *layer.Config) { c.DedupWindow = window })
+		_, _, err = e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.DedupWindow = window })
 		require.ErrorAs(t, err, &limit)
 		require.Equal(t, "dedup_window", limit.What)
 	}
@@ -306,15 +306,15 @@ func TestDedupIDLimits(t *testing.T) {
 func TestEditOfDedupID(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	sent := e.sendAs(e.q, "A", "x")
-	require.ErrorIs(t, e.q.Edit(e.ctx, sent.ID, func(m *layer.Message) error { m.DedupID = "y"; return nil }), layer.ErrOptions)
-	require.NoError(t, e.q.Edit(e.ctx, sent.ID, func(m *layer.Message) error { m.Body = []byte("new"); return nil }))
+	require.ErrorIs(t, e.q.Admin().Edit(e.ctx, sent.ID, func(m *layer.Message) error { m.DedupID = "y"; return nil }), layer.ErrOptions)
+	require.NoError(t, e.q.Admin().Edit(e.ctx, sent.ID, func(m *layer.Message) error { m.Body = []byte("new"); return nil }))
 	items, err := e.q.Peek(e.ctx, "A", 1)
 	require.NoError(t, err)
 	require.Equal(t, "x", items[0].DedupID)
 	require.NoError(t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Reject: "no"}))
 	change := func(_ layer.DeadLetter, m *layer.Message) error { m.DedupID = ""; return nil }
 	require.ErrorIs(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
-		return e.q.RedriveTx(e.ctx, tx, layer.RedriveOptions{Edit: change}, sent.ID)
+		return e.q.Admin().RedriveTx(e.ctx, tx, layer.RedriveOptions{Edit: change}, sent.ID)
 	}), layer.ErrOptions)
 }
 

@@ -7,33 +7,32 @@ import (
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // ReceiveOptions say what a receive may take. The zero value is the normal use.
 type ReceiveOptions struct {
 	// Max is the number of items over all groups; 0 = DefaultMax, at most MaxBatch.
 	Max int
-	// MaxBytes bounds the bodies together; 0 = DefaultMaxBytes. A first item that is larger comes alone.
+	// MaxBytes bounds the bodies together; 0 = DefaultMaxBytes. A larger first item comes alone.
 	MaxBytes int
-	// MaxGroups is the number of groups to claim; 0 = as many as it takes to fill Max.
+	// MaxGroups is the number of groups to claim; 0 = as many as needed to fill Max.
 	MaxGroups int
 	// Lease is how long the claims last unless extended; 0 = the queue's, else MinLease to MaxLease.
 	Lease time.Duration
 	// Strategy says how the receive spreads over groups. Not with Group.
 	Strategy Strategy
-	// Group, if not nil, is the only group to receive from.
+	// Group, if not nil, is the only group to receive from; see OnlyGroup.
 	Group *string
-	// State asks for the groups' state, too: Claim.State. It costs one more read a group, beside the others.
+	// State asks for the groups' state, too: Claim.State. The price is a read more per group, beside the others.
 	State bool
-	// AttemptID, if not "", names this receive, so that it can be repeated after a lost answer, from another process too:
-	// one with the same id, within AttemptLife, returns the claims that the first was given, under the same tokens and
-	// with the leases that they have, and takes nothing more. Claims that have ended since are left out, items that were
-	// acked too; if nothing is left, it returns nothing. If the first was given nothing, the id is still unused. What
-	// else the options of the repetition say does not count, but for State. Use a new id for each receive, such as a
-	// UUID; at most MaxAttemptID bytes of UTF-8. It costs one read and one write more. Not with AckReceive. A receive
-	// with an id that waits looks now and then, and what it claims is not given back when its ctx ends.
-	AttemptID string
+	// ReceiveID, if not "", names this receive, so that the caller can repeat the receive after a lost answer, from
+	// another process too. Within ReceiveIDLife a receive with the same id claims nothing more and returns the claims
+	// of the first, under the same tokens and with their present leases. Claims ended since and items acked since are
+	// left out; if nothing is left, nothing is returned. If the first got nothing, the id is still unused. Of the
+	// repetition's other options only State counts. Use a new id for each receive, such as a UUID; at most
+	// MaxReceiveIDSize bytes of UTF-8. An id costs one read and one write more. Not with AckReceive. A waiting receive
+	// with an id looks now and then, and its claims are not given back when its ctx ends.
+	ReceiveID string
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait.
 	Wait time.Duration
@@ -50,7 +49,9 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		return o, &LimitError{What: "receive", Unit: "items", Got: int64(o.Max), Min: 1, Max: MaxBatch}
 	}
 	if o.MaxBytes < 0 {
-		return o, &LimitError{What: "receive", Unit: "bytes", Got: int64(o.MaxBytes), Min: 1, Max: MaxBatch * MaxBodySize}
+		return o, &LimitError{
+			What: "receive", Unit: "bytes", Got: int64(o.MaxBytes), Min: 1, Max: MaxBatch * MaxBodySize,
+		}
 	}
 	if o.MaxGroups < 0 {
 		return o, &LimitError{What: "receive", Unit: "groups", Got: int64(o.MaxGroups), Min: 1, Max: MaxBatch}
@@ -59,7 +60,7 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		o.MaxGroups = o.Max
 	}
 	if o.Wait < 0 || o.Wait > MaxWait {
-		return o, &LimitError{What: "wait", Unit: "ms", Got: o.Wait.Milliseconds(), Max: MaxWait.Milliseconds()}
+		return o, durationLimit("wait", o.Wait, 0, MaxWait)
 	}
 	if o.Strategy < FillGroup || o.Strategy > Heads {
 		return o, fmt.Errorf("%w: strategy %d", ErrOptions, o.Strategy)
@@ -73,79 +74,80 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		}
 		o.MaxGroups = 1
 	}
-	if err := checkAttemptID(o.AttemptID); err != nil {
+	if err := checkReceiveID(o.ReceiveID); err != nil {
 		return o, err
 	}
 	return o, checkLease(o.Lease)
 }
 
-// Claim is one holder's exclusive right to a group, and the items delivered under it, in order. It is plain
-// data: Group, Token and the items' ids are all that Ack, Nack and Extend need, in any process.
+// Claim is one holder's exclusive right to a group, and the items delivered under the claim, in order. A Claim is plain
+// data: Ack, Nack and Extend need only Group, Token and the items' ids, in any process.
 type Claim struct {
+	// Queue is the name of the queue. On a handle of another queue the claim is lost (ErrClaimLost); "" is not checked.
+	Queue string
 	Group string
-	// Token grows from claim to claim of a group. Pass it to systems outside the database, so that they can
-	// refuse a holder that has been overtaken.
+	// Token grows from claim to claim of a group. Pass the token to systems outside the database, so that such a system
+	// can refuse a holder who has been overtaken.
 	Token int64
 	Items []Item
 	Until time.Time // the end of the lease, by this worker's clock
-	// State is what was kept with the group (SetState, AckState) when it was claimed, if ReceiveOptions.State asked for
-	// it; nil = there is none.
+	// State is the group's state (SetState, AckState) as of the claim, if ReceiveOptions.State asked; nil = there is
+	// none.
 	State []byte
 }
 
-// Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max.
-// A group in other hands is passed over, whole. It returns no claim if no group is ready, or became so within
-// o.Wait.
+// Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max. A group
+// held by another is skipped, whole. No claim is returned if no group is ready, nor becomes ready within o.Wait.
 //
-// Every claim must be acked, nacked or extended before its lease ends; else its group is delivered to another
-// worker, and the first item counts a failed attempt. Under contention the order between groups is given up
-// for parallelism; the order within a group never is.
+// Every claim must be acked, nacked or extended before its lease ends; otherwise its group is delivered to another
+// worker, and the first item counts a failed attempt. Under contention the order between groups is given up for
+// parallelism; the order within a group never is.
 //
-// A group whose next item cannot be read is passed over; if there is no other, the error wraps ErrCorrupt.
+// A group whose next item cannot be read is skipped; if there is no other group, the error wraps ErrCorrupt.
 //
-// Waiting costs next to nothing: all receives of a handle wait on one request of that handle, which whoever
-// makes a group ready wakes. Receives that wait for one Group look now and then.
+// Waiting costs next to nothing: all receives of a handle wait on one request of the handle, which wakes when somebody
+// makes a group ready. Receives waiting for one Group look now and then.
 func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap("receive", err)
 	}
 	claims, err := q.receive(ctx, nil, &reception{o: o})
 	return claims, wrap("receive", err)
 }
 
-// AckReceive acks all that the claim still has and receives, in one transaction where it can: for a worker that
-// finishes one claim and wants the next. If the ack fails nothing is received, and the error is that of Ack. If the ack is
-// done, and the receive fails or is given up, there are no claims and no error: the next receive says what is wrong.
+// AckReceive acks all items left in the claim and receives, in one transaction where possible: for a worker done with a
+// claim who wants the next. If the ack fails nothing is received, and the error is Ack's. If the ack is done, and the
+// receive fails or is given up, there are no claims and no error: the next receive says what is wrong.
 func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap("ack and receive", err)
 	}
-	if o.AttemptID != "" {
-		return nil, wrap("ack and receive", fmt.Errorf("%w: an attempt id of a receive that acks", ErrOptions))
+	if o.ReceiveID != "" {
+		return nil, wrap("ack and receive", fmt.Errorf("%w: a receive id of a receive that acks", ErrOptions))
 	}
 	claims, err := q.receive(ctx, &settlement{claim: c}, &reception{o: o})
 	return claims, wrap("ack and receive", err)
 }
 
-// receive settles s, if there is one, and receives.
+// receive settles s, if not nil, and receives.
 func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	claims, err := q.settleAndReceive(ctx, s, r)
-	if err != nil && s != nil && q.isDone(s) {
-		return nil, nil // of an error the caller would conclude that nothing was settled
+	if err != nil && s != nil && s.done.Load() {
+		return nil, nil // an error would tell the caller: nothing was settled
 	}
 	return claims, err
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || r.o.Group != nil || r.o.AttemptID != "" || q.opts.Path == Direct {
+	if r.o.Wait == 0 || r.o.Group != nil || r.o.ReceiveID != "" || q.opts.Test.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
 }
 
-// receiveNow receives without waiting, or by looking now and then for one group.
+// receiveNow receives without waiting, or by looking now and then: for one group, or with a receive id.
 func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	end := time.Now().Add(r.o.Wait)
 	for pause := firstWait; ; pause = min(2*pause, groupPoll) {
@@ -155,7 +157,7 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 		left := time.Until(end)
 		if r.more && len(r.claims) == 0 {
 			s, pause = nil, firstWait
-			continue // each look settles a part of what is overdue
+			continue // each look removes some of the items past retention
 		}
 		if len(r.claims) > 0 || r.repeated || left <= 0 {
 			return r.claims, nil
@@ -175,25 +177,25 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 	}
 }
 
-// groupPoll is the longest pause between two looks of a receive that waits for one group.
+// groupPoll is the longest pause between two looks of a receive waiting for one group.
 const groupPoll = time.Second
 
-// ReceiveTx claims in the caller's transaction: the claims hold if and only if it commits. Its leases begin
-// now, not at the commit. It cannot wait. The caller answers for an unknown commit: use Once.
+// ReceiveTx claims in the caller's transaction: the claims hold if and only if the transaction commits. The leases
+// begin now, not at the commit. ReceiveTx cannot wait. The caller answers for an unknown commit: use Once.
 //
-// Conflicts: with any other claim, ack, nack or extend of the groups it takes.
+// Conflicts: with any other claim, ack, nack or extend of the claimed groups.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
-	if q.closed.Load() {
-		return nil, ErrClosed
+	if q.isClosed() {
+		return nil, wrap("receive", ErrClosed)
 	}
 	o, err := o.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap("receive", err)
 	}
 	if o.Wait > 0 {
-		return nil, fmt.Errorf("layer: receive: %w: ReceiveTx cannot wait", ErrOptions)
+		return nil, wrap("receive", fmt.Errorf("%w: ReceiveTx cannot wait", ErrOptions))
 	}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	r := &reception{o: o}
 	c := w.newClaimer([]*reception{r})
 	c.begin()
@@ -216,9 +218,9 @@ type reception struct {
 	items   int
 	bytes   int
 	stopped bool  // the next item would go over o.MaxBytes
-	broken  error // the first group that could not be read
-	more    bool  // so much was overdue that it could not all be settled
-	// repeated: it was answered as the receive with the same attempt id.
+	broken  error // the error of the first unreadable group
+	more    bool  // more items are past retention than one transaction may remove
+	// repeated: the receive was answered as an earlier receive with the same receive id.
 	repeated bool
 }
 
@@ -233,7 +235,7 @@ func (r *reception) full() bool {
 	return r.stopped || r.items >= r.o.Max || len(r.claims) >= r.o.MaxGroups
 }
 
-// err is the reason why nothing was received, if there is one other than that nothing is ready.
+// err returns why nothing was received; nil if something was, or if simply no group is ready.
 func (r *reception) err() error {
 	if len(r.claims) > 0 {
 		return nil
@@ -241,34 +243,34 @@ func (r *reception) err() error {
 	return r.broken
 }
 
-// result is what the receipt keeps of a receive: groups and tokens.
-func (r *reception) result() tuple.Tuple {
-	t := make(tuple.Tuple, 0, 2*len(r.claims))
-	for _, c := range r.claims {
-		t = append(t, c.Group, c.Token)
+// given returns the claims given to the receive, by group and token.
+func (r *reception) given() []claimRef {
+	refs := make([]claimRef, len(r.claims))
+	for i, c := range r.claims {
+		refs[i] = claimRef{group: c.Group, token: c.Token}
 	}
-	return t
+	return refs
 }
 
 // claimer takes ready groups for the receives of one transaction, one after the other.
 //
-// Footprint, per group taken: reads the lock, the items and, if asked for, the state at snapshot and adds a read conflict on the lock
-// alone; writes lock and timer, clears the hint it came by. A hint or timer that turns out stale is cleared
-// only with a read conflict on what makes it stale (the lock, or the emptiness of the group, or the gap up to a head that
-// is not due yet), because a release may write that very key again. A takeover reads and writes the attempt record of the item that was tried.
+// Footprint, per group taken: reads the lock, the items and, if asked for, the state at snapshot, and adds a read
+// conflict on the lock alone; writes lock and timer, clears the hint used. A stale hint or timer is cleared only with a
+// read conflict on the proof (the lock, the emptiness of the group, or the gap up to a head not due yet), because a
+// release may write the very same key again. A takeover reads and writes the attempt record of the item tried.
 type claimer struct {
-	*work
+	*txn
 	search *search
-	met    map[string]bool // groups looked at in this transaction; true = settled, under a conflict
+	met    map[string]bool // groups looked at in this transaction; true = decided, under a conflict
 	looks  []*look         // under way
-	owed   []*reception    // that have not had their turn, to know how much to read ahead
-	passed []candidate     // left to the handle's other transactions in flight
-	// granted is the grants to the handle, being read; nil = it has no request.
+	owed   []*reception    // receives not served yet, to know how much to read ahead
+	passed []candidate     // groups left to the handle's other transactions in flight
+	// granted is the read of the grants to the handle; nil = the handle has no request.
 	granted kv.Future[[]kv.KV]
-	// repeats is what is kept of the attempt ids, being read.
+	// repeats has the reads of what is kept under the receive ids.
 	repeats map[string]kv.Future[[]byte]
-	left    bool // the group just looked at stays as it is, and so does what leads to it
-	taken   int  // groups
+	layered int // groups that a receive by layers has found so far
+	taken   int // groups
 	items   int
 }
 
@@ -278,23 +280,23 @@ type look struct {
 	limit int // of the items read
 	lock  kv.Future[[]byte]
 	items kv.Future[[]kv.KV]
-	state kv.Future[[]byte] // nil if no receive that is owed asks for it
-	pace  kv.Future[[]byte] // nil if the queue has no rate, as far as was known
+	state kv.Future[[]byte] // nil if no receive in owed asks for the state
+	pace  kv.Future[[]byte] // nil if the queue has no rate, as far as known
 	seen  *found            // once the reads have been waited for; nil = not yet
 	err   error             // of seen
-	// assessed: seen has its verdict.
+	// assessed: seen has a verdict.
 	assessed bool
 }
 
-// maxWave bounds the groups looked at together, and with that the memory of a receive.
+// maxWave bounds the groups looked at together, and so the memory of a receive.
 const maxWave = 64
 
-func (w *work) newClaimer(rs []*reception) *claimer {
-	return &claimer{work: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
+func (w *txn) newClaimer(rs []*reception) *claimer {
+	return &claimer{txn: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
 }
 
-// begin starts the reads that do not depend on any other. What the transaction writes between this and claim is
-// taken into account.
+// begin starts the reads which depend on no other read. What the transaction writes between begin and claim is taken
+// into account.
 func (c *claimer) begin() {
 	c.readRepeats()
 	if index, _ := c.q.staging.requested(); index != 0 {
@@ -310,7 +312,7 @@ func (c *claimer) begin() {
 	}
 }
 
-// claim receives for each that is owed, in their order.
+// claim serves the receives in owed, in order.
 func (c *claimer) claim() error {
 	named, err := c.repeat()
 	if err != nil {
@@ -332,7 +334,7 @@ func (c *claimer) claim() error {
 	return nil
 }
 
-// receive takes groups for r until it is full or there are no more.
+// receive takes groups for r until r is full or no groups are left.
 func (c *claimer) receive(r *reception) error {
 	if r.o.Group != nil {
 		l := c.read(candidate{group: *r.o.Group}, r.o.Max)
@@ -360,11 +362,13 @@ func (c *claimer) receive(r *reception) error {
 	return nil
 }
 
-// receiveLayers looks at as many groups as there may be items, and then takes from each what the layers give it.
+// receiveLayers looks at as many groups as there may be items, and then takes from each what the layers give.
 func (c *claimer) receiveLayers(r *reception) error {
 	var all []*look
 	var have []int
-	for len(all) < r.o.MaxGroups && len(all) < maxWave {
+	defer func() { c.layered = 0 }()
+	for len(all) < r.o.MaxGroups {
+		c.layered = len(all)
 		l, ok, err := c.next()
 		if err != nil {
 			return err
@@ -373,16 +377,27 @@ func (c *claimer) receiveLayers(r *reception) error {
 			break
 		}
 		f, err := c.see(l)
-		if err != nil || f.verdict != verdictDeliver {
-			// What is not free, or not readable, is settled at once and takes no part.
-			if err := c.settle(r, l, 0); err != nil {
-				return err
+		for err == nil && f.verdict != verdictDeliver {
+			// A group not free is dealt with at once, and the rest of the group, if any, takes part instead.
+			if l, err = c.clearAway(r, l, r.o.Max); l == nil {
+				break
 			}
-			continue
+			f, err = c.see(l)
 		}
-		all, have = append(all, l), append(have, min(f.rows.due(c.nowMS), f.allowed.items))
+		if err = r.spoilt(err); err != nil {
+			return err
+		}
+		if l != nil && l.err == nil {
+			all, have = append(all, l), append(have, min(f.rows.due(c.nowMS), f.allowed.items))
+		}
 	}
-	for i, n := range layers(have, r.o.Max) {
+	n, bytes := 0, 0
+	fits := func(group, item int) bool {
+		row := all[group].seen.rows.at(item)
+		n, bytes = n+1, bytes+max(len(row.body), int(row.envelope.size))
+		return n == 1 || bytes <= r.o.MaxBytes
+	}
+	for i, n := range layers(have, r.o.Max, fits) {
 		if n == 0 || r.full() {
 			delete(c.met, all[i].group)
 			continue
@@ -404,7 +419,7 @@ func (c *claimer) reads(l *look) (*found, error) {
 	return l.seen, l.err
 }
 
-// see says what may be done with the group of a look; once.
+// see returns what may be done with the group of a look; the verdict is made once.
 func (c *claimer) see(l *look) (*found, error) {
 	if _, err := c.reads(l); err == nil && !l.assessed {
 		l.assessed, l.err = true, c.assess(l.seen)
@@ -412,8 +427,8 @@ func (c *claimer) see(l *look) (*found, error) {
 	return l.seen, l.err
 }
 
-// next returns the next group to look at, its reads under way; none if the queue is paused. Those of a whole wave are started together: as
-// many as the receives that are still owed are likely to take.
+// next returns the next group to look at, its reads under way; none if the queue is paused. The reads of a whole wave
+// start together: for as many groups as the receives still owed are likely to take.
 func (c *claimer) next() (*look, bool, error) {
 	if len(c.looks) == 0 {
 		n, limit := c.wanted()
@@ -423,9 +438,9 @@ func (c *claimer) next() (*look, bool, error) {
 		}
 		for _, w := range wave {
 			if settled, met := c.met[w.group]; met {
-				// A second hint of a group met before: what was found then makes this one stale too, unless this
-				// transaction has left the group ready. As long as nothing has been settled, and so no conflict been
-				// added, it stays.
+				// A group may have two hints. If this transaction decided about the group, the conflict which proves
+				// the second hint stale is there already: clear the hint, unless the group was left ready. If not,
+				// there is no such conflict: leave the hint.
 				if settled && !c.ready[w.group] {
 					c.clear(w.key)
 				}
@@ -445,12 +460,12 @@ func (c *claimer) next() (*look, bool, error) {
 			if len(c.passed) == 0 || len(c.owed) == 0 || len(c.owed[0].claims) > 0 {
 				return nil, false, nil
 			}
-			// There is nothing else. Whether the handle's other transactions take these is not known yet.
+			// Nothing else is left. Whether the handle's other transactions take these groups is not known yet.
 			passed := c.passed[:min(n, len(c.passed))]
 			c.passed = c.passed[len(passed):]
 			for _, w := range passed {
 				if _, met := c.met[w.group]; met {
-					continue // a second hint of a group: it stays
+					continue // a second hint of a group: leave the hint
 				}
 				c.met[w.group] = false
 				c.looks = append(c.looks, c.read(w, limit))
@@ -460,32 +475,33 @@ func (c *claimer) next() (*look, bool, error) {
 			}
 		}
 	}
-	// Here, when the reads are under way: it may have to be read itself.
+	// Asked only here, with the reads under way, because the pause may have to be read too.
 	if paused, err := c.paused(); err != nil || paused {
 		return nil, false, err
 	}
 	l := c.looks[0]
 	c.looks = c.looks[1:]
 	if c.met[l.group] {
-		// Settled since its reads began, by a receive that named it: they do not see that.
+		// A receive which named the group has decided since these reads began: read again.
 		l = c.read(l.candidate, l.limit)
 	}
 	return l, true, nil
 }
 
-// wanted is how many groups the receives that are still owed are likely to take, and how many items at most of one.
+// wanted returns how many groups the receives still owed are likely to take, and how many items at most of a group.
 func (c *claimer) wanted() (groups, items int) {
 	groups, items = 0, 1
 	for _, r := range c.owed {
 		groups += c.q.wantedGroups(r)
 		if r.o.Strategy != Heads {
-			items = max(items, r.o.Max-r.items)
+			// A receive by layers that has found n groups takes about an n-th of its items from each further group.
+			items = max(items, (r.o.Max-r.items)/max(c.layered, 1))
 		}
 	}
 	return min(max(groups, 1), maxWave), items
 }
 
-// wantedGroups is how many more groups a receive is likely to take, 1 at least.
+// wantedGroups returns how many more groups a receive is likely to take, 1 at least.
 func (q *Queue) wantedGroups(r *reception) int {
 	left, groups := r.o.Max-r.items, r.o.MaxGroups-len(r.claims)
 	switch r.o.Strategy {
@@ -507,49 +523,66 @@ func (c *claimer) read(w candidate, limit int) *look {
 		limit:     limit,
 		lock:      snapshot.Get(c.q.keys.lock(w.group)),
 		items:     snapshot.GetRange(c.q.keys.items(w.group).Selectors(), kv.RangeOptions{Limit: limit}),
-		state:     readState(c.q, snapshot, w.group, slices.ContainsFunc(c.owed, func(r *reception) bool { return r.o.State })),
-		pace:      c.q.readPace(snapshot, w.group),
+		state: readState(c.q, snapshot, w.group,
+			slices.ContainsFunc(c.owed, func(r *reception) bool { return r.o.State })),
+		pace: c.q.readPace(snapshot, w.group),
 	}
 }
 
-// settle decides what to do about one candidate: claim up to limit of its items for r, take it over, or clear it as
-// stale. A group that cannot be read is left as it is.
+// settle decides about one candidate: claims up to limit of its items for r, takes the group over, or clears what is
+// stale. A group which cannot be read is left as found.
 func (c *claimer) settle(r *reception, l *look, limit int) error {
-	c.left = false
-	err := c.decide(r, l, limit)
-	if isCorrupt(err) {
-		if r.broken == nil {
-			r.broken = err
+	for l != nil {
+		f, err := c.see(l)
+		if err == nil && f.verdict == verdictDeliver {
+			err = c.take(r, f, l.state, limit)
+			if err == nil && !r.stopped {
+				c.met[l.group] = true
+			}
+			return r.spoilt(err)
 		}
-		return nil
+		if err == nil {
+			l, err = c.clearAway(r, l, limit)
+		}
+		if err != nil {
+			return r.spoilt(err)
+		}
 	}
-	if err == nil && !r.stopped && !c.left {
-		c.met[l.group] = true
-	}
-	return err
+	return nil
 }
 
-func (c *claimer) decide(r *reception, l *look, limit int) error {
-	for {
-		f, err := c.see(l)
-		switch {
-		case err != nil:
-			return err
-		case f.verdict == verdictDeliver:
-			return c.take(r, f, l.state, limit)
-		case f.verdict == verdictAged && c.spent():
-			c.left, r.more = true, true
-			return nil
-		case f.verdict == verdictEarly && f.key == nil && f.record == nil:
-			c.left = true // named by the caller: what leads to it leads to it still
-			return nil
-		}
-		behind, err := c.dispose(f)
-		if err != nil || behind == nil {
-			return err
-		}
-		l = c.read(*behind, limit)
+// spoilt keeps the error of an unreadable group in r, and returns any other error.
+func (r *reception) spoilt(err error) error {
+	if !isCorrupt(err) {
+		return err
 	}
+	if r.broken == nil {
+		r.broken = err
+	}
+	return nil
+}
+
+// clearAway carries out a verdict other than deliver. rest is a look at the rest of the group, if some of the items
+// there may be deliverable.
+func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err error) {
+	f := l.seen
+	switch {
+	case f.verdict == verdictAged && c.spent():
+		r.more = true
+		return nil, nil
+	case f.verdict == verdictEarly && f.key == nil && f.record == nil:
+		// Named by the caller: the timer or hint which leads to the group stays valid.
+		return nil, nil
+	}
+	behind, err := c.dispose(f)
+	if err != nil {
+		return nil, err
+	}
+	if behind == nil {
+		c.met[l.group] = true
+		return nil, nil
+	}
+	return c.read(*behind, max(limit, 1)), nil
 }
 
 // take claims a group for r, with up to limit of its items.
@@ -559,7 +592,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 		return err
 	}
 	n, size := r.items, r.bytes
-	// The read was bounded by what was wanted before the groups of the same wave that came first.
+	// Rows may exceed limit: earlier groups of the same wave have used part of what was wanted at the read.
 	items, out, err := c.run(f, limit, func(next int) bool {
 		r.stopped = n > 0 && size+next > r.o.MaxBytes
 		n, size = n+1, size+next
@@ -568,7 +601,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err != nil || len(out) == 0 {
 		return err
 	}
-	claim := &Claim{Group: f.group, Token: token, Items: items}
+	claim := &Claim{Queue: c.q.name, Group: f.group, Token: token, Items: items}
 	if r.o.State {
 		if claim.State, err = waitState(c.ctx, state); err != nil {
 			return err
@@ -599,31 +632,31 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	return nil
 }
 
-// hold gives a group to a holder, in the place of what led here.
+// hold gives a group to a holder, and clears what led here.
 func (c *claimer) hold(f *found, h holding, head int64) {
 	c.clearLead(&f.candidate, f.record)
 	if f.key == nil {
-		// Named by the caller: this is where its hint is, as a rule.
+		// Named by the caller: as a rule the group's hint has this key.
 		c.tx.Clear(c.q.keys.ready(head, f.group))
 	}
 	c.put(f.group, f.record, heldBy(h, nil), head)
 	delete(c.ready, f.group)
 }
 
-// succeed looks at the holding that the claim takes the place of: the item that was tried under a lapsed claim counts a
-// failed attempt; the end of a delay or of a grant counts none.
+// succeed carries over the failed attempts: the item tried under a lapsed claim counts an attempt more; the end of a
+// delay or of a grant counts none.
 func (c *claimer) succeed(f *found, claim *Claim) error {
 	first := &claim.Items[0]
 	if !f.timer && first.ID.Index == f.index {
 		first.Attempts = f.attempts
 	}
 	if f.record == nil && f.key != nil && !f.head {
-		return nil // its hint has said how often the head has failed
+		return nil // the hint has said how often the head has failed
 	}
 	id := first.ID
 	var record attempt
 	if f.failure != nil {
-		f.failure.write(c.work)
+		f.failure.write(c.txn)
 		c.count(countExpired, 1)
 		id, record = f.failure.id, f.failure.record
 	} else {
@@ -640,12 +673,12 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	return nil
 }
 
-// token is the fencing token of a claim that takes the place of what r says.
+// token returns the fencing token of a claim which replaces record r.
 func (c *claimer) token(r *record) (int64, error) {
 	now, err := c.clock()
 	if r != nil && !lacks(guardTokenGrows) {
-		// Always so while all handles use the same offset; a handle opened before the offset was raised
-		// must not make the token go back.
+		// Always so while all handles use the same offset. But a handle opened before the offset was raised has a clock
+		// behind, and must not make the token go back.
 		now = max(now, r.token+1)
 	}
 	return now, err

@@ -42,13 +42,13 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 	claims, err = e.q.Receive(e.ctx, layer.ReceiveOptions{MaxGroups: 1, Group: ptr("dead")})
 	require.NoError(t, err)
 	require.NoError(t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Err: errors.New("no luck"), Reject: "no use"}))
-	e.configure(func(c *layer.Config) { c.OnFailure = layer.ParkGroup })
+	e.configure(func(c *layer.Config) { c.OnFailure = layer.HaltGroup })
 	message("parked", []byte("p"), nil)
 	claims, err = e.q.Receive(e.ctx, layer.ReceiveOptions{MaxGroups: 1, Group: ptr("parked")})
 	require.NoError(t, err)
 	require.NoError(t, e.q.Nack(e.ctx, claims[0], layer.NackOptions{Reject: "no use"}))
 	message("named", []byte("n"), nil)
-	_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{Group: ptr("named"), AttemptID: "once"})
+	_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{Group: ptr("named"), ReceiveID: "once"})
 	require.NoError(t, err)
 	e.configure(func(c *layer.Config) { c.Archive = time.Hour })
 	message("done", []byte("d"), nil)
@@ -62,7 +62,7 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 	e.sendAs(e.q, "named", "x")
 	e.clock.advance(-time.Second)
 	require.NoError(t, purgeGroup("purged", false)(e, nil, nil))
-	require.NoError(t, e.q.SetGroupState(e.ctx, "ready", []byte("kept"), layer.SetGroupStateOptions{}))
+	require.NoError(t, e.q.Admin().SetGroupState(e.ctx, "ready", []byte("kept"), layer.SetGroupStateOptions{}))
 	e.configure(func(c *layer.Config) { c.MaxRate = layer.Rate{Count: 7, Per: time.Minute} })
 	message("paced", []byte("z"), nil)
 	_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{Group: ptr("paced")})
@@ -101,13 +101,13 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		require.Contains(t, names, name)
 	}
 	for key, value := range map[string]string{
-		`setting "format"`:                                            `1`,
+		`setting "format"`:                                            `2`,
 		`item N of group "ready", id ID.ready`:                        `enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "z"`,
 		`item N of group "delayed", id ID.delayed`:                    `enqueued 2023-11-14 22:13:20.000 UTC, body of 0 bytes`,
 		`lock of group "held"`:                                        `claim: held by "worker-1" under token N until 2023-11-14 22:13:50.000 UTC, 2 items delivered and not acked: N, N`,
 		`pace of group "paced"`:                                       `its rate is used up to 2023-11-14 22:13:20.000 UTC`,
 		`state of group "ready"`:                                      `4 bytes: "kept"`,
-		`what the receive with attempt id "once" was given`:           `at 2023-11-14 22:13:20.000 UTC: group "named" under token N`,
+		`what the receive with id "once" was given`:                   `at 2023-11-14 22:13:20.000 UTC: group "named" under token N`,
 		`archived item N of group "done", id ID.done`:                 `completed 2023-11-14 22:13:20.000 UTC; enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "d"`,
 		`what one ack at N has finished, from N of random ID on`:      `completed 2023-11-14 22:13:20.000 UTC, 1 item of group "done", the first is ID.done`,
 		`lock of group "delayed"`:                                     `held by nobody, a retry waits until 2023-11-14 22:14:20.000 UTC`,
@@ -118,10 +118,10 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		`failed deliveries of item N of group "failed", id ID.failed`: `1, the first at 2023-11-14 22:13:20.000 UTC, the last at 2023-11-14 22:13:20.000 UTC: "no luck"`,
 		`request of a handle whose receives wait, since 1, random ID`: `of "dead", wants 2 groups, counts as dead after 2023-11-14 22:14:20.000 UTC`,
 		`grant of group "ready" to the request of ID`:                 `token N`,
-		`dead letter N of group "dead", id ID.dead`: `parked at 2023-11-14 22:13:20.000 UTC: "no use", 1 failed deliveries, ` +
+		`dead letter N of group "dead", id ID.dead`: `dead-lettered at 2023-11-14 22:13:20.000 UTC: "no use", 1 failed deliveries, ` +
 			`the first at 2023-11-14 22:13:20.000 UTC, the last at 2023-11-14 22:13:20.000 UTC: "no luck"; ` +
 			`enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "d"`,
-		`lock of group "parked"`:                              `parked by "worker-1" since 2023-11-14 22:13:20.000 UTC: "no use"`,
+		`lock of group "parked"`:                              `halted by "worker-1" since 2023-11-14 22:13:20.000 UTC: "no use"`,
 		`wake key of the request of ID`:                       `3`,
 		`what is remembered of dedup id "x"`:                  `message ID.named, until 2023-11-14 22:18:20.000 UTC`,
 		`what is remembered of dedup id "x" in group "named"`: `message ID.named, while it is in the queue`,
@@ -147,7 +147,7 @@ func TestDescribeOthers(t *testing.T) {
 		{Key: key("lock", "A"), Value: []byte{}},
 		{Key: key("lock", "A"), Value: key0(int64(1), tuple.Tuple{"delay", "w", "x", int64(1)})},
 		{Key: key("lock", "A"), Value: key0(int64(1), nil)},
-		{Key: key("lock", "A"), Value: key0(int64(1), tuple.Tuple{"park", "w", "x", int64(1)}, tuple.Tuple{"delay", int64(1), "", int64(2)})},
+		{Key: key("lock", "A"), Value: key0(int64(1), tuple.Tuple{"halt", "w", "x", int64(1)}, tuple.Tuple{"delay", int64(1), "", int64(2)})},
 		{Key: key("dead", "A", int64(1), uuid.UUID{}), Value: []byte{1, 9}},
 		{Key: key("meta", "config"), Value: key0(int64(1))},
 		{Key: key("meta", "config"), Value: key0(int64(1), "{")},

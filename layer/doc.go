@@ -11,26 +11,36 @@
 //
 // # Guarantees
 //
-//   - G1 order: a group's items are delivered in the order of their keys; an enqueue that began after another
-//     had committed comes behind it.
-//   - G2 exclusion: a group has at most one live claim. Every ack, nack and extend checks the claim's token in
-//     its own transaction, so a holder whose lease ran out can do no harm.
-//   - G3 nothing lost, nothing doubled: an item that was enqueued is delivered until it is acked or taken, or parked
-//     because it has failed for good, and then from its redrive on; an acked item is never delivered again. This
-//     holds under unknown commits and crashes.
+//   - G1 order: a group's items are delivered in key order; an enqueue begun after another had committed comes
+//     behind the other.
+//   - G2 exclusion: a group never has two live claims. Every ack, nack and extend checks the claim's token in the same
+//     transaction, so a holder whose lease ran out can do no harm.
+//   - G3 nothing lost, nothing doubled: an enqueued item is delivered until acked or taken, or dead-lettered because
+//     the item has failed for good, and then from its redrive on; an acked item is never delivered again. This holds
+//     under unknown commits and crashes.
 //   - G4 parallel groups: claims of different groups do not conflict, and enqueues do not conflict with enqueues.
-//   - G5 reach: the cost of finding a ready group does not grow with the depth of the queue, nor with the
-//     number of groups in other hands.
-//   - G6 composition: what can run in the caller's own transaction has a form that does, named …Tx.
+//   - G5 reach: the cost of finding a ready group does not grow with the depth of the queue, nor with the number of
+//     groups held by others.
+//   - G6 composition: what can run in the caller's own transaction has a form which does so, named …Tx.
 //
 // # Not promised
 //
 //   - An order between groups: the oldest head first is the aim, given up under contention.
-//   - That a handler runs once: a lease can end while a handler still runs. The effect happens once when it is
-//     written in the transaction that acks (Once, NewTxWorker).
+//   - Running a handler only once: a lease can end while a handler still runs. The effect happens once when written in
+//     the transaction of the ack (Once, NewTxWorker).
+//
+// # Two sides
+//
+// Queue is what a program calls: produce, receive, settle, state, Once. Admin (Queue.Admin) is what an operator does
+// with the same queue: cancel, edit, pause, purge, redrive, replay, configure, check, and the lists.
+//
+// # Errors
+//
+// The error of a call reads "layer: CALL: …" and matches a sentinel (ErrClaimLost, ErrLimit, …), a type (*FormatError,
+// *UnknownSettingError), the engine's error (*kv.Error), or the cause of the caller's context.
 //
 // # Transactions of the caller
 //
-// A …Tx call may fail with an error that wraps a retryable *kv.Error: return it, wrapped with %w, from the
-// transaction's body. An unknown commit of a caller's own transaction is the caller's to answer; Once does it.
+// A …Tx call may fail with an error which wraps a retryable *kv.Error: return the error, wrapped with %w, from the
+// transaction's body. An unknown commit of a caller's own transaction is the caller's to answer; Once does so.
 package layer

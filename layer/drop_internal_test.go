@@ -25,7 +25,7 @@ func TestDropAgainstASlowReadVersion(t *testing.T) {
 		t.Cleanup(tx.Cancel)
 		return tx
 	}
-	w := q.work(ctx, begin())
+	w := q.txn(ctx, begin())
 	require.Nil(t, w.follow.stored, "the configuration is fresh")
 	require.NoError(t, Drop(ctx, db, nil, "q", DropOptions{}))
 	now = now.Add(dropGrace)

@@ -21,9 +21,9 @@ func (e *env) doomed(name string, n uint64) *layer.Queue {
 		_, err = q.Enqueue(e.ctx, layer.Message{Group: "A", Body: make([]byte, 200_000)}, layer.Message{Group: "B"})
 		require.NoError(e.t, err)
 	}
-	_, err = q.Skip(e.ctx, "A", layer.SkipOptions{})
+	_, err = q.Admin().Skip(e.ctx, "A", layer.SkipOptions{})
 	require.NoError(e.t, err)
-	_, err = q.PauseGroup(e.ctx, "Z", layer.PauseOptions{})
+	_, err = q.Admin().PauseGroup(e.ctx, "Z", layer.PauseOptions{})
 	require.NoError(e.t, err)
 	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 1})
 	require.NoError(e.t, err)
@@ -62,25 +62,25 @@ func TestDropLeavesNoKey(t *testing.T) {
 			"once":  func() error { return q.Once(e.ctx, func(kv.Tx) error { return nil }) },
 			"peek":  func() error { _, err := q.Peek(e.ctx, "A", 1); return err },
 			"stats": func() error { _, err := q.Stats(e.ctx); return err },
-			"why":   func() error { _, err := q.Why(e.ctx, claims[0].Items[0].ID); return err },
-			"pause": func() error { _, err := q.Pause(e.ctx, layer.PauseOptions{}); return err },
+			"why":   func() error { _, err := q.Admin().Why(e.ctx, claims[0].Items[0].ID); return err },
+			"pause": func() error { _, err := q.Admin().Pause(e.ctx, layer.PauseOptions{}); return err },
 			"redrive": func() error {
-				_, err := q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+				_, err := q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
 				return err
 			},
 			"discard": func() error {
-				_, err := q.Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{DryRun: true})
+				_, err := q.Admin().Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{DryRun: true})
 				return err
 			},
-			"dead letters": func() error { _, err := q.DeadLetters(e.ctx, layer.DeadOptions{}); return err },
-			"archive":      func() error { _, err := q.Archive(e.ctx, layer.ArchiveOptions{}); return err },
+			"dead letters": func() error { _, err := q.Admin().DeadLetters(e.ctx, layer.DeadOptions{}); return err },
+			"archive":      func() error { _, err := q.Admin().Archive(e.ctx, layer.ArchiveOptions{}); return err },
 			"replay": func() error {
-				_, err := q.Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{})
+				_, err := q.Admin().Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{})
 				return err
 			},
-			"sweep":     func() error { _, err := q.Sweep(e.ctx, layer.SweepOptions{}); return err },
-			"purge":     func() error { _, err := q.Purge(e.ctx, layer.PurgeOptions{}); return err },
-			"configure": func() error { _, _, err := q.Configure(e.ctx, func(*layer.Config) {}); return err },
+			"sweep":     func() error { _, err := q.Admin().Sweep(e.ctx, layer.SweepOptions{}); return err },
+			"purge":     func() error { _, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{}); return err },
+			"configure": func() error { _, _, err := q.Admin().Configure(e.ctx, func(*layer.Config) {}); return err },
 		} {
 			require.ErrorIs(e.t, call(), layer.ErrNoQueue, name)
 		}
@@ -131,7 +131,10 @@ func TestDropStraggler(t *testing.T) {
 	for name, op := range map[string]func(tx kv.Tx) error{
 		// On a group that is empty, so that nothing else of the queue is in its way.
 		"enqueue": func(tx kv.Tx) error { _, err := q.EnqueueTx(e.ctx, tx, layer.Message{Group: "new"}); return err },
-		"pause":   func(tx kv.Tx) error { _, err := q.PauseGroupTx(e.ctx, tx, "new", layer.PauseOptions{}); return err },
+		"pause": func(tx kv.Tx) error {
+			_, err := q.Admin().PauseGroupTx(e.ctx, tx, "new", layer.PauseOptions{})
+			return err
+		},
 	} {
 		tx, err := e.raw.Begin(kv.TxOptions{})
 		require.NoError(t, err)

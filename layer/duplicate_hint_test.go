@@ -17,7 +17,7 @@ import (
 func TestDuplicateHintOfAGroupNotTaken(t *testing.T) {
 	onEngines(t, func(e *env) {
 		ahead, err := layer.Open(e.ctx, e.raw, testPrefix, testQueue, layer.Options{
-			Now: func() time.Time { return e.clock.now().Add(30 * time.Second) }, Seed: e.seed,
+			Now: func() time.Time { return e.clock.now().Add(30 * time.Second) }, Test: &layer.TestOptions{Seed: e.seed},
 		})
 		require.NoError(e.t, err)
 		other := e.calm()
@@ -99,7 +99,7 @@ func TestDuplicateHintOfAGroupPassedOver(t *testing.T) {
 		var inside []*layer.Claim
 		plan := &fault.Plan{}
 		q, err = layer.Open(e.ctx, fault.Wrap(e.raw, plan), testPrefix, testQueue, layer.Options{
-			Now: e.clock.now, Seed: e.seed + 9, NoCoalescing: true,
+			Now: e.clock.now, Test: &layer.TestOptions{Seed: e.seed + 9, NoCoalescing: true},
 		})
 		require.NoError(e.t, err)
 		plan.OnCommit = func(n int, _ kv.Tx) fault.Kind {

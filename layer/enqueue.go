@@ -9,95 +9,94 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// Sent is what became of one message of an enqueue.
+// Sent is the result for one message of an enqueue.
 type Sent struct {
-	// ID is the message's, or that of the earlier message that it is a duplicate of; that may have been acked meanwhile.
+	// ID is the message's own, or, for a duplicate, the ID of the earlier message, which may have been acked meanwhile.
 	ID ID
-	// Duplicate: it was not enqueued, because a message with its dedup id was before, or stands before it in the batch.
+	// Duplicate: not enqueued, because an earlier message (perhaps of this batch) has the same dedup id.
 	Duplicate bool
 }
 
-// Enqueue appends the messages to their groups, all or none, and returns what became of each, in the order of msgs. The
-// order of msgs is the order within each group. It retries until the outcome is known, and never doubles a
+// Enqueue appends the messages to their groups, all or none, and returns a result for each, in the order of msgs. The
+// order of msgs is the order within each group. Enqueue retries until the outcome is known, and never doubles a
 // message. At most MaxBatch messages and MaxBatchSize bytes; no messages are no work. A duplicate is no error: see
 // Message.DedupID.
 //
-// Errors: *LimitError, ErrOptions and ErrInvalidUTF8 before anything is done, *FullError, ErrClosed, and the engine's. If ctx ends
-// while the commit is under way, the error wraps a *kv.Error that says whether it may have landed.
+// Errors: *LimitError, ErrOptions and ErrInvalidUTF8 before anything is done, *FullError, ErrClosed, and the engine's.
+// If ctx ends during the commit, the error wraps a *kv.Error which says whether the commit may have landed.
 func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
-	if q.closed.Load() {
-		return nil, ErrClosed
+	if q.isClosed() {
+		return nil, wrap("enqueue", ErrClosed)
 	}
 	if err := q.keys.checkBatch(msgs, q.Config(), q.opts.Now()); err != nil {
-		return nil, err
+		return nil, wrap("enqueue", err)
 	}
 	if len(msgs) == 0 {
 		return nil, nil
 	}
 	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
 	if err := q.submit(ctx, &operation{enqueue: e}); err != nil {
-		return nil, fmt.Errorf("layer: enqueue: %w", err)
+		return nil, wrap("enqueue", err)
 	}
 	return e.sent, nil
 }
 
-// EnqueueTx appends the messages in the caller's transaction: they are there if and only if it commits. The
-// same limits hold. It sees the transaction's own enqueues and acks.
+// EnqueueTx appends the messages in the caller's transaction: the messages are enqueued if and only if the transaction
+// commits. The same limits hold. EnqueueTx sees the transaction's own enqueues and acks.
 //
-// The caller answers for an unknown commit: use Once, which does. The transaction must not use an old read
-// version (SetReadVersion, a GRV cache): a message could then land before one that was enqueued earlier.
+// The caller answers for an unknown commit: use Once, because otherwise a retry enqueues twice. The transaction must
+// not use an old read version (SetReadVersion, a GRV cache): a message could then land before an earlier message.
 //
-// Reads: per group, the key of the tail, at snapshot. Conflicts: with the removal of that tail only; none if
-// the group is empty. Enqueues never conflict with enqueues, but for those of the same dedup id: each reads that one's
-// entry, with a conflict, and what decides about it if there is one.
+// Reads: per group, the key of the tail, at snapshot. Conflicts: with the removal of the tail only; none if the group
+// is empty. Enqueues never conflict with enqueues, except for the same dedup id: each enqueue reads the id's entry,
+// with a conflict, and, if there is an entry, the keys which decide whether the entry still holds.
 func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sent, error) {
-	if q.closed.Load() {
-		return nil, ErrClosed
+	if q.isClosed() {
+		return nil, wrap("enqueue", ErrClosed)
 	}
 	if err := q.keys.checkBatch(msgs, q.Config(), q.opts.Now()); err != nil {
-		return nil, err
+		return nil, wrap("enqueue", err)
 	}
 	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	if err := w.enqueue(e); err != nil {
-		return nil, fmt.Errorf("layer: enqueue: %w", err)
+		return nil, wrap("enqueue", err)
 	}
 	if e.full != nil {
-		return nil, fmt.Errorf("layer: enqueue: %w", e.full)
+		return nil, wrap("enqueue", e.full)
 	}
 	if err := w.finish(); err != nil {
-		return nil, fmt.Errorf("layer: enqueue: %w", err)
+		return nil, wrap("enqueue", err)
 	}
 	return e.sent, nil
 }
 
-// tail is where the items of a group go on, within one transaction.
+// tail is the end of a group, where the transaction appends.
 type tail struct {
 	items kv.KeyRange
-	key   kv.Future[[]byte] // the last item's, or one outside of items
+	key   kv.Future[[]byte] // the last item's; outside of items if the group is empty
 	begun bool
-	// full is the item that is too many if all messages of the transaction come to it, nil if that does not matter; none
-	// if there is room for them.
+	// full is the first item too many if all messages of the transaction go to the group: a key outside of items if
+	// there is room for all. nil: no limit applies.
 	full kv.Future[[]byte]
 	next int64 // the index of the next item, once begun
 }
 
-// enqueuing is the messages of one enqueue.
+// enqueuing is the state of one enqueue.
 type enqueuing struct {
 	msgs     []Message
 	randoms  []uuid.UUID // chosen before the first attempt
-	contents []string    // their dedup ids by content, once they are asked for
+	contents []string    // dedup ids by content, computed when first needed
 	sent     []Sent      // the result; set anew by each attempt
-	full     *FullError  // likewise: why it was refused, with nothing written; nil = it was not
-	// redriven: they are no new messages, but dead letters on their way back. What may be done to a new message, other
-	// than to write it, is not for them.
+	full     *FullError  // likewise: why the enqueue was refused, with nothing written; nil = accepted
+	// redriven: the messages are dead letters on their way back, not new messages. So no delay, no limit of items and
+	// no de-duplication applies.
 	redriven bool
 }
 
-// randoms are those of n new messages.
+// randoms returns the random parts of the ids of n new messages.
 func (q *Queue) randoms(n int) []uuid.UUID {
 	if lacks(guardRandom) {
 		return slices.Repeat([]uuid.UUID{{6: 0x40, 8: 0x80}}, n)
@@ -105,7 +104,7 @@ func (q *Queue) randoms(n int) []uuid.UUID {
 	return q.random.uuids(n)
 }
 
-// bytes is about what the messages add to a transaction.
+// bytes estimates how many bytes the messages add to a transaction.
 func (e *enqueuing) bytes() int {
 	n := 0
 	for i := range e.msgs {
@@ -118,10 +117,10 @@ func (e *enqueuing) bytes() int {
 	return n
 }
 
-// enqueue writes the messages of several enqueues, in their order. Its conflict footprint is the one EnqueueTx
-// states. All tails, and all that is remembered, are read at once.
-func (w *work) enqueue(all ...*enqueuing) error {
-	a := &appending{work: w, tails: w.readTails(all)}
+// enqueue writes the messages of several enqueues, in order. EnqueueTx states the conflict footprint. All tails are
+// read at once, and so are all dedup entries.
+func (w *txn) enqueue(all ...*enqueuing) error {
+	a := &appending{txn: w, tails: w.readTails(all)}
 	if len(a.tails) == 0 {
 		return nil
 	}
@@ -155,8 +154,8 @@ func (w *work) enqueue(all ...*enqueuing) error {
 	return nil
 }
 
-// readTails starts reading where the groups of the messages go on.
-func (w *work) readTails(all []*enqueuing) map[string]*tail {
+// readTails starts reading the tails of the messages' groups.
+func (w *txn) readTails(all []*enqueuing) map[string]*tail {
 	tails := make(map[string]*tail)
 	for _, e := range all {
 		for i := range e.msgs {
@@ -170,18 +169,18 @@ func (w *work) readTails(all []*enqueuing) map[string]*tail {
 	return tails
 }
 
-// appending is the enqueues of one transaction.
+// appending is the state of the enqueues of one transaction.
 type appending struct {
-	*work
+	*txn
 	config   Config
 	now      int64 // the clock
 	tails    map[string]*tail
 	met      map[string]*meeting
-	place    int // of the first message of the enqueue under way, among all of the transaction
+	place    int // of the current enqueue's first message, among all messages of the transaction
 	accepted int
 }
 
-// accept enqueues the i-th message of e, unless it is a duplicate.
+// accept enqueues the i-th message of e, unless the message is a duplicate.
 func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	m, keys := &e.msgs[i], a.q.keys
 	dedupID := e.dedupID(i, &a.config)
@@ -225,7 +224,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	return Sent{ID: id}, nil
 }
 
-// due is before when a message is not delivered; 0 = it is not kept back.
+// due returns the time (ms) before which the message must not be delivered; 0 = no delay.
 func (a *appending) due(e *enqueuing, m *Message) int64 {
 	switch {
 	case e.redriven, m.AtOnce:
@@ -243,8 +242,8 @@ func (a *appending) due(e *enqueuing, m *Message) int64 {
 	return 0
 }
 
-// begin finds where a group goes on, if its first message in the transaction is the i-th of its enqueue. It reports
-// whether the group is then empty.
+// begin finds where the items of a group go on, when the i-th message of an enqueue is the group's first in the
+// transaction. begin reports whether the group was empty.
 func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	if t.begun {
 		return false, nil
@@ -253,8 +252,8 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("read tail: %w", err)
 	}
-	// Later groups of the transaction come behind the earlier ones: their heads are in the order of the messages, and
-	// the hints do not pile up at one index.
+	// Later groups of the transaction get higher indexes: so their heads are in the order of the messages, and the
+	// hints do not pile up at the same index.
 	t.begun, t.next = true, a.now+int64(a.place+i)
 	if !t.items.Contains(key) {
 		return true, nil
@@ -266,60 +265,12 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	if !lacks(guardIndex) {
 		t.next = max(t.next, p.index+1)
 	}
-	// Whoever removes this tail may leave the group empty and without a hint, while this transaction leaves the hint out
-	// because it saw the group non-empty. Before the sets: a conflict on a key already written would not be added.
+	// Whoever removes this tail may leave the group empty and without a hint, while this transaction, which saw items,
+	// sets no hint. The conflict comes before the sets: a conflict on a key already written would not be added.
 	return false, guardTail.read(a.tx, kv.SingleKey(key))
 }
 
-// result is what the receipt keeps of an enqueue: the index of each message, or the whole id of the one that it is a
-// duplicate of; or why it was refused.
-func (e *enqueuing) result() tuple.Tuple {
-	if e.full != nil {
-		return tuple.Tuple{"full", e.full.Group, e.full.Adding, e.full.Max}
-	}
-	t := make(tuple.Tuple, len(e.sent))
-	for i, s := range e.sent {
-		t[i] = s.ID.Index
-		if s.Duplicate {
-			t[i] = tuple.Tuple{s.ID.Group, s.ID.Index, s.ID.Random}
-		}
-	}
-	return t
-}
-
-// restore takes the result from a receipt: the attempt that landed may not be the last one that ran.
-func (e *enqueuing) restore(t tuple.Tuple) error {
-	e.full = nil
-	if len(t) > 0 && t[0] == "full" {
-		d := keyDecoder{rest: t[1:].Pack()}
-		e.full = &FullError{Group: d.str(), Adding: d.int(), Max: d.int()}
-		if d.err != nil {
-			return fmt.Errorf("%w: receipt of a refusal %v", ErrCorrupt, t)
-		}
-		return nil
-	}
-	if len(t) != len(e.msgs) {
-		return fmt.Errorf("%w: receipt of %d messages for %d", ErrCorrupt, len(t), len(e.msgs))
-	}
-	e.sent = make([]Sent, len(e.msgs))
-	for i, v := range t {
-		switch v := v.(type) {
-		case int64:
-			e.sent[i] = Sent{ID: ID{Group: e.msgs[i].Group, Index: v, Random: e.randoms[i]}}
-		case tuple.Tuple:
-			d := keyDecoder{rest: v.Pack()}
-			e.sent[i] = Sent{ID: ID{Group: d.str(), Index: d.int(), Random: d.uuid()}, Duplicate: true}
-			if d.err != nil {
-				return fmt.Errorf("%w: receipt with duplicate %v", ErrCorrupt, v)
-			}
-		default:
-			return fmt.Errorf("%w: receipt with index %v", ErrCorrupt, v)
-		}
-	}
-	return nil
-}
-
-// checkBatch validates the messages of one enqueue.
+// checkBatch validates the messages of an enqueue.
 func (s subspace) checkBatch(msgs []Message, c Config, now time.Time) error {
 	if len(msgs) > MaxBatch {
 		return &LimitError{What: "batch", Unit: "items", Got: int64(len(msgs)), Max: MaxBatch}
@@ -337,10 +288,11 @@ func (s subspace) checkBatch(msgs []Message, c Config, now time.Time) error {
 		if i == 0 || msgs[i].Group != msgs[i-1].Group {
 			key = len(s.item(ID{Group: msgs[i].Group, Index: kv.MaxTransactionSize}))
 		}
-		// FoundationDB counts a set as 3 times its key, its value, and 65 bytes more.
+		// FoundationDB counts a set as 3 times the key, the value, and 65 bytes more.
 		keys += 3*key + 100
 		if n := len(msgs[i].DedupID); n > 0 || c.DedupBy == DedupByContent {
-			keys += 3*(len(s.prefix)+len(msgs[i].Group)+max(n, contentIDSize)+20) + len(msgs[i].Group) + 2*max(n, contentIDSize) + 150
+			keys += 3*(len(s.prefix)+len(msgs[i].Group)+max(n, contentIDSize)+20) +
+				len(msgs[i].Group) + 2*max(n, contentIDSize) + 150
 		}
 	}
 	if size > MaxBatchSize {

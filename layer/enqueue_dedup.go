@@ -6,31 +6,30 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// De-duplication. A message with a dedup id is accepted once: while the entry that it leaves lasts, a second one with
-// that id is not enqueued, and its sender is given the id of the first. An entry lasts for the queue's window from the
-// first message on, and does not slide; or, if the queue says so, for as long as that message is in the queue or among
-// its dead letters. In the window it outlives ack, cancel and parking, but not a purge.
+// De-duplication. A message with a dedup id is accepted once and leaves an entry. While the entry lasts, a second
+// message with the id is not enqueued, and its sender is given the id of the first. An entry lasts for the queue's
+// window from the first message on, and does not slide; or, if the queue says so, while the message is in the queue or
+// among its dead letters. In the window the entry outlives ack, cancel and dead-lettering, but not a purge.
 //
-// A message costs one point read, with a conflict, and one write. So two with the same id exclude each other, and others
-// never do.
+// A message costs a point read, with a conflict, and a write. So two messages with the same id exclude each other, and
+// others never do.
 //
-// A purge cannot clear the entries of what it removes at a bounded cost: they stand by their ids. It leaves a note of the
-// group or the queue instead, which whoever meets an entry that is older looks at: that entry is void, unless its item is
-// still there. What nobody meets is swept when its time has come.
+// A purge cannot clear the entries of the purged items at a bounded cost, because entries stand by dedup id. The purge
+// leaves a note of the group or the queue instead. An entry older than the note is void, unless its item is still
+// there, for example in flight. Entries which nobody meets are swept when their time is over.
 
 // contentIDSize is the length of a content's id.
 const contentIDSize = len("sha256:") + 2*sha256.Size
 
-// contentID is the dedup id of a body: that of a message that was sent with this very id.
+// contentID is the dedup id of a body. A message sent with the id as its DedupID is a duplicate, too.
 func contentID(body []byte) string {
 	sum := sha256.Sum256(body)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// dedupID is the id that the i-th message goes by; "" = it is not de-duplicated.
+// dedupID is the dedup id of the i-th message; "" = the message is not de-duplicated.
 func (e *enqueuing) dedupID(i int, c *Config) string {
 	if e.redriven {
 		return ""
@@ -47,19 +46,19 @@ func (e *enqueuing) dedupID(i int, c *Config) string {
 	return e.contents[i]
 }
 
-// meeting is a dedup id that messages of a transaction have, and what is remembered of it.
+// meeting is the state of a dedup id during an enqueue: the stored entry, if any, and whether it makes duplicates.
 type meeting struct {
 	stored kv.Future[[]byte]
 	entry  remembered
-	lasts  bool // entry tells of a message that makes others duplicates
-	// Being read of an entry whose time has not come.
+	lasts  bool // a message with the id is a duplicate
+	// The reads which decide about an entry whose time is not over.
 	item, dead, group, queue kv.Future[[]byte]
 }
 
-// meet reads what is remembered of the messages' dedup ids, by their keys. All reads of a kind are under way together.
+// meet reads the entries of the messages' dedup ids, by key. All reads of a kind are under way together.
 //
-// Footprint: a conflict on the entry of each id; and, if there is one, on what decides whether it still holds.
-func (w *work) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
+// Footprint: a conflict on the entry of each id, and on the keys which decide whether an entry still holds.
+func (w *txn) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 	var met map[string]*meeting
 	var order []string
 	for _, e := range all {
@@ -91,8 +90,8 @@ func (w *work) meet(all []*enqueuing, c *Config) (map[string]*meeting, error) {
 	return met, nil
 }
 
-// recall takes an entry apart and starts reading what decides about it.
-func (w *work) recall(m *meeting, key []byte) error {
+// recall decodes an entry and starts the reads which decide about the entry.
+func (w *txn) recall(m *meeting, key []byte) error {
 	v, err := m.stored.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read dedup entry: %w", err)
@@ -113,8 +112,8 @@ func (w *work) recall(m *meeting, key []byte) error {
 	return nil
 }
 
-// seek starts looking for an entry's item. It reads no body.
-func (w *work) seek(m *meeting) error {
+// seek starts looking for an entry's item, without reading a body.
+func (w *txn) seek(m *meeting) error {
 	item, dead := w.q.keys.item(m.entry.id), w.q.keys.dead(m.entry.id)
 	for _, key := range [][]byte{item, dead} {
 		if err := guardDedupItem.read(w.tx, kv.SingleKey(key)); err != nil {
@@ -127,7 +126,7 @@ func (w *work) seek(m *meeting) error {
 }
 
 // decide says whether an entry still holds.
-func (w *work) decide(m *meeting) error {
+func (w *txn) decide(m *meeting) error {
 	if m.group != nil {
 		purged, err := w.purgedSince(m)
 		if err != nil {
@@ -157,7 +156,7 @@ func (w *work) decide(m *meeting) error {
 }
 
 // purgedSince reports whether an entry's group or the queue has been purged since the entry was written.
-func (w *work) purgedSince(m *meeting) (bool, error) {
+func (w *txn) purgedSince(m *meeting) (bool, error) {
 	for _, f := range []struct {
 		note kv.Future[[]byte]
 		key  []byte
@@ -169,18 +168,18 @@ func (w *work) purgedSince(m *meeting) (bool, error) {
 		if v == nil {
 			continue
 		}
-		clock, _, err := unpackPurged(f.key, v)
+		note, err := unpackPurged(f.key, v)
 		if err != nil {
 			return false, err
 		}
-		if m.entry.clock <= clock {
+		if m.entry.clock <= note.clock {
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-// remember writes the entry of a message that is accepted.
+// remember writes the entry of an accepted message.
 func (a *appending) remember(m *meeting, key []byte, id ID) {
 	m.entry, m.lasts = remembered{id: id, clock: a.now}, true
 	if a.config.DedupFor == DedupForWindow {
@@ -189,8 +188,8 @@ func (a *appending) remember(m *meeting, key []byte, id ID) {
 	a.tx.Set(key, m.entry.pack())
 }
 
-// renamed makes the entry of a message that goes on under another id tell that one.
-func (w *work) renamed(dedupID string, old, id ID) error {
+// renamed points the entry of a message which goes on under another id to the new id.
+func (w *txn) renamed(dedupID string, old, id ID) error {
 	if dedupID == "" {
 		return nil
 	}
@@ -215,10 +214,10 @@ func (w *work) renamed(dedupID string, old, id ID) error {
 	return nil
 }
 
-// notePurge notes that a group, or the queue if group is nil, is purged now: what is remembered of it until now is void.
+// notePurge notes that a group, or the queue if group is nil, is purged now: older entries are void.
 //
-// Footprint: a read conflict on the note, so that it does not go back.
-func (w *work) notePurge(group *string) error {
+// Footprint: a read conflict on the note, so that the note's time does not go back.
+func (w *txn) notePurge(group *string) error {
 	clock, err := w.clock()
 	if err != nil {
 		return err
@@ -230,6 +229,6 @@ func (w *work) notePurge(group *string) error {
 	if err := guardPurgeNote.read(w.tx, kv.SingleKey(key)); err != nil {
 		return err
 	}
-	w.tx.Set(key, tuple.Tuple{clock, w.nowMS}.Pack())
+	w.tx.Set(key, purgeNote{clock: clock, ms: w.nowMS}.pack())
 	return nil
 }

@@ -6,9 +6,9 @@ import (
 	"fdbfifo/kv"
 )
 
-// A queue may bound the messages of a group (MaxWaiting). An enqueue does not count them: it asks for the key of the item
-// that would be one too many. That is one key read a group, at snapshot, so that enqueues still do not conflict with each
-// other; what those under way at the same time add is not seen.
+// A queue may bound the messages of a group (MaxWaiting). An enqueue does not count messages, but reads the key of the
+// item which would be one too many: one key read a group, at snapshot, so that enqueues still do not conflict with each
+// other. Therefore enqueues under way at the same time do not see each other's messages.
 
 // readRoom starts reading, for each group, whether there is room for all messages of the transaction.
 func (a *appending) readRoom(all []*enqueuing) {
@@ -31,22 +31,22 @@ func (a *appending) readRoom(all []*enqueuing) {
 	for _, group := range groups {
 		t, n := a.tails[group], adding[group]
 		if n > a.config.MaxWaiting {
-			t.full = kv.Done(t.items.Begin, nil) // whatever there is
+			t.full = kv.Done(t.items.Begin, nil) // too many, whatever the group has
 			continue
 		}
 		t.full = a.readOverflow(t, n)
 	}
 }
 
-// readOverflow starts reading the item that is one too many if n are added.
+// readOverflow starts reading the item too many if n are added. Example: MaxWaiting 100, n 3: the 98th item.
 func (a *appending) readOverflow(t *tail, n int) kv.Future[[]byte] {
 	at := kv.FirstGreaterOrEqual(t.items.Begin)
 	at.Offset += a.config.MaxWaiting - n
 	return a.tx.Snapshot().GetKey(at)
 }
 
-// room looks for room for the messages of e, without its duplicates. If there is none it returns why. It sees what was
-// written for the enqueues before.
+// room looks for room for the messages of e, except for duplicates. The error returned says why there is no room. room
+// sees the writes of the transaction's earlier enqueues.
 func (a *appending) room(e *enqueuing) (*FullError, error) {
 	if a.config.MaxWaiting == 0 || e.redriven {
 		return nil, nil
@@ -80,7 +80,7 @@ func (a *appending) room(e *enqueuing) (*FullError, error) {
 		if n > a.config.MaxWaiting {
 			return full, nil
 		}
-		// Not for all of the transaction; for these alone?
+		// There is no room for the whole transaction; is there room for e alone?
 		if k, err = a.readOverflow(t, n).Wait(a.ctx); err != nil {
 			return nil, fmt.Errorf("read room: %w", err)
 		}
@@ -91,6 +91,6 @@ func (a *appending) room(e *enqueuing) (*FullError, error) {
 	return nil, nil
 }
 
-// overflows reports whether k, as readOverflow reads it, is an item of the group. The begin of the range, which is none,
-// stands for one.
+// overflows reports whether the key read by readOverflow is an item, so that MaxWaiting would be exceeded. readRoom
+// passes the range's first key to say "yes" without a read.
 func (t *tail) overflows(k []byte) bool { return t.items.Contains(k) }

@@ -4,136 +4,197 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"fdbfifo/kv/tuple"
 )
 
-// Errors that a caller may meet and tell apart with errors.Is; the engine's own are *kv.Error. None of them is
-// worth a retry of the same call, unless it says so.
+// Errors which a caller may meet and tell apart with errors.Is; the engine's own are *kv.Error. Unless an error's
+// comment says so, do not retry the same call. The error returned by a call has the text "layer: CALL: …".
 var (
 	// ErrNoQueue: the queue does not exist under this prefix. Create it.
-	ErrNoQueue = errors.New("layer: no such queue")
+	ErrNoQueue = errors.New("no such queue")
 	// ErrQueueExists: Create found the queue there already. Open it.
-	ErrQueueExists = errors.New("layer: queue exists already")
+	ErrQueueExists = errors.New("queue exists already")
 	// ErrNoQueueName: a queue's name may not be empty.
-	ErrNoQueueName = errors.New("layer: empty queue name")
+	ErrNoQueueName = errors.New("empty queue name")
 	// ErrInvalidUTF8: a group, a queue's name, or a header is not valid UTF-8.
-	ErrInvalidUTF8 = errors.New("layer: invalid UTF-8")
-	// ErrClaimLost: the group is no longer held under the claim's token; its lease ran out and another has
-	// taken over, or it was ended before. Nothing was changed. Drop the claim: its items are delivered anew.
-	ErrClaimLost = errors.New("layer: claim lost")
-	// ErrNotInClaim: an item that was to be acked is not outstanding in the claim. Nothing was changed.
-	ErrNotInClaim = errors.New("layer: item is not outstanding in this claim")
-	// ErrCorrupt: a key or value of the queue does not have the form it must have. It is never taken for
-	// "empty"; the text names the key as fdbcli prints it.
-	ErrCorrupt = errors.New("layer: corrupt data")
+	ErrInvalidUTF8 = errors.New("invalid UTF-8")
+	// ErrClaimLost: the group is no longer held under the claim's token: the lease ran out and another has taken over,
+	// or the claim was ended before. Nothing was changed. Drop the claim: its items are delivered anew.
+	ErrClaimLost = errors.New("claim lost")
+	// ErrNotInClaim: an item to be acked is not outstanding in the claim. Nothing was changed.
+	ErrNotInClaim = errors.New("item is not outstanding in this claim")
+	// ErrCorrupt: a key or value of the queue does not have the required form. Corrupt data is never taken for "empty";
+	// the text names the key as fdbcli prints keys.
+	ErrCorrupt = errors.New("corrupt data")
 	// ErrClosed: the queue's handle, or the worker, was closed.
-	ErrClosed = errors.New("layer: closed")
-	// ErrOptions: options that contradict each other, or a value that is none of those there are.
-	ErrOptions = errors.New("layer: contradictory or unknown options")
-	// ErrInvalidID: a message's id, or the text of one, does not have the form of an id.
-	ErrInvalidID = errors.New("layer: malformed message id")
-	// ErrNoItem: there is no such item (any more): it was acked, taken, cancelled or purged, or never there.
-	ErrNoItem = errors.New("layer: no such item")
-	// ErrNotDead: there is no such dead letter (any more): it was redriven or discarded, or never there.
-	ErrNotDead = errors.New("layer: no such dead letter")
-	// ErrInHand: the item was delivered under a claim whose lease lasts. Wait for it to end, or end it with
-	// ForceRelease.
-	ErrInHand = errors.New("layer: item is in a holder's hands")
+	ErrClosed = errors.New("closed")
+	// ErrLimit: a value lies outside its limits. The error is a *LimitError, which names the value and the allowed
+	// range.
+	ErrLimit = errors.New("out of limits")
+	// ErrFull: a group is full. The error is a *FullError, which names the group. Try again when some of the group's
+	// messages have been handled.
+	ErrFull = errors.New("group is full")
+	// ErrOptions: options contradict each other, or an option has an unknown value.
+	ErrOptions = errors.New("contradictory or unknown options")
+	// ErrInvalidID: a message's id, or the text of an id, does not have the form of an id.
+	ErrInvalidID = errors.New("malformed message id")
+	// ErrChanged: the queue is no longer as the caller has seen it; nothing was changed.
+	ErrChanged = errors.New("changed meanwhile")
+	// ErrForeignKeys: a queue cannot be created where keys of something else lie, because Drop would remove the keys.
+	ErrForeignKeys = errors.New("keys of something else are where the queue would be: use a prefix")
+	// ErrNoItem: there is no such item (any more): acked, taken, cancelled, purged, or never there.
+	ErrNoItem = errors.New("no such item")
+	// ErrNotDead: there is no such dead letter (any more): redriven, discarded, or never there.
+	ErrNotDead = errors.New("no such dead letter")
+	// ErrInFlight: the item was delivered under a claim whose lease lasts. Wait for the claim to end, or end the claim
+	// with ForceRelease.
+	ErrInFlight = errors.New("item is in flight")
 	// ErrNotHeld: nobody holds the group.
-	ErrNotHeld = errors.New("layer: group is not held")
+	ErrNotHeld = errors.New("group is not held")
 	// ErrHeld: somebody holds the group. Wait for the claim to end, or use force.
-	ErrHeld = errors.New("layer: group is held")
+	ErrHeld = errors.New("group is held")
 	// ErrNotPaused: the group, or the queue, is not paused.
-	ErrNotPaused = errors.New("layer: not paused")
-	// ErrNotDelayed: the group does not wait for a retry, and its head is not kept back.
-	ErrNotDelayed = errors.New("layer: group is not delayed")
+	ErrNotPaused = errors.New("not paused")
+	// ErrNotDelayed: the group does not wait for a retry, and its head is not delayed.
+	ErrNotDelayed = errors.New("group is not delayed")
 )
 
-// FullError: a group has as many messages as the queue's MaxWaiting allows, or would have more. Nothing was enqueued. Try
-// again when some have been handled.
+// FullError: a group has as many messages as the queue's MaxWaiting allows, or would have more. FullError wraps
+// ErrFull. Nothing was enqueued. Try again when some messages have been handled.
 type FullError struct {
 	Group  string
 	Adding int64 // messages of the enqueue for this group
-	Max    int64 // that it may have
+	Max    int64 // messages which the group may have
 }
 
 func (e *FullError) Error() string {
-	return fmt.Sprintf("layer: group %q is full: with %d more it would have over %d messages", e.Group, e.Adding, e.Max)
+	return fmt.Sprintf("group %q is full: with %d more it would have over %d messages", e.Group, e.Adding, e.Max)
 }
 
-// LimitError: a value lies outside its limits. Nothing was done.
+// Unwrap returns ErrFull.
+func (e *FullError) Unwrap() error { return ErrFull }
+
+// LimitError: a value lies outside its limits. LimitError wraps ErrLimit. Nothing was done.
 type LimitError struct {
-	What string // the name of what is limited, e.g. "group"
-	Unit string // "bytes", "ms", "items"
+	What string // the name of the limited value, for example "group"
+	Unit string // of the numbers: "bytes", "items", …; "ns" for a duration, which the text prints as a duration
 	Got  int64
 	Min  int64
-	Max  int64
+	Max  int64 // math.MaxInt64 = there is no upper limit
 }
+
+// durationLimit returns the error of a duration outside its limits.
+func durationLimit(what string, got, low, high time.Duration) *LimitError {
+	return &LimitError{What: what, Unit: unitDuration, Got: int64(got), Min: int64(low), Max: int64(high)}
+}
+
+// unitDuration is the unit of a LimitError about a duration.
+const unitDuration = "ns"
 
 func (e *LimitError) Error() string {
-	unit := ""
-	if e.Unit != "" {
-		unit = " " + e.Unit
+	if e.Max == noLimit {
+		return fmt.Sprintf("%s is %s, allowed are %s or more", e.What, e.text(e.Got, true), e.text(e.Min, false))
 	}
-	return fmt.Sprintf("layer: %s is %d%s, allowed are %d to %d", e.What, e.Got, unit, e.Min, e.Max)
+	return fmt.Sprintf("%s is %s, allowed are %s to %s",
+		e.What, e.text(e.Got, true), e.text(e.Min, false), e.text(e.Max, false))
 }
 
-// ValueError: a value is none of those there are. It wraps ErrOptions. Nothing was done.
+func (e *LimitError) text(n int64, unit bool) string {
+	switch {
+	case e.Unit == unitDuration:
+		return time.Duration(n).String()
+	case unit && e.Unit != "":
+		return fmt.Sprintf("%d %s", n, e.Unit)
+	}
+	return fmt.Sprint(n)
+}
+
+// Unwrap returns ErrLimit.
+func (e *LimitError) Unwrap() error { return ErrLimit }
+
+// ValueError: a value is not among the allowed values. ValueError wraps ErrOptions. Nothing was done.
 type ValueError struct {
-	What    string // the name of what has the value, e.g. "schedule"
+	What    string // the name of the thing with the value, for example "schedule"
 	Got     string
 	Allowed string // in words
 }
 
 func (e *ValueError) Error() string {
-	return fmt.Sprintf("layer: %s is %q, allowed is: %s", e.What, e.Got, e.Allowed)
+	return fmt.Sprintf("%s is %q, allowed is: %s", e.What, e.Got, e.Allowed)
 }
 
 // Unwrap returns ErrOptions.
 func (e *ValueError) Unwrap() error { return ErrOptions }
 
-// UnknownSettingError: a configuration has settings that this version of the library does not have.
+// UnknownSettingError: a configuration has settings unknown to this version of the library.
 type UnknownSettingError struct{ Names []string }
 
 func (e *UnknownSettingError) Error() string {
-	return "layer: unknown setting " + strings.Join(e.Names, ", ")
+	return "unknown setting " + strings.Join(e.Names, ", ")
 }
 
-// FormatError: the queue was written in a format that this version of the library does not know.
+// FormatError: the queue was written in a format which this version of the library does not read: a later format, or a
+// format from before the first release.
 type FormatError struct {
 	Queue string
 	Found int64
-	Known int64 // the newest format this version reads and writes
+	Known int64 // the only format which this version reads and writes
 }
 
 func (e *FormatError) Error() string {
-	return fmt.Sprintf("layer: queue %q has format %d, this version knows format %d: use a newer version",
-		e.Queue, e.Found, e.Known)
+	use := "use a newer version"
+	if e.Found < e.Known {
+		use = "use the version that wrote it"
+	}
+	return fmt.Sprintf("queue %q has format %d, this version knows format %d alone: %s", e.Queue, e.Found, e.Known, use)
 }
 
-func wrap(verb string, err error) error {
-	if err != nil {
-		return fmt.Errorf("layer: %s: %w", verb, err)
-	}
-	return nil
+// callError is the error of a public call: "layer: CALL: …". A call may be made of other calls; the text has a single
+// prefix all the same, at the front.
+type callError struct {
+	call string
+	err  error
 }
+
+// wrap adds the call's name to err. An error which a call inside has named already stays as it is.
+func wrap(call string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, named := err.(*callError); named {
+		return err
+	}
+	return &callError{call: call, err: err}
+}
+
+func (e *callError) Error() string {
+	text := e.err.Error()
+	var inner *callError
+	if errors.As(e.err, &inner) {
+		text = strings.Replace(text, inner.Error(), inner.err.Error(), 1)
+	}
+	return "layer: " + e.call + ": " + text
+}
+
+func (e *callError) Unwrap() error { return e.err }
 
 // corrupt names the key whose value cannot be read.
 func corrupt(key []byte, err error) error {
 	return fmt.Errorf("%w: key %s: %w", ErrCorrupt, tuple.Printable(key), err)
 }
 
-// errOutcomeLost says that a receipt was looked for so late that a sweep may have cleared it.
+// errOutcomeLost says: the receipt was looked for too late, because a sweep may have cleared the receipt.
 var errOutcomeLost = errors.New("too late to learn what became of the commit")
 
-// ErrDropping: the queue is being dropped, or a Drop of it was interrupted. It wraps ErrNoQueue. Drop it to the end.
+// ErrDropping: the queue is being dropped, or a Drop was interrupted. ErrDropping wraps ErrNoQueue. Finish the Drop.
 var ErrDropping = fmt.Errorf("%w: it is being dropped", ErrNoQueue)
 
-// RejectError, returned or wrapped by a worker's handler, says that the item will never succeed: it fails for good
-// at once, see OnFailure.
+// RejectError, returned or wrapped by a worker's handler, says that the item will never succeed: the item fails for
+// good at once, see OnFailure.
 type RejectError struct {
-	Reason string // kept with the dead letter
+	Reason string // stored with the dead letter
 	Err    error  // likewise; may be nil
 }
 
@@ -147,7 +208,7 @@ func (e *RejectError) Error() string {
 // Unwrap returns Err.
 func (e *RejectError) Unwrap() error { return e.Err }
 
-// errStep says that a group's record was to change as none may: a fault of this package.
+// errStep says: a group's record was about to change in an illegal way, which is a fault of this package.
 var errStep = errors.New("illegal change of a group")
 
 func isCorrupt(err error) bool { return errors.Is(err, ErrCorrupt) }

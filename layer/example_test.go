@@ -83,7 +83,7 @@ func ExampleNewTxWorker() {
 	for range 3 {
 		<-handled
 	}
-	if err := w.Stop(ctx); err != nil { // drains: what is in hand is finished
+	if err := w.Stop(ctx); err != nil { // drains: what is in flight is finished
 		log.Fatal(err)
 	}
 	_, err = kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
@@ -98,4 +98,45 @@ func ExampleNewTxWorker() {
 		log.Fatal(err)
 	}
 	// Output: balance: 30
+}
+
+// What an operator does is on Admin: here the dead letters are looked at, and those of one group given back to it.
+func ExampleAdmin() {
+	ctx := context.Background()
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	q, err := layer.Create(ctx, db, nil, "orders", layer.Options{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer q.Close(ctx)
+	if _, err := q.Enqueue(ctx, layer.Message{Group: "customer-7", Body: []byte("order/1 placed")}); err != nil {
+		log.Fatal(err)
+	}
+	claims, err := q.Receive(ctx, layer.ReceiveOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := q.Nack(ctx, claims[0], layer.NackOptions{Reject: "no such customer"}); err != nil {
+		log.Fatal(err)
+	}
+
+	for letter, err := range q.Admin().AllDeadLetters(ctx, layer.DeadOptions{}) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s: %s\n", letter.ID.Group, letter.Reason)
+	}
+	_, err = q.Admin().Redrive(ctx, layer.DeadFilter{Group: layer.OnlyGroup("customer-7")}, layer.RedriveOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	page, err := q.Admin().Groups(ctx, layer.GroupsOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(page.Groups[0].Group, page.Groups[0].Status)
+	// Output:
+	// customer-7: no such customer
+	// customer-7 ready
 }

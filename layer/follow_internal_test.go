@@ -39,7 +39,7 @@ func TestHandleFollowsNoFailedChange(t *testing.T) {
 			now = now.Add(time.Minute)
 			err = q.once(t.Context(), func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
 				follow := q.follow(tx)
-				_, _, err := q.ConfigureTx(t.Context(), tx, func(c *Config) { c.Lease = lease + time.Second })
+				_, _, err := q.Admin().ConfigureTx(t.Context(), tx, func(c *Config) { c.Lease = lease + time.Second })
 				require.NoError(t, err)
 				now = now.Add(late)
 				if more {
@@ -64,9 +64,9 @@ func TestHandleFollowsNoFailedChange(t *testing.T) {
 // not take it for new: its next transaction looks again.
 func TestConfigOfASlowTransactionIsReadAgain(t *testing.T) {
 	t.Parallel()
-	for name, look := range map[string]func(q *Queue, w *work) error{
-		"end": func(_ *Queue, w *work) error { return w.finish() },
-		"rate": func(q *Queue, w *work) error {
+	for name, look := range map[string]func(q *Queue, w *txn) error{
+		"end": func(_ *Queue, w *txn) error { return w.finish() },
+		"rate": func(q *Queue, w *txn) error {
 			w.tx.Set(q.keys.pace("A"), pace{us: (w.nowMS + time.Hour.Milliseconds()) * 1000, of: 1}.pack())
 			_, err := w.allow("A", nil)
 			return err
@@ -79,10 +79,10 @@ func TestConfigOfASlowTransactionIsReadAgain(t *testing.T) {
 			slow, err := db.Begin(kv.TxOptions{})
 			require.NoError(t, err)
 			defer slow.Cancel()
-			w := q.work(ctx, slow)
+			w := q.txn(ctx, slow)
 			_, err = w.clock() // it has its read version
 			require.NoError(t, err)
-			want, _, err := other.Configure(ctx, func(c *Config) { c.Lease = time.Minute })
+			want, _, err := other.Admin().Configure(ctx, func(c *Config) { c.Lease = time.Minute })
 			require.NoError(t, err)
 			*now = now.Add(2 * followLimit)
 			require.NoError(t, look(q, w))
@@ -104,7 +104,7 @@ func TestConfigOfASlowOnceIsReadAgain(t *testing.T) {
 			return err
 		}
 		var err error
-		want, _, err = other.Configure(ctx, func(c *Config) { c.Lease = time.Minute })
+		want, _, err = other.Admin().Configure(ctx, func(c *Config) { c.Lease = time.Minute })
 		*now = later
 		return err
 	}))
@@ -129,7 +129,7 @@ func nextConfig(t *testing.T, db kv.DB, q *Queue) Config {
 	next, err := db.Begin(kv.TxOptions{})
 	require.NoError(t, err)
 	defer next.Cancel()
-	config, err := q.work(t.Context(), next).config()
+	config, err := q.txn(t.Context(), next).config()
 	require.NoError(t, err)
 	return config
 }

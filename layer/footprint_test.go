@@ -132,9 +132,9 @@ var footprints = map[string]struct {
 	"sweep-rate": {func(e *env) any { paced(e); e.clock.advance(time.Minute); return nil }, func(e *env, _ any) error {
 		return sweepAll(e, nil, nil)
 	}},
-	"receive-head-timer": {func(e *env) any { keptBack(e); e.clock.advance(time.Hour); return nil }, receiveN(2)},
+	"receive-head-timer": {func(e *env) any { delayedUntil(e); e.clock.advance(time.Hour); return nil }, receiveN(2)},
 	"take-early":         {keptBackHint, once(take)},
-	"retry-kept-back":    {keptBack, once(retryNow)},
+	"retry-kept-back":    {delayedUntil, once(retryNow)},
 	"receive":            {having("a1", "a2"), receiveN(2)},
 	"receive-two-groups": {func(e *env) any {
 		e.enqueue("A", "a1")
@@ -189,16 +189,16 @@ var footprints = map[string]struct {
 	"redrive-held":         {behindDead(holding(1, 1)), once(redriveFirst(layer.RedriveOptions{}))},
 	"redrive-to-tail":      {behindDead(having("a1")), once(redriveFirst(layer.RedriveOptions{ToTail: true}))},
 	"redrive-all": {deadLetters(2), func(e *env, _ any) error {
-		_, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+		_, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
 		return err
 	}},
 	"redrive-dry": {deadLetters(2), func(e *env, _ any) error {
-		_, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{DryRun: true})
+		_, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{DryRun: true})
 		return err
 	}},
 	"discard": {behindDead(having("a1")), once(discardFirst)},
 	"dead-letters": {deadLetters(2), func(e *env, _ any) error {
-		_, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{Limit: 1})
+		_, err := e.q.Admin().DeadLetters(e.ctx, layer.DeadOptions{Limit: 1})
 		return err
 	}},
 	"take-of-expired": {expired(2, 1), func(e *env, _ any) error {
@@ -209,11 +209,11 @@ var footprints = map[string]struct {
 	"cancel-last":       {having("a1"), once(cancelNth(1))},
 	"cancel-in-expired": {expired(2, 2), once(cancelNth(2))},
 	"cancel-delayed":    {delayed(2), once(cancelNth(1))},
-	"skip":              {having("a1", "a2"), func(e *env, _ any) error { _, err := e.q.Skip(e.ctx, "A", layer.SkipOptions{}); return err }},
+	"skip":              {having("a1", "a2"), func(e *env, _ any) error { _, err := e.q.Admin().Skip(e.ctx, "A", layer.SkipOptions{}); return err }},
 	"edit":              {having("a1"), once(editNth(1))},
 	"force-release":     {holding(2, 2), once(forceRelease)},
 	"force-release-counted": {holding(2, 2), func(e *env, _ any) error {
-		_, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{CountAttempt: true})
+		_, err := e.q.Admin().ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{CountAttempt: true})
 		return err
 	}},
 	"retry-now":    {delayed(2), once(retryNow)},
@@ -240,57 +240,60 @@ var footprints = map[string]struct {
 		return nil
 	}, receiveNamed},
 	"receive-overdue":       {overdue(layer.DropExpired), receiveN(1)},
-	"receive-overdue-parks": {overdue(layer.ParkExpired), receiveN(1)},
+	"receive-overdue-parks": {overdue(layer.DeadLetterExpired), receiveN(1)},
 	"take-overdue":          {overdue(layer.DropExpired), once(take)},
 	"sweep-overdue": {overdue(layer.DropExpired), func(e *env, _ any) error {
-		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		return err
 	}},
 	"ack-archive":      {archiving(holding(2, 2)), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim)) }},
 	"ack-some-archive": {archiving(holding(3, 2)), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim), c.(*layer.Claim).Items[0].ID) }},
 	"take-archive":     {archiving(having("a1", "a2")), once(take)},
-	"archive":          {archivedItems(2), func(e *env, _ any) error { _, err := e.q.Archive(e.ctx, layer.ArchiveOptions{}); return err }},
-	"replay":           {archivedItems(2), func(e *env, _ any) error { _, err := e.q.Replay(e.ctx, groupA, layer.ReplayOptions{}); return err }},
-	"replay-tx":        {archivedItems(2), once(replayTx)},
+	"archive":          {archivedItems(2), func(e *env, _ any) error { _, err := e.q.Admin().Archive(e.ctx, layer.ArchiveOptions{}); return err }},
+	"replay": {archivedItems(2), func(e *env, _ any) error {
+		_, err := e.q.Admin().Replay(e.ctx, groupA, layer.ReplayOptions{})
+		return err
+	}},
+	"replay-tx": {archivedItems(2), once(replayTx)},
 	"replay-dry": {archivedItems(2), func(e *env, _ any) error {
-		_, err := e.q.Replay(e.ctx, groupA, layer.ReplayOptions{DryRun: true})
+		_, err := e.q.Admin().Replay(e.ctx, groupA, layer.ReplayOptions{DryRun: true})
 		return err
 	}},
 	"sweep-archive": {func(e *env) any {
 		archivedItems(2)(e)
 		e.clock.advance(time.Hour)
 		return nil
-	}, func(e *env, _ any) error { _, err := e.q.Sweep(e.ctx, layer.SweepOptions{}); return err }},
+	}, func(e *env, _ any) error { _, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{}); return err }},
 	"purge-deep": {func(e *env) any { e.fill("A", 1001); return nil }, func(e *env, _ any) error {
 		ctx, cancel := context.WithCancel(e.ctx)
-		_, err := e.q.Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }}) // one step
+		_, err := e.q.Admin().Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }}) // one step
 		require.ErrorIs(e.t, err, context.Canceled)
 		return nil
 	}},
 	"why": {func(e *env) any {
 		e.enqueue("B", "b1")
 		return e.enqueue("A", "a1", "a2", "a3")[2]
-	}, func(e *env, id any) error { _, err := e.q.Why(e.ctx, id.(layer.ID)); return err }},
+	}, func(e *env, id any) error { _, err := e.q.Admin().Why(e.ctx, id.(layer.ID)); return err }},
 	"why-held": {func(e *env) any { holding(2, 2)(e); return nth(e, 2) }, func(e *env, id any) error {
-		_, err := e.q.Why(e.ctx, id.(layer.ID))
+		_, err := e.q.Admin().Why(e.ctx, id.(layer.ID))
 		return err
 	}},
 	"sweep": {func(e *env) any {
 		e.leaveReceipts(1)
 		e.clock.advance(2 * time.Hour)
 		return nil
-	}, func(e *env, _ any) error { _, err := e.q.Sweep(e.ctx, layer.SweepOptions{}); return err }},
+	}, func(e *env, _ any) error { _, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{}); return err }},
 	"sweep-skipped": {func(e *env) any {
-		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		require.NoError(e.t, err)
 		return nil
 	}, func(e *env, _ any) error {
-		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{Every: time.Hour})
+		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{Every: time.Hour})
 		return err
 	}},
 	"receive-paused": {pausedQueue(having("a1")), receiveN(1)},
 	"configure": {having(), func(e *env, _ any) error {
-		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
+		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Lease = time.Minute })
 		return err
 	}},
 	"receive-follows": {having("a1"), func(e *env, _ any) error {
@@ -299,21 +302,21 @@ var footprints = map[string]struct {
 	}},
 	"peek": {having("a1"), func(e *env, _ any) error { _, err := e.q.Peek(e.ctx, "A", 5); return err }},
 	"groups": {having("a1"), func(e *env, _ any) error {
-		_, err := e.q.Groups(e.ctx, layer.GroupsOptions{})
+		_, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 		return err
 	}},
 	"stats": {having("a1"), func(e *env, _ any) error { _, err := e.q.Stats(e.ctx); return err }},
 }
 
 func receiveNamed(e *env, _ any) error {
-	_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 1, AttemptID: "once"})
+	_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 1, ReceiveID: "once"})
 	return err
 }
 
 // configure changes the configuration.
 func (e *env) configure(change func(c *layer.Config)) {
 	e.t.Helper()
-	_, _, err := e.q.Configure(e.ctx, change)
+	_, _, err := e.q.Admin().Configure(e.ctx, change)
 	require.NoError(e.t, err)
 }
 
@@ -357,7 +360,7 @@ func overdueOnly(e *env) any {
 // parkingGroups is setup in a queue that parks groups.
 func parkingGroups(setup func(e *env) any) func(e *env) any {
 	return func(e *env) any {
-		e.configure(func(c *layer.Config) { c.OnFailure = layer.ParkGroup })
+		e.configure(func(c *layer.Config) { c.OnFailure = layer.HaltGroup })
 		return setup(e)
 	}
 }
@@ -408,7 +411,7 @@ func enqueueN(e *env, groups ...string) error {
 	return err
 }
 
-// enqueueLate enqueues a message to A that is kept back.
+// enqueueLate enqueues a message to A that is delayed.
 func enqueueLate(d time.Duration) func(e *env, _ any) error {
 	return func(e *env, _ any) error {
 		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("late"), Delay: d})
@@ -416,13 +419,13 @@ func enqueueLate(d time.Duration) func(e *env, _ any) error {
 	}
 }
 
-// keptBack has a group A whose only message is kept back.
-func keptBack(e *env) any {
+// delayedUntil has a group A whose only message is delayed.
+func delayedUntil(e *env) any {
 	require.NoError(e.t, enqueueLate(time.Minute)(e, nil))
 	return nil
 }
 
-// keptBackHint is keptBack, with a hint where the timer should be, as the end of a claim leaves it.
+// keptBackHint is delayedUntil, with a hint where the timer should be, as the end of a claim leaves it.
 func keptBackHint(e *env) any {
 	_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("first")},
 		layer.Message{Group: "A", Body: []byte("late"), Delay: time.Minute})

@@ -5,39 +5,38 @@ import (
 	"slices"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// State is the state of a group that has items.
-type State string
+// Status is the condition of a group which has items.
+type Status string
 
-// The states. A group without items is empty and is not listed.
+// The statuses. A group without items is empty and is not listed.
 const (
-	Ready   State = "ready"   // free to be claimed
-	Held    State = "held"    // under a claim
-	Expired State = "expired" // under a claim whose lease has run out: taken over by the next receive
-	Delayed State = "delayed" // given back with a delay that has not ended, or its head is kept back
-	Paced   State = "paced"   // free, but its rate (Config.MaxRate) is used up for now
-	Paused  State = "paused"  // by an operator, until it is resumed: see GroupInfo.Mark
-	Parked  State = "parked"  // its head has failed for good; until it is redriven or resumed: see GroupInfo.Mark
-	Granted State = "granted" // kept for a handle whose receives wait; it accepts within 2 s, or the group is free
-	Corrupt State = "corrupt" // its lock or its head cannot be read: LastError says why, Check tells more
+	Ready       Status = "ready"        // free to be claimed
+	Held        Status = "held"         // under a claim
+	Expired     Status = "expired"      // under a claim whose lease has ended: the next receive takes over
+	Delayed     Status = "delayed"      // given back with a delay which has not ended, or the head is delayed
+	RateLimited Status = "rate_limited" // free, but the rate (Config.MaxRate) is used up for now
+	Paused      Status = "paused"       // by an operator, until resumed: see GroupInfo.Mark
+	Halted      Status = "halted"       // the head has failed for good; until redriven or resumed: see GroupInfo.Mark
+	Granted     Status = "granted"      // kept for a handle whose receives wait; free if not accepted within 2 s
+	Corrupt     Status = "corrupt"      // the lock or the head cannot be read: LastError says why, Check tells more
 )
 
-// condition is what a group's record says about the group at a time.
+// condition is the state of a group at a given time, as the group's record says.
 type condition int
 
 const (
 	unheld  condition = iota // there is no record
-	claimed                  // a claim whose lease lasts
-	granted                  // a grant that lasts
-	delayed                  // a retry delay that lasts
-	lapsed                   // a claim whose lease has ended: still the holder's until somebody takes over
-	over                     // a grant or a delay that has ended
-	marked                   // paused or parked, and held by nobody
+	claimed                  // a claim whose lease has not ended
+	granted                  // a grant which has not ended
+	delayed                  // a retry delay which has not ended
+	lapsed                   // a claim whose lease has ended: the holder keeps the claim until somebody takes over
+	over                     // a grant or a delay which has ended
+	marked                   // paused or halted, and held by nobody
 )
 
-// at is the group's condition. r is nil if the group has no record.
+// at returns the group's condition at nowMS. r is nil if the group has no record.
 func (r *record) at(nowMS int64) condition {
 	h := r.holding()
 	switch {
@@ -65,10 +64,10 @@ func (r *record) at(nowMS int64) condition {
 	return over
 }
 
-// keeps reports whether the condition keeps the group from whoever looks for something to deliver.
+// keeps reports whether receives must pass over a group in this condition.
 func (c condition) keeps() bool { return c != unheld && c != lapsed && c != over }
 
-// bears returns the mark of a record that may be nil.
+// bears returns the mark of r, which may be nil.
 func (r *record) bears() *mark {
 	if r == nil {
 		return nil
@@ -76,7 +75,7 @@ func (r *record) bears() *mark {
 	return r.mark
 }
 
-// without is the record of the group when the holding has ended and m keeps the group from then on; nil = no record.
+// without returns the record for when the holding has ended and the mark m, if any, stops the group. nil = no record.
 func (r *record) without(m *mark) *record {
 	if m == nil {
 		return nil
@@ -88,7 +87,7 @@ func (r *record) without(m *mark) *record {
 	return next
 }
 
-// with is the record with its claim changed: to those items, until that time.
+// with returns the record with the claim changed to items and endMS.
 func (r *record) with(items []delivered, endMS int64) *record {
 	h := *r.holding()
 	h.items, h.endMS = items, endMS
@@ -97,7 +96,7 @@ func (r *record) with(items []delivered, endMS int64) *record {
 	return next
 }
 
-// marking is the record with that mark, or without one: a claim goes on beside it, anything else gives way to a mark.
+// marking returns the record with the mark m (nil = none). A claim goes on beside m; a grant or a delay ends.
 func (r *record) marking(m *mark) *record {
 	if r.claim() == nil {
 		return r.without(m)
@@ -107,7 +106,7 @@ func (r *record) marking(m *mark) *record {
 	return &next
 }
 
-// shape is a record without times, owners and items: what the steps of a group lead from and to.
+// shape is a record without times, owners and items. The table steps is written in shapes.
 type shape string
 
 const (
@@ -117,11 +116,11 @@ const (
 	shapeGrant  shape = "grant"
 	shapeDelay  shape = "delay"
 	shapePause  shape = "pause"
-	shapePark   shape = "park"
+	shapeHalt   shape = "halt"
 	shapeBroken shape = "unreadable"
 )
 
-// unreadable stands for a record that cannot be read and is to be removed.
+// unreadable stands for a record which cannot be read and is about to be removed.
 var unreadable = &record{}
 
 func (r *record) shape() shape {
@@ -131,8 +130,8 @@ func (r *record) shape() shape {
 		return shapeNone
 	case h == nil && r.mark == nil:
 		return shapeBroken
-	case h == nil && r.mark.kind == markPark:
-		return shapePark
+	case h == nil && r.mark.kind == markHalt:
+		return shapeHalt
 	case h == nil:
 		return shapePause
 	case h.kind == kindGrant:
@@ -145,20 +144,20 @@ func (r *record) shape() shape {
 	return shapeClaim
 }
 
-// steps are the changes of a group's record that there may be. Not among them, for example: a grant of a group that
-// somebody holds, and the end of a marked claim that forgets the mark.
+// steps lists the allowed changes of a group's record. Not allowed, for example: a grant of a group which somebody
+// holds, and an end of a marked claim which loses the mark.
 var steps = map[shape][]shape{
-	shapeNone:   {shapeClaim, shapeGrant, shapePause, shapePark},
-	shapeClaim:  {shapeNone, shapeClaim, shapeNoted, shapeDelay, shapePause, shapePark},
-	shapeNoted:  {shapeClaim, shapeNoted, shapePause, shapePark},
-	shapeGrant:  {shapeNone, shapeClaim, shapePause, shapePark},
-	shapeDelay:  {shapeNone, shapeClaim, shapePause, shapePark},
-	shapePause:  {shapeNone, shapePark},
-	shapePark:   {shapeNone},
+	shapeNone:   {shapeClaim, shapeGrant, shapePause, shapeHalt},
+	shapeClaim:  {shapeNone, shapeClaim, shapeNoted, shapeDelay, shapePause, shapeHalt},
+	shapeNoted:  {shapeClaim, shapeNoted, shapePause, shapeHalt},
+	shapeGrant:  {shapeNone, shapeClaim, shapePause, shapeHalt},
+	shapeDelay:  {shapeNone, shapeClaim, shapePause, shapeHalt},
+	shapePause:  {shapeNone, shapeHalt},
+	shapeHalt:   {shapeNone},
 	shapeBroken: {shapeNone},
 }
 
-// step is an error if a group's record may not change from old to next.
+// step returns an error if a group's record may not change from old to next.
 func step(old, next *record) error {
 	from, to := old.shape(), next.shape()
 	if !slices.Contains(steps[from], to) {
@@ -170,12 +169,12 @@ func step(old, next *record) error {
 	return nil
 }
 
-// put changes a group's record from old to next, either of which may be nil, with the timer and the grant beside it. head
-// is the index of the group's head, for a new timer. No other function writes a lock. The caller has a read conflict on
+// put changes a group's record from old to next (either may be nil), and keeps the timer and the grant in step. head is
+// the index of the group's head, for a new timer. No other function writes a lock. The caller has a read conflict on
 // the lock, by the guard of the operation.
-func (w *work) put(group string, old, next *record, head int64) {
+func (w *txn) put(group string, old, next *record, head int64) {
 	if err := step(old, next); err != nil && w.illegal == nil {
-		w.illegal = fmt.Errorf("group %q: %w", group, err) // finish returns it, and the transaction ends without effect
+		w.illegal = fmt.Errorf("group %q: %w", group, err) // finish returns the error, so nothing is committed
 	}
 	keys, was, is := w.q.keys, old.holding(), next.holding()
 	if was == nil || is == nil || was.endMS != is.endMS || was.kind != is.kind {
@@ -189,7 +188,7 @@ func (w *work) put(group string, old, next *record, head int64) {
 			w.tx.Set(keys.timer(is.endMS, group), packTimer(is.kind, head))
 		}
 		if random, ok := next.grantedTo(); ok {
-			w.tx.Set(keys.grant(random, group), tuple.AppendInt(nil, is.token))
+			w.tx.Set(keys.grant(random, group), packInt(is.token))
 		}
 	}
 	if next == nil {
@@ -199,18 +198,18 @@ func (w *work) put(group string, old, next *record, head int64) {
 	w.tx.Set(keys.lock(group), next.pack())
 }
 
-// end ends what holds a group: m, if there is one, keeps the group from then on. It reports whether the group is free,
-// and then without a hint.
-func (w *work) end(group string, r *record, m *mark) (free bool) {
+// end ends the holding of a group. The mark m, if any, then stops the group. free means: the group is free, and has no
+// hint yet, so the caller has to write a hint.
+func (w *txn) end(group string, r *record, m *mark) (free bool) {
 	w.put(group, r, r.without(m), 0)
 	return m == nil
 }
 
-// lapse ends what holds a group as the receive would that comes after the end: the item that was tried under a claim
-// counts a failed attempt, which f has if the caller has judged it; the end of a delay or of a grant counts none. It
-// reports whether the group is free, and then without a hint. The item that is spared, if any, is not parked, because
-// the caller is about to change or remove it.
-func (w *work) lapse(group string, r *record, f *failure, spared ID) (free bool, err error) {
+// lapse ends the holding of a group as the next receive after the holding's end would. After a claim, the item which
+// was tried counts a failed attempt: f, if the caller has judged the attempt already. After a delay or a grant nothing
+// counts. free means: the group is free, and has no hint yet. The item spared, if any, is not dead-lettered, because
+// the caller is about to change or remove the item.
+func (w *txn) lapse(group string, r *record, f *failure, spared ID) (free bool, err error) {
 	m := r.mark
 	if c := r.claim(); c != nil && len(c.items) > 0 {
 		w.count(countExpired, 1)
@@ -226,14 +225,14 @@ func (w *work) lapse(group string, r *record, f *failure, spared ID) (free bool,
 	return w.end(group, r, m), nil
 }
 
-// lapseText is the text of the failure of a lease that has ended.
+// lapseText is the error text of a failed attempt whose lease has ended.
 func (h *holding) lapseText() string { return "lease expired, held by " + h.owner }
 
-// leave leaves a group that nobody holds: with the hint of its head, which it returns, or with a conflict on its
-// emptiness. first is the key of the first item as head reads it; nil = leave reads it, and sees what the transaction has
-// done. tried says that the head may have failed before; the hint then says how often. An item that comes before the head
-// meanwhile is led to by the same hint, and nobody removes that item but under the lock.
-func (w *work) leave(
+// leave makes a group which nobody holds findable: leave writes the head's hint, or adds a conflict on the emptiness.
+// first is the key of the first item as head reads the key; nil = leave reads the key, and sees the transaction's
+// writes. tried: the head may have failed before, and the hint says how often. The hint also leads to an item which
+// lands before the head; nobody removes such an item without the lock.
+func (w *txn) leave(
 	group string, first kv.Future[[]byte], empty guard, tried bool,
 ) (c candidate, found bool, err error) {
 	items := w.q.keys.items(group)
@@ -264,21 +263,21 @@ func (w *work) leave(
 	return c, err == nil, err
 }
 
-// free is leave for a group that an operator or a sweep set free.
-func (w *work) free(group string) error {
+// free is leave for a group which an operator or a sweep sets free.
+func (w *txn) free(group string) error {
 	_, _, err := w.leave(group, nil, guardFreeEmpty, true)
 	return err
 }
 
 // head starts reading the key of a group's first item, at snapshot.
-func (w *work) head(group string) kv.Future[[]byte] {
+func (w *txn) head(group string) kv.Future[[]byte] {
 	return w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin))
 }
 
-// holds reports whether the item is under the claim.
+// holds reports whether the claim contains the item.
 func (h *holding) holds(id ID) bool { return h != nil && place(h.items, id, id.Group) >= 0 }
 
-// divide splits the items of a claim into those that ids name and the rest, both in key order.
+// divide splits the items of a claim into the items named by ids and the rest, both in key order.
 func (h *holding) divide(group string, ids []ID, allIfNone bool) (acked, left []delivered, err error) {
 	if len(ids) == 0 {
 		if allIfNone {
@@ -307,20 +306,21 @@ func (h *holding) divide(group string, ids []ID, allIfNone bool) (acked, left []
 	return acked, left, nil
 }
 
-// place is where id stands in left, or -1.
+// place returns the position of id in left, or -1.
 func place(left []delivered, id ID, group string) int {
-	return slices.IndexFunc(left, func(d delivered) bool { return d.index == id.Index && d.random == id.Random && group == id.Group })
+	return slices.IndexFunc(left,
+		func(d delivered) bool { return d.index == id.Index && d.random == id.Random && group == id.Group })
 }
 
-// excludeHolders is the write conflict on a group's lock.
-func (w *work) excludeHolders(g guard, group string) error {
+// excludeHolders adds a write conflict on a group's lock, so that a claim at the same time fails.
+func (w *txn) excludeHolders(g guard, group string) error {
 	return g.write(w.tx, w.q.keys.lock(group))
 }
 
-// remove clears the items acked, out of those under the claim, by their exact keys: a range from the first to
-// the last would take with it an item whose enqueue committed late, between them. Attempt records need no such
-// care, because only an item that was tried has one: they go by ranges, one for each run of acked items.
-func (w *work) remove(group string, all, acked []delivered, archived bool) {
+// remove clears the acked items, a subset of all (the items under the claim), by exact keys. A range from the first to
+// the last would also clear an item whose enqueue committed late, between the acked items. Attempt records go by
+// ranges, one range for each run of acked items, because only an item which was tried has an attempt record.
+func (w *txn) remove(group string, all, acked []delivered, archived bool) {
 	keys, tx := w.q.keys, w.tx
 	var run []delivered
 	endRun := func() {

@@ -6,17 +6,17 @@ import (
 	"fdbfifo/kv"
 )
 
-// A message may be kept back: its envelope says before when it is not delivered. It holds its group, and no other: what
-// is behind it waits too, and a claim ends before it. Nobody holds the group meanwhile, and no lock does; a timer of kind
-// "head" leads to it when the time has come, as a hint leads to a group that is ready. The enqueue writes that timer if
-// the group was empty. Otherwise whoever ends a claim writes a hint, because it reads the key of the next head, not the
-// value; and the receive or take that meets the hint puts the timer in its place.
+// A message may be delayed: the envelope has the earliest delivery time. The message delays its group, and no other:
+// the items behind wait too, and a claim ends before the delayed item. Meanwhile nobody holds the group, and there is
+// no lock; a timer of kind "head" leads to the group when the time has come, as a hint leads to a ready group. The
+// enqueue writes the timer if the group was empty. Otherwise whoever ends a claim writes a hint, having read only the
+// next head's key, not the value; the receive or take which meets the hint puts the timer in place of the hint.
 
-// awaitHead leaves a group that nobody holds to a timer of its head. from is the hint or timer that led here, or nil.
+// awaitHead leaves a group which nobody holds to a timer of its head. from is the hint or timer which led here, or nil.
 //
-// Footprint: the caller has a read conflict on the lock; one on the gap up to the head, which an enqueue that saw the
-// group empty may fill, with a hint of the very same key.
-func (w *work) awaitHead(from []byte, head ID, untilMS int64) error {
+// Footprint: the caller has a read conflict on the lock; awaitHead adds a read conflict on the gap up to the head,
+// because an enqueue which saw the group empty may fill the gap, and write a hint of the very key cleared here.
+func (w *txn) awaitHead(from []byte, head ID, untilMS int64) error {
 	gap := kv.KeyRange{Begin: w.q.keys.items(head.Group).Begin, End: kv.KeyAfter(w.q.keys.item(head))}
 	if err := guardEarlyGap.read(w.tx, gap); err != nil {
 		return err
@@ -28,14 +28,14 @@ func (w *work) awaitHead(from []byte, head ID, untilMS int64) error {
 	return nil
 }
 
-// timeHead sets the timer of a head that is due at untilMS, in a group that nobody holds.
-func (w *work) timeHead(group string, index, untilMS int64) {
+// timeHead sets the timer of a head due at untilMS, in a group held by nobody.
+func (w *txn) timeHead(group string, index, untilMS int64) {
 	w.tx.Set(w.q.keys.timer(untilMS, group), packTimer(kindHead, index))
 }
 
-// hasten makes the head of a group due now. It returns false if it was. Under the conflict on the lock that the caller
-// has.
-func (w *work) hasten(group string) (early bool, err error) {
+// hasten makes a delayed head deliverable now and reports whether the head was delayed. The caller has a read conflict
+// on the lock.
+func (w *txn) hasten(group string) (early bool, err error) {
 	found := w.tx.Snapshot().GetRange(w.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1})
 	pairs, err := found.Wait(w.ctx)
 	if err != nil {

@@ -2,16 +2,16 @@ package layer
 
 import "fmt"
 
-// failure is a failed delivery of the item that was tried, and what follows from it.
+// failure is a failed delivery of the item that was tried, and the consequences.
 type failure struct {
 	id     ID
-	record attempt // with this failure
+	record attempt // including this failure
 	fate   OnFailure
-	reason string // why it is parked; "" = it is not, and is delivered again
+	reason string // why the item is dead-lettered or the group halted; "" = neither, and the item is delivered again
 }
 
-// judge decides what follows from the failure that record counts already. rejected is the reason given, or "".
-func (w *work) judge(id ID, record attempt, rejected string) (failure, error) {
+// judge decides what follows from the failure, which record counts already. rejected is the handler's reason, or "".
+func (w *txn) judge(id ID, record attempt, rejected string) (failure, error) {
 	f := failure{id: id, record: record}
 	config, err := w.config()
 	if err != nil {
@@ -28,12 +28,12 @@ func (w *work) judge(id ID, record attempt, rejected string) (failure, error) {
 	return f, nil
 }
 
-// parksItem and parksGroup say what is parked, if anything is.
-func (f *failure) parksItem() bool  { return f != nil && f.reason != "" && f.fate == ParkItem }
-func (f *failure) parksGroup() bool { return f != nil && f.reason != "" && f.fate == ParkGroup }
+// endsItem and haltsGroup report whether the item is dead-lettered, or the group halted.
+func (f *failure) endsItem() bool   { return f != nil && f.reason != "" && f.fate == DeadLetterItem }
+func (f *failure) haltsGroup() bool { return f != nil && f.reason != "" && f.fate == HaltGroup }
 
-// judgeTried is judge for the item that was tried under a claim, with one failure more. It writes nothing.
-func (w *work) judgeTried(group string, claim *holding, text string) (*failure, error) {
+// judgeTried is judge for the item tried under a claim, with another failure counted. judgeTried writes nothing.
+func (w *txn) judgeTried(group string, claim *holding, text string) (*failure, error) {
 	id := claim.items[0].id(group)
 	record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), id)
 	if err != nil {
@@ -43,51 +43,51 @@ func (w *work) judgeTried(group string, claim *holding, text string) (*failure, 
 	return &f, err
 }
 
-// carryOut writes what follows, for a claim whose end the caller writes. It returns the mark that the group bears from
-// then on: the mark that it bore, m, or the park that follows from the failure. The item that is spared is not parked,
-// because the caller is about to change or remove it.
-func (f *failure) carryOut(w *work, m *mark, spared ID) (*mark, error) {
+// carryOut writes the consequences, for a claim whose end the caller writes, and returns the group's mark from then on:
+// the earlier mark m, or the halt which follows from the failure. The failure of the spared item has neither
+// consequence, because the caller is about to change or remove the item.
+func (f *failure) carryOut(w *txn, m *mark, spared ID) (*mark, error) {
 	if f.id == spared {
 		f.reason = ""
 	}
-	if f.parksItem() {
-		parked, err := f.park(w)
+	if f.endsItem() {
+		parked, err := f.deadLetter(w)
 		if err != nil || parked {
 			return m, err
 		}
 	}
-	if f.parksGroup() {
+	if f.haltsGroup() {
 		m = f.mark(w, m)
 	}
 	f.write(w)
 	return m, nil
 }
 
-// write keeps the attempt with an item that stays in its group.
-func (f *failure) write(w *work) {
+// write stores the attempt of an item that stays in its group.
+func (f *failure) write(w *txn) {
 	w.tx.Set(w.q.keys.attempt(f.id), f.record.pack())
 }
 
-// mark is the mark of the group that is parked, in the place of the one that it bears, which may be nil.
-func (f *failure) mark(w *work, old *mark) *mark {
-	if old != nil && old.kind == markPark {
+// mark returns the mark of the halted group, which replaces the old mark, if any. An earlier halt stays.
+func (f *failure) mark(w *txn, old *mark) *mark {
+	if old != nil && old.kind == markHalt {
 		return old
 	}
 	reason := f.reason
 	if f.record.lastErr != "" {
 		reason += ": " + f.record.lastErr
 	}
-	m := &mark{kind: markPark, who: w.q.opts.Owner, reason: cut(reason), sinceMS: w.nowMS}
+	m := &mark{kind: markHalt, who: w.q.opts.Owner, reason: cut(reason), sinceMS: w.nowMS}
 	w.countMark(old, -1)
 	w.countMark(m, 1)
 	return m
 }
 
-// park moves the item to the dead letters; its parts stay where they are. It returns false if the item is not there.
+// deadLetter moves the item to the dead letters; the parts stay where they are. False means: the item is not there.
 //
-// Footprint: reads the item at snapshot, under the conflict on the lock that the caller has; clears it and its
-// attempts, writes the dead letter.
-func (f *failure) park(w *work) (bool, error) {
+// Footprint: reads the item at snapshot, under the caller's conflict on the lock; clears the item and its attempts,
+// writes the dead letter.
+func (f *failure) deadLetter(w *txn) (bool, error) {
 	keys := w.q.keys
 	key := keys.item(f.id)
 	value, err := w.tx.Snapshot().Get(key).Wait(w.ctx)
@@ -97,19 +97,19 @@ func (f *failure) park(w *work) (bool, error) {
 	if value == nil {
 		return false, nil
 	}
-	w.takeAside(f, value)
+	w.putDeadLetter(f, value)
 	return true, nil
 }
 
-// takeAside moves an item with that value to the dead letters, as f says.
-func (w *work) takeAside(f *failure, value []byte) {
+// putDeadLetter moves an item with the given value to the dead letters, with the reason and the attempts of f.
+func (w *txn) putDeadLetter(f *failure, value []byte) {
 	keys := w.q.keys
 	d := dead{
 		reason: f.reason, lastErr: f.record.lastErr, attempts: f.record.count,
-		firstMS: f.record.firstMS, lastMS: f.record.lastMS, parkedMS: w.nowMS, item: value,
+		firstMS: f.record.firstMS, lastMS: f.record.lastMS, deadMS: w.nowMS, item: value,
 	}
 	w.tx.Set(keys.dead(f.id), d.pack())
 	w.tx.Clear(keys.item(f.id))
 	w.tx.Clear(keys.attempt(f.id))
-	w.count(countParked, 1)
+	w.count(countDeadLettered, 1)
 }

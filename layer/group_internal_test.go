@@ -36,7 +36,7 @@ var groupSetups = []groupSetup{
 	{"paused", func(s *markSteps) *Claim { s.enqueue("A", "a1", "a2", "a3"); return pausedBy(s, nil) }},
 	{"parked", func(s *markSteps) *Claim {
 		c := claimedGroup(s)
-		s.failFor(c, ParkGroup)
+		s.failFor(c, HaltGroup)
 		return c
 	}},
 }
@@ -64,14 +64,14 @@ func delayedGroup(s *markSteps) *Claim {
 }
 
 func pausedBy(s *markSteps, c *Claim) *Claim {
-	_, err := s.q.PauseGroup(s.ctx, "A", PauseOptions{By: "op"})
+	_, err := s.q.Admin().PauseGroup(s.ctx, "A", PauseOptions{By: "op"})
 	require.NoError(s.t, err)
 	return c
 }
 
 // failFor rejects what c has, under that policy.
 func (s *markSteps) failFor(c *Claim, policy OnFailure) error {
-	_, _, err := s.q.Configure(s.ctx, func(c *Config) { c.OnFailure = policy })
+	_, _, err := s.q.Admin().Configure(s.ctx, func(c *Config) { c.OnFailure = policy })
 	require.NoError(s.t, err)
 	return s.q.Nack(s.ctx, c, NackOptions{Reject: "bad"})
 }
@@ -106,47 +106,50 @@ var groupEvents = []groupEvent{
 	{"nack with a delay", "Group: SettleTx", func(s *markSteps, c *Claim, _ ID) error {
 		return s.q.Nack(s.ctx, c, NackOptions{Delay: time.Minute})
 	}},
-	{"reject, park item", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, ParkItem) }},
-	{"reject, park group", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, ParkGroup) }},
+	{"reject, park item", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, DeadLetterItem) }},
+	{"reject, park group", "", func(s *markSteps, c *Claim, _ ID) error { return s.failFor(c, HaltGroup) }},
 	{"set state", "", func(s *markSteps, c *Claim, _ ID) error { return s.q.SetState(s.ctx, c, []byte("x")) }},
 	{"pause", "Group: PauseTx", func(s *markSteps, _ *Claim, _ ID) error {
-		_, err := s.q.PauseGroup(s.ctx, "A", PauseOptions{})
+		_, err := s.q.Admin().PauseGroup(s.ctx, "A", PauseOptions{})
 		return err
 	}},
 	{"pause by force", "", func(s *markSteps, _ *Claim, _ ID) error {
-		_, err := s.q.PauseGroup(s.ctx, "A", PauseOptions{Force: true})
+		_, err := s.q.Admin().PauseGroup(s.ctx, "A", PauseOptions{Force: true})
 		return err
 	}},
 	{"resume", "Group: ResumeTx", func(s *markSteps, _ *Claim, _ ID) error {
-		_, err := s.q.ResumeGroup(s.ctx, "A")
+		_, err := s.q.Admin().ResumeGroup(s.ctx, "A")
 		return err
 	}},
 	{"force release", "", func(s *markSteps, _ *Claim, _ ID) error {
-		_, err := s.q.ForceRelease(s.ctx, "A", ForceReleaseOptions{})
+		_, err := s.q.Admin().ForceRelease(s.ctx, "A", ForceReleaseOptions{})
 		return err
 	}},
-	{"retry now", "", func(s *markSteps, _ *Claim, _ ID) error { return s.q.RetryNow(s.ctx, "A") }},
-	{"cancel of the head", "", func(s *markSteps, _ *Claim, head ID) error { return s.q.Cancel(s.ctx, head) }},
+	{"retry now", "", func(s *markSteps, _ *Claim, _ ID) error { return s.q.Admin().RetryNow(s.ctx, "A") }},
+	{"cancel of the head", "", func(s *markSteps, _ *Claim, head ID) error { return s.q.Admin().Cancel(s.ctx, head) }},
 	{"edit of the head", "", func(s *markSteps, _ *Claim, head ID) error {
-		return s.q.Edit(s.ctx, head, func(m *Message) error { m.Body = []byte("b"); return nil })
+		return s.q.Admin().Edit(s.ctx, head, func(m *Message) error { m.Body = []byte("b"); return nil })
 	}},
 	{"skip", "", func(s *markSteps, _ *Claim, _ ID) error {
-		_, err := s.q.Skip(s.ctx, "A", SkipOptions{})
+		_, err := s.q.Admin().Skip(s.ctx, "A", SkipOptions{})
 		return err
 	}},
-	{"purge", "", func(s *markSteps, _ *Claim, _ ID) error { _, err := s.q.Purge(s.ctx, PurgeOptions{}); return err }},
+	{"purge", "", func(s *markSteps, _ *Claim, _ ID) error {
+		_, err := s.q.Admin().Purge(s.ctx, PurgeOptions{})
+		return err
+	}},
 	{"purge by force", "", func(s *markSteps, _ *Claim, _ ID) error {
-		_, err := s.q.Purge(s.ctx, PurgeOptions{Force: true})
+		_, err := s.q.Admin().Purge(s.ctx, PurgeOptions{Force: true})
 		return err
 	}},
 	{"set group state", "", func(s *markSteps, _ *Claim, _ ID) error {
-		return s.q.SetGroupState(s.ctx, "A", []byte("x"), SetGroupStateOptions{})
+		return s.q.Admin().SetGroupState(s.ctx, "A", []byte("x"), SetGroupStateOptions{})
 	}},
 	{"sweep past retention", "", func(s *markSteps, _ *Claim, _ ID) error {
-		_, _, err := s.q.Configure(s.ctx, func(c *Config) { c.Retention = time.Second })
+		_, _, err := s.q.Admin().Configure(s.ctx, func(c *Config) { c.Retention = time.Second })
 		require.NoError(s.t, err)
 		s.now = s.now.Add(1500 * time.Millisecond)
-		_, err = s.q.Sweep(s.ctx, SweepOptions{})
+		_, err = s.q.Admin().Sweep(s.ctx, SweepOptions{})
 		return err
 	}},
 }
@@ -168,7 +171,7 @@ func (s *markSteps) groupText() string {
 		if text != "" {
 			text += ", to be "
 		}
-		text += string(m.public().State)
+		text += string(m.public().Status)
 	}
 	return fmt.Sprintf("%s, %s", text, countWords(int(n), "item"))
 }
@@ -176,7 +179,7 @@ func (s *markSteps) groupText() string {
 // refusals are the errors that an event may have.
 var refusals = map[string]error{
 	"claim lost": ErrClaimLost, "not held": ErrNotHeld, "not paused": ErrNotPaused, "not delayed": ErrNotDelayed,
-	"no item": ErrNoItem, "in hand": ErrInHand, "held": ErrHeld,
+	"no item": ErrNoItem, "in flight": ErrInFlight, "held": ErrHeld,
 }
 
 const groupTable = "testdata/group.txt"
@@ -240,7 +243,7 @@ func TestIllegalStep(t *testing.T) {
 	s.enqueue("A", "a1")
 	c := s.receive(1)[0]
 	_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		return s.within(func(w *work) error {
+		return s.within(func(w *txn) error {
 			r, err := s.q.readLock(s.ctx, tx, "A")
 			if err != nil {
 				return err

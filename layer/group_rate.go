@@ -8,36 +8,36 @@ import (
 	"fdbfifo/kv"
 )
 
-// A queue may bound how many items of a group start their delivery in a time (MaxRate). What a group has left of its rate
-// it saves up, for a second, or for as long as one item takes if that is longer. So a claim or a take is given at most as
-// many items as a second has, one at least, and over any time T it is at most rate × T and those. A delivery counts when
-// it starts, a redelivery anew, whatever becomes of it.
+// A queue may bound how many items of a group start their delivery per time (MaxRate). A group saves up unused rate,
+// for a second, or for the time of one item if longer. So a claim or a take gets at most a second's worth of items, at
+// least one, and over any time T at most rate × T plus a second's worth start. A delivery counts at the start, whatever
+// the outcome; a redelivery again.
 //
-// One pair a group says up to when its rate is used up. Whoever claims or takes reads it beside the lock, writes it on, and
-// is given no more than there is room for between that time and now. If there is no room for one, the head is not due, see
-// group_delay.go: a timer leads to the group when it is. So the group costs no worker meanwhile, and nobody looks for it.
+// Each group has a pair: the time up to which its rate is used up. Whoever claims or takes reads the pair beside the
+// lock, moves the time on, and gets no more items than fit between the time and now. If no item fits, the head is not
+// due, see group_delay.go: a timer leads to the group later. Meanwhile the group costs no worker, nor a search.
 //
-// The pair is written by who takes hold of the group, in a transaction with the lock, so it needs no conflict of its own.
-// The time is by their clocks, and no clock writes one that it has not seen pass: a clock that is ahead by some time lets as
-// much more through, once, and then the others wait for as long.
+// The pair is written by whoever takes hold of the group, in a transaction with the lock, so no conflict on the pair is
+// needed. The stored time is never ahead of the writer's clock. Example: a worker 5 s fast delivers 5 s' worth too
+// much, once; the others then wait 5 s longer.
 //
-// A pair from so long ago that the group has saved up what it may is as none. A sweep clears it.
+// A pair so old that the group has saved up the maximum means the same as no pair. A sweep clears the pair.
 
-// paceFresh is how far ahead a group is left to its rate without another look at what that is: handles may have the
-// configuration of as long ago.
+// paceFresh is the longest wait by a rate for which the configuration is not read anew, because a handle's
+// configuration may be as old anyway.
 const paceFresh = followLimit
 
-// allowance is what a group's rate leaves. Time is counted in parts of a microsecond, as many as the rate has items: an item
-// takes as many parts as the rate's time has microseconds.
+// allowance is what a group's rate leaves, counted in parts of a microsecond, as many parts as the rate has items.
+// Example: at 3/10s a microsecond has 3 parts, and an item takes 10,000,000 parts.
 type allowance struct {
 	rate    Rate // none = no bound
 	nowUS   int64
-	saved   int64 // parts that are not used; what may be saved up at most
-	items   int   // that may be delivered now
-	untilMS int64 // when the next may, if none may now
+	saved   int64 // unused parts, at most a burst's
+	items   int   // how many may be delivered now
+	untilMS int64 // when the next item may be delivered, if none may now
 }
 
-// allowance is what the rate leaves of a group that has used it up as p says.
+// allowance returns what the rate leaves of a group whose rate is used up as p says.
 func (r Rate) allowance(p pace, nowMS int64) allowance {
 	a := allowance{rate: r, nowUS: nowMS * 1000}
 	count, item := int64(r.Count), r.Per.Microseconds()
@@ -56,12 +56,12 @@ func (r Rate) allowance(p pace, nowMS int64) allowance {
 	return a
 }
 
-// whole reports whether a group has saved up what it may: what is kept of its rate is as none.
+// whole reports whether a group's token bucket is full. A full bucket need not be stored.
 func (r Rate) whole(p pace, nowMS int64) bool {
 	return r.isNone() || r.allowance(p, nowMS).saved == r.burst()*r.Per.Microseconds()
 }
 
-// readPace starts reading how far a group's rate is used up, if the queue has one as far as the handle knows.
+// readPace starts reading the group's pair, unless the queue has no rate as far as the handle knows.
 func (q *Queue) readPace(tx kv.ReadTx, group string) kv.Future[[]byte] {
 	if q.Config().MaxRate.isNone() {
 		return nil
@@ -69,8 +69,8 @@ func (q *Queue) readPace(tx kv.ReadTx, group string) kv.Future[[]byte] {
 	return tx.Get(q.keys.pace(group))
 }
 
-// allow says what a group's rate leaves. f is as readPace returns it.
-func (w *work) allow(group string, f kv.Future[[]byte]) (allowance, error) {
+// allow returns what a group's rate leaves. f is the read which readPace started, or nil.
+func (w *txn) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 	config, err := w.config()
 	if err != nil || config.MaxRate.isNone() {
 		return allowance{items: math.MaxInt}, err
@@ -82,13 +82,15 @@ func (w *work) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 	if err != nil || w.anew || lacks(guardPaceFresh) || a.untilMS-w.nowMS <= paceFresh.Milliseconds() {
 		return a, err
 	}
-	// Whoever has just raised the rate has seen to the groups that wait: it must not be undone by one who does not know.
+	// Whoever raised the rate has just freed the waiting groups. A handle still at the old rate must not undo this.
 	w.follow, w.anew = w.q.followAnew(w.tx, w.follow.begun), true
 	return w.allow(group, f)
 }
 
-// allowance is what a rate leaves of a group whose pair f reads.
-func (q *Queue) allowance(ctx context.Context, rate Rate, group string, f kv.Future[[]byte], nowMS int64) (allowance, error) {
+// allowance returns what the rate leaves of a group whose pair f reads.
+func (q *Queue) allowance(
+	ctx context.Context, rate Rate, group string, f kv.Future[[]byte], nowMS int64,
+) (allowance, error) {
 	v, err := f.Wait(ctx)
 	if err != nil {
 		return allowance{}, fmt.Errorf("read pace: %w", err)
@@ -102,8 +104,8 @@ func (q *Queue) allowance(ctx context.Context, rate Rate, group string, f kv.Fut
 	return rate.allowance(p, nowMS), nil
 }
 
-// spend counts n items that start their delivery, under the conflict on the lock that the caller has.
-func (w *work) spend(group string, a allowance, n int) {
+// spend counts n items which start their delivery. The caller has a read conflict on the lock.
+func (w *txn) spend(group string, a allowance, n int) {
 	if a.rate.isNone() {
 		return
 	}

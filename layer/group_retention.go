@@ -6,29 +6,29 @@ import (
 	"fdbfifo/kv"
 )
 
-// The retention is carried out by whoever meets an item at the head of its group that has waited too long: a claimer, a
-// taker, or a sweep, which goes from head to head. Items behind a head that is not due stay until it is their turn. What
-// is in hand is never touched: a claim whose lease lasts keeps its whole group from being looked at.
+// Whoever meets an item past retention at the head of a group carries the retention out: a claimer, a taker, or a
+// sweep, which goes from head to head. Items behind a head within retention stay until their turn. Items in flight are
+// never touched: nobody looks at a group under a claim whose lease has not ended.
 
 const (
-	// overdueWidth bounds the items that one look reads: with the largest values that is 5 MB.
+	// overdueWidth bounds the items which one look reads: 5 MB with the largest values.
 	overdueWidth = 50
-	// overdueItems and overdueBytes bound what a transaction settles on its way to something to deliver, and a step of a
-	// sweep: parked items are written again.
+	// overdueItems and overdueBytes bound what a transaction removes before finding something to deliver, and what a
+	// step of a sweep removes: dead-lettered items are written again.
 	overdueItems = 200
 	overdueBytes = 1 << 20
 )
 
-// isOverdue reports whether an item has waited too long.
-func (w *work) isOverdue(config *Config, e *envelope) bool {
+// isOverdue reports whether an item is past retention.
+func (w *txn) isOverdue(config *Config, e *envelope) bool {
 	return config.Retention > 0 && w.nowMS-e.waitsSince() > config.Retention.Milliseconds()
 }
 
-// waitsSince is from when on the item counts as waiting: not while it is kept back.
+// waitsSince returns since when (ms) the item counts as waiting. A delay does not count.
 func (e *envelope) waitsSince() int64 { return max(e.enqueuedMS, e.dueMS) }
 
-// overdue returns those of a group's first rows, from the head on, that have waited too long; up to about overdueBytes.
-func (w *work) overdue(all rows) (rows, error) {
+// overdue returns the first rows of a group which are past retention, from the head on; up to about overdueBytes.
+func (w *txn) overdue(all rows) (rows, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {
 		return rows{}, err
@@ -37,7 +37,7 @@ func (w *work) overdue(all rows) (rows, error) {
 	for i := range all.len() {
 		row := all.at(i)
 		if row.err != nil || !w.isOverdue(&config, &row.envelope) {
-			return all.first(i), nil // what cannot be read is met by whoever would deliver it
+			return all.first(i), nil // whoever would deliver an unreadable item reports the error
 		}
 		if size += len(row.Value); i > 0 && size > overdueBytes {
 			return all.first(i), nil
@@ -46,15 +46,15 @@ func (w *work) overdue(all rows) (rows, error) {
 	return all, nil
 }
 
-// spent reports whether the transaction has settled as much as it may.
-func (w *work) spent() bool {
+// spent reports whether the transaction has reached overdueItems or overdueBytes.
+func (w *txn) spent() bool {
 	return (w.agedItems >= overdueItems || w.agedBytes >= overdueBytes) && !lacks(guardSpent)
 }
 
-// ageOut drops or parks a group's first items. r is the group's record, which the caller has read with a conflict: nobody's
-// claim whose lease lasts. The holding ends, as a takeover would end it, but a mark stays. free reports whether the group is
-// then free, and without a hint.
-func (w *work) ageOut(r *record, old rows) (free bool, err error) {
+// expireItems drops or dead-letters a group's first items. r is the group's record, read by the caller with a conflict,
+// and not a claim whose lease lasts. The holding ends, as at a takeover, but a mark stays. free means: the group is
+// free, and has no hint yet.
+func (w *txn) expireItems(r *record, old rows) (free bool, err error) {
 	config, err := w.config()
 	if err != nil {
 		return false, err
@@ -86,14 +86,14 @@ func (w *work) ageOut(r *record, old rows) (free bool, err error) {
 	reason := "waited longer than " + durationText(config.Retention)
 	for i := range out {
 		id := old.id(i)
-		w.takeAside(&failure{id: id, record: records[id], reason: reason}, old.at(i).Value)
+		w.putDeadLetter(&failure{id: id, record: records[id], reason: reason}, old.at(i).Value)
 	}
 	return free, nil
 }
 
-// endBefore ends what holds a group before the items out go. The item that was tried, if it is among them, counts an
-// attempt but is not parked: it goes anyway.
-func (w *work) endBefore(group string, r *record, out []delivered) (free bool, err error) {
+// endBefore ends the holding of a group because the items out are about to be removed. If out contains the item which
+// was tried, the attempt counts, but does not dead-letter the item, because the item is removed anyway.
+func (w *txn) endBefore(group string, r *record, out []delivered) (free bool, err error) {
 	if r == nil {
 		return true, nil
 	}
@@ -107,10 +107,10 @@ func (w *work) endBefore(group string, r *record, out []delivered) (free bool, e
 	return w.lapse(group, r, nil, spared)
 }
 
-// overduePage returns those of a group's first items that have waited too long, overdueWidth at most. read is what the
-// caller has read of them: if all of those are overdue there may be more, and a small take or claim would otherwise go
-// through them in small steps.
-func (w *work) overduePage(read rows) (rows, error) {
+// overduePage returns the group's first items which are past retention, overdueWidth at most. read holds the items read
+// by the caller. If all of read are past retention, overduePage reads more, because otherwise a small take or claim
+// would remove the items in many small steps.
+func (w *txn) overduePage(read rows) (rows, error) {
 	old, err := w.overdue(read)
 	if err != nil || old.len() < read.len() || read.len() >= overdueWidth {
 		return old, err

@@ -6,42 +6,42 @@ import (
 	"fdbfifo/kv"
 )
 
-// verdict is what a receive or a take may do with a group that something led to.
+// verdict is what a receive or a take may do with a group to which a hint, a timer or a grant led.
 type verdict int
 
 const (
 	verdictDeliver verdict = iota
-	verdictStale           // somebody holds the group, or what led here is of a holding that is gone
-	verdictEmpty           // no items: what is left of a holding goes
+	verdictStale           // somebody holds the group, or the holding which led here is gone
+	verdictEmpty           // no items: what is left of a holding is cleared
 	verdictAged            // the head has waited longer than the queue's retention
-	verdictEnds            // a claim has lapsed, and with its end the item is parked or a mark begins
+	verdictEnds            // a claim's end dead-letters the item, halts the group, or begins a mark
 	verdictEarly           // the head is not due, or the group's rate is used up
 )
 
-// found is a group that something led to, with the reads of it and what follows from them.
+// found is a group under examination: what led here, the reads, and the conclusions.
 type found struct {
 	candidate
 	record *record
 	rows   rows
 	pace   kv.Future[[]byte] // nil if the queue has no rate, as far as was known
-	// fenced says that the reads were serialisable: they are the conflicts that a verdict needs.
+	// fenced says: the reads were serialisable, so the read conflicts which a verdict needs exist already.
 	fenced bool
 
 	verdict verdict
-	failure *failure  // of the item that was tried under a lapsed claim; nil = none
+	failure *failure  // of the item tried under a lapsed claim; nil = none
 	untilMS int64     // of early: when the group is due
 	allowed allowance // of deliver
 }
 
 // assess sets the verdict. It writes nothing.
-func (w *work) assess(f *found) error {
+func (w *txn) assess(f *found) error {
 	cond := f.record.at(w.nowMS)
 	if lacks(guardLease) && cond == claimed {
 		cond = lapsed
 	}
 	switch {
 	case f.accepts(f.record) && f.rows.len() > 0:
-	case f.accepts(f.record): // it was granted, and has been emptied since
+	case f.accepts(f.record): // granted, and emptied since
 		f.verdict = verdictEmpty
 		return nil
 	case cond.keeps(), cond == unheld && f.timer, f.grant != 0:
@@ -65,15 +65,15 @@ func (w *work) assess(f *found) error {
 			return err
 		}
 	}
-	if f.record.bears() != nil || f.failure.parksItem() || f.failure.parksGroup() {
+	if f.record.bears() != nil || f.failure.endsItem() || f.failure.haltsGroup() {
 		f.verdict = verdictEnds
 		return nil
 	}
 	return w.assessHead(f)
 }
 
-// assessHead is assess for a group that nothing but its head may keep.
-func (w *work) assessHead(f *found) (err error) {
+// assessHead is assess for a group which nothing but its head or its rate may delay.
+func (w *txn) assessHead(f *found) (err error) {
 	head := f.rows.at(0)
 	if head.err != nil {
 		return head.err
@@ -87,20 +87,20 @@ func (w *work) assessHead(f *found) (err error) {
 	return nil
 }
 
-// fence adds the read conflict of what makes a verdict true, unless the reads have it.
-func (f *found) fence(w *work, g guard, r kv.KeyRange) error {
+// fence adds the read conflict which keeps a verdict true, unless the reads have the conflict already.
+func (f *found) fence(w *txn, g guard, r kv.KeyRange) error {
 	if f.fenced {
 		return nil
 	}
 	return g.read(w.tx, r)
 }
 
-// dispose carries out every verdict but deliver. behind is what leads to the rest of the group if something of it may be
+// dispose carries out every verdict but deliver. behind is the hint of the group's next head if the head may be
 // deliverable at once; else nil.
 //
-// Footprint: a read conflict on what makes the verdict true: the lock, or the emptiness of the group, or the gap up to a
-// head that is not due yet, because a release may write the very hint again that goes.
-func (w *work) dispose(f *found) (behind *candidate, err error) {
+// Footprint: a read conflict on what makes the verdict true: the lock, or the emptiness of the group, or the gap up to
+// a head not yet due. Otherwise dispose could clear a hint which a release writes again at the same time.
+func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	key, free := kv.SingleKey(w.q.keys.lock(f.group)), false
 	switch f.verdict {
 	case verdictDeliver:
@@ -121,7 +121,7 @@ func (w *work) dispose(f *found) (behind *candidate, err error) {
 		free, err = w.disposeAged(f, key)
 	case verdictEnds:
 		g := guardMarkLock
-		if f.record.mark == nil && f.failure.parksItem() {
+		if f.record.mark == nil && f.failure.endsItem() {
 			g = guardParkLock
 		}
 		if err = f.fence(w, g, key); err == nil {
@@ -144,7 +144,7 @@ func (w *work) dispose(f *found) (behind *candidate, err error) {
 	return &c, nil
 }
 
-func (w *work) disposeAged(f *found, lock kv.KeyRange) (free bool, err error) {
+func (w *txn) disposeAged(f *found, lock kv.KeyRange) (free bool, err error) {
 	old, err := w.overduePage(f.rows)
 	if err != nil {
 		return false, err
@@ -153,13 +153,13 @@ func (w *work) disposeAged(f *found, lock kv.KeyRange) (free bool, err error) {
 		return false, err
 	}
 	w.wrote = true
-	return w.ageOut(f.record, old)
+	return w.expireItems(f.record, old)
 }
 
 // disposeEarly leaves a group to the timer of its head.
-func (w *work) disposeEarly(f *found, lock kv.KeyRange) error {
+func (w *txn) disposeEarly(f *found, lock kv.KeyRange) error {
 	if f.key == nil && f.record == nil {
-		return nil // named by the caller: what leads to it leads to it still
+		return nil // named by the caller: the hint or timer stays right
 	}
 	if err := f.fence(w, guardEarlyLock, lock); err != nil {
 		return err
@@ -173,8 +173,8 @@ func (w *work) disposeEarly(f *found, lock kv.KeyRange) error {
 	return w.awaitHead(nil, f.rows.id(0), f.untilMS)
 }
 
-// clearLead clears what led to a group, unless it is the timer or the grant of the group's record: put clears these.
-func (w *work) clearLead(c *candidate, r *record) {
+// clearLead clears the key which led to a group, unless put clears the key: the timer or grant of the group's record.
+func (w *txn) clearLead(c *candidate, r *record) {
 	if h := r.holding(); h != nil {
 		if c.grant != 0 && c.accepts(r) || c.timer && string(c.key) == string(w.q.keys.timer(h.endMS, c.group)) {
 			w.cleared = true
@@ -184,9 +184,9 @@ func (w *work) clearLead(c *candidate, r *record) {
 	w.clear(c.key)
 }
 
-// run takes the items from the head on that may be delivered together: up to limit, and as long as they fit. fits is
-// given the bytes of the next body; the first item always comes.
-func (w *work) run(f *found, limit int, fits func(size int) bool) (items []Item, out []delivered, err error) {
+// run returns the items, from the head on, which may be delivered together: up to limit, and as long as the items fit.
+// fits is given the bytes of the next body; run returns nothing if fits refuses the first item.
+func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, out []delivered, err error) {
 	config, err := w.config()
 	if err != nil {
 		return nil, nil, err
@@ -197,19 +197,19 @@ func (w *work) run(f *found, limit int, fits func(size int) bool) (items []Item,
 		row := f.rows.at(i)
 		if row.err != nil {
 			if len(out) > 0 {
-				break // what stands before it can be delivered
+				break // the items before the unreadable item can be delivered
 			}
 			return nil, nil, row.err
 		}
 		e := &row.envelope
 		if e.dueMS > w.nowMS {
-			break // what is behind it waits, too
+			break // later items wait behind the delayed item
 		}
 		if len(out) > 0 && w.isOverdue(&config, e) {
-			break // it is settled when it is the head
+			break // an item past retention is handled once it is the head
 		}
 		if stored += len(row.Value); config.Archive > 0 && len(out) > 0 && stored > archiveClaimBytes {
-			break // the ack writes them again
+			break // the ack writes all items again
 		}
 		if !fits(max(len(row.body), int(e.size))) {
 			break
@@ -227,7 +227,7 @@ func (w *work) run(f *found, limit int, fits func(size int) bool) (items []Item,
 }
 
 // await waits for the reads of a group.
-func (w *work) await(c candidate, lock kv.Future[[]byte], items kv.Future[[]kv.KV]) (*found, error) {
+func (w *txn) await(c candidate, lock kv.Future[[]byte], items kv.Future[[]kv.KV]) (*found, error) {
 	f := &found{candidate: c}
 	v, err := lock.Wait(w.ctx)
 	if err != nil {

@@ -6,226 +6,223 @@ import (
 	"fdbfifo/kv"
 )
 
-// guard names one thing in this package that nothing but safety under concurrency or faults asks for: a conflict
-// range, a check, a receipt. Each has to be needed: the build with the tag broken leaves one of them out (see
-// guard_broken.go), and then a test of this package has to fail, and where it can reach it the simulation, too (make
-// broken). In every other build lacks is false and is compiled away.
+// guard names a conflict range, a check or a receipt which only safety under concurrency or faults asks for. Each guard
+// has to be needed: the build with the tag broken leaves one guard out (see guard_broken.go), and then a test of this
+// package has to fail, and so has the simulation where it can reach the guard (make broken). In every other build lacks
+// is false and is compiled away.
 //
-// A new one is listed in guard_broken.go, and in broken_internal_test.go with the test that fails without it; then
-// make rules.
+// List a new guard in guard_broken.go, and in broken_internal_test.go with the test which fails without the guard; then
+// run make rules.
 type guard string
 
-// The guards. Each says in brackets which rules it serves (docs/guarantees.md; docs/rules.md is the index), and then
-// what goes wrong without it.
+// The guards. In brackets: the rules which the guard serves (docs/guarantees.md; docs/rules.md is the index). Behind
+// the colon: what goes wrong without the guard.
 const (
-	// guardTail (G3, I1, trap 3): the tail that an enqueue saw is acked before it commits. The group is left without a
-	// hint, and the item is never found.
+	// guardTail (G3, I1, trap 3): the tail seen by an enqueue is acked before the enqueue commits. The group is left
+	// without a hint, so nobody finds the item.
 	guardTail guard = "tail"
-	// guardIndex (G1): a batch takes more indexes than versions pass until the next enqueue, which then lands before
-	// its end.
+	// guardIndex (G1): the indexes of a batch run ahead of the versions, so the next enqueue lands before the batch's
+	// last item. Example: 1,000 items at version 5,000 reach index 5,999; an enqueue at version 5,100 gets index 5,100.
 	guardIndex guard = "index"
-	// guardRandom (G3, trap 5): two enqueues at the same read version write the same key, and one item is lost.
+	// guardRandom (G3, trap 5): two enqueues at the same read version write the same key, and an item is lost.
 	guardRandom guard = "random"
 	// guardDedup (G3): two enqueues with the same dedup id, at the same time, are both accepted.
 	guardDedup guard = "dedup"
-	// guardDedupItem (G3): a message is refused as a duplicate of one that has just gone for good.
+	// guardDedupItem (G3): a message is refused as a duplicate of an item which has just been removed for good.
 	guardDedupItem guard = "dedup-item"
-	// guardDedupPurge (G3): a message is refused as a duplicate of one that has just been purged.
+	// guardDedupPurge (G3): a message is refused as a duplicate of an item which has just been purged.
 	guardDedupPurge guard = "dedup-purge"
-	// guardDedupRename (G3): a letter that goes to the tail overwrites what a later message has left under its dedup
-	// id.
+	// guardDedupRename (G3): a dead letter redriven to the tail overwrites the dedup entry of a later message.
 	guardDedupRename guard = "dedup-rename"
-	// guardDedupSweep (G3): a sweep clears the entry of a message that was enqueued meanwhile.
+	// guardDedupSweep (G3): a sweep clears the dedup entry of a message which was enqueued meanwhile.
 	guardDedupSweep guard = "dedup-sweep"
-	// guardDedupSlack (G3): a sweep whose clock is ahead ends the time of a dedup id early.
+	// guardDedupSlack (G3): a sweep whose clock is ahead ends the dedup window of an id early.
 	guardDedupSlack guard = "dedup-slack"
-	// guardPurgeNote (G3): of two purges at the same time the one that began first puts the note of the other back, and
-	// what that has purged is remembered again.
+	// guardPurgeNote (G3): of two purges at the same time, the earlier overwrites the later note. Then dedup ids of
+	// items which the later purge removed are remembered again.
 	guardPurgeNote guard = "purge-note"
-	// guardPurgeSweep (G3): a sweep clears the note of a purge that has just begun.
+	// guardPurgeSweep (G3): a sweep clears the note of a purge which has just begun.
 	guardPurgeSweep guard = "purge-sweep"
 
-	// guardLease (G2): a group is taken from a holder whose lease lasts.
+	// guardLease (G2): a group is taken from a holder whose lease has not ended.
 	guardLease guard = "lease"
-	// guardClaimLock (G2): two claimers take the same group.
+	// guardClaimLock (G2): two claimers claim the same group.
 	guardClaimLock guard = "claim-lock"
-	// guardStaleLock (G3, I1, trap 2): a hint is cleared as stale whose group has just been released, under the very
-	// same key.
+	// guardStaleLock (G3, I1, trap 2): a hint is cleared as stale although a release has just set the very same key.
 	guardStaleLock guard = "stale-lock"
-	// guardStaleEmpty (G3, I1, trap 2): a hint is cleared as stale that an enqueue into the empty group has just
-	// written.
+	// guardStaleEmpty (G3, I1, trap 2): a hint is cleared as stale although an enqueue into the empty group has just
+	// set the very same key.
 	guardStaleEmpty guard = "stale-empty"
-	// guardEmptyLock (contract): what is left of the lock of an empty group is cleared, while the group is paused.
+	// guardEmptyLock (contract): the leftover lock of an empty group is cleared while an operator pauses the group.
 	guardEmptyLock guard = "empty-lock"
-	// guardMarkLock (G2): an expired claim becomes its mark, while its holder acks or extends.
+	// guardMarkLock (G2): an expired claim is replaced by its mark while the holder acks or extends.
 	guardMarkLock guard = "mark-lock"
-	// guardParkLock (G2, G3): the item that was tried under an expired claim is parked, while its holder acks or
-	// extends.
+	// guardParkLock (G2, G3): the item tried under an expired claim is dead-lettered while the holder acks or extends.
 	guardParkLock guard = "park-lock"
-	// guardOverdueLock (G2): items too old are removed from a group that another claims.
+	// guardOverdueLock (G2): items past retention are removed from a group which another worker has just claimed.
 	guardOverdueLock guard = "overdue-lock"
-	// guardEarlyLock (G2): a group is left to the timer of its head, while another changes its lock.
+	// guardEarlyLock (G2): a group is left to the timer of its head while another worker changes the lock.
 	guardEarlyLock guard = "early-lock"
-	// guardEarlyGap (G5, I1): a group is left to the timer of its head, and an item that came before that waits as
-	// long.
+	// guardEarlyGap (G5, I1): a group is left to the timer of its delayed head, and an item enqueued before the head
+	// waits as long.
 	guardEarlyGap guard = "early-gap"
-	// guardTokenGrows (G2): of two handles with different offsets the later claim has the smaller token.
+	// guardTokenGrows (G2): of two handles with different offsets, the later claim has the smaller token.
 	guardTokenGrows guard = "token-grows"
 
-	// guardToken (G2, G3): a holder that was overtaken acks what another has in hand.
+	// guardToken (G2, G3): a holder whose claim was taken over acks items which are in flight elsewhere.
 	guardToken guard = "token"
-	// guardSettleLock (G2): an ack ends the claim of one that takes over at the same time.
+	// guardSettleLock (G2): an ack ends the claim of a worker who takes the group over at the same time.
 	guardSettleLock guard = "settle-lock"
-	// guardExactClear (G3, trap 1): an item whose enqueue commits late, between those acked, goes with them.
+	// guardExactClear (G3, trap 1): an item whose enqueue commits late, between the acked items, is cleared, too.
 	guardExactClear guard = "exact-clear"
-	// guardAhead (G5, trap 1): the last ack takes one of the acked items for the next head, because one came between
-	// them late.
+	// guardAhead (G5, trap 1): the last ack takes an acked item for the next head, because an item landed late between
+	// the acked items.
 	guardAhead guard = "ahead"
-	// guardReleaseEmpty (G3, I1, trap 3): an enqueue that saw what the ack removes commits first, and the group is left
-	// without a hint.
+	// guardReleaseEmpty (G3, I1, trap 3): an enqueue commits first which saw the items removed by an ack. The group is
+	// left without a hint.
 	guardReleaseEmpty guard = "release-empty"
 
-	// guardTakeLock (G2): an item is taken that another claims.
+	// guardTakeLock (G2): an item is taken out of a group which another worker has just claimed.
 	guardTakeLock guard = "take-lock"
 	// guardTakeItems (G3, I1, trap 3): as guardReleaseEmpty, for a take.
 	guardTakeItems guard = "take-items"
-	// guardTakeExclude (G2): two takers take the same item, or a claimer claims it.
+	// guardTakeExclude (G2): two takers take the same item, or a claimer claims a taken item.
 	guardTakeExclude guard = "take-exclude"
 
-	// guardItemLock (G2): an operator removes or changes an item that another has just claimed.
+	// guardItemLock (G2): an operator removes or changes an item which a worker has just claimed.
 	guardItemLock guard = "item-lock"
-	// guardTakeOutExclude (G3): a claimer claims an item that an operator has just removed.
+	// guardTakeOutExclude (G3): a claimer claims an item which an operator has just removed.
 	guardTakeOutExclude guard = "take-out-exclude"
-	// guardEditExclude (contract): a claimer is given the old body of an item that was edited before its claim.
+	// guardEditExclude (contract): a claimer gets the old body of an item which was edited before the claim.
 	guardEditExclude guard = "edit-exclude"
-	// guardFreeEmpty (G3, I1, trap 3): as guardReleaseEmpty, for what operators and sweeps set free.
+	// guardFreeEmpty (G3, I1, trap 3): as guardReleaseEmpty, for groups which operators and sweeps set free.
 	guardFreeEmpty guard = "free-empty"
-	// guardMarkGroup (G2): a pause, park or unmark writes over a lock that has changed.
+	// guardMarkGroup (G2): a pause, halt or resume overwrites a lock which has changed meanwhile.
 	guardMarkGroup guard = "mark-group"
-	// guardForceLock (G2): a claim is ended by force that has ended, and with it the next one.
+	// guardForceLock (G2): a forced release whose claim has already ended also ends the next claim.
 	guardForceLock guard = "force-lock"
-	// guardRetryLock (G2): a delay is ended that has ended, and with it the claim that followed.
+	// guardRetryLock (G2): RetryNow ends a delay which has already ended, and with the delay the claim which followed.
 	guardRetryLock guard = "retry-lock"
-	// guardRetryExclude (G5, I1): a head is made due while a claimer puts its group back.
+	// guardRetryExclude (G5, I1): a head is made due while a claimer leaves the group to the timer of the head.
 	guardRetryExclude guard = "retry-exclude"
 
-	// guardPurgeLock (G2): a purge removes what another has just claimed.
+	// guardPurgeLock (G2): a purge removes items which a worker has just claimed.
 	guardPurgeLock guard = "purge-lock"
-	// guardPurgeExclude (G3): a claimer claims what a purge has just removed.
+	// guardPurgeExclude (G3): a claimer claims items which a purge has just removed.
 	guardPurgeExclude guard = "purge-exclude"
-	// guardPurgeItems (contract, trap 1): an item whose enqueue commits late, among a thousand purged at once, goes
-	// uncounted.
+	// guardPurgeItems (contract, trap 1): an item whose enqueue commits late, among a thousand purged at once, is
+	// removed without being counted.
 	guardPurgeItems guard = "purge-items"
 	// guardPurgeGap (G3, I1, trap 3): as guardReleaseEmpty, for a purge of a whole group.
 	guardPurgeGap guard = "purge-gap"
 
-	// guardStateLock (G2): a state is set under a claim that has just begun.
+	// guardStateLock (G2): a state is set under a claim which has just begun.
 	guardStateLock guard = "state-lock"
-	// guardStateExclude (contract): a claimer is given the state of before.
+	// guardStateExclude (contract): a claimer gets the state from before the change.
 	guardStateExclude guard = "state-exclude"
-	// guardKeepExclude (contract): one that takes over is given the state of before.
+	// guardKeepExclude (contract): a worker who takes the group over gets the state from before the change.
 	guardKeepExclude guard = "keep-exclude"
 
-	// guardAgeLock (G2): a sweep removes items too old that another has just claimed.
+	// guardAgeLock (G2): a sweep removes items past retention which a worker has just claimed.
 	guardAgeLock guard = "age-lock"
-	// guardAgeExclude (G3): a claimer claims what was too old and has just been removed.
+	// guardAgeExclude (G3): a claimer claims items past retention which have just been removed.
 	guardAgeExclude guard = "age-exclude"
 
-	// guardRedriveLock (G3, I1): a hint is set, or left out, by a lock that has changed.
+	// guardRedriveLock (G3, I1): a redrive decides by an outdated lock whether the group needs a hint.
 	guardRedriveLock guard = "redrive-lock"
-	// guardRedriveExclude (G1): a claim passes over an item that has come back before its first.
+	// guardRedriveExclude (G1): a claim passes over an item which a redrive has just put before the claim's first item.
 	guardRedriveExclude guard = "redrive-exclude"
 	// guardLetter (G3): a dead letter is redriven twice, or redriven and discarded.
 	guardLetter guard = "letter"
 
-	// guardRequestClear (G5): a request is cleared while it is granted a group.
+	// guardRequestClear (G5): a request is cleared while groups are granted to the request.
 	guardRequestClear guard = "request-clear"
-	// guardGrantRequest (G5): a request is granted groups that has just been cleared or served.
+	// guardGrantRequest (G5): groups are granted to a request which has just been cleared or served.
 	guardGrantRequest guard = "grant-request"
-	// guardGrantLock (G2): a group is granted that another has just claimed.
+	// guardGrantLock (G2): a group is granted which a worker has just claimed.
 	guardGrantLock guard = "grant-lock"
-	// guardPaceSweep (contract): a sweep clears what a claim has just used of its group's rate.
+	// guardPaceSweep (contract): a sweep clears the rate record of a group which a claim has just updated.
 	guardPaceSweep guard = "pace-sweep"
-	// guardPaceEmpty (G5, I1): a sweep clears what was used of an empty group's rate, while a message comes and is left
-	// to that.
+	// guardPaceEmpty (G5, I1): a sweep clears the rate record of an empty group while a new message is left to the
+	// group's rate.
 	guardPaceEmpty guard = "pace-empty"
-	// guardPaceExclude (G5, I1): a group is left to a rate that has just been raised.
+	// guardPaceExclude (G5, I1): a group is left to a rate which has just been raised.
 	guardPaceExclude guard = "pace-exclude"
-	// guardPaceFresh (G5, I1): the same, by a handle that does not know of it yet.
+	// guardPaceFresh (G5, I1): as guardPaceExclude, by a handle which has not yet read the new configuration.
 	guardPaceFresh guard = "pace-fresh"
 
-	// guardGrantLease (G5): a requester that died keeps what it was granted.
+	// guardGrantLease (G5): a requester who died keeps the groups granted to the request.
 	guardGrantLease guard = "grant-lease"
-	// guardRequestDeadline (G5): requesters that died are granted groups for ever.
+	// guardRequestDeadline (G5): requesters who died are granted groups for ever.
 	guardRequestDeadline guard = "request-deadline"
-	// guardWithdrawRequest (G5): a request is withdrawn while it is granted a group.
+	// guardWithdrawRequest (G5): a request is withdrawn while a group is granted to the request.
 	guardWithdrawRequest guard = "withdraw-request"
-	// guardWithdrawLock (G2): a grant is given back that has ended, and with it the claim that followed.
+	// guardWithdrawLock (G2): a grant is given back which has already ended, and the claim which followed ends too.
 	guardWithdrawLock guard = "withdraw-lock"
-	// guardSweepRequest (G5): the request of a handle that lives is swept, though it has been renewed.
+	// guardSweepRequest (G5): the request of a live handle is swept although the handle has just renewed the deadline.
 	guardSweepRequest guard = "sweep-request"
-	// guardRenewRequest (G5): a request that was swept comes back.
+	// guardRenewRequest (G5): a request which was swept comes back.
 	guardRenewRequest guard = "renew-request"
 
-	// guardReceipt (G3, trap 4): what a commit of unknown outcome has done is done again.
+	// guardReceipt (G3, trap 4): work is done twice: a retry repeats a commit of unknown outcome which has landed.
 	guardReceipt guard = "receipt"
-	// guardReceiptConflict (G3, trap 4): a retry's commit of unknown outcome lands after the look for its receipt, and
-	// is done again.
+	// guardReceiptConflict (G3, trap 4): the commit of a retry, of unknown outcome, lands after the search for the
+	// receipt, and the work is done twice.
 	guardReceiptConflict guard = "receipt-conflict"
-	// guardReceiptLate (G3, trap 4): a commit of unknown outcome lands after its retry has, and what it does is done
-	// twice.
+	// guardReceiptLate (G3, trap 4): a commit of unknown outcome lands after the retry has committed, and the work is
+	// done twice.
 	guardReceiptLate guard = "receipt-late"
-	// guardReceiptFence (G2, G3, trap 4): a retry answers, with results of its own or a refusal, what a commit does
-	// that lands after it has looked.
+	// guardReceiptFence (G2, G3, trap 4): a retry answers with results or a refusal of its own, and then the first
+	// commit lands after all, so the answer is wrong.
 	guardReceiptFence guard = "receipt-fence"
-	// guardReceiptLife (G3, trap 4): a sweep clears a receipt that is looked for.
+	// guardReceiptLife (G3, trap 4): a sweep clears a receipt which a retry still looks for.
 	guardReceiptLife guard = "receipt-life"
-	// guardReceiptTrust (G3, trap 4): a receipt is looked for so late that a sweep has cleared it, and not finding it
-	// means nothing.
+	// guardReceiptTrust (G3, trap 4): a retry looks so late for its receipt that a sweep may have cleared the receipt,
+	// so "not found" means nothing.
 	guardReceiptTrust guard = "receipt-trust"
 	// guardClaimReceipt (G3, trap 4): a claim of unknown outcome locks a group for nobody.
 	guardClaimReceipt guard = "claim-receipt"
-	// guardReloadToken (G2, trap 4): a claim of unknown outcome is answered with that of another who has taken over.
+	// guardReloadToken (G2, trap 4): a claim of unknown outcome is answered with the claim of the worker who took over.
 	guardReloadToken guard = "reload-token"
-	// guardReloadExact (G2, trap 1): a claim of unknown outcome is answered with an item that came between its items
-	// late.
+	// guardReloadExact (G2, trap 1): a claim of unknown outcome is answered with an item which landed late between the
+	// claimed items.
 	guardReloadExact guard = "reload-exact"
-	// guardAssign (G2, trap 8): a receive returns what an attempt has claimed that failed.
+	// guardAssign (G2, trap 8): a receive returns claims of a failed attempt of the transaction.
 	guardAssign guard = "assign"
 	// guardApart (G3, trap 4): operations whose common transaction had an unknown outcome are done again, each alone.
 	guardApart guard = "apart"
 
-	// guardConfigure (contract): of two changes of the configuration at the same time one is lost.
+	// guardConfigure (contract): of two configuration changes at the same time, the first is lost.
 	guardConfigure guard = "configure"
-	// guardQueuePause (contract): of two pauses of the queue at the same time both are told that they were the first.
+	// guardQueuePause (contract): of two pauses of the queue at the same time, both report being the first.
 	guardQueuePause guard = "queue-pause"
-	// guardNotInClaim (G3): an ack of an item that is not in the claim is taken for done.
+	// guardNotInClaim (G3): an ack of an item which is not in the claim is taken for done.
 	guardNotInClaim guard = "not-in-claim"
-	// guardSpent (trap 7): a claim settles all that is overdue in one transaction, however much it is.
+	// guardSpent (trap 7): a claim removes all items past retention in a single transaction, however many.
 	guardSpent guard = "spent"
-	// guardBatchSize (trap 7): more travels together than a transaction takes.
+	// guardBatchSize (trap 7): more operations share a transaction than a transaction can hold.
 	guardBatchSize guard = "batch-size"
-	// guardReplayEnd (G3): a replay repeats what was finished after it had begun.
+	// guardReplayEnd (G3): a replay repeats items which were finished after the replay began.
 	guardReplayEnd guard = "replay-end"
-	// guardReplayCut (G3): a replay leaves out what one transaction could not do.
+	// guardReplayCut (G3): a replay leaves out the items for which a step had no room.
 	guardReplayCut guard = "replay-cut"
-	// guardDrop (G3): a transaction that was begun before its queue was dropped leaves keys behind.
+	// guardDrop (G3): a transaction begun before its queue was dropped leaves keys behind.
 	guardDrop guard = "drop"
-	// guardDropLook (G3): a transaction goes by a configuration that was read long before its queue was dropped.
+	// guardDropLook (G3): a transaction uses a configuration read long before its queue was dropped.
 	guardDropLook guard = "drop-look"
-	// guardSweepTurn (contract): of several sweeps that begin at the same time each goes on.
+	// guardSweepTurn (contract): of several sweeps which begin at the same time, all go on.
 	guardSweepTurn guard = "sweep-turn"
-	// guardRepeat (G3): two receives with one attempt id, at the same time, both claim.
+	// guardRepeat (G3): two receives with the same receive id, at the same time, both claim.
 	guardRepeat guard = "repeat"
-	// guardRepeatTwin (G3): of two receives with one attempt id in the same transaction both claim.
+	// guardRepeatTwin (G3): of two receives with the same receive id in the same transaction, both claim.
 	guardRepeatTwin guard = "repeat-twin"
-	// guardRepeatBack (G3): what a receive with an attempt id has claimed is given back before it is repeated.
+	// guardRepeatBack (G3): the claims of a receive with a receive id are given back before the receive is repeated.
 	guardRepeatBack guard = "repeat-back"
-	// guardRepeatSweep (G3): a sweep clears an attempt id that has just been used again.
+	// guardRepeatSweep (G3): a sweep clears the entry of a receive id which has just been used again.
 	guardRepeatSweep guard = "repeat-sweep"
 )
 
-// read adds a read conflict.
+// read adds a read conflict on r.
 func (g guard) read(tx kv.Tx, r kv.KeyRange) error {
 	if lacks(g) {
 		return nil
@@ -236,7 +233,7 @@ func (g guard) read(tx kv.Tx, r kv.KeyRange) error {
 	return nil
 }
 
-// write adds a write conflict.
+// write adds a write conflict on key.
 func (g guard) write(tx kv.Tx, key []byte) error {
 	if lacks(g) {
 		return nil
@@ -247,7 +244,7 @@ func (g guard) write(tx kv.Tx, key []byte) error {
 	return nil
 }
 
-// get starts reading a key, with a conflict.
+// get starts a read of key with a read conflict.
 func (g guard) get(tx kv.Tx, key []byte) kv.Future[[]byte] {
 	if lacks(g) {
 		return tx.Snapshot().Get(key)
@@ -255,7 +252,7 @@ func (g guard) get(tx kv.Tx, key []byte) kv.Future[[]byte] {
 	return tx.Get(key)
 }
 
-// reads is for reads with conflicts.
+// reads returns a reader whose reads add read conflicts.
 func (g guard) reads(tx kv.Tx) kv.ReadTx {
 	if lacks(g) {
 		return tx.Snapshot()

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// WithoutVariable is the environment variable that names the guard to leave out; none = the queue is whole.
+// WithoutVariable is the environment variable which names the guard to leave out; empty = no guard is left out.
 const WithoutVariable = "FDBFIFO_WITHOUT"
 
 var leftOut = func() guard {
@@ -22,7 +22,7 @@ var leftOut = func() guard {
 // lacks reports whether this process leaves a guard out.
 func lacks(g guard) bool { return g == leftOut }
 
-// Guards are the names of all guards.
+// Guards returns the names of all guards.
 func Guards() []string {
 	names := make([]string, len(guards))
 	for i, g := range guards {
@@ -31,20 +31,20 @@ func Guards() []string {
 	return names
 }
 
-// guards is all of them, in the order of guard.go.
+// guards lists all guards, in the order of guard.go.
 var guards = []guard{
 	guardTail, guardIndex, guardRandom, guardDedup, guardDedupItem, guardDedupPurge, guardDedupRename,
-	guardDedupSweep, guardDedupSlack, guardPurgeNote, guardPurgeSweep, guardLease, guardClaimLock, guardStaleLock, guardStaleEmpty,
-	guardEmptyLock, guardMarkLock, guardParkLock, guardOverdueLock, guardEarlyLock, guardEarlyGap,
+	guardDedupSweep, guardDedupSlack, guardPurgeNote, guardPurgeSweep, guardLease, guardClaimLock, guardStaleLock,
+	guardStaleEmpty, guardEmptyLock, guardMarkLock, guardParkLock, guardOverdueLock, guardEarlyLock, guardEarlyGap,
 	guardTokenGrows, guardToken, guardSettleLock, guardExactClear, guardAhead, guardReleaseEmpty, guardTakeLock,
 	guardTakeItems, guardTakeExclude, guardItemLock, guardTakeOutExclude, guardEditExclude, guardFreeEmpty,
 	guardMarkGroup, guardForceLock, guardRetryLock, guardRetryExclude, guardPurgeLock, guardPurgeExclude,
 	guardPurgeItems, guardPurgeGap, guardStateLock, guardStateExclude, guardKeepExclude, guardAgeLock,
 	guardAgeExclude, guardRedriveLock, guardRedriveExclude, guardLetter, guardRequestClear, guardGrantRequest,
-	guardGrantLock, guardPaceSweep, guardPaceEmpty, guardPaceExclude, guardPaceFresh, guardGrantLease, guardRequestDeadline,
-	guardWithdrawRequest, guardWithdrawLock, guardSweepRequest, guardRenewRequest, guardReceipt,
-	guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust, guardClaimReceipt,
-	guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
+	guardGrantLock, guardPaceSweep, guardPaceEmpty, guardPaceExclude, guardPaceFresh, guardGrantLease,
+	guardRequestDeadline, guardWithdrawRequest, guardWithdrawLock, guardSweepRequest, guardRenewRequest,
+	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
+	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,
 	guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep,
 }

@@ -68,7 +68,7 @@ func (t *interleavedTx) Commit() kv.Future[struct{}] {
 func newInterleaved(t *testing.T, config Config) (*interleaved, *Queue) {
 	db := &interleaved{DB: embedded.OpenMemory(embedded.Options{})}
 	t.Cleanup(func() { require.NoError(t, db.DB.Close()) })
-	q, err := Create(t.Context(), db, nil, "q", Options{Seed: 1, Config: config})
+	q, err := Create(t.Context(), db, nil, "q", Options{Test: &TestOptions{Seed: 1}, Config: config})
 	require.NoError(t, err)
 	return db, q
 }
@@ -211,7 +211,7 @@ func TestTogetherOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestTwinsOfOneAttempt: of receives with one attempt id in the same transaction one claims, and all are given the
+// TestTwinsOfOneAttempt: of receives with one receive id in the same transaction one claims, and all are given the
 // same. Guard repeat-twin.
 func TestTwinsOfOneAttempt(t *testing.T) {
 	_, q := newInterleaved(t, Config{})
@@ -219,7 +219,7 @@ func TestTwinsOfOneAttempt(t *testing.T) {
 	for i := range 3 {
 		_, err := q.Enqueue(t.Context(), Message{Group: fmt.Sprint(i)})
 		require.NoError(t, err)
-		twins = append(twins, &operation{receive: &reception{o: ReceiveOptions{Max: 1, MaxGroups: 1, MaxBytes: 1, AttemptID: "once"}}})
+		twins = append(twins, &operation{receive: &reception{o: ReceiveOptions{Max: 1, MaxGroups: 1, MaxBytes: 1, ReceiveID: "once"}}})
 	}
 	q.run(t.Context(), twins, 0)
 	for _, o := range twins {
@@ -268,17 +268,17 @@ func TestReloadPassesLateItem(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestPurgeMeetsClaim (G2): a purge that is under way when a group is claimed leaves what is in hand. Guard purge-lock.
+// TestPurgeMeetsClaim (G2): a purge that is under way when a group is claimed leaves what is in flight. Guard purge-lock.
 func TestPurgeMeetsClaim(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
-	claims := meetClaim(t, db, q, func() error { _, err := q.Purge(t.Context(), PurgeOptions{}); return err })
+	claims := meetClaim(t, db, q, func() error { _, err := q.Admin().Purge(t.Context(), PurgeOptions{}); return err })
 	require.NoError(t, q.Ack(t.Context(), claims[0]))
 }
 
 // TestSweepOfOverdueMeetsClaim (G2): likewise a sweep of what is overdue. Guard age-lock.
 func TestSweepOfOverdueMeetsClaim(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
-	_, _, err := q.Configure(t.Context(), func(c *Config) { c.Retention = MinRetention })
+	_, _, err := q.Admin().Configure(t.Context(), func(c *Config) { c.Retention = MinRetention })
 	require.NoError(t, err)
 	ahead := time.Duration(0)
 	now := q.opts.Now
@@ -292,7 +292,7 @@ func TestSweepOfOverdueMeetsClaim(t *testing.T) {
 
 // meetClaim runs something while a group of two items is claimed, by a handle whose clock stands, and returns the claim.
 func meetClaim(t *testing.T, db *interleaved, q *Queue, run func() error) (claims []*Claim) {
-	other, err := Open(t.Context(), db.DB, nil, "q", Options{Seed: 2})
+	other, err := Open(t.Context(), db.DB, nil, "q", Options{Test: &TestOptions{Seed: 2}})
 	require.NoError(t, err)
 	_, err = q.Enqueue(t.Context(), Message{Group: "A"}, Message{Group: "A"})
 	require.NoError(t, err)
@@ -324,10 +324,12 @@ func TestTogetherInBounds(t *testing.T) {
 			for i := range msgs {
 				msgs[i] = Message{Group: "A", Body: make([]byte, c.size)}
 			}
-			q.pipeline.queue = append(q.pipeline.queue, &operation{enqueue: &enqueuing{msgs: msgs}})
+			o := &operation{enqueue: &enqueuing{msgs: msgs}}
+			o.load = o.size()
+			q.pipeline.queue = append(q.pipeline.queue, o)
 		}
 		q.pipeline.flying = 1
-		require.Len(t, q.nextBatch().operations, c.first, "%+v", c)
+		require.Len(t, q.pipeline.nextBatch().operations, c.first, "%+v", c)
 		require.Len(t, q.pipeline.queue, c.operations-c.first)
 		q.pipeline.queue, q.pipeline.flying = nil, 0
 	}

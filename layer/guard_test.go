@@ -32,7 +32,7 @@ func granted(e *env) {
 func TestGuardPairs(t *testing.T) {
 	for _, p := range []pair{
 		{name: "early-lock: claim that leaves a group to its head, claim by another clock", setup: func(e *env) any {
-			keptBack(e)
+			delayedUntil(e)
 			granted(e)
 			return nil
 		}, first: claimAll, second: claimAhead},
@@ -131,7 +131,7 @@ func TestReplayInStepsRepeatsEachOnce(t *testing.T) {
 	}
 	archive(want...)
 	steps := 0
-	report, err := e.q.Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
+	report, err := e.q.Admin().Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{Progress: func(layer.ReplayReport) {
 		if steps++; steps == 1 {
 			// Nobody else's, so that the order of A is that of the replay.
 			sent, err := e.q.Enqueue(e.ctx, layer.Message{Group: "B", Body: []byte("later")})
@@ -157,16 +157,16 @@ func TestReplayInStepsRepeatsEachOnce(t *testing.T) {
 	require.Nil(t, e.receive(e.q, 1))
 }
 
-// TestRepeatableIsNotGivenBack: what a receive with an attempt id claims whose caller has gone stays claimed, for its
+// TestRepeatableIsNotGivenBack: what a receive with a receive id claims whose caller has gone stays claimed, for its
 // repetition. Guard repeat-back.
 func TestRepeatableIsNotGivenBack(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
 	var given atomic.Bool
 	o := e.options(3)
-	o.NoCoalescing = true // its transaction runs beside its caller, who can leave
+	o.Test.NoCoalescing = true // its transaction runs beside its caller, who can leave
 	gone := make(chan struct{})
-	o.Yield = func(_ context.Context, what string) {
+	o.Test.Yield = func(_ context.Context, what string) {
 		if strings.HasPrefix(what, "give back") {
 			given.Store(true)
 		}
@@ -179,7 +179,7 @@ func TestRepeatableIsNotGivenBack(t *testing.T) {
 	q, err := layer.Open(e.ctx, db, testPrefix, testQueue, o)
 	require.NoError(t, err)
 	db.left.Store(1)
-	_, err = q.Receive(ctx, layer.ReceiveOptions{Max: 1, AttemptID: "once"})
+	_, err = q.Receive(ctx, layer.ReceiveOptions{Max: 1, ReceiveID: "once"})
 	require.ErrorIs(t, err, context.Canceled)
 	close(gone)
 	require.Eventually(t, func() bool { return q.Paths().Shared > 0 }, 10*time.Second, time.Millisecond)
@@ -188,7 +188,7 @@ func TestRepeatableIsNotGivenBack(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.False(t, given.Load())
-	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{AttemptID: "once"})
+	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{ReceiveID: "once"})
 	require.NoError(t, err)
 	require.Len(t, claims, 1)
 	require.NoError(t, e.q.Ack(e.ctx, claims[0]))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 
@@ -14,56 +15,89 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// The rules that Check holds a queue to. I1 of the design is RuleReachable.
+// Rule is the name of a rule of Check. Names are stable; Text has the rule in words.
+type Rule string
+
+// The rules. I1 of the design is RuleReachable.
 const (
-	RuleReachable   = "a group with items has a ready hint, a lock, a mark, or its head's timer" // never missing; may be stale or doubled
-	RuleLockTimer   = "a lock has its timer"
-	RuleLockItems   = "a lock's outstanding items are in its group"
-	RuleItem        = "an item is readable, with all its parts"
-	RulePart        = "a part belongs to an item, a dead letter or an archived item"
-	RuleDead        = "a dead letter is readable, with all its parts, and not in its group too"
-	RuleArchive     = "an archived item is readable, with all its parts, out of its group, and in an entry"
-	RuleArchived    = "the items of an entry of the archive are there"
-	RuleAttempt     = "an attempt record belongs to an item"
-	RuleValue       = "a value has the form of its key"
-	RuleKey         = "a key has a form of the table"
-	RuleOutstanding = "a claim has outstanding items"
-	RuleGrant       = "a grant belongs to a request"
-	RulePace        = "a group's rate is used up to now, not further"
+	RuleReachable   Rule = "group-reachable"
+	RuleLockTimer   Rule = "lock-has-timer"
+	RuleLockItems   Rule = "lock-items-in-group"
+	RuleItem        Rule = "item-readable"
+	RulePart        Rule = "part-has-owner"
+	RuleDead        Rule = "dead-letter-readable"
+	RuleArchive     Rule = "archived-item-readable"
+	RuleArchived    Rule = "archive-entry-has-items"
+	RuleAttempt     Rule = "attempt-has-item"
+	RuleValue       Rule = "value-form"
+	RuleKey         Rule = "key-form"
+	RuleOutstanding Rule = "claim-has-items"
+	RuleGrant       Rule = "grant-has-request"
+	RulePace        Rule = "rate-not-ahead"
 )
+
+var ruleTexts = map[Rule]string{
+	// Never missing, because otherwise nobody would find the group; may be stale or doubled.
+	RuleReachable:   "a group with items has a ready hint, a lock, a mark, or its head's timer",
+	RuleLockTimer:   "a lock has its timer",
+	RuleLockItems:   "a lock's outstanding items are in its group",
+	RuleItem:        "an item is readable, with all its parts",
+	RulePart:        "a part belongs to an item, a dead letter or an archived item",
+	RuleDead:        "a dead letter is readable, with all its parts, and not in its group too",
+	RuleArchive:     "an archived item is readable, with all its parts, out of its group, and in an entry",
+	RuleArchived:    "the items of an entry of the archive are there",
+	RuleAttempt:     "an attempt record belongs to an item",
+	RuleValue:       "a value has the form of its key",
+	RuleKey:         "a key has a form of the table",
+	RuleOutstanding: "a claim has outstanding items",
+	RuleGrant:       "a grant belongs to a request",
+	RulePace:        "a group's rate is used up to now, not further",
+}
+
+// Rules returns all rules, in the order of their names. The slice belongs to the caller.
+func Rules() []Rule { return slices.Sorted(maps.Keys(ruleTexts)) }
+
+// Text returns the rule as a sentence, for people; the name if there is no such rule. The words may change.
+func (r Rule) Text() string {
+	if text, ok := ruleTexts[r]; ok {
+		return text
+	}
+	return string(r)
+}
 
 // Violation is a rule broken at a key.
 type Violation struct {
-	Rule   string
+	Rule   Rule
 	Key    string // as fdbcli prints it
 	Detail string
 }
 
-func (v Violation) String() string { return v.Rule + ": " + v.Key + ": " + v.Detail }
+// String returns the rule's text, the key and the detail.
+func (v Violation) String() string { return v.Rule.Text() + ": " + v.Key + ": " + v.Detail }
 
 // CheckReport is what a check saw.
 type CheckReport struct {
 	Items, Bytes int64 // bodies' bytes
-	// Groups that have items, and of these: held under a claim, held by a delay or because the head is kept back.
+	// Groups with items, groups held under a claim, and groups delayed: by a retry, by their head, or by their rate.
 	Groups, Held, Delayed int64
-	// Groups that are paused or parked, the empty ones included.
-	Paused, Parked int64
-	// Hints and timers that stand for nothing any more. They are allowed, and cleared when met.
+	// Groups paused or halted, the empty groups included.
+	Paused, Halted int64
+	// Hints and timers which stand for nothing any more: allowed, and cleared when met.
 	StaleHints, StaleTimers int64
 	Attempts, Receipts      int64
-	// Archived items; they are not among the items.
+	// Archived items, not counted as items.
 	Archived int64
-	// Receives whose attempt ids are kept.
+	// Receives whose receive ids are kept.
 	Repeats int64
-	// Groups that have a state, the empty ones included.
+	// Groups with a state, the empty groups included.
 	States int64
-	// Groups whose rate is used, as far as that is kept; the empty ones included.
+	// Groups whose rate is in use, as far as stored; the empty groups included.
 	Paces int64
-	// Dead letters; they are not among the items.
+	// Dead letters, not counted as items.
 	Dead int64
-	// Dedup is what is remembered for de-duplication.
+	// Dedup is the number of entries for de-duplication.
 	Dedup int64
-	// Requests of handles whose receives wait, and grants to them that they have not accepted yet.
+	// Requests of handles whose receives wait, and grants to such handles, not accepted yet.
 	Requests, Grants int64
 	Violations       []Violation // none = the queue is sound
 }
@@ -74,19 +108,23 @@ type CheckOptions struct {
 	Progress func(keys int64)
 }
 
-// Check reads the whole queue and holds it to the rules. It changes nothing and may run beside all other
-// operations, at batch priority: it reads in many short transactions, and confirms what looks broken in one
-// transaction that sees a single version, so a violation it reports is one. It takes memory by the number of
-// groups, not of items.
-func (q *Queue) Check(ctx context.Context, o CheckOptions) (*CheckReport, error) {
-	c := &checker{q: q, ctx: ctx, o: o, report: &CheckReport{}, groups: make(map[string]*groupCheck), parts: make(map[ID]bool)}
-	if err := c.run(); err != nil {
-		return nil, fmt.Errorf("layer: check: %w", err)
+// Check reads the whole queue and holds the queue to the rules. Check changes nothing and may run beside all other
+// operations, at batch priority, in many short transactions. What looks broken is confirmed in one transaction, which
+// sees a single version, so a reported violation is real. The memory grows with the number of groups, not of items.
+//
+// Errors: ErrClosed, and the engine's; there is no report then.
+func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
+	c := &checker{
+		q: a.q, ctx: ctx, o: o, report: &CheckReport{},
+		groups: make(map[string]*groupCheck), parts: make(map[ID]bool),
 	}
-	return c.report, nil
+	if err := c.run(); err != nil {
+		return CheckReport{}, wrap("check", err)
+	}
+	return *c.report, nil
 }
 
-// checkPage bounds the rows read in one transaction: with the largest values that is 18 MB.
+// checkPage bounds the rows read in one transaction: at most 18 MB, with the largest values.
 const checkPage = 200
 
 type checker struct {
@@ -96,9 +134,9 @@ type checker struct {
 	report   *CheckReport
 	keys     int64
 	groups   map[string]*groupCheck
-	parts    map[ID]bool // the items that have parts
+	parts    map[ID]bool // the items which have parts
 	suspects []suspect
-	odd      map[string]bool // the keys of the page that do not fit to others: see look
+	odd      map[string]bool // the keys of the page which do not fit to others: see look
 }
 
 // groupCheck is what the pages said about one group.
@@ -107,19 +145,19 @@ type groupCheck struct {
 	hints  int64
 	lock   *record
 	timers []int64 // due times, ms
-	heads  []int64 // of these, those of heads
+	heads  []int64 // of timers, the due times of heads
 	dueMS  int64   // of the first item
-	paced  bool    // something is kept of its rate
+	paced  bool    // the use of the group's rate is stored
 }
 
-// suspect is a place where the pages do not fit together. The pages are of different versions, so it is looked
-// at again before it counts.
+// suspect is a place where the pages do not fit together. The pages are of different versions, so a suspect is looked
+// at again before counting as a violation.
 type suspect struct {
 	key     []byte
-	confirm func(tx kv.ReadTx) (rule, detail string, err error) // rule "" = all is well
+	confirm func(tx kv.ReadTx) (rule Rule, detail string, err error) // rule "" = all is well
 }
 
-func (c *checker) suspect(key []byte, confirm func(tx kv.ReadTx) (string, string, error)) {
+func (c *checker) suspect(key []byte, confirm func(tx kv.ReadTx) (Rule, string, error)) {
 	c.suspects = append(c.suspects, suspect{key: key, confirm: confirm})
 }
 
@@ -176,7 +214,7 @@ func (c *checker) pages() error {
 }
 
 func (c *checker) view(fn func(tx kv.ReadTx) error) error {
-	if c.q.closed.Load() {
+	if c.q.isClosed() {
 		return ErrClosed
 	}
 	_, err := kv.Run(c.ctx, c.q.db, c.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error { return fn(tx.Snapshot()) })
@@ -192,7 +230,7 @@ func (c *checker) group(name string) *groupCheck {
 	return g
 }
 
-// row takes one pair into account. What can be judged by itself becomes a suspect at once.
+// row takes one pair into account. A pair broken by itself becomes a suspect at once.
 func (c *checker) row(row kv.KV) {
 	p, err := c.q.keys.parse(row.Key)
 	if err != nil {
@@ -210,83 +248,68 @@ func (c *checker) row(row kv.KV) {
 		c.archived(row)
 	case namePart:
 		if !c.parts[p.itemID()] {
-			c.owned(row.Key, RulePart, p.itemID(), c.q.keys.item(p.itemID()), c.q.keys.dead(p.itemID()), c.q.keys.archive(p.itemID()))
+			c.owned(row.Key, RulePart, p.itemID(),
+				c.q.keys.item(p.itemID()), c.q.keys.dead(p.itemID()), c.q.keys.archive(p.itemID()))
 		}
 	case nameAttempt:
 		c.report.Attempts++
-		if _, err := unpackAttempt(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := unpackAttempt(row.Key, row.Value)
+		c.readable(row.Key, err)
 		c.owned(row.Key, RuleAttempt, p.itemID(), c.q.keys.item(p.itemID()))
 	case nameLock:
 		l, err := unpackRecord(row.Key, row.Value)
-		if err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-			return
+		if c.readable(row.Key, err); err == nil {
+			c.group(p.group).lock = l
 		}
-		c.group(p.group).lock = l
 	case nameState:
 		c.report.States++
-		if err := checkStoredState(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		c.readable(row.Key, checkStoredState(row.Key, row.Value))
 	case namePace:
 		c.pace(p, row)
 	case nameReady:
 		c.group(p.group).hints++
 		if len(row.Value) > 0 {
-			if _, err := unpackInt(row.Key, row.Value); err != nil {
-				c.still(row.Key, RuleValue, err.Error())
-			}
+			_, err := unpackInt(row.Key, row.Value)
+			c.readable(row.Key, err)
 		}
 	case nameTimer:
 		g := c.group(p.group)
 		g.timers = append(g.timers, p.index)
 		kind, _, err := unpackTimer(row.Key, row.Value)
-		if err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		c.readable(row.Key, err)
 		if kind == kindHead {
 			g.heads = append(g.heads, p.index)
 		}
 	case nameRequest:
 		c.report.Requests++
-		if _, err := unpackRequest(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := unpackRequest(row.Key, row.Value)
+		c.readable(row.Key, err)
 	case nameGrant:
 		c.report.Grants++
-		if _, err := unpackInt(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
-		c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) { return c.grantSound(tx, row.Key, p.id) })
+		_, err := unpackInt(row.Key, row.Value)
+		c.readable(row.Key, err)
+		c.suspect(row.Key, func(tx kv.ReadTx) (Rule, string, error) { return c.grantSound(tx, row.Key, p.id) })
 	case nameRepeat:
 		c.report.Repeats++
-		if _, _, err := unpackRepeat(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := unpackRepeat(row.Key, row.Value)
+		c.readable(row.Key, err)
 	case nameReceipt:
 		c.report.Receipts++
-		if t, err := tuple.Unpack(row.Value); err != nil || len(t) == 0 {
-			c.still(row.Key, RuleValue, fmt.Sprintf("receipt %v: %v", t, err))
-		}
+		_, _, err := unpackReceipt(row.Key, row.Value)
+		c.readable(row.Key, err)
 	case nameCount, nameWake:
-		if len(row.Value) != 8 {
-			c.still(row.Key, RuleValue, fmt.Sprintf("counter of %d bytes", len(row.Value)))
-		}
+		_, err := unpackCount(row.Key, row.Value)
+		c.readable(row.Key, err)
 	case nameDedup:
 		c.report.Dedup++
-		if _, err := unpackRemembered(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := unpackRemembered(row.Key, row.Value)
+		c.readable(row.Key, err)
 	case namePurged:
-		if _, _, err := unpackPurged(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := unpackPurged(row.Key, row.Value)
+		c.readable(row.Key, err)
 	case nameMeta:
-		if _, err := describeMeta(row.Key, row.Value); err != nil {
-			c.still(row.Key, RuleValue, err.Error())
-		}
+		_, err := describeMeta(row.Key, row.Value)
+		c.readable(row.Key, err)
 	}
 }
 
@@ -307,7 +330,7 @@ func (c *checker) item(p parsedKey, row kv.KV) {
 		return
 	}
 	c.parts[p.itemID()] = true
-	c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) {
+	c.suspect(row.Key, func(tx kv.ReadTx) (Rule, string, error) {
 		v, err := tx.Get(row.Key).Wait(c.ctx)
 		if err != nil || v == nil {
 			return "", "", err
@@ -321,9 +344,9 @@ func (c *checker) item(p parsedKey, row kv.KV) {
 	})
 }
 
-// still: the pair itself breaks rule, if it is still there.
-func (c *checker) still(key []byte, rule, detail string) {
-	c.suspect(key, func(tx kv.ReadTx) (string, string, error) {
+// still makes a suspect of a pair which breaks rule by itself, if the pair is still there.
+func (c *checker) still(key []byte, rule Rule, detail string) {
+	c.suspect(key, func(tx kv.ReadTx) (Rule, string, error) {
 		v, err := tx.Get(key).Wait(c.ctx)
 		if err != nil || v == nil {
 			return "", "", err
@@ -332,7 +355,14 @@ func (c *checker) still(key []byte, rule, detail string) {
 	})
 }
 
-// twice returns the keys of the dead letters on a page whose items are in their groups, at that page's version.
+// readable makes a suspect of a pair whose value cannot be read; err says why not.
+func (c *checker) readable(key []byte, err error) {
+	if err != nil {
+		c.still(key, RuleValue, err.Error())
+	}
+}
+
+// twice returns the keys of the page's dead letters whose items are also in their groups, at the page's version.
 func (c *checker) twice(tx kv.ReadTx, rows []kv.KV) ([][]byte, error) {
 	var keys [][]byte
 	var items []kv.Future[[]byte]
@@ -371,7 +401,7 @@ func (c *checker) dead(p parsedKey, row kv.KV) {
 		return
 	}
 	c.parts[p.itemID()] = true
-	c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) {
+	c.suspect(row.Key, func(tx kv.ReadTx) (Rule, string, error) {
 		v, err := tx.Get(row.Key).Wait(c.ctx)
 		if err != nil || v == nil {
 			return "", "", err
@@ -387,13 +417,13 @@ func (c *checker) dead(p parsedKey, row kv.KV) {
 	})
 }
 
-// look notes which rows of the archive do not fit to what they belong with. It reads that beside the page, at its version.
+// look notes which rows of the archive do not fit to their counterparts, which are read at the page's version.
 func (c *checker) look(tx kv.ReadTx, rows []kv.KV) error {
 	c.odd = make(map[string]bool)
 	type pair struct {
 		key   []byte
 		other kv.Future[[]byte]
-		there bool // the other must be there; else it must not
+		there bool // true = the other must be there; false = must not be
 	}
 	var pairs []pair
 	for _, row := range rows {
@@ -446,7 +476,7 @@ func (c *checker) archive(p parsedKey, row kv.KV) {
 	} else if !c.odd[string(row.Key)] {
 		return
 	}
-	c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) {
+	c.suspect(row.Key, func(tx kv.ReadTx) (Rule, string, error) {
 		here, item, entry := tx.Get(row.Key), tx.Get(c.q.keys.item(p.itemID())), tx.Get(c.q.keys.archived(a.at))
 		v, err := here.Wait(c.ctx)
 		if err != nil || v == nil {
@@ -476,7 +506,7 @@ func (c *checker) archived(row kv.KV) {
 	if !c.odd[string(row.Key)] {
 		return
 	}
-	c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) {
+	c.suspect(row.Key, func(tx kv.ReadTx) (Rule, string, error) {
 		v, err := tx.Get(row.Key).Wait(c.ctx)
 		if err != nil || v == nil {
 			return "", "", err
@@ -491,9 +521,9 @@ func (c *checker) archived(row kv.KV) {
 	})
 }
 
-// owned: the pair breaks rule if it is there and none of its owners is.
-func (c *checker) owned(key []byte, rule string, id ID, owners ...[]byte) {
-	c.suspect(key, func(tx kv.ReadTx) (string, string, error) {
+// owned makes a suspect of a pair which breaks rule if none of its owners is there.
+func (c *checker) owned(key []byte, rule Rule, id ID, owners ...[]byte) {
+	c.suspect(key, func(tx kv.ReadTx) (Rule, string, error) {
 		own := tx.Get(key)
 		values := make([]kv.Future[[]byte], len(owners))
 		for i := range owners {
@@ -530,7 +560,7 @@ func (c *checker) compare() {
 				awaited = due
 				c.report.Delayed++
 			} else if g.hints == 0 {
-				c.suspect(c.q.keys.items(name).Begin, func(tx kv.ReadTx) (string, string, error) {
+				c.suspect(c.q.keys.items(name).Begin, func(tx kv.ReadTx) (Rule, string, error) {
 					return c.reachable(tx, name)
 				})
 			} else {
@@ -554,25 +584,25 @@ func (c *checker) compare() {
 		case h == nil && g.lock.mark.kind == markPause:
 			c.report.Paused++
 		case h == nil:
-			c.report.Parked++
+			c.report.Halted++
 		case h.kind == kindDelay:
 			c.report.Delayed++
 		case h.kind == kindClaim:
 			c.report.Held++
 		}
 		if h == nil {
-			continue // it has no timer, and no item needs to be there
+			continue // a mark alone has no timer, and no item needs to be there
 		}
 		if !timed || h.kind == kindClaim || g.items == 0 {
-			c.suspect(c.q.keys.lock(name), func(tx kv.ReadTx) (string, string, error) {
+			c.suspect(c.q.keys.lock(name), func(tx kv.ReadTx) (Rule, string, error) {
 				return c.lockSound(tx, name)
 			})
 		}
 	}
 }
 
-// grantSound looks for the request that a grant was made to, at one version with it.
-func (c *checker) grantSound(tx kv.ReadTx, key []byte, random uuid.UUID) (string, string, error) {
+// grantSound looks for the request to which a grant was made, both at one version.
+func (c *checker) grantSound(tx kv.ReadTx, key []byte, random uuid.UUID) (Rule, string, error) {
 	v, err := tx.Get(key).Wait(c.ctx)
 	if err != nil || v == nil {
 		return "", "", err
@@ -589,7 +619,7 @@ func (c *checker) grantSound(tx kv.ReadTx, key []byte, random uuid.UUID) (string
 	return RuleGrant, "no request of " + random.String(), nil
 }
 
-// waits reports whether a timer leads to the group when its head is due, and no hint does; and which.
+// waits returns when a timer leads to the group; ok is false if no timer of a head does, or a hint does.
 func (g *groupCheck) waits() (dueMS int64, ok bool) {
 	switch {
 	case g.hints > 0:
@@ -601,7 +631,7 @@ func (g *groupCheck) waits() (dueMS int64, ok bool) {
 	return 0, false
 }
 
-// pace takes what is kept of a group's rate into account.
+// pace takes the stored use of a group's rate into account.
 func (c *checker) pace(p parsedKey, row kv.KV) {
 	c.report.Paces++
 	c.group(p.group).paced = true
@@ -610,20 +640,21 @@ func (c *checker) pace(p parsedKey, row kv.KV) {
 		c.still(row.Key, RuleValue, err.Error())
 		return
 	}
-	// The clocks of those who wrote it may differ.
+	// The clocks of the writers may differ.
 	if ahead := used.us/1000 - c.q.nowMS(); ahead <= sweepSlack.Milliseconds() {
 		return
 	}
-	c.suspect(row.Key, func(tx kv.ReadTx) (string, string, error) {
+	c.suspect(row.Key, func(tx kv.ReadTx) (Rule, string, error) {
 		v, err := tx.Get(row.Key).Wait(c.ctx)
 		if err != nil || !bytes.Equal(v, row.Value) {
 			return "", "", err
 		}
-		return RulePace, fmt.Sprintf("group %q has nothing left of its rate until %s", p.group, timeWords(used.us/1000)), nil
+		return RulePace,
+			fmt.Sprintf("group %q has nothing left of its rate until %s", p.group, timeWords(used.us/1000)), nil
 	})
 }
 
-// pacedTimer looks for a timer that leads to a group which waits by its rate, whatever that was then.
+// pacedTimer looks for a timer which leads to a group waiting by its rate, whatever the rate was then.
 func (c *checker) pacedTimer(tx kv.ReadTx, group string) (bool, error) {
 	v, err := tx.Get(c.q.keys.pace(group)).Wait(c.ctx)
 	if err != nil || v == nil {
@@ -650,8 +681,8 @@ func (c *checker) pacedTimer(tx kv.ReadTx, group string) (bool, error) {
 	return false, nil
 }
 
-// reachable looks for any hint of the group, at one version with its lock and its items.
-func (c *checker) reachable(tx kv.ReadTx, group string) (string, string, error) {
+// reachable looks for a hint or a timer which leads to the group, at one version with the lock and the items.
+func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 	l, err := c.q.readLock(c.ctx, tx, group)
 	if err != nil || l != nil {
 		return "", "", err
@@ -690,8 +721,8 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (string, string, error) 
 	return RuleReachable, fmt.Sprintf("group %q is neither ready nor held nor awaited", group), nil
 }
 
-// lockSound checks a lock against its timer and its items, at one version.
-func (c *checker) lockSound(tx kv.ReadTx, group string) (string, string, error) {
+// lockSound checks a lock against its timer and items, at one version.
+func (c *checker) lockSound(tx kv.ReadTx, group string) (Rule, string, error) {
 	r, err := c.q.readLock(c.ctx, tx, group)
 	if isCorrupt(err) {
 		return RuleValue, err.Error(), nil
@@ -728,7 +759,8 @@ func (c *checker) lockSound(tx kv.ReadTx, group string) (string, string, error) 
 
 // confirm judges a suspect at a single version.
 func (c *checker) confirm(s suspect) error {
-	var rule, detail string
+	var rule Rule
+	var detail string
 	err := c.view(func(tx kv.ReadTx) error {
 		var err error
 		rule, detail, err = s.confirm(tx)
@@ -738,7 +770,9 @@ func (c *checker) confirm(s suspect) error {
 		return fmt.Errorf("confirm %s: %w", tuple.Printable(s.key), err)
 	}
 	if rule != "" {
-		c.report.Violations = append(c.report.Violations, Violation{Rule: rule, Key: tuple.Printable(s.key), Detail: detail})
+		c.report.Violations = append(c.report.Violations, Violation{
+			Rule: rule, Key: tuple.Printable(s.key), Detail: detail,
+		})
 	}
 	return nil
 }

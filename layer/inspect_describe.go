@@ -2,7 +2,6 @@ package layer
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -13,7 +12,7 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// Description says in words what a pair of a queue is, for people who look at the database itself.
+// Description says in words what a key-value pair of a queue is, for people who look at the database itself.
 type Description struct {
 	Queue string
 	Name  string // the name in the key, e.g. "lock"; see the key table
@@ -21,9 +20,9 @@ type Description struct {
 	Value string // what the value says; "" if none was given
 }
 
-// Describe puts a pair into words. key is below prefix, the one given to Open; value is nil if only the key is known.
-// ok is false if key is not one of a queue under prefix. An error wraps ErrCorrupt: key or value does not have the
-// form that it must have; what could be read is in the description all the same.
+// Describe puts a pair into words. key is below prefix, the prefix given to Open; value is nil if only the key is
+// known. ok is false if key is no key of a queue under prefix. An error wraps ErrCorrupt: key or value is malformed;
+// the description still holds the readable part.
 func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 	s, queue, ok := queueOf(prefix, key)
 	if !ok {
@@ -33,7 +32,7 @@ func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 	p, err := s.parse(key)
 	d.Name = p.name
 	if err != nil {
-		return d, true, err
+		return d, true, wrap("describe", err)
 	}
 	words, known := descriptions[p.name]
 	if !known {
@@ -44,10 +43,10 @@ func Describe(prefix, key, value []byte) (d Description, ok bool, err error) {
 		return d, true, nil
 	}
 	d.Value, err = words.value(key, value)
-	return d, true, err
+	return d, true, wrap("describe", err)
 }
 
-// queueOf finds the queue whose key key is.
+// queueOf finds the queue to which key belongs.
 func queueOf(prefix, key []byte) (s subspace, queue string, ok bool) {
 	if len(key) < len(prefix) || string(key[:len(prefix)]) != string(prefix) {
 		return s, "", false
@@ -59,7 +58,7 @@ func queueOf(prefix, key []byte) (s subspace, queue string, ok bool) {
 	return newSubspace(prefix, queue), queue, true
 }
 
-// KeyNames returns the names that Section takes, in order.
+// KeyNames returns the names accepted by Section, in order.
 func KeyNames() []string {
 	names := make([]string, 0, len(descriptions))
 	for name := range descriptions {
@@ -69,8 +68,8 @@ func KeyNames() []string {
 	return names
 }
 
-// Section returns the range of those keys of a queue that have the given name, or of all its keys if name is "".
-// ok is false if no key has the name.
+// Section returns the range of a queue's keys with the given name, or of all the queue's keys if name is "". ok is
+// false if no key has the name.
 func Section(prefix []byte, queue, name string) (r kv.KeyRange, ok bool) {
 	s := newSubspace(prefix, queue)
 	if name == "" {
@@ -80,8 +79,8 @@ func Section(prefix []byte, queue, name string) (r kv.KeyRange, ok bool) {
 	return s.section(name), ok
 }
 
-// GroupSection is Section for one group. ok is false also if the group does not come first in these keys, so that no
-// range holds it alone.
+// GroupSection is Section for one group. ok is also false if the group does not come first in the keys of the name,
+// because then no range holds the group alone.
 func GroupSection(prefix []byte, queue, name, group string) (r kv.KeyRange, ok bool) {
 	s := newSubspace(prefix, queue)
 	switch descriptions[name].group {
@@ -93,7 +92,7 @@ func GroupSection(prefix []byte, queue, name, group string) (r kv.KeyRange, ok b
 	return r, false
 }
 
-// groupPlace is where a group stands in a key.
+// groupPlace is the position of the group in a key.
 type groupPlace int
 
 const (
@@ -102,14 +101,14 @@ const (
 	groupIsKey                       // right behind the name, and nothing else
 )
 
-// description is how the pairs of one name are put into words.
+// description says how to put the pairs of one name into words.
 type description struct {
 	group groupPlace
 	key   func(p parsedKey) string
 	value func(key, value []byte) (string, error)
 }
 
-// descriptions has a row for each name that parse knows. It is never changed.
+// descriptions has a row for each name known to parse, and never changes.
 var descriptions = map[string]description{
 	nameMeta: {
 		key:   func(p parsedKey) string { return "setting " + strconv.Quote(p.field) },
@@ -205,7 +204,7 @@ var descriptions = map[string]description{
 	},
 	nameRepeat: {
 		key: func(p parsedKey) string {
-			return "what the receive with attempt id " + strconv.Quote(p.field) + " was given"
+			return "what the receive with id " + strconv.Quote(p.field) + " was given"
 		},
 		value: describeRepeat,
 	},
@@ -232,18 +231,15 @@ func describeMeta(key, value []byte) (string, error) {
 		return m.words(), nil
 	}
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSweptTo)) {
-		last, rest, err := tuple.DecodeBytes(value)
-		if err != nil || len(rest) > 0 {
-			return "", corrupt(key, fmt.Errorf("no key"))
-		}
-		return tuple.Printable(last), nil
+		last, err := unpackSweptTo(key, value)
+		return tuple.Printable(last), err
 	}
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaPurged)) {
 		return describePurged(key, value)
 	}
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSwept)) {
-		begun, _, err := unpackLastSweep(key, value)
-		return "the last sweep began " + timeWords(begun), err
+		note, err := unpackSweepNote(key, value)
+		return "the last sweep began " + timeWords(note.begunMS), err
 	}
 	if !bytes.HasSuffix(key, tuple.AppendString(nil, metaConfig)) {
 		return describeInt(key, value)
@@ -269,11 +265,8 @@ func describeDedup(key, value []byte) (string, error) {
 }
 
 func describePurged(key, value []byte) (string, error) {
-	clock, ms, err := unpackPurged(key, value)
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("at %s, clock %d", timeWords(ms), clock), nil
+	note, err := unpackPurged(key, value)
+	return fmt.Sprintf("at %s, clock %d", timeWords(note.ms), note.clock), err
 }
 
 func describeInt(key, value []byte) (string, error) {
@@ -359,12 +352,13 @@ func describeLock(key, value []byte) (string, error) {
 	if r.mark != nil {
 		then = "; when that ends, " + r.mark.words()
 	}
-	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s%s", h.kind, h.owner, h.token,
+	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s%s",
+		h.kind, h.owner, h.token,
 		timeWords(h.endMS), countWords(len(h.items), "item"), strings.Join(indexes, ", "), then), nil
 }
 
 func (m *mark) words() string {
-	return fmt.Sprintf("%s by %q since %s: %q", m.public().State, m.who, timeWords(m.sinceMS), m.reason)
+	return fmt.Sprintf("%s by %q since %s: %q", m.public().Status, m.who, timeWords(m.sinceMS), m.reason)
 }
 
 func describeRequest(key, value []byte) (string, error) {
@@ -408,7 +402,8 @@ func describeAttempt(key, value []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d, the first at %s, the last at %s: %q", a.count, timeWords(a.firstMS), timeWords(a.lastMS), a.lastErr), nil
+	return fmt.Sprintf("%d, the first at %s, the last at %s: %q",
+		a.count, timeWords(a.firstMS), timeWords(a.lastMS), a.lastErr), nil
 }
 
 func describeDead(key, value []byte) (string, error) {
@@ -417,20 +412,17 @@ func describeDead(key, value []byte) (string, error) {
 		return "", err
 	}
 	item, err := describeItem(key, d.item)
-	return fmt.Sprintf("parked at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s", timeWords(d.parkedMS),
-		d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
+	return fmt.Sprintf("dead-lettered at %s: %q, %d failed deliveries, the first at %s, the last at %s: %q; %s",
+		timeWords(d.deadMS), d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
 }
 
 func describeRepeat(key, value []byte) (string, error) {
-	ms, claims, err := unpackRepeat(key, value)
-	if err != nil {
-		return "", err
+	r, err := unpackRepeat(key, value)
+	words := make([]string, len(r.claims))
+	for i, c := range r.claims {
+		words[i] = fmt.Sprintf("group %q under token %d", c.group, c.token)
 	}
-	words := make([]string, 0, len(claims)/2)
-	for i := 0; i+1 < len(claims); i += 2 {
-		words = append(words, fmt.Sprintf("group %q under token %d", claims[i], claims[i+1]))
-	}
-	return "at " + timeWords(ms) + ": " + strings.Join(words, ", "), nil
+	return "at " + timeWords(r.ms) + ": " + strings.Join(words, ", "), err
 }
 
 func describeArchived(key, value []byte) (string, error) {
@@ -452,23 +444,11 @@ func describeArchiveEntry(key, value []byte) (string, error) {
 }
 
 func describeReceipt(key, value []byte) (string, error) {
-	t, err := tuple.Unpack(value)
-	if err != nil {
-		return "", corrupt(key, err)
-	}
-	ms, ok := int64(0), false
-	if len(t) > 0 {
-		ms, ok = t[0].(int64)
-	}
-	if !ok {
-		return "", corrupt(key, fmt.Errorf("receipt %v", t))
-	}
-	return fmt.Sprintf("committed, written at %s, result %s", timeWords(ms), t[1:]), nil
+	ms, result, err := unpackReceipt(key, value)
+	return fmt.Sprintf("committed, written at %s, result %s", timeWords(ms), result), err
 }
 
 func describeCount(key, value []byte) (string, error) {
-	if len(value) != 8 {
-		return "", corrupt(key, fmt.Errorf("counter of %d bytes", len(value)))
-	}
-	return strconv.FormatInt(int64(binary.LittleEndian.Uint64(value)), 10), nil
+	n, err := unpackCount(key, value)
+	return strconv.FormatInt(n, 10), err
 }

@@ -7,15 +7,15 @@ import (
 	"fdbfifo/kv"
 )
 
-// Peek returns up to max items of a group from its head on, held or not, with their attempts. It conflicts
-// with nothing and changes nothing. max is 1 to MaxBatch; the bodies together stay below DefaultMaxBytes, but
-// for the first.
+// Peek returns up to max items of a group from its head on, held or not, with their attempts. Peek conflicts with
+// nothing and changes nothing. max is 1 to MaxBatch; the bodies together stay below DefaultMaxBytes, but for the first,
+// which may be larger.
 func (q *Queue) Peek(ctx context.Context, group string, max int) ([]Item, error) {
 	if err := checkGroup(group); err != nil {
-		return nil, err
+		return nil, wrap("peek", err)
 	}
 	if max < 1 || max > MaxBatch {
-		return nil, &LimitError{What: "peek", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch}
+		return nil, wrap("peek", &LimitError{What: "peek", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch})
 	}
 	var items []Item
 	err := q.view(ctx, func(tx kv.ReadTx) error {
@@ -43,7 +43,7 @@ func (q *Queue) Peek(ctx context.Context, group string, max int) ([]Item, error)
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("layer: peek: %w", err)
+		return nil, wrap("peek", err)
 	}
 	return items, nil
 }

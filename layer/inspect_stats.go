@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"math"
 	"time"
@@ -10,11 +9,11 @@ import (
 	"fdbfifo/kv"
 )
 
-// statsTimers bounds the timers that Stats reads, those that are due first.
+// statsTimers bounds the timers read by Stats, the first due first.
 const statsTimers = 10_000
 
-// groupCounts counts the groups of a queue by their state, by hints and timers alone: its cost is bounded, and does not
-// grow with the depth.
+// groupCounts counts the groups of a queue by state, from hints and timers alone, so that the cost is bounded and does
+// not grow with the depth.
 type groupCounts struct {
 	q     *Queue
 	ctx   context.Context
@@ -22,19 +21,19 @@ type groupCounts struct {
 	nowMS int64
 
 	ready, busy, held, delayed int64
-	oldestReady, oldest        head // of the ready groups, and of all that are ready or busy
+	oldestReady, oldest        head // of the ready groups, and of all ready or busy groups
 }
 
-// head is a group and where its head is, or was when the hint or timer was written.
+// head is a group and the index of its head, as of when the hint or timer was written.
 type head struct {
 	group string
 	index int64
 	found bool
 }
 
-// older takes h over if it is older than what is known.
+// older replaces o by h if h is older, or if nothing was found yet.
 func (o *head) older(h head) {
-	if !o.found || h.index < o.index {
+	if h.found && (!o.found || h.index < o.index) {
 		*o = h
 	}
 }
@@ -71,7 +70,7 @@ func (c *groupCounts) count() error {
 	return err
 }
 
-// timers reads the timers that are due first, for what kind they are of and how old their heads.
+// timers counts the held and the delayed groups, and finds the oldest heads, by the timers due first.
 func (c *groupCounts) timers() error {
 	timers := newCursor(c.q.keys.section(nameTimer))
 	for read := 0; read < statsTimers && !timers.exhausted; {
@@ -106,7 +105,7 @@ func (c *groupCounts) timers() error {
 	return nil
 }
 
-// age is how long ago the item was enqueued that is now the head of the group; 0 if there is none.
+// age returns how long ago the group's present head was enqueued; 0 if there is none.
 func (c *groupCounts) age(h head) (time.Duration, error) {
 	if !h.found {
 		return 0, nil
@@ -119,46 +118,46 @@ func (c *groupCounts) age(h head) (time.Duration, error) {
 	if err != nil {
 		return 0, corrupt(rows[0].Key, err)
 	}
-	return max(0, time.Duration(c.nowMS-e.enqueuedMS)*time.Millisecond), nil
+	return max(0, time.Duration(c.nowMS-e.waitsSince())*time.Millisecond), nil
 }
 
-// Stats are figures about a queue. The counters run since its creation and count items, a redelivery anew.
+// Stats are figures about a queue. The counters run from its creation on and count items, each redelivery again.
 type Stats struct {
-	Enqueued int64
-	Received int64 // delivered under a claim
-	Acked    int64
-	Nacked   int64 // failed deliveries that a holder reported
-	Expired  int64 // failed deliveries whose lease ran out
-	Taken    int64 // removed by TakeTx
-	Parked   int64 // taken aside, to the dead letters
-	// Dead letters that came back to their groups, and that were removed.
+	Enqueued     int64
+	Received     int64 // delivered under a claim
+	Acked        int64
+	Nacked       int64 // failed deliveries reported by a holder
+	Expired      int64 // failed deliveries whose lease ran out
+	Taken        int64 // removed by TakeTx
+	DeadLettered int64 // moved to the dead letters
+	// Dead letters which came back to their groups, and dead letters which were removed.
 	Redriven  int64
 	Discarded int64
 	// Removed by Cancel and Skip, and by Purge.
-	Cancelled int64
-	Purged    int64
-	AgedOut   int64 // dropped, because they had waited longer than the queue's retention; those parked are in Parked
-	Forced    int64 // claims that ForceRelease or Purge ended
-	Depth     int64 // items in the queue: Enqueued - Acked - Taken - Parked + Redriven - Cancelled - Purged - AgedOut
-	Dead      int64 // dead letters: Parked - Redriven - Discarded
+	Cancelled     int64
+	Purged        int64
+	PastRetention int64 // past retention and dropped; items dead-lettered instead count in DeadLettered
+	Forced        int64 // claims ended by ForceRelease or Purge
+	// Items in the queue: Enqueued - Acked - Taken - DeadLettered + Redriven - Cancelled - Purged - PastRetention.
+	Depth int64
+	Dead  int64 // dead letters: DeadLettered - Redriven - Discarded
 
-	// ReadyGroups is the number to scale workers by: groups that a receive would get, those included whose lease or
-	// delay has ended. BusyGroups are those whose lease or delay lasts. Both are counted up to StatsCap, by hints and
-	// timers, of which a few may be stale.
+	// ReadyGroups is the number to scale workers by: groups a receive would get, including groups whose lease or delay
+	// has ended. The lease or delay of BusyGroups still lasts. Both are counted up to StatsCap, by hints and timers, of
+	// which a few may be stale.
 	ReadyGroups int64
 	BusyGroups  int64
-	// HeldGroups and DelayedGroups are what the busy ones are: under a claim or a grant, and waiting: for a retry,
-	// for a head that is kept back, or by their rate. If
-	// there are more than 10,000 busy ones, of those that end first.
+	// HeldGroups and DelayedGroups are the two kinds of busy groups: under a claim or a grant; and waiting for a retry,
+	// for a delayed head, or by the rate. Only the first 10,000 timers are read: beyond, both numbers are too small.
 	HeldGroups    int64
 	DelayedGroups int64
-	// Groups that are paused or parked, the empty ones and those included that will be when their claim ends.
+	// Groups which are paused or halted, or will be when their claim ends; empty groups included.
 	PausedGroups int64
-	ParkedGroups int64
-	// Paused is the pause of the whole queue; nil = it is not paused.
+	HaltedGroups int64
+	// Paused is the pause of the whole queue; nil = not paused.
 	Paused *Mark
-	// OldestReady is the age of the oldest ready group's head, OldestHead that of the oldest ready, held or delayed
-	// group's; 0 if there is none.
+	// OldestReady is the age of the oldest ready group's head, OldestHead the age of the oldest ready, held or delayed
+	// group's head; 0 if there is none.
 	OldestReady time.Duration
 	OldestHead  time.Duration
 }
@@ -166,7 +165,7 @@ type Stats struct {
 // StatsCap is where Stats stops counting groups.
 const StatsCap = 1_000_000
 
-// Stats reads the counters and counts the groups. It conflicts with nothing and changes nothing.
+// Stats reads the counters and counts the groups, without a conflict or a change.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 	var s Stats
 	err := q.view(ctx, func(tx kv.ReadTx) error {
@@ -180,10 +179,10 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 			if err != nil {
 				return err
 			}
-			if len(row.Value) != 8 {
-				return corrupt(row.Key, fmt.Errorf("counter of %d bytes", len(row.Value)))
+			n, err := unpackCount(row.Key, row.Value)
+			if err != nil {
+				return err
 			}
-			n := int64(binary.LittleEndian.Uint64(row.Value))
 			switch p.field {
 			case countEnqueued:
 				s.Enqueued += n
@@ -197,8 +196,8 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 				s.Expired += n
 			case countTaken:
 				s.Taken += n
-			case countParked:
-				s.Parked += n
+			case countDeadLettered:
+				s.DeadLettered += n
 			case countRedriven:
 				s.Redriven += n
 			case countDiscarded:
@@ -208,17 +207,18 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 			case countPurged:
 				s.Purged += n
 			case countAgedOut:
-				s.AgedOut += n
+				s.PastRetention += n
 			case countForced:
 				s.Forced += n
 			case countPausedGroups:
 				s.PausedGroups += n
-			case countParkedGroups:
-				s.ParkedGroups += n
+			case countHaltedGroups:
+				s.HaltedGroups += n
 			}
 		}
-		s.Dead = s.Parked - s.Redriven - s.Discarded
-		s.Depth = s.Enqueued - s.Acked - s.Taken - s.Parked + s.Redriven - s.Cancelled - s.Purged - s.AgedOut
+		s.Dead = s.DeadLettered - s.Redriven - s.Discarded
+		s.Depth = s.Enqueued - s.Acked - s.Taken - s.DeadLettered + s.Redriven - s.Cancelled - s.Purged -
+			s.PastRetention
 		paused, err := q.readPause(ctx, tx)
 		if err != nil {
 			return err
@@ -236,7 +236,7 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 		return err
 	})
 	if err != nil {
-		return Stats{}, fmt.Errorf("layer: stats: %w", err)
+		return Stats{}, wrap("stats", err)
 	}
 	return s, nil
 }

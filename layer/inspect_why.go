@@ -9,60 +9,59 @@ import (
 	"fdbfifo/kv"
 )
 
-// Cause is one kind of reason why an item is not being delivered.
+// Cause is a kind of reason why an item is not being delivered.
 type Cause string
 
 // The causes, in the order in which an explanation has them.
 const (
-	// CauseGone: there is no such item; it was acked, taken, cancelled or purged, or never there.
+	// CauseGone: there is no such item: acked, taken, cancelled or purged, or never there.
 	CauseGone Cause = "gone"
-	// CauseDead: it has failed for good and was taken aside, Count failed attempts; Err is the reason, and the last error.
+	// CauseDead: the item has failed for good, after Count failed attempts; Err is the reason, and the last error.
 	CauseDead Cause = "dead"
 	// CauseQueuePaused: the whole queue is paused: Mark.
 	CauseQueuePaused Cause = "queue paused"
-	// CauseGroupPaused, CauseGroupParked: its group bears a mark: Mark.
+	// CauseGroupPaused, CauseGroupHalted: the item's group bears a mark: Mark.
 	CauseGroupPaused Cause = "group paused"
-	CauseGroupParked Cause = "group parked"
-	// CauseInHand: it has been delivered, to Owner, under Token, and not been acked yet; Left of the lease.
-	CauseInHand Cause = "in hand"
-	// CauseGroupHeld: its group is held by Owner, under Token, for other items; Left of the lease.
+	CauseGroupHalted Cause = "group halted"
+	// CauseInFlight: the item was delivered, to Owner, under Token, and is not acked yet; Left of the lease.
+	CauseInFlight Cause = "in flight"
+	// CauseGroupHeld: the group is held by Owner, under Token, for other items; Left of the lease.
 	CauseGroupHeld Cause = "group held"
-	// CauseLeaseExpired: the group's last holder, Owner, has let his lease run out, -Left ago. The next receive or
-	// take that looks takes over.
+	// CauseLeaseExpired: the group's last holder, Owner, has let his lease run out, -Left ago. The next receive or take
+	// which looks at the group takes over.
 	CauseLeaseExpired Cause = "lease expired"
-	// CauseGranted: its group is kept for a handle whose receives wait, for Left at most.
+	// CauseGranted: the group is kept for a handle whose receives wait, for Left at most.
 	CauseGranted Cause = "granted"
-	// CauseDelayed: its group waits for a retry of its head; Left of the delay.
+	// CauseDelayed: the group waits for a retry of its head; Left of the delay.
 	CauseDelayed Cause = "delayed"
-	// CauseKeptBack, CauseHeadKeptBack: this item, or the one that is first in its group, is not to be delivered before
-	// Left has passed.
-	CauseKeptBack     Cause = "kept back"
-	CauseHeadKeptBack Cause = "head kept back"
-	// CausePaced: its group has used up its rate (Config.MaxRate), for Left.
-	CausePaced Cause = "paced"
-	// CauseFailed, CauseHeadFailed: the delivery of this item, or that of the one that is first in its group, has failed
-	// Count times; Err is the last error.
+	// CauseItemDelayed, CauseHeadDelayed: the item, or the head of its group, must not be delivered before Left has
+	// passed.
+	CauseItemDelayed Cause = "item delayed"
+	CauseHeadDelayed Cause = "head delayed"
+	// CauseRateLimited: the group has used up its rate (Config.MaxRate), for Left.
+	CauseRateLimited Cause = "rate limited"
+	// CauseFailed, CauseHeadFailed: the delivery of the item, or of the head of its group, has failed Count times; Err
+	// is the last error.
 	CauseFailed     Cause = "failed"
 	CauseHeadFailed Cause = "head failed"
-	// CauseBehind: Count items of its group come before it.
+	// CauseBehind: Count items of the group come before the item.
 	CauseBehind Cause = "behind"
-	// CauseTurn: its group is ready; Count groups that are ready too are older, or about as many.
+	// CauseTurn: the group is ready; Count other ready groups are older, or about as many.
 	CauseTurn Cause = "turn"
-	// CauseNobodyWaits: its group is ready, and no receive waits for one. Workers that are all busy come back; if
-	// there are none, nobody delivers it.
+	// CauseNobodyWaits: the group is ready, and no receive waits for a group. Busy workers come back; if there are no
+	// workers, nobody delivers the item.
 	CauseNobodyWaits Cause = "nobody waits"
-	// CauseReady: its group is ready, and Count handles have receives that wait: it is about to be delivered.
+	// CauseReady: the group is ready, and Count handles have receives which wait: delivery is about to happen.
 	CauseReady Cause = "ready"
 	// CauseUnreachable: the queue breaks its rules: nothing leads to the group. See Check.
 	CauseUnreachable Cause = "unreachable"
 )
 
-// Reason is one reason why an item is not being delivered. Which fields it has is said at its Cause; the others are
-// zero.
+// Reason is a reason why an item is not being delivered. The Cause says which fields are set; the others are zero.
 type Reason struct {
 	Cause Cause
 	Count int64
-	// More says that Count is where the counting stopped.
+	// More says that the counting stopped at Count.
 	More  bool
 	Owner string
 	Token int64
@@ -74,7 +73,7 @@ type Reason struct {
 // Explanation is why an item is not being delivered.
 type Explanation struct {
 	ID ID
-	// Reasons are never none. Each but the last must come to an end before the item is delivered.
+	// Reasons has at least one element. Each but the last must come to an end before the item is delivered.
 	Reasons []Reason
 }
 
@@ -84,11 +83,12 @@ const (
 	whyRows = 1000
 )
 
-// Why says why an item is not being delivered, or not yet, by this moment's state of the queue. It conflicts with
+// Why says why an item is not being delivered, or not yet, by the state of the queue at this moment. Why conflicts with
 // nothing and changes nothing, and reads a bounded number of keys.
 //
-// Errors: ErrInvalidID, ErrCorrupt, ErrClosed, and the engine's. An item that is not there is no error: CauseGone.
-func (q *Queue) Why(ctx context.Context, id ID) (Explanation, error) {
+// Errors: ErrInvalidID, ErrCorrupt, ErrClosed, and the engine's. A missing item is no error: CauseGone.
+func (a Admin) Why(ctx context.Context, id ID) (Explanation, error) {
+	q := a.q
 	e := Explanation{ID: id}
 	if err := checkID(id); err != nil {
 		return e, wrap("why", err)
@@ -105,7 +105,7 @@ func (q *Queue) Why(ctx context.Context, id ID) (Explanation, error) {
 	return e, nil
 }
 
-// explaining is one look at an item.
+// explaining is a look at an item.
 type explaining struct {
 	q       *Queue
 	ctx     context.Context
@@ -150,12 +150,12 @@ func (x *explaining) explain() error {
 	if err := x.failed(CauseFailed, x.id); err != nil {
 		return err
 	}
-	early, err := x.keptBack(CauseKeptBack, key)
+	early, err := x.delayedUntil(CauseItemDelayed, key)
 	if err != nil {
 		return err
 	}
 	if first.itemID() != x.id {
-		if early, err = x.keptBack(CauseHeadKeptBack, k); err != nil {
+		if early, err = x.delayedUntil(CauseHeadDelayed, k); err != nil {
 			return err
 		}
 		if err := x.failed(CauseHeadFailed, first.itemID()); err != nil {
@@ -177,7 +177,7 @@ func (x *explaining) explain() error {
 	return x.ready(l, first)
 }
 
-// absent says what has become of an item that is not in its group.
+// absent says what has become of an item which is not in its group.
 func (x *explaining) absent() error {
 	key := x.q.keys.dead(x.id)
 	v, err := x.tx.Get(key).Wait(x.ctx)
@@ -209,8 +209,8 @@ func (x *explaining) failed(cause Cause, id ID) error {
 	return err
 }
 
-// keptBack says whether an item is kept back.
-func (x *explaining) keptBack(cause Cause, key []byte) (bool, error) {
+// delayedUntil says whether an item is delayed.
+func (x *explaining) delayedUntil(cause Cause, key []byte) (bool, error) {
 	v, err := x.tx.Get(key).Wait(x.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read item: %w", err)
@@ -236,11 +236,11 @@ func (x *explaining) paced() (bool, error) {
 	if err != nil || a.untilMS <= x.nowMS {
 		return false, err
 	}
-	x.add(Reason{Cause: CausePaced, Left: time.Duration(a.untilMS-x.nowMS) * time.Millisecond})
+	x.add(Reason{Cause: CauseRateLimited, Left: time.Duration(a.untilMS-x.nowMS) * time.Millisecond})
 	return true, nil
 }
 
-// locked says what a lock keeps the group for, and returns whether it lets a receive pass.
+// locked says for what a lock keeps the group, and returns whether the lock lets a receive pass.
 func (x *explaining) locked(r *record) (free bool) {
 	var holder Reason
 	if h := r.holding(); h != nil {
@@ -254,7 +254,7 @@ func (x *explaining) locked(r *record) (free bool) {
 		x.add(holder)
 	case claimed:
 		if holder.Cause = CauseGroupHeld; r.claim().holds(x.id) {
-			holder.Cause = CauseInHand
+			holder.Cause = CauseInFlight
 		}
 		x.add(holder)
 	case delayed:
@@ -265,15 +265,15 @@ func (x *explaining) locked(r *record) (free bool) {
 	m := r.bears()
 	if m != nil {
 		cause := CauseGroupPaused
-		if m.kind == markPark {
-			cause = CauseGroupParked
+		if m.kind == markHalt {
+			cause = CauseGroupHalted
 		}
 		x.add(Reason{Cause: cause, Mark: m.public()})
 	}
 	return !cond.keeps() && m == nil
 }
 
-// ready says what a group waits for that could be received from at once.
+// ready says for what a group waits although a receive could take the group at once.
 func (x *explaining) ready(l *record, head parsedKey) error {
 	if l == nil {
 		older, found, err := x.olderHints(head)
@@ -313,9 +313,9 @@ func (x *explaining) ready(l *record, head parsedKey) error {
 	return nil
 }
 
-// olderHints counts the hints of the group's shard that come before the group's, and says whether it has found that. It
-// is where the head is, unless the group was given another place when its last claim ended (RoundRobin), or its head has
-// changed since.
+// olderHints counts the hints in the shard before the group's hint, and says whether the hint was found. The hint is at
+// the head's index, unless the last claim ended with another place (RoundRobin), or the head has changed since. Then
+// the first whyRows hints are searched, and found is also true if the search ended there.
 func (x *explaining) olderHints(head parsedKey) (older int64, found bool, err error) {
 	shard := x.q.keys.shard(head.group)
 	own := x.q.keys.ready(head.index, head.group)
@@ -345,7 +345,7 @@ func (x *explaining) olderHints(head parsedKey) (older int64, found bool, err er
 	return int64(len(rows)), len(rows) == whyRows, nil
 }
 
-// awaited says whether the timer of its head leads to a group.
+// awaited says whether the timer of the group's head leads to the group.
 func (x *explaining) awaited(head parsedKey) (bool, error) {
 	key := x.q.keys.item(head.itemID())
 	v, err := x.tx.Get(key).Wait(x.ctx)
@@ -365,7 +365,7 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 	if v, err = x.tx.Get(x.q.keys.pace(head.group)).Wait(x.ctx); err != nil || v == nil {
 		return false, err
 	}
-	// It has waited by its rate, until a time that may be of another rate.
+	// The group waited by its rate. If the rate has been changed since, the timer is at another time: search.
 	due, err := x.tx.GetRange(x.q.keys.timersDue(0, x.nowMS).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read timers: %w", err)
@@ -399,23 +399,25 @@ func (r Reason) String() string {
 		return "it is among the dead letters: " + strings.TrimSpace(r.Err)
 	case CauseQueuePaused:
 		return "the queue is " + r.Mark.String()
-	case CauseGroupPaused, CauseGroupParked:
+	case CauseGroupPaused, CauseGroupHalted:
 		return "its group is " + r.Mark.String()
-	case CauseInHand:
+	case CauseInFlight:
 		return fmt.Sprintf("it is in the hands of %q, whose lease has %s left", r.Owner, r.Left)
 	case CauseGroupHeld:
-		return fmt.Sprintf("its group is in the hands of %q, for other messages; the lease has %s left", r.Owner, r.Left)
+		return fmt.Sprintf("its group is in the hands of %q, for other messages; the lease has %s left",
+			r.Owner, r.Left)
 	case CauseLeaseExpired:
-		return fmt.Sprintf("%q had its group until %s ago, when the lease ran out; the next receive takes over", r.Owner, -r.Left)
+		return fmt.Sprintf("%q had its group until %s ago, when the lease ran out; the next receive takes over",
+			r.Owner, -r.Left)
 	case CauseGranted:
 		return fmt.Sprintf("its group is being given to a receive that waits, which has %s left to take it", r.Left)
 	case CauseDelayed:
 		return fmt.Sprintf("its group waits for a retry, in %s", r.Left)
-	case CauseKeptBack:
+	case CauseItemDelayed:
 		return fmt.Sprintf("it is not to be delivered before %s have passed", r.Left)
-	case CauseHeadKeptBack:
+	case CauseHeadDelayed:
 		return fmt.Sprintf("the first message of its group is not to be delivered before %s have passed", r.Left)
-	case CausePaced:
+	case CauseRateLimited:
 		return fmt.Sprintf("its group has used up its rate; the next message may be delivered in %s", r.Left)
 	case CauseFailed, CauseHeadFailed:
 		text := "it has failed " + countWords(int(r.Count), "time")
@@ -433,7 +435,8 @@ func (r Reason) String() string {
 	case CauseNobodyWaits:
 		return "its group is ready, and no worker is waiting for one: all are busy, or there are none"
 	case CauseReady:
-		return fmt.Sprintf("its group is ready, and %s: it is about to be delivered", verb(count("handle"), "waits", "wait"))
+		return fmt.Sprintf("its group is ready, and %s: it is about to be delivered",
+			verb(count("handle"), "waits", "wait"))
 	case CauseUnreachable:
 		return "nothing leads to its group: the queue breaks its rules, see check"
 	}

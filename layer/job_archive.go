@@ -10,12 +10,12 @@ import (
 	"fdbfifo/kv"
 )
 
-// ArchiveFilter chooses archived items: those for which everything holds that is set. The zero value chooses all.
+// ArchiveFilter chooses the archived items which meet all conditions set. The zero value chooses all.
 type ArchiveFilter struct {
-	// Group, if not nil, is the only group.
+	// Group, if not nil, limits the filter to this group; see OnlyGroup.
 	Group *string
-	// From and Before bound when the items were finished: from the first on, and before the second, by the clocks of the
-	// workers that finished them. Zero = no bound.
+	// From and Before choose items finished at From or later, and earlier than Before, by the clocks of the finishing
+	// workers. Zero = no bound.
 	From, Before time.Time
 }
 
@@ -28,52 +28,55 @@ func (f *ArchiveFilter) check() error {
 	return checkSpan("finished", f.From, f.Before)
 }
 
-// matches reports whether what was finished then is chosen.
+// matches reports whether an item finished at completedMS is chosen.
 func (f *ArchiveFilter) matches(completedMS int64) bool {
 	return inSpan(completedMS, f.From, f.Before)
 }
 
-// ArchiveOptions say which archived items to list. The zero value lists the first DefaultDead.
+// ArchiveOptions say which archived items to list. The zero value lists the first DefaultPage.
 type ArchiveOptions struct {
 	ArchiveFilter
-	// After is the item behind which the page begins: ArchivePage.Next of the page before. If it has been swept since, so
-	// has all that was finished before it, and the page begins with what is left.
+	// After is the item behind which the page begins: ArchivePage.Next of the previous page. If After has been swept
+	// since, everything finished earlier has been swept, too, and the page begins with the oldest item left.
 	After *ID
-	// Limit is the number of items of a page, up to MaxBatch; 0 = DefaultDead.
+	// Limit is the number of items of a page, up to MaxBatch; 0 = DefaultPage.
 	Limit int
-	// Bodies asks for the bodies too. A page then ends when they exceed DefaultMaxBytes.
+	// Bodies asks for the bodies, too. A page then ends when the bodies exceed DefaultMaxBytes.
 	Bodies bool
 }
 
-// ArchivedItem is an item that was finished.
+// ArchivedItem is an item which was finished.
 type ArchivedItem struct {
 	ID        ID
 	Headers   map[string]string // nil if there are none
-	Body      []byte            // nil if it was not asked for
+	Body      []byte            // nil if not asked for
 	Size      int64             // of the body, bytes
 	Enqueued  time.Time
-	Completed time.Time // by the clock of the worker that finished it
-	// Err says why the item cannot be read; nil if it can.
+	Completed time.Time // by the clock of the finishing worker
+	// Err says why the item cannot be read; nil if readable.
 	Err error
 }
 
 // ArchivePage is a part of a list of archived items.
 type ArchivePage struct {
 	Items []ArchivedItem
-	Next  *ID // pass it as After to go on; nil = there are no more
+	Next  *ID // the After of the next page; nil = there are no more
 }
 
-// Archive lists archived items: those of a group in the order of the group, those of all groups in the order in which
-// they were finished. It conflicts with nothing and changes nothing. It is made of as many short transactions as it takes
-// to fill the page, each at batch priority.
+// Archive lists archived items: of a group in the order of the group, of all groups in the order of completion. Archive
+// conflicts with nothing and changes nothing. Archive runs as many short transactions at batch priority as filling the
+// page takes.
 //
 // Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError, ErrClosed, and the engine's.
-func (q *Queue) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, error) {
+func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, error) {
+	q := a.q
 	if o.Limit == 0 {
-		o.Limit = DefaultDead
+		o.Limit = DefaultPage
 	}
 	if o.Limit < 0 || o.Limit > MaxBatch {
-		return ArchivePage{}, wrap("archive", &LimitError{What: "page", Unit: "items", Got: int64(o.Limit), Min: 1, Max: MaxBatch})
+		return ArchivePage{}, wrap("archive", &LimitError{
+			What: "page", Unit: "items", Got: int64(o.Limit), Min: 1, Max: MaxBatch,
+		})
 	}
 	walk, err := q.walkArchive(ctx, o.ArchiveFilter, o.After)
 	if err != nil {
@@ -81,39 +84,39 @@ func (q *Queue) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, err
 	}
 	var page ArchivePage
 	size := int64(0)
-	for !walk.ended {
-		var step archiveStep
-		err := q.step(ctx, func(tx kv.Tx, a kv.Attempt) (err error) {
-			if step, err = walk.read(ctx, tx.Snapshot(), stepWidth(archiveRows, a)); err != nil || !o.Bodies {
-				return err
+	steps := job[archiveStep]{
+		q: q, ctx: ctx, width: archiveRows, reads: true,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (archiveStep, bool, error) {
+			step, err := walk.read(ctx, tx.Snapshot(), width)
+			for i := 0; i < len(step.items) && err == nil && o.Bodies; i++ {
+				err = q.readArchivedBody(ctx, tx.Snapshot(), &step.items[i])
 			}
-			for i := range step.items {
-				if err := q.readArchivedBody(ctx, tx.Snapshot(), &step.items[i]); err != nil {
-					return err
+			return step, false, err
+		},
+		pass: func(step archiveStep) (bool, error) {
+			for _, item := range step.items {
+				n := len(page.Items)
+				if size += int64(len(item.Body)); n == o.Limit || n > 0 && size > DefaultMaxBytes {
+					last := page.Items[n-1].ID
+					page.Next = &last
+					return false, nil
 				}
+				page.Items = append(page.Items, item.ArchivedItem)
 			}
-			return nil
-		})
-		if err != nil {
-			return ArchivePage{}, wrap("archive", err)
-		}
-		for _, item := range step.items {
-			if size += int64(len(item.Body)); len(page.Items) == o.Limit || len(page.Items) > 0 && size > DefaultMaxBytes {
-				last := page.Items[len(page.Items)-1].ID
-				page.Next = &last
-				return page, nil
-			}
-			page.Items = append(page.Items, item.ArchivedItem)
-		}
-		walk.pass(step)
+			walk.pass(step)
+			return !walk.ended, nil
+		},
+	}
+	if err := steps.run(!walk.ended); err != nil {
+		return ArchivePage{}, wrap("archive", err)
 	}
 	return page, nil
 }
 
-// archivedRow is an archived item that was read.
+// archivedRow is an archived item as read.
 type archivedRow struct {
 	ArchivedItem
-	value []byte // the item's; nil if it cannot be read
+	value []byte // the item's; nil if unreadable
 }
 
 func (q *Queue) readArchivedBody(ctx context.Context, tx kv.ReadTx, row *archivedRow) error {
@@ -130,28 +133,28 @@ func (q *Queue) readArchivedBody(ctx context.Context, tx kv.ReadTx, row *archive
 }
 
 const (
-	// archiveRows bounds the archived items that one transaction reads: with the largest values that is 5 MB.
+	// archiveRows bounds the archived items which a transaction reads: 5 MB with the largest values.
 	archiveRows = 50
-	// archiveSkew is how far the clocks of those who finish items may differ before a listing by time misses some.
+	// archiveSkew is how far the clocks of finishing workers may differ before a listing by time misses items.
 	archiveSkew = time.Minute
 )
 
-// archiveWalk goes through the archived items that a filter chooses, a few a transaction: by the archived items of a
-// group, or else by the entries.
+// archiveWalk goes through the archived items chosen by a filter, a few per transaction. With a group in the filter,
+// the walk reads the group's archived items; otherwise the walk reads the entries.
 type archiveWalk struct {
 	q      *Queue
 	filter ArchiveFilter
 	begin  kv.KeySelector
-	end    []byte // behind what was there when the walk began
-	until  int64  // places behind this are later: in a group the keys do not tell, for items may be finished out of their order
-	skip   int    // items of the first entry that the walk has passed
+	end    []byte // behind the last key when the walk began
+	until  int64  // items finished after this place are left out; a group's keys are not in order of completion
+	skip   int    // items of the first entry already passed
 	ended  bool
 }
 
-// archiveStep is what one transaction of a walk has read. A walk passes it when the transaction is done.
+// archiveStep is the result of one transaction of a walk. The walk moves on (pass) when the transaction is done.
 type archiveStep struct {
-	items   []archivedRow // that are chosen
-	last    *ID           // that was looked at; nil = none
+	items   []archivedRow // the chosen items
+	last    *ID           // the last item looked at; nil = none
 	scanned int
 	begin   kv.KeySelector // where the walk goes on
 	skip    int
@@ -169,7 +172,7 @@ func (q *Queue) walkArchive(ctx context.Context, f ArchiveFilter, after *ID) (*a
 	return w, err
 }
 
-// checkArchiveWalk checks what a walk is to go through.
+// checkArchiveWalk checks the filter and the start of a walk.
 func checkArchiveWalk(f *ArchiveFilter, after *ID) error {
 	if err := f.check(); err != nil || after == nil {
 		return err
@@ -183,7 +186,7 @@ func checkArchiveWalk(f *ArchiveFilter, after *ID) error {
 	return nil
 }
 
-// place finds where the walk begins, and where it ends: what is finished later is not part of it.
+// place finds where the walk begins and ends. Items finished later are not part of the walk.
 func (w *archiveWalk) place(ctx context.Context, tx kv.ReadTx, after *ID) error {
 	keys := w.q.keys
 	section := keys.section(nameArchived)
@@ -216,12 +219,12 @@ func (w *archiveWalk) place(ctx context.Context, tx kv.ReadTx, after *ID) error 
 	return nil
 }
 
-// placeBehind begins behind an item, in the order of completion.
+// placeBehind begins the walk behind an item, in the order of completion.
 func (w *archiveWalk) placeBehind(ctx context.Context, tx kv.ReadTx, after ID) error {
 	key := w.q.keys.archive(after)
 	v, err := tx.Get(key).Wait(ctx)
 	if err != nil || v == nil {
-		return err // swept, and with it all that was finished before
+		return err // swept, and so is everything finished before
 	}
 	a, err := unpackArchived(key, v)
 	if err != nil {
@@ -239,8 +242,8 @@ func (w *archiveWalk) placeBehind(ctx context.Context, tx kv.ReadTx, after ID) e
 	return nil
 }
 
-// seek begins shortly before the first entry from the filter's time on. The times of the entries grow with their places
-// but for the skew of clocks.
+// seek begins the walk shortly before the first entry at or after the filter's From. Entries are sorted by place, and
+// their times grow with their places except for clock skew, so a binary search finds the entry.
 func (w *archiveWalk) seek(ctx context.Context, tx kv.ReadTx, section kv.KeyRange, last []byte) error {
 	keys, fromMS := w.q.keys, millis(w.filter.From.Add(-archiveSkew))
 	at := func(place int64) kv.KeySelector {
@@ -250,10 +253,11 @@ func (w *archiveWalk) seek(ctx context.Context, tx kv.ReadTx, section kv.KeyRang
 	if err != nil {
 		return err
 	}
-	// All entries below low are too old, one at or behind high is not, or there is none.
+	// All entries below low are too old. An entry at or behind high is not, or there is none.
 	for low, high := int64(0), p.index+1; low < high; {
 		middle := low + (high-low)/2
-		rows, err := tx.GetRange(kv.Range{Begin: at(middle), End: kv.FirstGreaterOrEqual(section.End)}, kv.RangeOptions{Limit: 1}).Wait(ctx)
+		rows, err := tx.GetRange(kv.Range{Begin: at(middle), End: kv.FirstGreaterOrEqual(section.End)},
+			kv.RangeOptions{Limit: 1}).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("read archive: %w", err)
 		}
@@ -275,7 +279,7 @@ func (w *archiveWalk) seek(ctx context.Context, tx kv.ReadTx, section kv.KeyRang
 	return nil
 }
 
-// read reads the next items, at snapshot if tx does.
+// read reads the next items; at snapshot if tx is a snapshot.
 func (w *archiveWalk) read(ctx context.Context, tx kv.ReadTx, limit int) (archiveStep, error) {
 	r := kv.Range{Begin: w.begin, End: kv.FirstGreaterOrEqual(w.end)}
 	rows, err := tx.GetRange(r, kv.RangeOptions{Limit: limit}).Wait(ctx)
@@ -299,7 +303,7 @@ func (w *archiveWalk) read(ctx context.Context, tx kv.ReadTx, limit int) (archiv
 func (w *archiveWalk) readEntries(ctx context.Context, tx kv.ReadTx, rows []kv.KV, limit int) (archiveStep, error) {
 	s := archiveStep{ended: len(rows) < limit, begin: w.begin, skip: w.skip}
 	if len(rows) > 0 && !bytes.Equal(rows[0].Key, w.begin.Key) {
-		s.skip = 0 // the entry that was begun has been swept
+		s.skip = 0 // the entry begun earlier has been swept
 	}
 	var keys [][]byte
 	var values []kv.Future[[]byte]
@@ -312,7 +316,7 @@ func (w *archiveWalk) readEntries(ctx context.Context, tx kv.ReadTx, rows []kv.K
 		}
 		s.begin, s.skip = kv.FirstGreaterThan(row.Key), 0
 		if err != nil {
-			continue // Check names it
+			continue // Check reports the corrupt entry
 		}
 		if !w.filter.Before.IsZero() && e.completedMS >= millis(w.filter.Before.Add(archiveSkew)) {
 			s.ended = true
@@ -344,7 +348,7 @@ func (w *archiveWalk) readEntries(ctx context.Context, tx kv.ReadTx, rows []kv.K
 			return s, fmt.Errorf("read archived item: %w", err)
 		}
 		if v == nil {
-			continue // Check names it
+			continue // Check reports the missing item
 		}
 		if err := w.add(&s, kv.KV{Key: keys[i], Value: v}); err != nil {
 			return s, err
@@ -353,7 +357,7 @@ func (w *archiveWalk) readEntries(ctx context.Context, tx kv.ReadTx, rows []kv.K
 	return s, nil
 }
 
-// looked notes how far a step has come.
+// looked notes the last item a step has looked at.
 func (s *archiveStep) looked(e *archiveEntry, items []delivered) {
 	if n := len(items); n > 0 {
 		last := items[n-1].id(e.group)
@@ -361,7 +365,7 @@ func (s *archiveStep) looked(e *archiveEntry, items []delivered) {
 	}
 }
 
-// add adds an archived item to a step if it is chosen.
+// add adds an archived item to a step if the filter chooses the item.
 func (w *archiveWalk) add(s *archiveStep, row kv.KV) error {
 	p, err := w.q.keys.parse(row.Key)
 	if err != nil {

@@ -13,37 +13,36 @@ import (
 	"fdbfifo/kv"
 )
 
-// DeadLetter is an item that has failed for good and was taken aside (ParkItem). It keeps its place in its group.
+// DeadLetter is a dead-lettered item: failed for good, skipped, or past retention. The place in the group is kept.
 type DeadLetter struct {
 	ID       ID
 	Headers  map[string]string // nil if there are none
-	Body     []byte            // nil if it was not asked for
+	Body     []byte            // nil if not asked for
 	Size     int64             // of the body, bytes
 	Enqueued time.Time
-	// Reason is why it was parked: how many attempts failed, the reason it was rejected with, or who skipped it.
-	Reason    string
-	LastError string // of the last failed delivery that gave one
-	Attempts  int    // failed deliveries
-	First     time.Time
-	Last      time.Time // failed delivery; zero if none has failed, see Skip
-	Parked    time.Time
+	// Reason is the number of failed attempts, the text of the reject, who skipped the item, or the exceeded retention.
+	Reason       string
+	LastError    string // of the last failed delivery with an error
+	Attempts     int    // failed deliveries
+	First        time.Time
+	Last         time.Time // failed delivery; zero if none has failed, see Skip
+	DeadLettered time.Time
 }
 
-// DeadFilter chooses dead letters: those for which everything holds that is set. The zero value chooses all.
+// DeadFilter chooses the dead letters for which every set field holds. The zero value chooses all.
 type DeadFilter struct {
-	// IDs chooses these alone, in the order of the list whatever theirs. Not with anything else.
+	// IDs chooses the named letters alone, listed in key order whatever the order of IDs. Not with anything else.
 	IDs []ID
-	// Group, if not nil, is the only group.
+	// Group, if not nil, is the only group; see OnlyGroup.
 	Group *string
 	// Text is a part of the reason or of the last error.
 	Text string
-	// ParkedFrom and ParkedBefore bound when the letters were parked: from the first on, and before the second. Zero
-	// = no bound.
-	ParkedFrom, ParkedBefore time.Time
+	// From and Before bound the time of dead-lettering: from From on, and before Before. Zero = no bound.
+	From, Before time.Time
 }
 
 func (f *DeadFilter) check() error {
-	if len(f.IDs) > 0 && (f.Group != nil || f.Text != "" || !f.ParkedFrom.IsZero() || !f.ParkedBefore.IsZero()) {
+	if len(f.IDs) > 0 && (f.Group != nil || f.Text != "" || !f.From.IsZero() || !f.Before.IsZero()) {
 		return fmt.Errorf("%w: ids of dead letters, and something else to choose by", ErrOptions)
 	}
 	for _, id := range f.IDs {
@@ -56,49 +55,52 @@ func (f *DeadFilter) check() error {
 			return err
 		}
 	}
-	return checkSpan("parked", f.ParkedFrom, f.ParkedBefore)
+	return checkSpan("dead-lettered", f.From, f.Before)
 }
 
-// matches reports whether a letter is chosen by what is in it.
+// matches reports whether a letter is chosen by its contents.
 func (f *DeadFilter) matches(d *dead) bool {
 	return (f.Text == "" || strings.Contains(d.reason, f.Text) || strings.Contains(d.lastErr, f.Text)) &&
-		inSpan(d.parkedMS, f.ParkedFrom, f.ParkedBefore)
+		inSpan(d.deadMS, f.From, f.Before)
 }
 
-// DeadOptions say which dead letters to list. The zero value lists the first DefaultDead.
+// DeadOptions say which dead letters to list. The zero value lists the first DefaultPage.
 type DeadOptions struct {
 	DeadFilter
 	// After is the letter behind which the page begins: DeadPage.Next of the page before.
 	After *ID
-	// Limit is the number of letters of a page, up to MaxBatch; 0 = DefaultDead.
+	// Limit is the number of letters of a page, up to MaxBatch; 0 = DefaultPage.
 	Limit int
-	// Bodies asks for the bodies too. A page then ends when they exceed DefaultMaxBytes.
+	// Bodies asks for the bodies too. A page then ends when the bodies exceed DefaultMaxBytes.
 	Bodies bool
 }
 
-// DefaultDead is the number of letters on a page.
-const DefaultDead = 100
+// DefaultPage is the number of letters on a page.
+const DefaultPage = 100
 
 // DeadPage is a part of a list of dead letters.
 type DeadPage struct {
 	Letters []DeadLetter
-	Next    *ID // pass it as After to go on; nil = there are no more
+	Next    *ID // pass Next as After to go on; nil = there are no more
 }
 
-// deadRows bounds how many dead letters one transaction reads: with the largest values that is 5 MB.
+// deadRows bounds how many dead letters one transaction reads: at most 5 MB, with the largest values.
 const deadRows = 50
 
-// DeadLetters lists dead letters by group, and within a group in its order. It conflicts with nothing and changes
-// nothing. It is made of as many short transactions as it takes to fill the page, each at batch priority.
+// DeadLetters lists dead letters by group, and within a group in key order, without a conflict or a change. The list is
+// read in as many short transactions as needed to fill the page, each at batch priority.
 //
-// Errors: ErrOptions, ErrInvalidID, *LimitError, ErrClosed, and the engine's. A letter that cannot be read is listed
+// Errors: ErrOptions, ErrInvalidID, *LimitError, ErrClosed, and the engine's. A letter which cannot be read is listed
 // with the reason why.
-func (q *Queue) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
+func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
+	q := a.q
 	if o.Limit == 0 {
-		o.Limit = DefaultDead
+		o.Limit = DefaultPage
 	}
 	if o.Limit < 0 || o.Limit > MaxBatch {
-		return DeadPage{}, wrap("dead letters", &LimitError{What: "page", Unit: "dead letters", Got: int64(o.Limit), Min: 1, Max: MaxBatch})
+		return DeadPage{}, wrap("dead letters", &LimitError{
+			What: "page", Unit: "dead letters", Got: int64(o.Limit), Min: 1, Max: MaxBatch,
+		})
 	}
 	if err := o.check(); err != nil {
 		return DeadPage{}, wrap("dead letters", err)
@@ -106,26 +108,31 @@ func (q *Queue) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error
 	walk := q.walkDead(&o.DeadFilter, o.After)
 	var page DeadPage
 	size := int64(0)
-	for !walk.ended {
-		var step deadStep
-		err := q.step(ctx, func(tx kv.Tx, a kv.Attempt) (err error) {
-			if step, err = walk.read(ctx, tx.Snapshot(), stepWidth(deadRows, a)); err != nil || !o.Bodies {
-				return err
+	steps := job[deadStep]{
+		q: q, ctx: ctx, width: deadRows, reads: true,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (deadStep, bool, error) {
+			step, err := walk.read(ctx, tx.Snapshot(), width)
+			if err == nil && o.Bodies {
+				err = q.readBodies(ctx, tx.Snapshot(), step.rows)
 			}
-			return q.readBodies(ctx, tx.Snapshot(), step.rows)
-		})
-		if err != nil {
-			return DeadPage{}, wrap("dead letters", err)
-		}
-		for _, row := range step.rows {
-			if size += int64(len(row.letter.Body)); len(page.Letters) == o.Limit || len(page.Letters) > 0 && size > DefaultMaxBytes {
-				last := page.Letters[len(page.Letters)-1].ID
-				page.Next = &last
-				return page, nil
+			return step, false, err
+		},
+		pass: func(step deadStep) (bool, error) {
+			for _, row := range step.rows {
+				n := len(page.Letters)
+				if size += int64(len(row.letter.Body)); n == o.Limit || n > 0 && size > DefaultMaxBytes {
+					last := page.Letters[n-1].ID
+					page.Next = &last
+					return false, nil
+				}
+				page.Letters = append(page.Letters, row.letter)
 			}
-			page.Letters = append(page.Letters, row.letter)
-		}
-		walk.pass(step)
+			walk.pass(step)
+			return !walk.ended, nil
+		},
+	}
+	if err := steps.run(!walk.ended); err != nil {
+		return DeadPage{}, wrap("dead letters", err)
 	}
 	return page, nil
 }
@@ -149,32 +156,32 @@ func (q *Queue) readBodies(ctx context.Context, tx kv.ReadTx, found []deadRow) e
 	return nil
 }
 
-// deadRow is a dead letter that was read.
+// deadRow is a dead letter as read.
 type deadRow struct {
 	letter DeadLetter
 	key    []byte
 	value  []byte
-	dead   *dead // nil if it cannot be read
-	nth    int   // among those that its step has looked at, from 0
+	dead   *dead // nil if unreadable
+	nth    int   // among the letters which the step has looked at, from 0
 }
 
-// deadWalk goes through the dead letters that a filter chooses, a few a transaction.
+// deadWalk goes through the dead letters chosen by a filter, a few a transaction.
 type deadWalk struct {
 	q      *Queue
 	filter *DeadFilter
 	end    []byte
-	after  []byte // the key behind which it goes on; nil = begin
+	after  []byte // the key behind which the walk goes on; nil = begin
 	begin  []byte
 	ids    []ID // of the filter, in order, each once
-	idsAt  int  // how many of them it has looked at
+	idsAt  int  // how many ids the walk has looked at
 	ended  bool
 }
 
-// deadStep is what one transaction of a walk has read. A walk passes it when the transaction is done.
+// deadStep is what one transaction of a walk has read. The walk passes a step when the transaction is done.
 type deadStep struct {
-	rows    []deadRow // that are chosen
+	rows    []deadRow // chosen by the filter
 	scanned int       // letters looked at, chosen or not
-	missing []ID      // ids that are no dead letters
+	missing []ID      // ids of no dead letter
 	last    []byte    // the last key looked at; nil = none
 	ids     int
 	ended   bool
@@ -187,7 +194,9 @@ func (q *Queue) walkDead(f *DeadFilter, after *ID) *deadWalk {
 	}
 	w := &deadWalk{q: q, filter: f, begin: rows.Begin, end: rows.End, ids: slices.Clone(f.IDs)}
 	slices.SortFunc(w.ids, func(a, b ID) int {
-		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Index, b.Index), bytes.Compare(a.Random[:], b.Random[:]))
+		return cmp.Or(
+			cmp.Compare(a.Group, b.Group), cmp.Compare(a.Index, b.Index), bytes.Compare(a.Random[:], b.Random[:]),
+		)
 	})
 	w.ids = slices.Compact(w.ids)
 	if after == nil {
@@ -199,7 +208,7 @@ func (q *Queue) walkDead(f *DeadFilter, after *ID) *deadWalk {
 	return w
 }
 
-// read reads up to limit letters. Whether that conflicts depends on tx.
+// read reads up to limit letters. Whether the read conflicts depends on tx.
 func (w *deadWalk) read(ctx context.Context, tx kv.ReadTx, limit int) (deadStep, error) {
 	var step deadStep
 	var err error
@@ -234,7 +243,9 @@ func (w *deadWalk) readRange(ctx context.Context, tx kv.ReadTx, limit int, step 
 	if w.after != nil {
 		begin = kv.FirstGreaterThan(w.after)
 	}
-	rows, err := tx.GetRange(kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(w.end)}, kv.RangeOptions{Limit: limit}).Wait(ctx)
+	rows, err := tx.GetRange(
+		kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(w.end)}, kv.RangeOptions{Limit: limit},
+	).Wait(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read dead letters: %w", err)
 	}
@@ -267,7 +278,7 @@ func (w *deadWalk) readIDs(ctx context.Context, tx kv.ReadTx, limit int, step *d
 	return rows, nil
 }
 
-// pass goes on behind a step.
+// pass moves the walk behind a step.
 func (w *deadWalk) pass(step deadStep) {
 	w.idsAt += step.ids
 	w.ended = step.ended
@@ -276,7 +287,7 @@ func (w *deadWalk) pass(step deadStep) {
 	}
 }
 
-// open reads the value.
+// open decodes the value.
 func (r *deadRow) open() error {
 	d, err := unpackDead(r.key, r.value)
 	if err != nil {
@@ -290,7 +301,7 @@ func (r *deadRow) open() error {
 	r.letter = DeadLetter{
 		ID: r.letter.ID, Headers: e.headers, Size: max(int64(len(body)), e.size), Enqueued: fromMillis(e.enqueuedMS),
 		Reason: d.reason, LastError: d.lastErr, Attempts: d.attempts,
-		Parked: fromMillis(d.parkedMS),
+		DeadLettered: fromMillis(d.deadMS),
 	}
 	if d.attempts > 0 {
 		r.letter.First, r.letter.Last = fromMillis(d.firstMS), fromMillis(d.lastMS)

@@ -6,55 +6,55 @@ import (
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// Dropping a queue: first it is marked, and its configuration goes, so that nobody can open it and every handle that
-// follows finds it gone; then, when all handles have had to look, all its keys go in one range.
+// The first step of a drop marks the queue and clears the configuration, so that nobody can open the queue. The last
+// step comes dropGrace later, when all handles have had to read the configuration anew, and clears all keys in one
+// range.
 //
-// A transaction that was begun before that, and commits after it, would leave keys behind. Two things prevent it. Every
-// transaction of the queue has a read conflict on the mark, so it fails if its read version is older than the last step.
-// And none goes, when it ends, by a configuration that was read more than followLimit ago: so its read version is not
-// much younger than that, and older than the last step, which comes dropGrace after the mark.
+// A transaction T begun before the last step must not commit after the step, because T would leave keys behind. So T
+// has a read conflict on the mark, and fails if T's read version is older than the last step. And T's read version is
+// older: when T ends, T's configuration is at most followLimit old, and was read before the mark.
 
 const (
 
-	// dropGrace is what lies between the mark and the last step. It is measured by one clock, and followLimit by
-	// another: what it is longer is for clocks that do not run alike.
+	// dropGrace is the time between the mark and the last step. dropGrace and followLimit are measured by different
+	// clocks: the difference (1 s) makes up for clocks which run at different speeds.
 	dropGrace = 2 * time.Second
-	// dropWakes bounds the waiting handles that are woken to find the queue gone.
+	// dropWakes bounds the waiting handles which are woken to notice the drop.
 	dropWakes = 1000
 )
 
 // DropOptions configure a drop. The zero value is the normal use.
 type DropOptions struct {
-	// Tx holds for its transactions.
+	// Tx applies to the transactions of the drop.
 	Tx kv.TxOptions
 }
 
-// Drop removes a queue with all that is in it: messages, dead letters, claims, configuration. From its first
-// transaction on nobody can open it; handles that are in use get ErrNoQueue within a second, and what they do until then
-// goes with the queue. It takes two seconds, whatever the depth. If it is interrupted, the queue stays as it is, and
-// cannot be opened; call Drop again. A handle that was open is of no more use, also if a queue of that name is created anew.
+// Drop removes a queue with everything in the queue: messages, dead letters, claims, configuration. From the first
+// transaction on, nobody can open the queue. Handles in use get ErrNoQueue within a second; their work until then is
+// removed, too. Drop takes two seconds, whatever the depth. After an interruption the queue stays, but cannot be
+// opened: call Drop again. A handle opened before the drop stays useless, even if a queue of the same name is created.
 //
 // Errors: ErrNoQueue, ErrNoQueueName, *LimitError and ErrInvalidUTF8 for the name, and the engine's.
 func Drop(ctx context.Context, db kv.DB, prefix []byte, name string, o DropOptions) error {
 	if err := checkQueueName(name); err != nil {
-		return err
+		return wrap("drop queue", err)
 	}
+	call := fmt.Sprintf("drop queue %q", name)
 	d := &dropping{ctx: ctx, keys: newSubspace(prefix, name)}
 	if _, err := kv.Run(ctx, db, o.Tx, d.mark); err != nil {
-		return fmt.Errorf("layer: drop queue %q: %w", name, err)
+		return wrap(call, err)
 	}
 	timer := time.NewTimer(dropGrace)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
-		return fmt.Errorf("layer: drop queue %q: %w", name, context.Cause(ctx))
+		return wrap(call, context.Cause(ctx))
 	}
 	if _, err := kv.Run(ctx, db, o.Tx, d.clear); err != nil {
-		return fmt.Errorf("layer: drop queue %q: %w", name, err)
+		return wrap(call, err)
 	}
 	return nil
 }
@@ -73,21 +73,22 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	if format == nil {
 		return ErrNoQueue
 	}
-	tx.Set(d.keys.meta(metaDropped), tuple.AppendInt(nil, millis(time.Now())))
+	tx.Set(d.keys.meta(metaDropped), packInt(millis(time.Now())))
 	tx.Clear(d.keys.meta(metaConfig))
-	rows, err := tx.Snapshot().GetRange(d.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: dropWakes}).Wait(d.ctx)
+	rows, err := tx.Snapshot().GetRange(d.keys.section(nameRequest).Selectors(),
+		kv.RangeOptions{Limit: dropWakes}).Wait(d.ctx)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}
 	for _, row := range rows {
 		if p, err := d.keys.parse(row.Key); err == nil {
-			tx.Atomic(kv.Add, d.keys.wake(p.id), []byte{1, 0, 0, 0, 0, 0, 0, 0})
+			tx.Atomic(kv.Add, d.keys.wake(p.id), packCount(1))
 		}
 	}
 	return nil
 }
 
-// clear is the last step. If the mark is gone, another has done it, and a queue that is there now is a new one.
+// clear is the last step. A missing mark means: another Drop has cleared the queue, and any queue there now is new.
 func (d *dropping) clear(tx kv.Tx, _ kv.Attempt) error {
 	v, err := tx.Get(d.keys.meta(metaDropped)).Wait(d.ctx)
 	if err != nil {

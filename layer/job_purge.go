@@ -4,54 +4,52 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// PurgeOptions say what a purge removes. The zero value is all of the queue but what is in hand.
+// PurgeOptions say what a purge removes. The zero value removes all items of the queue which are not in flight.
 type PurgeOptions struct {
-	// Group, if not nil, is the only group.
+	// Group, if not nil, limits the purge to this group; see OnlyGroup.
 	Group *string
-	// Force takes groups from their holders and removes what these have in hand, too. Without it that stays.
+	// Force ends claims, and removes the items in flight, too. Without Force the items in flight stay.
 	Force bool
-	// Progress, if not nil, is called after each step with what has been done so far.
+	// Progress, if not nil, is called after each step with the report so far.
 	Progress func(PurgeReport)
 }
 
 // PurgeReport is what a purge did.
 type PurgeReport struct {
 	Items  int64 // removed
-	Kept   int64 // in their holders' hands
-	Forced int64 // claims that were ended
+	Kept   int64 // left: in flight, or in a group whose lock cannot be read
+	Forced int64 // claims ended by Force
 	States int64 // of groups, cleared
 }
 
 const (
-	// purgeWidth bounds the items, and with them the groups, that one step reads: with the largest values that is 5 MB.
-	// An attempt that failed goes on with half.
+	// purgeWidth bounds the items, and with the items the groups, which a step reads: 5 MB with the largest values. An
+	// attempt after a failed attempt reads half as many.
 	purgeWidth = 50
-	// purgePatience is how many conflicts a step takes before it leaves the hints of its groups: then enqueues into
-	// these do not conflict with it any more.
+	// purgePatience is how many conflicts a step bears. After more, the step leaves a hint for each group without
+	// looking whether the group is empty, so that enqueues no longer conflict with the step.
 	purgePatience = 2
-	// purgeStride is how many items of one group a step removes at once when there are so many.
+	// purgeStride is how many items of a large group a step removes at once.
 	purgeStride = 1000
 )
 
-// Purge removes all items of a group, or of the queue, that are there when it comes to their group; what is enqueued
-// behind them meanwhile stays. A delay of a group ends, a claim whose lease has run out ends without an attempt counted,
-// a pause stays. The states of groups go too, and what they have used
-// of their rates, but for those in hand. Dead letters stay. What is remembered of the group,
-// or of the queue, for de-duplication is void; only what stays in the queue goes on being remembered for as long as it is
-// there.
+// Purge removes all items of a group, or of the queue, which are there when Purge comes to their group. Items enqueued
+// behind them meanwhile stay. A delay of a group ends, an expired claim ends without an attempt counted, and a pause
+// stays. The states of groups and their used rates go too, but not those of groups in flight. Dead letters stay. The
+// de-duplication of the group, or of the queue, forgets the removed items, and remembers the remaining items for as
+// long as they stay in the queue.
 //
-// It works in steps at batch priority that are short whatever the depth, group by group in the order of their names. A
-// step conflicts with claims of the groups that it purges, and with no others. It may be stopped and run again to go
-// on. If it returns an error, the report says what was done before that.
+// Purge works in steps at batch priority, group by group in the order of their names. Each step is short whatever the
+// depth, and conflicts only with claims of the groups which the step purges. A stopped purge may be run again to go on.
+// If Purge returns an error, the report says what was done before the error.
 //
 // Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
-func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
+func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
+	q := a.q
 	p := &purger{q: q, ctx: ctx, o: o, section: q.keys.section(nameItem)}
 	if o.Group != nil {
 		if err := checkGroup(*o.Group); err != nil {
@@ -66,20 +64,28 @@ func (q *Queue) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) 
 		return p.report, wrap("purge", err)
 	}
 	p.next = p.section.Begin
-	for p.next != nil {
-		begun := time.Now()
-		if err := p.step(); err != nil {
-			return p.report, wrap("purge", err)
-		}
-		took := time.Since(begun)
-		if o.Progress != nil {
-			o.Progress(p.report)
-		}
-		if p.next != nil {
-			q.restAfter(ctx, took)
-		}
+	steps := job[purged]{
+		q: q, ctx: ctx, width: purgeWidth, kept: &purgeReceipt,
+		attempt: func(tx kv.Tx, a kv.Attempt, width int) (purged, bool, error) {
+			s := &purgeStep{txn: q.txn(ctx, tx), p: p, attempt: a, purged: purged{place: p.purgePlace}}
+			if err := s.run(width); err != nil {
+				return purged{}, false, err
+			}
+			return s.purged, s.done.Items > 0, s.finish()
+		},
+		pass: func(s purged) (bool, error) {
+			p.purgePlace = s.place
+			p.report.Items += s.done.Items
+			p.report.Kept += s.done.Kept
+			p.report.Forced += s.done.Forced
+			if o.Progress != nil {
+				o.Progress(p.report)
+			}
+			return p.next != nil, nil
+		},
 	}
-	return p.report, nil
+	err := steps.run(true)
+	return p.report, wrap("purge", err)
 }
 
 type purger struct {
@@ -91,87 +97,43 @@ type purger struct {
 	report PurgeReport
 }
 
-// purgePlace is how far a purge has come.
+// purgePlace is how far a purge has come: its cursor.
 type purgePlace struct {
-	next []byte // the key to go on at; nil = done
-	// tail is the last item, when the purge came there, of the group it is in; what lies behind was enqueued later.
+	next []byte // the next key; nil = done
+	// tail is the group's last item when the purge came to the group. Items behind tail were enqueued later.
 	tail []byte
 }
 
-// step removes what one transaction may remove.
-func (p *purger) step() error {
-	var place purgePlace
-	var done PurgeReport
-	err := p.q.onceWith(p.ctx, p.q.batchOptions(),
-		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p, attempt: a, place: p.purgePlace}
-			if err := s.run(); err != nil {
-				return nil, err
-			}
-			if err := s.finish(); err != nil {
-				return nil, err
-			}
-			if place, done = s.place, s.done; done.Items == 0 {
-				return nil, nil
-			}
-			return tuple.Tuple{place.next, place.tail, done.Items, done.Kept, done.Forced}, nil
-		},
-		func(_ kv.Tx, t tuple.Tuple) error {
-			ok := len(t) == 5
-			if ok {
-				var oks [3]bool
-				next, isKey := t[0].([]byte)
-				tail, _ := t[1].([]byte)
-				place = purgePlace{next: next, tail: tail}
-				if !isKey || len(next) == 0 {
-					place = purgePlace{} // it was the last step
-				}
-				done.Items, oks[0] = t[2].(int64)
-				done.Kept, oks[1] = t[3].(int64)
-				done.Forced, oks[2] = t[4].(int64)
-				ok = oks == [3]bool{true, true, true}
-			}
-			if !ok {
-				return fmt.Errorf("%w: receipt of a purge: %v", ErrCorrupt, t)
-			}
-			return nil
-		})
-	if err != nil {
-		return err
-	}
-	p.purgePlace = place
-	p.report.Items += done.Items
-	p.report.Kept += done.Kept
-	p.report.Forced += done.Forced
-	return nil
+// purged is the result of a step: the new cursor, and what was removed.
+type purged struct {
+	place purgePlace
+	done  PurgeReport
 }
 
 // purgeStep is one attempt of a step.
 //
-// Footprint, per group: a read and a write conflict on the lock. If nobody holds the group, one on the whole group if
-// that is empty now. After a few conflicts not even that: the hint is left then, so that a stream of enqueues cannot hold
-// the purge up.
+// Footprint, per group: a read and a write conflict on the lock. If nobody holds the group, and the group is empty now,
+// also a read conflict on the whole group. After a few conflicts (purgePatience) not even the latter: the step leaves a
+// hint, because otherwise a stream of enqueues could hold the purge up.
 type purgeStep struct {
-	*work
+	*txn
 	p       *purger
 	attempt kv.Attempt
-	place   purgePlace
-	done    PurgeReport
+	purged
 }
 
-// purgeRun is items of one group that follow each other.
+// purgeRun is a run of consecutive items of a group.
 type purgeRun struct {
 	group string
 	items []delivered
-	whole bool // all of the group, as of the read version
+	whole bool // the run is the whole group, as of the read version
 	lock  kv.Future[[]byte]
 }
 
-func (s *purgeStep) run() error {
+func (s *purgeStep) run(width int) error {
 	if err := s.notePurge(s.p.o.Group); err != nil {
 		return err
 	}
-	width := stepWidth(purgeWidth, s.attempt)
 	snapshot := s.tx.Snapshot()
 	rest := kv.KeyRange{Begin: s.place.next, End: s.p.section.End}
 	found := snapshot.GetRange(rest.Selectors(), kv.RangeOptions{Limit: width + 1})
@@ -210,7 +172,7 @@ func (s *purgeStep) run() error {
 	return s.narrow(items, rows)
 }
 
-// narrow removes the items of these rows. The first ones are of the group with these items, whose tail is known.
+// narrow removes the items of rows. The first rows belong to the group of items, whose tail is known.
 func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 	var runs []*purgeRun
 	for _, row := range rows {
@@ -222,11 +184,13 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 			return err
 		}
 		if n := len(runs); n == 0 || runs[n-1].group != p.group {
-			runs = append(runs, &purgeRun{group: p.group, whole: n > 0, lock: guardPurgeLock.get(s.tx, s.q.keys.lock(p.group))})
+			runs = append(runs, &purgeRun{
+				group: p.group, whole: n > 0, lock: guardPurgeLock.get(s.tx, s.q.keys.lock(p.group)),
+			})
 		}
 		d := delivered{index: p.index, random: p.id}
 		if e, _, err := openEnvelope(row.Value); err != nil {
-			d.parts = 1 // as far as can be known
+			d.parts = 1 // unreadable: there may be parts
 		} else {
 			d.parts = e.parts
 		}
@@ -248,7 +212,7 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 	return nil
 }
 
-// held reads the group's record. kept says that the group is to be left alone because the record cannot be read.
+// held reads the group's record. kept means: leave the group alone, because the record cannot be read.
 func (s *purgeStep) held(r *purgeRun) (held *record, kept bool, err error) {
 	key := s.q.keys.lock(r.group)
 	v, err := r.lock.Wait(s.ctx)
@@ -269,7 +233,7 @@ func (s *purgeStep) held(r *purgeRun) (held *record, kept bool, err error) {
 	return held, false, err
 }
 
-// states clears the states of the groups that are purged, also of those without items.
+// states clears the states of the purged groups, with or without items.
 //
 // Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) states() error {
@@ -283,7 +247,7 @@ func (p *purger) states() error {
 	}, &p.report.States)
 }
 
-// paces clears what the groups that are purged have used of their rates. A group that waits by it is ready then.
+// paces clears the rate records of the purged groups. A group which waits for the rate becomes ready.
 //
 // Footprint, per group: a read and a write conflict on the lock.
 func (p *purger) paces() error {
@@ -308,61 +272,57 @@ func (p *purger) paces() error {
 	}, &cleared)
 }
 
-// besides calls visit for the pair with that name of each group that is purged, page by page. It tells whether it has
-// cleared it, which counted counts.
-func (p *purger) besides(name string, visit func(s *purgeStep, group string, key []byte) (bool, error), counted *int64) error {
+// besides calls visit for the pair of each purged group in the section name, page by page. visit reports whether the
+// pair was cleared; counted counts the cleared pairs.
+func (p *purger) besides(
+	name string, visit func(s *purgeStep, group string, key []byte) (bool, error), counted *int64,
+) error {
 	rest := newCursor(p.q.keys.section(name))
 	if p.o.Group != nil {
 		rest = newCursor(kv.SingleKey(p.q.keys.startGroup(name, *p.o.Group, 0)))
 	}
-	for !rest.exhausted {
-		var rows []kv.KV
-		var cleared int64
-		width, begun := purgeWidth, time.Now()
-		err := p.q.onceWith(p.ctx, p.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-			width, cleared = stepWidth(purgeWidth, a), 0
-			s := &purgeStep{work: p.q.work(p.ctx, tx), p: p}
+	pages := job[page]{
+		q: p.q, ctx: p.ctx, width: purgeWidth, kept: &receipt[page]{},
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
+			found := page{width: width}
+			s := &purgeStep{txn: p.q.txn(p.ctx, tx), p: p}
 			var err error
-			if rows, err = rest.read(tx.Snapshot(), width).Wait(p.ctx); err != nil {
-				return nil, fmt.Errorf("read %s: %w", name, err)
+			if found.rows, err = rest.read(tx.Snapshot(), width).Wait(p.ctx); err != nil {
+				return found, false, fmt.Errorf("read %s: %w", name, err)
 			}
-			for _, row := range rows {
+			for _, row := range found.rows {
 				parsed, err := p.q.keys.parse(row.Key)
 				if err != nil {
-					return nil, err
+					return found, false, err
 				}
-				ok, err := visit(s, parsed.group, row.Key)
+				cleared, err := visit(s, parsed.group, row.Key)
 				if err != nil {
-					return nil, err
+					return found, false, err
 				}
-				if ok {
-					cleared++
+				if cleared {
+					found.cleared++
 				}
 			}
-			if cleared == 0 {
-				return nil, nil
+			if found.cleared == 0 {
+				return found, false, nil
 			}
-			return tuple.Tuple{}, s.finish()
-		}, nil) // what the attempt that landed has found is what the last one that ran has
-		if err != nil {
-			return err
-		}
-		took := time.Since(begun)
-		rest.passed(rows, width)
-		if *counted += cleared; cleared > 0 && p.o.Progress != nil {
-			p.o.Progress(p.report)
-		}
-		if !rest.exhausted {
-			p.q.restAfter(p.ctx, took)
-		}
+			return found, true, s.finish()
+		},
+		pass: func(found page) (bool, error) {
+			rest.passed(found.rows, found.width)
+			if *counted += found.cleared; found.cleared > 0 && p.o.Progress != nil {
+				p.o.Progress(p.report)
+			}
+			return !rest.exhausted, nil
+		},
 	}
-	return nil
+	return pages.run(true)
 }
 
-// inHand reports whether a lock keeps items from being purged.
+// inHand reports whether the group is in flight, so that items must not be purged.
 func (s *purgeStep) inHand(l *record) bool { return l.at(s.nowMS) == claimed && !s.p.o.Force }
 
-// purge removes a run's items, but those in hand.
+// purge removes a run's items, except the items in flight.
 func (s *purgeStep) purge(r *purgeRun) error {
 	l, kept, err := s.held(r)
 	if err != nil {
@@ -387,13 +347,13 @@ func (s *purgeStep) purge(r *purgeRun) error {
 		return err
 	}
 	free := s.end(r.group, l, r.whole)
-	s.work.remove(r.group, r.items, gone, false)
+	s.txn.remove(r.group, r.items, gone, false)
 	s.removed(len(gone))
 	return s.leave(gone[0].id(r.group), free, r.whole)
 }
 
-// wide removes the items of a group from first up to, without, the key end. It returns false, and has done nothing, if
-// something in between must stay.
+// wide removes the items of a group from first up to (not including) the key end. If something in between must stay,
+// wide does nothing and returns false.
 func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	keys := s.q.keys
 	r := &purgeRun{group: first.Group, lock: guardPurgeLock.get(s.tx, keys.lock(first.Group))}
@@ -412,14 +372,14 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 		return false, fmt.Errorf("read dead letters: %w", err)
 	}
 	if bytes.Compare(k, keys.dead(last)) <= 0 {
-		return false, nil // its parts lie between those of the items
+		return false, nil // the letter's parts lie between the items' parts
 	}
 	if err := s.excludeHolders(guardPurgeExclude, r.group); err != nil {
 		return false, err
 	}
 	free := s.end(r.group, l, false)
 	all := kv.KeyRange{Begin: keys.item(first), End: end}
-	// The count is of these items alone: one whose enqueue commits late, in between, is not to go with them.
+	// The count is of the items read: an item which lands late, in between, must not be removed uncounted.
 	if err := guardPurgeItems.read(s.tx, all); err != nil {
 		return false, err
 	}
@@ -436,7 +396,7 @@ func (s *purgeStep) removed(n int) {
 	s.count(countPurged, n)
 }
 
-// end ends what keeps the group, unless that is to stay, and returns whether the group is then free.
+// end ends the holding of the group, unless the holding has to stay, and returns whether the group is then free.
 func (s *purgeStep) end(group string, r *record, whole bool) (free bool) {
 	switch cond := r.at(s.nowMS); {
 	case cond == unheld:
@@ -447,21 +407,21 @@ func (s *purgeStep) end(group string, r *record, whole bool) (free bool) {
 		s.done.Forced++
 		s.count(countForced, 1)
 	}
-	return s.work.end(group, r, r.mark)
+	return s.txn.end(group, r, r.mark)
 }
 
-// leave leaves a group in order whose items from first on are gone.
+// leave makes a group findable whose items from first on are gone.
 func (s *purgeStep) leave(first ID, free, whole bool) error {
 	if free && s.attempt.Conflicts > purgePatience {
-		s.hint(first.Index, first.Group, 0) // whoever meets it finds what there is
+		s.hint(first.Index, first.Group, 0) // the hint may be stale: whoever meets a stale hint clears the hint
 		return nil
 	}
 	s.tx.Clear(s.q.keys.ready(first.Index, first.Group))
 	switch {
-	case !free: // every hint of it is stale
+	case !free: // every hint of the group is stale
 		return nil
 	case whole:
 		return guardPurgeGap.read(s.tx, s.q.keys.items(first.Group))
 	}
-	return s.work.free(first.Group)
+	return s.txn.free(first.Group)
 }

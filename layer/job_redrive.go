@@ -5,27 +5,23 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"time"
-
-	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// RedriveOptions say how dead letters go back to their groups. The zero value puts each back at its old place.
+// RedriveOptions say how dead letters go back to their groups. The zero value puts each letter back at its old place.
 type RedriveOptions struct {
-	// ToTail puts them at the end of their groups, as if they were enqueued now: with new ids. Else each comes back
-	// under its own id, before what followed it.
+	// ToTail enqueues the letters now, at the tails of their groups, with new ids. Otherwise each letter comes back
+	// under its own id, before the items which followed.
 	ToTail bool
-	// Edit, if not nil, is given each message as it is and may change its body and its headers, but not its group. It
-	// may run several times; its error ends the redrive before this step of it. It is not called by a dry run.
+	// Edit, if not nil, is given each message and may change its body and its headers, and nothing else. Edit may run
+	// several times; an error ends the redrive before the step at hand. A dry run does not call Edit.
 	Edit func(d DeadLetter, m *Message) error
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
-	// Limit is how many to redrive at most; 0 = all that are chosen.
-	Limit int64
-	// Progress, if not nil, is called after each transaction with what has been done so far.
+	// Limit is how many to redrive at most; 0 = every chosen letter.
+	Limit int
+	// Progress, if not nil, is called after each transaction with the report so far.
 	Progress func(DeadReport)
 }
 
@@ -33,67 +29,67 @@ type RedriveOptions struct {
 type DiscardOptions struct {
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
-	// Limit is how many to remove at most; 0 = all that are chosen.
-	Limit int64
-	// Progress, if not nil, is called after each transaction with what has been done so far.
+	// Limit is how many to remove at most; 0 = every chosen letter.
+	Limit int
+	// Progress, if not nil, is called after each transaction with the report so far.
 	Progress func(DeadReport)
 }
 
 // DeadReport is what a redrive or a discard has done.
 type DeadReport struct {
 	Scanned int64 // dead letters looked at
-	Done    int64 // of these: redriven, or discarded; of a dry run: that would be
-	// Unreadable letters are left where they are: DeadLetters lists them with the reason.
+	Done    int64 // redriven or discarded; in a dry run: would be
+	// Unreadable letters stay where they are: DeadLetters lists each with the reason.
 	Unreadable int64
-	Missing    []ID // chosen by their ids, and no dead letters
+	Missing    []ID // chosen by id, and no dead letters
 }
 
 // The bounds of one transaction of a redrive or a discard.
 const (
 	deadStepRows  = 100
-	deadStepBytes = 1 << 20 // what it writes; a first letter alone may have more
+	deadStepBytes = 1 << 20 // written by the transaction; a first letter alone may have more
 )
 
-// Redrive gives the dead letters that f chooses back to their groups, with no attempts counted. It works in short
-// transactions at batch priority, each all or none; it may be stopped at any point and run again to go on. A group that
-// is held stays with its holder: what comes back before its items is delivered after them, when the claim has ended.
+// Redrive gives the dead letters which f chooses back to their groups, with no attempts counted. It works in short
+// transactions at batch priority, each all or none; a redrive may be stopped at any point and run again to go on. A
+// held group stays with its holder: a letter which comes back before the held items is delivered after the claim.
 //
-// The letters of a group come back in their order, up to 100 a transaction; between two transactions what has come back
-// may be delivered. Pause a group (PauseGroup) that has more, if its order must be kept through all of them.
+// The letters of a group come back in order, up to 100 a transaction; letters already back may be delivered between two
+// transactions. Example: a group has 150 letters, and then a live item. The item may be delivered before the last 50
+// letters are back, unless the group is paused (PauseGroup) for the time of the redrive.
 //
-// If it returns an error, the report says what was done before that. Errors: ErrNotDead if ids were chosen that are no
-// dead letters, when all others are done; ErrOptions, ErrInvalidID, *LimitError; those of Edit; ErrClosed, and the
-// engine's.
-func (q *Queue) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (DeadReport, error) {
-	s := deadSweep{q: q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: o.Limit, progress: o.Progress}
+// After an error, the report says what was done before. Errors: ErrNotDead if chosen ids are no dead letters, when all
+// others are done; ErrOptions, ErrInvalidID, *LimitError; errors of Edit; ErrClosed, and the engine's.
+func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (DeadReport, error) {
+	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
 	s.size = func(row *deadRow) int64 {
 		if o.ToTail || o.Edit != nil {
 			return row.letter.Size + int64(len(row.value))
 		}
 		return int64(len(row.value))
 	}
-	s.do = func(w *work, rows []deadRow) error { return w.redrive(rows, &o) }
+	s.do = func(w *txn, rows []deadRow) error { return w.redrive(rows, &o) }
 	report, err := s.run()
 	return report, wrap("redrive", err)
 }
 
-// RedriveTx redrives chosen letters, up to MaxBatch, in the caller's transaction, all or none. DryRun, Limit and Progress
-// are not for it (ErrOptions). The caller answers for an unknown commit: use Once.
+// RedriveTx redrives chosen letters, up to MaxBatch, in the caller's transaction, all or none. DryRun, Limit and
+// Progress are refused (ErrOptions). The caller answers for an unknown commit: use Once.
 //
-// Reads: each letter, with a conflict; without ToTail the lock of each group, with a conflict. Conflicts without ToTail:
-// with claims, acks, takes of these groups, and what else reads their locks; with ToTail: as an enqueue.
-func (q *Queue) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ...ID) error {
+// Reads: each letter, with a conflict; without ToTail the lock of each group, with a conflict. Conflicts: with ToTail
+// as an enqueue; else with claims, acks and takes of the groups, and with all else that reads their locks.
+func (a Admin) RedriveTx(ctx context.Context, tx kv.Tx, o RedriveOptions, ids ...ID) error {
 	if o.DryRun || o.Limit != 0 || o.Progress != nil {
 		return wrap("redrive", fmt.Errorf("%w: a dry run, limit or progress of a single transaction", ErrOptions))
 	}
-	return wrap("redrive", q.deadTx(ctx, tx, ids, func(w *work, rows []deadRow) error { return w.redrive(rows, &o) }))
+	return wrap("redrive", a.q.deadTx(ctx, tx, ids, func(w *txn, rows []deadRow) error { return w.redrive(rows, &o) }))
 }
 
-// Discard removes the dead letters that f chooses, for good. It works as Redrive does, and never touches a group.
-func (q *Queue) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
-	s := deadSweep{q: q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: o.Limit, progress: o.Progress}
+// Discard removes the dead letters which f chooses, for good. It works as Redrive does, and never touches a group.
+func (a Admin) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (DeadReport, error) {
+	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
 	s.size = func(*deadRow) int64 { return 0 }
-	s.do = func(w *work, rows []deadRow) error { return w.discard(rows) }
+	s.do = func(w *txn, rows []deadRow) error { return w.discard(rows) }
 	report, err := s.run()
 	return report, wrap("discard", err)
 }
@@ -101,13 +97,13 @@ func (q *Queue) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (De
 // DiscardTx discards chosen letters, up to MaxBatch, in the caller's transaction, all or none.
 //
 // Reads: each letter, with a conflict.
-func (q *Queue) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
-	return wrap("discard", q.deadTx(ctx, tx, ids, func(w *work, rows []deadRow) error { return w.discard(rows) }))
+func (a Admin) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
+	return wrap("discard", a.q.deadTx(ctx, tx, ids, func(w *txn, rows []deadRow) error { return w.discard(rows) }))
 }
 
-// deadTx does something to chosen letters in the caller's transaction.
-func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *work, rows []deadRow) error) error {
-	if q.closed.Load() {
+// deadTx runs do on chosen letters in the caller's transaction.
+func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *txn, rows []deadRow) error) error {
+	if q.isClosed() {
 		return ErrClosed
 	}
 	if len(ids) > MaxBatch {
@@ -132,14 +128,14 @@ func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *work,
 			return fmt.Errorf("%w: %s", ErrCorrupt, step.rows[i].letter.Reason)
 		}
 	}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	if err := do(w, step.rows); err != nil {
 		return err
 	}
 	return w.finish()
 }
 
-// deadSweep does something to all dead letters that a filter chooses, step by step.
+// deadSweep runs do on all dead letters which a filter chooses, step by step.
 type deadSweep struct {
 	q        *Queue
 	ctx      context.Context
@@ -147,8 +143,8 @@ type deadSweep struct {
 	dryRun   bool
 	limit    int64
 	progress func(DeadReport)
-	size     func(row *deadRow) int64 // what do writes for it, in bytes
-	do       func(w *work, rows []deadRow) error
+	size     func(row *deadRow) int64 // bytes which do writes for a row
+	do       func(w *txn, rows []deadRow) error
 	report   DeadReport
 }
 
@@ -162,24 +158,24 @@ func (s *deadSweep) run() (DeadReport, error) {
 	if s.limit == 0 {
 		s.limit = math.MaxInt64
 	}
-	for walk := s.q.walkDead(&s.filter, nil); !walk.ended && s.report.Done < s.limit; {
-		begun := time.Now()
-		done, err := s.step(walk)
-		if err != nil {
-			return s.report, err
-		}
-		took := time.Since(begun)
-		walk.pass(done.deadStep)
-		s.report.Scanned += int64(done.scanned)
-		s.report.Done += done.done
-		s.report.Unreadable += done.unreadable
-		s.report.Missing = append(s.report.Missing, done.missing...)
-		if s.progress != nil {
-			s.progress(s.report)
-		}
-		if !walk.ended && !s.dryRun {
-			s.q.restAfter(s.ctx, took)
-		}
+	walk := s.q.walkDead(&s.filter, nil)
+	steps := job[sweptStep]{
+		q: s.q, ctx: s.ctx, width: deadStepRows, kept: &sweptReceipt, reads: s.dryRun,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (sweptStep, bool, error) { return s.attempt(walk, tx, width) },
+		pass: func(done sweptStep) (bool, error) {
+			walk.pass(done.deadStep)
+			s.report.Scanned += int64(done.scanned)
+			s.report.Done += done.done
+			s.report.Unreadable += done.unreadable
+			s.report.Missing = append(s.report.Missing, done.missing...)
+			if s.progress != nil {
+				s.progress(s.report)
+			}
+			return !walk.ended && s.report.Done < s.limit, nil
+		},
+	}
+	if err := steps.run(true); err != nil {
+		return s.report, err
 	}
 	switch n := len(s.report.Missing); n {
 	case 0:
@@ -198,33 +194,25 @@ type sweptStep struct {
 	unreadable int64
 }
 
-// step runs one transaction. It happens once: without the receipt, what a commit of unknown outcome has done would be
-// missing from the report, and the ids that it is done with be taken for unknown ones.
-func (s *deadSweep) step(walk *deadWalk) (sweptStep, error) {
-	var out sweptStep
-	err := s.q.onceWith(s.ctx, s.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-		var rows []deadRow
-		var err error
-		if out, rows, err = s.choose(walk, tx, stepWidth(deadStepRows, a)); err != nil {
-			return nil, err
-		}
-		if s.dryRun || len(rows) == 0 {
-			_, err = s.q.follow(tx).wait(s.ctx) // that a queue which is gone has no letters is no answer
-			return nil, err
-		}
-		w := s.q.work(s.ctx, tx)
-		if err := s.do(w, rows); err != nil {
-			return nil, err
-		}
-		return out.pack(), w.finish()
-	}, func(_ kv.Tx, result tuple.Tuple) (err error) {
-		out, err = unpackSwept(result)
-		return err
-	})
-	return out, err
+// attempt is one attempt of a step. A writing step has a receipt: otherwise after a commit of unknown outcome the
+// report would miss the letters of the commit, and their ids would be taken for unknown.
+func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep, wrote bool, err error) {
+	done, rows, err := s.choose(walk, tx, width)
+	if err != nil {
+		return done, false, err
+	}
+	if s.dryRun || len(rows) == 0 {
+		_, err = s.q.follow(tx).wait(s.ctx) // a queue which is gone is an error, not a queue without letters
+		return done, false, err
+	}
+	w := s.q.txn(s.ctx, tx)
+	if err := s.do(w, rows); err != nil {
+		return done, false, err
+	}
+	return done, true, w.finish()
 }
 
-// choose reads what one transaction is to work on. The reads are at snapshot: do adds the conflicts.
+// choose reads the letters for one transaction. The reads are at snapshot: do adds the conflicts.
 func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []deadRow, error) {
 	step, err := walk.read(s.ctx, tx.Snapshot(), width)
 	out := sweptStep{deadStep: step}
@@ -251,7 +239,7 @@ func (s *deadSweep) choose(walk *deadWalk, tx kv.Tx, width int) (sweptStep, []de
 	return out, rows, nil
 }
 
-// cutBefore ends a step before its i-th row, which is the first of the next one. i is not 0.
+// cutBefore ends a step before its i-th row, which is the first of the next step. i is not 0.
 func (t *sweptStep) cutBefore(i int, walk *deadWalk) {
 	last := &t.rows[i-1]
 	t.ended, t.last, t.scanned = false, last.key, last.nth+1
@@ -263,55 +251,8 @@ func (t *sweptStep) cutBefore(i int, walk *deadWalk) {
 	t.missing = slices.DeleteFunc(t.missing, func(id ID) bool { return !slices.Contains(ids[:t.ids], id) })
 }
 
-// pack is what the receipt keeps of a step.
-func (t *sweptStep) pack() tuple.Tuple {
-	ended := int64(0)
-	if t.ended {
-		ended = 1
-	}
-	missing := make(tuple.Tuple, 0, 3*len(t.missing))
-	for _, id := range t.missing {
-		missing = append(missing, id.Group, id.Index, id.Random)
-	}
-	return tuple.Tuple{t.done, t.unreadable, int64(t.scanned), int64(t.ids), ended, t.last, missing}
-}
-
-func unpackSwept(t tuple.Tuple) (sweptStep, error) {
-	bad := fmt.Errorf("%w: receipt of a step: %v", ErrCorrupt, t)
-	var s sweptStep
-	if len(t) != 7 {
-		return s, bad
-	}
-	var n [5]int64
-	for i := range n {
-		var ok bool
-		if n[i], ok = t[i].(int64); !ok {
-			return s, bad
-		}
-	}
-	s.done, s.unreadable, s.scanned, s.ids, s.ended = n[0], n[1], int(n[2]), int(n[3]), n[4] == 1
-	last, ok := t[5].([]byte)
-	missing, ok2 := t[6].(tuple.Tuple)
-	if !ok || !ok2 || len(missing)%3 != 0 || n[4] != 0 && n[4] != 1 {
-		return s, bad
-	}
-	if len(last) > 0 {
-		s.last = last
-	}
-	for i := 0; i < len(missing); i += 3 {
-		group, ok := missing[i].(string)
-		index, ok2 := missing[i+1].(int64)
-		random, ok3 := missing[i+2].(uuid.UUID)
-		if !ok || !ok2 || !ok3 {
-			return s, bad
-		}
-		s.missing = append(s.missing, ID{Group: group, Index: index, Random: random})
-	}
-	return s, nil
-}
-
-// bury takes letters out of the dead ones. Footprint: a read conflict on each, which it clears.
-func (w *work) bury(rows []deadRow) error {
+// bury deletes dead letters. Footprint: a read conflict on each letter, so that of two redrives only the first commits.
+func (w *txn) bury(rows []deadRow) error {
 	for i := range rows {
 		if err := guardLetter.read(w.tx, kv.SingleKey(rows[i].key)); err != nil {
 			return err
@@ -321,7 +262,7 @@ func (w *work) bury(rows []deadRow) error {
 	return nil
 }
 
-func (w *work) discard(rows []deadRow) error {
+func (w *txn) discard(rows []deadRow) error {
 	for i := range rows {
 		w.tx.ClearRange(w.q.keys.parts(rows[i].letter.ID))
 	}
@@ -329,7 +270,7 @@ func (w *work) discard(rows []deadRow) error {
 	return w.bury(rows)
 }
 
-func (w *work) redrive(rows []deadRow, o *RedriveOptions) error {
+func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	w.count(countRedriven, len(rows))
 	if o.ToTail {
 		return w.redriveToTail(rows, o)
@@ -360,7 +301,7 @@ func (w *work) redrive(rows []deadRow, o *RedriveOptions) error {
 		if err := w.excludeHolders(guardRedriveExclude, id.Group); err != nil {
 			return err
 		}
-		// The first of its group here, and perhaps the head now. Whoever holds the group sets its hint when he is done.
+		// The group's first letter here may be the head now. If the group is held, the holder sets the hint at the end.
 		if held == nil {
 			if _, err := w.rehint(id.Index, id.Group, 0); err != nil {
 				return err
@@ -371,14 +312,14 @@ func (w *work) redrive(rows []deadRow, o *RedriveOptions) error {
 }
 
 // exhume puts an item back under its own key.
-func (w *work) exhume(row *deadRow, o *RedriveOptions) error {
+func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	id := row.letter.ID
 	if o.Edit == nil {
 		value, err := w.renewed(row.dead.item)
 		if err != nil {
 			return err
 		}
-		w.tx.Set(w.q.keys.item(id), value) // its parts are where they were
+		w.tx.Set(w.q.keys.item(id), value) // the parts have stayed where they were
 		return nil
 	}
 	m, err := w.edited(row, o)
@@ -401,8 +342,8 @@ func (w *work) exhume(row *deadRow, o *RedriveOptions) error {
 	return nil
 }
 
-// renewed is the value of an item that comes back. One that would be overdue at once waits from now on.
-func (w *work) renewed(value []byte) ([]byte, error) {
+// renewed is the value of an item which comes back. Past retention, its time starts anew: else it would expire at once.
+func (w *txn) renewed(value []byte) ([]byte, error) {
 	config, err := w.config()
 	if err != nil || config.Retention == 0 {
 		return value, err
@@ -418,8 +359,8 @@ func (w *work) renewed(value []byte) ([]byte, error) {
 	return append(e.append(make([]byte, 0, len(value)+16)), body...), nil
 }
 
-// edited is the message of a dead letter, as Edit leaves it.
-func (w *work) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
+// edited is the message of a dead letter, as Edit leaves the message.
+func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	id := row.letter.ID
 	item, err := w.q.readItem(w.ctx, w.tx.Snapshot(), kv.KV{Key: w.q.keys.item(id), Value: row.dead.item})
 	if err != nil {
@@ -440,8 +381,8 @@ func (w *work) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	return m, err
 }
 
-// redriveToTail enqueues letters anew.
-func (w *work) redriveToTail(rows []deadRow, o *RedriveOptions) error {
+// redriveToTail enqueues letters as new messages. Their dedup entries then name the new ids.
+func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
 	e := &enqueuing{redriven: true}
 	for i := range rows {
 		m, err := w.edited(&rows[i], o)

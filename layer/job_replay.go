@@ -4,118 +4,127 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math"
-	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// ReplayHeader is the header of a message that was replayed: the id of the archived item that it repeats.
+// ReplayHeader is the header of a replayed message: the id of the archived item which the message repeats.
 const ReplayHeader = "fdbfifo-replay-of"
 
-// ReplayOptions say how archived items are enqueued anew. The zero value replays all that are chosen.
+// ReplayOptions say how archived items are enqueued anew. The zero value replays every chosen item.
 type ReplayOptions struct {
-	// After is the item behind which the replay begins: ReplayReport.Last of one that was stopped.
+	// After is the item behind which the replay begins: ReplayReport.Last of a stopped replay.
 	After *ID
 	// DryRun changes nothing and reports what would be done.
 	DryRun bool
-	// Limit is how many to replay at most; 0 = all that are chosen.
-	Limit int64
-	// Progress, if not nil, is called after each transaction with what has been done so far.
+	// Limit is how many to replay at most; 0 = every chosen item.
+	Limit int
+	// Progress, if not nil, is called after each transaction with the report so far.
 	Progress func(ReplayReport)
+}
+
+func (o *ReplayOptions) limit() (int64, error) {
+	switch {
+	case o.Limit < 0:
+		return 0, &LimitError{What: "limit", Unit: "items", Got: int64(o.Limit), Max: noLimit}
+	case o.Limit == 0:
+		return noLimit, nil
+	}
+	return int64(o.Limit), nil
 }
 
 // ReplayReport is what a replay has done.
 type ReplayReport struct {
 	Scanned    int64 // archived items looked at
-	Done       int64 // enqueued anew; of a dry run: that would be
-	Unreadable int64 // chosen, and not readable: Archive lists them with the reason
-	// Last is the last item that was replayed, or passed over; nil = none. Pass it as After to go on.
+	Done       int64 // enqueued anew; in a dry run: would be
+	Unreadable int64 // chosen, and not readable: Archive lists each with the reason
+	// Last is the last item replayed or passed over; nil = none. Pass Last as After to go on.
 	Last *ID
-	// More: there may be more behind Last, because the limit was reached, or what one ReplayTx may do.
+	// More: there may be more behind Last, because the limit was reached, or the bound of a ReplayTx.
 	More bool
 }
 
 // replayBytes bounds what one transaction of a replay writes; a first item alone may have more.
 const replayBytes = 1 << 20
 
-// Replay enqueues the archived items that f chooses anew: as new messages at the tails of their groups, in the order in
-// which Archive lists them, with ReplayHeader saying which item each repeats. The archive stays as it is. What is finished
-// in transactions that begin after the replay has is not part of it. Replayed messages are no duplicates of anything.
+// Replay enqueues the archived items which f chooses anew: as new messages at the tails of their groups, in the order
+// of Archive. ReplayHeader says which item each message repeats. The archive stays unchanged. Items finished in
+// transactions begun after the replay are left out. Replayed messages are no duplicates of anything.
 //
-// It works in short transactions at batch priority, each all or none and done once; stopped, it goes on behind
+// Replay works in short transactions at batch priority, each all or none and done once. A stopped replay goes on behind
 // ReplayReport.Last. Conflicts: as an enqueue.
 //
-// If it returns an error, the report says what was done before that. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8,
-// *LimitError, ErrClosed, and the engine's.
-func (q *Queue) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+// After an error, the report says what was done before. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError,
+// ErrClosed, and the engine's.
+func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+	q := a.q
 	var report ReplayReport
-	if o.Limit < 0 {
-		return report, wrap("replay", &LimitError{What: "limit", Unit: "items", Got: o.Limit, Max: math.MaxInt64})
-	}
-	if o.Limit == 0 {
-		o.Limit = noLimit
+	limit, err := o.limit()
+	if err != nil {
+		return report, wrap("replay", err)
 	}
 	walk, err := q.walkArchive(ctx, f, o.After)
 	if err != nil {
 		return report, wrap("replay", err)
 	}
-	for !walk.ended && report.Done < o.Limit {
-		begun := time.Now()
-		r := replayStep{q: q, walk: walk, left: o.Limit - report.Done, dryRun: o.DryRun}
-		if err := r.run(ctx); err != nil {
-			return report, wrap("replay", err)
-		}
-		took := time.Since(begun)
-		report.Scanned += int64(r.step.scanned)
-		report.Done += r.done
-		report.Unreadable += r.unreadable
-		if r.step.last != nil {
-			report.Last = r.step.last
-		}
-		if o.Progress != nil {
-			o.Progress(report)
-		}
-		if r.cut && !lacks(guardReplayCut) {
-			if walk, err = q.resumeArchive(ctx, walk, report.Last); err != nil {
-				return report, wrap("replay", err)
+	steps := job[replayStep]{
+		q: q, ctx: ctx, width: archiveRows, kept: &receipt[replayStep]{}, reads: o.DryRun,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (replayStep, bool, error) {
+			r := replayStep{q: q, walk: walk, left: limit - report.Done, dryRun: o.DryRun}
+			err := r.perform(ctx, tx, width)
+			return r, !o.DryRun && r.done > 0, err
+		},
+		pass: func(r replayStep) (bool, error) {
+			report.Scanned += int64(r.step.scanned)
+			report.Done += r.done
+			report.Unreadable += r.unreadable
+			if r.step.last != nil {
+				report.Last = r.step.last
 			}
-		} else {
-			walk.pass(r.step)
-		}
-		if !walk.ended && !o.DryRun {
-			q.restAfter(ctx, took)
-		}
+			if o.Progress != nil {
+				o.Progress(report)
+			}
+			if r.cut && !lacks(guardReplayCut) {
+				walk, err = q.resumeArchive(ctx, walk, report.Last)
+			} else {
+				walk.pass(r.step)
+			}
+			return err == nil && !walk.ended && report.Done < limit, err
+		},
+	}
+	if err := steps.run(!walk.ended); err != nil {
+		return report, wrap("replay", err)
 	}
 	report.More = !walk.ended
 	return report, nil
 }
 
-// ReplayTx replays in the caller's transaction as much as one transaction may take: up to 50 items and about 1 MiB, or
-// o.Limit if that is less. While the report says that there is more, call it again with Last as After, in another transaction.
-// DryRun and Progress are not for it (ErrOptions). The caller answers for an unknown commit: use Once. Archived items that
-// the transaction itself has finished are part of it.
+// ReplayTx replays in the caller's transaction as much as a transaction may take: up to 50 items and about 1 MiB, or
+// o.Limit if less. While report.More is true, call ReplayTx again with Last as After, in another transaction. DryRun
+// and Progress are refused (ErrOptions). The caller answers for an unknown commit: use Once. Archived items which the
+// transaction itself has finished are replayed too.
 //
 // Reads: the archive, at snapshot. Conflicts: as an enqueue.
-func (q *Queue) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
-	report, err := q.replayTx(ctx, tx, f, o)
+func (a Admin) ReplayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
+	report, err := a.q.replayTx(ctx, tx, f, o)
 	if err != nil {
 		return ReplayReport{}, wrap("replay", err)
 	}
 	return report, nil
 }
 
-func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions) (report ReplayReport, err error) {
+func (q *Queue) replayTx(
+	ctx context.Context, tx kv.Tx, f ArchiveFilter, o ReplayOptions,
+) (report ReplayReport, err error) {
 	switch {
-	case q.closed.Load():
+	case q.isClosed():
 		return report, ErrClosed
 	case o.DryRun || o.Progress != nil:
 		return report, fmt.Errorf("%w: a dry run or progress of a single transaction", ErrOptions)
-	case o.Limit < 0:
-		return report, &LimitError{What: "limit", Unit: "items", Got: o.Limit, Max: math.MaxInt64}
-	case o.Limit == 0:
-		o.Limit = noLimit
+	}
+	limit, err := o.limit()
+	if err != nil {
+		return report, err
 	}
 	if err := checkArchiveWalk(&f, o.After); err != nil {
 		return report, err
@@ -124,16 +133,17 @@ func (q *Queue) replayTx(ctx context.Context, tx kv.Tx, f ArchiveFilter, o Repla
 	if err := walk.place(ctx, tx.Snapshot(), o.After); err != nil || walk.ended {
 		return report, err
 	}
-	r := replayStep{q: q, walk: walk, left: o.Limit}
+	r := replayStep{q: q, walk: walk, left: limit}
 	if err := r.perform(ctx, tx, archiveRows); err != nil {
 		return report, err
 	}
 	return ReplayReport{
-		Scanned: int64(r.step.scanned), Done: r.done, Unreadable: r.unreadable, Last: r.step.last, More: r.cut || !r.step.ended,
+		Scanned: int64(r.step.scanned), Done: r.done, Unreadable: r.unreadable, Last: r.step.last,
+		More: r.cut || !r.step.ended,
 	}, nil
 }
 
-// resumeArchive is a walk that goes on behind an item, up to the same end.
+// resumeArchive is a walk which goes on behind an item, up to the end of the old walk.
 func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) (*archiveWalk, error) {
 	w, err := q.walkArchive(ctx, old.filter, after)
 	if err == nil && !lacks(guardReplayEnd) {
@@ -142,30 +152,21 @@ func (q *Queue) resumeArchive(ctx context.Context, old *archiveWalk, after *ID) 
 	return w, err
 }
 
-// replayStep is one transaction of a replay. What it leaves is what the last attempt has found, which is the one that
-// landed.
+// replayStep is an attempt of a step of a replay, and its findings. The receipt stores no findings, because the attempt
+// which landed is the last attempt which ran.
 type replayStep struct {
 	q      *Queue
 	walk   *archiveWalk
 	left   int64
 	dryRun bool
 
-	step       archiveStep // its items: those that the step is done with
+	step       archiveStep // its items: all which the step is done with
 	done       int64
 	unreadable int64
 	cut        bool // not all that was read could be done
 }
 
-func (r *replayStep) run(ctx context.Context) error {
-	return r.q.onceWith(ctx, r.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
-		if err := r.perform(ctx, tx, stepWidth(archiveRows, a)); err != nil || r.dryRun || r.done == 0 {
-			return nil, err
-		}
-		return tuple.Tuple{}, nil
-	}, nil)
-}
-
-// perform is one attempt, with so many archived items at most.
+// perform is an attempt, with at most width archived items.
 func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	var err error
 	if r.step, err = r.walk.read(ctx, tx.Snapshot(), width); err != nil {
@@ -175,7 +176,7 @@ func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	if err != nil || r.dryRun || len(e.msgs) == 0 {
 		return err
 	}
-	w := r.q.work(ctx, tx)
+	w := r.q.txn(ctx, tx)
 	e.randoms = r.q.randoms(len(e.msgs))
 	if err := w.enqueue(e); err != nil {
 		return err
@@ -184,7 +185,7 @@ func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 	return w.finish()
 }
 
-// choose makes the messages of as many items as one transaction may enqueue.
+// choose makes the messages of as many items as a transaction may enqueue.
 func (r *replayStep) choose(ctx context.Context, tx kv.ReadTx) (*enqueuing, error) {
 	r.done, r.unreadable, r.cut = 0, 0, false
 	e := &enqueuing{redriven: true}

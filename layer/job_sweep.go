@@ -8,62 +8,62 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// A sweep clears what nobody needs any more and nobody else clears. Each part of it works in short transactions at
-// batch priority that read a page and clear what is out of date on it, without a conflict with anybody; so a sweep may
-// be stopped at any point and run again, and several at the same time do no harm but waste.
+// A sweep clears what nobody needs any more and nobody else clears. Each part works in short transactions at batch
+// priority: read a page, clear what is out of date, with a conflict only on what decides a clear. So a sweep may be
+// stopped at any point and run again, and several sweeps at the same time do no harm but waste.
 
 const (
 
-	// sweepSlack is for clocks that differ. dedupSlack is the same for the entries of dedup ids, of which there may be many:
-	// one that is swept by a clock ahead would end its window early for the others.
+	// sweepSlack is for clocks which differ. dedupSlack is the same for dedup entries, of which there may be many.
+	// Otherwise a worker whose clock is ahead would end an entry's window early for the others.
 	sweepSlack = 24 * time.Hour
 	dedupSlack = time.Minute
 	// sweepEvery is how often the workers of a queue sweep, together.
 	sweepEvery = 10 * time.Minute
 	// sweepPage bounds the rows of one transaction of a sweep.
 	sweepPage = 200
-	// sweepRows bounds the dedup entries that one of many sweeps looks at; the next one goes on behind them. It goes on
-	// all the same as long as a quarter of a page is out of date, so that it keeps up with any load.
+	// sweepRows bounds the dedup entries which one of many sweeps looks at; the next sweep goes on behind. While a
+	// quarter of a page is out of date a sweep continues beyond, so that sweeps keep up with any load.
 	sweepRows = 50_000
 )
 
 // SweepOptions configure a sweep. The zero value sweeps at once.
 type SweepOptions struct {
-	// Every, if not 0, makes it one of many: if any sweep of the queue has begun less than Every ago, nothing is
-	// done. Of several that begin at the same time one goes on.
+	// Every, if not 0, makes the sweep one of many: if any sweep of the queue has begun less than Every ago, nothing is
+	// done. Of several sweeps beginning at the same time only one goes on.
 	Every time.Duration
 	// Progress, if not nil, is called after each transaction with what has been done so far.
 	Progress func(SweepReport)
 }
 
-// SweepReport is what a sweep did. What was cleared by a transaction of unknown outcome may be missing from it.
+// SweepReport is what a sweep did. Clears by a transaction of unknown outcome may be missing.
 type SweepReport struct {
-	Skipped  bool  // another sweep was there, see SweepOptions.Every; the rest is zero
-	Keys     int64 // looked at
-	AgedOut  int64 // items dropped or parked: they had waited longer than the queue's retention
-	Archived int64 // items cleared from the archive: kept for as long as the queue keeps them
-	Repeats  int64 // attempt ids of receives, cleared: older than an hour
-	Receipts int64 // cleared: left by processes that were killed, older than an hour
-	Wakes    int64 // wake keys cleared: of handles that have no request
-	Dedup    int64 // entries cleared that make nothing a duplicate any more
-	Purges   int64 // notes of purges cleared that are older than any entry
-	Paces    int64 // of groups whose rate is as unused, cleared
+	Skipped       bool  // another sweep was there, see SweepOptions.Every; the rest is zero
+	Keys          int64 // looked at
+	PastRetention int64 // items dropped or dead-lettered, because past the queue's retention
+	Archived      int64 // items cleared from the archive, because kept for as long as Config.Archive says
+	Repeats       int64 // receive ids, cleared: older than an hour
+	Receipts      int64 // cleared: left by processes that were killed, older than an hour
+	Wakes         int64 // wake keys cleared: of handles without a request
+	Dedup         int64 // entries cleared which make nothing a duplicate any more
+	Purges        int64 // notes of purges cleared: older than any dedup entry
+	Paces         int64 // pairs cleared, of groups with a full token bucket
 }
 
-// Sweep clears what nobody needs any more. Workers do it now and then; a queue that is served without a Worker needs
-// it called, or the command run, once a day or so. If it returns an error, the report says what was done before that.
+// Sweep clears what nobody needs any more. Workers sweep now and then; for a queue served without a Worker, call Sweep,
+// or run the command, once a day or so. If Sweep returns an error, the report has what was done before the error.
 //
 // Errors: *LimitError, ErrClosed, and the engine's.
-func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
+func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
+	q := a.q
 	s := &sweeper{q: q, ctx: ctx, o: o}
 	if o.Every < 0 || o.Every > MaxDelay {
-		return s.report, &LimitError{What: "every", Unit: "ms", Got: o.Every.Milliseconds(), Max: MaxDelay.Milliseconds()}
+		return s.report, wrap("sweep", durationLimit("every", o.Every, 0, MaxDelay))
 	}
-	if q.closed.Load() {
-		return s.report, ErrClosed
+	if q.isClosed() {
+		return s.report, wrap("sweep", ErrClosed)
 	}
 	mine, err := s.begin()
 	if err != nil {
@@ -82,8 +82,8 @@ func (q *Queue) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) 
 	return s.report, nil
 }
 
-// wakes clears the wake keys of handles that have no request: they were killed, or somebody has touched the key when they
-// had just withdrawn. The handle may live, and request again at this moment: then it wakes for nothing, or at its poll.
+// wakes clears the wake keys of handles without a request: killed handles, or handles which had just withdrawn when the
+// key was touched. If such a handle requests again at this moment, the handle wakes for nothing, or at its poll.
 func (s *sweeper) wakes() error {
 	return s.pagesUntil(s.q.keys.section(nameWake), func(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
 		if len(rows) == 0 {
@@ -117,13 +117,13 @@ type sweeper struct {
 	ctx    context.Context
 	o      SweepOptions
 	report SweepReport
-	config *Config // nil = it has not been read
+	config *Config // nil = not read yet
 }
 
-// configuration is the queue's, as stored.
+// configuration returns the queue's configuration, as stored.
 func (s *sweeper) configuration() (Config, error) {
 	if s.config == nil {
-		config, _, err := s.q.ReadConfig(s.ctx)
+		config, _, err := s.q.Admin().ReadConfig(s.ctx)
 		if err != nil {
 			return config, err
 		}
@@ -132,9 +132,9 @@ func (s *sweeper) configuration() (Config, error) {
 	return *s.config, nil
 }
 
-// begin notes in the database that a sweep begins. It returns false if it is another's turn.
+// begin notes in the database the begin of a sweep, and returns false if the turn is another sweep's.
 //
-// Footprint: a read conflict on the note, if it is written.
+// Footprint: a read conflict on the note, if the note is written.
 func (s *sweeper) begin() (mine bool, err error) {
 	q, key, own := s.q, s.q.keys.meta(metaSwept), s.q.random.uuid()
 	_, err = kv.Run(s.ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
@@ -151,15 +151,16 @@ func (s *sweeper) begin() (mine bool, err error) {
 		}
 		now, last := q.nowMS(), int64(0)
 		if v != nil {
-			var by uuid.UUID
-			if last, by, err = unpackLastSweep(key, v); err != nil {
+			note, err := unpackSweepNote(key, v)
+			if err != nil {
 				return err
 			}
-			if mine = by == own; mine {
+			last = note.begunMS
+			if mine = note.random == own; mine {
 				return nil // written by an earlier attempt whose outcome was unknown
 			}
 		}
-		// A note from the future is of a clock that is wrong.
+		// A note from the future was written by a wrong clock, and must not stop all sweeps until then.
 		age := time.Duration(now-last) * time.Millisecond
 		if mine = age >= s.o.Every || age < -s.o.Every; !mine {
 			return nil
@@ -167,17 +168,17 @@ func (s *sweeper) begin() (mine bool, err error) {
 		if err := guardSweepTurn.read(tx, kv.SingleKey(key)); err != nil {
 			return err
 		}
-		tx.Set(key, tuple.Tuple{now, own}.Pack())
+		tx.Set(key, sweepNote{begunMS: now, random: own}.pack())
 		return nil
 	})
 	return mine, err
 }
 
-// receipts clears those that were left behind. Whoever still counts on one of them has long stopped, see receiptTrust.
+// receipts clears receipts left behind. Whoever counted on such a receipt has long stopped, see receiptTrust.
 func (s *sweeper) receipts() error {
 	return s.pages(s.q.keys.section(nameReceipt), func(tx kv.Tx, row kv.KV) (bool, error) {
-		writtenMS, ok := receiptTime(row.Value)
-		if !ok || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() && !lacks(guardReceiptLife) {
+		writtenMS, _, err := unpackReceipt(row.Key, row.Value)
+		if err != nil || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() && !lacks(guardReceiptLife) {
 			return false, nil
 		}
 		tx.Clear(row.Key)
@@ -185,11 +186,11 @@ func (s *sweeper) receipts() error {
 	}, &s.report.Receipts)
 }
 
-// purges clears the notes of purges that are older than any entry may be that asks for them.
+// purges clears the notes of purges older than any dedup entry which may ask for the note.
 func (s *sweeper) purges() error {
 	return s.pages(s.q.keys.section(namePurged), func(tx kv.Tx, row kv.KV) (bool, error) {
-		_, ms, err := unpackPurged(row.Key, row.Value)
-		if err != nil || ms > s.q.nowMS()-(MaxDedupWindow+sweepSlack).Milliseconds() {
+		note, err := unpackPurged(row.Key, row.Value)
+		if err != nil || note.ms > s.q.nowMS()-(MaxDedupWindow+sweepSlack).Milliseconds() {
 			return false, nil
 		}
 		if err := guardPurgeSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
@@ -200,8 +201,10 @@ func (s *sweeper) purges() error {
 	}, &s.report.Purges)
 }
 
-// pages calls visit for each row of r, page by page; it tells whether it has cleared the row, which counted counts.
-func (s *sweeper) pages(r kv.KeyRange, visit func(tx kv.Tx, row kv.KV) (cleared bool, err error), counted *int64) error {
+// pages calls visit for each row of r, page by page, and adds to counted the rows which visit has cleared.
+func (s *sweeper) pages(
+	r kv.KeyRange, visit func(tx kv.Tx, row kv.KV) (cleared bool, err error), counted *int64,
+) error {
 	return s.pagesUntil(r, func(tx kv.Tx, rows []kv.KV, _ bool) (int64, error) {
 		cleared := int64(0)
 		for _, row := range rows {
@@ -217,44 +220,41 @@ func (s *sweeper) pages(r kv.KeyRange, visit func(tx kv.Tx, row kv.KV) (cleared 
 	}, counted, nil)
 }
 
-// pagesUntil calls visit for each page of r, which returns how many rows it has cleared; more says that this is not known
-// to be the last page. It ends early if enough, which is given the rows of a page and how many of them were cleared, says so;
-// enough may be nil.
+// pagesUntil calls visit for each page of r; visit returns how many rows were cleared, and more is false on the page
+// known to be the last. enough, if not nil, is given the rows of a page and how many were cleared, and ends the work
+// early by returning true.
 func (s *sweeper) pagesUntil(
 	r kv.KeyRange, visit func(tx kv.Tx, rows []kv.KV, more bool) (cleared int64, err error), counted *int64,
 	enough func(rows int, cleared int64) bool,
 ) error {
-	for rest := newCursor(r); !rest.exhausted; {
-		var rows []kv.KV
-		var cleared int64
-		width, begun := sweepPage, time.Now()
-		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
-			width = stepWidth(sweepPage, a)
-			var err error
-			if rows, err = rest.read(tx.Snapshot(), width).Wait(s.ctx); err != nil {
-				return fmt.Errorf("read page: %w", err)
+	rest := newCursor(r)
+	pages := job[page]{
+		q: s.q, ctx: s.ctx, width: sweepPage,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
+			rows, err := rest.read(tx.Snapshot(), width).Wait(s.ctx)
+			if err != nil {
+				return page{}, false, fmt.Errorf("read page: %w", err)
 			}
-			cleared, err = visit(tx, rows, len(rows) == width)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		took := time.Since(begun)
-		rest.passed(rows, width)
-		s.report.Keys += int64(len(rows))
-		*counted += cleared
-		if s.o.Progress != nil && len(rows) > 0 {
-			s.o.Progress(s.report)
-		}
-		if enough != nil && enough(len(rows), cleared) {
-			return nil
-		}
-		if !rest.exhausted {
-			s.q.restAfter(s.ctx, took)
-		}
+			cleared, err := visit(tx, rows, len(rows) == width)
+			return page{rows: rows, width: width, cleared: cleared}, true, err
+		},
+		pass: func(p page) (bool, error) {
+			rest.passed(p.rows, p.width)
+			s.passed(len(p.rows), p.cleared, counted)
+			over := enough != nil && enough(len(p.rows), p.cleared)
+			return !rest.exhausted && !over, nil
+		},
 	}
-	return nil
+	return pages.run(true)
+}
+
+// passed reports a step which has looked at so many keys; counted counts the cleared keys.
+func (s *sweeper) passed(keys int, cleared int64, counted *int64) {
+	s.report.Keys += int64(keys)
+	*counted += cleared
+	if s.o.Progress != nil && keys > 0 {
+		s.o.Progress(s.report)
+	}
 }
 
 const (
@@ -263,53 +263,44 @@ const (
 	archiveSweepItems = 1000
 )
 
-// archived clears what has been kept for as long as the queue keeps it, or all of it if it keeps nothing any more.
+// archived clears what was kept for as long as Config.Archive says, or everything if the queue keeps nothing any more.
 func (s *sweeper) archived() error {
 	config, err := s.configuration()
 	if err != nil {
 		return err
 	}
 	rest := newCursor(s.q.keys.section(nameArchived))
-	for !rest.exhausted {
-		var rows []kv.KV
-		var cleared int64
-		width, begun := archiveSweepRows, time.Now()
-		_, err := kv.Run(s.ctx, s.q.db, s.q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
-			width = stepWidth(archiveSweepRows, a)
-			var err error
-			if rows, err = rest.read(tx.Snapshot(), width).Wait(s.ctx); err != nil {
-				return fmt.Errorf("read archive: %w", err)
+	entries := job[page]{
+		q: s.q, ctx: s.ctx, width: archiveSweepRows,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (page, bool, error) {
+			rows, err := rest.read(tx.Snapshot(), width).Wait(s.ctx)
+			if err != nil {
+				return page{}, false, fmt.Errorf("read archive: %w", err)
 			}
-			cleared, rows, err = s.forget(tx, rows, config.Archive)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		took := time.Since(begun)
-		rest.passed(rows, width)
-		s.report.Keys += int64(len(rows))
-		s.report.Archived += cleared
-		if cleared > 0 {
-			rest.exhausted = false
-			if s.o.Progress != nil {
-				s.o.Progress(s.report)
-			}
-			s.q.restAfter(s.ctx, took)
-		}
+			cleared, done, err := s.forget(tx, rows, config.Archive)
+			return page{rows: done, width: width, cleared: cleared}, true, err
+		},
+		pass: func(p page) (bool, error) {
+			rest.passed(p.rows, p.width)
+			s.passed(len(p.rows), p.cleared, &s.report.Archived)
+			// A step which has cleared something may have ended at a bound: then more rows follow.
+			rest.exhausted = rest.exhausted && p.cleared == 0
+			return !rest.exhausted, nil
+		},
 	}
-	return nil
+	return entries.run(true)
 }
 
-// forget clears the archived items of the entries that are too old. It returns how many these were, and the entries that it
-// has done with; it stops at the first one that is young enough.
+// forget clears the archived items of entries which are too old, and returns how many items, and the entries done. The
+// first entry young enough ends the work, and so does the bound archiveSweepItems.
 func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int64, done []kv.KV, err error) {
 	for i, row := range rows {
 		e, err := unpackArchiveEntry(row.Key, row.Value)
 		if err != nil {
-			continue // Check names it
+			continue // Check names the entry
 		}
-		if s.q.nowMS()-e.completedMS < keep.Milliseconds() || items > 0 && items+int64(len(e.items)) > archiveSweepItems {
+		if s.q.nowMS()-e.completedMS < keep.Milliseconds() ||
+			items > 0 && items+int64(len(e.items)) > archiveSweepItems {
 			return items, rows[:i], nil
 		}
 		for _, d := range e.items {
@@ -325,14 +316,14 @@ func (s *sweeper) forget(tx kv.Tx, rows []kv.KV, keep time.Duration) (items int6
 	return items, rows, nil
 }
 
-// repeats clears the attempt ids that are out of date, with time left for clocks that differ.
+// repeats clears the receive ids which are out of date, with time left for clocks which differ.
 func (s *sweeper) repeats() error {
 	return s.pages(s.q.keys.section(nameRepeat), func(tx kv.Tx, row kv.KV) (bool, error) {
-		writtenMS, ok := receiptTime(row.Value)
-		if !ok || writtenMS > s.q.nowMS()-receiptLife.Milliseconds() {
+		r, err := unpackRepeat(row.Key, row.Value)
+		if err != nil || r.ms > s.q.nowMS()-receiptLife.Milliseconds() {
 			return false, nil
 		}
-		// It may be in use again by now.
+		// The id may be in use again by now.
 		if err := guardRepeatSweep.read(tx, kv.SingleKey(row.Key)); err != nil {
 			return false, err
 		}

@@ -6,13 +6,12 @@ import (
 	"fmt"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// dedup clears the entries whose time is over, or whose item is gone if that decides. One sweep of many (Every) goes on
-// where the last one ended, and does not look at more than sweepRows that it cannot clear.
+// dedup clears the entries whose time is over, or whose item is gone if the item decides. A sweep of many (Every) goes
+// on where the last ended. After sweepRows rows it ends at the first page of which it clears less than a quarter.
 //
-// Footprint: a read conflict on each entry that it clears, which an enqueue may write anew.
+// Footprint: a read conflict on each cleared entry, because an enqueue may write the entry anew.
 func (s *sweeper) dedup() error {
 	section := s.q.keys.section(nameDedup)
 	key := s.q.keys.meta(metaSweptTo)
@@ -23,7 +22,7 @@ func (s *sweeper) dedup() error {
 			if err != nil || v == nil {
 				return err
 			}
-			if last, _, err := tuple.DecodeBytes(v); err == nil && section.Contains(last) {
+			if last, err := unpackSweptTo(key, v); err == nil && section.Contains(last) {
 				section.Begin, noted = kv.KeyAfter(last), true
 			}
 			return nil
@@ -53,9 +52,9 @@ func (s *sweeper) dedup() error {
 		}
 		switch {
 		case more:
-			tx.Set(key, tuple.AppendBytes(nil, rows[len(rows)-1].Key))
+			tx.Set(key, packSweptTo(rows[len(rows)-1].Key))
 			noted = true
-		case noted: // the next sweep begins at the first
+		case noted: // the next sweep begins at the first entry
 			tx.Clear(key)
 		}
 		return int64(len(over)), nil
@@ -65,8 +64,8 @@ func (s *sweeper) dedup() error {
 	})
 }
 
-// outlived returns the keys of the entries that make nothing a duplicate any more. What cannot be read stays: Check
-// names it.
+// outlived returns the keys of the entries which make nothing a duplicate any more. An unreadable entry stays: Check
+// names the entry.
 func (q *Queue) outlived(ctx context.Context, tx kv.ReadTx, rows []kv.KV) ([][]byte, error) {
 	type place struct{ entry, item, dead []byte }
 	var over [][]byte

@@ -2,109 +2,95 @@ package layer
 
 import (
 	"fmt"
-	"time"
 
 	"fdbfifo/kv"
 )
 
-// overdue goes from head to head and settles those that have waited too long, with what is overdue behind them.
+// overdue goes from head to head and removes the heads past retention, with the items past retention behind.
 func (s *sweeper) overdue() error {
 	config, err := s.configuration()
 	if err != nil || config.Retention == 0 {
 		return err
 	}
-	section := s.q.keys.section(nameItem)
-	for next := section.Begin; next != nil; {
-		begun := time.Now()
-		step := &overdueStep{s: s, rest: kv.KeyRange{Begin: next, End: section.End}}
-		if err := step.run(); err != nil {
-			return err
-		}
-		took := time.Since(begun)
-		next = step.next
-		s.report.Keys += int64(step.keys)
-		s.report.AgedOut += int64(step.aged)
-		if s.o.Progress != nil && step.keys > 0 {
-			s.o.Progress(s.report)
-		}
-		if next != nil {
-			s.q.restAfter(s.ctx, took)
-		}
+	rest := s.q.keys.section(nameItem)
+	heads := job[*overdueStep]{
+		q: s.q, ctx: s.ctx, width: overdueWidth,
+		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (*overdueStep, bool, error) {
+			t := &overdueStep{rest: rest}
+			return t, true, t.run(s.q.txn(s.ctx, tx), width)
+		},
+		pass: func(t *overdueStep) (bool, error) {
+			rest.Begin = t.next
+			s.passed(t.keys, int64(t.aged), &s.report.PastRetention)
+			return t.next != nil, nil
+		},
 	}
-	return nil
+	return heads.run(true)
 }
 
-// overdueStep is one transaction of the sweep of what is overdue.
+// overdueStep is one attempt of a step of the sweep for items past retention.
 //
-// Footprint, per group with an overdue head: a read and a write conflict on the lock; if nobody holds the group, one on
-// the whole group if that is empty now.
+// Footprint, per group with a head past retention: a read and a write conflict on the lock; if nobody holds the group,
+// and the group is empty now, a read conflict on the whole group.
 type overdueStep struct {
-	s    *sweeper
 	rest kv.KeyRange // begins with the first item of a group
 	next []byte      // where the next step begins; nil = done
 	keys int
 	aged int
 }
 
-func (t *overdueStep) run() error {
-	q, ctx := t.s.q, t.s.ctx
-	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, a kv.Attempt) error {
-		t.next, t.keys, t.aged = nil, 0, 0
-		width := stepWidth(overdueWidth, a)
-		w := q.work(ctx, tx)
-		rows, err := tx.Snapshot().GetRange(t.rest.Selectors(), kv.RangeOptions{Limit: width}).Wait(ctx)
+func (t *overdueStep) run(w *txn, width int) error {
+	rows, err := w.tx.Snapshot().GetRange(t.rest.Selectors(), kv.RangeOptions{Limit: width}).Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read items: %w", err)
+	}
+	t.keys = len(rows)
+	for len(rows) > 0 {
+		p, err := w.q.keys.parse(rows[0].Key)
 		if err != nil {
-			return fmt.Errorf("read items: %w", err)
+			return err
 		}
-		t.keys = len(rows)
-		for len(rows) > 0 {
-			p, err := q.keys.parse(rows[0].Key)
-			if err != nil {
-				return err
-			}
-			items := q.keys.items(p.group)
-			n := 1
-			for n < len(rows) && items.Contains(rows[n].Key) {
-				n++
-			}
-			last := n == len(rows) && t.keys == width // there may be more of this group
-			again, err := t.group(w, q.keys.rows(p.group, rows[:n]), last)
-			if err != nil {
-				return err
-			}
-			if again {
-				t.next = items.Begin
-				break
-			}
-			if last || w.spent() {
-				t.next = items.End
-				break
-			}
-			rows = rows[n:]
+		items := w.q.keys.items(p.group)
+		n := 1
+		for n < len(rows) && items.Contains(rows[n].Key) {
+			n++
 		}
-		return w.finish()
-	})
-	return err
+		last := n == len(rows) && t.keys == width // the group may have more items
+		again, err := t.group(w, w.q.keys.rows(p.group, rows[:n]), last)
+		if err != nil {
+			return err
+		}
+		if again {
+			t.next = items.Begin
+			break
+		}
+		if last || w.spent() {
+			t.next = items.End
+			break
+		}
+		rows = rows[n:]
+	}
+	return w.finish()
 }
 
-// group settles what is overdue of a group's first items. again says that there is, or if it has others, last, may be
-// more of it.
-func (t *overdueStep) group(w *work, all rows, last bool) (again bool, err error) {
+// group drops or dead-letters the group's first items which are past retention. again means: more items of the group
+// are past retention, or, if all were and last is true, perhaps more.
+func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error) {
 	old, err := w.overdue(all)
 	if err != nil || old.len() == 0 {
 		return false, err
 	}
 	r, err := w.q.readLock(w.ctx, guardAgeLock.reads(w.tx), all.group)
 	if isCorrupt(err) {
-		return false, nil // Check names it
+		return false, nil // Check reports the lock
 	}
 	if err != nil {
 		return false, err
 	}
 	if c := r.at(w.nowMS); c == claimed || c == granted {
-		return false, nil // in hand, or about to be
+		return false, nil // in flight, or about to be
 	}
-	free, err := w.ageOut(r, old)
+	free, err := w.expireItems(r, old)
 	if err != nil {
 		return false, err
 	}

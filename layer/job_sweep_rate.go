@@ -6,14 +6,14 @@ import (
 	"fdbfifo/kv"
 )
 
-// paces clears the pairs that are as none, and looks at the groups that wait by a rate that was another.
+// paces clears the pairs of groups with a full token bucket, and looks at the groups which wait by a former rate.
 func (s *sweeper) paces() error {
 	config, err := s.configuration()
 	if err != nil {
 		return err
 	}
 	return s.pagesUntil(s.q.keys.section(namePace), func(tx kv.Tx, rows []kv.KV, _ bool) (int64, error) {
-		w := s.q.work(s.ctx, tx)
+		w := s.q.txn(s.ctx, tx)
 		groups := make([]string, len(rows))
 		heads := make([]kv.Future[[]byte], len(rows))
 		for i, row := range rows {
@@ -45,8 +45,8 @@ func (s *sweeper) paces() error {
 				continue
 			}
 			if empty {
-				// What came meanwhile may have been left to the rate, by a configuration that is newer than ours. Whoever
-				// changes that one finds the group by its pair.
+				// A message enqueued meanwhile may wait by the rate of a newer configuration than ours. Then the pair
+				// must stay, because the next change of the rate finds the group by its pair.
 				if err := guardPaceEmpty.read(tx, items); err != nil {
 					return 0, err
 				}
@@ -61,13 +61,13 @@ func (s *sweeper) paces() error {
 	}, &s.report.Paces, nil)
 }
 
-// repace makes something lead to a group with items when its rate lets it go on.
+// repace makes a hint or a timer lead to a group with items when its rate lets the group go on.
 //
-// Footprint: a write conflict on the lock, so that nobody leaves the group to a rate that is out of date, at the end of a
-// claim or a delay either. If nothing has to be written for now, because somebody holds the group or it waits for as long
-// already, a read conflict on what says so: the lock, or the timer. If it has to wait, one on the gap up to the head. A hint
-// or timer too many does no harm, so all else is read at snapshot.
-func (w *work) repace(group string, rate Rate, used pace) error {
+// Footprint: a write conflict on the lock, so that nobody leaves the group to an outdated rate, not at the end of a
+// claim or a delay either. If nothing has to be written, because somebody holds the group or the right timer is there
+// already, a read conflict on the lock, or on the timer. If the group has to wait, a read conflict on the gap up to the
+// head. All else is read at snapshot, because a hint or timer too many does no harm.
+func (w *txn) repace(group string, rate Rate, used pace) error {
 	found := w.tx.Snapshot().GetRange(w.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1})
 	pairs, err := found.Wait(w.ctx)
 	if err != nil || len(pairs) == 0 {
@@ -87,7 +87,7 @@ func (w *work) repace(group string, rate Rate, used pace) error {
 	if untilMS > w.nowMS {
 		v, err := guardPaceExclude.get(w.tx, w.q.keys.timer(untilMS, group)).Wait(w.ctx)
 		if err != nil || v != nil {
-			return err // it waits for that
+			return err // the timer is there already
 		}
 	}
 	r, err := w.q.readLock(w.ctx, w.tx.Snapshot(), group)

@@ -100,7 +100,8 @@ func newEnv(t *testing.T, open func(t *testing.T) kv.DB, faults bool) *env {
 // options of the n-th handle.
 func (e *env) options(n uint64) layer.Options {
 	return layer.Options{
-		Owner: fmt.Sprintf("worker-%d", n), Now: e.clock.now, Seed: e.seed + n, Config: layer.Config{Retry: atOnce},
+		Owner: fmt.Sprintf("worker-%d", n), Now: e.clock.now, Config: layer.Config{Retry: atOnce},
+		Test: &layer.TestOptions{Seed: e.seed + n},
 	}
 }
 
@@ -122,7 +123,7 @@ func (e *env) calm() *layer.Queue {
 
 // check holds the whole queue to its invariants.
 func (e *env) check() {
-	report, err := e.calm().Check(context.Background(), layer.CheckOptions{})
+	report, err := e.calm().Admin().Check(context.Background(), layer.CheckOptions{})
 	require.NoError(e.t, err)
 	require.Empty(e.t, report.Violations)
 }

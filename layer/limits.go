@@ -9,49 +9,48 @@ import (
 
 // Limits, checked before a transaction begins. Each has its own error: *LimitError with the name given here.
 const (
-	// MaxGroupSize bounds a group's name, which stands in every key of the group (FoundationDB's own limit
-	// for a key is 10,000 bytes, and keys over 1 kB are slow).
+	// MaxGroupSize bounds a group's name, because the name is in every key of the group (FoundationDB's own limit for a
+	// key is 10,000 bytes, and keys over 1 kB are slow).
 	MaxGroupSize = 1024 // bytes of UTF-8
 	// MaxQueueNameSize bounds a queue's name, for the same reason.
 	MaxQueueNameSize = 256 // bytes of UTF-8
 	// MaxHeadersSize bounds the headers of a message: names and values together.
 	MaxHeadersSize = 16 << 10 // bytes
-	// MaxBodySize bounds a message's body. It keeps an enqueue under half of a transaction's 10 MB.
+	// MaxBodySize bounds a message's body, so that an enqueue stays under half of a transaction's 10 MB.
 	MaxBodySize = 4 << 20 // bytes
-	// MaxAttemptID bounds the attempt id of a receive, which stands in a key.
-	MaxAttemptID = 128 // bytes of UTF-8
+	// MaxReceiveIDSize bounds the id of a receive, because the id is in a key.
+	MaxReceiveIDSize = 128 // bytes of UTF-8
 	// MaxStateSize bounds a group's state (FoundationDB's limit for a value is 100,000 bytes).
 	MaxStateSize = 90_000 // bytes
 	// MaxBatch bounds the messages of an enqueue and the items of a receive.
 	MaxBatch = 1000
 	// MaxBatchSize bounds the bodies and headers of one enqueue together.
 	MaxBatchSize = 4 << 20 // bytes
-	// MaxTransactionKeys bounds what the keys of one enqueue may add to its transaction.
+	// maxTransactionSize bounds the bodies, headers and keys which an enqueue adds to its transaction.
 	maxTransactionSize = 8_000_000 // bytes by FoundationDB's count, of 10,000,000
 
 	// MinLease and MaxLease bound a lease. Below a second, a slow commit alone would lose the claim.
 	MinLease = time.Second
 	MaxLease = 12 * time.Hour
-	// MaxDelay bounds the delay of a retry.
+	// MaxDelay bounds the delay of a message and of a retry.
 	MaxDelay = 30 * 24 * time.Hour
 
-	// MaxMaxWaiting bounds Config.MaxWaiting: an enqueue counts so many keys of its group.
-	MaxMaxWaiting = 100_000
+	// MaxWaitingLimit bounds Config.MaxWaiting, because an enqueue counts up to so many keys of its group.
+	MaxWaitingLimit = 100_000
 
 	// MaxWait bounds the wait of a receive.
 	MaxWait = time.Hour
-	// MaxShards bounds the shards of the ready hints: a receive reads them all.
+	// MaxShards bounds the shards of the ready hints, because a receive reads all shards.
 	MaxShards = 64
 
 	// DefaultLease is the lease of a queue whose configuration names none.
 	DefaultLease = 30 * time.Second
-	// DefaultMax is the number of items of a receive that names none.
+	// DefaultMax is the number of items of a receive which names no Max.
 	DefaultMax = 10
-	// DefaultMaxBytes bounds the bodies of a receive that names no bound; a first item larger than the bound
-	// is delivered alone.
+	// DefaultMaxBytes bounds the bodies of a receive which names no bound; a larger first item is delivered alone.
 	DefaultMaxBytes = 1 << 20 // bytes
 
-	// maxInline is the largest value of an item; what a body has beyond it goes into parts of the same size.
+	// maxInline is the largest value of an item; the rest of a larger body goes into parts of the same size.
 	// FoundationDB's limit for a value is 100,000 bytes.
 	maxInline = 90_000 // bytes
 	// maxErrorText bounds the error text kept with a failed attempt.
@@ -81,27 +80,25 @@ func checkQueueName(name string) error {
 	return nil
 }
 
-// checkLease allows 0 too, which stands for the queue's.
+// checkLease also allows 0, which stands for the queue's lease.
 func checkLease(d time.Duration) error {
 	if d == 0 {
 		return nil
 	}
 	if d < MinLease || d > MaxLease {
-		return &LimitError{
-			What: "lease", Unit: "ms", Got: d.Milliseconds(), Min: MinLease.Milliseconds(), Max: MaxLease.Milliseconds(),
-		}
+		return durationLimit("lease", d, MinLease, MaxLease)
 	}
 	return nil
 }
 
 func checkDelay(d time.Duration) error {
 	if d < 0 || d > MaxDelay {
-		return &LimitError{What: "delay", Unit: "ms", Got: d.Milliseconds(), Max: MaxDelay.Milliseconds()}
+		return durationLimit("delay", d, 0, MaxDelay)
 	}
 	return nil
 }
 
-// noLimit stands for a limit that is not set.
+// noLimit stands for a limit which is not set.
 const noLimit = int64(math.MaxInt64)
 
 func checkState(state []byte) error {
@@ -111,7 +108,7 @@ func checkState(state []byte) error {
 	return nil
 }
 
-// checkByReason checks who does something, and why.
+// checkByReason checks the texts of who does something, and why.
 func checkByReason(by, reason string) error {
 	if len(by) > MaxQueueNameSize {
 		return &LimitError{What: "by", Unit: "bytes", Got: int64(len(by)), Max: MaxQueueNameSize}
@@ -125,6 +122,6 @@ func checkByReason(by, reason string) error {
 	return nil
 }
 
-// archiveClaimBytes bounds the values of the items that a claim of a queue with an archive is given: its ack writes them
-// all again, in one transaction.
+// archiveClaimBytes bounds the values of a claim's items if the queue has an archive: the ack writes all values again,
+// in one transaction.
 const archiveClaimBytes = 4 << 20

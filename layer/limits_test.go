@@ -70,7 +70,7 @@ func TestBadInput(t *testing.T) {
 			return err
 		}, "peek", nil},
 		{"listing of -1", func() error {
-			_, err := e.q.Groups(e.ctx, layer.GroupsOptions{Limit: -1})
+			_, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{Limit: -1})
 			return err
 		}, "listing", nil},
 		{"worker of -1", func() error {
@@ -162,7 +162,7 @@ func (e *env) write(fn func(tx kv.Tx)) {
 	require.NoError(e.t, err)
 }
 
-// TestOpenRefusesWhatItCannotServe: an unknown queue, a queue that exists, one of a newer format, and a damaged one
+// TestOpenRefusesWhatItCannotServe: an unknown queue, a queue that exists, one of another format, and a damaged one
 // have errors of their own; queues under one prefix do not see each other.
 func TestOpenRefusesWhatItCannotServe(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
@@ -184,10 +184,18 @@ func TestOpenRefusesWhatItCannotServe(t *testing.T) {
 		value []byte
 		check func(err error)
 	}{
-		{"format", tuple.Tuple{int64(2)}.Pack(), func(err error) {
+		{"format", tuple.Tuple{int64(1)}.Pack(), func(err error) {
 			var format *layer.FormatError
 			require.ErrorAs(t, err, &format)
-			require.Equal(t, layer.FormatError{Queue: testQueue, Found: 2, Known: 1}, *format)
+			require.Equal(t, layer.FormatError{Queue: testQueue, Found: 1, Known: 2}, *format)
+			require.EqualError(t, err, `layer: open queue "q": queue "q" has format 1, this version knows format 2 alone: `+
+				"use the version that wrote it")
+		}},
+		{"format", tuple.Tuple{int64(3)}.Pack(), func(err error) {
+			var format *layer.FormatError
+			require.ErrorAs(t, err, &format)
+			require.Equal(t, layer.FormatError{Queue: testQueue, Found: 3, Known: 2}, *format)
+			require.ErrorContains(t, err, "use a newer version")
 		}},
 		{"format", []byte("?"), func(err error) { require.ErrorIs(t, err, layer.ErrCorrupt) }},
 		{"offset", nil, func(err error) { require.ErrorIs(t, err, layer.ErrCorrupt) }},
@@ -275,7 +283,7 @@ func TestClosedHandleRefusesEverything(t *testing.T) {
 		"extend":  func() error { _, err := e.q.Extend(e.ctx, c, 0); return err },
 		"once":    func() error { return e.q.Once(e.ctx, func(kv.Tx) error { return nil }) },
 		"stats":   func() error { _, err := e.q.Stats(e.ctx); return err },
-		"check":   func() error { _, err := e.q.Check(e.ctx, layer.CheckOptions{}); return err },
+		"check":   func() error { _, err := e.q.Admin().Check(e.ctx, layer.CheckOptions{}); return err },
 	} {
 		require.ErrorIs(t, call(), layer.ErrClosed, name)
 	}
@@ -308,9 +316,9 @@ func TestReadErrorIsNotEmpty(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"receive": func() error { _, err := q.Receive(e.ctx, layer.ReceiveOptions{}); return err },
 		"peek":    func() error { _, err := q.Peek(e.ctx, "A", 1); return err },
-		"groups":  func() error { _, err := q.Groups(e.ctx, layer.GroupsOptions{}); return err },
+		"groups":  func() error { _, err := q.Admin().Groups(e.ctx, layer.GroupsOptions{}); return err },
 		"stats":   func() error { _, err := q.Stats(e.ctx); return err },
-		"check":   func() error { _, err := q.Check(e.ctx, layer.CheckOptions{}); return err },
+		"check":   func() error { _, err := q.Admin().Check(e.ctx, layer.CheckOptions{}); return err },
 	} {
 		// Each attempt's first read fails, and so does the one retry that the options allow.
 		e.plan.Chances = map[fault.Kind]float64{fault.ProcessBehind: 1}
@@ -320,4 +328,41 @@ func TestReadErrorIsNotEmpty(t *testing.T) {
 		require.True(t, errors.As(err, &engine), "%s: %v", name, err)
 		require.Equal(t, kv.CodeProcessBehind, engine.Code, name)
 	}
+}
+
+// TestClaimOfAnotherQueue: a claim is lost on a handle of another queue, also if a claim there has the same token (G2).
+func TestClaimOfAnotherQueue(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1")
+	other, err := layer.Create(e.ctx, e.db, testPrefix, "other", e.options(77))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, other.Close(e.ctx)) }()
+	_, err = other.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("b1")})
+	require.NoError(t, err)
+	var mine, theirs []*layer.Claim
+	_, err = kv.Run(e.ctx, e.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		if mine, err = e.q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{}); err != nil {
+			return err
+		}
+		theirs, err = other.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{})
+		return err
+	})
+	require.NoError(t, err)
+	require.Equal(t, mine[0].Token, theirs[0].Token, "one read version")
+	require.ErrorIs(t, other.Ack(e.ctx, mine[0]), layer.ErrClaimLost)
+	require.NoError(t, other.Ack(e.ctx, theirs[0]))
+	require.NoError(t, e.q.Ack(e.ctx, mine[0]))
+}
+
+// TestCreateOverForeignKeys: a queue is not created where keys of something else lie, which Drop would remove (Contract).
+func TestCreateOverForeignKeys(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	foreign := append(append([]byte(nil), testPrefix...), "\x02orders\x00\x02id\x00"...)
+	e.write(func(tx kv.Tx) { tx.Set(foreign, []byte("mine")) })
+	_, err := layer.Create(e.ctx, e.db, testPrefix, "orders", e.options(77))
+	require.ErrorIs(t, err, layer.ErrForeignKeys)
+	e.write(func(tx kv.Tx) { tx.Clear(foreign) })
+	q, err := layer.Create(e.ctx, e.db, testPrefix, "orders", e.options(77))
+	require.NoError(t, err)
+	require.NoError(t, q.Close(e.ctx))
 }

@@ -124,7 +124,7 @@ func callTogether(t *testing.T, open func(t *testing.T) kv.DB, sort callersSort,
 		o := e.options(uint64(10 + i))
 		o.Now = func() time.Time { return e.clock.now().Add(skew) }
 		o.Tx.MaxRetryDelay = 5 * time.Millisecond
-		o.NoCoalescing = i == 3
+		o.Test.NoCoalescing = i == 3
 		q, err := layer.Open(e.ctx, db, testPrefix, testQueue, o)
 		require.NoError(t, err)
 		handles = append(handles, q)
@@ -390,7 +390,7 @@ func (c *caller) cancel(limited bool) {
 		return
 	}
 	id := c.ids[c.rng.IntN(len(c.ids))]
-	span, o := c.call(limited, func(ctx context.Context) error { return c.q.Cancel(ctx, id) })
+	span, o := c.call(limited, func(ctx context.Context) error { return c.q.Admin().Cancel(ctx, id) })
 	c.h.Add(id.Group, linear.Operation{Span: span, Kind: linear.Cancel, Outcome: o, Messages: []linear.Message{{ID: id}}})
 }
 
@@ -398,7 +398,7 @@ func (c *caller) release(limited bool) {
 	group := c.group()
 	var holder layer.Holder
 	span, o := c.call(limited, func(ctx context.Context) (err error) {
-		holder, err = c.q.ForceRelease(ctx, group, layer.ForceReleaseOptions{})
+		holder, err = c.q.Admin().ForceRelease(ctx, group, layer.ForceReleaseOptions{})
 		return err
 	})
 	c.h.Add(group, linear.Operation{Span: span, Kind: linear.Release, Outcome: o, Token: holder.Token})

@@ -25,7 +25,7 @@ type markSteps struct {
 func newMarkSteps(t *testing.T) *markSteps {
 	s := &markSteps{t: t, ctx: t.Context(), db: embedded.OpenMemory(embedded.Options{}), now: time.UnixMilli(1_700_000_000_000)}
 	var err error
-	s.q, err = Create(s.ctx, s.db, nil, "q", Options{Seed: 1, Owner: "w", Now: func() time.Time { return s.now }})
+	s.q, err = Create(s.ctx, s.db, nil, "q", Options{Test: &TestOptions{Seed: 1}, Owner: "w", Now: func() time.Time { return s.now }})
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		s.sound()
@@ -34,9 +34,9 @@ func newMarkSteps(t *testing.T) *markSteps {
 	return s
 }
 
-func (s *markSteps) sound() *CheckReport {
+func (s *markSteps) sound() CheckReport {
 	s.t.Helper()
-	report, err := s.q.Check(context.Background(), CheckOptions{})
+	report, err := s.q.Admin().Check(context.Background(), CheckOptions{})
 	require.NoError(s.t, err)
 	require.Empty(s.t, report.Violations)
 	return report
@@ -57,21 +57,21 @@ func (s *markSteps) receive(max int) []*Claim {
 	return claims
 }
 
-func (s *markSteps) state(group string) (State, *Mark) {
+func (s *markSteps) state(group string) (Status, *Mark) {
 	s.t.Helper()
-	groups, err := s.q.Groups(s.ctx, GroupsOptions{})
+	page, err := s.q.Admin().Groups(s.ctx, GroupsOptions{})
 	require.NoError(s.t, err)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		if g.Group == group {
-			return g.State, g.Mark
+			return g.Status, g.Mark
 		}
 	}
 	return "", nil
 }
 
-func (s *markSteps) within(fn func(w *work) error) func(tx kv.Tx) error {
+func (s *markSteps) within(fn func(w *txn) error) func(tx kv.Tx) error {
 	return func(tx kv.Tx) error {
-		w := s.q.work(s.ctx, tx)
+		w := s.q.txn(s.ctx, tx)
 		if err := fn(w); err != nil {
 			return err
 		}
@@ -80,14 +80,14 @@ func (s *markSteps) within(fn func(w *work) error) func(tx kv.Tx) error {
 }
 
 func (s *markSteps) marking(group string, kind markKind) func(tx kv.Tx) error {
-	return s.within(func(w *work) error {
+	return s.within(func(w *txn) error {
 		_, _, err := w.mark(group, mark{kind: kind, who: "op", reason: "why", sinceMS: w.nowMS})
 		return err
 	})
 }
 
 func (s *markSteps) unmarking(group string) func(tx kv.Tx) error {
-	return s.within(func(w *work) error { _, err := w.unmark(group); return err })
+	return s.within(func(w *txn) error { _, err := w.unmark(group); return err })
 }
 
 func (s *markSteps) run(fn func(tx kv.Tx) error) {
@@ -111,7 +111,7 @@ func (s *markSteps) grantTo(random uuid.UUID) {
 	s.t.Helper()
 	r := request{owner: "x", wants: 1, deadlineMS: s.now.Add(time.Minute).UnixMilli()}
 	s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.request(1, random), r.pack()); return nil })
-	s.run(s.within(func(w *work) error {
+	s.run(s.within(func(w *txn) error {
 		requests, err := w.beginTurn().requests.Wait(s.ctx)
 		if err != nil {
 			return err
@@ -138,7 +138,7 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 			require.Equal(s.t, Granted, state)
 		},
 	} {
-		for _, kind := range []markKind{markPause, markPark} {
+		for _, kind := range []markKind{markPause, markHalt} {
 			t.Run(name+", "+string(kind), func(t *testing.T) {
 				s := newMarkSteps(t)
 				setup(s)
@@ -158,18 +158,18 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 				require.Empty(t, claims, "nor is it for who asks for it by name")
 
 				want := Paused
-				if kind == markPark {
-					want = Parked
+				if kind == markHalt {
+					want = Halted
 				}
 				state, m := s.state("A")
 				require.Equal(t, want, state)
-				require.Equal(t, &Mark{State: want, By: "op", Reason: "why", Since: time.UnixMilli(1_700_000_000_000)}, m)
+				require.Equal(t, &Mark{Status: want, By: "op", Reason: "why", Since: time.UnixMilli(1_700_000_000_000)}, m)
 				report := s.sound()
-				require.EqualValues(t, 1, report.Paused+report.Parked)
+				require.EqualValues(t, 1, report.Paused+report.Halted)
 				require.Zero(t, report.StaleTimers+report.Grants+report.Delayed, "what gave way has left nothing behind")
 				stats, err := s.q.Stats(s.ctx)
 				require.NoError(t, err)
-				require.EqualValues(t, 1, stats.PausedGroups+stats.ParkedGroups)
+				require.EqualValues(t, 1, stats.PausedGroups+stats.HaltedGroups)
 
 				require.Empty(t, s.receive(10))
 				s.run(s.unmarking("A"))
@@ -188,7 +188,7 @@ func TestMarkedGroupIsNobodys(t *testing.T) {
 				require.NoError(t, s.q.Ack(s.ctx, claims[0]))
 				stats, err = s.q.Stats(s.ctx)
 				require.NoError(t, err)
-				require.Zero(t, stats.PausedGroups+stats.ParkedGroups)
+				require.Zero(t, stats.PausedGroups+stats.HaltedGroups)
 			})
 		}
 	}
@@ -218,7 +218,7 @@ func TestMarkUnderAClaim(t *testing.T) {
 			require.NoError(t, s.q.Ack(s.ctx, c, c.Items[0].ID))
 			state, m := s.state("A")
 			require.Equal(t, Held, state)
-			require.Equal(t, Paused, m.State, "what follows the claim")
+			require.Equal(t, Paused, m.Status, "what follows the claim")
 			s.sound()
 
 			require.NoError(t, end(s, c))
@@ -272,20 +272,20 @@ func ids(c *Claim) []ID {
 func TestFirstMarkCounts(t *testing.T) {
 	s := newMarkSteps(t)
 	s.enqueue("A", "1")
-	state := func() State { state, _ := s.state("A"); return state }
+	state := func() Status { state, _ := s.state("A"); return state }
 	s.run(s.marking("A", markPause))
 	s.now = s.now.Add(time.Minute)
 	s.run(s.marking("A", markPause))
 	_, m := s.state("A")
 	require.Equal(t, s.now.Add(-time.Minute), m.Since, "the first one")
-	s.run(s.marking("A", markPark))
-	require.Equal(t, Parked, state())
+	s.run(s.marking("A", markHalt))
+	require.Equal(t, Halted, state())
 	s.run(s.marking("A", markPause))
-	require.Equal(t, Parked, state())
+	require.Equal(t, Halted, state())
 	stats, err := s.q.Stats(s.ctx)
 	require.NoError(t, err)
 	require.Zero(t, stats.PausedGroups)
-	require.EqualValues(t, 1, stats.ParkedGroups)
+	require.EqualValues(t, 1, stats.HaltedGroups)
 	s.run(s.unmarking("A"))
 	require.Equal(t, Ready, state())
 }

@@ -11,29 +11,32 @@ import (
 	"github.com/google/uuid"
 )
 
-// Message is what a producer enqueues. The queue keeps no reference to it.
+// Message is what a producer enqueues. The queue keeps no reference to the message.
 type Message struct {
-	// Group is the ordering key: messages of a group are delivered in order, to one holder at a time.
-	// "" is the default group. At most MaxGroupSize bytes of UTF-8.
+	// Group is the ordering key: messages of a group are delivered in order, to one holder at a time. "" is the default
+	// group. At most MaxGroupSize bytes of UTF-8.
 	Group string
-	// Body is at most MaxBodySize bytes; it may be empty.
+	// Body is at most MaxBodySize bytes, and may be empty.
 	Body []byte
 	// Headers travel with the body, at most MaxHeadersSize bytes of names and values together.
 	Headers map[string]string
-	// DedupID, if not empty, makes it a duplicate of an earlier message with the same one: it is not enqueued again. See
-	// Config.DedupFor. At most MaxDedupIDSize bytes of UTF-8.
+	// DedupID, if not empty, makes the message a duplicate of an earlier message with the same DedupID. A duplicate is
+	// not enqueued again. See Config.DedupFor. At most MaxDedupIDSize bytes of UTF-8.
 	DedupID string
-	// Delay is for how long it is kept back, from its enqueue on: 0 to MaxDelay; 0 = the queue's. Whatever is behind it in
-	// its group waits too: order is kept.
+	// Delay is how long the message is delayed after the enqueue: 0 to MaxDelay; 0 = the queue's delay. Messages behind
+	// a delayed message of the group wait, too, because order is kept.
 	Delay time.Duration
-	// DeliverAt, if not zero, is when it may be delivered, rounded up to the millisecond; at most MaxDelay from now. If
-	// that has passed it is not kept back. Not with Delay.
+	// DeliverAt, if not zero, is the earliest delivery time, rounded up to the millisecond; at most MaxDelay from now.
+	// With a time in the past the message is not delayed. Not with Delay.
 	DeliverAt time.Time
-	// AtOnce: it is not kept back, whatever the queue's delay is. Not with Delay or DeliverAt.
+	// AtOnce: the message is not delayed, whatever the queue's delay. Not with Delay or DeliverAt.
 	AtOnce bool
 }
 
-// ID names one message for good: its place (group, index) and 16 random bytes.
+// OnlyGroup returns a pointer to name, for options and filters which a group may limit ("" is a group, too).
+func OnlyGroup(name string) *string { return &name }
+
+// ID names one message for good: the place (group, index) and 16 random bytes.
 type ID struct {
 	Group  string
 	Index  int64
@@ -45,8 +48,13 @@ func (id ID) String() string {
 	return id.Random.String() + "@" + strconv.FormatInt(id.Index, 10) + "." + id.Group
 }
 
-// ParseID reads the text of an id; anything else is an error that wraps ErrInvalidID.
+// ParseID reads the text of an id. Any other text gives an error which wraps ErrInvalidID.
 func ParseID(s string) (ID, error) {
+	id, err := parseID(s)
+	return id, wrap("parse id", err)
+}
+
+func parseID(s string) (ID, error) {
 	random, rest, ok := strings.Cut(s, "@")
 	index, group, ok2 := strings.Cut(rest, ".")
 	if !ok || !ok2 || len(random) != 36 {
@@ -66,7 +74,7 @@ func ParseID(s string) (ID, error) {
 	return ID{Group: group, Index: n, Random: u}, nil
 }
 
-// checkID refuses what cannot be the id of any message.
+// checkID refuses an ID which no message can have.
 func checkID(id ID) error {
 	if err := checkGroup(id.Group); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalidID, err)
@@ -77,22 +85,22 @@ func checkID(id ID) error {
 	return nil
 }
 
-// Item is a message in the queue, as delivered or peeked at. It belongs to the caller.
+// Item is a message in the queue, as delivered or peeked at. The item belongs to the caller.
 type Item struct {
 	ID       ID
 	Body     []byte
 	Headers  map[string]string // nil if there are none
 	Enqueued time.Time         // by the producer's clock, to the millisecond
-	// DeliverAt is before when it is not delivered; zero if it was never kept back.
+	// DeliverAt is the earliest delivery time; zero if the message was never delayed.
 	DeliverAt time.Time
-	DedupID   string // that it went by; "sha256:…" if that was its body's; "" = none
-	// Attempts is how often a delivery of this item has failed before, as far as the claim knows: it is exact
-	// in the attempt record, which decides, and may be too small here after a rare race of two enqueues, or if dead
-	// letters were redriven to their places before it.
+	DedupID   string // the dedup id in use; "sha256:…" if made from the body; "" = none
+	// Attempts is how often a delivery of this item has failed before, as far as the claim knows. The attempt record is
+	// exact, and decides. Attempts may be too small after a rare race of two enqueues, or if dead letters were redriven
+	// to their places before the item.
 	Attempts int
 }
 
-// message is what the item was made of, for an edit.
+// message returns the message which the item was made of, for an edit.
 func (i *Item) message() Message {
 	m := Message{
 		Group: i.ID.Group, Body: i.Body, Headers: maps.Clone(i.Headers), DedupID: i.DedupID, DeliverAt: i.DeliverAt,
@@ -103,7 +111,7 @@ func (i *Item) message() Message {
 	return m
 }
 
-// keeps refuses an edit of i that would change more than body and headers.
+// keeps refuses an edit of i which would change more than body and headers.
 func (m *Message) keeps(i *Item) error {
 	switch {
 	case m.Group != i.ID.Group:

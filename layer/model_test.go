@@ -156,7 +156,7 @@ func (m *model) saved(g *modelGroup, nowMS int64) int64 {
 	return min(nowMS*int64(r.Count)-g.used, most)
 }
 
-// due is how many items of a group may be delivered by a clock that shows nowMS: those that are not kept back, as far as its
+// due is how many items of a group may be delivered by a clock that shows nowMS: those that are not delayed, as far as its
 // rate goes.
 func (m *model) due(g *modelGroup, nowMS int64) int {
 	n := g.due(nowMS)
@@ -200,7 +200,7 @@ type modelItem struct {
 	attempts int
 	lastErr  string
 	reason   string // of a dead letter
-	parkedMS int64  // likewise
+	deadMS   int64  // likewise
 }
 
 type modelLock struct {
@@ -242,7 +242,7 @@ func older(a, b *modelGroup) bool {
 	return x < y || x == y && a.items[0].id.Group < b.items[0].id.Group
 }
 
-// due is how many of the first items are not kept back by a clock that shows nowMS.
+// due is how many of the first items are not delayed by a clock that shows nowMS.
 func (g *modelGroup) due(nowMS int64) int {
 	i := slices.IndexFunc(g.items, func(item *modelItem) bool { return item.dueMS > nowMS })
 	if i < 0 {
@@ -271,7 +271,7 @@ func (m *model) gives(g *modelGroup, nowMS int64) bool {
 	}
 	rest := modelGroup{items: slices.Clone(g.items), used: g.used}
 	rest.remove(g.lock.outstanding[:1])
-	return m.config.OnFailure == layer.ParkItem && m.due(&rest, nowMS) > 0
+	return m.config.OnFailure == layer.DeadLetterItem && m.due(&rest, nowMS) > 0
 }
 
 // fatal reports whether an item has failed for good after so many attempts.
@@ -298,9 +298,9 @@ func (m *model) fail(g *modelGroup, w *modelWorker, text, rejected string, spare
 		}
 	}
 	now := w.now().UnixMilli()
-	if m.config.OnFailure == layer.ParkGroup {
-		if g.mark == nil || g.mark.State != layer.Parked {
-			g.mark = &layer.Mark{State: layer.Parked, By: w.name, Reason: reason + ": " + text, Since: time.UnixMilli(now)}
+	if m.config.OnFailure == layer.HaltGroup {
+		if g.mark == nil || g.mark.Status != layer.Halted {
+			g.mark = &layer.Mark{Status: layer.Halted, By: w.name, Reason: reason + ": " + text, Since: time.UnixMilli(now)}
 		}
 		return false
 	}
@@ -310,11 +310,11 @@ func (m *model) fail(g *modelGroup, w *modelWorker, text, rejected string, spare
 
 // park takes an item aside.
 func (m *model) park(g *modelGroup, item *modelItem, reason string, nowMS int64) {
-	item.reason, item.parkedMS = reason, nowMS
+	item.reason, item.deadMS = reason, nowMS
 	g.remove([]layer.ID{item.id})
 	g.dead = append(g.dead, item)
 	slices.SortFunc(g.dead, func(a, b *modelItem) int { return cmp.Compare(a.id.Index, b.id.Index) })
-	m.stats.Parked++
+	m.stats.DeadLettered++
 }
 
 // modelTest drives a queue and its model.
@@ -331,7 +331,7 @@ type modelTest struct {
 	// may have more than one hint. With RoundRobin it is likewise, and the places of the groups are others; with shards,
 	// those of heads of the same index.
 	jumped bool
-	// delays: messages may be kept back. kept: one was, or groups have a rate. Then hints and timers may be stale, and the
+	// delays: messages may be delayed. kept: one was, or groups have a rate. Then hints and timers may be stale, and the
 	// order between groups hangs on which are met first.
 	delays, kept bool
 	bodies       int
@@ -370,7 +370,7 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 		w := &modelWorker{name: owner, now: func() time.Time { return e.clock.now().Add(skew) }}
 		var err error
 		w.q, err = layer.Open(e.ctx, db, testPrefix, name, layer.Options{
-			Owner: owner, Now: w.now, Seed: seed + handles, Tx: kv.TxOptions{MaxRetryDelay: time.Millisecond},
+			Owner: owner, Now: w.now, Test: &layer.TestOptions{Seed: seed + handles}, Tx: kv.TxOptions{MaxRetryDelay: time.Millisecond},
 		})
 		require.NoError(t, err)
 		return w
@@ -394,7 +394,7 @@ func newModelTest(t *rapid.T, e *env, name string, faults bool) *modelTest {
 	}
 	m.jumped = m.model.config.Schedule == layer.RoundRobin || m.model.config.Shards > 1
 	m.kept = m.model.config.MaxRate.Count > 0
-	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Seed: seed, Config: m.model.config})
+	_, err := layer.Create(e.ctx, e.raw, testPrefix, name, layer.Options{Test: &layer.TestOptions{Seed: seed}, Config: m.model.config})
 	require.NoError(t, err)
 	m.workers = []*modelWorker{open(db, "even", 0), open(db, "ahead", 30*time.Second), open(db, "behind", -30*time.Second)}
 	m.calm = open(e.raw, "", 0).q
@@ -539,7 +539,7 @@ func (m *modelTest) changeDedup(t *rapid.T) {
 	c.DedupScope = layer.DedupScope(rapid.IntRange(0, 1).Draw(t, "dedup scope"))
 	c.DedupFor = layer.DedupFor(rapid.IntRange(0, 1).Draw(t, "dedup for"))
 	c.DedupWindow = time.Duration(rapid.IntRange(1, 120).Draw(t, "dedup window")) * time.Second
-	_, _, err := m.worker(t).q.Configure(m.e.ctx, change)
+	_, _, err := m.worker(t).q.Admin().Configure(m.e.ctx, change)
 	require.NoError(t, err)
 	m.e.clock.advance(time.Second) // until when all follow
 }
@@ -860,7 +860,7 @@ func (m *modelTest) waits(t *rapid.T, w *modelWorker, id layer.ID, err error) *m
 	}
 	if g.lock != nil && slices.Contains(g.lock.outstanding, id) {
 		if g.lock.endMS > w.now().UnixMilli() {
-			require.ErrorIs(t, err, layer.ErrInHand)
+			require.ErrorIs(t, err, layer.ErrInFlight)
 			return nil
 		}
 		m.lapse(g, w, &id)
@@ -871,7 +871,7 @@ func (m *modelTest) waits(t *rapid.T, w *modelWorker, id layer.ID, err error) *m
 
 func (m *modelTest) cancel(t *rapid.T) {
 	w, id := m.worker(t), m.anyItem(t)
-	m.cancelled(t, w, id, w.q.Cancel(m.e.ctx, id))
+	m.cancelled(t, w, id, w.q.Admin().Cancel(m.e.ctx, id))
 }
 
 func (m *modelTest) cancelled(t *rapid.T, w *modelWorker, id layer.ID, err error) {
@@ -894,7 +894,7 @@ func (m *modelTest) takenOut(t *rapid.T, w *modelWorker, id layer.ID, err error)
 func (m *modelTest) skip(t *rapid.T) {
 	w := m.worker(t)
 	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
-	id, err := w.q.Skip(m.e.ctx, name, layer.SkipOptions{By: "op", Reason: "why"})
+	id, err := w.q.Admin().Skip(m.e.ctx, name, layer.SkipOptions{By: "op", Reason: "why"})
 	g := m.group(name)
 	if len(g.items) == 0 {
 		require.ErrorIs(t, err, layer.ErrNoItem)
@@ -913,7 +913,7 @@ func (m *modelTest) edit(t *rapid.T) {
 	w, id := m.worker(t), m.anyItem(t)
 	m.bodies++
 	body := fmt.Sprint(m.bodies)
-	err := w.q.Edit(m.e.ctx, id, func(msg *layer.Message) error {
+	err := w.q.Admin().Edit(m.e.ctx, id, func(msg *layer.Message) error {
 		msg.Body = []byte(body)
 		return nil
 	})
@@ -926,7 +926,7 @@ func (m *modelTest) force(t *rapid.T) {
 	w := m.worker(t)
 	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
 	o := layer.ForceReleaseOptions{CountAttempt: rapid.Bool().Draw(t, "count")}
-	h, err := w.q.ForceRelease(m.e.ctx, name, o)
+	h, err := w.q.Admin().ForceRelease(m.e.ctx, name, o)
 	g := m.group(name)
 	if g.lock == nil || !g.lock.claim {
 		require.ErrorIs(t, err, layer.ErrNotHeld)
@@ -944,7 +944,7 @@ func (m *modelTest) force(t *rapid.T) {
 func (m *modelTest) retry(t *rapid.T) {
 	w := m.worker(t)
 	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
-	err := w.q.RetryNow(m.e.ctx, name)
+	err := w.q.Admin().RetryNow(m.e.ctx, name)
 	g := m.group(name)
 	early := g.mark == nil && len(g.items) > 0 && g.due(w.now().UnixMilli()) == 0
 	if g.lock == nil && !early || g.lock != nil && g.lock.claim {
@@ -966,7 +966,7 @@ func (m *modelTest) purge(t *rapid.T) {
 		name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
 		o.Group, names = &name, []string{name}
 	}
-	got, err := w.q.Purge(m.e.ctx, o)
+	got, err := w.q.Admin().Purge(m.e.ctx, o)
 	require.NoError(t, err)
 	for _, entry := range m.model.sent {
 		entry.purged = entry.purged || o.Group == nil || *o.Group == entry.id.Group
@@ -1008,11 +1008,11 @@ func (m *modelTest) pause(t *rapid.T) {
 	w := m.worker(t)
 	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
 	o := layer.PauseOptions{By: "op", Reason: "why", Force: rapid.Bool().Draw(t, "force")}
-	got, err := w.q.PauseGroup(m.e.ctx, name, o)
+	got, err := w.q.Admin().PauseGroup(m.e.ctx, name, o)
 	require.NoError(t, err)
 	g := m.group(name)
 	if g.mark == nil {
-		g.mark = &layer.Mark{State: layer.Paused, By: "op", Reason: "why", Since: w.now()}
+		g.mark = &layer.Mark{Status: layer.Paused, By: "op", Reason: "why", Since: w.now()}
 	}
 	require.Equal(t, *g.mark, got)
 	switch {
@@ -1030,7 +1030,7 @@ func (m *modelTest) resume(t *rapid.T) {
 }
 
 func (m *modelTest) resumeGroup(t *rapid.T, w *modelWorker, name string) {
-	got, err := w.q.ResumeGroup(m.e.ctx, name)
+	got, err := w.q.Admin().ResumeGroup(m.e.ctx, name)
 	g := m.group(name)
 	if g.mark == nil {
 		require.ErrorIs(t, err, layer.ErrNotPaused)
@@ -1038,7 +1038,7 @@ func (m *modelTest) resumeGroup(t *rapid.T, w *modelWorker, name string) {
 	}
 	require.NoError(t, err)
 	require.Equal(t, *g.mark, got)
-	if g.mark.State == layer.Parked && len(g.items) > 0 {
+	if g.mark.Status == layer.Halted && len(g.items) > 0 {
 		g.items[0].attempts, g.items[0].lastErr = 0, "" // tried anew
 	}
 	g.mark = nil
@@ -1134,7 +1134,7 @@ func (m *modelTest) redrive(t *rapid.T) {
 			return nil
 		}
 	}
-	report, err := m.worker(t).q.Redrive(m.e.ctx, f, o)
+	report, err := m.worker(t).q.Admin().Redrive(m.e.ctx, f, o)
 	require.NoError(t, err)
 	require.Equal(t, layer.DeadReport{Scanned: int64(len(chosen)), Done: int64(len(chosen))}, report)
 	m.buried(chosen)
@@ -1166,7 +1166,7 @@ func (m *modelTest) redrive(t *rapid.T) {
 
 func (m *modelTest) discard(t *rapid.T) {
 	f, chosen := m.someDead(t)
-	report, err := m.worker(t).q.Discard(m.e.ctx, f, layer.DiscardOptions{})
+	report, err := m.worker(t).q.Admin().Discard(m.e.ctx, f, layer.DiscardOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, len(chosen), report.Done)
 	m.buried(chosen)
@@ -1237,41 +1237,41 @@ func (m *modelTest) compare(t *rapid.T) {
 		}
 		head := g.items[0]
 		info := layer.GroupInfo{
-			Group: name, State: layer.Ready, Mark: g.mark, Depth: int64(len(g.items)), Head: head.id,
+			Group: name, Status: layer.Ready, Mark: g.mark, Depth: int64(len(g.items)), Head: head.id,
 			Attempts: head.attempts, LastError: head.lastErr,
 		}
 		switch l := g.lock; {
 		case l == nil && g.mark != nil:
-			info.State = g.mark.State
+			info.Status = g.mark.Status
 		case l == nil:
 		case l.claim:
-			info.State, info.Owner, info.Token, info.Outstanding = layer.Held, l.owner, l.token, len(l.outstanding)
+			info.Status, info.Owner, info.Token, info.Outstanding = layer.Held, l.owner, l.token, len(l.outstanding)
 			info.Left = time.Duration(l.endMS-now) * time.Millisecond
 			if l.endMS <= now {
-				info.State = layer.Expired
+				info.Status = layer.Expired
 			}
 		case l.endMS > now:
-			info.State, info.Left = layer.Delayed, time.Duration(l.endMS-now)*time.Millisecond
+			info.Status, info.Left = layer.Delayed, time.Duration(l.endMS-now)*time.Millisecond
 		}
-		if info.State == layer.Ready && head.dueMS > now {
-			info.State, info.Left = layer.Delayed, time.Duration(head.dueMS-now)*time.Millisecond
-		} else if until := m.model.pacedUntil(g); info.State == layer.Ready && until > now {
-			info.State, info.Left = layer.Paced, time.Duration(until-now)*time.Millisecond
+		if info.Status == layer.Ready && head.dueMS > now {
+			info.Status, info.Left = layer.Delayed, time.Duration(head.dueMS-now)*time.Millisecond
+		} else if until := m.model.pacedUntil(g); info.Status == layer.Ready && until > now {
+			info.Status, info.Left = layer.RateLimited, time.Duration(until-now)*time.Millisecond
 		}
 		want = append(want, info)
 	}
-	got, err := m.calm.Groups(m.e.ctx, layer.GroupsOptions{})
+	page, err := m.calm.Admin().Groups(m.e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	for i := range got {
-		got[i].HeadAge = 0 // by the enqueuer's clock
+	for i := range page.Groups {
+		page.Groups[i].HeadAge = 0 // by the enqueuer's clock
 	}
-	require.Equal(t, want, got)
+	require.Equal(t, want, page.Groups)
 	m.compareDead(t)
 }
 
 // compareDead holds the dead letters to the model.
 func (m *modelTest) compareDead(t *rapid.T) {
-	page, err := m.calm.DeadLetters(m.e.ctx, layer.DeadOptions{Limit: layer.MaxBatch, Bodies: true})
+	page, err := m.calm.Admin().DeadLetters(m.e.ctx, layer.DeadOptions{Limit: layer.MaxBatch, Bodies: true})
 	require.NoError(t, err)
 	require.Nil(t, page.Next)
 	letters := page.Letters
@@ -1285,7 +1285,7 @@ func (m *modelTest) compareDead(t *rapid.T) {
 			require.Equal(t, want.reason, got.Reason)
 			require.Equal(t, want.lastErr, got.LastError)
 			require.Equal(t, want.attempts, got.Attempts)
-			require.Equal(t, want.parkedMS, got.Parked.UnixMilli())
+			require.Equal(t, want.deadMS, got.DeadLettered.UnixMilli())
 		}
 	}
 	require.Empty(t, letters)
@@ -1303,7 +1303,7 @@ func (m *modelTest) checkArchive(t *rapid.T) {
 	}
 	var o layer.ArchiveOptions
 	for {
-		page, err := m.calm.Archive(m.e.ctx, o)
+		page, err := m.calm.Admin().Archive(m.e.ctx, o)
 		require.NoError(t, err)
 		for _, item := range page.Items {
 			require.NoError(t, item.Err)
@@ -1318,7 +1318,7 @@ func (m *modelTest) checkArchive(t *rapid.T) {
 
 func (m *modelTest) check(t *rapid.T) {
 	m.checkArchive(t)
-	report, err := m.calm.Check(m.e.ctx, layer.CheckOptions{})
+	report, err := m.calm.Admin().Check(m.e.ctx, layer.CheckOptions{})
 	require.NoError(t, err)
 	require.Empty(t, report.Violations)
 	items := int64(0)
@@ -1361,8 +1361,8 @@ func (m *modelTest) check(t *rapid.T) {
 	for _, g := range m.model.groups {
 		switch {
 		case g.mark == nil:
-		case g.mark.State == layer.Parked:
-			want.ParkedGroups++
+		case g.mark.Status == layer.Halted:
+			want.HaltedGroups++
 		default:
 			want.PausedGroups++
 		}

@@ -30,57 +30,57 @@ func TestOperatorErrors(t *testing.T) {
 		err  error
 		call func() error
 	}{
-		{"cancel in hand", layer.ErrInHand, func() error { return e.q.Cancel(e.ctx, ids[0]) }},
-		{"cancel of nothing", layer.ErrNoItem, func() error { return e.q.Cancel(e.ctx, unknown) }},
+		{"cancel in flight", layer.ErrInFlight, func() error { return e.q.Admin().Cancel(e.ctx, ids[0]) }},
+		{"cancel of nothing", layer.ErrNoItem, func() error { return e.q.Admin().Cancel(e.ctx, unknown) }},
 		{"cancel in another group", layer.ErrNoItem, func() error {
-			return e.q.Cancel(e.ctx, layer.ID{Group: "B", Index: ids[0].Index, Random: ids[0].Random})
+			return e.q.Admin().Cancel(e.ctx, layer.ID{Group: "B", Index: ids[0].Index, Random: ids[0].Random})
 		}},
-		{"cancel by no id", layer.ErrInvalidID, func() error { return e.q.Cancel(e.ctx, layer.ID{}) }},
+		{"cancel by no id", layer.ErrInvalidID, func() error { return e.q.Admin().Cancel(e.ctx, layer.ID{}) }},
 		{"cancel by a negative index", layer.ErrInvalidID, func() error {
-			return e.q.Cancel(e.ctx, layer.ID{Group: "A", Index: -1, Random: ids[0].Random})
+			return e.q.Admin().Cancel(e.ctx, layer.ID{Group: "A", Index: -1, Random: ids[0].Random})
 		}},
 		{"cancel by a group that is none", layer.ErrInvalidID, func() error {
-			return e.q.Cancel(e.ctx, layer.ID{Group: "\xff", Index: 1, Random: ids[0].Random})
+			return e.q.Admin().Cancel(e.ctx, layer.ID{Group: "\xff", Index: 1, Random: ids[0].Random})
 		}},
-		{"edit in hand", layer.ErrInHand, func() error { return e.q.Edit(e.ctx, ids[0], change) }},
-		{"edit of nothing", layer.ErrNoItem, func() error { return e.q.Edit(e.ctx, unknown, change) }},
-		{"edit by no id", layer.ErrInvalidID, func() error { return e.q.Edit(e.ctx, layer.ID{}, change) }},
+		{"edit in flight", layer.ErrInFlight, func() error { return e.q.Admin().Edit(e.ctx, ids[0], change) }},
+		{"edit of nothing", layer.ErrNoItem, func() error { return e.q.Admin().Edit(e.ctx, unknown, change) }},
+		{"edit by no id", layer.ErrInvalidID, func() error { return e.q.Admin().Edit(e.ctx, layer.ID{}, change) }},
 		{"edit into another group", layer.ErrOptions, func() error {
-			return e.q.Edit(e.ctx, ids[1], func(m *layer.Message) error { m.Group = "B"; return nil })
+			return e.q.Admin().Edit(e.ctx, ids[1], func(m *layer.Message) error { m.Group = "B"; return nil })
 		}},
 		{"edit that changes its mind", boom, func() error {
-			return e.q.Edit(e.ctx, ids[1], func(m *layer.Message) error { m.Body = []byte("x"); return boom })
+			return e.q.Admin().Edit(e.ctx, ids[1], func(m *layer.Message) error { m.Body = []byte("x"); return boom })
 		}},
 		{"edit with a header that is no text", layer.ErrInvalidUTF8, func() error {
-			return e.q.Edit(e.ctx, ids[1], func(m *layer.Message) error { m.Headers["k"] = "\xff"; return nil })
+			return e.q.Admin().Edit(e.ctx, ids[1], func(m *layer.Message) error { m.Headers["k"] = "\xff"; return nil })
 		}},
-		{"skip in hand", layer.ErrInHand, func() error { _, err := e.q.Skip(e.ctx, "A", layer.SkipOptions{}); return err }},
-		{"skip in an empty group", layer.ErrNoItem, func() error { _, err := e.q.Skip(e.ctx, "B", layer.SkipOptions{}); return err }},
-		{"skip in no group", layer.ErrInvalidUTF8, func() error { _, err := e.q.Skip(e.ctx, "\xff", layer.SkipOptions{}); return err }},
+		{"skip in flight", layer.ErrInFlight, func() error { _, err := e.q.Admin().Skip(e.ctx, "A", layer.SkipOptions{}); return err }},
+		{"skip in an empty group", layer.ErrNoItem, func() error { _, err := e.q.Admin().Skip(e.ctx, "B", layer.SkipOptions{}); return err }},
+		{"skip in no group", layer.ErrInvalidUTF8, func() error { _, err := e.q.Admin().Skip(e.ctx, "\xff", layer.SkipOptions{}); return err }},
 		{"release of what nobody holds", layer.ErrNotHeld, func() error {
-			_, err := e.q.ForceRelease(e.ctx, "B", layer.ForceReleaseOptions{})
+			_, err := e.q.Admin().ForceRelease(e.ctx, "B", layer.ForceReleaseOptions{})
 			return err
 		}},
 		{"release of another's claim", layer.ErrClaimLost, func() error {
-			_, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{Token: 1})
+			_, err := e.q.Admin().ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{Token: 1})
 			return err
 		}},
 		{"release with a reason for nothing", layer.ErrOptions, func() error {
-			_, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{Reason: "stuck"})
+			_, err := e.q.Admin().ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{Reason: "stuck"})
 			return err
 		}},
-		{"retry of what is held", layer.ErrNotDelayed, func() error { return e.q.RetryNow(e.ctx, "A") }},
-		{"resume of what is not paused", layer.ErrNotPaused, func() error { _, err := e.q.ResumeGroup(e.ctx, "A"); return err }},
-		{"resume of a queue that is not paused", layer.ErrNotPaused, func() error { _, err := e.q.Resume(e.ctx); return err }},
+		{"retry of what is held", layer.ErrNotDelayed, func() error { return e.q.Admin().RetryNow(e.ctx, "A") }},
+		{"resume of what is not paused", layer.ErrNotPaused, func() error { _, err := e.q.Admin().ResumeGroup(e.ctx, "A"); return err }},
+		{"resume of a queue that is not paused", layer.ErrNotPaused, func() error { _, err := e.q.Admin().Resume(e.ctx); return err }},
 		{"pause of a queue by force", layer.ErrOptions, func() error {
-			_, err := e.q.Pause(e.ctx, layer.PauseOptions{Force: true})
+			_, err := e.q.Admin().Pause(e.ctx, layer.PauseOptions{Force: true})
 			return err
 		}},
 		{"pause by who is no text", layer.ErrInvalidUTF8, func() error {
-			_, err := e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{By: "\xff"})
+			_, err := e.q.Admin().PauseGroup(e.ctx, "A", layer.PauseOptions{By: "\xff"})
 			return err
 		}},
-		{"retry of what is empty", layer.ErrNotDelayed, func() error { return e.q.RetryNow(e.ctx, "B") }},
+		{"retry of what is empty", layer.ErrNotDelayed, func() error { return e.q.Admin().RetryNow(e.ctx, "B") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := e.rows(kv.PrefixRange(testPrefix))
@@ -90,14 +90,14 @@ func TestOperatorErrors(t *testing.T) {
 	}
 	for name, call := range map[string]func() error{
 		"edit": func() error {
-			return e.q.Edit(e.ctx, ids[1], func(m *layer.Message) error {
+			return e.q.Admin().Edit(e.ctx, ids[1], func(m *layer.Message) error {
 				m.Body = make([]byte, layer.MaxBodySize+1)
 				return nil
 			})
 		},
-		"skip":    func() error { _, err := e.q.Skip(e.ctx, long, layer.SkipOptions{}); return err },
-		"retry":   func() error { return e.q.RetryNow(e.ctx, long) },
-		"release": func() error { _, err := e.q.ForceRelease(e.ctx, long, layer.ForceReleaseOptions{}); return err },
+		"skip":    func() error { _, err := e.q.Admin().Skip(e.ctx, long, layer.SkipOptions{}); return err },
+		"retry":   func() error { return e.q.Admin().RetryNow(e.ctx, long) },
+		"release": func() error { _, err := e.q.Admin().ForceRelease(e.ctx, long, layer.ForceReleaseOptions{}); return err },
 	} {
 		var limit *layer.LimitError
 		require.ErrorAs(t, call(), &limit, name)
@@ -107,16 +107,16 @@ func TestOperatorErrors(t *testing.T) {
 		"reason": {Reason: string(make([]byte, 1001))},
 	} {
 		var limit *layer.LimitError
-		_, err := e.q.PauseGroup(e.ctx, "A", o)
+		_, err := e.q.Admin().PauseGroup(e.ctx, "A", o)
 		require.ErrorAs(t, err, &limit, name)
-		_, err = e.q.Pause(e.ctx, o)
+		_, err = e.q.Admin().Pause(e.ctx, o)
 		require.ErrorAs(t, err, &limit, name)
-		_, err = e.q.Skip(e.ctx, "A", layer.SkipOptions{By: o.By, Reason: o.Reason})
+		_, err = e.q.Admin().Skip(e.ctx, "A", layer.SkipOptions{By: o.By, Reason: o.Reason})
 		require.ErrorAs(t, err, &limit, name)
 	}
 	require.NoError(t, e.q.Close(e.ctx))
-	require.ErrorIs(t, e.q.Cancel(e.ctx, ids[1]), layer.ErrClosed)
-	require.ErrorIs(t, e.q.RetryNow(e.ctx, "A"), layer.ErrClosed)
+	require.ErrorIs(t, e.q.Admin().Cancel(e.ctx, ids[1]), layer.ErrClosed)
+	require.ErrorIs(t, e.q.Admin().RetryNow(e.ctx, "A"), layer.ErrClosed)
 }
 
 // TestOperatorsUnknownCommitHasItsEffectOnce (trap 4): the operator's operations, too, have their effect once and
@@ -127,39 +127,41 @@ func TestOperatorsUnknownCommitHasItsEffectOnce(t *testing.T) {
 			e := newEnv(t, anyEngine, false)
 			ids := e.enqueue("A", "a1", "a2", "a3")
 			e.plan.ForceNext(kind)
-			id, err := e.q.Skip(e.ctx, "A", layer.SkipOptions{})
+			id, err := e.q.Admin().Skip(e.ctx, "A", layer.SkipOptions{})
 			require.NoError(t, err)
 			require.Equal(t, ids[0], id, "not the one behind it")
 			require.Equal(t, []string{"a2", "a3"}, e.all("A"))
 			e.plan.ForceNext(kind)
-			require.NoError(t, e.q.Cancel(e.ctx, ids[1]))
+			require.NoError(t, e.q.Admin().Cancel(e.ctx, ids[1]))
 			e.plan.ForceNext(kind)
-			require.NoError(t, e.q.Edit(e.ctx, ids[2], func(m *layer.Message) error {
+			require.NoError(t, e.q.Admin().Edit(e.ctx, ids[2], func(m *layer.Message) error {
 				m.Body = append(m.Body, '+')
 				return nil
 			}))
 			require.Equal(t, []string{"a3+"}, e.all("A"))
 			c := e.receive(e.q, 1)
 			e.plan.ForceNext(kind)
-			h, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{CountAttempt: true})
+			h, err := e.q.Admin().ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{CountAttempt: true})
 			require.NoError(t, err)
 			require.Equal(t, layer.Holder{Owner: "worker-1", Token: c.Token, Outstanding: 1}, h)
 			c = e.receive(e.q, 1)
 			require.Equal(t, 1, c.Items[0].Attempts, "the attempt counts once")
 			require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Delay: time.Hour}))
 			e.plan.ForceNext(kind)
-			require.NoError(t, e.q.RetryNow(e.ctx, "A"))
+			require.NoError(t, e.q.Admin().RetryNow(e.ctx, "A"))
 			require.NotNil(t, e.receive(e.q, 1))
 			for _, op := range []func() (layer.Mark, error){
-				func() (layer.Mark, error) { return e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{Reason: "why"}) },
-				func() (layer.Mark, error) { return e.q.ResumeGroup(e.ctx, "A") },
-				func() (layer.Mark, error) { return e.q.Pause(e.ctx, layer.PauseOptions{Reason: "why"}) },
-				func() (layer.Mark, error) { return e.q.Resume(e.ctx) },
+				func() (layer.Mark, error) {
+					return e.q.Admin().PauseGroup(e.ctx, "A", layer.PauseOptions{Reason: "why"})
+				},
+				func() (layer.Mark, error) { return e.q.Admin().ResumeGroup(e.ctx, "A") },
+				func() (layer.Mark, error) { return e.q.Admin().Pause(e.ctx, layer.PauseOptions{Reason: "why"}) },
+				func() (layer.Mark, error) { return e.q.Admin().Resume(e.ctx) },
 			} {
 				e.plan.ForceNext(kind)
 				m, err := op()
 				require.NoError(t, err)
-				require.Equal(t, layer.Mark{State: layer.Paused, By: "worker-1", Reason: "why", Since: e.clock.now()}, m)
+				require.Equal(t, layer.Mark{Status: layer.Paused, By: "worker-1", Reason: "why", Since: e.clock.now()}, m)
 			}
 		})
 	}
@@ -173,11 +175,11 @@ func TestMoveInOneTransaction(t *testing.T) {
 		move := func(tx kv.Tx) error {
 			for _, id := range ids[:2] {
 				var body []byte
-				err := e.q.EditTx(e.ctx, tx, id, func(m *layer.Message) error { body = m.Body; return nil })
+				err := e.q.Admin().EditTx(e.ctx, tx, id, func(m *layer.Message) error { body = m.Body; return nil })
 				if err != nil {
 					return err
 				}
-				if err := e.q.CancelTx(e.ctx, tx, id); err != nil {
+				if err := e.q.Admin().CancelTx(e.ctx, tx, id); err != nil {
 					return err
 				}
 				if _, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: "B", Body: body}); err != nil {
@@ -197,13 +199,13 @@ func TestMoveInOneTransaction(t *testing.T) {
 		c := e.receive(e.q, 1)
 		var again []*layer.Claim
 		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error {
-			if _, err := e.q.ForceReleaseTx(e.ctx, tx, c.Group, layer.ForceReleaseOptions{Token: c.Token}); err != nil {
+			if _, err := e.q.Admin().ForceReleaseTx(e.ctx, tx, c.Group, layer.ForceReleaseOptions{Token: c.Token}); err != nil {
 				return err
 			}
 			if _, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: c.Group, Body: []byte("new")}); err != nil {
 				return err
 			}
-			if _, err := e.q.SkipTx(e.ctx, tx, c.Group, layer.SkipOptions{}); err != nil {
+			if _, err := e.q.Admin().SkipTx(e.ctx, tx, c.Group, layer.SkipOptions{}); err != nil {
 				return err
 			}
 			var err error
@@ -223,18 +225,18 @@ func TestOperatorWakes(t *testing.T) {
 		run   func(e *env, id layer.ID) error
 	}{
 		"release": {0, func(e *env, _ layer.ID) error {
-			_, err := e.q.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{})
+			_, err := e.q.Admin().ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{})
 			return err
 		}},
-		"retry": {time.Hour, func(e *env, _ layer.ID) error { return e.q.RetryNow(e.ctx, "A") }},
+		"retry": {time.Hour, func(e *env, _ layer.ID) error { return e.q.Admin().RetryNow(e.ctx, "A") }},
 		"resume of the group": {0, func(e *env, _ layer.ID) error {
-			if _, err := e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{Force: true}); err != nil {
+			if _, err := e.q.Admin().PauseGroup(e.ctx, "A", layer.PauseOptions{Force: true}); err != nil {
 				return err
 			}
-			_, err := e.q.ResumeGroup(e.ctx, "A")
+			_, err := e.q.Admin().ResumeGroup(e.ctx, "A")
 			return err
 		}},
-		"cancel of a delay": {time.Hour, func(e *env, id layer.ID) error { return e.q.Cancel(e.ctx, id) }},
+		"cancel of a delay": {time.Hour, func(e *env, id layer.ID) error { return e.q.Admin().Cancel(e.ctx, id) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -270,7 +272,7 @@ func TestOperatorWakes(t *testing.T) {
 func TestPausedQueueWaits(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
-	_, err := e.q.Pause(e.ctx, layer.PauseOptions{Reason: "rollout"})
+	_, err := e.q.Admin().Pause(e.ctx, layer.PauseOptions{Reason: "rollout"})
 	require.NoError(t, err)
 	o := e.options(2)
 	o.Poll = time.Hour
@@ -292,7 +294,7 @@ func TestPausedQueueWaits(t *testing.T) {
 	}
 	require.Less(t, waiter.Paths().Looks, int64(5))
 	require.Empty(t, got)
-	_, err = e.q.Resume(e.ctx)
+	_, err = e.q.Admin().Resume(e.ctx)
 	require.NoError(t, err)
 	require.NotEmpty(t, <-got)
 	require.NoError(t, waiter.Close(e.ctx))
@@ -306,8 +308,8 @@ func TestCancelCorruptItem(t *testing.T) {
 	e.write(func(tx kv.Tx) { tx.Set(item.Key, []byte{9, 9}) })
 	_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{})
 	require.ErrorIs(t, err, layer.ErrCorrupt)
-	require.ErrorIs(t, e.q.Edit(e.ctx, ids[0], func(*layer.Message) error { return nil }), layer.ErrCorrupt)
-	require.NoError(t, e.q.Cancel(e.ctx, ids[0]))
+	require.ErrorIs(t, e.q.Admin().Edit(e.ctx, ids[0], func(*layer.Message) error { return nil }), layer.ErrCorrupt)
+	require.NoError(t, e.q.Admin().Cancel(e.ctx, ids[0]))
 	require.Equal(t, []string{"a2"}, bodies(e.receive(e.q, 5).Items))
 }
 
@@ -327,14 +329,14 @@ func TestEditNeverShowsHalf(t *testing.T) {
 			defer close(stop)
 			for i := range 40 {
 				n := i % len(sizes)
-				err := other.Edit(e.ctx, id, func(m *layer.Message) error {
+				err := other.Admin().Edit(e.ctx, id, func(m *layer.Message) error {
 					if !whole(m.Body) {
 						return fmt.Errorf("an edit was given %d bytes of %q", len(m.Body), m.Body[:1])
 					}
 					m.Body = bytes.Repeat([]byte{byte('a' + n)}, sizes[n])
 					return nil
 				})
-				if err != nil && !errors.Is(err, layer.ErrInHand) {
+				if err != nil && !errors.Is(err, layer.ErrInFlight) {
 					e.t.Error(err)
 					return
 				}
@@ -389,4 +391,20 @@ func TestTakersServeDueTimers(t *testing.T) {
 			require.Empty(e.t, e.rows(kv.PrefixRange(key(name))), name)
 		}
 	})
+}
+
+// TestSkipOfWhatWasSeen: skipping the head that was seen, twice, as a double click does, skips one item (Contract).
+func TestSkipOfWhatWasSeen(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1", "a2")
+	items, err := e.q.Peek(e.ctx, "A", 1)
+	require.NoError(t, err)
+	o := layer.SkipOptions{Head: items[0].ID}
+	_, err = e.q.Admin().Skip(e.ctx, "A", o)
+	require.NoError(t, err)
+	_, err = e.q.Admin().Skip(e.ctx, "A", o)
+	require.ErrorIs(t, err, layer.ErrChanged)
+	items, err = e.q.Peek(e.ctx, "A", 2)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a2"}, bodies(items))
 }

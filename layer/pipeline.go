@@ -2,10 +2,12 @@ package layer
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"fdbfifo/kv"
@@ -13,22 +15,32 @@ import (
 
 // operation is what one caller wants of the queue, in one transaction: an enqueue, or a settlement and a receive,
 // either of which may be missing.
+//
+// An operation has one owner at a time, who alone reads and writes the fields: the caller until the operation is
+// submitted; then the pipeline (under the pipeline's mutex), the transaction that runs the operation, or the waiting
+// line; and from when ended is closed, the caller again.
 type operation struct {
 	enqueue *enqueuing
-	settle  *settlement
+	settle  *settlement // nil once the receive waits, because the settlement is done then
 	receive *reception
-	waits   bool // the receive goes on the waiting list if it gets nothing
+	waits   bool  // the receive joins the waiting line if no group is ready
+	turn    *turn // the receive's latest turn, given by the waiting line; nil = none yet
 
 	// settleErr is the settlement's own error: ErrClaimLost, ErrNotInClaim, ErrCorrupt.
 	settleErr error
-	err       error         // of the transaction
-	ended     chan struct{} // closed when the results are there
+	err       error // of the transaction
 
-	// Guarded by the pipeline's mutex.
+	ticket
+}
+
+// ticket is the pipeline's note of an operation. The pipeline's mutex guards a ticket. The operation contains the
+// ticket, so that the pipeline needs no map.
+type ticket struct {
+	ended     chan struct{} // closed when the results are there; the caller waits without the mutex
+	load      size          // what the operation adds to a transaction
 	state     opState
 	abandoned bool          // the caller has gone
-	batch     *batch        // that it is running in
-	turn      *turn         // of the receive, called from the waiting list; nil = it has not been called
+	batch     *batch        // the batch in which the operation runs
 	lastTurn  bool          // the receive waits no longer, whatever comes of this turn
 	back      chan struct{} // closed when a called receive has ended or is waiting again
 }
@@ -38,11 +50,11 @@ type opState int
 const (
 	opQueued opState = iota
 	opRunning
-	opWaiting // for a group to become ready
+	opWaiting // in the waiting line, or called by the line this moment
 	opEnded
 )
 
-// result is the operation's error.
+// result returns the operation's error.
 func (o *operation) result() error {
 	switch {
 	case o.err != nil:
@@ -93,144 +105,239 @@ func (s size) plus(t size) size {
 }
 
 func (s size) tooLarge() bool {
-	return (s.messages > maxMessages || s.bytes > maxBytes || s.settled > maxSettled || s.received > maxReceived) && !lacks(guardBatchSize)
+	return (s.messages > maxMessages || s.bytes > maxBytes || s.settled > maxSettled || s.received > maxReceived) &&
+		!lacks(guardBatchSize)
 }
 
 // batch is the operations of one transaction.
 type batch struct {
 	operations []*operation
-	groups     int // that its receives are likely to take; 0 = it has none
-	others     int // that those of other batches in flight are
+	groups     int // how many groups the receives are likely to take; 0 = there are no receives
+	others     int // how many groups the receives of other batches in flight are likely to take
+	ctx        context.Context
 	cancel     context.CancelFunc
-	abandoned  int // guarded by the pipeline's mutex; how many callers have gone
+	left       int // guarded by the pipeline's mutex, as a ticket is; how many callers have not gone
 }
 
-// maxFlying is how many transactions of a handle are in flight at a time. Two keep a second core busy, and the
-// database while one of them waits for its commit; more only make smaller batches and more conflicts.
+// maxFlying is how many transactions of a handle are in flight at a time. Two keep a second core busy, and keep the
+// database busy while the other transaction waits for its commit; more only make smaller batches and more conflicts.
 const maxFlying = 4
 
-// pipeline makes the operations of a handle travel together: those that arrive while its transactions are in flight
-// go into the next one. There is no timer: alone, an operation is begun at once.
+// maxReceiving is how many of a handle's transactions in flight may receive: while T1 waits for its commit, T2 reads.
+// T2 passes over the groups of T1, so groups must be plenty; otherwise a single transaction receives.
+const maxReceiving = 3
+
+// abandonedTimeout is how long a transaction goes on after all its callers have gone.
+const abandonedTimeout = time.Second
+
+// pipeline makes the operations of a handle travel together: operations which arrive while transactions of the handle
+// are in flight go into the next transaction. There is no timer: an operation alone is begun at once, by its caller.
+//
+// Invariants:
+//
+//  1. An operation ends once, and has its results then. Until then the operation is in one place: queued, in a batch,
+//     or in the waiting line. Only running operations have a batch.
+//  2. While operations are queued, a transaction is in flight, and whoever ran the transaction looks at the queue
+//     afterwards. So nothing is queued for ever. Example: a caller runs his own ack, and meanwhile ten enqueues
+//     arrive; three drivers begin at once, and if the drivers left anything, the slot of the ack passes to a fourth.
+//  3. At most maxFlying transactions are in flight, and at most maxReceiving of the transactions receive; unless
+//     groups are plenty, only a single transaction receives. (Without coalescing nothing is bounded.)
+//  4. A batch which has ended, also by a panic, is removed from the books (flying, receiving, taking). A panic goes on
+//     in a caller who runs his own operation. In any other goroutine the panic becomes the error of the operations
+//     without an outcome, because their callers are not at fault when another operation of the batch panics.
+//  5. After close nothing is submitted, and nothing waits: a receive that would have waited ends with ErrClosed.
+//     closed changes under mu, so that its value stays the same while a batch's books are settled.
+//  6. No claim is lost by a caller who leaves: the claims of an abandoned receive are given back.
+//
+// mu is held for bookkeeping alone, never during a transaction. The waiting line has a mutex of its own, taken under
+// mu, never the other way round.
 type pipeline struct {
+	env pipelineEnv
+
 	mu     sync.Mutex
 	queue  []*operation // guarded by mu; in the order of arrival
 	flying int          // guarded by mu; transactions in flight
-	// receiving is how many of those in flight receive, and taking how many groups they are likely to take. Guarded
-	// by mu.
+	// receiving is how many transactions in flight receive; taking is how many groups the receives are likely to take.
+	// Guarded by mu.
 	receiving, taking int
-	waiting           []*operation // guarded by mu; receives for which nothing was ready, in the order of arrival
+	closed            atomic.Bool // written under mu; read without mu by whoever has nothing in the pipeline
 }
 
-// maxReceiving is how many of a handle's transactions in flight may receive: while the one waits for its commit the
-// other reads. They pass over each other's groups, so there must be plenty; otherwise one serves all receives.
-const maxReceiving = 3
+// pipelineEnv is what a pipeline needs of the handle.
+type pipelineEnv struct {
+	// run runs the operations, in one transaction or several, and sets the results. run sets err of an operation, also
+	// to nil, once the outcome is known. others is how many groups the handle's other transactions are likely to take.
+	run func(ctx context.Context, os []*operation, others int)
+	// giveBack releases claims which nobody is there to receive. The pipeline starts a goroutine for the call.
+	giveBack func(claims []*Claim)
+	yield    func(ctx context.Context, who string) // see TestOptions.Yield
+	alone    bool                                  // each operation has a transaction of its own
 
-// mayReceive reports whether another transaction may receive now. The pipeline's mutex is held.
-func (q *Queue) mayReceive() bool {
-	p := &q.pipeline
-	return p.receiving == 0 || p.receiving < maxReceiving && q.spread.plenty.Load()
+	// The following are called with the pipeline's mutex held, so a callee must neither block nor call the pipeline.
+
+	groups func(r *reception) int // how many groups a receive is likely to take, 1 at least
+	plenty func() bool            // there are groups enough for several transactions to receive at the same time
+	// join puts a receive into the waiting line, which calls the pipeline's turn. quit removes a receive, and returns
+	// false if the line has called the receive. disband removes all receives.
+	join    func(o *operation)
+	quit    func(o *operation) bool
+	disband func() []*operation
 }
 
-// submit runs o and returns its error when its outcome is known, or when ctx ends. In the latter case a receive
-// that gets claims after all gives them back, and for anything else the outcome is unknown.
-func (q *Queue) submit(ctx context.Context, o *operation) error {
-	if err := q.enter(ctx, o); err != nil {
+// errInterrupted is the outcome of an operation whose transaction has not come to its end: it may have committed.
+var errInterrupted error = &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true}
+
+// isClosed reports whether close was called.
+func (p *pipeline) isClosed() bool { return p.closed.Load() }
+
+// close ends the receives that wait, and lets nothing in any more. Operations queued or in flight come to their end.
+// close returns false if close was called before.
+func (p *pipeline) close() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed.Swap(true) {
+		return false
+	}
+	for _, o := range p.env.disband() {
+		o.err = ErrClosed
+		p.end(o)
+	}
+	return true
+}
+
+// inFlight reports whether a transaction is in flight.
+func (p *pipeline) inFlight() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.flying > 0
+}
+
+// queued returns how many operations wait for the next transaction.
+func (p *pipeline) queued() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.queue)
+}
+
+// mayReceive reports whether another transaction may receive now. mu is held.
+func (p *pipeline) mayReceive() bool {
+	return p.receiving == 0 || p.receiving < maxReceiving && p.env.plenty()
+}
+
+// submit runs o and returns its error when the outcome is known, or when ctx ends. In the latter case a receive gives
+// back any claims got after all, and for anything else the outcome is unknown.
+func (p *pipeline) submit(ctx context.Context, o *operation) error {
+	if err := p.enter(ctx, o); err != nil {
 		return err
 	}
+	return p.await(ctx, o)
+}
+
+// submitWaiting is submit for a receive that waits. After wait, or when stop is closed (which may be nil), the receive
+// ends with the claims got so far, or got by the turn under way.
+func (p *pipeline) submitWaiting(ctx context.Context, o *operation, wait time.Duration, stop <-chan struct{}) error {
+	o.waits = true
+	if err := p.enter(ctx, o); err != nil {
+		return err
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-o.ended:
+	case <-ctx.Done():
+	case <-timer.C:
+		p.yieldUnless(ctx, o, "waited")
+		p.stopWaiting(o)
+	case <-stop:
+		p.yieldUnless(ctx, o, "stop")
+		p.stopWaiting(o)
+	}
+	return p.await(ctx, o)
+}
+
+// await waits until o has ended, or leaves it when ctx ends.
+func (p *pipeline) await(ctx context.Context, o *operation) error {
 	select {
 	case <-o.ended:
 		return o.result()
 	case <-ctx.Done():
-		q.yieldUnless(ctx, o, "leave")
-		return q.leave(o, context.Cause(ctx))
+		p.yieldUnless(ctx, o, "leave")
+		return p.leave(o, context.Cause(ctx))
 	}
 }
 
 // yieldUnless yields, unless o has ended: then the caller has nothing to wait for, whatever else woke him.
-func (q *Queue) yieldUnless(ctx context.Context, o *operation, who string) {
+func (p *pipeline) yieldUnless(ctx context.Context, o *operation, who string) {
 	select {
 	case <-o.ended:
 	default:
-		q.yield(ctx, who)
+		p.env.yield(ctx, who)
 	}
 }
 
-// enter puts a new operation into the queue, or runs it at once if there is room in flight. In the latter case it
-// returns when o has ended or waits for a group to become ready; if ctx ends meanwhile, that is when its transaction
-// has ended, or abandonedTimeout later.
-func (q *Queue) enter(ctx context.Context, o *operation) error {
+// enter puts a new operation into the queue, or runs the operation at once if nothing is in flight. In the latter case
+// enter returns when o has ended or waits for a group to become ready; if ctx ends meanwhile, enter returns when the
+// transaction has ended, or abandonedTimeout later.
+func (p *pipeline) enter(ctx context.Context, o *operation) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	o.ended = make(chan struct{})
-	if o.settle != nil {
-		o.settle.copies = q.Config().Archive > 0
-	}
-	p := &q.pipeline
+	o.ended, o.load = make(chan struct{}), o.size()
 	p.mu.Lock()
-	if q.closed.Load() {
+	if p.closed.Load() {
 		p.mu.Unlock()
 		return ErrClosed
 	}
-	if p.flying > 0 || len(p.queue) > 0 || q.opts.NoCoalescing {
-		q.queueUp(o)
+	if p.flying > 0 || len(p.queue) > 0 || p.env.alone {
+		p.queueUp(o)
 		p.mu.Unlock()
 		return nil
 	}
-	// Nothing to wait for: the caller runs it himself, which saves the change of goroutines.
+	// There is nothing to wait for: the caller runs o himself, which saves the change of goroutines.
 	p.flying++
-	b := q.newBatch([]*operation{o})
+	b := p.newBatch([]*operation{o})
 	p.mu.Unlock()
+	defer p.releaseSlot()
 	stop := context.AfterFunc(ctx, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if o.batch == b {
-			q.abandon(o)
+			p.abandon(o)
 		}
 	})
-	q.runShared(b)
-	stop()
-	q.land()
+	defer stop()
+	p.fly(b)
 	return nil
 }
 
-// land gives up a place in flight, or leaves it to what has been queued meanwhile.
-func (q *Queue) land() {
-	p := &q.pipeline
+// releaseSlot ends one of the maxFlying transactions: if operations are queued the slot passes to a driver goroutine,
+// otherwise the slot is free.
+func (p *pipeline) releaseSlot() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.queue) > 0 {
-		go q.drive()
+		go p.drive()
 	} else {
 		p.flying--
 	}
 }
 
-// abandon notes that nobody waits for a running operation. The pipeline's mutex is held.
-func (q *Queue) abandon(o *operation) {
+// abandon notes that nobody waits for a running operation. mu is held.
+func (p *pipeline) abandon(o *operation) {
 	o.abandoned = true
-	b := o.batch
-	if b.abandoned++; b.abandoned == len(b.operations) {
-		// It may still end well, and then what it claimed is given back; but it must not hold up the others for
-		// ever, as with a database that does not answer.
-		time.AfterFunc(abandonedTimeout, func() { q.cancelBatch(b) })
+	if o.batch.left--; o.batch.left == 0 {
+		// The transaction may still end well, and then its claims are given back. But the transaction must not hold up
+		// the others for ever, for example when the database does not answer.
+		time.AfterFunc(abandonedTimeout, o.batch.cancel)
 	}
 }
 
-// queueUp queues operations, together. The pipeline's mutex is held.
-func (q *Queue) queueUp(os ...*operation) {
-	p := &q.pipeline
-	if q.opts.NoCoalescing {
+// queueUp queues operations, together. mu is held.
+func (p *pipeline) queueUp(os ...*operation) {
+	if p.env.alone {
 		for _, o := range os {
-			b := q.newBatch([]*operation{o})
 			p.flying++
-			go func() {
-				q.yield(q.life, "alone")
-				q.runShared(b)
-				p.mu.Lock()
-				defer p.mu.Unlock()
-				p.flying--
-			}()
+			go p.runAlone(p.newBatch([]*operation{o}))
 		}
 		return
 	}
@@ -240,14 +347,22 @@ func (q *Queue) queueUp(os ...*operation) {
 	p.queue = append(p.queue, os...)
 	if p.flying < maxFlying {
 		p.flying++
-		go q.drive()
+		go p.drive()
 	}
 }
 
-// leave is for a caller that goes before o has ended, because of cause. It returns o's error if that has ended
-// after all.
-func (q *Queue) leave(o *operation, cause error) error {
-	p := &q.pipeline
+// runAlone runs one operation, without coalescing.
+func (p *pipeline) runAlone(b *batch) {
+	p.env.yield(context.Background(), "alone")
+	p.flyBehind(b)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.flying--
+}
+
+// leave is for a caller who goes, because of cause, before o has ended. If o has ended after all, leave returns the
+// error of o.
+func (p *pipeline) leave(o *operation, cause error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch o.state {
@@ -255,21 +370,33 @@ func (q *Queue) leave(o *operation, cause error) error {
 		return o.result()
 	case opQueued:
 		p.queue = without(p.queue, o)
-		q.end(o)
+		p.end(o)
 		return cause
 	case opWaiting:
-		p.waiting = without(p.waiting, o)
-		q.end(o)
-		q.staging.nudge()
+		o.abandoned = true
+		if p.env.quit(o) {
+			p.end(o)
+		} // else o is about to have a turn, and ends there
 		return cause
 	}
-	q.abandon(o)
+	p.abandon(o)
 	if o.enqueue == nil && o.settle == nil {
 		return cause
 	}
 	return &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: cause}
 }
 
+// stopWaiting ends a wait: o ends at once if o stands in the waiting line, and otherwise with the turn under way.
+func (p *pipeline) stopWaiting(o *operation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o.lastTurn = true
+	if o.state == opWaiting && p.env.quit(o) {
+		p.end(o)
+	}
+}
+
+// without returns list without o.
 func without(list []*operation, o *operation) []*operation {
 	if i := slices.Index(list, o); i >= 0 {
 		return slices.Delete(list, i, i+1)
@@ -277,77 +404,66 @@ func without(list []*operation, o *operation) []*operation {
 	return list
 }
 
-// end makes an operation's results known. The pipeline's mutex is held.
-func (q *Queue) end(o *operation) {
+// end makes an operation's results known. mu is held.
+func (p *pipeline) end(o *operation) {
 	o.state = opEnded
 	close(o.ended)
 	o.comeBack()
 }
 
-// comeBack tells whoever called a waiting receive that it has had its turn. The pipeline's mutex is held.
-func (o *operation) comeBack() {
-	if o.back != nil {
-		close(o.back)
-		o.back = nil
-	}
-}
-
-// abandonedTimeout is how long a transaction goes on whose callers have all gone.
-const abandonedTimeout = time.Second
-
-func (q *Queue) cancelBatch(b *batch) {
-	q.pipeline.mu.Lock()
-	defer q.pipeline.mu.Unlock()
-	if b.cancel != nil {
-		b.cancel()
+// comeBack tells runTurn, which had called a waiting receive, that the receive's turn is over.
+func (t *ticket) comeBack() {
+	if t.back != nil {
+		close(t.back)
+		t.back = nil
 	}
 }
 
 // drive runs one transaction after the other until the queue is empty.
-func (q *Queue) drive() {
+func (p *pipeline) drive() {
 	for {
-		// Whoever can run and is about to submit goes first: then it travels along. With nobody else it is no delay.
+		// Whoever can run and is about to submit goes first, and so travels along. With nobody else there is no delay.
 		runtime.Gosched()
-		q.yield(q.life, "drive")
-		b := q.nextBatch()
+		p.env.yield(context.Background(), "drive")
+		b := p.nextBatch()
 		if b == nil {
 			return
 		}
-		q.runShared(b)
+		p.flyBehind(b)
 	}
 }
 
-// newBatch makes a batch of operations. The pipeline's mutex is held.
-func (q *Queue) newBatch(os []*operation) *batch {
-	b := &batch{operations: os}
+// newBatch makes a batch of operations. mu is held.
+func (p *pipeline) newBatch(os []*operation) *batch {
+	b := &batch{operations: os, left: len(os)}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
 	for _, o := range os {
 		o.state, o.batch = opRunning, b
 		if o.receive != nil {
-			b.groups += q.wantedGroups(o.receive)
+			b.groups += p.env.groups(o.receive)
 		}
 	}
 	if b.groups > 0 {
-		p := &q.pipeline
 		b.others = p.taking
 		p.receiving, p.taking = p.receiving+1, p.taking+b.groups
 	}
 	return b
 }
 
-// nextBatch takes the operations of the next transaction from the queue. It returns nil, and gives up the place in
-// flight, if there are none.
-func (q *Queue) nextBatch() *batch {
-	p := &q.pipeline
+// nextBatch takes the operations of the next transaction from the queue. If there are none, nextBatch frees the slot in
+// flight and returns nil.
+func (p *pipeline) nextBatch() *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var total size
 	var taken []*operation
 	left := p.queue[:0]
 	for _, o := range p.queue {
-		next := total.plus(o.size())
+		next := total.plus(o.load)
 		switch {
-		case o.receive != nil && !q.mayReceive(), len(taken) == maxOperations, len(taken) > 0 && next.tooLarge(),
-			len(taken) > 0 && (o.turn != nil) != (taken[0].turn != nil): // a turn sets a watch, so nothing is to write beside it
+		case o.receive != nil && !p.mayReceive(), len(taken) == maxOperations, len(taken) > 0 && next.tooLarge(),
+			// A turn sets a watch if its transaction wrote nothing, so no other operation may join a turn.
+			len(taken) > 0 && (o.turn != nil) != (taken[0].turn != nil):
 			left = append(left, o)
 		default:
 			total = next
@@ -360,101 +476,122 @@ func (q *Queue) nextBatch() *batch {
 		p.flying--
 		return nil
 	}
-	return q.newBatch(taken)
+	return p.newBatch(taken)
 }
 
-// runShared runs a batch whose callers may leave.
-func (q *Queue) runShared(b *batch) {
-	ctx, cancel := context.WithCancel(context.Background())
-	q.pipeline.mu.Lock()
-	b.cancel = cancel
-	q.pipeline.mu.Unlock()
-	q.run(ctx, b.operations, b.others)
-	cancel()
+// runTurn gives a transaction to the receives which the waiting line has called, and returns when each receive has
+// ended or waits again. If possible, runTurn runs the transaction itself: then the goroutine woken by the line's watch
+// claims at once.
+func (p *pipeline) runTurn(called []*operation) {
+	p.mu.Lock()
+	var os []*operation
+	for _, o := range called {
+		switch {
+		case p.closed.Load():
+			o.err = ErrClosed
+			p.end(o)
+		case o.abandoned:
+			p.end(o)
+		default:
+			os = append(os, o)
+		}
+	}
+	if len(os) == 0 {
+		p.mu.Unlock()
+		return
+	}
+	if p.flying < maxFlying && p.mayReceive() && !p.env.alone {
+		p.flying++
+		b := p.newBatch(os)
+		p.mu.Unlock()
+		p.flyBehind(b)
+		p.releaseSlot()
+		return
+	}
+	backs := make([]chan struct{}, len(os))
+	for i, o := range os {
+		backs[i] = make(chan struct{})
+		o.back = backs[i]
+	}
+	p.queueUp(os...)
+	p.mu.Unlock()
+	for _, back := range backs {
+		<-back
+	}
+	p.env.yield(context.Background(), "called")
+}
 
-	batch := b.operations
-	p := &q.pipeline
+// fly runs a batch, and settles the batch's books also after a panic.
+func (p *pipeline) fly(b *batch) {
+	for _, o := range b.operations {
+		o.err = errInterrupted // until run knows better
+	}
+	defer p.settle(b)
+	p.env.run(b.ctx, b.operations, b.others)
+}
+
+// flyBehind is fly in a goroutine of no caller: a panic becomes the error of the operations.
+func (p *pipeline) flyBehind(b *batch) {
+	for _, o := range b.operations {
+		o.err = errInterrupted
+	}
+	defer p.settle(b)
+	defer func() {
+		if r := recover(); r != nil {
+			b.interrupted(fmt.Errorf("panic in a transaction: %v\n%s", r, debug.Stack()))
+		}
+	}()
+	p.env.run(b.ctx, b.operations, b.others)
+}
+
+// interrupted sets the error of the operations that have no outcome yet.
+func (b *batch) interrupted(cause error) {
+	for _, o := range b.operations {
+		if o.err == errInterrupted {
+			o.err = &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: cause}
+		}
+	}
+}
+
+// settle removes an ended batch from the books, and ends its operations or returns waiting receives to the line.
+func (p *pipeline) settle(b *batch) {
+	b.cancel()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if b.groups > 0 {
 		p.receiving, p.taking = p.receiving-1, p.taking-b.groups
 	}
-	for _, o := range batch {
+	for _, o := range b.operations {
 		o.batch = nil
-		if o.settle != nil && o.err == nil && o.settleErr == nil {
-			o.settle.done = true
-		}
-		if o.waits && q.closed.Load() && o.result() == nil && len(o.receive.claims) == 0 {
-			o.err = ErrClosed // it would have waited
-		}
-		if o.turn != nil && mayRecover(o.err) && !o.abandoned && !o.lastTurn && !q.closed.Load() {
-			// The wait goes on: a database that does not answer for a while is not a reason to end it.
-			o.turn.failed, o.err = true, nil
-			o.receive.begin()
-		}
-		switch {
-		case o.waits && !o.abandoned && !o.lastTurn && o.result() == nil && len(o.receive.claims) == 0 && !q.closed.Load():
-			o.settle = nil // what it waits for is the receive
-			o.state = opWaiting
-			p.waiting = append(p.waiting, o)
-			o.comeBack()
-			if o.turn == nil {
-				q.attend()
-			}
-		// If the transaction failed, what it was about to claim may be another's by now, under the same token: the read
-		// version of both. If its outcome is unknown, the claim runs into its lease.
-		case o.abandoned && o.err == nil && o.receive != nil && len(o.receive.claims) > 0 &&
-			(o.receive.o.AttemptID == "" || lacks(guardRepeatBack)):
-			go q.giveBackAll(o.receive.claims)
-			o.receive.claims = nil // not the caller's, who may still be there: he ran the transaction himself
-			fallthrough
-		default:
-			q.end(o)
-		}
+		p.conclude(o)
 	}
 }
 
-// giveBackAll releases claims that nobody is there to receive. What cannot be released runs into its lease.
-func (q *Queue) giveBackAll(claims []*Claim) {
-	ctx := q.named(context.Background(), "give back of %s under %d", claims[0].Group, claims[0].Token)
-	q.yield(ctx, "begin")
-	ctx, cancel := context.WithTimeout(ctx, endTimeout)
-	defer cancel()
-	for _, c := range claims {
-		if err := q.Nack(ctx, c, NackOptions{Release: true}); err != nil {
-			return
-		}
+// conclude ends an operation that has run, or puts it into the waiting line. mu is held.
+func (p *pipeline) conclude(o *operation) {
+	if o.turn != nil && mayRecover(o.err) && !o.abandoned && !o.lastTurn {
+		// The wait goes on, because a database which does not answer for a while is no reason to end a wait.
+		o.turn.fail()
+		o.err = nil
+		o.receive.begin()
 	}
-}
-
-// isDone reports whether a settlement is committed, as far as this handle knows.
-func (q *Queue) isDone(s *settlement) bool {
-	q.pipeline.mu.Lock()
-	defer q.pipeline.mu.Unlock()
-	return s.done
-}
-
-// run runs the operations in one transaction, or, if one of them makes that fail for good, each in its own.
-func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
-	err := q.runTogether(ctx, batch, others)
-	if err != nil && len(batch) > 1 && ctx.Err() == nil && (!unknown(err) || lacks(guardApart)) {
-		for _, o := range batch {
-			o.err = q.runTogether(ctx, []*operation{o}, 0)
-		}
+	nothing := o.waits && o.result() == nil && len(o.receive.claims) == 0
+	switch {
+	case nothing && p.closed.Load():
+		o.err = ErrClosed
+	case nothing && !o.abandoned && !o.lastTurn:
+		o.settle = nil // only the receive waits
+		o.load = o.size()
+		o.state = opWaiting
+		p.env.join(o)
+		o.comeBack()
 		return
+	// If the transaction failed, another may have claimed the same groups by now, under the same token (both
+	// transactions had the same read version). If the outcome is unknown, the claim runs into its lease.
+	case o.abandoned && o.err == nil && o.receive != nil && len(o.receive.claims) > 0 &&
+		(o.receive.o.ReceiveID == "" || lacks(guardRepeatBack)):
+		go p.env.giveBack(o.receive.claims)
+		o.receive.claims = nil // not for the caller, who may still be there if he ran the transaction himself
 	}
-	for _, o := range batch {
-		o.err = err
-	}
-}
-
-// mayRecover reports whether err, of a turn of receives that wait, may be over at the next.
-func mayRecover(err error) bool {
-	return err != nil && !unknown(err) && !errors.Is(err, ErrNoQueue)
-}
-
-// unknown reports whether err leaves open what became of the transaction.
-func unknown(err error) bool {
-	var e *kv.Error
-	return errors.As(err, &e) && (e.InFlight || e.MaybeCommitted())
+	p.end(o)
 }

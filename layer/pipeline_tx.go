@@ -10,7 +10,89 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// runTogether runs the operations in one transaction that happens once. others is how many groups the handle's other
+// submit runs o together with other operations arriving at the same time, see pipeline.submit.
+func (q *Queue) submit(ctx context.Context, o *operation) error {
+	if err := q.prepare(o); err != nil {
+		return err
+	}
+	return q.pipeline.submit(ctx, o)
+}
+
+// prepare checks an operation before the operation travels with others.
+func (q *Queue) prepare(o *operation) error {
+	if o.settle == nil {
+		return nil
+	}
+	if err := o.settle.checkClaim(); err != nil {
+		return err
+	}
+	o.settle.copies = q.Config().Archive > 0
+	return nil
+}
+
+// checkClaim checks that there is a claim to settle.
+func (s *settlement) checkClaim() error {
+	if s.claim == nil {
+		return fmt.Errorf("%w: no claim", ErrOptions)
+	}
+	return nil
+}
+
+// pipelineEnv returns what the handle's pipeline needs.
+func (q *Queue) pipelineEnv() pipelineEnv {
+	return pipelineEnv{
+		run: q.run, giveBack: q.giveBackAll, yield: q.yield, alone: q.opts.Test.NoCoalescing,
+		groups: q.wantedGroups, plenty: q.spread.plenty.Load,
+		join: q.line.join, quit: q.line.quit, disband: q.line.disband,
+	}
+}
+
+// run runs the operations in one transaction. If the shared transaction fails for good, each operation runs in its own.
+func (q *Queue) run(ctx context.Context, batch []*operation, others int) {
+	err := q.runTogether(ctx, batch, others)
+	if err != nil && len(batch) > 1 && ctx.Err() == nil && (!unknown(err) || lacks(guardApart)) {
+		for _, o := range batch {
+			o.ranWith(q.runTogether(ctx, []*operation{o}, 0))
+		}
+		return
+	}
+	for _, o := range batch {
+		o.ranWith(err)
+	}
+}
+
+// ranWith notes the outcome of an operation's transaction.
+func (o *operation) ranWith(err error) {
+	if o.err = err; o.settle != nil && err == nil && o.settleErr == nil {
+		o.settle.done.Store(true)
+	}
+}
+
+// mayRecover reports whether a turn of waiting receives, failed with err, may succeed next time.
+func mayRecover(err error) bool {
+	return err != nil && !unknown(err) && !errors.Is(err, ErrNoQueue)
+}
+
+// unknown reports whether err leaves the transaction's outcome open.
+func unknown(err error) bool {
+	var e *kv.Error
+	return errors.As(err, &e) && (e.InFlight || e.MaybeCommitted())
+}
+
+// giveBackAll releases claims which nobody receives. From the first failure on, the claims run into their leases.
+func (q *Queue) giveBackAll(claims []*Claim) {
+	ctx := q.named(context.Background(), "give back of %s under %d", claims[0].Group, claims[0].Token)
+	q.yield(ctx, "begin")
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
+	defer cancel()
+	for _, c := range claims {
+		if err := q.Nack(ctx, c, NackOptions{Release: true}); err != nil {
+			return
+		}
+	}
+}
+
+// runTogether runs the operations in one transaction, which happens once. others is how many groups the handle's other
 // transactions in flight are likely to take.
 func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int) error {
 	conflicts := 0
@@ -26,11 +108,11 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			for ; conflicts < a.Conflicts; conflicts++ {
 				q.spread.widen()
 			}
-			w := q.work(ctx, tx)
+			w := q.txn(ctx, tx)
 			w.mayStage = slot
-			q.flights.end(f) // what an attempt that failed was about to claim
+			q.flights.end(f) // the groups which a failed attempt was about to claim
 			w.flight, w.beside = f, others
-			outcome.turn.cancel() // of an attempt that failed
+			outcome.rest.cancel() // the watch of a failed attempt
 			var err error
 			if outcome, err = w.perform(batch, a.Conflicts); err != nil || !w.wrote {
 				return nil, err
@@ -58,16 +140,15 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			return err
 		})
 	if err != nil {
-		outcome.turn.cancel()
+		outcome.rest.cancel()
 		return err
 	}
 	if conflicts == 0 {
 		q.spread.narrow()
 	}
 	if t := batch[0].turn; t != nil {
-		t.cancel() // a turn too large for one transaction takes several, one after the other
-		*t = outcome.turn
-		if t.watch != nil {
+		t.found(outcome.rest)
+		if outcome.rest.watch != nil {
 			q.paths.looks.Add(1)
 		}
 	}
@@ -82,10 +163,10 @@ func waits(batch []*operation) bool {
 	return slices.ContainsFunc(batch, func(o *operation) bool { return o.waits })
 }
 
-// perform does the work of all operations: first the settlements, those of one group one after the other, then the
-// enqueues, then the receives, so that these find what the others leave ready. What the receives will read is begun
-// before, so that it does not take a round trip of its own.
-func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
+// perform does the work of all operations: first the settlements, for each group one after the other, then the
+// enqueues, then the receives, so that the receives find the groups made ready before. The reads of the receives begin
+// first, so that the receives need no round trip of their own.
+func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	var settle []*operation
 	var enqueue []*enqueuing
 	var receive receiving
@@ -103,7 +184,7 @@ func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 	}
 	if !receive.none() && !receive.stageFirst(w.q, conflicts) {
 		if receive.called {
-			// Whoever has just resumed the queue counts on the handle that he woke.
+			// Read the configuration anew: whoever has just resumed the queue counts on the woken handle.
 			w.follow, w.anew = w.q.followAnew(w.tx, w.follow.begun), true
 		}
 		receive.claimer = w.newClaimer(receive.all())
@@ -136,12 +217,12 @@ func (w *work) perform(batch []*operation, conflicts int) (staged, error) {
 	return outcome, w.finish()
 }
 
-// receiving is the operations of a transaction that receive.
+// receiving is the operations of a transaction which receive.
 type receiving struct {
 	operations []*operation
-	waiting    int      // of them
-	called     bool     // from the waiting list: all of them are
-	claimer    *claimer // nil = they are staged without a look
+	waiting    int      // how many of the operations wait
+	called     bool     // by the waiting line: then all operations are
+	claimer    *claimer // nil = the operations are staged without a look
 }
 
 func (r *receiving) add(o *operation) {
@@ -157,7 +238,7 @@ func (r *receiving) add(o *operation) {
 
 func (r *receiving) none() bool { return len(r.operations) == 0 }
 
-// stageFirst reports whether all of them wait and are to be staged without a look.
+// stageFirst reports whether all operations wait and are to be staged without a look.
 func (r *receiving) stageFirst(q *Queue, conflicts int) bool {
 	return !r.called && r.waiting == len(r.operations) && q.stageFirst(conflicts)
 }
@@ -171,7 +252,7 @@ func (r *receiving) all() []*reception {
 }
 
 // settle takes the settlements, of different groups, through their steps together.
-func (w *work) settle(os []*operation) error {
+func (w *txn) settle(os []*operation) error {
 	for _, o := range os {
 		o.settle.begin(w)
 	}
@@ -180,7 +261,7 @@ func (w *work) settle(os []*operation) error {
 		if err != nil && kv.Code(err) != 0 {
 			return err
 		}
-		o.settleErr = err // nothing was written: this one alone fails
+		o.settleErr = err // nothing was written: only this settlement fails
 		w.wrote = w.wrote || err == nil
 	}
 	for _, o := range os {
@@ -194,9 +275,9 @@ func (w *work) settle(os []*operation) error {
 	return nil
 }
 
-// receive claims for the operations whose settlement, if any, was done, and stages those that wait for a group to
-// become ready.
-func (w *work) receive(all *receiving) (staged, error) {
+// receive claims for the operations whose settlement, if any, succeeded, and stages the operations waiting for a group
+// to become ready.
+func (w *txn) receive(all *receiving) (staged, error) {
 	var rs []*reception
 	var waiting []*operation
 	for _, o := range all.operations {
@@ -225,8 +306,8 @@ func (w *work) receive(all *receiving) (staged, error) {
 	return w.stage(waiting, c, nil)
 }
 
-// claimed notes that claims were written.
-func (w *work) claimed(rs []*reception) {
+// claimed notes whether claims were written.
+func (w *txn) claimed(rs []*reception) {
 	for _, r := range rs {
 		w.wrote = w.wrote || len(r.claims) > 0
 	}
@@ -240,7 +321,7 @@ const (
 	settledCorrupt
 )
 
-// pack is what the receipt keeps of an operation.
+// pack returns the receipt's part about an operation.
 func (o *operation) pack() tuple.Tuple {
 	code, until := int64(settled), int64(0)
 	var ids, claims tuple.Tuple

@@ -26,7 +26,7 @@ func (e *env) fill(group string, n int) {
 	}
 }
 
-// TestPurgeKeepsWhatIsInHand: what is there goes, with its parts and attempts, whatever the depth; what is in hand
+// TestPurgeKeepsWhatIsInHand: what is there goes, with its parts and attempts, whatever the depth; what is in flight
 // stays, and so do dead letters, and other groups if one was named. The counters stay exact.
 func TestPurgeKeepsWhatIsInHand(t *testing.T) {
 	onEngines(t, func(e *env) {
@@ -37,7 +37,7 @@ func TestPurgeKeepsWhatIsInHand(t *testing.T) {
 			e.enqueue(fmt.Sprintf("one-%d", i), "x")
 		}
 		group := "deep"
-		report, err := e.q.Purge(e.ctx, layer.PurgeOptions{Group: &group})
+		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: &group})
 		require.NoError(e.t, err)
 		require.Equal(e.t, layer.PurgeReport{Items: 2501}, report)
 		require.Empty(e.t, e.all("deep"))
@@ -49,7 +49,7 @@ func TestPurgeKeepsWhatIsInHand(t *testing.T) {
 		c = e.receive(e.q, 1)
 		e.enqueue(c.Group, "behind", "behind")
 		steps := 0
-		report, err = e.q.Purge(e.ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { steps++ }})
+		report, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { steps++ }})
 		require.NoError(e.t, err)
 		require.Equal(e.t, layer.PurgeReport{Items: 151, Kept: 1}, report)
 		require.GreaterOrEqual(e.t, steps, 3)
@@ -66,7 +66,7 @@ func TestPurgeKeepsWhatIsInHand(t *testing.T) {
 			require.Zero(e.t, s.ReadyGroups, "no hint is left, unless conflicts came between")
 		}
 		require.NoError(e.t, e.q.Ack(e.ctx, c))
-		report, err = e.q.Purge(e.ctx, layer.PurgeOptions{})
+		report, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
 		require.NoError(e.t, err)
 		require.Zero(e.t, report)
 	})
@@ -80,7 +80,7 @@ func TestPurgeKeepsDeadLetters(t *testing.T) {
 		require.NoError(t, err)
 		e.fill("A", around)
 		for range 2 {
-			_, err := e.q.Skip(e.ctx, "A", layer.SkipOptions{})
+			_, err := e.q.Admin().Skip(e.ctx, "A", layer.SkipOptions{})
 			require.NoError(t, err)
 		}
 		// An item before the dead letters: their place lies between.
@@ -89,11 +89,11 @@ func TestPurgeKeepsDeadLetters(t *testing.T) {
 			tx.Set(key("item", "A", int64(1), e.all0("A").Random), items[0].Value)
 		})
 		e.enqueue("A", "last")
-		report, err := e.q.Purge(e.ctx, layer.PurgeOptions{})
+		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
 		require.NoError(t, err)
 		require.EqualValues(t, around+2, report.Items)
 		require.Len(t, e.rows(kv.PrefixRange(key("part"))), 3)
-		page, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{Bodies: true})
+		page, err := e.q.Admin().DeadLetters(e.ctx, layer.DeadOptions{Bodies: true})
 		require.NoError(t, err)
 		require.Len(t, page.Letters, 2)
 		require.Len(t, page.Letters[1].Body, 300_000)
@@ -107,7 +107,7 @@ func (e *env) all0(group string) layer.ID {
 	return items[0].ID
 }
 
-// TestPurgeForce: with force, holders lose their groups and what they have in hand.
+// TestPurgeForce: with force, holders lose their groups and what they have in flight.
 func TestPurgeForce(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.enqueue("A", "a1", "a2", "a3")
@@ -116,7 +116,7 @@ func TestPurgeForce(t *testing.T) {
 		for range 2 {
 			claims = append(claims, e.receive(e.q, 2))
 		}
-		report, err := e.q.Purge(e.ctx, layer.PurgeOptions{Force: true})
+		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Force: true})
 		require.NoError(e.t, err)
 		require.Equal(e.t, layer.PurgeReport{Items: 4, Forced: 2}, report)
 		for _, c := range claims {
@@ -141,7 +141,7 @@ func TestPurgeGoesOn(t *testing.T) {
 	total := int64(0)
 	for runs := 0; ; runs++ {
 		ctx, cancel := context.WithCancel(e.ctx)
-		report, err := e.q.Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }})
+		report, err := e.q.Admin().Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }})
 		cancel()
 		total += report.Items
 		e.check()
@@ -164,7 +164,7 @@ func TestPurgeUnknownCommit(t *testing.T) {
 		e := newEnv(t, anyEngine, false)
 		e.fill("A", 100)
 		e.plan.ForceNext(kind)
-		report, err := e.q.Purge(e.ctx, layer.PurgeOptions{})
+		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
 		require.NoError(t, err)
 		require.Equal(t, layer.PurgeReport{Items: 100}, report)
 		s, err := e.q.Stats(e.ctx)
@@ -214,13 +214,13 @@ func TestPurgeAmidPurge(t *testing.T) {
 		db.run = func() {
 			e.enqueue("B", "later than the first has begun")
 			require.False(t, e.sendAs(e.q, group, "x").Duplicate)
-			report, err := e.q.Purge(e.ctx, o)
+			report, err := e.q.Admin().Purge(e.ctx, o)
 			require.NoError(t, err)
 			require.NotZero(t, report.Items)
 		}
 		db.skip.Store(2) // a purge looks for the states and the paces of groups first
 		db.left.Store(1)
-		_, err = q.Purge(e.ctx, o)
+		_, err = q.Admin().Purge(e.ctx, o)
 		require.NoError(t, err)
 		require.LessOrEqual(t, db.left.Load(), int64(0), "it was met")
 		require.False(t, e.sendAs(e.q, group, "x").Duplicate)
@@ -244,7 +244,7 @@ func TestPurgeAmidEnqueues(t *testing.T) {
 			}
 			db.skip.Store(2) // a purge looks for the states and the paces of groups first
 			db.left.Store(n)
-			report, err := q.Purge(e.ctx, layer.PurgeOptions{})
+			report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{})
 			require.NoError(t, err)
 			require.NotZero(t, came)
 			if items == 1 {
@@ -277,7 +277,7 @@ func TestPurgeAmidEnqueuesToAnyGroup(t *testing.T) {
 			}
 			db.skip.Store(2) // a purge looks for the states and the paces of groups first
 			db.left.Store(map[string]int64{"A": 10, "B": 1}[target])
-			report, err := q.Purge(e.ctx, layer.PurgeOptions{})
+			report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{})
 			require.NoError(t, err)
 			require.Equal(t, 2+came, int64(len(e.all("A"))+len(e.all("B")))+report.Items, name)
 			e.check()
@@ -290,7 +290,7 @@ func TestPurgeAmidEnqueuesToAnyGroup(t *testing.T) {
 func TestPurgeCountsLateItem(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
-	_, err := e.q.PauseGroup(e.ctx, "A", layer.PauseOptions{}) // else the end of the step guards the same range
+	_, err := e.q.Admin().PauseGroup(e.ctx, "A", layer.PauseOptions{}) // else the end of the step guards the same range
 	require.NoError(t, err)
 	late, err := e.raw.Begin(kv.TxOptions{})
 	require.NoError(t, err)
@@ -305,7 +305,7 @@ func TestPurgeCountsLateItem(t *testing.T) {
 	require.NoError(t, err)
 	db.skip.Store(2)
 	db.left.Store(1)
-	report, err := q.Purge(e.ctx, layer.PurgeOptions{})
+	report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 1502, report.Items)
 	s, err := e.q.Stats(e.ctx)
@@ -360,7 +360,7 @@ func TestPurgeUnderLoad(t *testing.T) {
 		}
 		purged := int64(0)
 		purge := func(i int) {
-			report, err := e.q.Purge(e.ctx, layer.PurgeOptions{Force: i%2 == 0})
+			report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Force: i%2 == 0})
 			require.NoError(e.t, err)
 			purged += report.Items
 		}
@@ -383,10 +383,10 @@ func TestPurgeCorruptLock(t *testing.T) {
 	e.enqueue("A", "a1")
 	e.enqueue("B", "b1")
 	e.write(func(tx kv.Tx) { tx.Set(key("lock", "A"), []byte("?")) })
-	report, err := e.q.Purge(e.ctx, layer.PurgeOptions{})
+	report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
 	require.NoError(t, err)
 	require.Equal(t, layer.PurgeReport{Items: 1, Kept: 1}, report)
-	report, err = e.q.Purge(e.ctx, layer.PurgeOptions{Force: true})
+	report, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Force: true})
 	require.NoError(t, err)
 	require.Equal(t, layer.PurgeReport{Items: 1}, report)
 }
@@ -396,11 +396,11 @@ func TestPurgeErrors(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	long, bad := string(make([]byte, layer.MaxGroupSize+1)), "\xff"
 	var limit *layer.LimitError
-	_, err := e.q.Purge(e.ctx, layer.PurgeOptions{Group: &long})
+	_, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: &long})
 	require.ErrorAs(t, err, &limit)
-	_, err = e.q.Purge(e.ctx, layer.PurgeOptions{Group: &bad})
+	_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: &bad})
 	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
 	require.NoError(t, e.q.Close(e.ctx))
-	_, err = e.q.Purge(e.ctx, layer.PurgeOptions{})
+	_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
 	require.ErrorIs(t, err, layer.ErrClosed)
 }

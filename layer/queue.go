@@ -11,52 +11,61 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// offsetSlack is how far the items may run ahead of the clock before an open takes it for a database whose
-// versions went back: ten seconds' worth, far more than batches of 1,000 can get ahead, far less than a restore.
+// offsetSlack is how far the items may run ahead of the clock before Open concludes: the database's versions went back.
+// Ten seconds' worth is far more than batches of 1,000 can get ahead, and far less than a restore loses.
 const offsetSlack = 10_000_000 // versions
 
-// Create makes the queue name under prefix and opens it. It returns an error that wraps ErrQueueExists if it
-// is there already, and ErrDropping if it is being dropped. prefix is the caller's: a directory's bytes, or a tuple; it may be empty.
+// Create makes the queue name under prefix and opens the queue. The error wraps ErrQueueExists if the queue exists,
+// ErrForeignKeys if other keys are where the queue would be, and ErrDropping if the queue is being dropped. prefix is the
+// caller's: a directory's bytes, or a tuple; may be empty.
 func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
+	call := fmt.Sprintf("create queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
 	if err != nil {
-		return nil, err
+		return nil, wrap(call, err)
 	}
 	config, err := o.Config.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap(call, err)
 	}
 	packed, err := packConfig(config, 1)
 	if err != nil {
-		return nil, err
+		return nil, wrap(call, err)
 	}
 	exists, begun := false, q.opts.Now()
 	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, a kv.Attempt) error {
 		v, err := tx.Get(q.keys.meta(metaFormat)).Wait(ctx)
 		if err != nil {
-			return fmt.Errorf("layer: create: %w", err)
+			return fmt.Errorf("read format: %w", err)
 		}
 		dropped, err := tx.Get(q.keys.meta(metaDropped)).Wait(ctx)
 		if err != nil {
-			return fmt.Errorf("layer: create: %w", err)
+			return fmt.Errorf("read mark: %w", err)
 		}
 		if dropped != nil {
 			return ErrDropping
 		}
-		// After an unknown commit the queue may be there by our own hand; whose it is makes no difference.
+		// After an unknown commit this call itself may have made the queue; who made the queue makes no difference.
 		exists = v != nil && !a.MaybeCommitted
 		if v == nil {
-			tx.Set(q.keys.meta(metaFormat), tuple.Tuple{int64(Format)}.Pack())
-			tx.Set(q.keys.meta(metaOffset), tuple.Tuple{int64(0)}.Pack())
+			k, err := q.firstItem(ctx, tx, q.keys.all())
+			if err != nil {
+				return err
+			}
+			if k != nil {
+				return fmt.Errorf("%w: %s", ErrForeignKeys, tuple.Printable(k))
+			}
+			tx.Set(q.keys.meta(metaFormat), packInt(Format))
+			tx.Set(q.keys.meta(metaOffset), packInt(0))
 			tx.Set(q.keys.meta(metaConfig), packed)
 		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("layer: create queue %q: %w", name, err)
+		return nil, wrap(call, err)
 	}
 	if exists {
-		return nil, fmt.Errorf("%w: %q", ErrQueueExists, name)
+		return nil, wrap(call, ErrQueueExists)
 	}
 	q.keys.shards = int64(config.Shards)
 	q.followed.learn(config, 1, begun, q.opts.Now())
@@ -66,17 +75,18 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 // Open opens the queue name under prefix. Errors: ErrNoQueue, ErrDropping, *FormatError,
 // *UnknownSettingError, ErrCorrupt, and the engine's.
 //
-// If the queue's items are ahead of the database's versions, as after a copy into another cluster key by key (a
-// restore by FoundationDB's own tools does not let versions go back), Open raises the offset in meta, so that new items sort behind the old and tokens keep growing. Reopen every other
-// handle then.
+// If the items are ahead of the database's versions (as after a copy key by key into another cluster; a restore by
+// FoundationDB's own tools never lets versions go back), Open raises the offset in meta, so that new items sort behind
+// the old and tokens keep growing. Reopen every other handle then, because each keeps the offset of its opening.
 func Open(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
+	call := fmt.Sprintf("open queue %q", name)
 	q, err := newQueue(db, prefix, name, o)
 	if err != nil {
-		return nil, err
+		return nil, wrap(call, err)
 	}
 	_, err = kv.Run(ctx, db, o.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.load(ctx, tx) })
 	if err != nil {
-		return nil, fmt.Errorf("layer: open queue %q: %w", name, err)
+		return nil, wrap(call, err)
 	}
 	return q, nil
 }
@@ -89,7 +99,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		return nil, &LimitError{What: "owner", Unit: "bytes", Got: int64(len(o.Owner)), Max: MaxQueueNameSize}
 	}
 	if o.Poll < 0 {
-		return nil, &LimitError{What: "poll", Unit: "ms", Got: o.Poll.Milliseconds(), Max: math.MaxInt64}
+		return nil, durationLimit("poll", o.Poll, 0, math.MaxInt64)
 	}
 	if o.Poll == 0 {
 		o.Poll = DefaultStagePoll
@@ -97,7 +107,12 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	random := newEntropy(o.Seed)
+	test := TestOptions{}
+	if o.Test != nil {
+		test = *o.Test
+	}
+	o.Test = &test
+	random := newEntropy(test.Seed)
 	if o.Owner == "" {
 		host, err := os.Hostname()
 		if err != nil {
@@ -106,14 +121,16 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		o.Owner = fmt.Sprintf("%s:%d:%04x", host, os.Getpid(), random.n(1<<16))
 	}
 	q := &Queue{
-		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random, slot: int64(random.n(counterSlots)),
-		staging: staging{random: newEntropy(o.Seed).uuid()},
+		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random,
+		slot:    int64(random.n(counterSlots)),
+		staging: staging{random: newEntropy(test.Seed).uuid()},
 	}
-	q.life, q.endLife = context.WithCancel(context.Background())
+	q.pipeline.env = q.pipelineEnv()
+	q.line.begin(q.lineEnv())
 	return q, nil
 }
 
-// load reads the settings and checks them against the database's versions.
+// load reads the settings and raises the offset if the items are ahead of the database's versions.
 func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	formatKey, offsetKey := q.keys.meta(metaFormat), q.keys.meta(metaOffset)
 	format, offset := tx.Get(formatKey), tx.Get(offsetKey)
@@ -172,7 +189,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	}
 	if p.index > rv+q.offset+offsetSlack {
 		q.offset = p.index - rv
-		tx.Set(offsetKey, tuple.Tuple{q.offset}.Pack())
+		tx.Set(offsetKey, packInt(q.offset))
 	}
 	return nil
 }
@@ -188,7 +205,7 @@ func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
 		for {
 			k, err := tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(next)).Wait(ctx)
 			if err != nil {
-				return fmt.Errorf("layer: list queues: %w", err)
+				return fmt.Errorf("read names: %w", err)
 			}
 			if !all.Contains(k) {
 				return nil
@@ -200,7 +217,7 @@ func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
 			s := newSubspace(prefix, name)
 			v, err := tx.Snapshot().Get(s.meta(metaFormat)).Wait(ctx)
 			if err != nil {
-				return fmt.Errorf("layer: list queues: %w", err)
+				return fmt.Errorf("read names: %w", err)
 			}
 			if v != nil {
 				names = append(names, name)
@@ -208,17 +225,17 @@ func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
 			next = s.with(0xff)
 		}
 	})
-	return names, err
+	return names, wrap("list queues", err)
 }
 
-// Close clears what the handle has left in the database for its own use (receipts) and makes every further
-// call on it fail with ErrClosed. Claims stay valid until their lease ends. It may be called twice.
+// Close clears the handle's own keys in the database (request, wake key, receipts) and makes every further call fail
+// with ErrClosed. Claims stay valid until their lease ends. Calling Close twice is allowed.
 func (q *Queue) Close(ctx context.Context) error {
-	if q.closed.Swap(true) {
+	if !q.pipeline.close() {
 		return nil
 	}
 	if err := q.stopStaging(ctx); err != nil {
-		return fmt.Errorf("layer: close: %w", err)
+		return wrap("close", err)
 	}
-	return q.clearReceipts(ctx)
+	return wrap("close", q.clearReceipts(ctx))
 }

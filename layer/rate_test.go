@@ -120,11 +120,11 @@ func TestRateText(t *testing.T) {
 		{Count: -1, Per: time.Second}, {Per: time.Second}, {Count: 1}, {Count: layer.MaxRateCount + 1, Per: time.Second},
 		{Count: 1, Per: layer.MinRatePer - 1}, {Count: 1, Per: layer.MaxRatePer + 1},
 	} {
-		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.MaxRate = r })
+		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.MaxRate = r })
 		var limit *layer.LimitError
 		require.ErrorAs(t, err, &limit, "%v", r)
 	}
-	_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.MaxRate = layer.Rate{Count: 1, Per: time.Second + 1} })
+	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.MaxRate = layer.Rate{Count: 1, Per: time.Second + 1} })
 	require.ErrorIs(t, err, layer.ErrOptions)
 	require.Zero(t, e.q.Config().MaxRate, "nothing was changed")
 }
@@ -193,7 +193,7 @@ func holdRate(e *env, text string) {
 				o.Group = ptr(group())
 			}
 			if r.IntN(3) == 0 {
-				o.AttemptID = fmt.Sprint("id", r.Uint64())
+				o.ReceiveID = fmt.Sprint("id", r.Uint64())
 				got := receive(o)
 				again, err := handles[r.IntN(3)].Receive(e.ctx, o)
 				require.NoError(e.t, err)
@@ -230,40 +230,40 @@ func holdRate(e *env, text string) {
 				}
 			}
 		case n < 15:
-			_, err := q.ForceRelease(e.ctx, group(), layer.ForceReleaseOptions{})
+			_, err := q.Admin().ForceRelease(e.ctx, group(), layer.ForceReleaseOptions{})
 			lost(err)
 		case n < 16:
-			_, err := q.PauseGroup(e.ctx, group(), layer.PauseOptions{})
+			_, err := q.Admin().PauseGroup(e.ctx, group(), layer.PauseOptions{})
 			require.NoError(e.t, err)
 		case n < 17:
-			_, err := q.ResumeGroup(e.ctx, group())
+			_, err := q.Admin().ResumeGroup(e.ctx, group())
 			lost(err)
 		case n < 18:
-			_, err := q.Sweep(e.ctx, layer.SweepOptions{})
+			_, err := q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 			require.NoError(e.t, err)
 		default:
 			e.clock.advance(time.Duration(r.Int64N(int64(4*item) + int64(100*time.Millisecond))))
 		}
 	}
 	for _, g := range []string{"A", "B", "C"} {
-		_, err := e.q.ResumeGroup(e.ctx, g)
+		_, err := e.q.Admin().ResumeGroup(e.ctx, g)
 		lost(err)
 	}
 	e.clock.advance(10 * time.Second) // leases and delays are over
 	look := e.calm()
 	for {
-		groups, err := look.Groups(e.ctx, layer.GroupsOptions{})
+		page, err := look.Admin().Groups(e.ctx, layer.GroupsOptions{})
 		require.NoError(e.t, err)
-		if len(groups) == 0 {
+		if len(page.Groups) == 0 {
 			return
 		}
-		switch g := groups[r.IntN(len(groups))]; g.State {
+		switch g := page.Groups[r.IntN(len(page.Groups))]; g.Status {
 		case layer.Delayed:
 			e.clock.advance(g.Left)
 			fallthrough
 		case layer.Expired: // when that is settled it may have to wait
 			receive(layer.ReceiveOptions{Max: 1, Group: &g.Group})
-		case layer.Paced:
+		case layer.RateLimited:
 			e.clock.advance(g.Left - time.Millisecond)
 			require.Empty(e.t, receive(layer.ReceiveOptions{Group: &g.Group}), "a millisecond early")
 			e.clock.advance(time.Millisecond)
@@ -395,7 +395,7 @@ func TestRateOfUnknownCommit(t *testing.T) {
 				return e.q.Once(e.ctx, func(tx kv.Tx) error { _, err := e.q.TakeTx(e.ctx, tx, 2); return err })
 			},
 			"receive with an id": func(e *env) error {
-				_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, AttemptID: "once"})
+				_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, ReceiveID: "once"})
 				return err
 			},
 		} {
@@ -408,12 +408,12 @@ func TestRateOfUnknownCommit(t *testing.T) {
 	}
 }
 
-// TestRepetitionDoesNotCount: a receive repeated with its attempt id, from another handle too, uses nothing of the
+// TestRepetitionDoesNotCount: a receive repeated with its receive id, from another handle too, uses nothing of the
 // rate.
 func TestRepetitionDoesNotCount(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	rated("5/s", having("a1", "a2", "a3"))(e)
-	o := layer.ReceiveOptions{Max: 2, AttemptID: "once"}
+	o := layer.ReceiveOptions{Max: 2, ReceiveID: "once"}
 	for range 3 {
 		for _, q := range []*layer.Queue{e.q, e.calm()} {
 			claims, err := q.Receive(e.ctx, o)
@@ -476,10 +476,10 @@ func TestRateAndClocks(t *testing.T) {
 	require.Nil(t, e.receive(ahead, 5))
 	e.clock.advance(30*time.Second - time.Millisecond)
 	require.Nil(t, e.receive(e.q, 5))
-	groups, err := e.q.Groups(e.ctx, layer.GroupsOptions{})
+	page, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	require.Equal(t, layer.Paced, groups[0].State)
-	require.Equal(t, time.Second+time.Millisecond, groups[0].Left)
+	require.Equal(t, layer.RateLimited, page.Groups[0].Status)
+	require.Equal(t, time.Second+time.Millisecond, page.Groups[0].Left)
 	e.clock.advance(time.Second + time.Millisecond)
 	require.NotNil(t, e.receive(e.q, 5))
 }
@@ -515,7 +515,7 @@ func TestSweepClearsPaces(t *testing.T) {
 		receiveAll()
 		e.clock.advance(15*time.Second - time.Millisecond)
 		sweepOnce := func() layer.SweepReport {
-			report, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+			report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 			require.NoError(e.t, err)
 			return report
 		}
@@ -528,7 +528,7 @@ func TestSweepClearsPaces(t *testing.T) {
 
 		// A rate that is changed in the caller's transaction leaves that to the sweep.
 		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error {
-			_, _, err := e.q.ConfigureTx(e.ctx, tx, func(c *layer.Config) { c.MaxRate = layer.Rate{Count: 1, Per: 24 * time.Hour} })
+			_, _, err := e.q.Admin().ConfigureTx(e.ctx, tx, func(c *layer.Config) { c.MaxRate = layer.Rate{Count: 1, Per: 24 * time.Hour} })
 			return err
 		}))
 		e.clock.advance(time.Second)
@@ -536,7 +536,7 @@ func TestSweepClearsPaces(t *testing.T) {
 		require.NoError(e.t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
 		require.Nil(e.t, e.receive(e.q, 1))
 		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error {
-			_, _, err := e.q.ConfigureTx(e.ctx, tx, func(c *layer.Config) { c.MaxRate = layer.Rate{} })
+			_, _, err := e.q.Admin().ConfigureTx(e.ctx, tx, func(c *layer.Config) { c.MaxRate = layer.Rate{} })
 			return err
 		}))
 		e.clock.advance(time.Second)
@@ -569,7 +569,7 @@ func TestSweepAmidClaims(t *testing.T) {
 		}
 		db.skip.Store(skip)
 		db.left.Store(1)
-		_, err = q.Sweep(e.ctx, layer.SweepOptions{})
+		_, err = q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		require.NoError(t, err)
 		if !claimed {
 			require.Greater(t, skip, int64(5), "all parts of the sweep")
@@ -606,7 +606,7 @@ func TestRateChangedAmidRelease(t *testing.T) {
 		db.run = func() { tx.Commit().Wait(e.ctx) }
 		db.skip.Store(skip)
 		db.left.Store(1)
-		_, _, err = q.Configure(e.ctx, func(c *layer.Config) { c.MaxRate = layer.Rate{} })
+		_, _, err = q.Admin().Configure(e.ctx, func(c *layer.Config) { c.MaxRate = layer.Rate{} })
 		require.NoError(t, err)
 		if db.left.Load() > 0 { // no other is left
 			require.Greater(t, skip, int64(1))
@@ -620,7 +620,7 @@ func TestRateChangedAmidRelease(t *testing.T) {
 	}
 }
 
-// TestPurgeForgetsRates: also of groups that wait by them, and not of those in hand.
+// TestPurgeForgetsRates: also of groups that wait by them, and not of those in flight.
 func TestPurgeForgetsRates(t *testing.T) {
 	onEngines(t, func(e *env) {
 		rated("1/h", having())(e)
@@ -636,7 +636,7 @@ func TestPurgeForgetsRates(t *testing.T) {
 			}
 		}
 		require.Nil(e.t, e.receive(e.q, 2))
-		_, err := e.q.Purge(e.ctx, layer.PurgeOptions{})
+		_, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
 		require.NoError(e.t, err)
 		require.Len(e.t, e.rows(kv.PrefixRange(key("pace"))), 1)
 		e.used("B")
@@ -645,7 +645,7 @@ func TestPurgeForgetsRates(t *testing.T) {
 		require.NoError(e.t, e.q.Ack(e.ctx, held))
 		// One that is purged while it waits, with an item that comes behind the purge.
 		e.enqueue("A", "4")
-		_, err = e.q.Purge(e.ctx, layer.PurgeOptions{Group: ptr("C"), Force: true})
+		_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: ptr("C"), Force: true})
 		require.NoError(e.t, err)
 		e.enqueue("C", "5")
 		require.Equal(e.t, []string{"5"}, bodies(e.receive(e.q, 2).Items))
@@ -666,12 +666,12 @@ func TestCorruptPaceStallsItsGroupOnly(t *testing.T) {
 		_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{Strategy: strategy})
 		require.ErrorIs(t, err, layer.ErrCorrupt)
 	}
-	groups, err := e.q.Groups(e.ctx, layer.GroupsOptions{})
+	page, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	require.Equal(t, layer.Corrupt, groups[0].State)
-	_, err = e.q.Sweep(e.ctx, layer.SweepOptions{})
+	require.Equal(t, layer.Corrupt, page.Groups[0].Status)
+	_, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
-	report, err := e.q.Check(e.ctx, layer.CheckOptions{})
+	report, err := e.q.Admin().Check(e.ctx, layer.CheckOptions{})
 	require.NoError(t, err)
 	require.Len(t, report.Violations, 1)
 	e.write(func(tx kv.Tx) { tx.Clear(key("pace", "A")) })
@@ -680,6 +680,6 @@ func TestCorruptPaceStallsItsGroupOnly(t *testing.T) {
 
 // changeRate changes the rate, in a transaction of its own.
 func changeRate(e *env, _ kv.Tx, _ any) error {
-	_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.MaxRate = layer.Rate{Count: 9, Per: time.Second} })
+	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.MaxRate = layer.Rate{Count: 9, Per: time.Second} })
 	return err
 }

@@ -51,7 +51,7 @@ func (e *env) bury(group string, bodies ...string) []layer.ID {
 
 func (e *env) dead() []layer.DeadLetter {
 	e.t.Helper()
-	page, err := e.calm().DeadLetters(e.ctx, layer.DeadOptions{Limit: layer.MaxBatch, Bodies: true})
+	page, err := e.calm().Admin().DeadLetters(e.ctx, layer.DeadOptions{Limit: layer.MaxBatch, Bodies: true})
 	require.NoError(e.t, err)
 	require.Nil(e.t, page.Next)
 	return page.Letters
@@ -76,7 +76,7 @@ func TestRedriveInSteps(t *testing.T) {
 				e.bury("B", b...)
 				ctx, stop := context.WithCancel(e.ctx)
 				var last layer.DeadReport
-				report, err := e.q.Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail, Progress: func(r layer.DeadReport) {
+				report, err := e.q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail, Progress: func(r layer.DeadReport) {
 					require.LessOrEqual(e.t, r.Done-last.Done, int64(100), "a bounded step")
 					last = r
 					stop()
@@ -87,7 +87,7 @@ func TestRedriveInSteps(t *testing.T) {
 				require.NotZero(e.t, report.Done)
 
 				steps := 0
-				again, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail, Progress: func(layer.DeadReport) { steps++ }})
+				again, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail, Progress: func(layer.DeadReport) { steps++ }})
 				require.NoError(e.t, err)
 				require.EqualValues(e.t, 220, report.Done+again.Done)
 				require.Equal(e.t, again.Done, again.Scanned)
@@ -122,7 +122,7 @@ func TestRedriveStepsByBytes(t *testing.T) {
 			steps := 0
 			o.Progress = func(layer.DeadReport) { steps++ }
 			filter := layer.DeadFilter{IDs: append(slices.Concat(unknown, ids), ids[:3]...)} // some are named twice
-			report, err := e.q.Redrive(e.ctx, filter, o)
+			report, err := e.q.Admin().Redrive(e.ctx, filter, o)
 			require.ErrorIs(e.t, err, layer.ErrNotDead)
 			require.EqualValues(e.t, 16, report.Done)
 			require.ElementsMatch(e.t, unknown, report.Missing)
@@ -141,7 +141,7 @@ func TestRedriveStepsByBytes(t *testing.T) {
 				unknown[i].Random = uuid.New()
 			}
 		}
-		report, err := e.q.Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{})
+		report, err := e.q.Admin().Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{})
 		require.NoError(e.t, err)
 		require.EqualValues(e.t, 16, report.Done)
 		require.Empty(e.t, e.rows(kv.PrefixRange(key("part"))), "what is discarded leaves nothing behind")
@@ -154,10 +154,10 @@ func TestDryRunDoesNothing(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.bury("A", numbered("a", 150)...)
 	before := e.rows(kv.PrefixRange(testPrefix))
-	report, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{DryRun: true})
+	report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{DryRun: true})
 	require.NoError(t, err)
 	require.Equal(t, layer.DeadReport{Scanned: 150, Done: 150}, report)
-	report, err = e.q.Discard(e.ctx, layer.DeadFilter{Text: "boom"}, layer.DiscardOptions{DryRun: true, Limit: 120})
+	report, err = e.q.Admin().Discard(e.ctx, layer.DeadFilter{Text: "boom"}, layer.DiscardOptions{DryRun: true, Limit: 120})
 	require.NoError(t, err)
 	require.EqualValues(t, 120, report.Done)
 	require.Equal(t, before, e.rows(kv.PrefixRange(testPrefix)))
@@ -172,7 +172,7 @@ func TestRedriveTx(t *testing.T) {
 	none.Random = uuid.New()
 	once := func(fn func(tx kv.Tx) error) error { return e.q.Once(e.ctx, fn) }
 	redrive := func(o layer.RedriveOptions, ids ...layer.ID) func(tx kv.Tx) error {
-		return func(tx kv.Tx) error { return e.q.RedriveTx(e.ctx, tx, o, ids...) }
+		return func(tx kv.Tx) error { return e.q.Admin().RedriveTx(e.ctx, tx, o, ids...) }
 	}
 	require.ErrorIs(t, once(redrive(layer.RedriveOptions{}, ids[0], none)), layer.ErrNotDead)
 	require.ErrorIs(t, once(redrive(layer.RedriveOptions{}, layer.ID{Index: -1})), layer.ErrInvalidID)
@@ -183,15 +183,15 @@ func TestRedriveTx(t *testing.T) {
 	abort := errors.New("changed my mind")
 	require.ErrorIs(t, once(func(tx kv.Tx) error {
 		require.NoError(t, redrive(layer.RedriveOptions{}, ids[0])(tx))
-		require.NoError(t, e.q.DiscardTx(e.ctx, tx, ids[1]))
+		require.NoError(t, e.q.Admin().DiscardTx(e.ctx, tx, ids[1]))
 		return abort
 	}), abort)
 	require.Len(t, e.dead(), 3)
 	require.NoError(t, once(redrive(layer.RedriveOptions{})), "no ids are no work")
 	require.NoError(t, once(redrive(layer.RedriveOptions{}, ids[1], ids[0], ids[1])), "in their group's order, each once")
 	require.Equal(t, []string{"a1", "a2"}, e.all("A"))
-	require.NoError(t, once(func(tx kv.Tx) error { return e.q.DiscardTx(e.ctx, tx, ids[2]) }))
-	require.ErrorIs(t, once(func(tx kv.Tx) error { return e.q.DiscardTx(e.ctx, tx, ids[2]) }), layer.ErrNotDead)
+	require.NoError(t, once(func(tx kv.Tx) error { return e.q.Admin().DiscardTx(e.ctx, tx, ids[2]) }))
+	require.ErrorIs(t, once(func(tx kv.Tx) error { return e.q.Admin().DiscardTx(e.ctx, tx, ids[2]) }), layer.ErrNotDead)
 	require.Empty(t, e.dead())
 }
 
@@ -207,7 +207,7 @@ func TestRedriveEditRefused(t *testing.T) {
 			"group": func(m *layer.Message) error { m.Group = "B"; return nil },
 			"large": func(m *layer.Message) error { m.Body = make([]byte, layer.MaxBodySize+1); return nil },
 		} {
-			report, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{
+			report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{
 				ToTail: tail, Edit: func(_ layer.DeadLetter, m *layer.Message) error { return edit(m) },
 			})
 			require.Error(t, err, name)
@@ -216,7 +216,7 @@ func TestRedriveEditRefused(t *testing.T) {
 			require.Equal(t, before, e.rows(kv.PrefixRange(key("dead"))))
 		}
 	}
-	_, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{Limit: -1})
+	_, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{Limit: -1})
 	require.ErrorAs(t, err, new(*layer.LimitError))
 }
 
@@ -230,12 +230,12 @@ func TestUnreadableDeadLetter(t *testing.T) {
 	require.Len(t, letters, 3)
 	require.Equal(t, ids[1], letters[1].ID)
 	require.Contains(t, letters[1].Reason, "version")
-	report, err := e.q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+	report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
 	require.NoError(t, err)
 	require.Equal(t, layer.DeadReport{Scanned: 3, Done: 2, Unreadable: 1}, report)
 	require.Equal(t, []string{"a1", "a3"}, e.all("A"))
 	require.ErrorIs(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
-		return e.q.RedriveTx(e.ctx, tx, layer.RedriveOptions{}, ids[1])
+		return e.q.Admin().RedriveTx(e.ctx, tx, layer.RedriveOptions{}, ids[1])
 	}), layer.ErrCorrupt)
 	e.write(func(tx kv.Tx) { tx.Set(rows[1].Key, rows[1].Value) })
 }
@@ -248,7 +248,7 @@ func TestRedriveUnknownCommit(t *testing.T) {
 			e := newEnv(t, anyEngine, false)
 			ids := e.bury("A", numbered("a", 130)...)
 			e.plan.ForceNext(kind)
-			report, err := e.q.Redrive(e.ctx, layer.DeadFilter{IDs: ids}, layer.RedriveOptions{ToTail: tail})
+			report, err := e.q.Admin().Redrive(e.ctx, layer.DeadFilter{IDs: ids}, layer.RedriveOptions{ToTail: tail})
 			require.NoError(t, err)
 			require.Equal(t, layer.DeadReport{Scanned: 130, Done: 130}, report, "%s", kind)
 			require.Equal(t, numbered("a", 130), e.all("A"))
@@ -256,7 +256,7 @@ func TestRedriveUnknownCommit(t *testing.T) {
 			ids = e.bury("B", numbered("b", 130)...)
 			e.plan.ForceNext(kind)
 			group := "B"
-			report, err = e.q.Discard(e.ctx, layer.DeadFilter{Group: &group}, layer.DiscardOptions{})
+			report, err = e.q.Admin().Discard(e.ctx, layer.DeadFilter{Group: &group}, layer.DiscardOptions{})
 			require.NoError(t, err)
 			require.Equal(t, layer.DeadReport{Scanned: 130, Done: 130}, report, "%s", kind)
 			require.Empty(t, e.dead())
@@ -323,7 +323,7 @@ func TestRedriveBesideWorkers(t *testing.T) {
 						return
 					default:
 					}
-					if _, err := q.Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail, Limit: 5}); !assert.NoError(e.t, err) {
+					if _, err := q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail, Limit: 5}); !assert.NoError(e.t, err) {
 						return
 					}
 				}
@@ -359,17 +359,17 @@ func TestDeadFilterRefused(t *testing.T) {
 		"ids and group": {IDs: ids, Group: ptr("A")},
 		"no id":         {IDs: []layer.ID{{Index: -1}}},
 		"long group":    {Group: &long},
-		"no time":       {ParkedFrom: now, ParkedBefore: now},
+		"no time":       {From: now, Before: now},
 	} {
-		_, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{DeadFilter: f})
+		_, err := e.q.Admin().DeadLetters(e.ctx, layer.DeadOptions{DeadFilter: f})
 		require.Error(t, err, name)
-		_, err = e.q.Redrive(e.ctx, f, layer.RedriveOptions{})
+		_, err = e.q.Admin().Redrive(e.ctx, f, layer.RedriveOptions{})
 		require.Error(t, err, name)
-		_, err = e.q.Discard(e.ctx, f, layer.DiscardOptions{})
+		_, err = e.q.Admin().Discard(e.ctx, f, layer.DiscardOptions{})
 		require.Error(t, err, name)
 	}
 	for _, n := range []int{-1, layer.MaxBatch + 1} {
-		_, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{Limit: n})
+		_, err := e.q.Admin().DeadLetters(e.ctx, layer.DeadOptions{Limit: n})
 		require.ErrorAs(t, err, new(*layer.LimitError))
 	}
 	require.Len(t, e.dead(), 1)

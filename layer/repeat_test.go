@@ -15,7 +15,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// TestRepeatedAtOnce: of many receives with one attempt id, of one handle and of several, at the same time, one claims
+// TestRepeatedAtOnce: of many receives with one receive id, of one handle and of several, at the same time, one claims
 // and all are given the same.
 func TestRepeatedAtOnce(t *testing.T) {
 	onEngines(t, func(e *env) {
@@ -29,7 +29,7 @@ func TestRepeatedAtOnce(t *testing.T) {
 		for i := range 30 {
 			q := handles[i%len(handles)]
 			wg.Go(func() {
-				claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, Strategy: layer.Heads, AttemptID: "once"})
+				claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 2, Strategy: layer.Heads, ReceiveID: "once"})
 				if err != nil {
 					e.t.Error(err)
 					return
@@ -64,42 +64,42 @@ func TestRepeatedAfterCancel(t *testing.T) {
 		e.enqueue("B", "b1") // which gives the handle time to see it
 	}
 	db.left.Store(1)
-	_, _ = q.Receive(ctx, layer.ReceiveOptions{Max: 1, AttemptID: "once"}) // with the claim, or with the error of ctx
-	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{AttemptID: "once"})
+	_, _ = q.Receive(ctx, layer.ReceiveOptions{Max: 1, ReceiveID: "once"}) // with the claim, or with the error of ctx
+	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{ReceiveID: "once"})
 	require.NoError(t, err)
 	require.Len(t, claims, 1)
 	require.NoError(t, q.Close(e.ctx))
 	require.NoError(t, e.q.Ack(e.ctx, claims[0]))
 }
 
-// TestAttemptIDErrors: ids that are too long or no text are refused, and so is one of a receive that acks.
-func TestAttemptIDErrors(t *testing.T) {
+// TestReceiveIDErrors: ids that are too long or no text are refused, and so is one of a receive that acks.
+func TestReceiveIDErrors(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	var limit *layer.LimitError
-	_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{AttemptID: strings.Repeat("x", layer.MaxAttemptID+1)})
+	_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{ReceiveID: strings.Repeat("x", layer.MaxReceiveIDSize+1)})
 	require.ErrorAs(t, err, &limit)
-	require.EqualValues(t, layer.MaxAttemptID, limit.Max)
-	_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{AttemptID: "\xff"})
+	require.EqualValues(t, layer.MaxReceiveIDSize, limit.Max)
+	_, err = e.q.Receive(e.ctx, layer.ReceiveOptions{ReceiveID: "\xff"})
 	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
 	c := holding(1, 1)(e).(*layer.Claim)
-	_, err = e.q.AckReceive(e.ctx, c, layer.ReceiveOptions{AttemptID: "once"})
+	_, err = e.q.AckReceive(e.ctx, c, layer.ReceiveOptions{ReceiveID: "once"})
 	require.ErrorIs(t, err, layer.ErrOptions)
 	require.Equal(t, []string{"a"}, e.all("A"), "nothing was done")
 }
 
-// TestSweepClearsAttemptIDs: an hour after, and not before.
-func TestSweepClearsAttemptIDs(t *testing.T) {
+// TestSweepClearsReceiveIDs: an hour after, and not before.
+func TestSweepClearsReceiveIDs(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.enqueue("A", "a1")
-		_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{AttemptID: "once", Lease: layer.MaxLease})
+		_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{ReceiveID: "once", Lease: layer.MaxLease})
 		require.NoError(e.t, err)
 		kept := func() int { return len(e.rows(kv.PrefixRange(key("repeat")))) }
 		e.clock.advance(time.Hour - time.Millisecond)
-		_, err = e.q.Sweep(e.ctx, layer.SweepOptions{})
+		_, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		require.NoError(e.t, err)
 		require.Equal(e.t, 1, kept())
 		e.clock.advance(time.Millisecond)
-		_, err = e.q.Sweep(e.ctx, layer.SweepOptions{})
+		_, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		require.NoError(e.t, err)
 		require.Zero(e.t, kept())
 	})
@@ -110,7 +110,7 @@ func TestSweepClearsAttemptIDs(t *testing.T) {
 func TestRepeatedDamagedClaimSaysSo(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.enqueue("A", "a1")
-	again := layer.ReceiveOptions{AttemptID: "once"}
+	again := layer.ReceiveOptions{ReceiveID: "once"}
 	claims, err := e.q.Receive(e.ctx, again)
 	require.NoError(t, err)
 	require.Len(t, claims, 1)
@@ -125,4 +125,18 @@ func TestRepeatedDamagedClaimSaysSo(t *testing.T) {
 	claims, err = e.q.Receive(e.ctx, again)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a1"}, bodies(claims[0].Items))
+}
+
+// TestRepetitionLeavesOutLapsedClaims: a receive repeated under its id is not given a claim whose lease has ended (G2).
+func TestRepetitionLeavesOutLapsedClaims(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1")
+	o := layer.ReceiveOptions{ReceiveID: "r", Lease: time.Second}
+	claims, err := e.q.Receive(e.ctx, o)
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	e.clock.advance(2 * time.Second)
+	claims, err = e.q.Receive(e.ctx, o)
+	require.NoError(t, err)
+	require.Empty(t, claims)
 }

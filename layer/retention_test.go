@@ -18,20 +18,20 @@ func TestRetentionLimits(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	for _, d := range []time.Duration{-1, time.Millisecond, layer.MinRetention - 1, layer.MaxRetention + 1} {
 		var limit *layer.LimitError
-		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.Retention = d })
+		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Retention = d })
 		require.ErrorAs(t, err, &limit, d)
 		require.Equal(t, "retention", limit.What)
-		require.EqualValues(t, layer.MaxRetention.Milliseconds(), limit.Max)
+		require.EqualValues(t, layer.MaxRetention, limit.Max)
 	}
 	var value *layer.ValueError
-	_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) { c.OnExpiry = 2 })
+	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.OnExpiry = 2 })
 	require.ErrorAs(t, err, &value)
 }
 
 // TestReceiveComesThroughManyOverdue: a claimer that meets more than one transaction can settle comes through to what
 // is to be delivered, and so do one that waits and a taker.
 func TestReceiveComesThroughManyOverdue(t *testing.T) {
-	for _, park := range []layer.OnExpiry{layer.DropExpired, layer.ParkExpired} {
+	for _, park := range []layer.OnExpiry{layer.DropExpired, layer.DeadLetterExpired} {
 		for name, next := range map[string]func(e *env) string{
 			"receive": func(e *env) string { return string(e.receive(e.q, 1).Items[0].Body) },
 			"wait": func(e *env) string {
@@ -41,9 +41,9 @@ func TestReceiveComesThroughManyOverdue(t *testing.T) {
 				return string(claims[0].Items[0].Body)
 			},
 			"sweep": func(e *env) string {
-				report, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+				report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 				require.NoError(e.t, err)
-				require.EqualValues(e.t, 1500, report.AgedOut)
+				require.EqualValues(e.t, 1500, report.PastRetention)
 				return e.all("A")[0]
 			},
 		} {
@@ -56,7 +56,7 @@ func TestReceiveComesThroughManyOverdue(t *testing.T) {
 				require.Equal(t, "young", next(e))
 				s, err := e.q.Stats(e.ctx)
 				require.NoError(t, err)
-				require.EqualValues(t, 1500, s.AgedOut+s.Parked)
+				require.EqualValues(t, 1500, s.PastRetention+s.DeadLettered)
 				require.EqualValues(t, 1, s.Depth)
 			})
 		}
@@ -80,13 +80,13 @@ func TestSweepOverdueGoesOn(t *testing.T) {
 		aged, runs := int64(0), 0
 		for ; ; runs++ {
 			ctx, cancel := context.WithCancel(e.ctx)
-			report, err := e.q.Sweep(ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) {
-				if r.AgedOut > 0 {
+			report, err := e.q.Admin().Sweep(ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) {
+				if r.PastRetention > 0 {
 					cancel()
 				}
 			}})
 			cancel()
-			if aged += report.AgedOut; err == nil {
+			if aged += report.PastRetention; err == nil {
 				break
 			}
 			require.ErrorIs(e.t, err, context.Canceled)
@@ -95,16 +95,16 @@ func TestSweepOverdueGoesOn(t *testing.T) {
 		require.Greater(e.t, runs, 3)
 		s, err := e.calm().Stats(e.ctx)
 		require.NoError(e.t, err)
-		require.EqualValues(e.t, 240+130, s.AgedOut)
+		require.EqualValues(e.t, 240+130, s.PastRetention)
 		require.EqualValues(e.t, 121, s.Depth)
 		if e.plan.Chances == nil {
-			require.EqualValues(e.t, s.AgedOut, aged)
+			require.EqualValues(e.t, s.PastRetention, aged)
 		}
 	})
 }
 
 // TestRetentionUnderLoad (G3): while producers, workers and sweeps are at it together and messages grow old meanwhile,
-// each is acked, dropped or parked, never two of these, and none is stranded.
+// each is acked, dropped or dead-lettered, never two of these, and none is stranded.
 func TestRetentionUnderLoad(t *testing.T) {
 	onEngines(t, func(e *env) {
 		e.configure(func(c *layer.Config) { c.Retention, c.OnExpiry = time.Second, layer.OnExpiry(e.seed%2) })
@@ -151,21 +151,21 @@ func TestRetentionUnderLoad(t *testing.T) {
 			return err
 		})
 		sweeper := e.handle(21)
-		work(func() error { _, err := sweeper.Sweep(e.ctx, layer.SweepOptions{}); return err })
+		work(func() error { _, err := sweeper.Admin().Sweep(e.ctx, layer.SweepOptions{}); return err })
 		wg.Wait()
 		close(stop)
 		workers.Wait()
 		e.clock.advance(time.Hour)
-		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		require.NoError(e.t, err)
 		s, err := e.calm().Stats(e.ctx)
 		require.NoError(e.t, err)
 		require.Zero(e.t, s.Depth)
 		require.EqualValues(e.t, acked.Load(), s.Acked)
-		require.EqualValues(e.t, 2*producers*each, s.Acked+s.AgedOut+s.Parked)
-		require.EqualValues(e.t, s.Parked, s.Dead)
-		groups, err := e.calm().Groups(e.ctx, layer.GroupsOptions{})
+		require.EqualValues(e.t, 2*producers*each, s.Acked+s.PastRetention+s.DeadLettered)
+		require.EqualValues(e.t, s.DeadLettered, s.Dead)
+		page, err := e.calm().Admin().Groups(e.ctx, layer.GroupsOptions{})
 		require.NoError(e.t, err)
-		require.Empty(e.t, groups)
+		require.Empty(e.t, page.Groups)
 	})
 }

@@ -143,7 +143,10 @@ func newScenario(t *testing.T, e *env, virtual bool) *scenario {
 func (s *scenario) open(t *testing.T, name string, o layer.Options, skew time.Duration) {
 	w := &scenarioWorker{stops: &stops{ctx: s.e.ctx, told: &s.told}, claims: make(map[string]*layer.Claim)}
 	w.plan = &fault.Plan{OnCommit: w.stops.onCommit, KeepLate: true}
-	o.Owner, o.Seed, o.Tx = name, s.e.seed+s.opened, kv.TxOptions{MaxRetryDelay: time.Millisecond}
+	if o.Test == nil {
+		o.Test = &layer.TestOptions{}
+	}
+	o.Owner, o.Test.Seed, o.Tx = name, s.e.seed+s.opened, kv.TxOptions{MaxRetryDelay: time.Millisecond}
 	o.Now = func() time.Time { return s.e.clock.now().Add(skew) }
 	s.opened++
 	var err error
@@ -156,12 +159,12 @@ func (s *scenario) open(t *testing.T, name string, o layer.Options, skew time.Du
 }
 
 func (s *scenario) openWorker(a *arguments) {
-	o := layer.Options{NoCoalescing: slices.Contains(a.words(), "apart")}
+	o := layer.Options{Test: &layer.TestOptions{NoCoalescing: slices.Contains(a.words(), "apart")}}
 	switch path := a.text("path", ""); path {
 	case "direct":
-		o.Path = layer.Direct
+		o.Test.Path = layer.Direct
 	case "staged":
-		o.Path = layer.Staged
+		o.Test.Path = layer.Staged
 	case "":
 	default:
 		a.d.Fatalf(a.t, "unknown path %q", path)
@@ -177,7 +180,7 @@ func (s *scenario) finish() {
 	}
 	q, err := layer.Open(context.Background(), s.e.raw, testPrefix, s.queue, layer.Options{})
 	require.NoError(s.e.t, err)
-	report, err := q.Check(context.Background(), layer.CheckOptions{})
+	report, err := q.Admin().Check(context.Background(), layer.CheckOptions{})
 	require.NoError(s.e.t, err)
 	require.Empty(s.e.t, report.Violations)
 }
@@ -250,8 +253,8 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 		return "not dead: " + out
 	case errors.Is(err, layer.ErrNoItem):
 		return "no such item"
-	case errors.Is(err, layer.ErrInHand):
-		return "in hand"
+	case errors.Is(err, layer.ErrInFlight):
+		return "in flight"
 	case errors.Is(err, layer.ErrHeld):
 		return "held"
 	case errors.Is(err, layer.ErrNotHeld):
@@ -348,7 +351,7 @@ func (s *scenario) receive(a *arguments) (string, error) {
 func (s *scenario) receiveOptions(a *arguments) layer.ReceiveOptions {
 	o := layer.ReceiveOptions{
 		Max: a.number("max"), MaxBytes: a.number("bytes"), MaxGroups: a.number("groups"), Lease: a.duration("lease"),
-		State: slices.Contains(a.words(), "state"), AttemptID: a.text("id", ""), Wait: a.duration("wait"),
+		State: slices.Contains(a.words(), "state"), ReceiveID: a.text("id", ""), Wait: a.duration("wait"),
 	}
 	switch strategy := a.text("strategy", ""); strategy {
 	case "", "fill-group":
@@ -445,7 +448,7 @@ func (s *scenario) configure(a *arguments) (string, error) {
 	w := s.worker(a)
 	var version int64
 	return s.call(a, func(ctx context.Context) (err error) {
-		_, version, err = w.q.Configure(ctx, func(c *layer.Config) {
+		_, version, err = w.q.Admin().Configure(ctx, func(c *layer.Config) {
 			for _, arg := range a.d.CmdArgs {
 				if arg.Key != "worker" && arg.Key != "hold" && arg.Key != "beside" {
 					require.NoError(a.t, c.Set(arg.Key, strings.Join(arg.Vals, " ")))
@@ -479,18 +482,18 @@ func (s *scenario) operate(a *arguments) (string, error) {
 	switch a.d.Cmd {
 	case "cancel":
 		id := s.id(a, what)
-		return s.call(a, func(ctx context.Context) error { return q.Cancel(ctx, id) }, noResult)
+		return s.call(a, func(ctx context.Context) error { return q.Admin().Cancel(ctx, id) }, noResult)
 	case "skip":
 		var id layer.ID
 		o := layer.SkipOptions{By: a.text("by", ""), Reason: a.text("reason", "")}
 		return s.call(a, func(ctx context.Context) (err error) {
-			id, err = q.Skip(ctx, what, o)
+			id, err = q.Admin().Skip(ctx, what, o)
 			return err
 		}, func(err error) (string, error) { return s.bodies[id], err })
 	case "edit":
 		id, old, body, headers := s.id(a, what), fullBody(a, what), fullBody(a, a.word(1)), a.headers()
 		return s.call(a, func(ctx context.Context) error {
-			return q.Edit(ctx, id, func(m *layer.Message) error {
+			return q.Admin().Edit(ctx, id, func(m *layer.Message) error {
 				require.Equal(a.t, old, m.Body, "an edit is given the whole message")
 				m.Body = body
 				maps.Copy(m.Headers, headers)
@@ -509,13 +512,13 @@ func (s *scenario) operate(a *arguments) (string, error) {
 		}
 		var h layer.Holder
 		return s.call(a, func(ctx context.Context) (err error) {
-			h, err = q.ForceRelease(ctx, what, o)
+			h, err = q.Admin().ForceRelease(ctx, what, o)
 			return err
 		}, func(err error) (string, error) {
 			return fmt.Sprintf("was held by %s, outstanding=%d", h.Owner, h.Outstanding), err
 		})
 	}
-	return s.call(a, func(ctx context.Context) error { return q.RetryNow(ctx, what) }, noResult)
+	return s.call(a, func(ctx context.Context) error { return q.Admin().RetryNow(ctx, what) }, noResult)
 }
 
 func (s *scenario) pause(a *arguments) (string, error) {
@@ -528,24 +531,24 @@ func (s *scenario) pause(a *arguments) (string, error) {
 	return s.call(a, func(ctx context.Context) (err error) {
 		switch {
 		case a.d.Cmd == "pause" && len(words) > 0:
-			m, err = q.PauseGroup(ctx, words[0], o)
+			m, err = q.Admin().PauseGroup(ctx, words[0], o)
 		case a.d.Cmd == "pause":
-			m, err = q.Pause(ctx, o)
+			m, err = q.Admin().Pause(ctx, o)
 		case len(words) > 0:
-			m, err = q.ResumeGroup(ctx, words[0])
+			m, err = q.Admin().ResumeGroup(ctx, words[0])
 		default:
-			m, err = q.Resume(ctx)
+			m, err = q.Admin().Resume(ctx)
 		}
 		return err
 	}, func(err error) (string, error) {
-		return fmt.Sprintf("%s by %s (%s) for %s", m.State, m.By, m.Reason, s.e.clock.now().Sub(m.Since)), err
+		return fmt.Sprintf("%s by %s (%s) for %s", m.Status, m.By, m.Reason, s.e.clock.now().Sub(m.Since)), err
 	})
 }
 
 func (s *scenario) sweep(a *arguments) (string, error) {
 	q := s.worker(a).q
 	return s.call(a, func(ctx context.Context) error {
-		_, err := q.Sweep(ctx, layer.SweepOptions{})
+		_, err := q.Admin().Sweep(ctx, layer.SweepOptions{})
 		return err
 	}, noResult)
 }
@@ -559,7 +562,7 @@ func (s *scenario) purge(a *arguments) (string, error) {
 	q := s.worker(a).q
 	var r layer.PurgeReport
 	return s.call(a, func(ctx context.Context) (err error) {
-		r, err = q.Purge(ctx, o)
+		r, err = q.Admin().Purge(ctx, o)
 		return err
 	}, func(err error) (string, error) {
 		out := fmt.Sprintf("purged=%d kept=%d forced=%d", r.Items, r.Kept, r.Forced)
@@ -573,18 +576,18 @@ func (s *scenario) purge(a *arguments) (string, error) {
 // archive lists what is archived, a page of limit after the other, with bodies, or replays it.
 func (s *scenario) archive(a *arguments) (string, error) {
 	dead := s.filter(a)
-	f := layer.ArchiveFilter{Group: dead.Group, From: dead.ParkedFrom, Before: dead.ParkedBefore}
+	f := layer.ArchiveFilter{Group: dead.Group, From: dead.From, Before: dead.Before}
 	q := s.worker(a).q
 	if a.d.Cmd == "replay" {
-		o := layer.ReplayOptions{DryRun: slices.Contains(a.words(), "dry"), Limit: int64(a.number("limit"))}
-		report, err := q.Replay(s.e.ctx, f, o)
+		o := layer.ReplayOptions{DryRun: slices.Contains(a.words(), "dry"), Limit: a.number("limit")}
+		report, err := q.Admin().Replay(s.e.ctx, f, o)
 		s.nameReplayed(a)
 		return fmt.Sprintf("%d of %d", report.Done, report.Scanned), err
 	}
 	o := layer.ArchiveOptions{ArchiveFilter: f, Limit: a.number("limit"), Bodies: true}
 	var out strings.Builder
 	for {
-		page, err := q.Archive(s.e.ctx, o)
+		page, err := q.Admin().Archive(s.e.ctx, o)
 		if err != nil {
 			return "", err
 		}
@@ -608,9 +611,9 @@ func (s *scenario) archive(a *arguments) (string, error) {
 // nameReplayed names the messages that repeat others as those. Their headers say which these are, as the transcript
 // shows them.
 func (s *scenario) nameReplayed(a *arguments) {
-	groups, err := s.worker(a).q.Groups(s.e.ctx, layer.GroupsOptions{})
+	page, err := s.worker(a).q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 	require.NoError(a.t, err)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		items, err := s.worker(a).q.Peek(s.e.ctx, g.Group, layer.MaxBatch)
 		require.NoError(a.t, err)
 		for _, item := range items {
@@ -628,7 +631,7 @@ func (s *scenario) state(a *arguments) (string, error) {
 	q, group := s.worker(a).q, a.word(0)
 	if a.d.HasArg("set") || slices.Contains(a.words(), "clear") {
 		o := layer.SetGroupStateOptions{Force: slices.Contains(a.words(), "force")}
-		return "", q.SetGroupState(s.e.ctx, group, []byte(a.text("set", "")), o)
+		return "", q.Admin().SetGroupState(s.e.ctx, group, []byte(a.text("set", "")), o)
 	}
 	state, err := q.GroupState(s.e.ctx, group)
 	if err != nil || state == nil {
@@ -654,23 +657,23 @@ func (s *scenario) look(a *arguments) (string, error) {
 	var out strings.Builder
 	switch a.d.Cmd {
 	case "groups":
-		groups, err := q.Groups(s.e.ctx, layer.GroupsOptions{})
+		page, err := q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 		if err != nil {
 			return "", err
 		}
-		for _, g := range groups {
-			fmt.Fprintf(&out, "%s %s depth=%d head=%s", groupName(g.Group), g.State, g.Depth, s.bodies[g.Head])
+		for _, g := range page.Groups {
+			fmt.Fprintf(&out, "%s %s depth=%d head=%s", groupName(g.Group), g.Status, g.Depth, s.bodies[g.Head])
 			if g.Attempts > 0 {
 				fmt.Fprintf(&out, " attempts=%d (%s)", g.Attempts, g.LastError)
 			}
 			if g.Owner != "" {
 				fmt.Fprintf(&out, " owner=%s outstanding=%d", g.Owner, g.Outstanding)
 			}
-			if g.State != layer.Ready && g.State != layer.Parked {
+			if g.Status != layer.Ready && g.Status != layer.Halted {
 				fmt.Fprintf(&out, " left=%s", g.Left)
 			}
 			if g.Mark != nil {
-				fmt.Fprintf(&out, " %s by %s (%s)", g.Mark.State, g.Mark.By, g.Mark.Reason)
+				fmt.Fprintf(&out, " %s by %s (%s)", g.Mark.Status, g.Mark.By, g.Mark.Reason)
 			}
 			out.WriteByte('\n')
 		}
@@ -678,7 +681,7 @@ func (s *scenario) look(a *arguments) (string, error) {
 			return "no groups", nil
 		}
 	case "why":
-		e, err := q.Why(s.e.ctx, s.id(a, a.word(0)))
+		e, err := q.Admin().Why(s.e.ctx, s.id(a, a.word(0)))
 		for _, r := range e.Reasons {
 			fmt.Fprint(&out, r.Cause)
 			if r.Count > 0 {
@@ -715,11 +718,11 @@ func (s *scenario) look(a *arguments) (string, error) {
 		if st.Cancelled+st.Purged+st.Forced > 0 {
 			fmt.Fprintf(&out, "cancelled=%d purged=%d forced=%d\n", st.Cancelled, st.Purged, st.Forced)
 		}
-		if st.AgedOut > 0 {
-			fmt.Fprintf(&out, "aged out=%d\n", st.AgedOut)
+		if st.PastRetention > 0 {
+			fmt.Fprintf(&out, "past retention=%d\n", st.PastRetention)
 		}
-		if st.PausedGroups+st.ParkedGroups > 0 {
-			fmt.Fprintf(&out, "paused groups=%d parked groups=%d\n", st.PausedGroups, st.ParkedGroups)
+		if st.PausedGroups+st.HaltedGroups > 0 {
+			fmt.Fprintf(&out, "paused groups=%d halted groups=%d\n", st.PausedGroups, st.HaltedGroups)
 		}
 		if st.Paused != nil {
 			fmt.Fprintf(&out, "paused by %s (%s)\n", st.Paused.By, st.Paused.Reason)
@@ -728,21 +731,21 @@ func (s *scenario) look(a *arguments) (string, error) {
 		if st.BusyGroups > 0 {
 			fmt.Fprintf(&out, "\nheld=%d delayed=%d oldest=%s", st.HeldGroups, st.DelayedGroups, st.OldestHead)
 		}
-		if st.Parked > 0 {
-			fmt.Fprintf(&out, "\nparked=%d dead=%d", st.Parked, st.Dead)
+		if st.DeadLettered > 0 {
+			fmt.Fprintf(&out, "\nparked=%d dead=%d", st.DeadLettered, st.Dead)
 		}
 		if st.Redriven+st.Discarded > 0 {
 			fmt.Fprintf(&out, " redriven=%d discarded=%d", st.Redriven, st.Discarded)
 		}
 	case "check":
-		r, err := q.Check(s.e.ctx, layer.CheckOptions{})
+		r, err := q.Admin().Check(s.e.ctx, layer.CheckOptions{})
 		if err != nil {
 			return "", err
 		}
 		fmt.Fprintf(&out, "items=%d groups=%d held=%d delayed=%d attempts=%d stale hints=%d timers=%d\n",
 			r.Items, r.Groups, r.Held, r.Delayed, r.Attempts, r.StaleHints, r.StaleTimers)
-		if r.Dead > 0 || r.Parked > 0 {
-			fmt.Fprintf(&out, "dead=%d parked groups=%d\n", r.Dead, r.Parked)
+		if r.Dead > 0 || r.Halted > 0 {
+			fmt.Fprintf(&out, "dead=%d halted groups=%d\n", r.Dead, r.Halted)
 		}
 		for _, v := range r.Violations {
 			fmt.Fprintln(&out, v)
@@ -756,7 +759,7 @@ func (s *scenario) dead(a *arguments) (string, error) {
 	o := layer.DeadOptions{DeadFilter: s.filter(a), Limit: a.number("limit"), Bodies: true}
 	var out strings.Builder
 	for {
-		page, err := s.worker(a).q.DeadLetters(s.e.ctx, o)
+		page, err := s.worker(a).q.Admin().DeadLetters(s.e.ctx, o)
 		if err != nil {
 			return "", err
 		}
@@ -765,7 +768,7 @@ func (s *scenario) dead(a *arguments) (string, error) {
 			require.EqualValues(a.t, len(d.Body), d.Size)
 			now := s.e.clock.now()
 			fmt.Fprintf(&out, "%s: %s parked %s ago: %s: %s, attempts=%d", groupName(d.ID.Group),
-				s.bodies[d.ID], now.Sub(d.Parked), d.Reason, d.LastError, d.Attempts)
+				s.bodies[d.ID], now.Sub(d.DeadLettered), d.Reason, d.LastError, d.Attempts)
 			if d.Attempts > 0 {
 				fmt.Fprintf(&out, ", first %s ago, last %s ago", now.Sub(d.First), now.Sub(d.Last))
 			}
@@ -784,7 +787,7 @@ func (s *scenario) dead(a *arguments) (string, error) {
 }
 
 func (s *scenario) redrive(a *arguments) (string, error) {
-	q, f, dry, limit := s.worker(a).q, s.filter(a), slices.Contains(a.words(), "dry"), int64(a.number("limit"))
+	q, f, dry, limit := s.worker(a).q, s.filter(a), slices.Contains(a.words(), "dry"), a.number("limit")
 	o := layer.RedriveOptions{ToTail: slices.Contains(a.words(), "tail"), DryRun: dry, Limit: limit}
 	edited := make(map[layer.ID]string)
 	if body := a.text("body", ""); body != "" || a.d.HasArg("headers") {
@@ -801,9 +804,9 @@ func (s *scenario) redrive(a *arguments) (string, error) {
 	var report layer.DeadReport
 	return s.call(a, func(ctx context.Context) (err error) {
 		if a.d.Cmd == "discard" {
-			report, err = q.Discard(ctx, f, layer.DiscardOptions{DryRun: dry, Limit: limit})
+			report, err = q.Admin().Discard(ctx, f, layer.DiscardOptions{DryRun: dry, Limit: limit})
 		} else {
-			report, err = q.Redrive(ctx, f, o)
+			report, err = q.Admin().Redrive(ctx, f, o)
 		}
 		return err
 	}, func(err error) (string, error) {
@@ -817,9 +820,9 @@ func (s *scenario) redrive(a *arguments) (string, error) {
 
 // renameAll finds the names of what has come back at the tail: there it has another id, of the same random.
 func (s *scenario) renameAll(a *arguments) {
-	groups, err := s.worker(a).q.Groups(s.e.ctx, layer.GroupsOptions{})
+	page, err := s.worker(a).q.Admin().Groups(s.e.ctx, layer.GroupsOptions{})
 	require.NoError(a.t, err)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		s.rename(a, g.Group)
 	}
 }
@@ -849,10 +852,10 @@ func (s *scenario) filter(a *arguments) layer.DeadFilter {
 		f.Group = &group
 	}
 	if a.d.HasArg("older") {
-		f.ParkedBefore = s.e.clock.now().Add(-a.duration("older"))
+		f.Before = s.e.clock.now().Add(-a.duration("older"))
 	}
 	if a.d.HasArg("newer") {
-		f.ParkedFrom = s.e.clock.now().Add(-a.duration("newer"))
+		f.From = s.e.clock.now().Add(-a.duration("newer"))
 	}
 	if arg, ok := a.d.Arg("ids"); ok {
 		for id, name := range s.bodies {

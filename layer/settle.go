@@ -4,19 +4,20 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"fdbfifo/kv"
 )
 
-// Ack finishes items of a claim: they are never delivered again. Without ids it finishes all that the claim
-// still has; ids that are there but empty (a slice of none, given with ...) finish nothing. When the last one is finished the claim ends and the group is free for others.
+// Ack finishes items of a claim: an acked item is never delivered again. Without ids Ack finishes all that the claim
+// still has; with an empty slice of ids, nothing. With its last item the claim ends, and the group is free for others.
 //
-// Acks, nacks, extends, enqueues and receives of one handle that arrive while a transaction is in flight travel
-// together in the next one; each has its own result.
+// Acks, nacks, extends, enqueues and receives of a handle which arrive while a transaction is in flight travel together
+// in the next transaction; each has its own result.
 //
-// Errors: ErrClaimLost, ErrNotInClaim (also for an item acked before), ErrClosed, and the engine's; with any
-// of the first two nothing was changed.
+// Errors: ErrClaimLost, ErrNotInClaim (also for an item acked before; nothing was changed after either), ErrClosed, and
+// the engine's.
 func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
 	if ids != nil && len(ids) == 0 {
 		return nil
@@ -24,11 +25,11 @@ func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
 	return wrap("ack", q.submit(ctx, &operation{settle: &settlement{claim: c, ids: ids}}))
 }
 
-// AckTx acks in the caller's transaction. An error of it means that nothing was written; the transaction may
-// go on without the ack, unless the error wraps a *kv.Error. The caller answers for an unknown commit: use Once.
+// AckTx acks in the caller's transaction. An error means that nothing was written; the transaction may go on without
+// the ack, unless the error wraps a *kv.Error. The caller answers for an unknown commit: use Once.
 //
-// Reads: the lock, with a conflict. When the claim ends: the key of the next item at snapshot, with a conflict
-// on the whole group if that is empty now. If the queue has an archive: the items, at snapshot.
+// Reads: the lock, with a conflict. When the claim ends: the key of the next item at snapshot, with a conflict on the
+// whole group if the group is empty now. If the queue has an archive: the items, at snapshot.
 func (q *Queue) AckTx(ctx context.Context, tx kv.Tx, c *Claim, ids ...ID) error {
 	if ids != nil && len(ids) == 0 {
 		return nil
@@ -38,33 +39,33 @@ func (q *Queue) AckTx(ctx context.Context, tx kv.Tx, c *Claim, ids ...ID) error 
 
 // NackOptions say how a claim is given back.
 type NackOptions struct {
-	// Acked are finished in the same transaction, before the rest is given back.
+	// Acked are the items to finish in the same transaction, before the rest is given back.
 	Acked []ID
-	// Err is kept with the attempt of the item that was tried, its first maxErrorText bytes; may be nil.
+	// Err is stored with the attempt of the item that was tried: the first maxErrorText bytes. May be nil.
 	Err error
-	// Delay keeps the whole group, and no other, from being delivered for so long; 0 to MaxDelay. 0 = as the queue's
-	// retry policy has it, or not at all if nothing failed (Release).
+	// Delay keeps the whole group, and no other group, from delivery for so long; 0 to MaxDelay. 0 = by the queue's
+	// retry policy, or no delay if nothing failed (Release).
 	Delay time.Duration
-	// AtOnce delivers again without a delay, whatever the policy says. Not with Delay.
+	// AtOnce delivers again without a delay, whatever the retry policy says. Not with Delay.
 	AtOnce bool
 	// Release gives back without counting a failed attempt: the items were not tried.
 	Release bool
-	// From, if not nil, is where what is given back begins: this item and all behind it, whether a later one was
-	// handled or not, because a group is delivered in order. What stands before it stays in the claim, with its lease;
-	// if nothing does, the claim ends. Only with Release, and without a delay: what has failed is always the first of
-	// what is left, so a failure gives all of it back.
+	// From, if not nil, is the first item to give back: From and all items behind, handled or not, because a group is
+	// delivered in order. The items before stay in the claim, with its lease; if none, the claim ends. Only with
+	// Release, and without a delay: what failed is always the first item left, so a failure gives all back.
 	From *ID
-	// Reject, if not empty, is the reason why the item that was tried will never succeed: it has failed for good, see
-	// OnFailure. The reason is kept, its first maxErrorText bytes. Not with Release, Delay or AtOnce.
+	// Reject, if not empty, says why the item that was tried will never succeed: the item has then failed for good, see
+	// OnFailure. The first maxErrorText bytes are stored. Not with Release, Delay or AtOnce.
 	Reject string
-	// SetState keeps State with the group in the same transaction, as SetState does; nothing (no bytes) clears it.
+	// SetState stores State with the group in the same transaction, as Queue.SetState does; no bytes clear the state.
 	SetState bool
 	State    []byte // only with SetState; at most MaxStateSize bytes
 }
 
-// Nack gives a claim back, or its end (From): all that it still has is delivered again, in the same order. The first of it is the
-// item that was tried and counts a failed attempt; those behind it count none. If that was its last, or it is rejected,
-// it is parked as the queue's OnFailure has it, and those behind it are free at once.
+// Nack gives back a claim, or its end (From): every item still in the claim is delivered again, in the same order. The
+// first was tried and counts a failed attempt; the items behind count none. If the attempt was the item's last, or the
+// item is rejected, the queue's OnFailure decides: the item becomes a dead letter, and the items behind are free at
+// once; or the group halts; or the item is tried again.
 //
 // Errors: as Ack's, *LimitError for the delay and the state, and ErrOptions.
 func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
@@ -101,16 +102,19 @@ func (o *NackOptions) check() error {
 	return checkDelay(o.Delay)
 }
 
-// settlement is that of a claim that is given back.
+// settlement makes the settlement of a claim which is given back.
 func (o *NackOptions) settlement(c *Claim) *settlement {
 	return &settlement{claim: c, ids: o.Acked, back: o, sets: o.SetState, state: o.State}
 }
 
 func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
-	if q.closed.Load() {
+	if err := s.checkClaim(); err != nil {
+		return err
+	}
+	if q.isClosed() {
 		return ErrClosed
 	}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	s.begin(w)
 	if err := s.check(w); err != nil {
 		return err
@@ -121,37 +125,38 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	return w.finish()
 }
 
-// settlement is an ack, a nack, an extend, or the holder's change of the state. Its three steps, begin, check and finish, are taken by each attempt
-// of a transaction; between them others of the same transaction take theirs, so that their reads overlap.
+// settlement is an ack, a nack, an extend, or the holder's change of the state. Each attempt runs begin, check and
+// finish; all settlements of a transaction run a step before any runs the next, so that their reads overlap.
 type settlement struct {
 	claim   *Claim
-	ids     []ID         // to ack; none = all that is outstanding, if nothing is given back
+	ids     []ID         // to ack; none = every outstanding item, if nothing is given back
 	back    *NackOptions // nil = nothing is given back
 	extends bool
 	lease   time.Duration // of an extend; 0 = the queue's
 	sets    bool          // the group's state, to state; nothing = cleared
 	state   []byte
 	keeps   bool // nothing is acked: only the state is set
-	copies  bool // what is acked goes to the archive, as far as was known when it was submitted
+	copies  bool // acked items go to the archive, as far as was known at submission
 
 	// Of the attempt under way.
 	lock kv.Future[[]byte]
 	finishing
 	held    *record
 	left    []delivered
-	ahead   kv.Future[[]byte] // the item behind as many as are acked, read before it is known which these are
-	next    kv.Future[[]byte] // the first item that is left in the group, if nothing is left of the claim
+	ahead   kv.Future[[]byte] // the key behind the first len(claim.Items) items, read before the acked are known
+	next    kv.Future[[]byte] // the first item left in the group, if nothing is left of the claim
 	attempt kv.Future[[]byte] // of the item that was tried, if the rest is given back
 
 	until time.Time // the result of an extend
 
-	done bool // it is committed; guarded by the pipeline's mutex
+	done atomic.Bool // committed, as far as the handle knows
 }
 
 // begin starts reading the lock, with a conflict.
-func (s *settlement) begin(w *work) {
+func (s *settlement) begin(w *txn) {
 	group := s.claim.Group
-	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.q.keys.lock(group)), nil, nil, nil, nil, nil
+	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.q.keys.lock(group)),
+		nil, nil, nil, nil, nil
 	s.readFinishing(w)
 	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && !s.extends && !s.keeps {
 		behind := kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin)
@@ -160,9 +165,9 @@ func (s *settlement) begin(w *work) {
 	}
 }
 
-// check is the fencing check, and then the writes that need no more reads. When it returns an error it has
-// written nothing. A lease that has run out does no harm as long as nobody has taken over.
-func (s *settlement) check(w *work) error {
+// check does the fencing check, and then the writes which need no more reads. An error means that nothing was written.
+// A lease which has run out does no harm as long as nobody has taken over, because the token is still the lock's.
+func (s *settlement) check(w *txn) error {
 	group := s.claim.Group
 	v, err := s.lock.Wait(w.ctx)
 	if err != nil {
@@ -175,7 +180,7 @@ func (s *settlement) check(w *work) error {
 		}
 	}
 	c := r.claim()
-	if c == nil || c.token != s.claim.Token && !lacks(guardToken) {
+	if c == nil || c.token != s.claim.Token && !lacks(guardToken) || !s.claim.of(w.q) {
 		return fmt.Errorf("%w: group %q, token %d", ErrClaimLost, group, s.claim.Token)
 	}
 	s.held = r
@@ -189,7 +194,7 @@ func (s *settlement) check(w *work) error {
 	if err != nil {
 		return err
 	}
-	stays := 0 // of what is left, how many stay in the claim
+	stays := 0 // how many of left stay in the claim
 	switch {
 	case s.back == nil:
 		stays = len(left)
@@ -223,17 +228,21 @@ func (s *settlement) check(w *work) error {
 	return s.readNext(w, acked)
 }
 
-// readNext starts reading the first item that is left in the group, unless ahead has it: the key behind the first n
-// items is that if the n acked are the first n, and they are if it is greater than all of them. (They exist, for nobody
-// else may remove them, so if there were another before it there would be n+1.)
-func (s *settlement) readNext(w *work, acked []delivered) error {
+// of reports whether the claim may be of that queue. Tokens of two queues may be equal: both are read versions.
+func (c *Claim) of(q *Queue) bool { return c.Queue == "" || c.Queue == q.name }
+
+// readNext starts reading the first item left in the group. No read is needed if n items, all of the claim, are acked
+// and ahead is greater than each: the n exist, for nobody else may remove an item of a claim, so ahead is the next.
+// Example: 1, 3 are acked. If 2 has come back meanwhile, the key behind the first two items is 3: read the head.
+func (s *settlement) readNext(w *txn, acked []delivered) error {
 	items := w.q.keys.items(s.claim.Group)
 	if s.ahead != nil && len(acked) == len(s.claim.Items) {
 		k, err := s.ahead.Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read head: %w", err)
 		}
-		if !items.Contains(k) || lacks(guardAhead) || bytes.Compare(k, w.q.keys.item(acked[len(acked)-1].id(s.claim.Group))) > 0 {
+		if !items.Contains(k) || lacks(guardAhead) ||
+			bytes.Compare(k, w.q.keys.item(acked[len(acked)-1].id(s.claim.Group))) > 0 {
 			s.next = kv.Done(k, nil)
 			return nil
 		}
@@ -243,7 +252,7 @@ func (s *settlement) readNext(w *work, acked []delivered) error {
 }
 
 // finish writes what depends on the reads that check began.
-func (s *settlement) finish(w *work) error {
+func (s *settlement) finish(w *txn) error {
 	switch {
 	case s.next != nil:
 		_, _, err := w.leave(s.claim.Group, s.next, guardReleaseEmpty, false)
@@ -255,7 +264,7 @@ func (s *settlement) finish(w *work) error {
 }
 
 // giveBack counts the attempt and leaves the group ready, delayed or marked.
-func (s *settlement) giveBack(w *work) error {
+func (s *settlement) giveBack(w *txn) error {
 	group := s.claim.Group
 	first := s.left[0].id(group)
 	key := w.q.keys.attempt(first)
@@ -281,8 +290,8 @@ func (s *settlement) giveBack(w *work) error {
 		if err != nil {
 			return err
 		}
-		if f.parksItem() {
-			return s.parkItem(w, &f)
+		if f.endsItem() {
+			return s.deadLetterItem(w, &f)
 		}
 		if m, err = f.carryOut(w, m, ID{}); err != nil {
 			return err
@@ -297,7 +306,7 @@ func (s *settlement) giveBack(w *work) error {
 		return err
 	}
 	if ms := wait.Milliseconds(); ms > 0 {
-		// Held by nobody until then: every hint of the group is stale for so long.
+		// A delay has no holder: until its end every hint of the group is stale.
 		delay := holding{kind: kindDelay, token: s.held.token, endMS: w.nowMS + ms}
 		w.put(group, s.held, heldBy(delay, nil), first.Index)
 		return nil
@@ -307,9 +316,9 @@ func (s *settlement) giveBack(w *work) error {
 	return err
 }
 
-// parkItem takes the item that was tried aside and leaves the rest of the group ready, or marked.
-func (s *settlement) parkItem(w *work, f *failure) error {
-	if _, err := f.park(w); err != nil {
+// deadLetterItem dead-letters the item that was tried and leaves the rest of the group ready, or marked.
+func (s *settlement) deadLetterItem(w *txn, f *failure) error {
+	if _, err := f.deadLetter(w); err != nil {
 		return err
 	}
 	group := s.claim.Group
@@ -325,8 +334,8 @@ func (s *settlement) parkItem(w *work, f *failure) error {
 	return err
 }
 
-// wait is how long the group is not to be delivered after that many failures.
-func (s *settlement) wait(w *work, failures int) (time.Duration, error) {
+// wait is for how long the group must not be delivered after so many failures.
+func (s *settlement) wait(w *txn, failures int) (time.Duration, error) {
 	if s.back.Delay > 0 || s.back.AtOnce || s.back.Release {
 		return s.back.Delay, nil
 	}
@@ -341,7 +350,7 @@ func (s *settlement) wait(w *work, failures int) (time.Duration, error) {
 func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time.Time, error) {
 	s, err := newExtension(c, lease)
 	if err != nil {
-		return time.Time{}, err
+		return time.Time{}, wrap("extend", err)
 	}
 	if err := q.submit(ctx, &operation{settle: s}); err != nil {
 		return time.Time{}, wrap("extend", err)
@@ -353,7 +362,7 @@ func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time
 func (q *Queue) ExtendTx(ctx context.Context, tx kv.Tx, c *Claim, lease time.Duration) (time.Time, error) {
 	s, err := newExtension(c, lease)
 	if err != nil {
-		return time.Time{}, err
+		return time.Time{}, wrap("extend", err)
 	}
 	err = q.settleTx(ctx, tx, s)
 	return s.until, wrap("extend", err)
@@ -364,7 +373,7 @@ func newExtension(c *Claim, lease time.Duration) (*settlement, error) {
 }
 
 // extend rewrites lock and timer, under the read conflict on the lock that begin added.
-func (s *settlement) extend(w *work) error {
+func (s *settlement) extend(w *txn) error {
 	lease, err := w.lease(s.lease)
 	if err != nil {
 		return err

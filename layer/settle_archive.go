@@ -6,15 +6,15 @@ import (
 	"fdbfifo/kv"
 )
 
-// archives reports whether what is finished is kept.
-func (w *work) archives() (bool, error) {
+// archives reports whether finished items are archived.
+func (w *txn) archives() (bool, error) {
 	config, err := w.config()
 	return config.Archive > 0, err
 }
 
-// archive keeps the items that are being finished. values are theirs; one that is nil is not there. The caller then
-// removes them, without their parts.
-func (w *work) archive(group string, items []delivered, values [][]byte) error {
+// archive stores the items which are being finished. values are the items' values; nil = the item is missing. The
+// caller then removes the items, but not their parts, because the archived items need the parts.
+func (w *txn) archive(group string, items []delivered, values [][]byte) error {
 	if len(items) == 0 {
 		return nil
 	}
@@ -34,14 +34,14 @@ func (w *work) archive(group string, items []delivered, values [][]byte) error {
 	return nil
 }
 
-// finishing is the values of the items that a settlement is about to finish, being read if the queue has an archive.
+// finishing holds the reads of the values of the items which a settlement will finish, if the queue has an archive.
 type finishing struct {
 	gets map[ID]kv.Future[[]byte]
 	run  kv.Future[[]kv.KV] // of all items of a claim
 }
 
-// readFinishing starts reading what s will finish, as far as that can be known before the lock is read.
-func (s *settlement) readFinishing(w *work) {
+// readFinishing starts reading what s will finish, as far as known before the lock is read.
+func (s *settlement) readFinishing(w *txn) {
 	s.finishing = finishing{}
 	if s.extends || s.keeps || w.q.Config().Archive == 0 {
 		return
@@ -60,8 +60,8 @@ func (s *settlement) readFinishing(w *work) {
 	}
 }
 
-// archive keeps the acked items if the queue has an archive; kept says so. An error means that nothing was written.
-func (s *settlement) archive(w *work, acked []delivered) (kept bool, err error) {
+// archive archives the acked items if the queue has an archive (kept). After an error nothing was written.
+func (s *settlement) archive(w *txn, acked []delivered) (kept bool, err error) {
 	if kept, err = w.archives(); err != nil || !kept || len(acked) == 0 {
 		return kept, err
 	}

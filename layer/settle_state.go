@@ -6,13 +6,13 @@ import (
 	"fdbfifo/kv"
 )
 
-// A group may have a state: bytes that its holders keep with it, from one claim to the next. It is written by the
-// holder alone, under the check of the token, and read with the claim. It outlives claims, and the group's last item,
-// until it is cleared or the group is purged. Whoever writes it also has a write conflict on the group's lock, so a
-// claim needs none on the state.
+// A group may have a state: bytes which its holders store with the group, from claim to claim. The holder writes the
+// state, under the check of the token, or an operator (SetGroupState); a claim reads the state. The state outlives
+// claims, and the group's last item, until cleared or purged with the group. Every writer also has a write conflict on
+// the group's lock, so a claim needs no conflict on the state.
 
-// SetState keeps state with the group of a claim, in the place of what was kept before; nothing (no bytes) clears it.
-// The claim and its items stay as they are. Use AckState to finish items in the same transaction.
+// SetState stores state with the group of a claim, in the place of the old state; no bytes clear the state. The claim
+// and its items stay unchanged. Use AckState to finish items in the same transaction.
 //
 // Errors: ErrClaimLost, *LimitError over MaxStateSize, ErrClosed, and the engine's; nothing was changed.
 func (q *Queue) SetState(ctx context.Context, c *Claim, state []byte) error {
@@ -34,8 +34,8 @@ func (q *Queue) SetStateTx(ctx context.Context, tx kv.Tx, c *Claim, state []byte
 	return wrap("set state", q.settleTx(ctx, tx, s))
 }
 
-// AckState acks as Ack does, and keeps state with the group in the same transaction, as SetState does: without ids it
-// finishes all that the claim still has, with ids that are empty nothing.
+// AckState acks as Ack does, and stores state with the group in the same transaction, as SetState does. Without ids
+// AckState finishes all that the claim still has; with an empty slice of ids, nothing.
 //
 // Errors: those of Ack and of SetState.
 func (q *Queue) AckState(ctx context.Context, c *Claim, state []byte, ids ...ID) error {
@@ -60,8 +60,8 @@ func newStateChange(c *Claim, state []byte, ids []ID, keeps bool) (*settlement, 
 }
 
 // keep writes the state alone, under the read conflict on the lock that begin added.
-func (s *settlement) keep(w *work) error {
-	// The lock stays as it is: a takeover that has read the old state must conflict all the same.
+func (s *settlement) keep(w *txn) error {
+	// The lock's value stays, so add a write conflict: a takeover which has read the old state must fail.
 	if err := w.excludeHolders(guardKeepExclude, s.claim.Group); err != nil {
 		return err
 	}
@@ -69,7 +69,7 @@ func (s *settlement) keep(w *work) error {
 	return nil
 }
 
-// GroupState reads the state of a group, whoever holds it; nil = there is none. It conflicts with nothing.
+// GroupState reads the state of a group, held or not; nil = no state. It conflicts with nothing.
 func (q *Queue) GroupState(ctx context.Context, group string) ([]byte, error) {
 	if err := checkGroup(group); err != nil {
 		return nil, wrap("group state", err)

@@ -16,7 +16,7 @@ import (
 func spreading(t *testing.T, seed uint64, shards, groups, conflicts int, clock func() time.Time) *Queue {
 	db := embedded.OpenMemory(embedded.Options{})
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
-	q, err := Create(t.Context(), db, nil, "q", Options{Seed: seed, Now: clock, Config: Config{Shards: shards}})
+	q, err := Create(t.Context(), db, nil, "q", Options{Test: &TestOptions{Seed: seed}, Now: clock, Config: Config{Shards: shards}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, q.Close(context.Background())) })
 	for g := range groups {
@@ -70,10 +70,10 @@ func TestWalkIsAStretch(t *testing.T) {
 		walk = append(walk, next())
 	}
 	require.IsIncreasing(t, walk)
-	between, err := q.Groups(t.Context(), GroupsOptions{})
+	page, err := q.Admin().Groups(t.Context(), GroupsOptions{})
 	require.NoError(t, err)
-	for _, g := range between {
-		if g.State == Ready {
+	for _, g := range page.Groups {
+		if g.Status == Ready {
 			at := g.Head.Index
 			require.False(t, walk[0] < at && at < walk[19], "a step is to the next hint, but group %s was passed over", g.Group)
 		}
@@ -121,7 +121,7 @@ func TestLateAckThatReceives(t *testing.T) {
 	claims, err = q.AckReceive(t.Context(), claims[0], ReceiveOptions{Max: 1})
 	require.NoError(t, err)
 	require.Len(t, claims, 1)
-	report, err := q.Check(t.Context(), CheckOptions{})
+	report, err := q.Admin().Check(t.Context(), CheckOptions{})
 	require.NoError(t, err)
 	require.Empty(t, report.Violations)
 	require.NoError(t, q.Ack(t.Context(), claims[0]))
@@ -142,7 +142,7 @@ func TestNamedAmongOthers(t *testing.T) {
 		{o: ReceiveOptions{Max: 9, MaxGroups: 9, Lease: MinLease}},
 	}
 	_, err := kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		c := q.work(t.Context(), tx).newClaimer(all)
+		c := q.txn(t.Context(), tx).newClaimer(all)
 		c.begin()
 		return c.claim()
 	})
@@ -162,7 +162,7 @@ func TestNamedAmongOthers(t *testing.T) {
 func TestOwnHintIsNotStale(t *testing.T) {
 	q := spreading(t, 11, 1, 1, 0, nil)
 	_, err := kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		w := q.work(t.Context(), tx)
+		w := q.txn(t.Context(), tx)
 		c := w.newClaimer([]*reception{{o: ReceiveOptions{Max: 1, MaxGroups: 1, Lease: MinLease}}})
 		head, err := q.Peek(t.Context(), "0", 1)
 		if err != nil {
@@ -175,7 +175,7 @@ func TestOwnHintIsNotStale(t *testing.T) {
 		return err
 	})
 	require.NoError(t, err)
-	report, err := q.Check(t.Context(), CheckOptions{})
+	report, err := q.Admin().Check(t.Context(), CheckOptions{})
 	require.NoError(t, err)
 	require.Empty(t, report.Violations)
 }

@@ -26,9 +26,9 @@ func newStagedSteps(t *testing.T) *stagedSteps {
 	s := &stagedSteps{t: t, ctx: t.Context(), db: embedded.OpenMemory(embedded.Options{})}
 	t.Cleanup(func() { require.NoError(t, s.db.Close()) })
 	var err error
-	s.q, err = Create(s.ctx, s.db, nil, "q", Options{Seed: 1})
+	s.q, err = Create(s.ctx, s.db, nil, "q", Options{Test: &TestOptions{Seed: 1}})
 	require.NoError(t, err)
-	s.own, err = Open(s.ctx, s.db, nil, "q", Options{Seed: 2})
+	s.own, err = Open(s.ctx, s.db, nil, "q", Options{Test: &TestOptions{Seed: 2}})
 	require.NoError(t, err)
 	const index = 5
 	s.key = s.own.keys.request(index, s.own.staging.random)
@@ -65,7 +65,7 @@ func (s *stagedSteps) overlap(first, second func(tx kv.Tx) error) error {
 // grant grants the oldest group that has a hint to the request. hide is a group that it does not see.
 func (s *stagedSteps) grant(hide string) func(tx kv.Tx) error {
 	return func(tx kv.Tx) error {
-		w := s.q.work(s.ctx, tx)
+		w := s.q.txn(s.ctx, tx)
 		c := w.newClaimer(nil)
 		for {
 			found, err := c.search.next(1)
@@ -95,12 +95,12 @@ func (s *stagedSteps) claim(tx kv.Tx) error {
 // withdrawn is what a handle does whose receives have all left.
 func (s *stagedSteps) withdrawn(tx kv.Tx) error {
 	index, _ := s.own.staging.requested()
-	return s.own.work(s.ctx, tx).withdraw(index)
+	return s.own.txn(s.ctx, tx).withdraw(index)
 }
 
 // served is the clearing of a request whose receives have all been served.
 func (s *stagedSteps) served(tx kv.Tx) error {
-	w := s.own.work(s.ctx, tx)
+	w := s.own.txn(s.ctx, tx)
 	w.mayStage = true
 	o := &operation{waits: true, receive: &reception{claims: []*Claim{{}}}}
 	outcome, err := w.stage([]*operation{o}, w.newClaimer(nil), nil)
@@ -110,7 +110,7 @@ func (s *stagedSteps) served(tx kv.Tx) error {
 
 // wanting is a turn of a receive that waits, when all that the request wanted has been granted.
 func (s *stagedSteps) wanting(tx kv.Tx) error {
-	w := s.own.work(s.ctx, tx)
+	w := s.own.txn(s.ctx, tx)
 	w.mayStage = true
 	requests, err := w.beginTurn().requests.Wait(s.ctx)
 	require.NoError(s.t, err)
@@ -201,12 +201,12 @@ func TestWithdrawalReturnsGrants(t *testing.T) {
 	require.Len(t, claims, 1)
 	require.Equal(t, "A", claims[0].Group)
 	require.Zero(t, claims[0].Items[0].Attempts)
-	report, err := s.q.Check(s.ctx, CheckOptions{})
+	report, err := s.q.Admin().Check(s.ctx, CheckOptions{})
 	require.NoError(t, err)
 	require.Zero(t, report.Requests+report.Grants)
 }
 
-// TestWithdrawalEndsWithTheHandle: while a receive has the request in hand, a withdrawal comes back to it later; but not when
+// TestWithdrawalEndsWithTheHandle: while a receive has the request in flight, a withdrawal comes back to it later; but not when
 // the handle has ended, for then no time would pass in between, and the attendance would spin until the receive is over.
 func TestWithdrawalEndsWithTheHandle(t *testing.T) {
 	s := newStagedSteps(t)

@@ -10,12 +10,14 @@ import (
 	"fdbfifo/kv"
 )
 
-// stage registers the handle's request if receives wait, lets it want again if they do and it has been granted all that it
-// wanted, and clears it when the last of them has been served. requests is the oldest ones, as far as they were read.
+// stage registers the handle's request if receives wait, makes the request want again if receives wait though all
+// wanted groups were granted, and clears the request when the last receive has been served. requests are the oldest
+// requests, as far as read.
 //
-// Footprint: a request is registered without any conflict. It is rewritten with a read conflict on it, which meets only a
-// sweep that takes the handle for dead, for nobody grants to what wants nothing; and cleared with one, for a grant rewrites it.
-func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
+// Footprint: registering adds no conflict. Rewriting adds a read conflict on the request, which meets only a sweep
+// taking the handle for dead, because nobody grants to a request which wants nothing. Clearing adds a read conflict on
+// the request, because a grant rewrites the request.
+func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
 	q := w.q
 	if len(waiting) == 0 || !w.mayStage {
 		return staged{}, nil
@@ -35,7 +37,7 @@ func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged
 		}
 		return w.request(now, unserved), nil
 	case unserved > 0:
-		// What it was granted may be gone by now, or receives have come since. A request that wants nothing is never woken.
+		// Granted groups may be gone by now, or more receives wait. A request which wants nothing is never woken.
 		key := q.keys.request(index, q.staging.random)
 		i := slices.IndexFunc(requests, func(row kv.KV) bool { return bytes.Equal(row.Key, key) })
 		if i < 0 {
@@ -49,7 +51,7 @@ func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged
 			return staged{}, err
 		}
 		return w.request(index, unserved), nil
-	case unserved == 0 && index != 0 && !q.othersWait() && !c.holdsGrants():
+	case unserved == 0 && index != 0 && q.line.length() == 0 && !c.holdsGrants():
 		key := q.keys.request(index, q.staging.random)
 		if err := guardRequestClear.read(w.tx, kv.SingleKey(key)); err != nil {
 			return staged{}, err
@@ -61,15 +63,17 @@ func (w *work) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged
 }
 
 // request writes the handle's request.
-func (w *work) request(index int64, wants int) staged {
+func (w *txn) request(index int64, wants int) staged {
 	q := w.q
-	r := request{owner: q.opts.Owner, wants: int64(min(wants, maxWave)), deadlineMS: w.nowMS + requestLife.Milliseconds()}
+	r := request{
+		owner: q.opts.Owner, wants: int64(min(wants, maxWave)), deadlineMS: w.nowMS + requestLife.Milliseconds(),
+	}
 	w.tx.Set(q.keys.request(index, q.staging.random), r.pack())
 	w.wrote = true
 	return staged{request: index, deadlineMS: r.deadlineMS}
 }
 
-// findRequest looks for the handle's request after an unknown commit that was applied.
+// findRequest looks for the handle's request after an unknown commit which was applied.
 func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
 	requests := newCursor(q.keys.section(nameRequest))
 	for !requests.exhausted {
@@ -93,7 +97,7 @@ func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
 	return staged{gone: true}, nil
 }
 
-// renew moves the deadline of the handle's request. If it was swept, the next call registers another.
+// renew moves the deadline of the handle's request. If a sweep has cleared the request, the next turn writes another.
 func (q *Queue) renew(ctx context.Context, index int64) error {
 	key := q.keys.request(index, q.staging.random)
 	var outcome staged
@@ -111,7 +115,7 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 			return err
 		}
 		r.deadlineMS = q.nowMS() + requestLife.Milliseconds()
-		r.wants = int64(min(max(q.waiters(), 1), maxWave))
+		r.wants = int64(min(max(q.line.length(), 1), maxWave))
 		tx.Set(key, r.pack())
 		outcome = staged{request: index, deadlineMS: r.deadlineMS}
 		return nil
@@ -122,18 +126,18 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 	return err
 }
 
-// withdraw clears the handle's request and gives back what it was granted. It may be repeated.
+// withdraw clears the handle's request and gives back the granted groups. Repeating a withdraw does no harm.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if !q.staging.acquire() {
-		if !q.rest(ctx, busyPause, nil) { // a receive is about to use the request, or to clear it
+		if !q.line.rest(ctx, busyPause, nil) { // a receive is about to use or clear the request
 			return context.Cause(ctx)
 		}
 		return nil
 	}
 	defer q.staging.release()
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.work(ctx, tx).withdraw(index) })
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.txn(ctx, tx).withdraw(index) })
 	if errors.Is(err, ErrNoQueue) {
-		err = nil // it went with the queue
+		err = nil // the request went with the queue
 	}
 	if err == nil {
 		q.staging.set(staged{gone: true})
@@ -141,9 +145,9 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	return err
 }
 
-// withdraw is withdraw in one transaction. Footprint: a read conflict on the request, which every grant to it
-// rewrites; per grant, one on the lock, and as a release.
-func (w *work) withdraw(index int64) error {
+// withdraw is Queue.withdraw in a single transaction. Footprint: a read conflict on the request, because every grant
+// rewrites the request; per grant, a read conflict on the lock, and the footprint of a release.
+func (w *txn) withdraw(index int64) error {
 	q, tx, random := w.q, w.tx, w.q.staging.random
 	key := q.keys.request(index, random)
 	if err := guardWithdrawRequest.read(tx, kv.SingleKey(key)); err != nil {
@@ -180,12 +184,13 @@ func (w *work) withdraw(index int64) error {
 	return w.finish()
 }
 
-// sweepRequests clears the requests of handles that have died, with their grants and wake keys. The groups that
-// were granted to them come back when the short lease of the grant ends.
+// sweepRequests clears the requests of dead handles, with the grants and wake keys. The groups granted to a dead handle
+// come back when the short lease of the grant ends.
 func (q *Queue) sweepRequests(ctx context.Context) error {
 	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
 		now := q.nowMS()
-		rows, err := tx.Snapshot().GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
+		requests := q.keys.section(nameRequest).Selectors()
+		rows, err := tx.Snapshot().GetRange(requests, kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("sweep requests: %w", err)
 		}

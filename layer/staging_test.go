@@ -297,11 +297,11 @@ func TestDeadRequesterStrandsNoGroup(t *testing.T) {
 			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A"}, layer.Message{Group: "B"})
 			require.NoError(e.t, err)
 			c := w.get(e.t)
-			groups, err := e.calm().Groups(e.ctx, layer.GroupsOptions{})
+			page, err := e.calm().Admin().Groups(e.ctx, layer.GroupsOptions{})
 			require.NoError(e.t, err)
-			states := map[string]layer.State{groups[0].Group: groups[0].State, groups[1].Group: groups[1].State}
+			states := map[string]layer.Status{page.Groups[0].Group: page.Groups[0].Status, page.Groups[1].Group: page.Groups[1].Status}
 			require.Equal(e.t, layer.Held, states[c.Group])
-			require.Contains(e.t, []layer.State{layer.Granted, layer.Ready}, states[map[string]string{"A": "B", "B": "A"}[c.Group]])
+			require.Contains(e.t, []layer.Status{layer.Granted, layer.Ready}, states[map[string]string{"A": "B", "B": "A"}[c.Group]])
 			e.clock.advance(3 * time.Second)
 			other := e.receive(e.q, 1)
 			require.NotNil(e.t, other, "the grant ran out")

@@ -34,7 +34,7 @@ func TestStateLimits(t *testing.T) {
 	more := append(largest, 7)
 	for _, err := range []error{
 		e.q.SetState(e.ctx, claims[0], more), e.q.AckState(e.ctx, claims[0], more),
-		e.q.SetGroupState(e.ctx, "A", more, layer.SetGroupStateOptions{Force: true}),
+		e.q.Admin().SetGroupState(e.ctx, "A", more, layer.SetGroupStateOptions{Force: true}),
 	} {
 		var limit *layer.LimitError
 		require.ErrorAs(t, err, &limit)
@@ -44,7 +44,7 @@ func TestStateLimits(t *testing.T) {
 	_, err = e.q.GroupState(e.ctx, strings.Repeat("g", layer.MaxGroupSize+1))
 	var limit *layer.LimitError
 	require.ErrorAs(t, err, &limit)
-	require.ErrorIs(t, e.q.SetGroupState(e.ctx, "\xff", nil, layer.SetGroupStateOptions{}), layer.ErrInvalidUTF8)
+	require.ErrorIs(t, e.q.Admin().SetGroupState(e.ctx, "\xff", nil, layer.SetGroupStateOptions{}), layer.ErrInvalidUTF8)
 	require.NoError(t, e.q.Ack(e.ctx, claims[0]), "nothing was changed")
 }
 
@@ -173,7 +173,7 @@ func TestStateWorkerTooLarge(t *testing.T) {
 	w.Start()
 	e.awaitDepth(0)
 	require.NoError(t, w.Stop(e.ctx))
-	page, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{})
+	page, err := e.q.Admin().DeadLetters(e.ctx, layer.DeadOptions{})
 	require.NoError(t, err)
 	require.Len(t, page.Letters, 1)
 	require.Contains(t, page.Letters[0].LastError, "state is 90001 bytes")

@@ -41,7 +41,7 @@ func TestGroupCounts(t *testing.T) {
 			for _, c := range claims[:2] {
 				require.NoError(t, q.Nack(e.ctx, c, layer.NackOptions{Delay: time.Hour}))
 			}
-			_, err := q.PauseGroup(e.ctx, "19", layer.PauseOptions{})
+			_, err := q.Admin().PauseGroup(e.ctx, "19", layer.PauseOptions{})
 			require.NoError(t, err)
 			_, err = q.Receive(e.ctx, layer.ReceiveOptions{Max: 100, Lease: 2 * time.Hour}) // clears the hint of 19
 			require.NoError(t, err)
@@ -62,4 +62,28 @@ func TestGroupCounts(t *testing.T) {
 			}, counts())
 		})
 	}
+}
+
+// TestOldestHeadWhileNothingIsReady: a queue whose only group is held for an hour says how old its head is (Contract).
+func TestOldestHeadWhileNothingIsReady(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1")
+	e.clock.advance(time.Hour)
+	e.receive(e.q, 1)
+	stats, err := e.q.Stats(e.ctx)
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, stats.OldestHead)
+	require.Zero(t, stats.OldestReady)
+}
+
+// TestAgeBeginsWhenDue: a message that was delayed for ten hours is a second old a second after it was due (Contract).
+func TestAgeBeginsWhenDue(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: 10 * time.Hour})
+	require.NoError(t, err)
+	e.clock.advance(10*time.Hour + time.Second)
+	stats, err := e.q.Stats(e.ctx)
+	require.NoError(t, err)
+	require.Equal(t, time.Second, stats.OldestReady)
+	require.Equal(t, time.Second, stats.OldestHead)
 }

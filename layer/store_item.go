@@ -8,8 +8,8 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// attempt is the record of an item's failed deliveries. It changes only under a read conflict on the group's
-// lock, so it needs none of its own.
+// attempt is the record of an item's failed deliveries. An attempt changes only under a read conflict on the group's
+// lock, and so needs no conflict of its own.
 type attempt struct {
 	count   int
 	firstMS int64
@@ -17,7 +17,7 @@ type attempt struct {
 	lastErr string
 }
 
-// failed returns a with one failure more. A failure without a text leaves the last one that had one.
+// failed returns a with another failure added. A failure without a text leaves lastErr as it is.
 func (a attempt) failed(nowMS int64, text string) attempt {
 	if a.count == 0 {
 		a.firstMS = nowMS
@@ -34,90 +34,95 @@ func (a attempt) pack() []byte {
 }
 
 func unpackAttempt(key, value []byte) (attempt, error) {
-	d := keyDecoder{rest: value}
+	d := decoder{rest: value}
 	a := attempt{count: int(d.int()), firstMS: d.int(), lastMS: d.int(), lastErr: d.str()}
-	if err := d.end(); err != nil {
-		return attempt{}, corrupt(key, err)
-	}
-	return a, nil
+	return a, d.end(key)
 }
 
-// The value of a dead letter is what is known of its failure, and then the item's value as it was:
+// The values of an item, of a dead letter and of an archived item have the same form: a head, and a rest.
 //
-//	byte 0       version: 1
-//	uvarint      length of the tuple that follows, in bytes
-//	tuple        (reason, last error, attempts, first (ms), last (ms), parked (ms))
-//	rest         the value of the item, see store_item.go
-//
-// The texts are cut so that this stays below FoundationDB's limit for a value. The parts of a large body stay under
-// the item's own key, which the dead letter has too: they belong to it.
-const deadVersion = 1
+//	byte 0       version of the form: 1
+//	uvarint      length of the head, in bytes
+//	head         a tuple: see envelope, dead and archived
+//	rest         of an item: its body, or the first bytes of the body; else: the item's value, unchanged
+const headVersion = 1
 
+// packHead builds a value of a head and a rest.
+func packHead(head tuple.Tuple, rest []byte) []byte {
+	packed := head.Pack()
+	value := append(make([]byte, 0, 4+len(packed)+len(rest)), headVersion)
+	value = binary.AppendUvarint(value, uint64(len(packed)))
+	return append(append(value, packed...), rest...)
+}
+
+// openHead splits a value into the head, to be read, and the rest, which aliases the value. If the value does not have
+// the form, the end of the head is an error which names what, such as "dead letter".
+func openHead(what string, value []byte) (head decoder, rest []byte) {
+	if len(value) == 0 {
+		return decoder{err: fmt.Errorf("%s of no bytes", what)}, nil
+	}
+	if value[0] != headVersion {
+		return decoder{err: fmt.Errorf("%s of version %d", what, value[0])}, nil
+	}
+	packed, rest, ok := cutCounted(value[1:])
+	if !ok {
+		return decoder{err: fmt.Errorf("%s cut short", what)}, nil
+	}
+	return decoder{rest: packed}, rest
+}
+
+// dead is the value of a dead letter. The tuple of its head is
+//
+//	(reason, last error, attempts, first (ms), last (ms), dead-lettered (ms))
+//
+// The texts are cut so that the value stays below FoundationDB's limit. The parts of a large body belong to the dead
+// letter and stay under the item's own key, which the dead letter has too.
 type dead struct {
 	reason   string
 	lastErr  string
 	attempts int
-	firstMS  int64 // of the failures
+	firstMS  int64 // of the first failure, as lastMS of the last failure
 	lastMS   int64
-	parkedMS int64
+	deadMS   int64
 	item     []byte // the item's value
 }
 
 func (d *dead) pack() []byte {
-	packed := tuple.Tuple{d.reason, d.lastErr, int64(d.attempts), d.firstMS, d.lastMS, d.parkedMS}.Pack()
-	value := append(make([]byte, 0, 4+len(packed)+len(d.item)), deadVersion)
-	value = binary.AppendUvarint(value, uint64(len(packed)))
-	return append(append(value, packed...), d.item...)
+	return packHead(tuple.Tuple{d.reason, d.lastErr, int64(d.attempts), d.firstMS, d.lastMS, d.deadMS}, d.item)
 }
 
-// unpackDead takes the value of a dead letter apart; item aliases value.
+// unpackDead splits the value of a dead letter; item aliases value.
 func unpackDead(key, value []byte) (*dead, error) {
-	if len(value) == 0 || value[0] != deadVersion {
-		return nil, corrupt(key, fmt.Errorf("dead letter of unknown version"))
+	head, item := openHead("dead letter", value)
+	d := &dead{
+		reason: head.str(), lastErr: head.str(), attempts: int(head.int()),
+		firstMS: head.int(), lastMS: head.int(), deadMS: head.int(), item: item,
 	}
-	packed, item, ok := cutCounted(value[1:])
-	if !ok {
-		return nil, corrupt(key, fmt.Errorf("dead letter cut short"))
-	}
-	d := &dead{item: item}
-	t := keyDecoder{rest: packed}
-	d.reason, d.lastErr, d.attempts = t.str(), t.str(), int(t.int())
-	d.firstMS, d.lastMS, d.parkedMS = t.int(), t.int(), t.int()
-	if t.err == nil && len(t.rest) > 0 {
-		t.err = fmt.Errorf("%d bytes too many", len(t.rest))
-	}
-	if t.err != nil {
-		return nil, corrupt(key, t.err)
-	}
-	return d, nil
+	return d, head.end(key)
 }
 
-// The value of an item is its envelope and its body, or the body's first bytes:
+// envelope is the head of an item's value. The head's tuple is
 //
-//	byte 0       version of the envelope: 1
-//	uvarint      length of the tuple that follows, in bytes
-//	tuple        (enqueued (ms), headers, length of the whole body, number of parts, dedup id, not to be delivered before (ms))
-//	rest         the body, up to maxInline bytes of the value in all; the remainder is in the parts
+//	(enqueued (ms), headers, length of the whole body, number of parts, dedup id, not to be delivered before (ms))
 //
-// headers is nil or a nested tuple name, value, name, value …, sorted by name. Elements that are nil or zero at
-// the end of the tuple are left out: a small body without headers has (enqueued) only.
-const envelopeVersion = 1
-
+// headers is nil or a nested tuple name, value, name, value …, sorted by name. Elements at the end of the tuple which
+// are nil or zero are left out. Example: a small body without headers has (enqueued) only. Behind the head stands the
+// body, up to maxInline bytes of the value in all; the remainder is in the parts.
 type envelope struct {
 	enqueuedMS int64
 	headers    map[string]string
 	size       int64 // of the whole body; 0 if the body is all inline
 	parts      int64
-	dedupID    string // that the message went by; "" = none
-	dueMS      int64  // it is not delivered before; 0 = it was not kept back
+	dedupID    string // the dedup id of the message; "" = none
+	dueMS      int64  // the earliest delivery time; 0 = the message was not delayed
 }
 
 func (e envelope) append(dst []byte) []byte {
 	more := e.dedupID != "" || e.dueMS > 0
 	if len(e.headers) == 0 && e.parts == 0 && !more {
-		// One integer, so the length is one byte, put in when it is known.
+		// The head is a single integer, so its length fits a byte, filled in afterwards.
 		begin := len(dst)
-		dst = tuple.AppendInt(append(dst, envelopeVersion, 0), e.enqueuedMS)
+		dst = tuple.AppendInt(append(dst, headVersion, 0), e.enqueuedMS)
 		dst[begin+1] = byte(len(dst) - begin - 2)
 		return dst
 	}
@@ -132,7 +137,7 @@ func (e envelope) append(dst []byte) []byte {
 	if e.dueMS > 0 {
 		packed = tuple.AppendInt(packed, e.dueMS)
 	}
-	dst = append(dst, envelopeVersion)
+	dst = append(dst, headVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(packed)))
 	return append(dst, packed...)
 }
@@ -153,16 +158,16 @@ func nestedHeaders(headers map[string]string) any {
 	return t
 }
 
-// split lays out a message as the value of its item and the values of its parts. Of e it takes what is not in the body.
+// split lays out a message as the value of its item and the values of its parts. e gives the times and the dedup id.
 func split(m *Message, e envelope) (value []byte, parts [][]byte) {
 	e.headers, e.size, e.parts = m.Headers, 0, 0
 	head := e.append(make([]byte, 0, 16+len(m.Body)))
 	if len(head)+len(m.Body) <= maxInline {
 		return append(head, m.Body...), nil
 	}
-	// The first part's worth stays with the item. The counts are known before the envelope is written:
-	// room is left for its longest form.
-	const spare = 32 // bytes: two integers of at most 9 bytes, and what they add to the length
+	// The first part's worth stays with the item. The counts are known before the envelope is written: leave room for
+	// the envelope's longest form.
+	const spare = 32 // bytes: two integers of at most 9 bytes, and the growth of the length
 	inline := maxInline - len(head) - spare
 	for rest := m.Body[inline:]; len(rest) > 0; {
 		n := min(len(rest), maxInline)
@@ -173,86 +178,55 @@ func split(m *Message, e envelope) (value []byte, parts [][]byte) {
 	return append(e.append(make([]byte, 0, maxInline)), m.Body[:inline]...), parts
 }
 
-// openEnvelope takes an item's value apart; body is the inline part and aliases value.
+// openEnvelope splits an item's value; body is the inline part and aliases value.
 func openEnvelope(value []byte) (e envelope, body []byte, err error) {
-	if len(value) == 0 {
-		return e, nil, fmt.Errorf("%w: empty envelope", ErrCorrupt)
+	d, body := openHead("envelope", value)
+	e.enqueuedMS = d.int()
+	if d.more() {
+		d.headers(&e)
+		d.check(d.more() || e.headers != nil, "envelope with headers that are none")
 	}
-	if value[0] != envelopeVersion {
-		return e, nil, fmt.Errorf("%w: envelope of version %d", ErrCorrupt, value[0])
+	if d.more() {
+		e.size, e.parts = d.int(), d.int()
+		whole := e.parts == 0 && e.size == 0 && d.more() // without parts, but with later elements
+		inParts := 0 < e.parts && e.parts <= MaxBodySize/maxInline+1
+		fits := int64(len(body)) <= e.size && e.size <= MaxBodySize
+		d.check(whole || inParts && fits, "envelope with size %d in %d parts", e.size, e.parts)
 	}
-	packed, body, ok := cutCounted(value[1:])
-	if !ok {
-		return e, nil, fmt.Errorf("%w: envelope cut short", ErrCorrupt)
+	if d.more() {
+		e.dedupID = d.str()
+		d.check(d.more() || e.dedupID != "", "envelope with a dedup id that is none")
 	}
-	ms, rest, err := tuple.DecodeInt(packed)
-	if err != nil {
-		return e, nil, fmt.Errorf("%w: envelope: %w", ErrCorrupt, err)
+	if d.more() {
+		e.dueMS = d.int()
+		d.check(e.dueMS > 0, "envelope with due time %d", e.dueMS)
 	}
-	e.enqueuedMS = ms
-	if len(rest) == 0 {
-		return e, body, nil
-	}
-	t, err := tuple.Unpack(rest)
-	if err != nil {
-		return e, nil, fmt.Errorf("%w: envelope: %w", ErrCorrupt, err)
-	}
-	if e.headers, err = readHeaders(t[0]); err != nil {
-		return e, nil, err
-	}
-	if len(t) >= 3 {
-		var ok, ok2 bool
-		e.size, ok = t[1].(int64)
-		e.parts, ok2 = t[2].(int64)
-		whole := e.parts == 0 && e.size == 0 && len(t) > 3 // without parts, but with what follows
-		if !ok || !ok2 || !whole && (e.parts <= 0 || e.parts > MaxBodySize/maxInline+1 || e.size < int64(len(body)) ||
-			e.size > MaxBodySize) {
-			return e, nil, fmt.Errorf("%w: envelope with size %v in %v parts", ErrCorrupt, t[1], t[2])
-		}
-	}
-	if len(t) > 3 {
-		var ok bool
-		if e.dedupID, ok = t[3].(string); !ok {
-			return e, nil, fmt.Errorf("%w: envelope with dedup id %v", ErrCorrupt, t[3])
-		}
-	}
-	if len(t) > 4 {
-		var ok bool
-		if e.dueMS, ok = t[4].(int64); !ok || e.dueMS <= 0 {
-			return e, nil, fmt.Errorf("%w: envelope with due time %v", ErrCorrupt, t[4])
-		}
-	}
-	if len(t) == 2 || len(t) > 5 || len(t) == 1 && e.headers == nil || len(t) == 4 && e.dedupID == "" {
-		return e, nil, fmt.Errorf("%w: envelope of %d elements, %v", ErrCorrupt, 1+len(t), t)
+	if err := d.left(); err != nil {
+		return e, nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return e, body, nil
 }
 
-// cutCounted splits b behind the bytes that the uvarint at its beginning counts.
+// headers reads the headers of an envelope.
+func (d *decoder) headers(e *envelope) {
+	if d.null() {
+		return
+	}
+	e.headers = make(map[string]string)
+	last := ""
+	d.list(func() {
+		name, value := d.str(), d.str()
+		d.check(len(e.headers) == 0 || name > last, "header %q behind %q", name, last)
+		e.headers[name], last = value, name
+	})
+	d.check(len(e.headers) > 0, "no headers in a list of them")
+}
+
+// cutCounted splits b behind the bytes counted by the uvarint at the beginning of b.
 func cutCounted(b []byte) (counted, rest []byte, ok bool) {
 	n, w := binary.Uvarint(b)
-	if w <= 0 || w > 1 && b[w-1] == 0 || n > uint64(len(b)-w) { // a zero at its end: it has a shorter form
+	if w <= 0 || w > 1 && b[w-1] == 0 || n > uint64(len(b)-w) { // a zero at the end: there is a shorter form
 		return nil, nil, false
 	}
 	return b[w : w+int(n)], b[w+int(n):], true
-}
-
-func readHeaders(v any) (map[string]string, error) {
-	if v == nil {
-		return nil, nil
-	}
-	t, ok := v.(tuple.Tuple)
-	if !ok || len(t) == 0 || len(t)%2 != 0 {
-		return nil, fmt.Errorf("%w: headers %v", ErrCorrupt, v)
-	}
-	headers := make(map[string]string, len(t)/2)
-	for i := 0; i < len(t); i += 2 {
-		name, ok := t[i].(string)
-		value, ok2 := t[i+1].(string)
-		if !ok || !ok2 || i > 0 && name <= t[i-2].(string) {
-			return nil, fmt.Errorf("%w: headers %v", ErrCorrupt, v)
-		}
-		headers[name] = value
-	}
-	return headers, nil
 }

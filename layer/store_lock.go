@@ -3,7 +3,6 @@ package layer
 import (
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/google/uuid"
 
@@ -20,14 +19,14 @@ const (
 	kindHead  kind = "head"  // of a timer only: the head of a group that nobody holds is due then
 )
 
-// record is the value of a group's lock: who holds the group, and the mark that keeps the group from everybody once the
-// holdings have ended. A record without a holding and without a mark is never stored. The list of holdings is for what
-// is to come (items in several hands): today a record has at most one.
+// record is the value of a group's lock: who holds the group, and the mark which keeps the group from everybody once
+// the holdings have ended. A record without a holding and without a mark is never stored. The list of holdings is for
+// the future (items held by several holders): today a record has at most one holding.
 //
 // Example: a worker holds the group and an operator pauses the group. The record has the claim and the mark; when the
 // claim ends, the record has the mark alone.
 type record struct {
-	token    int64 // of the newest holding, also when that has ended: the next token is greater
+	token    int64 // of the newest holding, also after its end: the next token is greater
 	holdings []holding
 	mark     *mark // nil = none
 }
@@ -35,7 +34,7 @@ type record struct {
 // holding is the right to a group that one holder has until a time.
 type holding struct {
 	kind  kind
-	token int64 // what the holder proves its right by
+	token int64 // the holder's proof of its right
 	owner string
 	endMS int64
 	items []delivered // of a claim, in key order: delivered and not yet acked
@@ -51,7 +50,7 @@ type delivered struct {
 
 func (d delivered) id(group string) ID { return ID{Group: group, Index: d.index, Random: d.random} }
 
-// heldBy is a record with that holding, the newest, and that mark.
+// heldBy returns a record with the holding h, the newest, and the mark m.
 func heldBy(h holding, m *mark) *record {
 	return &record{token: h.token, holdings: []holding{h}, mark: m}
 }
@@ -64,7 +63,7 @@ func (r *record) holding() *holding {
 	return &r.holdings[0]
 }
 
-// is reports whether the record's holding is of that kind, whatever the time.
+// is reports whether the record's holding is of kind k, whatever the time.
 func (r *record) is(k kind) bool {
 	h := r.holding()
 	return h != nil && h.kind == k
@@ -78,7 +77,7 @@ func (r *record) claim() *holding {
 	return r.holding()
 }
 
-// grantedTo returns the random of the request that the group is kept for.
+// grantedTo returns the random of the request for which the group is kept.
 func (r *record) grantedTo() (uuid.UUID, bool) {
 	if !r.is(kindGrant) {
 		return uuid.Nil, false
@@ -102,56 +101,31 @@ func (r *record) pack() []byte {
 }
 
 func unpackRecord(key, value []byte) (*record, error) {
-	t, err := tuple.Unpack(value)
-	if err != nil {
-		return nil, corrupt(key, err)
+	d := decoder{rest: value}
+	r := &record{token: d.int(), mark: d.note()}
+	if d.more() {
+		r.holdings = []holding{d.holding()}
 	}
-	r := &record{}
-	bad := corrupt(key, fmt.Errorf("lock %v", t))
-	if len(t) < 2 || len(t) > 3 {
-		return nil, bad
+	if d.err == nil {
+		d.err = r.check()
 	}
-	token, ok := t[0].(int64)
-	m, noted := unpackNote(t[1])
-	if !ok || !noted {
-		return nil, bad
-	}
-	r.token, r.mark = token, m
-	for _, v := range t[2:] {
-		h, ok := unpackHolding(v)
-		if !ok {
-			return nil, bad
-		}
-		r.holdings = append(r.holdings, h)
-	}
-	if err := r.check(); err != nil {
-		return nil, corrupt(key, fmt.Errorf("lock %v: %w", t, err))
+	if err := d.end(key); err != nil {
+		return nil, err
 	}
 	return r, nil
 }
 
-func unpackHolding(v any) (h holding, ok bool) {
-	t, ok := v.(tuple.Tuple)
-	if !ok || len(t) < 4 || len(t)%3 != 1 {
-		return h, false
-	}
-	name, ok := t[0].(string)
-	var oks [3]bool
-	h.token, oks[0] = t[1].(int64)
-	h.owner, oks[1] = t[2].(string)
-	h.endMS, oks[2] = t[3].(int64)
-	h.kind, ok = kind(name), ok && oks == [3]bool{true, true, true}
-	if t = t[4:]; len(t) > 0 {
-		h.items = make([]delivered, 0, len(t)/3)
-	}
-	for ; ok && len(t) > 0; t = t[3:] {
-		var d delivered
-		d.index, oks[0] = t[0].(int64)
-		d.random, oks[1] = t[1].(uuid.UUID)
-		d.parts, oks[2] = t[2].(int64)
-		h.items, ok = append(h.items, d), oks == [3]bool{true, true, true}
-	}
-	return h, ok
+// holding reads a holding: kind, token, owner, end, and then index, random, parts of each item.
+func (d *decoder) holding() (h holding) {
+	begun := false
+	d.list(func() {
+		if begun {
+			h.items = append(h.items, delivered{index: d.int(), random: d.uuid(), parts: d.int()})
+			return
+		}
+		begun, h = true, holding{kind: kind(d.str()), token: d.int(), owner: d.str(), endMS: d.int()}
+	})
+	return h
 }
 
 // check holds a record to its form.
@@ -181,7 +155,7 @@ type markKind string
 
 const (
 	markPause markKind = "pause" // by an operator
-	markPark  markKind = "park"  // because the group's head has failed for good
+	markHalt  markKind = "halt"  // because the group's head has failed for good
 )
 
 // mark is what keeps a group from everybody until the mark is removed.
@@ -192,9 +166,6 @@ type mark struct {
 	sinceMS int64
 }
 
-// noEnd is the end of what has none.
-const noEnd = math.MaxInt64
-
 func (m *mark) note() any {
 	if m == nil {
 		return nil
@@ -202,26 +173,18 @@ func (m *mark) note() any {
 	return tuple.Tuple{string(m.kind), m.who, m.reason, m.sinceMS}
 }
 
-func unpackNote(v any) (*mark, bool) {
-	if v == nil {
-		return nil, true
-	}
-	t, ok := v.(tuple.Tuple)
-	if !ok || len(t) != 4 {
-		return nil, false
+// note reads the tuple laid out by mark.note.
+func (d *decoder) note() *mark {
+	if d.null() {
+		return nil
 	}
 	m := &mark{}
-	var oks [4]bool
-	var name string
-	name, oks[0] = t[0].(string)
-	m.who, oks[1] = t[1].(string)
-	m.reason, oks[2] = t[2].(string)
-	m.sinceMS, oks[3] = t[3].(int64)
-	m.kind = markKind(name)
-	return m, oks == [4]bool{true, true, true, true} && (m.kind == markPause || m.kind == markPark)
+	d.list(func() { *m = mark{kind: markKind(d.str()), who: d.str(), reason: d.str(), sinceMS: d.int()} })
+	d.check(m.kind == markPause || m.kind == markHalt, "mark of unknown kind %q", m.kind)
+	return m
 }
 
-// packPause is the value of the field that says that the queue is paused.
+// packPause returns the value of meta's pause field.
 func (m mark) packPause() []byte { return tuple.Tuple{m.sinceMS, m.who, m.reason}.Pack() }
 
 // unpackPause returns nil if there is no value.
@@ -229,12 +192,9 @@ func unpackPause(key, value []byte) (*mark, error) {
 	if value == nil {
 		return nil, nil
 	}
-	d := keyDecoder{rest: value}
+	d := decoder{rest: value}
 	m := &mark{kind: markPause, sinceMS: d.int(), who: d.str(), reason: d.str()}
-	if err := d.end(); err != nil {
-		return nil, corrupt(key, err)
-	}
-	return m, nil
+	return m, d.end(key)
 }
 
 func packTimer(k kind, headIndex int64) []byte {
@@ -242,10 +202,10 @@ func packTimer(k kind, headIndex int64) []byte {
 }
 
 func unpackTimer(key, value []byte) (k kind, headIndex int64, err error) {
-	d := keyDecoder{rest: value}
+	d := decoder{rest: value}
 	k, headIndex = kind(d.str()), d.int()
-	if err := d.end(); err != nil {
-		return "", 0, corrupt(key, err)
+	if err := d.end(key); err != nil {
+		return "", 0, err
 	}
 	return k, headIndex, nil
 }

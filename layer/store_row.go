@@ -4,7 +4,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// rows are items of one group as they were read, in key order. Each is taken apart once, when it is first asked for.
+// rows are items of one group as read, in key order. Each row is decoded once, on first use.
 type rows struct {
 	keys  subspace
 	group string
@@ -32,19 +32,19 @@ func (s subspace) rows(group string, pairs []kv.KV) rows {
 
 func (rs rows) len() int { return len(rs.list) }
 
-// first is the first n rows.
+// first returns the first n rows.
 func (rs rows) first(n int) rows {
 	rs.list = rs.list[:n]
 	return rs
 }
 
-// from is the rows behind the first n.
+// from returns the rows behind the first n.
 func (rs rows) from(n int) rows {
 	rs.list = rs.list[n:]
 	return rs
 }
 
-// at takes the i-th row apart. If the row cannot be read, the row's err says why.
+// at decodes the i-th row. If the row cannot be read, the row's err says why.
 func (rs rows) at(i int) *row {
 	r := &rs.list[i]
 	if r.opened {
@@ -64,10 +64,10 @@ func (rs rows) at(i int) *row {
 	return r
 }
 
-// id is the item's id, also if its value cannot be read.
+// id returns the item's id, even if the value cannot be read.
 func (rs rows) id(i int) ID { return rs.at(i).delivered.id(rs.group) }
 
-// delivered is what a claim's record keeps of the rows; the error is that of the first row that cannot be read.
+// delivered returns what a claim's record keeps of the rows, or the error of the first unreadable row.
 func (rs rows) delivered() ([]delivered, error) {
 	all := make([]delivered, rs.len())
 	for i := range all {
@@ -80,8 +80,8 @@ func (rs rows) delivered() ([]delivered, error) {
 	return all, nil
 }
 
-// due is how many of the rows, from the head on, may be delivered at that time. A row that cannot be read counts as due:
-// whoever takes the row meets what is wrong with it.
+// due returns how many of the rows, from the head on, may be delivered at nowMS. An unreadable row counts as due, so
+// that whoever takes the row reports what is wrong.
 func (rs rows) due(nowMS int64) int {
 	for i := range rs.list {
 		if r := rs.at(i); r.err == nil && r.envelope.dueMS > nowMS {

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 
@@ -9,15 +10,125 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
+// decoder reads the elements of a tuple in order and keeps the first error, which end returns. So a record is read in a
+// single expression and checked once. For example the value of a request:
+//
+//	d := decoder{rest: value}
+//	r := request{owner: d.str(), wants: d.int(), deadlineMS: d.int()}
+//	return r, d.end(key)
+type decoder struct {
+	rest []byte
+	err  error
+}
+
+// end returns the first error, with the key whose value or name is being read. Left-over bytes are an error: otherwise
+// two different values could mean the same.
+func (d *decoder) end(key []byte) error {
+	if err := d.left(); err != nil {
+		return corrupt(key, err)
+	}
+	return nil
+}
+
+// left is end for bytes whose key is not known.
+func (d *decoder) left() error {
+	if d.err == nil && len(d.rest) > 0 {
+		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
+	}
+	return d.err
+}
+
+// more reports whether elements follow.
+func (d *decoder) more() bool { return d.err == nil && len(d.rest) > 0 }
+
+// check makes the value corrupt if ok is false: text says why.
+func (d *decoder) check(ok bool, text string, args ...any) {
+	if d.err == nil && !ok {
+		d.err = fmt.Errorf(text, args...)
+	}
+}
+
+func (d *decoder) str() (v string) {
+	if d.err == nil {
+		v, d.rest, d.err = tuple.DecodeString(d.rest)
+	}
+	return v
+}
+
+func (d *decoder) bytes() (v []byte) {
+	if d.err == nil {
+		v, d.rest, d.err = tuple.DecodeBytes(d.rest)
+	}
+	return v
+}
+
+func (d *decoder) int() (v int64) {
+	if d.err == nil {
+		v, d.rest, d.err = tuple.DecodeInt(d.rest)
+	}
+	return v
+}
+
+func (d *decoder) uuid() (v uuid.UUID) {
+	if d.err == nil {
+		v, d.rest, d.err = tuple.DecodeUUID(d.rest)
+	}
+	return v
+}
+
+// The type codes of the tuple encoding which tell apart what may stand in the same place.
+const (
+	codeNull   = 0x00 // at the top; within a nested tuple: its end
+	codeNested = 0x05
+)
+
+// follows reports whether the next byte is code.
+func (d *decoder) follows(code byte) bool { return d.more() && d.rest[0] == code }
+
+// null reports whether the next element is nil, and if so passes over the element.
+func (d *decoder) null() bool {
+	is := d.follows(codeNull)
+	if is {
+		d.rest = d.rest[1:]
+	}
+	return is
+}
+
+// list reads a nested tuple: until the tuple ends, list calls read, which reads an element or more. No element may be
+// nil, because only nil is encoded differently within a nested tuple.
+func (d *decoder) list(read func()) {
+	d.check(d.follows(codeNested), "no nested tuple")
+	for begun := false; d.err == nil; begun = true {
+		switch {
+		case !begun:
+			d.rest = d.rest[1:]
+		case d.follows(codeNull):
+			d.rest = d.rest[1:]
+			return
+		default:
+			read()
+		}
+	}
+}
+
+// packInt is the value of a record which is an integer: a grant's token, the failed deliveries of a hint's head, the
+// queue's format and offset, and when a drop has begun (ms).
+func packInt(n int64) []byte { return tuple.AppendInt(nil, n) }
+
 func unpackInt(key, value []byte) (int64, error) {
-	n, rest, err := tuple.DecodeInt(value)
-	if err != nil {
-		return 0, corrupt(key, err)
+	d := decoder{rest: value}
+	n := d.int()
+	return n, d.end(key)
+}
+
+// packCount is the value of a counter or a wake key, and the operand of an atomic add to either.
+func packCount(n int64) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(n)) }
+
+func unpackCount(key, value []byte) (int64, error) {
+	if len(value) != 8 {
+		return 0, corrupt(key, fmt.Errorf("counter of %d bytes", len(value)))
 	}
-	if len(rest) > 0 {
-		return 0, corrupt(key, fmt.Errorf("%d bytes too many", len(rest)))
-	}
-	return n, nil
+	return int64(binary.LittleEndian.Uint64(value)), nil
 }
 
 // request is the value of a request.
@@ -30,16 +141,13 @@ type request struct {
 func (r request) pack() []byte { return tuple.Tuple{r.owner, r.wants, r.deadlineMS}.Pack() }
 
 func unpackRequest(key, value []byte) (request, error) {
-	d := keyDecoder{rest: value}
+	d := decoder{rest: value}
 	r := request{owner: d.str(), wants: d.int(), deadlineMS: d.int()}
-	if err := d.end(); err != nil {
-		return request{}, corrupt(key, err)
-	}
-	return r, nil
+	return r, d.end(key)
 }
 
-// pace is up to when a group's rate is used up: a time and, so that a rate that does not go up in whole microseconds is
-// exact, a part of one more.
+// pace is the time up to which a group's rate is used up. The time has a fraction of a microsecond, because otherwise
+// a rate like 3 a second (333,333 1/3 µs an item) would not be exact.
 type pace struct {
 	us   int64
 	part int64 // part/of of a microsecond; part < of
@@ -49,22 +157,17 @@ type pace struct {
 func (p pace) pack() []byte { return tuple.Tuple{p.us, p.part, p.of}.Pack() }
 
 func unpackPace(key, value []byte) (pace, error) {
-	d := keyDecoder{rest: value}
+	d := decoder{rest: value}
 	p := pace{us: d.int(), part: d.int(), of: d.int()}
-	if d.err == nil && (len(d.rest) > 0 || p.part < 0 || p.part >= p.of) {
-		d.err = fmt.Errorf("no time")
-	}
-	if d.err != nil {
-		return pace{}, corrupt(key, d.err)
-	}
-	return p, nil
+	d.check(p.part >= 0 && p.part < p.of, "no time")
+	return p, d.end(key)
 }
 
 // remembered is the value of a dedup entry.
 type remembered struct {
 	id      ID    // of the message that was accepted
-	untilMS int64 // 0 = while that is in the queue
-	clock   int64 // when it was enqueued, as indexes count
+	untilMS int64 // 0 = while the message is in the queue
+	clock   int64 // when the message was enqueued, as indexes count
 }
 
 func (r remembered) pack() []byte {
@@ -72,69 +175,109 @@ func (r remembered) pack() []byte {
 }
 
 func unpackRemembered(key, value []byte) (remembered, error) {
-	d := keyDecoder{rest: value}
+	d := decoder{rest: value}
 	r := remembered{id: ID{Group: d.str(), Index: d.int(), Random: d.uuid()}, untilMS: d.int(), clock: d.int()}
-	if d.err == nil && len(d.rest) > 0 {
-		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
-	}
-	if d.err != nil {
-		return remembered{}, corrupt(key, d.err)
-	}
-	return r, nil
+	return r, d.end(key)
 }
 
-// unpackPurged takes the note of a purge apart: when it was, as indexes count and in ms.
-func unpackPurged(key, value []byte) (clock, ms int64, err error) {
-	d := keyDecoder{rest: value}
-	clock, ms = d.int(), d.int()
-	if d.err == nil && len(d.rest) > 0 {
-		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
-	}
-	if d.err != nil {
-		return 0, 0, corrupt(key, d.err)
-	}
-	return clock, ms, nil
+// purgeNote is the note of a purge: when its last step was.
+type purgeNote struct {
+	clock int64 // as indexes count
+	ms    int64
 }
 
-// unpackRepeat returns when an attempt id was used, and the claims, each as group and token.
-func unpackRepeat(key, value []byte) (ms int64, claims tuple.Tuple, err error) {
+func (n purgeNote) pack() []byte { return tuple.Tuple{n.clock, n.ms}.Pack() }
+
+func unpackPurged(key, value []byte) (purgeNote, error) {
+	d := decoder{rest: value}
+	n := purgeNote{clock: d.int(), ms: d.int()}
+	return n, d.end(key)
+}
+
+// repeat is the value of a receive id: when the id was used, and the claims given to the receive; at least one.
+type repeat struct {
+	ms     int64
+	claims []claimRef
+}
+
+// claimRef names a claim.
+type claimRef struct {
+	group string
+	token int64
+}
+
+func (r repeat) pack() []byte { return append(tuple.Tuple{r.ms}, claimTuple(r.claims)...).Pack() }
+
+// claimTuple is the form in which records and receipts keep claims: group, token, group, token …
+func claimTuple(claims []claimRef) tuple.Tuple {
+	t := make(tuple.Tuple, 0, 2*len(claims))
+	for _, c := range claims {
+		t = append(t, c.group, c.token)
+	}
+	return t
+}
+
+// claims reads the rest of a value, a list of claims.
+func (d *decoder) claims() (claims []claimRef) {
+	for d.more() {
+		claims = append(claims, claimRef{group: d.str(), token: d.int()})
+	}
+	return claims
+}
+
+func unpackRepeat(key, value []byte) (repeat, error) {
+	d := decoder{rest: value}
+	r := repeat{ms: d.int(), claims: d.claims()}
+	d.check(len(r.claims) > 0, "no claims")
+	return r, d.end(key)
+}
+
+// packReceipt is the value of a receipt: when written, and the result of the operation, see tx_receipt.go.
+func packReceipt(writtenMS int64, result tuple.Tuple) []byte {
+	return append(tuple.Tuple{writtenMS}, result...).Pack()
+}
+
+func unpackReceipt(key, value []byte) (writtenMS int64, result tuple.Tuple, err error) {
 	t, err := tuple.Unpack(value)
 	if err != nil {
 		return 0, nil, corrupt(key, err)
 	}
-	ok := len(t) >= 3 && len(t)%2 == 1
-	if ok {
-		ms, ok = t[0].(int64)
+	if len(t) > 0 {
+		if ms, ok := t[0].(int64); ok {
+			return ms, t[1:], nil
+		}
 	}
-	for i := 1; ok && i < len(t); i += 2 {
-		_, isGroup := t[i].(string)
-		_, isToken := t[i+1].(int64)
-		ok = isGroup && isToken
-	}
-	if !ok {
-		return 0, nil, corrupt(key, fmt.Errorf("claims %v", t))
-	}
-	return ms, t[1:], nil
+	return 0, nil, corrupt(key, fmt.Errorf("receipt %v without a time", t))
 }
 
-// unpackLastSweep reads the note of the last sweep: when it began, and its random.
-func unpackLastSweep(key, value []byte) (begunMS int64, random uuid.UUID, err error) {
-	d := keyDecoder{rest: value}
-	begunMS, random = d.int(), d.uuid()
-	if d.err == nil && len(d.rest) > 0 {
-		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
-	}
-	if d.err != nil {
-		return 0, uuid.Nil, corrupt(key, d.err)
-	}
-	return begunMS, random, nil
+// sweepNote is the value of the note of the last sweep.
+type sweepNote struct {
+	begunMS int64
+	random  uuid.UUID // the sweep's
+}
+
+func (n sweepNote) pack() []byte { return tuple.Tuple{n.begunMS, n.random}.Pack() }
+
+func unpackSweepNote(key, value []byte) (sweepNote, error) {
+	d := decoder{rest: value}
+	n := sweepNote{begunMS: d.int(), random: d.uuid()}
+	return n, d.end(key)
+}
+
+// packSweptTo is the note of the last dedup entry which was swept: the next sweep goes on behind its key.
+func packSweptTo(last []byte) []byte { return tuple.AppendBytes(nil, last) }
+
+func unpackSweptTo(key, value []byte) (last []byte, err error) {
+	d := decoder{rest: value}
+	last = d.bytes()
+	return last, d.end(key)
 }
 
 // packConfig lays out the stored configuration.
 func packConfig(c Config, version int64) ([]byte, error) {
 	document, err := json.Marshal(c)
 	if err != nil {
-		return nil, fmt.Errorf("layer: configuration: %w", err)
+		return nil, fmt.Errorf("configuration: %w", err)
 	}
 	return tuple.Tuple{version, string(document)}.Pack(), nil
 }
@@ -143,19 +286,16 @@ func unpackConfig(key, value []byte) (Config, int64, error) {
 	if value == nil {
 		return Config{}, 0, ErrNoQueue
 	}
-	d := keyDecoder{rest: value}
+	d := decoder{rest: value}
 	version, document := d.int(), d.str()
-	if d.err == nil && len(d.rest) > 0 {
-		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
-	}
-	if d.err != nil {
-		return Config{}, 0, corrupt(key, d.err)
+	if err := d.end(key); err != nil {
+		return Config{}, 0, err
 	}
 	c, err := readConfig(key, document)
 	return c, version, err
 }
 
-// checkStoredState holds a state in the database to its form.
+// checkStoredState checks the form of a state in the database.
 func checkStoredState(key, value []byte) error {
 	if len(value) == 0 {
 		return corrupt(key, fmt.Errorf("a state of no bytes"))

@@ -146,7 +146,7 @@ func (e *env) configured(config layer.Config) *layer.Queue {
 	e.t.Cleanup(func() {
 		calm, err := layer.Open(context.Background(), e.raw, testPrefix, "configured", e.options(98))
 		require.NoError(e.t, err)
-		report, err := calm.Check(context.Background(), layer.CheckOptions{})
+		report, err := calm.Admin().Check(context.Background(), layer.CheckOptions{})
 		require.NoError(e.t, err)
 		require.Empty(e.t, report.Violations)
 	})
@@ -355,4 +355,56 @@ func TestFusedAckReceive(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrClaimLost)
 	require.Empty(t, none)
 	require.NotNil(t, e.receive(e.q, 1), "B is still ready")
+}
+
+// TestLayersTakeWhatIsLeft: a group whose lapsed claim ends with its item in the dead letters takes its part in the very
+// receive by layers that meets it (G5).
+func TestLayersTakeWhatIsLeft(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.configure(func(c *layer.Config) { c.MaxAttempts = 1 })
+	e.enqueue("A", "a1", "a2")
+	e.receive(e.q, 1)
+	e.clock.advance(time.Hour)
+	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 5, Strategy: layer.Layers})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	require.Equal(t, []string{"a2"}, bodies(claims[0].Items))
+}
+
+// TestLayersOverManyGroups: by layers, the first items of all groups come before any second, however many groups there
+// are (Contract).
+func TestLayersOverManyGroups(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	const groups = 100
+	for i := range groups {
+		e.enqueue(string(rune('A'+i/26))+string(rune('A'+i%26)), "1", "2")
+	}
+	o := layer.ReceiveOptions{Max: 150, MaxGroups: groups, Strategy: layer.Layers}
+	claims, err := e.q.Receive(e.ctx, o)
+	require.NoError(t, err)
+	require.Len(t, claims, groups)
+	firsts, seconds := 0, 0
+	for _, c := range claims {
+		firsts++
+		seconds += len(c.Items) - 1
+	}
+	require.Equal(t, groups, firsts)
+	require.Equal(t, 50, seconds)
+}
+
+// TestLayersOfLargeBodies: a bound on bytes is given out by layers too, not group by group (Contract).
+func TestLayersOfLargeBodies(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	for _, group := range []string{"A", "B", "C"} {
+		for range 4 {
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: group, Body: make([]byte, 300_000)})
+			require.NoError(t, err)
+		}
+	}
+	claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 12, MaxBytes: 1_000_000, Strategy: layer.Layers})
+	require.NoError(t, err)
+	require.Len(t, claims, 3)
+	for _, c := range claims {
+		require.Len(t, c.Items, 1, "group %s", c.Group)
+	}
 }

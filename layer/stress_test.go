@@ -143,7 +143,7 @@ type stress struct {
 
 func (s *stress) handle(n uint64, skew time.Duration) *layer.Queue {
 	q, err := layer.Open(s.e.ctx, s.db, testPrefix, testQueue, layer.Options{
-		Owner: fmt.Sprint("worker-", n), Seed: s.e.seed + n,
+		Owner: fmt.Sprint("worker-", n), Test: &layer.TestOptions{Seed: s.e.seed + n},
 		Now: func() time.Time { return s.e.clock.now().Add(skew) },
 		Tx:  kv.TxOptions{MaxRetryDelay: 5 * time.Millisecond},
 	})

@@ -3,7 +3,6 @@ package layer
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"hash/fnv"
 
 	"github.com/google/uuid"
@@ -12,7 +11,7 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// This file owns the keys: nothing else in the package builds or takes apart one. All keys of a queue begin
+// This file owns the keys: no other file of the package builds a key or takes a key apart. All keys of a queue begin
 // with the prefix given to Open and the tuple (queue); the rest is a tuple too:
 //
 //	name     key after the queue's prefix            value
@@ -23,36 +22,36 @@ import (
 //	                                                and a note if there is a mark: kind, who, reason, since (ms)
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group)              tuple: kind (of a lock, or "head"), index of the head
-//	state    ("state", group)                        bytes: what the group's holders keep with it; never empty
-//	pace     ("pace", group)                         tuple: up to when (µs) the group's rate is used up, and a part of a µs
+//	state    ("state", group)                        bytes: what is stored with the group; never empty
+//	pace     ("pace", group)                         tuple: time (µs) to which the rate is used up, part of a µs
 //	attempt  ("attempt", group, index, random)       tuple: count, first (ms), last (ms), last error
 //	archive  ("archive", group, index, random)       when it was finished, then the item's value: see store_archive.go
-//	archived ("archived", place, index, random)      tuple: completed (ms), group, then index, random, parts of each item
+//	archived ("archived", place, index, random)      tuple: completed (ms), group; index, random, parts of each item
 //	request  ("request", index, random)              tuple: owner, groups wanted, deadline (ms)
 //	grant    ("grant", random, group)                tuple: token
 //	wake     ("wake", random)                        int64, little-endian, changed by atomic add; watched
-//	dedup    ("dedup", "queue", id),                 tuple: group, index, random of the message that was accepted,
-//	         ("dedup", "group", group, id)           until (ms; 0 = while it is in the queue), clock
+//	dedup    ("dedup", "queue", id),                 tuple: group, index, random of the accepted message,
+//	         ("dedup", "group", group, id)           until (ms; 0 = while the message is in the queue), clock
 //	purged   ("purged", group)                       tuple: clock, when (ms) of the last step of a purge of the group
-//	dead     ("dead", group, index, random)          what is known of the failure, then the item's value: see store_item.go
-//	repeat   ("repeat", attempt id)                   tuple: time (ms), then group, token of each claim that was given
+//	dead     ("dead", group, index, random)          the failure, then the item's value: see store_item.go
+//	repeat   ("repeat", receive id)                   tuple: time (ms), then group, token of each claim that was given
 //	receipt  ("receipt", random)                     tuple: time (ms), then the result of the operation
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
 //
-// index is a hybrid clock: max(index of the group's tail + 1, read version + offset). It grows within a group
-// and compares ages across groups. The index of a request is made like that of an item of one group. The shard of
-// a ready hint is a hash of the group, modulo the number of shards that the queue was created with.
+// index is a hybrid clock: max(index of the group's tail + 1, read version + offset). It grows within a group and
+// compares ages across groups. The index of a request is made like the index of an item in a group of one item. The
+// shard of a ready hint is a hash of the group, modulo the number of shards with which the queue was created.
 //
-// A lock of kind "delay" is held by nobody: it keeps a group from being claimed until its lease end. That makes
-// every hint of the group stale while the delay lasts, as with a holder's lock. A lock of kind "grant" keeps a
-// group for the handle whose random is its owner, until that accepts or the short lease ends.
+// A lock of kind "delay" is held by nobody: the group cannot be claimed until its lease end. As with a holder's lock,
+// every hint of the group is stale while the delay lasts. A lock of kind "grant" keeps a group for the handle whose
+// random is its owner, until the handle accepts or the short lease ends.
 //
-// A lock of kind "pause" or "park" is a mark: it keeps the group from everybody, has no end and no timer. A lock of
-// kind "claim" with a note becomes that mark when the claim ends.
+// A lock of kind "pause" or "halt" is a mark: nobody may claim the group; there is no end and no timer. A lock of kind
+// "claim" with a note becomes the mark when the claim ends.
 //
 // The random of request, grant and wake is the handle's: a handle has one request at a time.
 //
-// Who may write what, and what that conflicts with, is said at each operation.
+// Each operation says which keys may be written, and with what the writes conflict.
 const (
 	nameMeta     = "meta"
 	nameItem     = "item"
@@ -104,7 +103,7 @@ func (s subspace) startGroup(name, group string, extra int) []byte {
 	return tuple.AppendString(s.start(name, len(group)+2+extra), group)
 }
 
-// below is the range of all tuples that extend the packed tuple k, which it takes over.
+// below is the range of all tuples that extend the packed tuple k. k must not be used again: the range takes k over.
 func below(k []byte) kv.KeyRange {
 	end := append(k[:len(k):len(k)], 0xff)
 	return kv.KeyRange{Begin: append(k, 0x00), End: end}
@@ -196,10 +195,10 @@ func (s subspace) count(name string, slot int64) []byte {
 	return tuple.AppendInt(tuple.AppendString(s.start(nameCount, len(name)+2+2), name), slot)
 }
 
-// parsedKey is a key of the queue taken apart. Only the fields that its name has are set.
+// parsedKey is a key of the queue taken apart. Only the fields of its name are set.
 type parsedKey struct {
 	name  string
-	field string // meta: the field; count: the counter's name; repeat: the attempt id; dedup: the id
+	field string // meta: the field; count: the counter's name; repeat: the receive id; dedup: the id
 	scope string // dedup
 	group string
 	index int64 // item, part, attempt, dead, archive, ready, request; archived: place; timer: due (ms); count: slot
@@ -209,15 +208,15 @@ type parsedKey struct {
 
 func (p parsedKey) itemID() ID { return ID{Group: p.group, Index: p.index, Random: p.id} }
 
-// parse takes apart a key below the queue's prefix; any other key, or one of a shape that is not in the table,
-// wraps ErrCorrupt.
+// parse takes apart a key below the queue's prefix. The error for any other key, or for a shape which is not in the
+// table, wraps ErrCorrupt.
 func (s subspace) parse(key []byte) (parsedKey, error) {
 	var p parsedKey
 	rest, ok := bytes.CutPrefix(key, s.prefix)
 	if !ok || len(rest) == 0 || rest[0] == 0xff {
 		return p, corrupt(key, errors.New("it is not one of this queue"))
 	}
-	d := keyDecoder{rest: rest}
+	d := decoder{rest: rest}
 	p.name = d.str()
 	switch p.name {
 	case nameMeta, nameRepeat:
@@ -236,9 +235,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 			p.group = d.str()
 		case DedupInQueue.String():
 		default:
-			if d.err == nil {
-				d.err = fmt.Errorf("unknown scope %q", p.scope)
-			}
+			d.check(false, "unknown scope %q", p.scope)
 		}
 		p.field = d.str()
 	case nameReady:
@@ -254,68 +251,29 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	case nameCount:
 		p.field, p.index = d.str(), d.int()
 	default:
-		if d.err == nil {
-			d.err = fmt.Errorf("unknown name %q", p.name)
-		}
+		d.check(false, "unknown name %q", p.name)
 	}
-	if err := d.end(); err != nil {
-		return p, corrupt(key, err)
-	}
-	return p, nil
+	return p, d.end(key)
 }
 
 // parseItem is parse for the key of an item of the group whose range is of.
 func (s subspace) parseItem(key []byte, group string, of kv.KeyRange) (parsedKey, error) {
-	// What all of the range begins with: its first key without the last byte.
+	// All keys of the range begin with its first key without the last byte.
 	rest, ok := bytes.CutPrefix(key, of.Begin[:len(of.Begin)-1])
 	if !ok {
 		return s.parse(key)
 	}
-	d := keyDecoder{rest: rest}
+	d := decoder{rest: rest}
 	p := parsedKey{name: nameItem, group: group, index: d.int(), id: d.uuid()}
-	if d.err != nil || len(d.rest) > 0 {
-		return s.parse(key) // says what is wrong with it
+	if d.end(key) != nil {
+		return s.parse(key) // says what is wrong with the key
 	}
 	return p, nil
 }
 
-// keyDecoder reads tuple elements one after the other and keeps the first error.
-type keyDecoder struct {
-	rest []byte
-	err  error
-}
-
-// end is the first error; what is left over is one.
-func (d *keyDecoder) end() error {
-	if d.err == nil && len(d.rest) > 0 {
-		d.err = fmt.Errorf("%d bytes too many", len(d.rest))
-	}
-	return d.err
-}
-
-func (d *keyDecoder) str() (v string) {
-	if d.err == nil {
-		v, d.rest, d.err = tuple.DecodeString(d.rest)
-	}
-	return v
-}
-
-func (d *keyDecoder) int() (v int64) {
-	if d.err == nil {
-		v, d.rest, d.err = tuple.DecodeInt(d.rest)
-	}
-	return v
-}
-
-func (d *keyDecoder) uuid() (v uuid.UUID) {
-	if d.err == nil {
-		v, d.rest, d.err = tuple.DecodeUUID(d.rest)
-	}
-	return v
-}
-
-// Format is the layout of keys and values that this version writes and the newest that it reads.
-const Format = 1
+// Format is the layout of keys and values which this version writes, and the only layout which this version reads.
+// Format 1 was the layout of the versions before the first release.
+const Format = 2
 
 // The fields of meta.
 const (
@@ -330,7 +288,7 @@ const (
 	metaPurged  = "purged"   // tuple (clock, when (ms)) of the last step of a purge of the queue: see enqueue_dedup.go
 )
 
-// dedupKey is where a message of group with that dedup id is remembered.
+// dedupKey is the key of the entry for a message of group with the dedup id.
 func (s subspace) dedupKey(scope DedupScope, group, id string) []byte {
 	k := tuple.AppendString(s.start(nameDedup, len(scope.String())+len(group)+len(id)+6), scope.String())
 	if scope == DedupInGroup {

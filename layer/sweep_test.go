@@ -36,14 +36,14 @@ func TestSweepClearsReceipts(t *testing.T) {
 		e.q = e.handle(2)
 		e.leaveReceipts(450)
 		e.clock.advance(time.Hour - time.Millisecond)
-		report, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		require.NoError(e.t, err)
 		require.Zero(e.t, report.Receipts)
 		require.EqualValues(e.t, 450, report.Keys)
 		e.clock.advance(time.Millisecond)
 		e.leaveReceipts(7)
 		var progress []layer.SweepReport
-		report, err = e.q.Sweep(e.ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) { progress = append(progress, r) }})
+		report, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) { progress = append(progress, r) }})
 		require.NoError(e.t, err)
 		require.Equal(e.t, 7, e.receipts())
 		require.Equal(e.t, report, progress[len(progress)-1])
@@ -64,7 +64,7 @@ func TestSweepPassesOverCorruptReceipt(t *testing.T) {
 	e.write(func(tx kv.Tx) { tx.Set(bad, []byte("?")) })
 	e.leaveReceipts(3)
 	e.clock.advance(2 * time.Hour)
-	report, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+	report, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 3, report.Receipts)
 	e.write(func(tx kv.Tx) { tx.Clear(bad) })
@@ -76,11 +76,11 @@ func TestSweepGoesOn(t *testing.T) {
 	e.leaveReceipts(1000)
 	e.clock.advance(2 * time.Hour)
 	ctx, cancel := context.WithCancel(e.ctx)
-	report, err := e.q.Sweep(ctx, layer.SweepOptions{Progress: func(layer.SweepReport) { cancel() }})
+	report, err := e.q.Admin().Sweep(ctx, layer.SweepOptions{Progress: func(layer.SweepReport) { cancel() }})
 	require.ErrorIs(t, err, context.Canceled)
 	require.EqualValues(t, 200, report.Receipts)
 	require.Equal(t, 800, e.receipts())
-	report, err = e.q.Sweep(e.ctx, layer.SweepOptions{})
+	report, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 800, report.Receipts)
 }
@@ -96,7 +96,7 @@ func TestOneOfManySweeps(t *testing.T) {
 				seed++
 				q := e.handle(seed)
 				wg.Go(func() {
-					report, err := q.Sweep(e.ctx, layer.SweepOptions{Every: time.Minute})
+					report, err := q.Admin().Sweep(e.ctx, layer.SweepOptions{Every: time.Minute})
 					if err != nil {
 						e.t.Error(err)
 					}
@@ -116,7 +116,7 @@ func TestOneOfManySweeps(t *testing.T) {
 		require.EqualValues(e.t, 2, swept.Load())
 		// A process whose clock was an hour ahead does not keep the others from it for an hour.
 		e.clock.advance(time.Hour)
-		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		require.NoError(e.t, err)
 		e.clock.advance(-time.Hour)
 		round()
@@ -132,7 +132,7 @@ func TestSweptReceiptIsNotTrusted(t *testing.T) {
 		other := e.handle(2)
 		q, err := layer.Open(e.ctx, between{e.db, func() {
 			e.clock.advance(2 * time.Hour) // the cluster is away
-			_, err := other.Sweep(e.ctx, layer.SweepOptions{})
+			_, err := other.Admin().Sweep(e.ctx, layer.SweepOptions{})
 			require.NoError(t, err)
 		}}, testPrefix, testQueue, e.options(3))
 		require.NoError(t, err)
@@ -154,11 +154,11 @@ func TestSweepErrors(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	for _, every := range []time.Duration{-1 * time.Millisecond, layer.MaxDelay + time.Millisecond} {
 		var limit *layer.LimitError
-		_, err := e.q.Sweep(e.ctx, layer.SweepOptions{Every: every})
+		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{Every: every})
 		require.ErrorAs(t, err, &limit)
 	}
 	require.NoError(t, e.q.Close(e.ctx))
-	_, err := e.q.Sweep(e.ctx, layer.SweepOptions{})
+	_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.ErrorIs(t, err, layer.ErrClosed)
 }
 
@@ -178,7 +178,7 @@ func TestSweepClearsWakeKeys(t *testing.T) {
 	random, err := tuple.Unpack(own[len(testPrefix):])
 	require.NoError(t, err)
 	e.write(func(tx kv.Tx) { tx.Set(key("wake", random[len(random)-1]), []byte{1, 0, 0, 0, 0, 0, 0, 0}) })
-	report, err := e.calm().Sweep(e.ctx, layer.SweepOptions{})
+	report, err := e.calm().Admin().Sweep(e.ctx, layer.SweepOptions{})
 	require.NoError(t, err)
 	require.EqualValues(t, 300, report.Wakes)
 	require.Equal(t, 1, wakes())

@@ -6,25 +6,25 @@ import (
 	"fdbfifo/kv"
 )
 
-// TakeTx removes up to max items of the oldest ready group in the caller's transaction and returns them: if it
-// commits they are finished, if not they were never gone. There is no lease and nothing to ack, so the work
-// must be done within the transaction (well under 5 s). It returns nothing if it found no ready group, or so many overdue
-// items that they were work enough.
-// max is 1 to MaxBatch. The caller answers for an unknown commit: use Once.
+// TakeTx removes up to max items of the oldest ready group in the caller's transaction and returns the items: if the
+// transaction commits, the items are finished; if not, the items were never gone. There is no lease and nothing to ack,
+// so the work must be done within the transaction (well under 5 s). TakeTx returns nothing if there is no ready group,
+// or if the items past retention were work enough for one transaction. max is 1 to MaxBatch. The caller answers for an
+// unknown commit: use Once.
 //
-// A group whose lease or delay has ended is ready, as for Receive: the item that was tried under the claim counts a
-// failed attempt, and the claim is lost.
+// A group whose lease or delay has ended is ready, as for Receive: the item tried under the claim counts a failed
+// attempt, and the claim is lost.
 //
-// Reads: hints and due timers at snapshot; the lock and the items taken and the one behind them, with conflicts. It
-// excludes other takers and claimers of the group by a write conflict on the lock.
+// Reads: hints and due timers at snapshot; the lock, the items taken and the next item, with conflicts. A write
+// conflict on the lock excludes other takers and claimers of the group.
 func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
-	if q.closed.Load() {
-		return nil, ErrClosed
+	if q.isClosed() {
+		return nil, wrap("take", ErrClosed)
 	}
 	if max < 1 || max > MaxBatch {
-		return nil, &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch}
+		return nil, wrap("take", &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch})
 	}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	items, err := w.takeTo(max)
 	if err == nil {
 		err = w.finish()
@@ -35,10 +35,10 @@ func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
 	return items, nil
 }
 
-// takeProbe is how many hints a take looks at together: the first is nearly always good.
+// takeProbe is how many hints a take looks at together: the first hint is nearly always good.
 const takeProbe = 2
 
-func (w *work) takeTo(max int) ([]Item, error) {
+func (w *txn) takeTo(max int) ([]Item, error) {
 	s := newSearch(w)
 	s.fromTheOldest()
 	for {
@@ -58,19 +58,21 @@ func (w *work) takeTo(max int) ([]Item, error) {
 	}
 }
 
-// takeFrom takes from one group. If somebody holds the group, or it is empty, the hint or timer is stale and is cleared:
-// the serialisable reads make that conflict with a release and with an enqueue.
-func (w *work) takeFrom(c candidate, limit int) ([]Item, error) {
+// takeFrom takes from one group. If somebody holds the group, or the group is empty, takeFrom clears the stale hint or
+// timer. The serialisable reads make the clearing conflict with a release and with an enqueue.
+func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 	for {
 		held := guardTakeLock.get(w.tx, w.q.keys.lock(c.group))
-		// One more than wanted, to know what the group begins with afterwards. If there is none, the read has
-		// covered the whole rest of the group, and an enqueue into it conflicts.
-		read := guardTakeItems.reads(w.tx).GetRange(w.q.keys.items(c.group).Selectors(), kv.RangeOptions{Limit: limit + 1})
+		// Read one item more than wanted: the group's next head. If there is no such item, the read has covered the
+		// whole rest of the group, and an enqueue into the rest conflicts.
+		read := guardTakeItems.reads(w.tx).GetRange(
+			w.q.keys.items(c.group).Selectors(), kv.RangeOptions{Limit: limit + 1},
+		)
 		pace := w.q.readPace(w.tx.Snapshot(), c.group)
 		f, err := w.await(c, held, read)
 		switch {
 		case isCorrupt(err):
-			return nil, nil // there is no telling whether it is held: Check names it
+			return nil, nil // nobody can tell whether the group is held: Check names the key
 		case err != nil:
 			return nil, err
 		}
@@ -92,8 +94,8 @@ func (w *work) takeFrom(c candidate, limit int) ([]Item, error) {
 	}
 }
 
-// takeItems takes up to limit items of a group that is free.
-func (w *work) takeItems(f *found, limit int) ([]Item, error) {
+// takeItems takes up to limit items of a group which nobody holds.
+func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	n, size := 0, 0
 	items, out, err := w.run(f, limit, func(next int) bool {
 		n, size = n+1, size+next
@@ -143,14 +145,14 @@ func (w *work) takeItems(f *found, limit int) ([]Item, error) {
 }
 
 // attemptsOf sets how often the items have failed before.
-func (w *work) attemptsOf(f *found, items []Item) error {
+func (w *txn) attemptsOf(f *found, items []Item) error {
 	if f.record == nil && !f.head {
 		if items[0].ID.Index == f.index {
-			items[0].Attempts = f.attempts // what the hint says
+			items[0].Attempts = f.attempts // as the hint says
 		}
 		return nil
 	}
-	// The failure that was counted just now is among them.
+	// The attempts include the failure counted just now.
 	attempts, err := w.q.readAttempts(w.ctx, w.tx.Snapshot(), items[0].ID, items[len(items)-1].ID)
 	if err != nil {
 		return err

@@ -143,14 +143,14 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				c := holding(2, 2)(e).(*layer.Claim)
 				strike()
 				require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Reject: "no use"}))
-				page, err := e.q.DeadLetters(e.ctx, layer.DeadOptions{})
+				page, err := e.q.Admin().DeadLetters(e.ctx, layer.DeadOptions{})
 				require.NoError(t, err)
 				require.Len(t, page.Letters, 1)
 				require.Equal(t, 1, page.Letters[0].Attempts, "the attempt counts once")
 				require.Len(t, e.all("A"), 1)
 				stats, err := e.q.Stats(e.ctx)
 				require.NoError(t, err)
-				require.EqualValues(t, 1, stats.Parked)
+				require.EqualValues(t, 1, stats.DeadLettered)
 			})
 			once("takeover that parks the item", func(t *testing.T, e *env, strike func()) {
 				lastAttempt(2, 2)(e)
@@ -161,7 +161,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				require.Zero(t, c.Items[0].Attempts)
 				stats, err := e.q.Stats(e.ctx)
 				require.NoError(t, err)
-				require.EqualValues(t, 1, stats.Parked)
+				require.EqualValues(t, 1, stats.DeadLettered)
 				require.EqualValues(t, 1, stats.Expired)
 			})
 			once("takeover that parks the last item", func(t *testing.T, e *env, strike func()) {
@@ -170,18 +170,18 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 				require.Nil(t, e.receive(e.q, 2))
 				stats, err := e.q.Stats(e.ctx)
 				require.NoError(t, err)
-				require.EqualValues(t, 1, stats.Parked)
+				require.EqualValues(t, 1, stats.DeadLettered)
 				require.EqualValues(t, 1, stats.Expired)
 			})
-			once("resume of a parked group", func(t *testing.T, e *env, strike func()) {
+			once("resume of a halted group", func(t *testing.T, e *env, strike func()) {
 				parkedGroup(e)
 				strike()
-				was, err := e.q.ResumeGroup(e.ctx, "A")
+				was, err := e.q.Admin().ResumeGroup(e.ctx, "A")
 				require.NoError(t, err)
 				require.Equal(t, "no use", was.Reason)
 				stats, err := e.q.Stats(e.ctx)
 				require.NoError(t, err)
-				require.Zero(t, stats.ParkedGroups)
+				require.Zero(t, stats.HaltedGroups)
 				require.Len(t, e.receive(e.q, 2).Items, 2)
 			})
 			once("extend", func(t *testing.T, e *env, strike func()) {
@@ -271,9 +271,9 @@ func TestBodyThatRanTwiceReturnsOneResult(t *testing.T) {
 	require.Len(t, claims, 1)
 	require.Len(t, claims[0].Items, 2)
 	e.plan.ForceNext(fault.Conflict)
-	groups, err := e.q.Groups(e.ctx, layer.GroupsOptions{})
+	page, err := e.q.Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(t, err)
-	require.Len(t, groups, 1)
+	require.Len(t, page.Groups, 1)
 }
 
 // TestReceiptsAreCleared: a handle at rest has one receipt in the database, whatever it did before; one that

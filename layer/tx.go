@@ -2,53 +2,51 @@ package layer
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
-// work is one attempt of a transaction: what the operations in it share.
-type work struct {
+// txn is an attempt of a transaction: the state shared by the operations in the transaction.
+type txn struct {
 	ctx     context.Context
 	q       *Queue
 	tx      kv.Tx
 	nowMS   int64
 	version kv.Future[int64]
 	follow  *following
-	anew    bool            // follow was read in this transaction, whatever the handle knew
-	ready   map[string]bool // the groups that this transaction leaves ready
-	hinted  []candidate     // the hints it has set, in their order
-	settled map[string]bool // the groups whose claims it has ended
-	// requests is those that may be woken, being read from the first hint on.
+	anew    bool            // follow was read in this transaction, even if the handle knew a configuration
+	ready   map[string]bool // the groups left ready by this transaction
+	hinted  []candidate     // the hints set by this transaction, in order
+	settled map[string]bool // the groups whose claims this transaction has ended
+	// requests are the requests which may be woken, being read from the first hint on.
 	requests kv.Future[[]kv.KV]
 	counts   map[string]int // by how much each counter goes up
-	// mayStage: this transaction, of those that the handle has in flight, may register or clear its request.
+	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
 	mayStage bool
-	flight   *flight // of the handle's own transactions
-	beside   int     // how many groups the others of those are likely to take
+	flight   *flight // the groups which no other transaction of the handle should claim; may be nil
+	beside   int     // how many groups the handle's other transactions in flight are likely to take
 	others   int     // groups granted to other handles
-	wrote    bool    // something that a retry must not do again
+	wrote    bool    // something a retry must not do again
 	cleared  bool    // something stale
-	illegal  error   // a step that no group may take; see put
-	// grants is the keys of the grants to this handle that are not taken yet.
+	illegal  error   // a forbidden step of a group; see put
+	// grants has the keys of the grants to this handle which are not taken yet.
 	grants map[string]bool
-	// What was overdue and was settled.
+	// Items past retention which this transaction has removed, and the bytes of their values.
 	agedItems, agedBytes int
 }
 
-func (q *Queue) work(ctx context.Context, tx kv.Tx) *work {
-	w := &work{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
+func (q *Queue) txn(ctx context.Context, tx kv.Tx) *txn {
+	w := &txn{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
 	w.anew = w.follow.stored != nil
 	return w
 }
 
-// clock is the read version and the queue's offset: what indexes and tokens are made of.
-func (w *work) clock() (int64, error) {
+// clock is the read version plus the queue's offset: the source of indexes and tokens.
+func (w *txn) clock() (int64, error) {
 	rv, err := w.version.Wait(w.ctx)
 	if err != nil {
 		return 0, fmt.Errorf("read version: %w", err)
@@ -56,20 +54,20 @@ func (w *work) clock() (int64, error) {
 	return rv + w.q.offset, nil
 }
 
-// config is the queue's configuration, which holds for the whole transaction.
-func (w *work) config() (Config, error) { return w.follow.wait(w.ctx) }
+// config is the queue's configuration, the same throughout the transaction.
+func (w *txn) config() (Config, error) { return w.follow.wait(w.ctx) }
 
 // paused reports whether the queue is paused, as this transaction sees it.
-func (w *work) paused() (bool, error) {
+func (w *txn) paused() (bool, error) {
 	_, err := w.config()
 	return w.follow.paused != nil, err
 }
 
-// hint says that group is ready. attempts is how often its head has failed, as far as is known.
-func (w *work) hint(index int64, group string, attempts int) (key []byte) {
+// hint writes the hint of a ready group. attempts is how often the group's head has failed, as far as known.
+func (w *txn) hint(index int64, group string, attempts int) (key []byte) {
 	var value []byte
 	if attempts > 0 {
-		value = tuple.AppendInt(nil, int64(attempts))
+		value = packInt(int64(attempts))
 	}
 	key = w.q.keys.ready(index, group)
 	w.tx.Set(key, value)
@@ -82,15 +80,17 @@ func (w *work) hint(index int64, group string, attempts int) (key []byte) {
 	return key
 }
 
-// readRequests starts reading the requests that may be woken.
-func (w *work) readRequests() {
+// readRequests starts reading the requests which may be woken.
+func (w *txn) readRequests() {
 	if w.requests == nil {
-		w.requests = w.tx.Snapshot().GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe})
+		w.requests = w.tx.Snapshot().GetRange(
+			w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe},
+		)
 	}
 }
 
-// rehint is hint for a group that was held: the queue's schedule says where the group takes its place.
-func (w *work) rehint(headIndex int64, group string, attempts int) (key []byte, err error) {
+// rehint is hint for a group which was held: the queue's schedule decides the hint's index.
+func (w *txn) rehint(headIndex int64, group string, attempts int) (key []byte, err error) {
 	index, err := w.placeOf(headIndex)
 	if err != nil {
 		return nil, err
@@ -98,8 +98,8 @@ func (w *work) rehint(headIndex int64, group string, attempts int) (key []byte, 
 	return w.hint(index, group, attempts), nil
 }
 
-// placeOf is the index of the hint of a group that was in hand.
-func (w *work) placeOf(headIndex int64) (int64, error) {
+// placeOf returns the index for the hint of a group which was held. RoundRobin puts the group behind all others.
+func (w *txn) placeOf(headIndex int64) (int64, error) {
 	config, err := w.config()
 	if err != nil || config.Schedule != RoundRobin {
 		return headIndex, err
@@ -109,7 +109,7 @@ func (w *work) placeOf(headIndex int64) (int64, error) {
 }
 
 // count adds to a counter, once for all operations of the transaction.
-func (w *work) count(name string, n int) {
+func (w *txn) count(name string, n int) {
 	if n == 0 {
 		return
 	}
@@ -119,13 +119,13 @@ func (w *work) count(name string, n int) {
 	w.counts[name] += n
 }
 
-// finish ends a transaction's work on the queue: it writes the counters, and if a group is left ready it wakes the
-// oldest waiting request. That one fulfils for all, so one is enough, however many groups there are.
-func (w *work) finish() error {
+// finish ends a transaction's work on the queue: writes the counters and, if a group is left ready, wakes the oldest
+// request. A single wake is enough, however many groups: the woken handle serves the other requests too.
+func (w *txn) finish() error {
 	if w.illegal != nil {
 		return w.illegal
 	}
-	// Also where nothing asked for it: a handle whose transactions never do would not follow.
+	// Read even if no operation asked: a handle whose transactions never ask would otherwise not follow.
 	if _, err := w.config(); err != nil {
 		return err
 	}
@@ -141,24 +141,24 @@ func (w *work) finish() error {
 	return w.wakeOldest()
 }
 
-// candidate is a hint, a due timer or a grant: a group that may be ready.
+// candidate is a hint, a due timer or a grant: a group which may be ready.
 type candidate struct {
 	key      []byte // of the hint, timer or grant; nil if the group was named by the caller
 	group    string
 	index    int64 // of the head, when the hint or timer was written
 	attempts int   // of the head, when the hint was written
-	timer    bool  // of a lock
-	head     bool  // the timer of a head: like a hint, but that it does not know of attempts
-	grant    int64 // the token, if this is a grant to us
+	timer    bool  // a timer of a lock
+	head     bool  // a timer of a head: like a hint, but without the attempts
+	grant    int64 // the token, if the candidate is a grant to this handle
 }
 
-// accepts reports whether this is the grant that the group is kept for.
+// accepts reports whether c is the very grant recorded in the lock: an older grant no longer counts.
 func (c *candidate) accepts(r *record) bool {
 	return c.grant != 0 && r.is(kindGrant) && r.holding().token == c.grant
 }
 
-// lease is the queue's if d is 0.
-func (w *work) lease(d time.Duration) (time.Duration, error) {
+// lease returns d, or the queue's lease if d is 0.
+func (w *txn) lease(d time.Duration) (time.Duration, error) {
 	if d > 0 {
 		return d, nil
 	}
@@ -166,8 +166,8 @@ func (w *work) lease(d time.Duration) (time.Duration, error) {
 	return config.Lease, err
 }
 
-// clear clears a key, if it is one.
-func (w *work) clear(key []byte) {
+// clear clears a key, unless the key is nil.
+func (w *txn) clear(key []byte) {
 	if key != nil {
 		delete(w.grants, string(key))
 		w.tx.Clear(key)
@@ -175,27 +175,25 @@ func (w *work) clear(key []byte) {
 	}
 }
 
-// ended notes that the transaction ends the claim of a group: what was read of its timer before is void.
-func (w *work) ended(group string) {
+// ended notes the end of a claim by this transaction: the timers of the group, if read before, are void.
+func (w *txn) ended(group string) {
 	if w.settled == nil {
 		w.settled = make(map[string]bool)
 	}
 	w.settled[group] = true
 }
 
-// wakeProbe is how many requests a waker looks at to find one that lives and wants.
+// wakeProbe is how many requests a waker reads to find one which is alive and wants groups.
 const wakeProbe = 4
 
 // touch changes a wake key.
-func (w *work) touch(random uuid.UUID) {
-	var one [8]byte
-	binary.LittleEndian.PutUint64(one[:], 1)
-	w.tx.Atomic(kv.Add, w.q.keys.wake(random), one[:])
+func (w *txn) touch(random uuid.UUID) {
+	w.tx.Atomic(kv.Add, w.q.keys.wake(random), packCount(1))
 }
 
-// wakeOldest touches the wake key of the oldest request that lives and wants. It reads at snapshot: whoever makes
-// groups ready conflicts neither with requests nor with each other.
-func (w *work) wakeOldest() error {
+// wakeOldest touches the wake key of the oldest request which is alive and wants groups. The read is at snapshot,
+// because transactions which make groups ready must conflict neither with requests nor with each other.
+func (w *txn) wakeOldest() error {
 	w.readRequests()
 	rows, err := w.requests.Wait(w.ctx)
 	if err != nil {
@@ -219,11 +217,11 @@ func (w *work) wakeOldest() error {
 }
 
 // operate runs fn as an operation of its own in a transaction.
-func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *work) error) error {
-	if q.closed.Load() {
+func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) error {
+	if q.isClosed() {
 		return ErrClosed
 	}
-	w := q.work(ctx, tx)
+	w := q.txn(ctx, tx)
 	if err := fn(w); err != nil {
 		return err
 	}

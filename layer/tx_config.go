@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -11,14 +10,14 @@ import (
 	"fdbfifo/kv"
 )
 
-// A handle follows its queue's configuration, and whether it is paused, without a timer: a transaction that begins when what the handle knows is
-// older than followAge reads it anew, beside its other reads, and goes by what it finds.
+// A handle follows its queue's configuration and pause without a timer: a transaction which begins when the handle's
+// knowledge is older than followAge reads both anew, beside its other reads, and goes by the result.
 
-// followAge keeps a handle in use within a second of the configuration: a transaction that begins with what is just
-// not too old has half a second left.
+// followAge keeps a handle in use within a second of the configuration: a transaction which begins just before
+// followAge is over has half a second left.
 const followAge = 500 * time.Millisecond
 
-// followed is what the handle knows of the configuration.
+// followed is the handle's knowledge of the configuration.
 type followed struct {
 	mu      sync.Mutex
 	config  Config    // guarded by mu
@@ -28,7 +27,7 @@ type followed struct {
 	since   time.Time // guarded by mu; likewise, when the version was learned
 }
 
-// learnConfig is learn for a configuration that was read by itself.
+// learnConfig is learn for a configuration read by itself.
 func (f *followed) learnConfig(config Config, version int64, now time.Time) {
 	f.mu.Lock()
 	read := f.read
@@ -36,7 +35,7 @@ func (f *followed) learnConfig(config Config, version int64, now time.Time) {
 	f.learn(config, version, read, now)
 }
 
-// learnPause takes over whether the queue is paused.
+// learnPause stores whether the queue is paused.
 func (f *followed) learnPause(m *mark) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,9 +49,9 @@ func (f *followed) forget() {
 	f.read = time.Time{}
 }
 
-// learn takes over what was read in a transaction that was begun at read, unless it is older than what is known. It returns
-// what is known then. A version that is lower, and was read by one that was begun later, is not older: the other was read
-// by the transaction that had set it, and never committed.
+// learn stores a configuration read by a transaction begun at read, unless older than the known, and returns the newer.
+// A lower version may still be newer. Example: T1 sets version 7, reads 7 back and fails to commit; T2, begun later,
+// reads 6. Then 6 is right.
 func (f *followed) learn(config Config, version int64, read, now time.Time) Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,7 +65,7 @@ func (f *followed) learn(config Config, version int64, read, now time.Time) Conf
 	return f.config
 }
 
-// fresh returns what is known, when it was read, and whether it need not be read anew.
+// fresh returns what is known, when it was read, and whether it may be used without a new read.
 func (f *followed) fresh(now time.Time) (Config, *mark, time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,27 +73,27 @@ func (f *followed) fresh(now time.Time) (Config, *mark, time.Time, bool) {
 	return f.config, f.paused, f.read, f.version > 0 && age >= 0 && age < followAge
 }
 
-// Config is the queue's configuration as this handle knows it: as of its last transaction, or at most half a second
-// older.
+// Config is the queue's configuration as the handle knows it: at the handle's last transaction, or at most half a
+// second before.
 func (q *Queue) Config() Config {
 	c, _, _, _ := q.followed.fresh(time.Time{})
 	return c
 }
 
-// following is the configuration that one transaction goes by, and whether the queue is paused for it.
+// following is the configuration by which a transaction goes, and whether the queue is paused.
 type following struct {
 	q      *Queue
 	begun  time.Time         // when the transaction was begun, as far as is known
-	known  time.Time         // when what it goes by was read
+	known  time.Time         // when config and paused were read
 	stored kv.Future[[]byte] // nil if config and paused are known
 	pause  kv.Future[[]byte]
-	only   bool // the handle does not learn from it: the transaction may have changed the configuration itself
+	only   bool // the handle does not learn: the transaction may have changed the configuration itself
 	config Config
 	paused *mark
 }
 
-// follow begins to read the configuration if the handle has to. It is a snapshot read: a change of the configuration
-// makes nobody's transaction conflict.
+// follow begins to read the configuration if the handle has to. The read is at snapshot, so that a change of the
+// configuration makes nobody's transaction conflict.
 func (q *Queue) follow(tx kv.Tx) *following {
 	now := q.opts.Now()
 	if config, paused, read, fresh := q.followed.fresh(now); fresh {
@@ -103,14 +102,15 @@ func (q *Queue) follow(tx kv.Tx) *following {
 	return q.followAnew(tx, now)
 }
 
-// followAnew is follow for a transaction, begun at that time, that must not go by what the handle knows.
+// followAnew is follow for a transaction, begun at the given time, which must not go by the handle's knowledge.
 //
-// What it reads is of the time of its read version, which may be as old as the transaction: for the handle it counts from
-// then on, or the transactions that come next would go by what was.
+// The result is of the read version, which may be as old as the transaction. So the handle counts its age from begun:
+// otherwise later transactions would go by an outdated configuration.
 func (q *Queue) followAnew(tx kv.Tx, begun time.Time) *following {
 	s := tx.Snapshot()
 	return &following{
-		q: q, begun: begun, known: q.opts.Now(), stored: s.Get(q.keys.meta(metaConfig)), pause: s.Get(q.keys.meta(metaPaused)),
+		q: q, begun: begun, known: q.opts.Now(),
+		stored: s.Get(q.keys.meta(metaConfig)), pause: s.Get(q.keys.meta(metaPaused)),
 	}
 }
 
@@ -145,7 +145,7 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 // readConfig reads a stored document.
 func readConfig(key []byte, document string) (Config, error) {
 	var c Config
-	err := json.Unmarshal([]byte(document), &c)
+	err := c.unmarshal([]byte(document))
 	if err == nil {
 		c, err = c.withDefaults()
 	}
@@ -156,11 +156,11 @@ func readConfig(key []byte, document string) (Config, error) {
 	return c, err
 }
 
-// followLimit is how old the configuration may be that a transaction has gone by when it ends.
+// followLimit is the greatest age of the configuration by which a transaction has gone when the transaction ends.
 const followLimit = time.Second
 
-// guardDrop makes the transaction fail if the queue is dropped before it commits, and makes sure that it had to look
-// whether it has been.
+// guardDrop makes the transaction fail if the queue is dropped before the commit. If the configuration is too old,
+// guardDrop reads anew, because otherwise a drop before the read version would go unnoticed.
 func (f *following) guardDrop(ctx context.Context, tx kv.Tx) error {
 	if err := guardDrop.read(tx, kv.SingleKey(f.q.keys.meta(metaDropped))); err != nil {
 		return err

@@ -13,25 +13,38 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
-// Once runs fn in a transaction whose effect happens exactly once, also when the outcome of a commit is
-// unknown: a receipt is written in the same transaction, and an attempt that follows an unknown commit looks
-// for it first. So a message can be enqueued or acked together with the caller's own data, with no further care:
+// Once runs fn in a transaction whose effect happens exactly once, even if the outcome of a commit is unknown: the
+// transaction also writes a receipt, and an attempt after an unknown commit looks for the receipt first. So a message
+// can be enqueued or acked together with the caller's own data, with no further care:
 //
 //	q.Once(ctx, func(tx kv.Tx) error {
 //		tx.Set(seatKey, passenger)
 //		return q.AckTx(ctx, tx, claim, item.ID)
 //	})
 //
-// fn may run several times; it assigns results and never appends. Its error, returned, ends the transaction
-// without effect, unless it wraps a retryable *kv.Error. Return every error of the …Tx calls.
+// fn may run several times, so fn assigns results and never appends. An error of fn ends the transaction without effect
+// and comes back unchanged, unless the error wraps a *kv.Error: after a retryable error fn runs again. Return every
+// error of the …Tx calls. Once is a transaction of the queue even if fn does nothing there: after a drop of the queue
+// the error wraps ErrNoQueue.
 //
-// It is a transaction of the queue, also if fn does nothing on it: once that is dropped the error wraps ErrNoQueue.
-//
-// If ctx ends while the commit is under way, the error wraps a *kv.Error that says whether it may have landed. So it does
-// if the outcome was still unknown after half an hour, as when the cluster was away for so long.
+// If ctx ends during the commit, the error wraps a *kv.Error which says whether the commit may have landed. So does the
+// error if the outcome is unknown after half an hour, for example because the cluster was away for so long.
 func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
+	var own error // fn's, of the last attempt
+	err := q.onceTx(ctx, func(tx kv.Tx) error {
+		own = fn(tx)
+		return own
+	})
+	if own != nil && kv.Code(err) == 0 {
+		return err
+	}
+	return wrap("once", err)
+}
+
+// onceTx is Once for the layer's own calls, whose errors carry the call's own name.
+func (q *Queue) onceTx(ctx context.Context, fn func(tx kv.Tx) error) error {
 	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-		// Before fn, which may change the configuration: the handle must not go by what is not committed.
+		// Before fn, which may change the configuration: the handle must not go by a change which is not committed.
 		follow := q.follow(tx)
 		if err := fn(tx); err != nil {
 			return nil, err
@@ -40,55 +53,60 @@ func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 	}, nil)
 }
 
-// guardReceiptDrop is for a transaction that may have done nothing on the queue but to write its receipt: it fails if the
-// queue is dropped, which would leave that behind.
+// guardReceiptDrop makes a transaction fail if the queue is dropped. The transaction may have written nothing but its
+// receipt, and otherwise the receipt would stay behind.
 func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, follow *following) error {
-	// If nothing has been read it would be of the time of the commit, whenever that is.
+	// Fix the read version now: a version fetched at commit is too late, because a drop before makes no conflict.
 	if _, err := tx.ReadVersion().Wait(ctx); err != nil {
-		return fmt.Errorf("layer: once: read version: %w", err)
+		return fmt.Errorf("read version: %w", err)
 	}
 	if _, err := follow.wait(ctx); err != nil {
-		return fmt.Errorf("layer: once: %w", err)
+		return err
 	}
 	return follow.guardDrop(ctx, tx)
 }
 
-// once is the frame of every operation that writes. body does the work and returns what its receipt is to
-// keep, or nil if it wrote nothing. applied, if not nil, is given the kept result when an earlier attempt
-// turns out to have been applied; it may read in the same transaction.
+// once is the frame of every operation which writes. body does the work and returns the result for its receipt, or nil
+// if body wrote nothing. If an earlier attempt turns out to have been applied, applied is called with the result in the
+// receipt, unless applied is nil; applied may read in the same transaction.
 func (q *Queue) once(
 	ctx context.Context,
 	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
 	applied func(tx kv.Tx, result tuple.Tuple) error,
 ) error {
-	return q.onceWith(ctx, q.opts.Tx, body, applied)
+	return q.onceWith(ctx, q.opts.Tx, body, func(tx kv.Tx, _ []byte, result tuple.Tuple) error {
+		if applied == nil {
+			return nil
+		}
+		return applied(tx, result)
+	})
 }
 
-// onceWith is once for a transaction with options of its own.
+// onceWith is once for a transaction with options of its own. applied also gets the receipt's key.
 func (q *Queue) onceWith(
 	ctx context.Context,
 	o kv.TxOptions,
 	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
-	applied func(tx kv.Tx, result tuple.Tuple) error,
+	applied func(tx kv.Tx, key []byte, result tuple.Tuple) error,
 ) error {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return ErrClosed
 	}
 	own, old := q.random.uuid(), q.receipts.take()
 	key := q.keys.receipt(own)
-	written, cleared := false, false // own in the database; old no longer there
+	written, cleared := false, false // own is in the database; old is gone
 	begunMS := q.nowMS()
 	succeeded := false
 	defer func() {
-		// Also if fn has panicked: whoever called us may recover from that. What was never written is not kept: there would
-		// be one more with each operation that fails.
+		// Also after a panic of fn, because the caller may recover. An id which was never written is not kept:
+		// otherwise the list would grow with each failed operation.
 		if written {
 			q.receipts.free(own)
 		}
 		if old != uuid.Nil && (!succeeded || !cleared) {
 			q.receipts.free(old)
 		}
-		if q.closed.Load() {
+		if q.isClosed() {
 			q.clearLate(ctx)
 		}
 	}()
@@ -98,21 +116,18 @@ func (q *Queue) onceWith(
 			if err := q.fenceReceipt(ctx, o, key, a); err != nil {
 				return err
 			}
-			// A serialisable read, also because of the next attempt: if this one may still land then, the fence excludes it.
+			// With a conflict: if this commit may still land at the next attempt, the fence makes the commit fail.
 			v, err := guardReceiptConflict.get(tx, key).Wait(ctx)
 			if err != nil {
-				return fmt.Errorf("layer: read receipt: %w", err)
+				return fmt.Errorf("read receipt: %w", err)
 			}
 			if v != nil && !lacks(guardReceipt) {
-				t, err := tuple.Unpack(v)
-				if err != nil || len(t) == 0 {
-					return corrupt(key, fmt.Errorf("receipt %v: %w", t, err))
+				_, result, err := unpackReceipt(key, v)
+				if err != nil {
+					return err
 				}
 				cleared = true
-				if applied == nil {
-					return nil
-				}
-				return applied(tx, t[1:])
+				return applied(tx, key, result)
 			}
 			if q.nowMS()-begunMS > receiptTrust.Milliseconds() && !lacks(guardReceiptTrust) {
 				return errOutcomeLost
@@ -127,12 +142,12 @@ func (q *Queue) onceWith(
 		}
 		written, cleared = true, true
 		if !a.MaybeCommitted {
-			// Before the set. If the outcome is unknown and the commit may still land (1039), the fence excludes it.
+			// Before the set: a commit which may still land at the next attempt (1039) then fails by the fence.
 			if err := guardReceiptLate.read(tx, kv.SingleKey(key)); err != nil {
-				return fmt.Errorf("layer: %w", err)
+				return err
 			}
 		}
-		tx.Set(key, append(tuple.Tuple{q.nowMS()}, result...).Pack())
+		tx.Set(key, packReceipt(q.nowMS(), result))
 		if old != uuid.Nil {
 			tx.Clear(q.keys.receipt(old))
 		}
@@ -145,9 +160,9 @@ func (q *Queue) onceWith(
 	return err
 }
 
-// fenceReceipt makes sure that a commit before this attempt which may still land (1039) does not land later than
-// now: all have a read conflict on their receipt. So this attempt finds either the receipt or a database in which nothing
-// has happened and nothing will: what it returns then, a result of its own or a refusal, is what holds. After 1021 the
+// fenceReceipt makes an earlier commit which may still land (1039) land now or never: every such commit has a read
+// conflict on its receipt, and the fence a write conflict. So this attempt finds either the receipt or a database in
+// which nothing has happened and nothing will. A result or a refusal of this attempt is then final. After 1021 the
 // client has done the same already.
 func (q *Queue) fenceReceipt(ctx context.Context, o kv.TxOptions, key []byte, a kv.Attempt) error {
 	if !a.InFlight || lacks(guardReceiptFence) {
@@ -157,21 +172,21 @@ func (q *Queue) fenceReceipt(ctx context.Context, o kv.TxOptions, key []byte, a 
 		return tx.AddWriteConflictRange(kv.SingleKey(key))
 	})
 	if err != nil {
-		return fmt.Errorf("layer: fence receipt: %w", err)
+		return fmt.Errorf("fence receipt: %w", err)
 	}
 	return nil
 }
 
-// clearLate clears what an operation has left that ended when the handle had been closed: Close may have missed it. What
-// cannot be cleared is left to the next sweep.
+// clearLate clears the receipts of an operation which ended after Close, because Close may have missed the receipts. A
+// receipt which cannot be cleared is left to the next sweep.
 func (q *Queue) clearLate(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	_ = q.clearReceipts(ctx)
 }
 
-// receipts are those of the handle that may be in the database and are no longer needed. Each transaction
-// clears one, so there are never more than there were transactions at a time.
+// receipts are the handle's receipts which may be in the database and are no longer needed. Each transaction clears a
+// receipt, so there are never more receipts than there were transactions at a time.
 type receipts struct {
 	mu   sync.Mutex
 	idle []uuid.UUID // guarded by mu
@@ -204,13 +219,13 @@ func (r *receipts) takeAll() []uuid.UUID {
 	return all
 }
 
-// clearReceipts clears all receipts of the handle that no operation is using.
+// clearReceipts clears all receipts of the handle which no operation is using.
 func (q *Queue) clearReceipts(ctx context.Context) error {
 	idle := q.receipts.takeAll()
 	if len(idle) == 0 {
 		return nil
 	}
-	// Clearing twice does no harm: an unknown commit needs no answer here.
+	// Clearing twice does no harm, so a clear of unknown outcome may simply run again.
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
 		for _, id := range idle {
 			tx.Clear(q.keys.receipt(id))
@@ -218,25 +233,15 @@ func (q *Queue) clearReceipts(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("layer: clear receipts: %w", err)
+		return fmt.Errorf("clear receipts: %w", err)
 	}
 	return nil
 }
 
-// receiptLife is how old a receipt is when it is swept. A handle that goes on clears its own within milliseconds;
-// what gets as old as this was left by a process that was killed.
+// receiptLife is how old a receipt is when a sweep removes the receipt. A live handle clears its own within
+// milliseconds; an older receipt was left by a killed process.
 const receiptLife = time.Hour
 
-// receiptTrust is for how long, by the clock of the handle that wrote it, a receipt that is not there proves that
-// its transaction was not applied. What is left to receiptLife is for clocks that differ.
+// receiptTrust is for how long, by the clock of the handle which wrote the receipt, a missing receipt proves that its
+// transaction was not applied. The rest of receiptLife is for clocks which differ.
 const receiptTrust = receiptLife / 2
-
-// receiptTime is when a receipt was written, by the clock of its handle. ok is false if it cannot be read: Check names it.
-func receiptTime(value []byte) (ms int64, ok bool) {
-	t, err := tuple.Unpack(value)
-	if err != nil || len(t) == 0 {
-		return 0, false
-	}
-	ms, ok = t[0].(int64)
-	return ms, ok
-}

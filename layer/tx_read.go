@@ -7,7 +7,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// readLock returns nil if the group has no record. Whether it conflicts depends on tx.
+// readLock returns nil if the group has no record. Whether the read conflicts depends on tx.
 func (q *Queue) readLock(ctx context.Context, tx kv.ReadTx, group string) (*record, error) {
 	key := q.keys.lock(group)
 	v, err := tx.Get(key).Wait(ctx)
@@ -33,8 +33,8 @@ func (q *Queue) readItem(ctx context.Context, tx kv.ReadTx, row kv.KV) (Item, er
 	return q.assemble(ctx, tx, p.itemID(), e, body)
 }
 
-// assemble makes the item of an id and its envelope and reads the rest of a body that is in parts. An item that
-// is not whole is ErrCorrupt.
+// assemble makes an item from its id and envelope, and reads the rest of a body in parts. An incomplete item is
+// ErrCorrupt.
 func (q *Queue) assemble(ctx context.Context, tx kv.ReadTx, id ID, e envelope, body []byte) (Item, error) {
 	if e.parts > 0 {
 		rows, err := tx.GetRange(q.keys.parts(id).Selectors(), kv.RangeOptions{}).Wait(ctx)
@@ -58,8 +58,8 @@ func (q *Queue) assemble(ctx context.Context, tx kv.ReadTx, id ID, e envelope, b
 	return item, nil
 }
 
-// firstItem returns the key of the first of a group's items, or nil if the group is empty. Called on a snapshot
-// it adds no conflict, and it never reads a body.
+// firstItem returns the key of a group's first item, or nil if the group is empty. Called on a snapshot the read adds
+// no conflict. No body is read.
 func (q *Queue) firstItem(ctx context.Context, tx kv.ReadTx, items kv.KeyRange) ([]byte, error) {
 	k, err := tx.GetKey(kv.FirstGreaterOrEqual(items.Begin)).Wait(ctx)
 	if err != nil {
@@ -84,7 +84,7 @@ func (q *Queue) readAttempt(ctx context.Context, tx kv.ReadTx, id ID) (attempt, 
 	return unpackAttempt(key, v)
 }
 
-// readAttempts returns the records of the items from first to last of a group, those that have one: few do.
+// readAttempts returns the records of a group's items from first to last. Few items have a record.
 func (q *Queue) readAttempts(ctx context.Context, tx kv.ReadTx, first, last ID) (map[ID]attempt, error) {
 	rows, err := tx.GetRange(kv.Range{
 		Begin: kv.FirstGreaterOrEqual(q.keys.attempt(first)), End: kv.FirstGreaterThan(q.keys.attempt(last)),
@@ -116,7 +116,7 @@ func (q *Queue) readPause(ctx context.Context, tx kv.ReadTx) (*mark, error) {
 
 // view runs a body that only reads, at snapshot.
 func (q *Queue) view(ctx context.Context, fn func(tx kv.ReadTx) error) error {
-	if q.closed.Load() {
+	if q.isClosed() {
 		return ErrClosed
 	}
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
@@ -124,13 +124,13 @@ func (q *Queue) view(ctx context.Context, fn func(tx kv.ReadTx) error) error {
 		if err := fn(tx.Snapshot()); err != nil {
 			return err
 		}
-		_, err := follow.wait(ctx) // what there is of a queue that is being dropped is no answer
+		_, err := follow.wait(ctx) // ErrNoQueue for a queue which is being dropped: the rest of its keys is no answer
 		return err
 	})
 	return err
 }
 
-// cursor is the part of a range that is still to be read.
+// cursor is the part of a range still to be read.
 type cursor struct {
 	begin     kv.KeySelector
 	end       []byte
@@ -161,11 +161,11 @@ func (c *cursor) passed(rows []kv.KV, limit int) {
 // maxStride bounds how many keys countKeys steps over at a time.
 const maxStride = 1000
 
-// countKeys counts the keys of r up to limit. It steps by selectors, so no value is transferred: in growing
-// strides until one leads out of r, then in halves of it.
+// countKeys counts the keys of r up to limit. Key selectors step over the keys, so no value is transferred: in growing
+// strides until a stride leads out of r, then in halves of the stride.
 func countKeys(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, limit int64) (int64, error) {
 	at, n := r.Begin, int64(0)
-	// The first step leads to the first key, all others from a key to one further on.
+	// The first step leads to the first key, all others from a key to a later key.
 	offset, growing := 1, true
 	for stride := 1; stride > 0 && n < limit; {
 		k, err := tx.GetKey(kv.KeySelector{Key: at, Offset: offset}).Wait(ctx)
@@ -191,7 +191,7 @@ func countKeys(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, limit int64) (i
 	return min(n, limit), nil
 }
 
-func (w *work) setState(group string, state []byte) {
+func (w *txn) setState(group string, state []byte) {
 	if len(state) == 0 {
 		w.tx.Clear(w.q.keys.state(group))
 		return
@@ -199,7 +199,7 @@ func (w *work) setState(group string, state []byte) {
 	w.tx.Set(w.q.keys.state(group), state)
 }
 
-// readState starts reading a group's state if it is wanted; nil if not.
+// readState starts reading a group's state if wanted; otherwise nil.
 func readState(q *Queue, tx kv.ReadTx, group string, wanted bool) kv.Future[[]byte] {
 	if !wanted {
 		return nil

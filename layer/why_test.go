@@ -16,7 +16,7 @@ import (
 // causes are those of an explanation, in order.
 func (e *env) causes(id layer.ID) []layer.Cause {
 	e.t.Helper()
-	x, err := e.calm().Why(e.ctx, id)
+	x, err := e.calm().Admin().Why(e.ctx, id)
 	require.NoError(e.t, err)
 	require.NotEmpty(e.t, x.Reasons)
 	require.Equal(e.t, len(x.Reasons), strings.Count(x.String(), "\n")+1, "a line for each reason")
@@ -41,12 +41,12 @@ func TestWhyChangesNothing(t *testing.T) {
 func TestWhyRefusesWhatIsNoID(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	for _, id := range []layer.ID{{}, {Group: "\xff", Random: uuid.New()}, {Index: -1, Random: uuid.New()}} {
-		_, err := e.q.Why(e.ctx, id)
+		_, err := e.q.Admin().Why(e.ctx, id)
 		require.ErrorIs(t, err, layer.ErrInvalidID)
 	}
 	require.Equal(t, []layer.Cause{layer.CauseGone}, e.causes(layer.ID{Group: "A", Random: uuid.New()}))
 	require.NoError(t, e.q.Close(e.ctx))
-	_, err := e.q.Why(e.ctx, layer.ID{Random: uuid.New()})
+	_, err := e.q.Admin().Why(e.ctx, layer.ID{Random: uuid.New()})
 	require.ErrorIs(t, err, layer.ErrClosed)
 }
 
@@ -73,7 +73,7 @@ func TestWhyIsBounded(t *testing.T) {
 		e.enqueue("A", bodies...)
 	}
 	last := e.enqueue("A", "last")[0]
-	x, err := e.q.Why(e.ctx, last)
+	x, err := e.q.Admin().Why(e.ctx, last)
 	require.NoError(t, err)
 	require.Equal(t, layer.Reason{Cause: layer.CauseBehind, Count: 10_000, More: true}, x.Reasons[0])
 	require.Equal(t, "10000 or more messages of its group come first", x.Reasons[0].String())

@@ -19,7 +19,7 @@ import (
 // end although one read in five fails: one of hundreds of reads never would.
 func TestLargeWorkGetsNarrow(t *testing.T) {
 	const n = 150
-	plain := layer.Config{DedupFor: layer.DedupForPending, Archive: time.Hour, Retention: time.Hour, OnExpiry: layer.ParkExpired}
+	plain := layer.Config{DedupFor: layer.DedupForPending, Archive: time.Hour, Retention: time.Hour, OnExpiry: layer.DeadLetterExpired}
 	bodies := make([]layer.Message, n)
 	for i := range bodies {
 		bodies[i] = layer.Message{Group: fmt.Sprintf("G%03d", i), Body: make([]byte, 100_000), DedupID: fmt.Sprint("id", i)}
@@ -30,28 +30,35 @@ func TestLargeWorkGetsNarrow(t *testing.T) {
 		do     func(ctx context.Context, q *layer.Queue) (int64, error)
 	}{
 		{"sweep of ids", nil, func(ctx context.Context, q *layer.Queue) (int64, error) {
-			r, err := q.Sweep(ctx, layer.SweepOptions{})
+			r, err := q.Admin().Sweep(ctx, layer.SweepOptions{})
 			return r.Keys - n - 1, err // the items are looked at too, and the wake key of who enqueued
 		}},
 		{"sweep of what is overdue", func(ctx context.Context, q *layer.Queue) error {
 			time.Sleep(2 * time.Hour)
 			return nil
 		}, func(ctx context.Context, q *layer.Queue) (int64, error) {
-			r, err := q.Sweep(ctx, layer.SweepOptions{})
-			return r.AgedOut, err
+			r, err := q.Admin().Sweep(ctx, layer.SweepOptions{})
+			return r.PastRetention, err
+		}},
+		{"sweep of the archive", func(ctx context.Context, q *layer.Queue) error {
+			defer time.Sleep(2 * time.Hour)
+			return finish(ctx, q)
+		}, func(ctx context.Context, q *layer.Queue) (int64, error) {
+			r, err := q.Admin().Sweep(ctx, layer.SweepOptions{})
+			return r.Archived, err
 		}},
 		{"purge", nil, func(ctx context.Context, q *layer.Queue) (int64, error) {
-			r, err := q.Purge(ctx, layer.PurgeOptions{})
+			r, err := q.Admin().Purge(ctx, layer.PurgeOptions{})
 			return r.Items, err
 		}},
 		{"redrive", park, func(ctx context.Context, q *layer.Queue) (int64, error) {
-			r, err := q.Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+			r, err := q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
 			return r.Done, err
 		}},
 		{"list of dead letters", park, func(ctx context.Context, q *layer.Queue) (int64, error) {
 			done := int64(0)
 			for o := (layer.DeadOptions{Bodies: true}); ; {
-				page, err := q.DeadLetters(ctx, o)
+				page, err := q.Admin().DeadLetters(ctx, o)
 				if done += int64(len(page.Letters)); err != nil || page.Next == nil {
 					return done, err
 				}
@@ -61,7 +68,7 @@ func TestLargeWorkGetsNarrow(t *testing.T) {
 		{"list of the archive", finish, func(ctx context.Context, q *layer.Queue) (int64, error) {
 			done := int64(0)
 			for o := (layer.ArchiveOptions{Bodies: true}); ; {
-				page, err := q.Archive(ctx, o)
+				page, err := q.Admin().Archive(ctx, o)
 				if done += int64(len(page.Items)); err != nil || page.Next == nil {
 					return done, err
 				}
@@ -69,7 +76,7 @@ func TestLargeWorkGetsNarrow(t *testing.T) {
 			}
 		}},
 		{"replay", finish, func(ctx context.Context, q *layer.Queue) (int64, error) {
-			r, err := q.Replay(ctx, layer.ArchiveFilter{}, layer.ReplayOptions{})
+			r, err := q.Admin().Replay(ctx, layer.ArchiveFilter{}, layer.ReplayOptions{})
 			return r.Done, err
 		}},
 	}
@@ -99,7 +106,7 @@ func TestLargeWorkGetsNarrow(t *testing.T) {
 				require.EqualValues(t, n, done)
 				t.Logf("%s, %d faults", time.Since(begun), plan.Counts()[fault.ReadTooOld])
 				plan.Chances = nil
-				report, err := calm.Check(t.Context(), layer.CheckOptions{})
+				report, err := calm.Admin().Check(t.Context(), layer.CheckOptions{})
 				require.NoError(t, err)
 				require.Empty(t, report.Violations)
 				require.NoError(t, q.Close(t.Context()))

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// cut bounds a text that is kept, and makes it UTF-8.
+// cut shortens a text to maxErrorText bytes and makes the text valid UTF-8.
 func cut(text string) string {
 	if len(text) > maxErrorText {
 		text = text[:maxErrorText]
@@ -28,7 +28,7 @@ func countWords(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// durationText is d.String() without the zeros at its end: "2m" for "2m0s".
+// durationText is d.String() without trailing zeros: "2m" for "2m0s".
 func durationText(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

@@ -37,7 +37,7 @@ type TxStateHandler func(ctx context.Context, tx kv.Tx, item Item, state []byte)
 
 // WorkerOptions configure a worker. The zero value is the normal use.
 type WorkerOptions struct {
-	// Concurrency is the number of goroutines, each with one group in hand at a time. 0 = DefaultConcurrency.
+	// Concurrency is the number of goroutines, each with one group in flight at a time. 0 = DefaultConcurrency.
 	Concurrency int
 	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. With a Handler they are
 	// acked together, after the last; with a TxHandler one by one.
@@ -67,7 +67,9 @@ type HandlerError struct {
 	Err error
 }
 
-func (e *HandlerError) Error() string { return fmt.Sprintf("layer: handler: item %s: %v", e.ID, e.Err) }
+func (e *HandlerError) Error() string {
+	return wrap("handler", fmt.Errorf("item %s: %w", e.ID, e.Err)).Error()
+}
 
 // Unwrap returns the handler's error.
 func (e *HandlerError) Unwrap() error { return e.Err }
@@ -170,14 +172,14 @@ func newWorker(q *Queue, o WorkerOptions, inTx bool, handle func(context.Context
 		o.Batch = DefaultMax
 	}
 	if o.Concurrency < 0 {
-		return nil, &LimitError{What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency}
+		return nil, wrap("new worker", &LimitError{What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency})
 	}
 	if o.Concurrency > maxConcurrency {
-		return nil, &LimitError{What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency}
+		return nil, wrap("new worker", &LimitError{What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency})
 	}
 	receive, err := ReceiveOptions{Max: o.Batch, MaxGroups: 1, Lease: o.Lease, Wait: o.Poll}.withDefaults()
 	if err != nil {
-		return nil, err
+		return nil, wrap("new worker", err)
 	}
 	w := &Worker{q: q, o: o, receive: receive, handle: handle, inTx: inTx, stopping: make(chan struct{})}
 	w.ctx, w.cancel = context.WithCancelCause(context.Background())
@@ -224,7 +226,7 @@ func (w *Worker) Stop(ctx context.Context) error {
 	case <-ctx.Done():
 		w.cancel(context.Cause(ctx))
 		<-all
-		return fmt.Errorf("layer: worker stopped by force: %w", context.Cause(ctx))
+		return wrap("stop worker", fmt.Errorf("stopped by force: %w", context.Cause(ctx)))
 	}
 }
 
@@ -303,7 +305,7 @@ func (w *Worker) sweep() {
 			timer.Stop()
 			return
 		}
-		if _, err := w.q.Sweep(ctx, SweepOptions{Every: sweepEvery}); err != nil && ctx.Err() == nil {
+		if _, err := w.q.Admin().Sweep(ctx, SweepOptions{Every: sweepEvery}); err != nil && ctx.Err() == nil {
 			w.report(err)
 		}
 	}

@@ -188,10 +188,10 @@ func (e *env) effects(body string) uint64 {
 // info lists the groups.
 func (e *env) info() map[string]layer.GroupInfo {
 	e.t.Helper()
-	groups, err := e.calm().Groups(e.ctx, layer.GroupsOptions{})
+	page, err := e.calm().Admin().Groups(e.ctx, layer.GroupsOptions{})
 	require.NoError(e.t, err)
 	byName := make(map[string]layer.GroupInfo)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		byName[g.Group] = g
 	}
 	return byName
@@ -234,7 +234,7 @@ func TestWorkerGivesBack(t *testing.T) {
 				require.ErrorAs(e.t, j.errs[0], &h)
 				a := e.info()["A"]
 				require.Equal(e.t, a.Head, h.ID)
-				require.Equal(e.t, layer.Delayed, a.State)
+				require.Equal(e.t, layer.Delayed, a.Status)
 				require.Equal(e.t, 10*time.Second, a.Left)
 				require.Equal(e.t, 1, a.Attempts)
 				require.Contains(e.t, a.LastError, "boom")
@@ -265,7 +265,7 @@ func TestWorkerGivesBack(t *testing.T) {
 // failed waits, and its only goroutine goes on with the others.
 func TestWorkerRetriesByThePolicy(t *testing.T) {
 	onEngines(t, func(e *env) {
-		_, _, err := e.q.Configure(e.ctx, func(c *layer.Config) {
+		_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) {
 			c.Retry = layer.RetryPolicy{Kind: layer.RetryConstant, Base: 7 * time.Second}
 		})
 		require.NoError(e.t, err)
@@ -283,7 +283,7 @@ func TestWorkerRetriesByThePolicy(t *testing.T) {
 		require.ElementsMatch(e.t, []string{"error", "b1"}, j.await(e.t, 2))
 		require.NoError(e.t, w.Stop(e.ctx))
 		a := e.info()["A"]
-		require.Equal(e.t, layer.Delayed, a.State)
+		require.Equal(e.t, layer.Delayed, a.Status)
 		require.Equal(e.t, 7*time.Second, a.Left)
 		require.Equal(e.t, "no luck", a.LastError)
 	})
@@ -335,7 +335,7 @@ func TestWorkerRejects(t *testing.T) {
 			require.Equal(e.t, "boom", letters[0].LastError)
 			require.Equal(e.t, 1, letters[0].Attempts)
 			require.Empty(e.t, e.all("A"))
-			_, err = e.calm().Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{})
+			_, err = e.calm().Admin().Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{})
 			require.NoError(e.t, err)
 		}
 	})
@@ -364,7 +364,7 @@ func TestTxWorkerFailure(t *testing.T) {
 		a := e.info()["A"]
 		require.Equal(e.t, []string{"a2", "a3"}, e.all("A"))
 		require.Equal(e.t, 1, a.Attempts)
-		require.Equal(e.t, layer.Delayed, a.State)
+		require.Equal(e.t, layer.Delayed, a.Status)
 		require.Equal(e.t, layer.MaxDelay, a.Left)
 	})
 }
@@ -397,7 +397,7 @@ func TestWorkerStopDrains(t *testing.T) {
 		require.Empty(e.t, j.errs)
 		require.Equal(e.t, []string{"a1", "a2"}, j.handled["A"])
 		a := e.info()["A"]
-		require.Equal(e.t, layer.Ready, a.State)
+		require.Equal(e.t, layer.Ready, a.Status)
 		require.Zero(e.t, a.Attempts)
 		require.Equal(e.t, []string{"a3"}, e.all("A"))
 		require.NoError(e.t, w.Stop(e.ctx), "stopped twice")
@@ -429,7 +429,7 @@ func TestWorkerStopByForce(t *testing.T) {
 		require.ErrorIs(e.t, receiveFrom(e.t, cause), impatient)
 
 		a := e.info()["A"]
-		require.Equal(e.t, layer.Ready, a.State, "given back, although the worker was stopped by force")
+		require.Equal(e.t, layer.Ready, a.Status, "given back, although the worker was stopped by force")
 		require.Zero(e.t, a.Attempts)
 		require.Equal(e.t, []string{"a2", "a3"}, e.all("A"), "what was handled before is acked")
 		require.NoError(e.t, w.Stop(e.ctx))
@@ -454,7 +454,7 @@ func TestWorkerLifecycle(t *testing.T) {
 		require.NoError(e.t, w.Stop(e.ctx))
 		require.Empty(e.t, j.handled, "a worker that was stopped does not start again")
 
-		// One goroutine, started twice, is one goroutine: two groups are never in hand at once.
+		// One goroutine, started twice, is one goroutine: two groups are never in flight at once.
 		in, out := make(chan string), make(chan struct{})
 		w, err = layer.NewWorker(e.q, func(_ context.Context, item layer.Item) error {
 			in <- string(item.Body)
@@ -473,11 +473,11 @@ func TestWorkerLifecycle(t *testing.T) {
 			}
 			held := 0
 			for _, g := range e.info() {
-				if g.State == layer.Held {
+				if g.Status == layer.Held {
 					held++
 				}
 			}
-			require.Equal(e.t, 1, held, "groups in hand")
+			require.Equal(e.t, 1, held, "groups in flight")
 		}
 		out <- struct{}{}
 		for range 2 {

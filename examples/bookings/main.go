@@ -154,8 +154,8 @@ func (o *office) answered(ctx context.Context) error {
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		groups, err := o.queue.Groups(ctx, layer.GroupsOptions{Limit: 1})
-		if err != nil || len(groups) == 0 {
+		page, err := o.queue.Admin().Groups(ctx, layer.GroupsOptions{Limit: 1})
+		if err != nil || len(page.Groups) == 0 {
 			return err
 		}
 		select {

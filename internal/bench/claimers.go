@@ -75,7 +75,7 @@ func sweep(ctx context.Context, env Env, s Sizes, groups int, path layer.Path) (
 	crews := make([]*crew, len(s.Handles))
 	for i, n := range s.Handles {
 		// A crew of its own for each number, so that what its handles learn is not another's.
-		if crews[i], err = newCrew(ctx, q, space, n, layer.Options{Path: path}, o); err != nil {
+		if crews[i], err = newCrew(ctx, q, space, n, layer.Options{Test: &layer.TestOptions{Path: path}}, o); err != nil {
 			return nil, err
 		}
 	}

@@ -26,7 +26,7 @@ func coalescingGain(s Sizes) Benchmark {
 		}
 		defer space.closing(&err)
 		var sides [2]*senders
-		for i, o := range []layer.Options{{NoCoalescing: true}, {}} {
+		for i, o := range []layer.Options{{Test: &layer.TestOptions{NoCoalescing: true}}, {}} {
 			h, err := layer.Create(ctx, space.DB, space.Prefix, fmt.Sprintf("coalescing-%d", i), o)
 			if err != nil {
 				return nil, err

@@ -28,7 +28,7 @@ func mutationsPerMessage(s Sizes) Benchmark {
 		if err != nil {
 			return nil, err
 		}
-		// One in hand, so that the first transaction has a receipt to clear as all others have.
+		// One in flight, so that the first transaction has a receipt to clear as all others have.
 		if err := q.enqueue(ctx, messages(groupName(s.Batches), batch)...); err != nil {
 			return nil, err
 		}

@@ -118,7 +118,7 @@ var errWrong = errors.New("the queue is wrong")
 
 // verify holds the queue to the account and to its own rules.
 func (q *queue) verify(ctx context.Context) error {
-	report, err := q.Check(ctx, layer.CheckOptions{
+	report, err := q.Admin().Check(ctx, layer.CheckOptions{
 		Progress: func(keys int64) { q.env.progress("verifying", int(keys), -1) },
 	})
 	if err != nil {

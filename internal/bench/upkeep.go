@@ -41,7 +41,7 @@ func upkeepSlowdown(s Sizes) Benchmark {
 			done := int64(0)
 			for g := range upkeepGroups {
 				group := overdueName(g)
-				r, err := q.Purge(ctx, layer.PurgeOptions{
+				r, err := q.Admin().Purge(ctx, layer.PurgeOptions{
 					Group: &group, Progress: func(r layer.PurgeReport) { progress(done + r.Items) },
 				})
 				if err != nil {
@@ -52,11 +52,11 @@ func upkeepSlowdown(s Sizes) Benchmark {
 			return nil
 		}
 		sweep := func(ctx context.Context, progress func(done int64)) error {
-			_, err := q.Sweep(ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) { progress(r.AgedOut) }})
+			_, err := q.Admin().Sweep(ctx, layer.SweepOptions{Progress: func(r layer.SweepReport) { progress(r.PastRetention) }})
 			return err
 		}
 		redrive := func(ctx context.Context, progress func(done int64)) error {
-			_, err := q.Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{Progress: func(r layer.DeadReport) { progress(r.Done) }})
+			_, err := q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{Progress: func(r layer.DeadReport) { progress(r.Done) }})
 			return err
 		}
 		for _, work := range []struct {
@@ -118,7 +118,7 @@ func overdueQueue(ctx context.Context, env Env, space Space, s Sizes) (*queue, e
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := q.Configure(ctx, func(c *layer.Config) { c.Retention, c.OnExpiry = time.Hour, layer.ParkExpired }); err != nil {
+	if _, _, err := q.Admin().Configure(ctx, func(c *layer.Config) { c.Retention, c.OnExpiry = time.Hour, layer.DeadLetterExpired }); err != nil {
 		return nil, err
 	}
 	past := func() time.Time { return time.Now().Add(-2 * time.Hour) }
@@ -127,7 +127,7 @@ func overdueQueue(ctx context.Context, env Env, space Space, s Sizes) (*queue, e
 		return nil, err
 	}
 	for g := range upkeepGroups {
-		if _, err := q.PauseGroup(ctx, overdueName(g), layer.PauseOptions{}); err != nil {
+		if _, err := q.Admin().PauseGroup(ctx, overdueName(g), layer.PauseOptions{}); err != nil {
 			return nil, errors.Join(err, old.Close(ctx))
 		}
 		for left := s.Deep / upkeepGroups; left > 0; left -= perLoad {

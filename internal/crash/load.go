@@ -288,24 +288,24 @@ func (a *actor) operate(ctx context.Context) error {
 				f.Group = &e.Group
 			}
 			e = a.j.begin(e)
-			if _, err = a.q.Redrive(ctx, f, layer.RedriveOptions{}); err == nil {
+			if _, err = a.q.Admin().Redrive(ctx, f, layer.RedriveOptions{}); err == nil {
 				a.j.done(e)
 			}
 		case r < 6:
 			group := purgedGroups[a.rng.IntN(len(purgedGroups))]
 			e := a.j.begin(event{Kind: kindPurge, Group: group, Force: a.rng.IntN(2) == 0})
-			if _, err = a.q.Purge(ctx, layer.PurgeOptions{Group: &group, Force: e.Force}); err == nil {
+			if _, err = a.q.Admin().Purge(ctx, layer.PurgeOptions{Group: &group, Force: e.Force}); err == nil {
 				a.j.done(e)
 			}
 		case r < 9:
 			lease := leaseBase + time.Duration(a.o.Life*1000+n)*time.Millisecond
 			e := a.j.begin(event{Kind: kindConfigure, Lease: lease.Milliseconds()})
-			if _, _, err = a.q.Configure(ctx, func(c *layer.Config) { c.Lease = lease }); err == nil {
+			if _, _, err = a.q.Admin().Configure(ctx, func(c *layer.Config) { c.Lease = lease }); err == nil {
 				a.j.done(e)
 			}
 		default:
 			e := a.j.begin(event{Kind: kindSweep})
-			if _, err = a.q.Sweep(ctx, layer.SweepOptions{}); err == nil {
+			if _, err = a.q.Admin().Sweep(ctx, layer.SweepOptions{}); err == nil {
 				a.j.done(e)
 			}
 		}

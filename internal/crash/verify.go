@@ -196,7 +196,7 @@ func (m *model) traces(o *operation, d *dump) (there, not int) {
 
 // soundness holds the queue to its own rules, and its counters to what was found.
 func (m *model) soundness(ctx context.Context, q *layer.Queue, d *dump) error {
-	report, err := q.Check(ctx, layer.CheckOptions{})
+	report, err := q.Admin().Check(ctx, layer.CheckOptions{})
 	if err != nil {
 		return fmt.Errorf("crash: check: %w", err)
 	}
@@ -227,7 +227,7 @@ func (m *model) soundness(ctx context.Context, q *layer.Queue, d *dump) error {
 func (m *model) drain(ctx context.Context, q *layer.Queue) error {
 	j := &drainJournal{m: m}
 	j.run(event{Kind: kindRedrive}, func(*event) error {
-		_, err := q.Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+		_, err := q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
 		return err
 	})
 	for j.err == nil {
@@ -242,7 +242,7 @@ func (m *model) drain(ctx context.Context, q *layer.Queue) error {
 			// What a takeover has parked meanwhile comes back.
 			report := layer.DeadReport{}
 			j.run(event{Kind: kindRedrive}, func(*event) (err error) {
-				report, err = q.Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+				report, err = q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
 				return err
 			})
 			if report.Done == 0 {
@@ -285,7 +285,7 @@ func (m *model) check(ctx context.Context, db kv.DB, q *layer.Queue, unknown map
 	if err := m.soundness(ctx, q, d); err != nil {
 		return err
 	}
-	c, _, err := q.ReadConfig(ctx)
+	c, _, err := q.Admin().ReadConfig(ctx)
 	if err != nil {
 		return fmt.Errorf("crash: configuration: %w", err)
 	}

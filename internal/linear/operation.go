@@ -59,7 +59,7 @@ func OutcomeOf(err error) Outcome {
 		outcome Outcome
 	}{
 		{layer.ErrClaimLost, ClaimLost}, {layer.ErrNotInClaim, NotInClaim}, {layer.ErrNoItem, NoItem},
-		{layer.ErrInHand, InHand}, {layer.ErrNotHeld, NotHeld},
+		{layer.ErrInFlight, InHand}, {layer.ErrNotHeld, NotHeld},
 	} {
 		if errors.Is(err, o.err) {
 			return o.outcome

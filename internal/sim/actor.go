@@ -230,22 +230,22 @@ func (a *actor) receive() []*layer.Claim {
 	options := a.receiveOptions()
 	if a.chance(k.repeat) {
 		a.n++
-		options.AttemptID = fmt.Sprintf("r%d.%d", a.id, a.n)
+		options.ReceiveID = fmt.Sprintf("r%d.%d", a.id, a.n)
 		if k.attempts > 0 {
-			options.AttemptID = fmt.Sprintf("r%d", a.rng.IntN(k.attempts))
+			options.ReceiveID = fmt.Sprintf("r%d", a.rng.IntN(k.attempts))
 		}
 		if ids := slices.Sorted(maps.Keys(a.w.attempts)); len(ids) > 0 && k.twin > 0 && a.chance(k.twin) {
-			options.AttemptID = ids[a.rng.IntN(len(ids))]
+			options.ReceiveID = ids[a.rng.IntN(len(ids))]
 		}
 	}
 	if len(a.w.orphans) > 0 && a.rng.IntN(2) == 0 {
-		options.AttemptID = a.w.orphans[0]
+		options.ReceiveID = a.w.orphans[0]
 		a.w.orphans = a.w.orphans[1:]
 	}
 	try := func(o *op) error {
-		o.attemptID, o.wantsState = options.AttemptID, options.State
-		if options.AttemptID != "" {
-			a.w.attempts[options.AttemptID] = a.id
+		o.attemptID, o.wantsState = options.ReceiveID, options.State
+		if options.ReceiveID != "" {
+			a.w.attempts[options.ReceiveID] = a.id
 		}
 		if options.Wait == 0 && a.chance(k.inTx) {
 			o.kind = "receive-tx"
@@ -267,14 +267,14 @@ func (a *actor) receive() []*layer.Claim {
 		})
 	}
 	err := try(o)
-	if options.AttemptID != "" && (err != nil || a.rng.IntN(6) == 0) {
+	if options.ReceiveID != "" && (err != nil || a.rng.IntN(6) == 0) {
 		o = &op{kind: "receive"} // the first answer was lost on its way, if there was one
 		if err := try(o); err == nil && len(o.claims) > 0 {
 			a.w.mark("receive repeated")
 		}
 	}
-	if options.AttemptID != "" {
-		delete(a.w.attempts, options.AttemptID)
+	if options.ReceiveID != "" {
+		delete(a.w.attempts, options.ReceiveID)
 	}
 	for _, c := range o.claims {
 		for _, item := range c.Items {

@@ -3,7 +3,7 @@
 //
 // Every call of the engine parks its goroutine: the begin of a transaction, the wait for a read, the commit before it
 // is sent and again before its result is known, the end of a backoff. So does every goroutine of a handle that another
-// one or a timer has just woken (layer.Options.Yield), and every actor between its calls. When all goroutines of the
+// one or a timer has just woken (layer.TestOptions.Yield), and every actor between its calls. When all goroutines of the
 // bubble (testing/synctest) are blocked, the driver picks one that is parked and lets it run alone to its next park.
 // When none is parked, or by a whim of the seed, virtual time goes on.
 //

@@ -94,7 +94,7 @@ func judge(err error, limited bool) (outcome, bool) {
 		return done, true
 	}
 	for _, e := range []error{
-		layer.ErrClaimLost, layer.ErrNotInClaim, layer.ErrNoItem, layer.ErrInHand, layer.ErrNotHeld, layer.ErrNotPaused,
+		layer.ErrClaimLost, layer.ErrNotInClaim, layer.ErrNoItem, layer.ErrInFlight, layer.ErrNotHeld, layer.ErrNotPaused,
 		layer.ErrNotDelayed, layer.ErrNotDead, layer.ErrHeld,
 	} {
 		if errors.Is(err, e) {

@@ -176,7 +176,7 @@ func (m *model) end(after map[string][]byte) {
 func (m *model) led(group string) {
 	g, timers := m.group(group), m.invariants.timers[group]
 	switch l := g.lock; {
-	case l.is("pause"), l.is("park"):
+	case l.is("pause"), l.is("halt"):
 	case l != nil && timers[l.endMS] != l.kind:
 		m.violation("I1: %q has a %s until %d and no timer of it: %v", group, l.kind, l.endMS, timers)
 	case l == nil && len(g.items) > 0 && len(m.invariants.hints[group]) == 0 && !slices.Contains(slices.Collect(maps.Values(timers)), "head"):

@@ -38,9 +38,9 @@ type knobs struct {
 	consumers                   int     // layer.Workers, at most one a handle
 	inTx                        float64 // chance that an actor does in a transaction of its own what it could do without
 	large, delayed, named, same float64 // chances that a message has parts, is kept back, has a dedup id, has a body that others have
-	repeat                      float64 // chance that a receive has an attempt id
+	repeat                      float64 // chance that a receive has a receive id
 	leap                        float64 // chance of each a step that an hour passes, or two
-	attempts                    int     // how many attempt ids there are; 0 = each is used for one receive
+	attempts                    int     // how many receive ids there are; 0 = each is used for one receive
 	twin                        float64 // chance that this is one of a receive under way
 	ids                         int     // how many dedup ids there are
 	operations                  []int   // of operators, by their numbers in operate; none = all

@@ -79,7 +79,7 @@ type lockState struct {
 	owner string
 	endMS int64
 	out   []layer.ID
-	// marked is "pause" or "park" if the lock is such a mark, or a claim that becomes one.
+	// marked is "pause" or "halt" if the lock is such a mark, or a claim that becomes one.
 	marked string
 }
 
@@ -802,7 +802,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	switch {
 	case next == nil:
 		return
-	case next.kind == "park":
+	case next.kind == "halt":
 		m.w.mark("group parked")
 		return
 	case next.kind == "pause":
@@ -829,7 +829,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 			m.w.mark("grant accepted after its end")
 		}
 	case old == nil:
-	case old.is("park"), old.is("pause"):
+	case old.is("halt"), old.is("pause"):
 		m.violation("G2: %q is claimed under token %d though it is %sd", group, next.token, old.kind)
 	case live:
 		m.violation("G2: %q is claimed under token %d, while %s %d of %s lasts for %d ms",

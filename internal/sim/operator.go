@@ -34,65 +34,71 @@ func (a *actor) operate() {
 		case 0:
 			o.kind, o.forcing = "pause-group", a.rng.IntN(2) == 0
 			fn = func(ctx context.Context) error {
-				_, err := a.q.PauseGroup(ctx, group, layer.PauseOptions{Force: o.forcing})
+				_, err := a.q.Admin().PauseGroup(ctx, group, layer.PauseOptions{Force: o.forcing})
 				return err
 			}
 			inTx = func(ctx context.Context, tx kv.Tx) error {
-				_, err := a.q.PauseGroupTx(ctx, tx, group, layer.PauseOptions{Force: o.forcing})
+				_, err := a.q.Admin().PauseGroupTx(ctx, tx, group, layer.PauseOptions{Force: o.forcing})
 				return err
 			}
 		case 1, 2, 3:
 			o.kind = "resume-group"
-			fn = func(ctx context.Context) error { _, err := a.q.ResumeGroup(ctx, group); return err }
-			inTx = func(ctx context.Context, tx kv.Tx) error { _, err := a.q.ResumeGroupTx(ctx, tx, group); return err }
+			fn = func(ctx context.Context) error { _, err := a.q.Admin().ResumeGroup(ctx, group); return err }
+			inTx = func(ctx context.Context, tx kv.Tx) error {
+				_, err := a.q.Admin().ResumeGroupTx(ctx, tx, group)
+				return err
+			}
 		case 4:
 			o.kind = "pause"
-			fn = func(ctx context.Context) error { _, err := a.q.Pause(ctx, layer.PauseOptions{}); return err }
+			fn = func(ctx context.Context) error { _, err := a.q.Admin().Pause(ctx, layer.PauseOptions{}); return err }
 			inTx = func(ctx context.Context, tx kv.Tx) error {
-				_, err := a.q.PauseTx(ctx, tx, layer.PauseOptions{})
+				_, err := a.q.Admin().PauseTx(ctx, tx, layer.PauseOptions{})
 				return err
 			}
 		case 5, 6:
 			o.kind = "resume"
-			fn = func(ctx context.Context) error { _, err := a.q.Resume(ctx); return err }
-			inTx = func(ctx context.Context, tx kv.Tx) error { _, err := a.q.ResumeTx(ctx, tx); return err }
+			fn = func(ctx context.Context) error { _, err := a.q.Admin().Resume(ctx); return err }
+			inTx = func(ctx context.Context, tx kv.Tx) error { _, err := a.q.Admin().ResumeTx(ctx, tx); return err }
 		case 7:
 			o.kind, o.group, o.ids = "cancel", id.Group, []layer.ID{id}
-			fn = func(ctx context.Context) error { return a.q.Cancel(ctx, id) }
-			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.CancelTx(ctx, tx, id) }
+			fn = func(ctx context.Context) error { return a.q.Admin().Cancel(ctx, id) }
+			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.Admin().CancelTx(ctx, tx, id) }
 		case 8:
 			o.kind = "skip"
-			fn = func(ctx context.Context) error { _, err := a.q.Skip(ctx, group, layer.SkipOptions{}); return err }
+			fn = func(ctx context.Context) error {
+				_, err := a.q.Admin().Skip(ctx, group, layer.SkipOptions{})
+				return err
+			}
 			inTx = func(ctx context.Context, tx kv.Tx) error {
-				_, err := a.q.SkipTx(ctx, tx, group, layer.SkipOptions{})
+				_, err := a.q.Admin().SkipTx(ctx, tx, group, layer.SkipOptions{})
 				return err
 			}
 		case 9:
 			o.kind, o.forcing = "force-release", true
 			count := a.rng.IntN(2) == 0
 			fn = func(ctx context.Context) error {
-				h, err := a.q.ForceRelease(ctx, group, layer.ForceReleaseOptions{CountAttempt: count})
+				h, err := a.q.Admin().ForceRelease(ctx, group, layer.ForceReleaseOptions{CountAttempt: count})
 				o.token = h.Token
 				return err
 			}
 			inTx = func(ctx context.Context, tx kv.Tx) error {
-				h, err := a.q.ForceReleaseTx(ctx, tx, group, layer.ForceReleaseOptions{CountAttempt: count})
+				h, err := a.q.Admin().ForceReleaseTx(ctx, tx, group, layer.ForceReleaseOptions{CountAttempt: count})
 				o.token = h.Token
 				return err
 			}
 		case 10:
 			o.kind = "retry-now"
-			fn = func(ctx context.Context) error { return a.q.RetryNow(ctx, group) }
-			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.RetryNowTx(ctx, tx, group) }
+			fn = func(ctx context.Context) error { return a.q.Admin().RetryNow(ctx, group) }
+			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.Admin().RetryNowTx(ctx, tx, group) }
 		case 11:
 			o.kind = "redrive"
 			tail := a.rng.IntN(2) == 0
 			fn = func(ctx context.Context) error {
-				_, err := a.q.Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail})
+				_, err := a.q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: tail})
 				return err
 			}
 			inTx = func(ctx context.Context, tx kv.Tx) error {
-				return a.q.RedriveTx(ctx, tx, layer.RedriveOptions{ToTail: tail}, id)
+				return a.q.Admin().RedriveTx(ctx, tx, layer.RedriveOptions{ToTail: tail}, id)
 			}
 		case 12, purge:
 			if n == 12 && a.rng.IntN(4) > 0 {
@@ -102,45 +108,50 @@ func (a *actor) operate() {
 			}
 			o.kind, o.sweeping, o.forcing = "purge", true, a.rng.IntN(3) == 0
 			fn = func(ctx context.Context) error {
-				_, err := a.q.Purge(ctx, layer.PurgeOptions{Group: &group, Force: o.forcing})
+				_, err := a.q.Admin().Purge(ctx, layer.PurgeOptions{Group: &group, Force: o.forcing})
 				return err
 			}
 		case purgeAll:
 			o.kind, o.sweeping, o.group = "purge-all", true, ""
-			fn = func(ctx context.Context) error { _, err := a.q.Purge(ctx, layer.PurgeOptions{}); return err }
+			fn = func(ctx context.Context) error { _, err := a.q.Admin().Purge(ctx, layer.PurgeOptions{}); return err }
 		case 13:
 			o.kind = "configure"
 			lease := layer.MinLease + a.below(maxLease-layer.MinLease)
 			attempts := []int{0, 1, 2, 5}[a.rng.IntN(4)]
 			change := func(c *layer.Config) { c.Lease, c.MaxAttempts = lease, attempts }
-			fn = func(ctx context.Context) (err error) { _, o.token, err = a.q.Configure(ctx, change); return err }
+			fn = func(ctx context.Context) (err error) {
+				_, o.token, err = a.q.Admin().Configure(ctx, change)
+				return err
+			}
 			inTx = func(ctx context.Context, tx kv.Tx) (err error) {
-				_, o.token, err = a.q.ConfigureTx(ctx, tx, change)
+				_, o.token, err = a.q.Admin().ConfigureTx(ctx, tx, change)
 				return err
 			}
 		case 14:
 			o.kind = "sweep"
-			fn = func(ctx context.Context) error { _, err := a.q.Sweep(ctx, layer.SweepOptions{}); return err }
+			fn = func(ctx context.Context) error { _, err := a.q.Admin().Sweep(ctx, layer.SweepOptions{}); return err }
 		case 15, 16:
 			a.n++
 			o.kind, o.group, o.edits, o.body = "edit", id.Group, id, fmt.Sprintf("edited a%d.%d", a.id, a.n)
 			change := func(m *layer.Message) error { m.Body = []byte(o.body); return nil }
-			fn = func(ctx context.Context) error { return a.q.Edit(ctx, id, change) }
-			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.EditTx(ctx, tx, id, change) }
+			fn = func(ctx context.Context) error { return a.q.Admin().Edit(ctx, id, change) }
+			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.Admin().EditTx(ctx, tx, id, change) }
 		case 17:
 			o.kind, o.discarding = "discard", true
 			fn = func(ctx context.Context) error {
-				_, err := a.q.Discard(ctx, layer.DeadFilter{}, layer.DiscardOptions{Limit: 2})
+				_, err := a.q.Admin().Discard(ctx, layer.DeadFilter{}, layer.DiscardOptions{Limit: 2})
 				return err
 			}
-			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.DiscardTx(ctx, tx, id) }
+			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.Admin().DiscardTx(ctx, tx, id) }
 		case 18:
 			a.n++
 			o.kind, o.sets, o.state, o.anyHolder = "set-group-state", true, fmt.Appendf(nil, "o%d.%d", a.id, a.n), true
 			force := layer.SetGroupStateOptions{Force: a.rng.IntN(2) == 0}
 			o.override = force.Force
-			fn = func(ctx context.Context) error { return a.q.SetGroupState(ctx, group, o.state, force) }
-			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.SetGroupStateTx(ctx, tx, group, o.state, force) }
+			fn = func(ctx context.Context) error { return a.q.Admin().SetGroupState(ctx, group, o.state, force) }
+			inTx = func(ctx context.Context, tx kv.Tx) error {
+				return a.q.Admin().SetGroupStateTx(ctx, tx, group, o.state, force)
+			}
 		}
 		var err error
 		if inTx == nil {

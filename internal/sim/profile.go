@@ -55,7 +55,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 		k.producers, k.workers, k.operators = 3, 2, 3
 		k.named, k.same = 0.9, 0.2
 		k.config.DedupFor, k.config.DedupWindow = layer.DedupFor(rng.IntN(2)), layer.MinDedupWindow
-		k.reject, k.nack, k.config.OnFailure = 0.5, 0.5, layer.ParkItem
+		k.reject, k.nack, k.config.OnFailure = 0.5, 0.5, layer.DeadLetterItem
 		k.hold = 0.4 * rng.Float64()
 	},
 	// Messages that are kept back, and messages that wait too long.

@@ -42,7 +42,7 @@ func (a *actor) replay() {
 		err = a.call(o, func(ctx context.Context) error { return a.replayTx(ctx, f, o) })
 	} else {
 		err = a.call(o, func(ctx context.Context) error {
-			r, err := a.q.Replay(ctx, f, layer.ReplayOptions{})
+			r, err := a.q.Admin().Replay(ctx, f, layer.ReplayOptions{})
 			o.replayed = r.Done
 			return err
 		})
@@ -56,7 +56,7 @@ func (a *actor) replayTx(ctx context.Context, f layer.ArchiveFilter, o *op) erro
 	for range mostReplayTx {
 		var r layer.ReplayReport
 		err := a.q.Once(ctx, func(tx kv.Tx) (err error) {
-			r, err = a.q.ReplayTx(ctx, tx, f, options)
+			r, err = a.q.Admin().ReplayTx(ctx, tx, f, options)
 			return err
 		})
 		if err != nil {

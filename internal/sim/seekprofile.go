@@ -81,7 +81,7 @@ func (k *knobs) marked(rng *rand.Rand) {
 	k.operations = []int{0, 0, 0, 1, 1, 7, 7, 8, purge}
 	k.think, k.config.Lease, k.freeze, k.nack = time.Second, layer.MinLease, 0.3, 0.4
 	k.die = 0.3 * rng.Float64()
-	k.config.MaxAttempts, k.config.OnFailure = rng.IntN(3), layer.ParkGroup
+	k.config.MaxAttempts, k.config.OnFailure = rng.IntN(3), layer.HaltGroup
 }
 
 // recalled: few dedup ids, messages that go, are purged and come back.
@@ -91,7 +91,7 @@ func (k *knobs) recalled(rng *rand.Rand) {
 	k.config.DedupBy = layer.DedupByID
 	k.config.DedupFor, k.config.DedupWindow = layer.DedupFor(rng.IntN(2)), layer.MinDedupWindow
 	k.operations = []int{7, 7, 8, 11, 11, purge, 14}
-	k.reject, k.nack, k.config.OnFailure, k.config.MaxAttempts = 0.5, 0.6, layer.ParkItem, 1
+	k.reject, k.nack, k.config.OnFailure, k.config.MaxAttempts = 0.5, 0.6, layer.DeadLetterItem, 1
 }
 
 // stated: states of groups that are set by operators beside claims.
@@ -104,7 +104,7 @@ func (k *knobs) stated(rng *rand.Rand) {
 func (k *knobs) buried(rng *rand.Rand) {
 	k.seeking(rng)
 	k.operations, k.think, k.workers = []int{11}, time.Second, 3
-	k.reject, k.nack, k.config.OnFailure, k.config.MaxAttempts = 0.9, 0.8, layer.ParkItem, 1
+	k.reject, k.nack, k.config.OnFailure, k.config.MaxAttempts = 0.9, 0.8, layer.DeadLetterItem, 1
 }
 
 // granted: receives that wait in line for long, by clocks that differ, in handles that stand still and die.
@@ -131,7 +131,7 @@ func (k *knobs) vacated(rng *rand.Rand) {
 	k.groups = 2 + rng.IntN(3)
 }
 
-// hourly: attempt ids that are used again, and receipts that are looked for, when an hour has passed and they were swept.
+// hourly: receive ids that are used again, and receipts that are looked for, when an hour has passed and they were swept.
 func (k *knobs) hourly(rng *rand.Rand) {
 	k.seeking(rng)
 	k.groups, k.producers, k.workers, k.takers, k.operators, k.operations = 3, 2, 4, 0, 2, []int{14}
@@ -154,7 +154,7 @@ func (k *knobs) renewed(rng *rand.Rand) {
 	}
 }
 
-// twinned: receives with one attempt id at the same time, and callers that leave before they are answered.
+// twinned: receives with one receive id at the same time, and callers that leave before they are answered.
 func (k *knobs) twinned(rng *rand.Rand) {
 	k.seeking(rng)
 	k.groups, k.batch, k.producers, k.workers, k.operators = 3, 3, 2, 4, 0

@@ -33,20 +33,23 @@ func (a *actor) changeRate() {
 	}
 	o := &op{kind: "configure", rates: true}
 	change := func(c *layer.Config) { c.MaxRate = rate }
-	plain := func(ctx context.Context) (err error) { _, o.token, err = a.q.Configure(ctx, change); return err }
+	plain := func(ctx context.Context) (err error) {
+		_, o.token, err = a.q.Admin().Configure(ctx, change)
+		return err
+	}
 	if a.rng.IntN(4) > 0 {
 		a.call(o, plain)
 		return
 	}
 	a.once(o, plain, func(ctx context.Context, tx kv.Tx) (err error) {
-		_, o.token, err = a.q.ConfigureTx(ctx, tx, change)
+		_, o.token, err = a.q.Admin().ConfigureTx(ctx, tx, change)
 		return err
 	})
 }
 
 func (a *actor) sweep() {
 	a.call(&op{kind: "sweep"}, func(ctx context.Context) error {
-		_, err := a.q.Sweep(ctx, layer.SweepOptions{})
+		_, err := a.q.Admin().Sweep(ctx, layer.SweepOptions{})
 		return err
 	})
 }

@@ -19,7 +19,7 @@ import (
 func (a *actor) sweepInTurn() {
 	o := &op{kind: "sweep-turn", every: time.Second + a.below(20*time.Second).Truncate(time.Millisecond)}
 	a.call(o, func(ctx context.Context) error {
-		r, err := a.q.Sweep(ctx, layer.SweepOptions{Every: o.every})
+		r, err := a.q.Admin().Sweep(ctx, layer.SweepOptions{Every: o.every})
 		if o.swept = err == nil && !r.Skipped; err == nil && r.Skipped {
 			a.w.mark("sweep left to another")
 		}
@@ -33,8 +33,11 @@ func (a *actor) pauseQueue() {
 	o := &op{kind: "pause-named", named: fmt.Sprintf("pause %d.%d", a.id, a.n)}
 	var m layer.Mark
 	options := layer.PauseOptions{By: o.named}
-	err := a.once(o, func(ctx context.Context) (err error) { m, err = a.q.Pause(ctx, options); return err },
-		func(ctx context.Context, tx kv.Tx) (err error) { m, err = a.q.PauseTx(ctx, tx, options); return err })
+	err := a.once(o, func(ctx context.Context) (err error) { m, err = a.q.Admin().Pause(ctx, options); return err },
+		func(ctx context.Context, tx kv.Tx) (err error) {
+			m, err = a.q.Admin().PauseTx(ctx, tx, options)
+			return err
+		})
 	o.toldBy = m.By
 	if err == nil && o.toldBy != o.named {
 		a.w.mark("queue paused before")
@@ -43,8 +46,8 @@ func (a *actor) pauseQueue() {
 		a.sleep(a.below(a.w.knobs.think))
 	}
 	o = &op{kind: "resume-named"}
-	a.once(o, func(ctx context.Context) (err error) { m, err = a.q.Resume(ctx); return err },
-		func(ctx context.Context, tx kv.Tx) (err error) { m, err = a.q.ResumeTx(ctx, tx); return err })
+	a.once(o, func(ctx context.Context) (err error) { m, err = a.q.Admin().Resume(ctx); return err },
+		func(ctx context.Context, tx kv.Tx) (err error) { m, err = a.q.Admin().ResumeTx(ctx, tx); return err })
 	o.toldBy = m.By
 }
 

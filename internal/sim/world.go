@@ -80,8 +80,8 @@ type world struct {
 	ops       []*op
 	known     []layer.ID     // messages that operators have heard of
 	handed    []layer.ID     // messages that were received
-	attempts  map[string]int // attempt ids of receives under way: the actor
-	orphans   []string       // attempt ids of receives whose actor died
+	attempts  map[string]int // receive ids of receives under way: the actor
+	orphans   []string       // receive ids of receives whose actor died
 	outcomes  map[attemptID]int
 	replays   int               // begun
 	large     map[string][]byte // values of records, by their digests
@@ -288,11 +288,13 @@ func (w *world) openHandle(open opening, skew time.Duration) (*handle, error) {
 	now := func() time.Time { return time.Now().Add(skew) }
 	h.engine = &engine{w: w, who: h.who, now: now}
 	q, err := open(context.Background(), h.engine, []byte(queuePrefix), queueName, layer.Options{
-		Owner: fmt.Sprintf("handle %d", h.who), Now: now, Seed: w.o.Seed<<8 + uint64(h.who), Path: w.knobs.path,
-		NoCoalescing: w.knobs.noCoalescing, Config: w.knobs.config,
-		Yield: func(ctx context.Context, what string) {
-			actor, _ := ctx.Value(actorKey{}).(int)
-			w.sched.park(place{what, h.who, -actor})
+		Owner: fmt.Sprintf("handle %d", h.who), Now: now, Config: w.knobs.config,
+		Test: &layer.TestOptions{
+			Seed: w.o.Seed<<8 + uint64(h.who), Path: w.knobs.path, NoCoalescing: w.knobs.noCoalescing,
+			Yield: func(ctx context.Context, what string) {
+				actor, _ := ctx.Value(actorKey{}).(int)
+				w.sched.park(place{what, h.who, -actor})
+			},
 		},
 	})
 	h.q, h.dead = q, err != nil
@@ -350,24 +352,24 @@ func (w *world) startActors() {
 func (w *world) heal() {
 	a := w.actor(99, w.alive()[0])
 	a.call(&op{kind: "heal"}, func(ctx context.Context) error {
-		if _, _, err := a.q.Configure(ctx, func(c *layer.Config) { c.MaxAttempts, c.MaxRate = 0, a.w.knobs.calmRate }); err != nil {
+		if _, _, err := a.q.Admin().Configure(ctx, func(c *layer.Config) { c.MaxAttempts, c.MaxRate = 0, a.w.knobs.calmRate }); err != nil {
 			return err
 		}
 		if a.w.unswept() {
-			if _, err := a.q.Sweep(ctx, layer.SweepOptions{}); err != nil {
+			if _, err := a.q.Admin().Sweep(ctx, layer.SweepOptions{}); err != nil {
 				return err
 			}
 		}
 		a.sleep(2 * time.Second) // every handle knows it
-		if _, err := a.q.Resume(ctx); err != nil && !errors.Is(err, layer.ErrNotPaused) {
+		if _, err := a.q.Admin().Resume(ctx); err != nil && !errors.Is(err, layer.ErrNotPaused) {
 			return err
 		}
 		for i := range w.knobs.groups {
-			if _, err := a.q.ResumeGroup(ctx, fmt.Sprintf("g%d", i)); err != nil && !errors.Is(err, layer.ErrNotPaused) {
+			if _, err := a.q.Admin().ResumeGroup(ctx, fmt.Sprintf("g%d", i)); err != nil && !errors.Is(err, layer.ErrNotPaused) {
 				return err
 			}
 		}
-		_, err := a.q.Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+		_, err := a.q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{})
 		return err
 	})
 }
@@ -431,7 +433,7 @@ func (w *world) close() {
 			w.violation("close handle %d: %v", h.who, err)
 		}
 	}
-	r, err := alive[0].q.Check(ctx, layer.CheckOptions{})
+	r, err := alive[0].q.Admin().Check(ctx, layer.CheckOptions{})
 	if err != nil {
 		w.violation("check: %v", err)
 	} else {

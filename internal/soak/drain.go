@@ -42,7 +42,7 @@ func (d *drain) close(ctx context.Context) (err error) {
 }
 
 // drainAhead is how far its clock is ahead, so that it need not wait for the ends of leases and delays, nor for what the
-// queues keep for some seconds. It is less than receipts and attempt ids are kept for, which must not hide behind it.
+// queues keep for some seconds. It is less than receipts and receive ids are kept for, which must not hide behind it.
 const drainAhead = 10 * time.Minute
 
 // drainTime bounds a drain, which takes well under a second but on a slow engine.
@@ -56,13 +56,13 @@ func (d *drain) run(ctx context.Context) error {
 			return fmt.Errorf("soak: drain %s: %w", q.Name(), err)
 		}
 		// Of a group that was marked all the same, and what else an operator may leave.
-		if _, err := q.Purge(ctx, layer.PurgeOptions{}); err != nil {
+		if _, err := q.Admin().Purge(ctx, layer.PurgeOptions{}); err != nil {
 			return fmt.Errorf("soak: purge %s: %w", q.Name(), err)
 		}
-		if _, err := d.sweepers[i].Sweep(ctx, layer.SweepOptions{}); err != nil {
+		if _, err := d.sweepers[i].Admin().Sweep(ctx, layer.SweepOptions{}); err != nil {
 			return fmt.Errorf("soak: sweep %s: %w", q.Name(), err)
 		}
-		report, err := q.Check(ctx, layer.CheckOptions{})
+		report, err := q.Admin().Check(ctx, layer.CheckOptions{})
 		if err != nil {
 			return fmt.Errorf("soak: check %s: %w", q.Name(), err)
 		}
@@ -88,19 +88,19 @@ func workOff(ctx context.Context, q *layer.Queue) error {
 		if len(claims) > 0 {
 			continue
 		}
-		groups, err := q.Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})
+		page, err := q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 1, MaxDepth: 1})
 		if err != nil {
 			return err
 		}
-		if len(groups) == 0 {
+		if len(page.Groups) == 0 {
 			break
 		}
 		select {
 		case <-time.After(10 * time.Millisecond): // held, or delayed
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %+v", context.Cause(ctx), groups)
+			return fmt.Errorf("%w: %+v", context.Cause(ctx), page.Groups)
 		}
 	}
-	_, err := q.Discard(ctx, layer.DeadFilter{}, layer.DiscardOptions{})
+	_, err := q.Admin().Discard(ctx, layer.DeadFilter{}, layer.DiscardOptions{})
 	return err
 }

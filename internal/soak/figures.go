@@ -24,7 +24,7 @@ const (
 	fileSlack = 16 * mib
 	// What an embedded engine remembers of the last five seconds' commits depends on how many these were.
 	restlessSlack = 150 * mib
-	// A receipt for each transaction that a handle has had at a time, an attempt id that is still kept.
+	// A receipt for each transaction that a handle has had at a time, a receive id that is still kept.
 	rowSlack = 12
 	// Each counter has a fixed number of rows, which come one by one.
 	counterRows = 300

@@ -103,7 +103,7 @@ func (a *actor) loop(ctx context.Context, step func(a *actor, ctx context.Contex
 // expected reports whether an operation may fail so under this load: what it was about is gone, or its own context.
 func expected(err error) bool {
 	for _, may := range []error{
-		layer.ErrClaimLost, layer.ErrNoItem, layer.ErrInHand, layer.ErrNotHeld, layer.ErrNotPaused, layer.ErrNotInClaim,
+		layer.ErrClaimLost, layer.ErrNoItem, layer.ErrInFlight, layer.ErrNotHeld, layer.ErrNotPaused, layer.ErrNotInClaim,
 		layer.ErrHeld, layer.ErrNotDelayed, context.DeadlineExceeded, context.Canceled,
 	} {
 		if errors.Is(err, may) {
@@ -168,7 +168,7 @@ func (a *actor) receiveOptions() layer.ReceiveOptions {
 	}
 	if a.rng.IntN(100) == 0 {
 		// Kept for an hour each, so there are only some. One that was used in the last minutes gives nothing new.
-		o.AttemptID = fmt.Sprint("attempt-", a.rng.IntN(10))
+		o.ReceiveID = fmt.Sprint("attempt-", a.rng.IntN(10))
 	}
 	return o
 }
@@ -198,7 +198,7 @@ func (a *actor) finish(ctx context.Context, c *layer.Claim) ([]*layer.Claim, err
 	case n < 20:
 		a.count("ack+receive")
 		o := a.receiveOptions()
-		o.AttemptID = "" // is not for an ack
+		o.ReceiveID = "" // is not for an ack
 		return a.q.AckReceive(ctx, c, o)
 	case n < 30:
 		a.count("ack of some")
@@ -249,21 +249,21 @@ func (a *actor) operate(ctx context.Context) (err error) {
 	group := a.group()
 	switch kind {
 	case "redrive":
-		_, err = a.q.Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: a.rng.IntN(3) == 0})
+		_, err = a.q.Admin().Redrive(ctx, layer.DeadFilter{}, layer.RedriveOptions{ToTail: a.rng.IntN(3) == 0})
 	case "discard":
-		_, err = a.q.Discard(ctx, layer.DeadFilter{Group: &group}, layer.DiscardOptions{})
+		_, err = a.q.Admin().Discard(ctx, layer.DeadFilter{Group: &group}, layer.DiscardOptions{})
 	case "purge":
 		name := purged
-		_, err = a.q.Purge(ctx, layer.PurgeOptions{Group: &name, Force: a.rng.IntN(2) == 0})
+		_, err = a.q.Admin().Purge(ctx, layer.PurgeOptions{Group: &name, Force: a.rng.IntN(2) == 0})
 	case "configure":
-		_, _, err = a.q.Configure(ctx, func(c *layer.Config) {
+		_, _, err = a.q.Admin().Configure(ctx, func(c *layer.Config) {
 			c.Schedule = []layer.Schedule{layer.OldestHead, layer.RoundRobin}[a.rng.IntN(2)]
 			c.DedupScope = []layer.DedupScope{layer.DedupInQueue, layer.DedupInGroup}[a.rng.IntN(2)]
 			c.Lease = lease + time.Duration(a.n%1000)*time.Millisecond
 		})
 	case "pause":
-		if _, err = a.q.PauseGroup(ctx, marked, layer.PauseOptions{}); err == nil {
-			_, err = a.q.ResumeGroup(ctx, marked)
+		if _, err = a.q.Admin().PauseGroup(ctx, marked, layer.PauseOptions{}); err == nil {
+			_, err = a.q.Admin().ResumeGroup(ctx, marked)
 		}
 	case "look":
 		err = a.look(ctx)
@@ -273,17 +273,17 @@ func (a *actor) operate(ctx context.Context) (err error) {
 			return err
 		})
 	case "sweep":
-		_, err = a.q.Sweep(ctx, layer.SweepOptions{})
+		_, err = a.q.Admin().Sweep(ctx, layer.SweepOptions{})
 	case "force release":
-		_, err = a.q.ForceRelease(ctx, group, layer.ForceReleaseOptions{})
+		_, err = a.q.Admin().ForceRelease(ctx, group, layer.ForceReleaseOptions{})
 	case "state":
-		err = a.q.SetGroupState(ctx, group, []byte("set"), layer.SetGroupStateOptions{})
+		err = a.q.Admin().SetGroupState(ctx, group, []byte("set"), layer.SetGroupStateOptions{})
 	case "skip":
-		_, err = a.q.Skip(ctx, group, layer.SkipOptions{})
+		_, err = a.q.Admin().Skip(ctx, group, layer.SkipOptions{})
 	case "edit":
 		var head []layer.Item
 		if head, err = a.q.Peek(ctx, group, 1); err == nil && len(head) > 0 {
-			err = a.q.Edit(ctx, head[0].ID, func(m *layer.Message) error { m.Body = []byte("edited"); return nil })
+			err = a.q.Admin().Edit(ctx, head[0].ID, func(m *layer.Message) error { m.Body = []byte("edited"); return nil })
 		}
 	}
 	return err
@@ -293,12 +293,12 @@ func (a *actor) look(ctx context.Context) error {
 	if _, err := a.q.Stats(ctx); err != nil {
 		return err
 	}
-	groups, err := a.q.Groups(ctx, layer.GroupsOptions{Limit: 5})
-	if err == nil && len(groups) > 0 {
-		_, err = a.q.Why(ctx, groups[0].Head)
+	page, err := a.q.Admin().Groups(ctx, layer.GroupsOptions{Limit: 5})
+	if err == nil && len(page.Groups) > 0 {
+		_, err = a.q.Admin().Why(ctx, page.Groups[0].Head)
 	}
 	if err == nil {
-		_, err = a.q.DeadLetters(ctx, layer.DeadOptions{Bodies: true})
+		_, err = a.q.Admin().DeadLetters(ctx, layer.DeadOptions{Bodies: true})
 	}
 	return err
 }

@@ -141,7 +141,7 @@ func TestServerKilled(t *testing.T) {
 	d.finish()
 }
 
-// TestWorkerFrozenPastItsLease: a process is stopped with SIGSTOP while it has groups in hand, and goes on with
+// TestWorkerFrozenPastItsLease: a process is stopped with SIGSTOP while it has groups in flight, and goes on with
 // SIGCONT when others have taken all of them over. The acks that it then sends are refused, with the effects that
 // they carry.
 func TestWorkerFrozenPastItsLease(t *testing.T) {
@@ -153,7 +153,7 @@ func TestWorkerFrozenPastItsLease(t *testing.T) {
 
 	var number, pid int
 	var held map[string]int64 // by group: the token
-	d.until("one was frozen with groups in hand", func() bool {
+	d.until("one was frozen with groups in flight", func() bool {
 		for number, pid = range d.workers() {
 			d.signal(pid, syscall.SIGSTOP)
 			d.settle()
@@ -236,10 +236,10 @@ func (d *demoRun) settle() {
 // held are the claims of a process, as the database has them: tokens by group.
 func (d *demoRun) held(number int) map[string]int64 {
 	d.t.Helper()
-	groups, err := d.queue.Groups(d.t.Context(), layer.GroupsOptions{MaxDepth: 1})
+	page, err := d.queue.Admin().Groups(d.t.Context(), layer.GroupsOptions{MaxDepth: 1})
 	require.NoError(d.t, err)
 	held := make(map[string]int64)
-	for _, g := range groups {
+	for _, g := range page.Groups {
 		if g.Owner == fmt.Sprintf("demo process %d", number) {
 			held[g.Group] = g.Token
 		}

@@ -91,7 +91,7 @@ func TestCommands(t *testing.T) {
 	require.Equal(t, cli.ExitOK, code, stderr)
 }
 
-// Four worker processes, one of which ends by SIGKILL with groups in hand: by what is in the database nothing is
+// Four worker processes, one of which ends by SIGKILL with groups in flight: by what is in the database nothing is
 // lost, nothing doubled, nothing out of order, and the dead one's groups were taken over.
 func TestDemoProcessesKilled(t *testing.T) {
 	stdout, stderr, code := run(t, nil, "demo", "--engine", "fdb", "--queue", queue(t), "--data", departures(t, 5000),

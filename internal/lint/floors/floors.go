@@ -25,10 +25,11 @@ var floors = []floor{
 		"subspace.go", "store_archive.go", "store_item.go", "store_lock.go", "store_row.go", "store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
-		"handle.go", "counters.go", "tx.go", "tx_config.go", "tx_once.go", "tx_read.go",
+		"handle.go", "counters.go", "tx.go", "tx_config.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
-		"group.go", "group_delay.go", "group_failure.go", "group_mark.go", "group_rate.go", "group_retention.go", "group_verdict.go",
+		"group.go", "group_delay.go", "group_failure.go", "group_mark.go", "group_rate.go", "group_retention.go",
+		"group_verdict.go",
 	}},
 	{"verbs", "enqueue, receive, take, ack, nack, extend, state, each in one transaction.", []string{
 		"enqueue.go", "enqueue_dedup.go", "enqueue_room.go", "dequeue.go", "claim_grant.go", "claim_inflight.go",
@@ -36,14 +37,15 @@ var floors = []floor{
 		"settle_archive.go", "settle_state.go",
 	}},
 	{"many callers", "the callers of one handle in shared transactions, and the waiting line.", []string{
-		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_request.go",
+		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_line.go", "staging_request.go",
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
 		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_purge.go", "job_redrive.go",
 		"job_replay.go", "job_sweep.go", "job_sweep_dedup.go", "job_sweep_overdue.go", "job_sweep_rate.go",
 	}},
 	{"operator and inspection", "what people do to a queue, and look at.", []string{
-		"admin_config.go", "admin_force.go", "admin_items.go", "admin_pause.go", "admin_state.go",
+		"admin.go", "admin_config.go", "admin_force.go", "admin_items.go", "admin_lists.go", "admin_pause.go",
+		"admin_state.go",
 		"inspect_check.go", "inspect_describe.go", "inspect_groups.go", "inspect_peek.go", "inspect_stats.go",
 		"inspect_why.go",
 	}},

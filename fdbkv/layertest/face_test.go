@@ -1,0 +1,1 @@
+../../layer/face_test.go

@@ -1,0 +1,99 @@
+package lint
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// glossary is the table of docs/glossary.md: each word, and the words that are not used for its thing.
+func glossary(text string) (words map[string]bool, instead map[string]string) {
+	words, instead = map[string]bool{}, map[string]string{}
+	for _, row := range regexp.MustCompile(`(?m)^\| (.*?) \| (.*?) \| ?(.*?) ?\|$`).FindAllStringSubmatch(text, -1) {
+		if row[1] == "word" {
+			continue
+		}
+		for _, word := range strings.Split(row[1], ", ") {
+			words[strings.ReplaceAll(word, " ", "")] = true
+			for _, not := range strings.Split(row[3], ", ") {
+				if not != "" {
+					instead[strings.ReplaceAll(not, " ", "")] = word
+				}
+			}
+		}
+	}
+	return words, instead
+}
+
+// exported are the exported names of a package: types, functions, methods, fields, constants and variables.
+func exported(t *testing.T, dir string) []string {
+	packages, err := parser.ParseDir(token.NewFileSet(), dir, func(f fs.FileInfo) bool {
+		return !strings.HasSuffix(f.Name(), "_test.go")
+	}, 0)
+	require.NoError(t, err)
+	var names []string
+	for _, p := range packages {
+		ast.Inspect(p, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.BlockStmt:
+				return false
+			case *ast.Ident:
+				if n.IsExported() {
+					names = append(names, n.Name)
+				}
+			}
+			return true
+		})
+	}
+	return names
+}
+
+var camel = regexp.MustCompile(`[A-Z]+[a-z0-9]*`)
+
+// misnamed are the names that have a word, or two words in a row, which the glossary gives to nothing.
+func misnamed(names []string, instead map[string]string) (bad []string) {
+	for _, name := range names {
+		parts := camel.FindAllString(name, -1)
+		for i, part := range parts {
+			word := strings.ToLower(part)
+			if right, ok := instead[word]; ok {
+				bad = append(bad, name+": say "+right+" for "+word)
+			}
+			if i > 0 {
+				two := strings.ToLower(parts[i-1]) + word
+				if right, ok := instead[two]; ok {
+					bad = append(bad, name+": say "+right)
+				}
+			}
+		}
+	}
+	return bad
+}
+
+// TestGlossary: no exported name of the layer has a word that docs/glossary.md gives to nothing, no word has two
+// meanings, and the words of the guarantees are there.
+func TestGlossary(t *testing.T) {
+	text, err := os.ReadFile("../../docs/glossary.md")
+	require.NoError(t, err)
+	words, instead := glossary(string(text))
+	require.Greater(t, len(words), 35)
+	for not, word := range instead {
+		require.False(t, words[not], "%q is a word of its own, and not one for %q", not, word)
+	}
+	names := exported(t, "../../layer")
+	require.Greater(t, len(names), 300)
+	require.Empty(t, misnamed(names, instead))
+}
+
+// TestGlossaryCanFail: the check finds a word that is not to be used.
+func TestGlossaryCanFail(t *testing.T) {
+	_, instead := glossary("| word | meaning | not |\n|---|---|---|\n| in flight | x | in hand |\n| halted | y | parked |\n")
+	require.Len(t, misnamed([]string{"ParkedGroups", "ErrInHand", "Halted"}, instead), 2)
+}

@@ -1,0 +1,65 @@
+package layer
+
+import (
+	"context"
+	"iter"
+)
+
+// The lists as iterators. Each reads a page when the loop comes there, and begins anew when ranged over again. Each
+// entry is true of a moment, the list is not.
+
+// AllDeadLetters lists dead letters as DeadLetters does, page after page; o.Limit is the size of a page. A loop may end
+// at any letter. An error ends the list, as the last pair, with no letter.
+func (a Admin) AllDeadLetters(ctx context.Context, o DeadOptions) iter.Seq2[DeadLetter, error] {
+	return func(yield func(DeadLetter, error) bool) {
+		for o := o; ; {
+			page, err := a.DeadLetters(ctx, o)
+			if !give(page.Letters, err, yield) || page.Next == nil {
+				return
+			}
+			o.After = page.Next
+		}
+	}
+}
+
+// AllArchived lists archived items as Archive does, page after page; o.Limit is the size of a page. A loop may end at
+// any item. An error ends the list, as the last pair, with no item.
+func (a Admin) AllArchived(ctx context.Context, o ArchiveOptions) iter.Seq2[ArchivedItem, error] {
+	return func(yield func(ArchivedItem, error) bool) {
+		for o := o; ; {
+			page, err := a.Archive(ctx, o)
+			if !give(page.Items, err, yield) || page.Next == nil {
+				return
+			}
+			o.After = page.Next
+		}
+	}
+}
+
+// AllGroups lists the groups with items as Groups does, page after page; o.Limit is the size of a page. A loop may end
+// at any group. An error ends the list, as the last pair, with no group.
+func (a Admin) AllGroups(ctx context.Context, o GroupsOptions) iter.Seq2[GroupInfo, error] {
+	return func(yield func(GroupInfo, error) bool) {
+		for o := o; ; {
+			page, err := a.Groups(ctx, o)
+			if !give(page.Groups, err, yield) || page.Next == nil {
+				return
+			}
+			o.After = page.Next
+		}
+	}
+}
+
+// give passes a page's entries to yield, and then the page's error, if any. give reports whether the list may go on.
+func give[T any](entries []T, err error, yield func(T, error) bool) bool {
+	for _, e := range entries {
+		if !yield(e, nil) {
+			return false
+		}
+	}
+	if err != nil {
+		var none T
+		yield(none, err)
+	}
+	return err == nil
+}

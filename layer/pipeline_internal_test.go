@@ -1,0 +1,773 @@
+package layer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+)
+
+// rig is a pipeline and a waiting line without a database, in a bubble of testing/synctest: time passes and goroutines
+// go on only when the test lets them. What the pipeline runs stays in flight until the test ends it.
+type rig struct {
+	t      *testing.T
+	p      pipeline
+	l      waitingLine
+	begun  chan *testFlight // in flight, and not known to the test yet
+	open   []*testFlight    // in flight, and known
+	back   chan []*Claim    // given back
+	plenty bool
+}
+
+// testFlight is a transaction that the pipeline has begun.
+type testFlight struct {
+	ctx    context.Context
+	os     []*operation
+	others int
+	by     string      // goroutine
+	land   chan func() // ends it, once; then it is nil
+}
+
+// testRig runs fn, and then checks that nothing has been left in the books and that close ends all.
+func testRig(t *testing.T, alone bool, fn func(r *rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, begun: make(chan *testFlight, 1000), back: make(chan []*Claim, 1000)}
+		r.p.env = pipelineEnv{
+			run: r.run, giveBack: func(c []*Claim) { r.back <- c }, yield: func(context.Context, string) {}, alone: alone,
+			groups: func(rc *reception) int { return rc.o.MaxGroups }, plenty: func() bool { return r.plenty },
+			join: r.l.join, quit: r.l.quit, disband: r.l.disband,
+		}
+		r.l.begin(lineEnv{
+			runTurn: r.p.runTurn, yield: r.p.env.yield, alone: alone, nowMS: func() int64 { return 0 },
+			requested: func() (int64, int64) { return 0, 0 },
+		})
+		defer func() {
+			r.p.close()
+			for f := range r.inFlight() {
+				r.open = append(r.open, f)
+			}
+			for _, f := range r.open {
+				f.end()
+			}
+			r.l.stop()
+			if !t.Failed() {
+				r.requireIdle()
+			}
+		}()
+		fn(r)
+	})
+}
+
+// run is the environment's: it waits for the test.
+func (r *rig) run(ctx context.Context, os []*operation, others int) {
+	f := &testFlight{ctx: ctx, os: os, others: others, by: goroutine(), land: make(chan func())}
+	for _, o := range os {
+		if o.receive != nil {
+			o.receive.begin()
+		}
+	}
+	land := f.land
+	r.begun <- f
+	(<-land)()
+}
+
+// goroutine names the goroutine that calls it.
+func goroutine() string {
+	var buf [64]byte
+	name, _, _ := bytes.Cut(buf[:runtime.Stack(buf[:], false)], []byte(" ["))
+	return string(name)
+}
+
+// inFlight yields the transactions that were begun and are not known to the test yet.
+func (r *rig) inFlight() func(func(*testFlight) bool) {
+	return func(yield func(*testFlight) bool) {
+		for {
+			synctest.Wait()
+			select {
+			case f := <-r.begun:
+				if !yield(f) {
+					return
+				}
+			default:
+				return
+			}
+		}
+	}
+}
+
+// next is the transaction that the pipeline has just begun, of these operations.
+func (r *rig) next(want ...*operation) *testFlight {
+	r.t.Helper()
+	for f := range r.inFlight() {
+		require.Equal(r.t, len(want), len(f.os))
+		for i := range want {
+			require.Same(r.t, want[i], f.os[i], "operation %d", i)
+		}
+		r.open = append(r.open, f)
+		return f
+	}
+	require.FailNow(r.t, "no transaction has begun")
+	return nil
+}
+
+// none: the pipeline has begun no other transaction.
+func (r *rig) none() {
+	r.t.Helper()
+	for f := range r.inFlight() {
+		require.FailNow(r.t, "a transaction has begun", "of %d operations", len(f.os))
+	}
+}
+
+// endWith ends the transaction as fn says, and waits for what the pipeline does about it.
+func (f *testFlight) endWith(fn func()) {
+	if f.land == nil {
+		return
+	}
+	f.land <- fn
+	f.land = nil
+	synctest.Wait()
+}
+
+// end ends the transaction with this claim for each of the receives given, and nothing for others.
+func (f *testFlight) end(served ...*operation) {
+	f.endWith(func() {
+		for _, o := range f.os {
+			if o.ranWith(nil); slices.Contains(served, o) {
+				o.receive.claims = []*Claim{{Group: "A"}}
+			}
+		}
+	})
+}
+
+func (f *testFlight) fail(err error) {
+	f.endWith(func() {
+		for _, o := range f.os {
+			o.ranWith(err)
+		}
+	})
+}
+
+// requireIdle: the books are as at the beginning.
+func (r *rig) requireIdle() {
+	r.t.Helper()
+	r.p.mu.Lock()
+	defer r.p.mu.Unlock()
+	require.Zero(r.t, r.p.flying, "in flight")
+	require.Zero(r.t, r.p.receiving, "receiving")
+	require.Zero(r.t, r.p.taking, "taking")
+	require.Empty(r.t, r.p.queue, "queued")
+	require.Zero(r.t, r.l.length(), "waiting")
+}
+
+// caller is a goroutine that has submitted an operation.
+type caller struct {
+	o     *operation
+	leave context.CancelCauseFunc
+	stop  chan struct{} // of a receive that waits
+	done  chan error
+}
+
+var errLeft = errors.New("the caller left")
+
+func (r *rig) calls(o *operation, submit func(ctx context.Context, c *caller) error) *caller {
+	c := &caller{o: o, stop: make(chan struct{}), done: make(chan error, 1)}
+	ctx, leave := context.WithCancelCause(context.Background())
+	c.leave = leave
+	go func() { c.done <- submit(ctx, c) }()
+	synctest.Wait()
+	return c
+}
+
+func (r *rig) submit(o *operation) *caller {
+	return r.calls(o, func(ctx context.Context, c *caller) error { return r.p.submit(ctx, o) })
+}
+
+// submitWaiting submits a receive that waits for a minute.
+func (r *rig) submitWaiting(o *operation) *caller {
+	return r.calls(o, func(ctx context.Context, c *caller) error { return r.p.submitWaiting(ctx, o, time.Minute, c.stop) })
+}
+
+// result is what the caller got; err = nil: it has no error.
+func (r *rig) result(c *caller, want error) {
+	r.t.Helper()
+	synctest.Wait()
+	select {
+	case err := <-c.done:
+		require.ErrorIs(r.t, err, want)
+	default:
+		require.FailNow(r.t, "the caller still waits")
+	}
+}
+
+func (r *rig) stillWaits(c *caller) {
+	r.t.Helper()
+	synctest.Wait()
+	require.Empty(r.t, c.done, "the caller has gone")
+}
+
+// leaves has the caller leave.
+func (r *rig) leaves(c *caller) {
+	c.leave(errLeft)
+	synctest.Wait()
+}
+
+func enqueueOf(messages int) *operation {
+	return &operation{enqueue: &enqueuing{msgs: make([]Message, messages)}}
+}
+
+func ackOf(items int) *operation {
+	return &operation{settle: &settlement{claim: &Claim{Items: make([]Item, items)}}}
+}
+
+func receiveOf(groups int) *operation {
+	return &operation{receive: &reception{o: ReceiveOptions{Max: 1, MaxGroups: groups}}}
+}
+
+// busy fills all slots with enqueues, and returns their transactions.
+func (r *rig) busy() []*testFlight {
+	var all []*testFlight
+	for range maxFlying {
+		o := enqueueOf(1)
+		r.submit(o)
+		all = append(all, r.next(o))
+	}
+	return all
+}
+
+// TestPipelineTravelsTogether: operations that arrive while all slots are taken travel together, in the order of their
+// arrival, in the transaction that follows the first to end.
+func TestPipelineTravelsTogether(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		flights := r.busy()
+		ack, enqueue, receive := ackOf(3), enqueueOf(2), receiveOf(1)
+		callers := []*caller{r.submit(ack), r.submit(enqueue), r.submit(receive)}
+		r.none()
+		require.Equal(t, 3, r.p.queued())
+		flights[2].end()
+		next := r.next(ack, enqueue, receive)
+		flights[0].end()
+		r.none()
+		next.end(receive)
+		for _, c := range callers {
+			r.result(c, nil)
+		}
+		require.True(t, ack.settle.done.Load())
+		require.Len(t, receive.receive.claims, 1)
+	})
+}
+
+// TestPipelineAloneNeedsNoGoroutine: an operation that meets nothing else in flight is run by its caller.
+func TestPipelineAloneNeedsNoGoroutine(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		var by string
+		o := enqueueOf(1)
+		c := r.calls(o, func(ctx context.Context, c *caller) error {
+			by = goroutine()
+			return r.p.submit(ctx, o)
+		})
+		f := r.next(o)
+		require.Equal(t, by, f.by)
+		f.end()
+		r.result(c, nil)
+	})
+}
+
+// TestPipelineInBounds: a transaction takes as many operations as its bounds allow, and one that is larger than they
+// are alone.
+func TestPipelineInBounds(t *testing.T) {
+	large := func() *operation {
+		return &operation{enqueue: &enqueuing{msgs: []Message{{Body: make([]byte, maxBytes/2+1)}}}}
+	}
+	asks := func() *operation {
+		return &operation{receive: &reception{o: ReceiveOptions{Max: maxReceived/2 + 1, MaxGroups: 1}}}
+	}
+	for name, c := range map[string]struct {
+		make         func() *operation
+		count, first int
+	}{
+		"operations":     {func() *operation { return ackOf(1) }, maxOperations + 1, maxOperations},
+		"messages":       {func() *operation { return enqueueOf(maxMessages/2 + 1) }, 2, 1},
+		"bytes":          {large, 2, 1},
+		"settled":        {func() *operation { return ackOf(maxSettled / 2) }, 3, 2},
+		"settled, alone": {func() *operation { return ackOf(maxSettled + 1) }, 2, 1},
+		"received":       {asks, 2, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testRig(t, false, func(r *rig) {
+				flights := r.busy()
+				var os []*operation
+				for range c.count {
+					os = append(os, c.make())
+					r.submit(os[len(os)-1])
+				}
+				flights[0].end()
+				first := r.next(os[:c.first]...)
+				r.none()
+				first.end()
+				r.next(os[c.first:]...).end()
+			})
+		})
+	}
+}
+
+// TestPipelineMayReceive: one transaction receives at a time, and the next takes all receives that have come meanwhile,
+// while other operations pass them. If there are plenty of groups three may, and each knows what the others take.
+func TestPipelineMayReceive(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		a, b, c, enqueue := receiveOf(2), receiveOf(3), receiveOf(4), enqueueOf(1)
+		r.submit(a)
+		first := r.next(a)
+		require.Zero(t, first.others)
+		r.submit(b)
+		r.submit(c)
+		r.none()
+		r.submit(enqueue)
+		r.next(enqueue).end()
+		r.none()
+		first.end(a)
+		both := r.next(b, c)
+		require.Zero(t, both.others)
+
+		r.plenty = true
+		d, e, f := receiveOf(1), receiveOf(5), receiveOf(1)
+		r.submit(d)
+		second := r.next(d)
+		require.Equal(t, 7, second.others)
+		r.submit(e)
+		third := r.next(e)
+		require.Equal(t, 8, third.others)
+		r.submit(f)
+		r.none()
+		second.end()
+		last := r.next(f)
+		require.Equal(t, 12, last.others)
+	})
+}
+
+// TestPipelineLeaveQueued: what nobody waits for is not begun.
+func TestPipelineLeaveQueued(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		flights := r.busy()
+		goes, stays := enqueueOf(1), enqueueOf(1)
+		c, d := r.submit(goes), r.submit(stays)
+		r.leaves(c)
+		r.result(c, errLeft)
+		flights[0].end()
+		r.next(stays).end()
+		r.result(d, nil)
+	})
+}
+
+// TestPipelineLeaveRunning: an enqueue whose caller leaves has an unknown outcome; a receive's claims are given back,
+// but not of one that will be repeated, and not of one that failed.
+func TestPipelineLeaveRunning(t *testing.T) {
+	for name, c := range map[string]struct {
+		o       *operation
+		err     error // of the transaction
+		unknown bool
+		back    bool
+	}{
+		"enqueue":          {enqueueOf(1), nil, true, false},
+		"ack":              {ackOf(1), nil, true, false},
+		"receive":          {receiveOf(1), nil, false, true},
+		"receive, refused": {receiveOf(1), errors.New("no"), false, false},
+		"receive, repeated": {&operation{receive: &reception{o: ReceiveOptions{ReceiveID: "x", MaxGroups: 1}}}, nil,
+			false, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testRig(t, false, func(r *rig) {
+				ahead := enqueueOf(1) // so that a driver runs c.o, and not its caller
+				r.submit(ahead)
+				r.next(ahead)
+				who := r.submit(c.o)
+				f := r.next(c.o)
+				r.leaves(who)
+				err := <-who.done
+				require.ErrorIs(t, err, errLeft)
+				require.Equal(t, c.unknown, unknown(err))
+				f.endWith(func() {
+					c.o.ranWith(c.err)
+					if c.o.receive != nil {
+						c.o.receive.claims = []*Claim{{Group: "A"}}
+					}
+				})
+				if c.back {
+					require.Len(t, r.back, 1)
+					require.Equal(t, "A", (<-r.back)[0].Group)
+				}
+				require.Empty(t, r.back)
+			})
+		})
+	}
+}
+
+// TestPipelineCallerThatRunsLeaves: a caller who runs his own receive can leave when its transaction has ended; he
+// gets no claim, for it is given back.
+func TestPipelineCallerThatRunsLeaves(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		o := receiveOf(1)
+		c := r.submit(o)
+		f := r.next(o)
+		r.leaves(c)
+		r.stillWaits(c)
+		f.end(o)
+		<-c.done
+		require.Len(t, <-r.back, 1)
+		require.Empty(t, o.receive.claims)
+	})
+}
+
+// TestPipelineAbandoned: a transaction whose callers have all gone is cancelled after abandonedTimeout, and not
+// before, and not while one of them is there.
+func TestPipelineAbandoned(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		flights := r.busy()
+		a, b := ackOf(1), enqueueOf(1)
+		first, second := r.submit(a), r.submit(b)
+		flights[0].end()
+		both := r.next(a, b)
+		r.leaves(first)
+		time.Sleep(2 * abandonedTimeout)
+		require.NoError(t, both.ctx.Err())
+		r.leaves(second)
+		time.Sleep(abandonedTimeout - 1)
+		synctest.Wait()
+		require.NoError(t, both.ctx.Err())
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		require.Error(t, both.ctx.Err())
+		both.fail(both.ctx.Err())
+	})
+}
+
+// TestPipelineNoCoalescing: each operation has a transaction of its own, and begins at once.
+func TestPipelineNoCoalescing(t *testing.T) {
+	testRig(t, true, func(r *rig) {
+		var flights []*testFlight
+		var callers []*caller
+		for i := range 2 * maxFlying {
+			o := []*operation{enqueueOf(1), receiveOf(1)}[i%2]
+			callers = append(callers, r.submit(o))
+			flights = append(flights, r.next(o))
+		}
+		for i, f := range flights {
+			f.end()
+			r.result(callers[i], nil)
+		}
+		waits := receiveOf(1)
+		c := r.submitWaiting(waits)
+		r.next(waits).end()
+		r.next(waits).end(waits)
+		r.result(c, nil)
+	})
+}
+
+// TestPipelineTurns: a receive for which nothing is ready waits; then the line gives it a turn, in a transaction in
+// which nothing else travels, and it gets what that one claims. What it was to settle is settled once.
+func TestPipelineTurns(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		o := receiveOf(1)
+		o.settle = ackOf(1).settle
+		c := r.submitWaiting(o)
+		r.next(o).end()
+		r.stillWaits(c)
+		require.Nil(t, o.settle)
+		require.Equal(t, size{received: 1}, o.load, "without the settlement")
+		turn := r.next(o)
+		enqueue := enqueueOf(1)
+		r.submit(enqueue)
+		r.next(enqueue).end()
+		turn.end(o)
+		r.result(c, nil)
+		require.Len(t, o.receive.claims, 1)
+	})
+}
+
+// TestPipelineTurnInQueue: a turn that finds no slot queues up, and does not travel with what writes.
+func TestPipelineTurnInQueue(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		o := receiveOf(1)
+		c := r.submitWaiting(o)
+		first := r.next(o)
+		for range maxFlying - 1 {
+			enqueue := enqueueOf(1)
+			r.submit(enqueue)
+			r.next(enqueue)
+		}
+		receive, enqueue := receiveOf(1), enqueueOf(1)
+		r.submit(receive)
+		r.submit(enqueue)
+		first.end() // o waits; the slot passes to what is queued, and o's turn finds none
+		next := r.next(receive, enqueue)
+		r.none()
+		next.end()
+		r.next(o).end(o)
+		r.result(c, nil)
+	})
+}
+
+// TestPipelineTurnFails: a turn that fails is none: the receive waits on, until a turn serves it. A queue that is
+// gone, or an outcome that is unknown, is the end of the wait.
+func TestPipelineTurnFails(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		o := receiveOf(1)
+		c := r.submitWaiting(o)
+		r.next(o).end()
+		r.next(o).fail(errors.New("no database"))
+		r.none()
+		r.stillWaits(c)
+		time.Sleep(errorPause)
+		r.next(o).end(o)
+		r.result(c, nil)
+	})
+	for _, err := range []error{ErrNoQueue, &kv.Error{Code: kv.CodeCommitUnknownResult}} {
+		testRig(t, false, func(r *rig) {
+			o := receiveOf(1)
+			c := r.submitWaiting(o)
+			r.next(o).end()
+			r.next(o).fail(err)
+			r.result(c, err)
+		})
+	}
+	testRig(t, false, func(r *rig) { // a first look that fails is no turn
+		o, refused := receiveOf(1), errors.New("no database")
+		c := r.submitWaiting(o)
+		r.next(o).fail(refused)
+		r.result(c, refused)
+	})
+}
+
+// endings are the ways in which a wait ends before anything is ready.
+var endings = map[string]struct {
+	end func(r *rig, c *caller)
+	err error
+}{
+	"timeout": {func(r *rig, c *caller) { time.Sleep(time.Minute) }, nil},
+	"stop":    {func(r *rig, c *caller) { close(c.stop) }, nil},
+	"leave":   {func(r *rig, c *caller) { r.leaves(c) }, errLeft},
+	"close":   {func(r *rig, c *caller) { r.p.close() }, ErrClosed},
+}
+
+// TestPipelineWaitEnds: each way to end a wait, in each state that the receive can be in. In the line a wait ends at
+// once; in the queue and in a transaction the receive gets what that one claims, unless its caller has gone.
+func TestPipelineWaitEnds(t *testing.T) {
+	for name, by := range endings {
+		t.Run(name+", in the line", func(t *testing.T) {
+			testRig(t, false, func(r *rig) {
+				o := receiveOf(1)
+				c := r.submitWaiting(o)
+				r.next(o).end()
+				r.next(o).restAfter(rest{watch: newTestWatch(), wait: time.Hour})
+				r.none()
+				by.end(r, c)
+				r.result(c, by.err)
+			})
+		})
+		for _, turn := range []bool{false, true} {
+			for _, serve := range []bool{false, true} {
+				t.Run(name+map[bool]string{false: ", first look", true: ", turn"}[turn]+
+					map[bool]string{false: "", true: " that serves"}[serve], func(t *testing.T) {
+					testRig(t, false, func(r *rig) { r.endsInFlight(turn, serve, by.end, by.err) })
+				})
+			}
+		}
+	}
+}
+
+// endsInFlight ends a wait while the receive's first look, or its turn, is in flight.
+func (r *rig) endsInFlight(turn, serve bool, end func(r *rig, c *caller), want error) {
+	ahead := enqueueOf(1) // so that a driver runs the first look
+	r.submit(ahead)
+	other := r.next(ahead)
+	o := receiveOf(1)
+	c := r.submitWaiting(o)
+	f := r.next(o)
+	if turn {
+		f.end()
+		f = r.next(o)
+	}
+	end(r, c)
+	left := want == errLeft
+	if left {
+		r.result(c, errLeft)
+	} else {
+		r.stillWaits(c)
+	}
+	if serve {
+		f.end(o)
+	} else {
+		f.end()
+	}
+	switch {
+	case left && serve:
+		require.Len(r.t, <-r.back, 1)
+	case left:
+	case serve:
+		r.result(c, nil)
+		require.Len(r.t, o.receive.claims, 1)
+	default:
+		r.result(c, want)
+	}
+	require.Empty(r.t, r.back)
+	r.none()
+	other.end()
+}
+
+// TestPipelineCalledAndGone: between the line's call and the pipeline's turn a receive may be left, told to stop, or
+// closed. It has no turn if nobody wants one, and ends all the same.
+func TestPipelineCalledAndGone(t *testing.T) {
+	for name, by := range endings {
+		t.Run(name, func(t *testing.T) {
+			testRig(t, false, func(r *rig) {
+				o := receiveOf(1)
+				called, goOn := make(chan struct{}), make(chan struct{})
+				runTurn := r.l.env.runTurn
+				r.l.env.runTurn = func(os []*operation) {
+					close(called)
+					<-goOn
+					runTurn(os)
+				}
+				c := r.submitWaiting(o)
+				r.next(o).end()
+				<-called
+				by.end(r, c)
+				close(goOn)
+				if by.err == nil {
+					r.next(o).end() // its last turn
+				}
+				r.none()
+				r.result(c, by.err)
+			})
+		})
+	}
+}
+
+// TestPipelineClosed: after close nothing is submitted; what is queued or in flight comes to its end.
+func TestPipelineClosed(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		flights := r.busy()
+		queued := enqueueOf(1)
+		c := r.submit(queued)
+		require.True(t, r.p.close())
+		require.False(t, r.p.close(), "a second time")
+		require.True(t, r.p.isClosed())
+		r.result(r.submit(enqueueOf(1)), ErrClosed)
+		r.result(r.submitWaiting(receiveOf(1)), ErrClosed)
+		flights[0].end()
+		r.next(queued).end()
+		r.result(c, nil)
+	})
+}
+
+// askedError is an error that notices when mayRecover asks whether it is ErrNoQueue.
+type askedError struct{ asked func() }
+
+func (askedError) Error() string { return "no database" }
+
+func (e askedError) Is(target error) bool {
+	if target == ErrNoQueue {
+		e.asked()
+	}
+	return false
+}
+
+// TestPipelineCloseWhileATurnEnds: a receive that waits ends with ErrClosed when close comes while the pipeline decides
+// what becomes of its turn, which has failed. The pipeline asks the error whether the wait may go on: then close comes.
+func TestPipelineCloseWhileATurnEnds(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		o, closed := receiveOf(1), make(chan bool)
+		c := r.submitWaiting(o)
+		r.next(o).end()
+		r.next(o).fail(askedError{asked: func() { go func() { closed <- r.p.close() }() }})
+		require.True(t, <-closed)
+		r.result(c, ErrClosed)
+	})
+}
+
+// TestPipelinePanicOfCaller: a panic in the transaction that a caller runs himself goes on to him, and the handle goes
+// on working: slot, receiving and taking are given back.
+func TestPipelinePanicOfCaller(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		o := receiveOf(2)
+		c := r.calls(o, func(ctx context.Context, c *caller) (err error) {
+			defer func() { err = recover().(error) }()
+			return r.p.submit(ctx, o)
+		})
+		f := r.next(o)
+		behind := receiveOf(1)
+		next := r.submit(behind)
+		r.none()
+		boom := errors.New("boom")
+		f.endWith(func() { panic(boom) })
+		r.result(c, boom)
+		r.next(behind).end(behind)
+		r.result(next, nil)
+	})
+}
+
+// TestPipelinePanicInDriver: a panic in a transaction that a driver runs is the error of the operations that have no
+// outcome yet: whether they committed is not known. What had ended before, each in its own transaction, keeps its
+// result.
+func TestPipelinePanicInDriver(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		flights := r.busy()
+		os := []*operation{enqueueOf(1), ackOf(1), receiveOf(1)}
+		var callers []*caller
+		for _, o := range os {
+			callers = append(callers, r.submit(o))
+		}
+		flights[0].end()
+		r.next(os...).endWith(func() {
+			os[0].ranWith(nil)
+			panic("boom")
+		})
+		r.result(callers[0], nil)
+		for _, c := range callers[1:] {
+			err := <-c.done
+			require.ErrorContains(t, err, "boom")
+			require.ErrorContains(t, err, "pipeline_internal_test.go", "the stack")
+			require.True(t, unknown(err))
+		}
+		after := enqueueOf(1)
+		c := r.submit(after)
+		r.next(after).end()
+		r.result(c, nil)
+	})
+}
+
+// TestPipelinePanicOfATurn: a panic in a turn, which the attendance runs, ends the receives; the next one is attended.
+func TestPipelinePanicOfATurn(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		testRig(t, alone, func(r *rig) {
+			o := receiveOf(1)
+			c := r.submitWaiting(o)
+			r.next(o).end()
+			r.next(o).endWith(func() { panic("boom") })
+			require.ErrorContains(t, <-c.done, "boom")
+			again := receiveOf(1)
+			c = r.submitWaiting(again)
+			r.next(again).end()
+			r.next(again).end(again)
+			r.result(c, nil)
+		})
+	}
+}
+
+// TestPipelineGoexit: a transaction that ends its goroutine, as a test's FailNow does, is in nobody's books either.
+func TestPipelineGoexit(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		o := enqueueOf(1)
+		r.submit(o)
+		r.next(o).endWith(runtime.Goexit)
+		r.requireIdle()
+		require.ErrorIs(t, o.result(), errInterrupted)
+	})
+}

@@ -1,0 +1,262 @@
+package layer
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// A turn is one transaction which tries to serve waiting receives, or several transactions for many receives. Example:
+// three receives wait, two groups become ready: the turn claims both, and the third receive goes back into the line.
+type turn struct {
+	mu     sync.Mutex
+	rest   rest // guarded by mu; what the receives wait for after the turn
+	failed bool // guarded by mu: the turn's transaction failed
+}
+
+// rest is what receives wait for after a turn that found nothing. If the turn wrote nothing, watch is on the wake key,
+// from the very version on at which the turn found nothing, so that no wake is missed.
+type rest struct {
+	watch kv.Future[struct{}] // nil = take another turn at once
+	wait  time.Duration       // until the next turn, if nobody wakes us
+	dead  bool                // the oldest request belongs to a handle which has died
+}
+
+// cancel gives up the watch.
+func (r *rest) cancel() {
+	if r.watch != nil {
+		r.watch.Cancel()
+		r.watch = nil
+	}
+}
+
+// found notes the rest after a transaction of the turn. Of several transactions the last decides.
+func (t *turn) found(r rest) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.rest.cancel()
+	t.rest = r
+}
+
+// fail notes that a transaction of the turn failed.
+func (t *turn) fail() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.failed = true
+}
+
+// outcome returns the turn's result, when the turn is over.
+func (t *turn) outcome() (r rest, failed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.rest, t.failed
+}
+
+// waitingLine is the line of a handle's receives for which nothing was ready, and the attendance which gives turns.
+//
+// Invariants:
+//
+//  1. A receive stands in the line once, or the pipeline has the receive. Whoever removes a receive (call, quit,
+//     disband, all under mu) decides alone what follows. Example: a receive is called just when its time is up. If
+//     quit comes first, the receive ends now; otherwise quit returns false and the receive ends with the turn.
+//  2. While receives stand in the line, a goroutine attends to the line, and never more than one.
+//  3. The same goroutine waits for the watch and runs the turn: a change of goroutines would make a wake later.
+//  4. No change is slept through: a nudge while nobody rests ends the next rest at once, and a watch holds from the
+//     version on at which there was nothing.
+//
+// The line calls nothing of env under mu. The pipeline calls join, quit and disband under its own mutex.
+type waitingLine struct {
+	env        lineEnv
+	life       context.Context // of the attendance
+	endLife    context.CancelFunc
+	attendance sync.WaitGroup
+
+	mu       sync.Mutex
+	waiting  []*operation // guarded by mu; in the order of arrival
+	attended bool         // guarded by mu: the attendance is running
+	nudged   bool         // guarded by mu: something has changed
+	rouse    func()       // guarded by mu: ends the rest under way; nil = there is none
+}
+
+// lineEnv is what a waiting line needs of the handle. A transaction whose error is returned may be tried again.
+type lineEnv struct {
+	runTurn   func(called []*operation) // gives the receives a transaction, and returns after their turn
+	yield     func(ctx context.Context, who string)
+	alone     bool // each operation has a transaction of its own
+	nowMS     func() int64
+	requested func() (index, deadlineMS int64)             // the handle's request; index 0 = there is none
+	withdraw  func(ctx context.Context, index int64) error // clears the request
+	renew     func(ctx context.Context, index int64) error // moves the request's deadline
+	sweep     func(ctx context.Context) error              // clears the requests of dead handles
+}
+
+func (l *waitingLine) begin(env lineEnv) {
+	l.env = env
+	l.life, l.endLife = context.WithCancel(context.Background())
+}
+
+// stop ends the attendance, and waits for the end.
+func (l *waitingLine) stop() {
+	l.endLife()
+	l.attendance.Wait()
+}
+
+// join puts a receive at the end of the line, and starts the attendance if none is running. A receive which comes back
+// from a turn nudges nobody: otherwise a turn that found nothing would be followed by the next turn at once.
+func (l *waitingLine) join(o *operation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.waiting = append(l.waiting, o)
+	switch {
+	case !l.attended:
+		l.attended = true
+		l.attendance.Go(l.attend)
+	case o.turn == nil:
+		l.nudge()
+	}
+}
+
+// quit removes a receive from the line. quit returns false if the receive does not stand there.
+func (l *waitingLine) quit(o *operation) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !slices.Contains(l.waiting, o) {
+		return false
+	}
+	l.waiting = without(l.waiting, o)
+	l.nudge()
+	return true
+}
+
+// disband removes all receives from the line.
+func (l *waitingLine) disband() []*operation {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.waiting
+	l.waiting = nil
+	return all
+}
+
+// nudge ends the attendance's rest; if the attendance is not resting, the next rest. mu is held.
+func (l *waitingLine) nudge() {
+	l.nudged = true
+	if l.rouse != nil {
+		l.rouse()
+	}
+}
+
+// length returns the number of waiting receives, without the receives that have a turn.
+func (l *waitingLine) length() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.waiting)
+}
+
+// rest waits for d, for watch (may be nil), or for a nudge. rest returns false if ctx has ended.
+func (l *waitingLine) rest(ctx context.Context, d time.Duration, watch kv.Future[struct{}]) bool {
+	resting, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	l.mu.Lock()
+	if l.rouse = cancel; l.nudged {
+		cancel()
+	}
+	l.mu.Unlock()
+	if watch != nil {
+		if _, err := watch.Wait(resting); err != nil {
+			<-resting.Done() // otherwise a watch which fails would make us spin
+		}
+	} else {
+		<-resting.Done()
+	}
+	l.env.yield(context.Background(), "rest")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.nudged, l.rouse = false, nil
+	return ctx.Err() == nil
+}
+
+// attend gives waiting receives a turn whenever there may be something for the receives, until no receive waits.
+func (l *waitingLine) attend() {
+	l.env.yield(context.Background(), "attend")
+	ctx := l.life
+	for idle := false; ; {
+		waiting := l.length()
+		index, deadlineMS := l.env.requested()
+		switch {
+		case waiting == 0 && index != 0:
+			if err := l.env.withdraw(ctx, index); err != nil && !l.rest(ctx, errorPause, nil) {
+				return
+			}
+			continue
+		case waiting == 0:
+			if l.dismiss() {
+				return
+			}
+			continue
+		case index != 0 && deadlineMS-l.env.nowMS() < requestLife.Milliseconds()/2:
+			if err := l.env.renew(ctx, index); err != nil && !l.rest(ctx, errorPause, nil) {
+				return
+			}
+			continue
+		}
+		r, failed := l.call() // call also registers the request, if there is none
+		if failed {
+			r.cancel()
+			if !l.rest(ctx, errorPause, nil) {
+				return
+			}
+			continue
+		}
+		if r.dead {
+			if err := l.env.sweep(ctx); err != nil && !l.rest(ctx, errorPause, nil) {
+				r.cancel()
+				return
+			}
+		}
+		if r.watch != nil {
+			idle = false
+			goOn := l.rest(ctx, r.wait, r.watch)
+			r.cancel()
+			if !goOn {
+				return
+			}
+			continue
+		}
+		// The turn claimed, cleared stale keys or registered the request, or another transaction is about to.
+		if idle && l.length() == waiting && !l.rest(ctx, busyPause, nil) {
+			return
+		}
+		idle = true
+	}
+}
+
+// dismiss ends the attendance if nobody waits.
+func (l *waitingLine) dismiss() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.attended = len(l.waiting) > 0
+	return !l.attended
+}
+
+// call gives the oldest waiting receives a turn, in their own transaction, and returns when the turn is over.
+func (l *waitingLine) call() (r rest, failed bool) {
+	t := &turn{}
+	l.mu.Lock()
+	n := min(len(l.waiting), maxWave)
+	if l.env.alone {
+		n = min(n, 1)
+	}
+	called := slices.Clone(l.waiting[:n])
+	l.waiting = slices.Clone(l.waiting[n:])
+	for _, o := range called {
+		o.turn = t
+	}
+	l.mu.Unlock()
+	if n > 0 {
+		l.env.runTurn(called)
+	}
+	return t.outcome()
+}

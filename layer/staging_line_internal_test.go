@@ -1,0 +1,324 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// testWatch is a watch that the test wakes.
+type testWatch struct {
+	woken     chan struct{}
+	by        string // the goroutine that waits
+	cancelled bool
+}
+
+func newTestWatch() *testWatch { return &testWatch{woken: make(chan struct{})} }
+
+func (w *testWatch) Wait(ctx context.Context) (struct{}, error) {
+	w.by = goroutine()
+	select {
+	case <-w.woken:
+		return struct{}{}, nil
+	case <-ctx.Done():
+		return struct{}{}, ctx.Err()
+	}
+}
+
+func (w *testWatch) Ready() bool { return false }
+
+func (w *testWatch) Cancel() { w.cancelled = true }
+
+// restAfter ends a turn that has found nothing with r to wait for.
+func (f *testFlight) restAfter(r rest) {
+	f.os[0].turn.found(r)
+	f.end()
+}
+
+// testLine is a waiting line without a pipeline: a turn is noted in log, and answered by turns, or by a rest without
+// end.
+type testLine struct {
+	*waitingLine
+	mu       sync.Mutex
+	log      []string // guarded by mu
+	by       string   // the goroutine of the last turn
+	turns    []func(called []*operation)
+	index    int64 // of the request
+	deadline int64
+	errs     map[string]error // of the next withdrawal, renewal or sweep
+}
+
+// onTestLine runs fn with a line, in a bubble of testing/synctest.
+func onTestLine(t *testing.T, fn func(t *testing.T, l *testLine)) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newTestLine()
+		defer func() {
+			l.disband()
+			l.stop()
+		}()
+		fn(t, l)
+	})
+}
+
+func newTestLine() *testLine {
+	l := &testLine{waitingLine: &waitingLine{}, errs: make(map[string]error)}
+	note := func(what string, done func()) error {
+		l.note(what)
+		err := l.errs[what]
+		if delete(l.errs, what); err == nil {
+			done()
+		}
+		return err
+	}
+	l.begin(lineEnv{
+		runTurn: l.runTurn, yield: func(context.Context, string) {}, nowMS: func() int64 { return time.Now().UnixMilli() },
+		requested: func() (int64, int64) { return l.index, l.deadline },
+		withdraw:  func(context.Context, int64) error { return note("withdraw", func() { l.index = 0 }) },
+		renew: func(context.Context, int64) error {
+			return note("renew", func() { l.deadline = time.Now().Add(requestLife).UnixMilli() })
+		},
+		sweep: func(context.Context) error { return note("sweep", func() {}) },
+	})
+	return l
+}
+
+func (l *testLine) note(what string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.log = append(l.log, what)
+}
+
+func (l *testLine) runTurn(called []*operation) {
+	l.note(fmt.Sprint("turn ", len(called)))
+	l.by = goroutine()
+	if len(l.turns) == 0 {
+		called[0].turn.found(rest{watch: newTestWatch(), wait: time.Hour})
+		l.comeBack(called)
+		return
+	}
+	turn := l.turns[0]
+	l.turns = l.turns[1:]
+	turn(called)
+}
+
+// comeBack is a turn that served nobody.
+func (l *testLine) comeBack(called []*operation) {
+	for _, o := range called {
+		l.join(o)
+	}
+}
+
+// require checks what the line has done since it was last asked.
+func (l *testLine) require(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	require.Equal(t, want, l.log)
+	l.log = nil
+}
+
+func waiter() *operation { return &operation{waits: true, receive: &reception{}} }
+
+// TestLineIsAttended: the first to join has a turn, with all that have joined; and so has whoever joins while the
+// others rest. Who comes back from a turn that found nothing rests. When the last quits, the attendance ends, and the
+// next to join begins another.
+func TestLineIsAttended(t *testing.T) {
+	onTestLine(t, func(t *testing.T, l *testLine) {
+		a, b, c := waiter(), waiter(), waiter()
+		l.join(a)
+		l.require(t, "turn 1")
+		l.require(t)
+		l.join(b)
+		l.require(t, "turn 2")
+		require.Equal(t, 2, l.length())
+		require.True(t, l.quit(b))
+		require.False(t, l.quit(b))
+		l.require(t, "turn 1")
+		require.True(t, l.quit(a))
+		l.attendance.Wait()
+		l.require(t)
+		l.join(c)
+		l.require(t, "turn 1")
+		require.Equal(t, []*operation{c}, l.disband())
+	})
+}
+
+// TestLineWakes: the goroutine that waits for the watch has the turn. A turn that serves is followed by another, and
+// that by a rest.
+func TestLineWakes(t *testing.T) {
+	onTestLine(t, func(t *testing.T, l *testLine) {
+		w := newTestWatch()
+		a, b := waiter(), waiter()
+		l.join(a)
+		l.require(t, "turn 1")
+		l.turns = []func([]*operation){
+			func(called []*operation) {
+				called[0].turn.found(rest{watch: w, wait: time.Hour})
+				l.comeBack(called)
+			},
+			func(called []*operation) { l.comeBack(called[1:]) },
+		}
+		l.join(b)
+		l.require(t, "turn 2")
+		close(w.woken)
+		l.require(t, "turn 2", "turn 1")
+		require.Equal(t, w.by, l.by)
+		require.True(t, w.cancelled)
+		require.Equal(t, []*operation{b}, l.disband())
+	})
+}
+
+// TestLineKeepsNudge: a change while a turn is under way ends the rest that follows.
+func TestLineKeepsNudge(t *testing.T) {
+	onTestLine(t, func(t *testing.T, l *testLine) {
+		a, b := waiter(), waiter()
+		l.turns = []func([]*operation){func(called []*operation) {
+			called[0].turn.found(rest{watch: newTestWatch(), wait: time.Hour})
+			l.comeBack(called)
+			l.join(b)
+		}}
+		l.join(a)
+		l.require(t, "turn 1", "turn 2")
+	})
+}
+
+// TestLineRests: a turn is followed by the next when its time is up, also if the watch fails; a turn that could not
+// take place after errorPause; one that found nothing to watch twice in a row after busyPause.
+func TestLineRests(t *testing.T) {
+	onTestLine(t, func(t *testing.T, l *testLine) {
+		watch := func(called []*operation) {
+			called[0].turn.found(rest{watch: newTestWatch(), wait: time.Second})
+			l.comeBack(called)
+		}
+		fail := func(called []*operation) {
+			called[0].turn.fail()
+			l.comeBack(called)
+		}
+		broken := func(called []*operation) {
+			called[0].turn.found(rest{watch: failingWatch{newTestWatch()}, wait: time.Minute})
+			l.comeBack(called)
+		}
+		l.turns = []func([]*operation){watch, fail, l.comeBack, l.comeBack, broken}
+		a := waiter()
+		l.join(a)
+		for _, pause := range []time.Duration{time.Second, errorPause} {
+			l.require(t, "turn 1")
+			time.Sleep(pause - 1)
+			l.require(t)
+			time.Sleep(time.Nanosecond)
+		}
+		l.require(t, "turn 1", "turn 1")
+		time.Sleep(busyPause)
+		l.require(t, "turn 1")
+		time.Sleep(time.Minute - 1)
+		l.require(t)
+		time.Sleep(time.Nanosecond)
+		l.require(t, "turn 1")
+	})
+}
+
+// failingWatch is a watch that the database refuses.
+type failingWatch struct{ *testWatch }
+
+func (failingWatch) Wait(context.Context) (struct{}, error) {
+	return struct{}{}, errors.New("too many watches")
+}
+
+// TestLineKeepsRequest: the request is renewed when half of its life is over, dead ones are swept before the rest, and
+// when nobody waits any more the request is withdrawn. What fails is tried again after errorPause.
+func TestLineKeepsRequest(t *testing.T) {
+	onTestLine(t, func(t *testing.T, l *testLine) {
+		found := func(r rest) func([]*operation) {
+			return func(called []*operation) {
+				l.index = 1
+				r.watch = newTestWatch()
+				called[0].turn.found(r)
+				l.comeBack(called)
+			}
+		}
+		l.deadline = time.Now().Add(requestLife).UnixMilli()
+		l.errs["renew"], l.errs["withdraw"] = errors.New("no database"), errors.New("no database")
+		l.turns = []func([]*operation){found(rest{wait: requestLife}), found(rest{wait: time.Hour, dead: true})}
+		a := waiter()
+		l.join(a)
+		l.require(t, "turn 1")
+		time.Sleep(requestLife)
+		l.require(t, "renew")
+		time.Sleep(errorPause)
+		l.require(t, "renew", "turn 1", "sweep")
+		require.True(t, l.quit(a))
+		l.require(t, "withdraw")
+		time.Sleep(errorPause)
+		l.require(t, "withdraw")
+		l.attendance.Wait()
+	})
+}
+
+// TestLineInWaves: a turn is for maxWave receives at most, the oldest first; and for one without coalescing.
+func TestLineInWaves(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		onTestLine(t, func(t *testing.T, l *testLine) {
+			l.env.alone = alone
+			var all, order []*operation
+			serve := func(called []*operation) { order = append(order, called...) }
+			l.turns = []func([]*operation){
+				func(called []*operation) {
+					for range maxWave {
+						all = append(all, waiter())
+						l.join(all[len(all)-1])
+					}
+					serve(called)
+				},
+			}
+			for range maxWave + 1 {
+				l.turns = append(l.turns, serve)
+			}
+			all = append(all, waiter())
+			l.join(all[0])
+			l.attendance.Wait()
+			require.Equal(t, len(all), len(order))
+			for i := range all {
+				require.Same(t, all[i], order[i])
+			}
+			if alone {
+				require.Len(t, l.log, len(all))
+			} else {
+				require.Equal(t, []string{"turn 1", fmt.Sprint("turn ", maxWave)}, l.log)
+			}
+		})
+	}
+}
+
+// TestLineStops: the attendance ends with the line, whatever it is at.
+func TestLineStops(t *testing.T) {
+	for name, turn := range map[string]func(l *testLine, called []*operation){
+		"resting": func(l *testLine, called []*operation) {
+			called[0].turn.found(rest{watch: newTestWatch(), wait: time.Hour})
+		},
+		"after a failure": func(l *testLine, called []*operation) { called[0].turn.fail() },
+		"busy":            func(l *testLine, called []*operation) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onTestLine(t, func(t *testing.T, l *testLine) {
+				for range 2 {
+					l.turns = append(l.turns, func(called []*operation) {
+						turn(l, called)
+						l.comeBack(called)
+					})
+				}
+				l.join(waiter())
+				synctest.Wait()
+				begun := time.Now()
+				l.stop()
+				require.Zero(t, time.Since(begun))
+			})
+		})
+	}
+}
