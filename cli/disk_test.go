@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 )
 
@@ -51,15 +52,33 @@ func TestDataFolder(t *testing.T) {
 	}
 }
 
-// A second process on the same folder is told so, and what to do.
+// The command works on a folder that a program has open, and the program sees what the command did.
 func TestFolderInUse(t *testing.T) {
 	folder := t.TempDir()
 	db, err := embedded.OpenDisk(folder, embedded.Options{})
 	require.NoError(t, err)
 	defer db.Close()
+	_, stderr, code := onDisk("enqueue", "--group", "a", "--body", "x", "--engine", "disk:"+folder)
+	require.Equal(t, ExitOK, code, stderr)
+	stdout, stderr, code := onDisk("peek", "--group", "a", "--engine", "disk:"+folder)
+	require.Equal(t, ExitOK, code, stderr)
+	require.Contains(t, stdout, "x")
+	tx, err := db.Begin(kv.TxOptions{})
+	require.NoError(t, err)
+	rows, err := tx.GetRange(kv.PrefixRange(nil).Selectors(), kv.RangeOptions{}).Wait(t.Context())
+	require.NoError(t, err)
+	require.NotEmpty(t, rows)
+}
+
+// A second process on a folder that a program has for itself is told so, and what to do.
+func TestFolderExclusive(t *testing.T) {
+	folder := t.TempDir()
+	db, err := embedded.OpenDisk(folder, embedded.Options{Exclusive: true})
+	require.NoError(t, err)
+	defer db.Close()
 	_, stderr, code := onDisk("enqueue", "--body", "x", "--engine", "disk:"+folder)
 	require.Equal(t, ExitFailed, code)
-	require.Contains(t, stderr, "Only one process at a time")
+	require.Contains(t, stderr, "does not share the folder")
 }
 
 // A file that is no database is named, and left as it is.

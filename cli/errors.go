@@ -137,8 +137,8 @@ func advise(err error) string {
 	case kv.Code(err) == kv.CodeDatabaseLocked:
 		return "An operator has locked the database: fdbcli's unlock, with the UID that lock printed, frees it."
 	case errors.Is(err, embedded.ErrLocked):
-		return "Only one process at a time can use a disk folder. Wait for the other fdbfifo to end, or stop it;\n" +
-			"  or give this one a folder of its own with --engine disk:PATH."
+		return "Another process has it open and does not share the folder, or does not answer. Wait for its end,\n" +
+			"  or stop it; or give this one a folder of its own with --engine disk:PATH."
 	case errors.Is(err, embedded.ErrNewerFormat):
 		return "Run the newer fdbfifo, or use another folder with --engine disk:PATH."
 	case errors.Is(err, embedded.ErrCorrupt):

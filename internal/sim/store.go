@@ -41,7 +41,7 @@ func (l *life) over() bool { return l.ctx.Err() != nil }
 // open opens what is durable.
 func (s *store) open() error {
 	l := &life{}
-	o := embedded.Options{Seed: s.w.o.Seed + 1 + uint64(s.opened)<<32, Hooks: embedded.Hooks{
+	o := embedded.Options{Exclusive: true, Seed: s.w.o.Seed + 1 + uint64(s.opened)<<32, Hooks: embedded.Hooks{
 		VersionGap:  s.w.versionGap,
 		HoldWatches: s.w.holdWatches,
 	}}

@@ -14,12 +14,26 @@ func (t *transaction) Commit() kv.Future[struct{}] {
 		return kv.Done(struct{}{}, err)
 	}
 	t.committing = true
-	if t.poison != nil {
-		// It is not even sent. FoundationDB 7.3 tells neither the versionstamp's future nor the watches.
-		t.letGo()
-		return kv.Done(struct{}{}, t.poison)
-	}
 	c := t.commitOfAttempt()
+	if t.current.reading > 0 {
+		return t.commitLater(c)
+	}
+	if err := t.send(c); err != nil {
+		return kv.Done(struct{}{}, err)
+	}
+	if c.finished() {
+		return kv.Done(struct{}{}, c.err)
+	}
+	return newPending(t, c.done, func() (struct{}, error) { return struct{}{}, c.err }, nil)
+}
+
+// send hands the commit over. An error says that it is not even sent, because a read has failed: FoundationDB 7.3 then
+// tells neither the versionstamp's future nor the watches.
+func (t *transaction) send(c *commit) error {
+	defer t.letGo()
+	if t.poison != nil {
+		return t.poison
+	}
 	c.watches, t.watches = t.watches, nil
 	if err := t.prepare(c); err != nil {
 		c.err = err
@@ -29,13 +43,36 @@ func (t *transaction) Commit() kv.Future[struct{}] {
 		c.version = noVersion
 		c.finish(t.db)
 	} else {
+		if t.far != nil {
+			t.letGo() // both leave in one write
+		}
 		t.db.submit(c)
 	}
-	t.letGo()
-	if c.finished() {
-		return kv.Done(struct{}{}, c.err)
-	}
-	return newPending(t, c.done, func() (struct{}, error) { return struct{}{}, c.err }, nil)
+	return nil
+}
+
+// commitLater sends the commit when the reads in flight have ended.
+func (t *transaction) commitLater(c *commit) kv.Future[struct{}] {
+	a, sent := t.current, make(chan struct{})
+	idle, ended := a.wait(), a.end()
+	var failed error
+	go func() {
+		defer close(sent)
+		select {
+		case <-idle:
+		case <-ended:
+		}
+		t.mu.Lock()
+		if failed = a.err; failed == nil {
+			failed = t.send(c)
+		}
+		t.mu.Unlock()
+		if failed == nil {
+			<-c.done
+			failed = c.err
+		}
+	}()
+	return newPending(t, sent, func() (struct{}, error) { return struct{}{}, failed }, nil)
 }
 
 // noVersion is the committed version of a transaction that wrote nothing, or was never committed.
@@ -68,14 +105,14 @@ func (t *transaction) prepare(c *commit) error {
 	if c.size() > limit {
 		return codeError(kv.CodeTransactionTooLarge)
 	}
-	if t.readVersion == 0 {
-		v, err := t.db.readVersion()
+	if home := t.db.local.Load(); t.readVersion == 0 && home != nil {
+		v, err := home.readVersion()
 		if err != nil {
 			return err
 		}
 		t.readVersion = v
 	}
-	c.readVersion = t.readVersion
+	c.readVersion, t.blind = t.readVersion, t.readVersion == 0
 	return nil
 }
 

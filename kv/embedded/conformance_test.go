@@ -51,3 +51,13 @@ func TestConformanceDisk(t *testing.T) {
 		return kvtest.Engine{DB: db, ExactConflicts: true, Advance: clock.Advance, MaxWatches: 100}
 	})
 }
+
+// Every promise of kv holds over a socket: the server and its client are two DBs of this process.
+func TestConformanceSocket(t *testing.T) {
+	kvtest.Run(t, func(t *testing.T) kvtest.Engine {
+		clock, path := &jumpClock{}, t.TempDir()
+		openDisk(t, path, embedded.Options{Clock: clock})
+		db := openDisk(t, path, embedded.Options{Clock: clock, MaxWatches: 100})
+		return kvtest.Engine{DB: db, ExactConflicts: true, Advance: clock.Advance, MaxWatches: 100}
+	})
+}

@@ -21,7 +21,17 @@ import (
 // crashFolder names the folder in which this binary, started by TestCrash, is to write until it is killed.
 const crashFolder = "EMBEDDED_CRASH_FOLDER"
 
+// shareFolder names the folder in which this binary, started by TestProcesses, is to work together with others.
+const shareFolder = "EMBEDDED_SHARE_FOLDER"
+
 func TestMain(m *testing.M) {
+	if path := os.Getenv(shareFolder); path != "" {
+		if err := workTogether(path, os.Args[1]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if path := os.Getenv(crashFolder); path != "" {
 		if err := writeUntilKilled(path, os.Args[1]); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -11,78 +12,54 @@ import (
 
 // DB is one database. It is safe for concurrent use.
 type DB struct {
-	clock   Clock
-	start   time.Time
-	base    atomic.Int64 // the version at start; version gaps are added to it
-	durable bool
-	store   store
-	hooks   Hooks
-	watches *watchTable
+	clock Clock
+	slots watchSlots
 
 	jitter struct {
 		sync.Mutex
 		*rand.Rand
 	}
 
-	mu          sync.Mutex
-	published   sync.Cond   // a commit group was applied
-	version     int64       // newest committed
-	changed     int64       // the version of the last commit that wrote anything
-	stored      int64       // newest in the store
-	current     *snapshot   // of the newest version; nil until it is read
-	old         []*snapshot // superseded, still read from; by version
-	applying    bool        // a group is being written; the store must not be touched
-	failed      error       // the store's first failed write
-	closed      bool
-	storeClosed bool
-
-	queue pipeline
+	closed atomic.Bool
+	local  atomic.Pointer[engine] // nil while another process has the database
+	link   *link                  // to that process; nil if this one has had the database from the beginning
 }
 
 var _ kv.DB = (*DB)(nil)
 
-// firstVersion is where a new database begins: a window above nothing, so that no version is negative.
-const firstVersion = 2 * window
+func (o Options) withDefaults() Options {
+	if o.Clock == nil {
+		o.Clock = wallClock{}
+	}
+	if o.Seed == 0 {
+		o.Seed = rand.Uint64()
+	}
+	if o.MaxWatches == 0 {
+		o.MaxWatches = defaultMaxWatches
+	}
+	return o
+}
 
-// reopenJump is how far versions jump when a stored database is opened, to be above every version given out
-// before: those run ahead of the stored one by at most half of it.
-const reopenJump = 2 * window
+// newDB returns a database without an engine; o has its defaults.
+func newDB(o Options) *DB {
+	db := &DB{clock: o.Clock}
+	db.slots.limit = int64(o.MaxWatches)
+	db.jitter.Rand = rand.New(rand.NewPCG(o.Seed, o.Seed))
+	return db
+}
 
 // OpenMemory returns an empty database that lives as long as the process.
-func OpenMemory(o Options) *DB { return open(newMemStore(), o, firstVersion, false) }
-
-func open(s store, o Options, version int64, durable bool) *DB {
-	db := &DB{
-		clock: o.Clock, durable: durable, store: s, hooks: o.Hooks,
-		version: version, changed: version, stored: version,
-	}
-	if db.clock == nil {
-		db.clock = wallClock{}
-	}
-	seed := o.Seed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	db.jitter.Rand = rand.New(rand.NewPCG(seed, seed))
-	limit := o.MaxWatches
-	if limit == 0 {
-		limit = defaultMaxWatches
-	}
-	db.watches = newWatchTable(limit)
-	db.start = db.clock.Now()
-	db.base.Store(version)
-	db.published.L = &db.mu
-	db.queue.idle.L = &db.queue.mu
+func OpenMemory(o Options) *DB {
+	o = o.withDefaults()
+	db := newDB(o)
+	db.local.Store(newEngine(newMemStore(), o, firstVersion, false))
 	return db
 }
 
 // Begin starts a transaction. It never waits and fails only on a closed database. Batch and Tag of the options mean
 // nothing here.
 func (db *DB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
-	db.mu.Lock()
-	closed := db.closed
-	db.mu.Unlock()
-	if closed {
+	if db.closed.Load() {
 		return nil, &kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed}
 	}
 	return newTransaction(db, o), nil
@@ -91,28 +68,58 @@ func (db *DB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 // Close finishes the commits already sent, fails the watches with 1101 and gives the store back. A second Close
 // does nothing.
 func (db *DB) Close() error {
-	db.mu.Lock()
-	if db.closed {
-		db.mu.Unlock()
+	if db.closed.Swap(true) {
 		return nil
 	}
-	db.closed = true
-	db.mu.Unlock()
-	db.queue.drain()
-	db.watches.close()
+	if db.link != nil {
+		db.link.close()
+	}
+	if e := db.local.Load(); e != nil {
+		return e.close()
+	}
+	return nil
+}
 
-	db.mu.Lock()
-	db.storeClosed = true
-	dead := db.old
-	if db.current != nil {
-		dead = append(dead, db.current)
+// join opens the database in the folder, or finds the process that has it.
+func (db *DB) join(f *folder) error {
+	l := newLink(db, f)
+	for until := time.Now().Add(lockWait); ; time.Sleep(firstRetry) {
+		c, e, err := f.join(l.ctx, l)
+		switch {
+		case err == nil && e != nil:
+			l.cancel()
+			db.local.Store(e)
+			return nil
+		case err == nil:
+			db.link, l.conn = l, c
+			go l.run(c)
+			return nil
+		case !errors.Is(err, ErrLocked) || errors.Is(err, errProtocol) || time.Now().After(until):
+			l.cancel()
+			return err
+		}
 	}
-	db.old, db.current = nil, nil
-	db.mu.Unlock()
-	for _, s := range dead {
-		s.close()
+}
+
+// submit sends a commit to whoever has the database. It does not wait.
+func (db *DB) submit(c *commit) {
+	if e := db.local.Load(); e != nil {
+		e.submit(c)
+	} else {
+		db.link.submit(c)
 	}
-	return db.store.close()
+}
+
+// register implements watcher.
+func (db *DB) register(watches []*watch) {
+	if len(watches) == 0 {
+		return
+	}
+	if e := db.local.Load(); e != nil {
+		e.register(watches)
+	} else {
+		db.link.register(watches)
+	}
 }
 
 // random returns a number in [0, 1).

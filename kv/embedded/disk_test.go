@@ -60,17 +60,21 @@ func TestVersionsGrowOverReopen(t *testing.T) {
 	}
 }
 
-// A folder belongs to one DB at a time, and is free again after Close.
+// An exclusive folder belongs to one DB at a time, and is free again after Close.
 func TestLocked(t *testing.T) {
-	path := t.TempDir()
-	db := openDisk(t, path, embedded.Options{})
-	_, err := embedded.OpenDisk(path, embedded.Options{})
-	require.ErrorIs(t, err, embedded.ErrLocked)
-	require.ErrorContains(t, err, path)
-	put(t, db, "still", "works")
-	require.NoError(t, db.Close())
-	db = openDisk(t, path, embedded.Options{})
-	require.Equal(t, "works", read(t, db, "still"))
+	for _, second := range []bool{true, false} {
+		path := t.TempDir()
+		db := openDisk(t, path, embedded.Options{Exclusive: true})
+		_, err := embedded.OpenDisk(path, embedded.Options{Exclusive: second})
+		require.ErrorIs(t, err, embedded.ErrLocked)
+		require.ErrorContains(t, err, path)
+		put(t, db, "still", "works")
+		require.NoError(t, db.Close())
+		db = openDisk(t, path, embedded.Options{Exclusive: second})
+		require.Equal(t, "works", read(t, db, "still"))
+		_, err = embedded.OpenDisk(path, embedded.Options{Exclusive: true})
+		require.ErrorIs(t, err, embedded.ErrLocked)
+	}
 }
 
 // filled makes a database of about a megabyte and returns the name of its file.

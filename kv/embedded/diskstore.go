@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"time"
@@ -49,27 +48,31 @@ func mapSize() int {
 	return 1 << (28 + 6*(strconv.IntSize/64))
 }
 
-// OpenDisk opens the database in the folder at path, which it creates if it is missing. The folder belongs to one
-// DB at a time; for another the error is ErrLocked. ErrCorrupt and ErrNewerFormat say that the file cannot be
-// used as it is. Opening reads the whole file once, to check it and to find its free pages.
+// OpenDisk opens the database in the folder at path, which it creates if it is missing. On Linux and macOS any number
+// of DBs, in any number of processes, can have the folder open: the first has the file, and serves the others over a
+// socket in the folder; when that one ends, another takes its place. With Options.Exclusive, and elsewhere, the folder
+// belongs to one DB at a time; for another the error is ErrLocked. ErrCorrupt and ErrNewerFormat say that the file
+// cannot be used as it is. Opening the file reads the whole of it once, to check it and to find its free pages.
 func OpenDisk(path string, o Options) (*DB, error) { return openDisk(path, o, mapSize()) }
 
 func openDisk(path string, o Options, mapped int) (*DB, error) {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return nil, fmt.Errorf("embedded: folder for the database: %w", err)
 	}
-	name := filepath.Join(path, fileName)
-	if err := createFile(path, name); err != nil {
-		return nil, fmt.Errorf("embedded: create %s: %w", name, err)
+	o = o.withDefaults()
+	db, f := newDB(o), &folder{path: path, options: o, mapped: mapped}
+	if o.Exclusive || !sharable(path) {
+		e, err := f.open()
+		if err != nil {
+			return nil, err
+		}
+		db.local.Store(e)
+		return db, nil
 	}
-	if err := verifyFile(name); err != nil {
-		return nil, openError(path, err)
+	if err := db.join(f); err != nil {
+		return nil, err
 	}
-	s, version, err := openFile(name, mapped)
-	if err != nil {
-		return nil, openError(path, err)
-	}
-	return open(s, o, version, true), nil
+	return db, nil
 }
 
 // openError tells apart the ways in which bbolt fails to open a file.

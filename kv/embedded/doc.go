@@ -30,4 +30,29 @@
 //   - A versionstamp still pending at a reset, by Reset or by OnError, ends with 1025. A cluster's client may say 1100.
 //   - A read version that was set and that a commit has superseded is 1007 at the first read, unless another
 //     transaction still reads at it. A cluster serves it for five seconds.
+//
+// # Several processes
+//
+// Any number of DBs, in any number of processes, can have a folder open (Linux and macOS). Whoever gets the folder's
+// lock opens the store, and serves the others over the Unix socket "kv.socket" in the folder: mode 0600, and on Linux
+// only to processes of the same user, of the folder's owner, or of root. The others are clients as FoundationDB's are:
+// a transaction keeps its own writes and conflict ranges, and asks for reads at a version, commits and watches. It is
+// the same transaction; only, reads wait, each in a goroutine of its own, so that those started together travel
+// together.
+//
+// When the process that serves ends, however it ends, the others race for the lock; the winner opens the store and
+// serves, which takes milliseconds and the time to read the file. Reads under way fail with 1007, watches go on,
+// commits under way end with 1021: by then it is certain that they have landed or never will, because the lock proves
+// that the process before is gone. A server that is stopped keeps the lock: calls end with their contexts and
+// time-outs, and nobody takes over. A connection that ends while its server lives comes back under the same client id,
+// and is let in when all that the client has sent before is settled.
+//
+// The protocol (frame.go) has a version in its handshake, and frames with a length that is bounded. The server checks
+// all that a transaction checks, and cuts off who sends anything else, who does not say hello within two seconds, and
+// who leaves answers unread for ten. What it keeps for a client is bounded (session.go), and given back when the
+// client goes.
+//
+// The name of a socket is short: for a long path a symbolic link in a private temporary folder stands in while the
+// socket is made or connected to. Where no socket can be made the folder belongs to its first process, as with
+// Options.Exclusive.
 package embedded

@@ -7,7 +7,8 @@ import (
 )
 
 var (
-	// ErrLocked says that another process (or another DB of this one) has the folder open. Close that first.
+	// ErrLocked says that another process (or another DB of this one) has the folder open, and does not share it: one
+	// of the two is exclusive, or the other does not answer. Close that first.
 	ErrLocked = errors.New("embedded: in use by another process")
 
 	// ErrCorrupt says that the file is not, or no longer, a database of this engine. Restore it from a copy;

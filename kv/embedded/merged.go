@@ -7,7 +7,9 @@ import "fdbfifo/kv"
 type merged struct {
 	own    *overlay
 	tx     *transaction
+	fresh  bool      // the read version was not known when the read was begun
 	pinned *snapshot // fetched only when the overlay alone cannot answer
+	far    *farReads // what takes its place in a read that waits for another process
 
 	// walk is the selector being resolved, if it is one that goes over the keys.
 	walk *walk
@@ -17,6 +19,9 @@ type merged struct {
 func (m *merged) base() (view, error) {
 	if m.pinned != nil {
 		return m.pinned.view, nil
+	}
+	if m.far != nil {
+		return m.far, nil
 	}
 	s, err := m.tx.view()
 	if err != nil {
@@ -29,6 +34,13 @@ func (m *merged) base() (view, error) {
 	}
 	m.pinned = s
 	return s.view, nil
+}
+
+// expect says how many rows the next walk over the database will take; 0 = all there are.
+func (m *merged) expect(rows int) {
+	if m.far != nil {
+		m.far.expected = rows
+	}
 }
 
 // get returns the value at key and the segment it lies in.
@@ -161,6 +173,7 @@ var allKeys = keyRange{"", maxKey}
 func (m *merged) resolve(s selector, within keyRange, bound bool) (resolved, error) {
 	w := walk{resolved{within.end, s.offset}, s.offset > 0, bound}
 	m.walk = &w
+	m.expect(max(s.offset, 1-s.offset))
 	each := func(key, _ string) bool { return w.step(key, true) }
 	var err error
 	if w.ahead {

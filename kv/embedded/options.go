@@ -10,6 +10,11 @@ type Options struct {
 	// MaxWatches bounds the watches outstanding at a time; 0 = 10,000, FoundationDB's default.
 	MaxWatches int
 
+	// Exclusive keeps other processes, and other DBs of this one, out of a folder: ErrLocked, on either side. A
+	// database on disk in a bubble of testing/synctest needs it too: time stands still there while a goroutine is at a
+	// socket.
+	Exclusive bool
+
 	Hooks Hooks
 }
 

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"slices"
 	"sort"
 
 	"fdbfifo/kv"
@@ -15,6 +16,21 @@ import (
 type overlay struct {
 	chunks [][]*entry
 	slab   []entry
+}
+
+// clone returns an overlay that shares nothing with o which either of the two may change.
+func (o *overlay) clone() overlay {
+	out := overlay{chunks: make([][]*entry, len(o.chunks))}
+	for i, chunk := range o.chunks {
+		slab := make([]entry, len(chunk))
+		out.chunks[i] = make([]*entry, len(chunk), max(8, len(chunk)+1))
+		for j, e := range chunk {
+			slab[j] = *e
+			slab[j].ops.more = slices.Clone(e.ops.more)
+			out.chunks[i][j] = &slab[j]
+		}
+	}
+	return out
 }
 
 // maxChunk bounds what one insert moves.

@@ -15,6 +15,10 @@ type commit struct {
 	mutations     []mutation
 	watches       []*watch
 	empty         bool // no transaction: only writes down the version
+	bytes         int  // of the frame that brought it; 0 in process
+
+	// told, if there is one, is called with the result. It must not wait for anything.
+	told func(c *commit)
 
 	// The result, valid once done is closed.
 	done    chan struct{}
@@ -32,16 +36,22 @@ func (c *commit) finished() bool {
 	}
 }
 
+// watcher is where the watches of a commit go on.
+type watcher interface{ register(watches []*watch) }
+
 // finish makes the result known. Watches are registered before, so that no change is missed after.
-func (c *commit) finish(db *DB) {
+func (c *commit) finish(at watcher) {
 	if c.err == nil {
-		db.register(c.watches)
+		at.register(c.watches)
 	} else {
 		for _, w := range c.watches {
 			w.end(c.err)
 		}
 	}
 	close(c.done)
+	if c.told != nil {
+		c.told(c)
+	}
 }
 
 // pipeline collects commits. Whoever finds no leader leads: it takes all that wait as one group, and what comes
@@ -61,13 +71,19 @@ const maxGroup = 4096
 // maxGroupBytes bounds what one write of the store takes in.
 const maxGroupBytes = 4 * kv.MaxTransactionSize
 
-func (db *DB) submit(c *commit) {
-	p := &db.queue
+func (e *engine) submit(c *commit) {
+	if c.readVersion == 0 && !c.empty {
+		if c.readVersion, c.err = e.readVersion(); c.err != nil {
+			c.finish(e)
+			return
+		}
+	}
+	p := &e.queue
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
 		c.err = &kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed}
-		c.finish(db)
+		c.finish(e)
 		return
 	}
 	p.waiting = append(p.waiting, c)
@@ -77,21 +93,21 @@ func (db *DB) submit(c *commit) {
 	}
 	p.leading = true
 	p.mu.Unlock()
-	if db.durable {
-		go db.lead()
+	if e.durable {
+		go e.lead()
 		return
 	}
 	// In memory the caller does its own group: it is done before a goroutine would have started.
-	db.group(p.take())
+	e.group(p.take())
 	if p.more() {
-		go db.lead()
+		go e.lead()
 	}
 }
 
-func (db *DB) lead() {
+func (e *engine) lead() {
 	for {
-		db.group(db.queue.take())
-		if !db.queue.more() {
+		e.group(e.queue.take())
+		if !e.queue.more() {
 			return
 		}
 	}
@@ -140,15 +156,15 @@ func (p *pipeline) drain() {
 
 // group commits what was taken, under one version and with one write of the store. Nothing is visible before it
 // is durable, and futures complete in order.
-func (db *DB) group(commits []*commit) {
-	if db.hooks.BeforeGroup != nil {
-		db.hooks.BeforeGroup(len(commits))
+func (e *engine) group(commits []*commit) {
+	if e.hooks.BeforeGroup != nil {
+		e.hooks.BeforeGroup(len(commits))
 	}
-	version, failed := db.beginGroup()
-	batch := db.check(commits, version, failed)
-	write := len(batch) > 0 || db.mustStore(commits, version)
+	version, failed := e.beginGroup()
+	batch := e.check(commits, version, failed)
+	write := len(batch) > 0 || e.mustStore(commits, version)
 	if failed == nil && write {
-		if failed = db.apply(version, batch); failed != nil {
+		if failed = e.apply(version, batch); failed != nil {
 			failed = fmt.Errorf("embedded: commit group at version %d: %w", version, failed)
 			for _, c := range commits {
 				if c.err == nil {
@@ -157,37 +173,37 @@ func (db *DB) group(commits []*commit) {
 			}
 		}
 	}
-	db.endGroup(version, len(batch) > 0, write, failed)
+	e.endGroup(version, len(batch) > 0, write, failed)
 	for _, c := range commits {
-		c.finish(db)
+		c.finish(e)
 	}
 	if failed == nil && len(batch) > 0 {
-		db.fire(batch)
+		e.fire(batch)
 	}
-	db.queue.history.forget(version)
-	db.reap()
+	e.queue.history.forget(version)
+	e.reap()
 }
 
 // beginGroup assigns the group's version. From here to endGroup the store is the leader's. It returns why the
 // store has failed, if it has.
-func (db *DB) beginGroup() (version int64, failed error) {
-	if db.hooks.VersionGap != nil {
-		db.base.Add(db.hooks.VersionGap())
+func (e *engine) beginGroup() (version int64, failed error) {
+	if e.hooks.VersionGap != nil {
+		e.base.Add(e.hooks.VersionGap())
 	}
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	version = max(db.version+1, db.now())
-	failed = db.failed
-	if db.durable && failed == nil {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	version = max(e.version+1, e.now())
+	failed = e.failed
+	if e.durable && failed == nil {
 		// A group takes as long as the disk: reads go on meanwhile, and need a snapshot for it.
-		failed = db.viewLocked()
+		failed = e.viewLocked()
 	}
-	db.applying = true
+	e.applying = true
 	return version, failed
 }
 
 // check decides each commit in order and returns the mutations of those that pass.
-func (db *DB) check(commits []*commit, version int64, failed error) (batch []mutation) {
+func (e *engine) check(commits []*commit, version int64, failed error) (batch []mutation) {
 	for i, c := range commits {
 		c.version, c.index = version, uint16(i)
 		switch {
@@ -197,14 +213,14 @@ func (db *DB) check(commits []*commit, version int64, failed error) (batch []mut
 			c.err = &kv.Error{Code: kv.CodeIOError, Cause: failed}
 		case c.readVersion < version-window:
 			c.err = codeError(kv.CodeTransactionTooOld)
-		case db.queue.history.conflicts(c.reads, c.readVersion):
+		case e.queue.history.conflicts(c.reads, c.readVersion):
 			c.err = codeError(kv.CodeNotCommitted)
 		}
 		if c.err != nil {
 			continue
 		}
 		c.resolveStamps()
-		db.queue.history.add(c.writes, version)
+		e.queue.history.add(c.writes, version)
 		if len(commits) == 1 {
 			batch = c.mutations
 		} else {
@@ -229,8 +245,8 @@ func (c *commit) resolveStamps() {
 }
 
 // mustStore reports whether a group without mutations must be written for its version's sake.
-func (db *DB) mustStore(commits []*commit, version int64) bool {
-	if !db.durable || version-db.stored < reopenJump/4 {
+func (e *engine) mustStore(commits []*commit, version int64) bool {
+	if !e.durable || version-e.stored < reopenJump/4 {
 		return false
 	}
 	for _, c := range commits {
@@ -243,14 +259,14 @@ func (db *DB) mustStore(commits []*commit, version int64) bool {
 
 // apply writes the group. While it runs, snapshots past the window are reaped: bbolt cannot grow its map below an
 // open one.
-func (db *DB) apply(version int64, batch []mutation) error {
-	if db.hooks.Apply != nil {
-		if err := db.hooks.Apply(); err != nil {
+func (e *engine) apply(version int64, batch []mutation) error {
+	if e.hooks.Apply != nil {
+		if err := e.hooks.Apply(); err != nil {
 			return err
 		}
 	}
-	if !db.durable {
-		return db.store.apply(version, batch)
+	if !e.durable {
+		return e.store.apply(version, batch)
 	}
 	done := make(chan struct{})
 	stopped := make(chan struct{})
@@ -260,39 +276,39 @@ func (db *DB) apply(version int64, batch []mutation) error {
 			select {
 			case <-done:
 				return
-			case <-db.clock.After(time.Second):
-				db.reap()
+			case <-e.clock.After(time.Second):
+				e.reap()
 			}
 		}
 	}()
-	err := db.store.apply(version, batch)
+	err := e.store.apply(version, batch)
 	close(done)
 	<-stopped
-	if db.hooks.Synced != nil {
-		err = db.hooks.Synced(err)
+	if e.hooks.Synced != nil {
+		err = e.hooks.Synced(err)
 	}
 	return err
 }
 
 // endGroup publishes the group, or marks the store as failed.
-func (db *DB) endGroup(version int64, changed, stored bool, failed error) {
+func (e *engine) endGroup(version int64, changed, stored bool, failed error) {
 	var dead *snapshot
-	db.mu.Lock()
+	e.mu.Lock()
 	if failed != nil {
-		db.failed = failed
+		e.failed = failed
 	} else {
 		if changed {
-			dead = db.retireLocked(version)
-			db.changed = version
+			dead = e.retireLocked(version)
+			e.changed = version
 		}
 		if stored {
-			db.stored = version
+			e.stored = version
 		}
-		db.version = version
+		e.version = version
 	}
-	db.applying = false
-	db.published.Broadcast()
-	db.mu.Unlock()
+	e.applying = false
+	e.published.Broadcast()
+	e.mu.Unlock()
 	if dead != nil {
 		dead.close()
 	}

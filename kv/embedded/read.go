@@ -1,6 +1,8 @@
 package embedded
 
 import (
+	"errors"
+
 	"fdbfifo/kv"
 )
 
@@ -10,6 +12,9 @@ var errUnreadable = codeError(kv.CodeAccessedUnreadable)
 // kv.MaxKeySize exists, but FoundationDB 7.3 leaves eight more for a tenant's prefix.
 const maxReadKey = kv.MaxKeySize + 8
 
+// errElsewhere says that a read needs the database and another process has that open.
+var errElsewhere = errors.New("embedded: the database is in another process")
+
 // view returns the snapshot that the attempt reads from, and fetches the read version if there is none yet.
 func (t *transaction) view() (*snapshot, error) {
 	if t.snapshot == nil {
@@ -17,31 +22,43 @@ func (t *transaction) view() (*snapshot, error) {
 			return nil, err
 		}
 	}
-	if t.readVersion < t.db.now()-window {
+	if t.readVersion < t.home.now()-window {
 		return nil, codeError(kv.CodeTransactionTooOld)
 	}
 	return t.snapshot, nil
 }
 
 func (t *transaction) fetchSnapshot() (err error) {
+	if t.far != nil {
+		return errElsewhere // also if that process has ended and this one has the database now
+	}
+	if t.home = t.db.local.Load(); t.home == nil {
+		return errElsewhere
+	}
 	if t.readVersion == 0 {
-		t.readVersion, t.snapshot, err = t.db.acquire()
+		t.readVersion, t.snapshot, err = t.home.acquire()
 		if err != nil {
 			t.readVersion = 0
 		}
 		return err
 	}
-	t.snapshot, err = t.db.acquireAt(t.readVersion)
+	t.snapshot, err = t.home.acquireAt(t.readVersion)
 	return err
 }
 
-func (t *transaction) startRead() merged { return merged{own: &t.own, tx: t} }
+func (t *transaction) startRead() merged {
+	return merged{own: &t.own, tx: t, fresh: t.readVersion == 0 && t.far == nil}
+}
 
 // endRead keeps the first error of a read: it fails the commit too.
 func (t *transaction) endRead(m *merged, err error) error {
 	if m.pinned != nil {
 		m.pinned.pin.RUnlock()
 	}
+	return t.keepError(err)
+}
+
+func (t *transaction) keepError(err error) error {
 	if err != nil && kv.Code(err) == 0 {
 		err = &kv.Error{Code: kv.CodeIOError, Cause: err}
 	}
@@ -51,57 +68,106 @@ func (t *transaction) endRead(m *merged, err error) error {
 	return err
 }
 
-func (t *transaction) get(key []byte, snapshot bool) ([]byte, error) {
+// reading is one read: what it asks and, once it ran, what it found.
+type reading[T any] interface {
+	// run reads. It may run again: then what it found before does not count.
+	run(m *merged) error
+	// depends adds the conflict ranges of what was found to the transaction's.
+	depends(t *transaction, own *overlay)
+	result() T
+}
+
+// oneKey is the read of a key's value.
+type oneKey struct {
+	key     keyRange
+	value   value
+	segment segment
+}
+
+func (r *oneKey) run(m *merged) (err error) {
+	r.value, r.segment, err = m.get(r.key.begin)
+	return err
+}
+
+func (r *oneKey) depends(t *transaction, _ *overlay) {
+	if r.segment.readsThrough() {
+		t.addRead(r.key)
+	}
+}
+
+func (r *oneKey) result() []byte {
+	if !r.value.present {
+		return nil
+	}
+	return []byte(r.value.data)
+}
+
+func (t *transaction) get(key []byte, snapshot bool) kv.Future[[]byte] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.usable(); err != nil {
-		return nil, err
+		return kv.Done[[]byte](nil, err)
 	}
-	v, err := t.read(key, snapshot)
-	if err != nil || !v.present {
-		return nil, err
-	}
-	return []byte(v.data), nil
-}
-
-func (t *transaction) read(key []byte, snapshot bool) (value, error) {
 	if string(key) >= maxKey {
-		return value{}, codeError(kv.CodeKeyOutsideLegalRange)
+		return kv.Done[[]byte](nil, codeError(kv.CodeKeyOutsideLegalRange))
 	}
 	if len(key) > maxReadKey {
-		return value{}, nil
+		return kv.Done[[]byte](nil, nil)
 	}
-	k := singleKey(padded(key))
+	r := oneKey{key: singleKey(padded(key))}
 	m := t.startRead()
-	v, s, err := m.get(k.begin)
+	err := r.run(&m)
+	if err == errElsewhere {
+		return later[[]byte](t, &m, &oneKey{key: r.key}, snapshot)
+	}
 	if err = t.endRead(&m, err); err != nil {
-		return value{}, err
+		return kv.Done[[]byte](nil, err)
 	}
-	if !snapshot && s.readsThrough() {
-		t.addRead(k)
+	if !snapshot {
+		r.depends(t, &t.own)
 	}
-	return v, nil
+	return kv.Done(r.result(), nil)
 }
 
-func (t *transaction) getKey(ks kv.KeySelector, snapshot bool) ([]byte, error) {
+// selection is the resolution of a key selector.
+type selection struct {
+	selector selector
+	found    resolved
+}
+
+func (r *selection) run(m *merged) (err error) {
+	r.found, err = m.resolve(r.selector, allKeys, false)
+	return err
+}
+
+func (r *selection) depends(t *transaction, own *overlay) {
+	t.addReads(own, keyReadRange(r.selector, r.found.key))
+}
+
+func (r *selection) result() []byte { return []byte(r.found.key) }
+
+func (t *transaction) getKey(ks kv.KeySelector, snapshot bool) kv.Future[[]byte] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.usable(); err != nil {
-		return nil, err
+		return kv.Done[[]byte](nil, err)
 	}
 	if string(ks.Key) > maxKey {
-		return nil, codeError(kv.CodeKeyOutsideLegalRange)
+		return kv.Done[[]byte](nil, codeError(kv.CodeKeyOutsideLegalRange))
 	}
-	s := newSelector(ks)
+	r := selection{selector: newSelector(ks)}
 	m := t.startRead()
-	r, err := m.resolve(s, allKeys, false)
+	err := r.run(&m)
+	if err == errElsewhere {
+		return later[[]byte](t, &m, &selection{selector: r.selector}, snapshot)
+	}
 	if err = t.endRead(&m, err); err != nil {
-		return nil, err
+		return kv.Done[[]byte](nil, err)
 	}
 	if !snapshot {
-		t.addReads(keyReadRange(s, r.key))
+		r.depends(t, &t.own)
 	}
-	return []byte(r.key), nil
+	return kv.Done(r.result(), nil)
 }
 
 func newSelector(s kv.KeySelector) selector {
@@ -111,46 +177,69 @@ func newSelector(s kv.KeySelector) selector {
 	return selector{string(s.Key), s.Offset}
 }
 
-func (t *transaction) getRange(r kv.Range, o kv.RangeOptions, snapshot bool) ([]kv.KV, error) {
+// stretch is the read of a range.
+type stretch struct {
+	rangeRead
+	options kv.RangeOptions
+	found   []kv.KV
+}
+
+func (r *stretch) run(m *merged) (err error) {
+	r.rangeRead = rangeRead{begin: r.begin, end: r.end}
+	r.found, err = m.rows(&r.rangeRead, r.options)
+	return err
+}
+
+func (r *stretch) depends(t *transaction, own *overlay) {
+	if r.options.Reverse {
+		t.addReads(own, r.reverseRange())
+	} else {
+		t.addReads(own, r.forwardRange())
+	}
+}
+
+func (r *stretch) result() []kv.KV { return r.found }
+
+func (t *transaction) getRange(r kv.Range, o kv.RangeOptions, snapshot bool) kv.Future[[]kv.KV] {
 	if o.Limit < 0 {
-		return nil, codeError(kv.CodeRangeLimitsInvalid)
+		return kv.Done[[]kv.KV](nil, codeError(kv.CodeRangeLimitsInvalid))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.usable(); err != nil {
-		return nil, err
+		return kv.Done[[]kv.KV](nil, err)
 	}
 	if string(r.Begin.Key) > maxKey || string(r.End.Key) > maxKey {
-		return nil, codeError(kv.CodeKeyOutsideLegalRange)
+		return kv.Done[[]kv.KV](nil, codeError(kv.CodeKeyOutsideLegalRange))
 	}
-	q := rangeRead{begin: newSelector(r.Begin), end: newSelector(r.End)}
+	q := stretch{rangeRead: rangeRead{begin: newSelector(r.Begin), end: newSelector(r.End)}, options: o}
 	if q.begin.offset >= q.end.offset && q.begin.key >= q.end.key {
-		return nil, nil
+		return kv.Done[[]kv.KV](nil, nil)
 	}
 	m := t.startRead()
-	rows, err := m.rows(&q, o)
+	err := q.run(&m)
+	if err == errElsewhere {
+		return later[[]kv.KV](t, &m, &stretch{rangeRead: q.rangeRead, options: o}, snapshot)
+	}
 	if err = t.endRead(&m, err); err != nil {
-		return nil, err
+		return kv.Done[[]kv.KV](nil, err)
 	}
-	switch {
-	case snapshot:
-	case o.Reverse:
-		t.addReads(q.reverseRange())
-	default:
-		t.addReads(q.forwardRange())
+	if !snapshot {
+		q.depends(t, &t.own)
 	}
-	return rows, nil
+	return kv.Done(q.found, nil)
 }
 
 // rows reads the range and notes in q what its conflict range depends on.
 func (m *merged) rows(q *rangeRead, o kv.RangeOptions) ([]kv.KV, error) {
-	if m.tx.readVersion == 0 && m.own.decideEmpty(q.begin, q.end) {
+	if m.fresh && m.own.decideEmpty(q.begin, q.end) {
 		return nil, nil
 	}
 	begin, end, ok, err := m.bounds(q.begin, q.end)
 	if err != nil || !ok {
 		return nil, err
 	}
+	m.expect(o.Limit)
 	var rows []kv.KV
 	add := func(key, value string) bool {
 		rows = append(rows, newKV(key, value))
@@ -197,49 +286,50 @@ func (t *transaction) addRead(r keyRange) {
 	t.size += int64(len(r.begin)+len(r.end)) + rangeOverhead
 }
 
-// addReads adds those parts of r that were read from the database.
-func (t *transaction) addReads(r keyRange) {
+// addReads adds those parts of r that were read from the database, below what the transaction had written by then.
+func (t *transaction) addReads(own *overlay, r keyRange) {
 	n := len(t.reads)
-	t.reads = t.own.readThrough(t.reads, r)
+	t.reads = own.readThrough(t.reads, r)
 	// A client counts the whole range for every part.
 	t.size += int64(len(t.reads)-n) * (int64(len(r.begin)+len(r.end)) + rangeOverhead)
 }
 
-func (t *transaction) getReadVersion() (int64, error) {
+func (t *transaction) getReadVersion() kv.Future[int64] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.deferred != nil {
-		return 0, t.deferred
+		return kv.Done[int64](0, t.deferred)
 	}
 	t.checkDeadline()
 	if t.current.err != nil {
-		return 0, t.current.err
+		return kv.Done[int64](0, t.current.err)
 	}
-	switch {
-	case t.readVersion != 0:
-		return t.readVersion, nil
-	case t.committing: // still answered, but there is nothing more to read
-		var err error
-		t.readVersion, err = t.db.readVersion()
-		return t.readVersion, err
+	if t.readVersion != 0 {
+		return kv.Done(t.readVersion, nil)
+	}
+	if t.committing { // still answered, but there is nothing more to read
+		return t.lateVersion()
 	}
 	err := t.fetchSnapshot()
-	return t.readVersion, err
+	if err == errElsewhere {
+		return t.farVersion(func() {})
+	}
+	return kv.Done(t.readVersion, err)
 }
 
 // Get implements kv.ReadTx.
-func (t *transaction) Get(key []byte) kv.Future[[]byte] { return kv.Done(t.get(key, false)) }
+func (t *transaction) Get(key []byte) kv.Future[[]byte] { return t.get(key, false) }
 
 // GetKey implements kv.ReadTx.
-func (t *transaction) GetKey(s kv.KeySelector) kv.Future[[]byte] { return kv.Done(t.getKey(s, false)) }
+func (t *transaction) GetKey(s kv.KeySelector) kv.Future[[]byte] { return t.getKey(s, false) }
 
 // GetRange implements kv.ReadTx.
 func (t *transaction) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
-	return kv.Done(t.getRange(r, o, false))
+	return t.getRange(r, o, false)
 }
 
 // ReadVersion implements kv.ReadTx.
-func (t *transaction) ReadVersion() kv.Future[int64] { return kv.Done(t.getReadVersion()) }
+func (t *transaction) ReadVersion() kv.Future[int64] { return t.getReadVersion() }
 
 // SetReadVersion implements kv.ManagedTx. An error is deferred.
 func (t *transaction) SetReadVersion(v int64) {
@@ -247,7 +337,7 @@ func (t *transaction) SetReadVersion(v int64) {
 	defer t.mu.Unlock()
 	switch {
 	case t.deferred != nil:
-	case t.readVersion != 0:
+	case t.readVersion != 0 || t.far != nil || t.blind:
 		t.deferError(codeError(kv.CodeReadVersionAlreadySet))
 	case v <= 0:
 		t.deferError(codeError(kv.CodeVersionInvalid))
@@ -262,14 +352,12 @@ func (t *transaction) Snapshot() kv.ReadTx { return snapshotReads{t} }
 // snapshotReads reads without read conflicts.
 type snapshotReads struct{ t *transaction }
 
-func (s snapshotReads) Get(key []byte) kv.Future[[]byte] { return kv.Done(s.t.get(key, true)) }
+func (s snapshotReads) Get(key []byte) kv.Future[[]byte] { return s.t.get(key, true) }
 
-func (s snapshotReads) GetKey(k kv.KeySelector) kv.Future[[]byte] {
-	return kv.Done(s.t.getKey(k, true))
-}
+func (s snapshotReads) GetKey(k kv.KeySelector) kv.Future[[]byte] { return s.t.getKey(k, true) }
 
 func (s snapshotReads) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
-	return kv.Done(s.t.getRange(r, o, true))
+	return s.t.getRange(r, o, true)
 }
 
 func (s snapshotReads) ReadVersion() kv.Future[int64] { return s.t.ReadVersion() }

@@ -44,8 +44,8 @@ func (s *snapshot) close() {
 }
 
 // now is the version that the clock says it is.
-func (db *DB) now() int64 {
-	return db.base.Load() + db.clock.Now().Sub(db.start).Microseconds()
+func (e *engine) now() int64 {
+	return e.base.Load() + e.clock.Now().Sub(e.start).Microseconds()
 }
 
 // idleSpan is after how many versions without a commit a read version is taken from the clock, as an empty
@@ -53,39 +53,39 @@ func (db *DB) now() int64 {
 const idleSpan = 100_000
 
 // acquire returns a read version and the snapshot at it. The caller releases it.
-func (db *DB) acquire() (int64, *snapshot, error) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if err := db.advanceLocked(); err != nil {
+func (e *engine) acquire() (int64, *snapshot, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.advanceLocked(); err != nil {
 		return 0, nil, err
 	}
-	s, err := db.newestLocked()
-	return db.version, s, err
+	s, err := e.newestLocked()
+	return e.version, s, err
 }
 
 // acquireNewest is acquire for the pipeline, which cannot wait for itself to advance the version.
-func (db *DB) acquireNewest() (*snapshot, error) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	return db.newestLocked()
+func (e *engine) acquireNewest() (*snapshot, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.newestLocked()
 }
 
 // acquireAt returns the snapshot at version v: the newest if no commit followed v, or one that is still open;
 // else error 1007, or 1009 for a version that is not there yet.
-func (db *DB) acquireAt(v int64) (*snapshot, error) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if err := db.advanceLocked(); err != nil {
+func (e *engine) acquireAt(v int64) (*snapshot, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.advanceLocked(); err != nil {
 		return nil, err
 	}
-	if v > db.version {
+	if v > e.version {
 		return nil, codeError(kv.CodeFutureVersion)
 	}
-	if v >= db.changed {
-		return db.newestLocked()
+	if v >= e.changed {
+		return e.newestLocked()
 	}
-	if i := db.oldAtLocked(v); i < len(db.old) && db.old[i].from <= v && v < db.old[i].until {
-		s := db.old[i]
+	if i := e.oldAtLocked(v); i < len(e.old) && e.old[i].from <= v && v < e.old[i].until {
+		s := e.old[i]
 		s.refs++
 		s.newest = max(s.newest, v)
 		return s, nil
@@ -94,82 +94,82 @@ func (db *DB) acquireAt(v int64) (*snapshot, error) {
 }
 
 // readVersion returns a read version without a snapshot, for a transaction that only writes.
-func (db *DB) readVersion() (int64, error) {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if err := db.advanceLocked(); err != nil {
+func (e *engine) readVersion() (int64, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.advanceLocked(); err != nil {
 		return 0, err
 	}
-	return db.version, nil
+	return e.version, nil
 }
 
 // advanceLocked lets the version follow the clock when nothing commits.
-func (db *DB) advanceLocked() error {
+func (e *engine) advanceLocked() error {
 	for {
-		if db.closed {
+		if e.closed {
 			return &kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed}
 		}
-		v := db.now()
-		if db.applying || v-db.version < idleSpan {
+		v := e.now()
+		if e.applying || v-e.version < idleSpan {
 			return nil
 		}
 		// A failed store commits nothing more, so its versions bind nobody.
-		if db.failed != nil || !db.durable || v-db.stored < reopenJump/2 {
-			db.version = v
+		if e.failed != nil || !e.durable || v-e.stored < reopenJump/2 {
+			e.version = v
 			return nil
 		}
 		// Versions must never go back after a restart, so one that far ahead is written down first.
-		db.mu.Unlock()
+		e.mu.Unlock()
 		c := &commit{empty: true, done: make(chan struct{})}
-		db.submit(c)
+		e.submit(c)
 		<-c.done
-		db.mu.Lock()
+		e.mu.Lock()
 	}
 }
 
 // newestLocked returns the snapshot of the newest version, with a reference.
-func (db *DB) newestLocked() (*snapshot, error) {
-	if err := db.viewLocked(); err != nil {
+func (e *engine) newestLocked() (*snapshot, error) {
+	if err := e.viewLocked(); err != nil {
 		return nil, err
 	}
-	db.current.refs++
-	db.current.newest = db.version
-	return db.current, nil
+	e.current.refs++
+	e.current.newest = e.version
+	return e.current, nil
 }
 
 // viewLocked makes sure that there is a current snapshot.
-func (db *DB) viewLocked() error {
-	for db.current == nil && db.applying {
-		db.published.Wait()
+func (e *engine) viewLocked() error {
+	for e.current == nil && e.applying {
+		e.published.Wait()
 	}
-	if db.current != nil {
+	if e.current != nil {
 		return nil
 	}
-	if db.storeClosed {
+	if e.storeClosed {
 		return &kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed}
 	}
-	if db.failed != nil {
-		return &kv.Error{Code: kv.CodeIOError, Cause: db.failed}
+	if e.failed != nil {
+		return &kv.Error{Code: kv.CodeIOError, Cause: e.failed}
 	}
-	v, err := db.store.snapshot()
+	v, err := e.store.snapshot()
 	if err != nil {
 		return &kv.Error{Code: kv.CodeIOError, Cause: err}
 	}
-	db.current = &snapshot{view: v, from: db.changed, newest: db.version}
+	e.current = &snapshot{view: v, from: e.changed, newest: e.version}
 	return nil
 }
 
 // release gives a reference back and closes a superseded snapshot with the last.
-func (db *DB) release(s *snapshot) {
-	db.mu.Lock()
+func (e *engine) release(s *snapshot) {
+	e.mu.Lock()
 	s.refs--
-	unused := s.refs == 0 && s != db.current
+	unused := s.refs == 0 && s != e.current
 	if unused {
-		if i := db.oldAtLocked(s.from); i < len(db.old) && db.old[i] == s {
-			db.old = slices.Delete(db.old, i, i+1)
+		if i := e.oldAtLocked(s.from); i < len(e.old) && e.old[i] == s {
+			e.old = slices.Delete(e.old, i, i+1)
 		}
 	}
-	db.mu.Unlock()
+	e.mu.Unlock()
 	if unused {
 		s.close()
 	}
@@ -177,39 +177,39 @@ func (db *DB) release(s *snapshot) {
 
 // oldAtLocked returns the index of the superseded snapshot that serves version v, if there is one. They are kept
 // in the order of their versions.
-func (db *DB) oldAtLocked(v int64) int {
-	return sort.Search(len(db.old), func(i int) bool { return db.old[i].until > v })
+func (e *engine) oldAtLocked(v int64) int {
+	return sort.Search(len(e.old), func(i int) bool { return e.old[i].until > v })
 }
 
 // retireLocked takes the current snapshot out of use at a commit and returns it if nobody reads from it.
-func (db *DB) retireLocked(version int64) *snapshot {
-	s := db.current
-	db.current = nil
+func (e *engine) retireLocked(version int64) *snapshot {
+	s := e.current
+	e.current = nil
 	if s == nil || s.refs == 0 {
 		return s
 	}
 	s.until = version
-	db.old = append(db.old, s)
+	e.old = append(e.old, s)
 	return nil
 }
 
 // reap closes the snapshots that only transactions past the window still hold: an open view costs memory, and
 // on disk it stops the file's map from growing. Reads of those transactions fail with 1007 in any case.
-func (db *DB) reap() {
-	oldest := db.now() - window
+func (e *engine) reap() {
+	oldest := e.now() - window
 	var dead []*snapshot
-	db.mu.Lock()
+	e.mu.Lock()
 	n := 0
-	for n < len(db.old) && db.old[n].newest < oldest {
+	for n < len(e.old) && e.old[n].newest < oldest {
 		n++
 	}
-	dead = append(dead, db.old[:n]...)
-	db.old = slices.Delete(db.old, 0, n)
-	if s := db.current; s != nil && db.applying && db.version < oldest {
-		db.current = nil
+	dead = append(dead, e.old[:n]...)
+	e.old = slices.Delete(e.old, 0, n)
+	if s := e.current; s != nil && e.applying && e.version < oldest {
+		e.current = nil
 		dead = append(dead, s)
 	}
-	db.mu.Unlock()
+	e.mu.Unlock()
 	for _, s := range dead {
 		s.close()
 	}

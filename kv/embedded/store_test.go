@@ -80,15 +80,15 @@ func TestSnapshotsAreGivenUp(t *testing.T) {
 		open = append(open, tx)
 		commit()
 	}
-	require.Len(t, db.old, 10)
+	require.Len(t, db.local.Load().old, 10)
 	open[3].Cancel()
 	open[0].Reset()
 	_, err := open[9].Commit().Wait(t.Context())
 	require.NoError(t, err)
-	require.Len(t, db.old, 7)
+	require.Len(t, db.local.Load().old, 7)
 	<-clock.After(6 * time.Second)
 	commit()
-	require.Empty(t, db.old)
+	require.Empty(t, db.local.Load().old)
 	_, err = open[5].Get([]byte("a")).Wait(t.Context())
 	require.Equal(t, kv.CodeTransactionTooOld, kv.Code(err))
 	open[5].Cancel()
@@ -107,7 +107,7 @@ func TestFullDisk(t *testing.T) {
 		return err
 	}
 	require.NoError(t, set("before", 10))
-	db.store.(*diskStore).file.MaxSize = 1 << 18
+	db.local.Load().store.(*diskStore).file.MaxSize = 1 << 18
 	n := 0
 	for err = nil; err == nil; n++ {
 		err = set(string(rune('a'+n)), 50_000)
@@ -134,7 +134,7 @@ func TestFullDisk(t *testing.T) {
 func TestDiskSyncs(t *testing.T) {
 	db, err := OpenDisk(t.TempDir(), Options{})
 	require.NoError(t, err)
-	file := db.store.(*diskStore).file
+	file := db.local.Load().store.(*diskStore).file
 	require.False(t, file.NoSync)
 	require.False(t, file.NoGrowSync)
 	require.NoError(t, db.Close())

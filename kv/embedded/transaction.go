@@ -20,11 +20,15 @@ type transaction struct {
 	version  int64 // of the last successful commit of an earlier attempt, or noVersion
 
 	// All below belongs to the current attempt.
-	readVersion int64 // 0 = not known yet
-	snapshot    *snapshot
+	readVersion int64     // 0 = not known yet
+	snapshot    *snapshot // in this process
+	home        *engine   // whose snapshot it is
+	far         *farSnapshot
+	blind       bool  // committed without a read version: whoever has the database has taken one
 	deferred    error // of the first write that failed
 	poison      error // of the first read that failed
 	own         overlay
+	frozen      *overlay // own, while reads in flight may look at it
 	reads       []keyRange
 	sent        []mutation // flushed from own by a versionstamped key
 	sentWrites  []keyRange // and their write conflicts
@@ -41,6 +45,9 @@ type attempt struct {
 	err    error         // why it ended; nil while it is good
 	ended  chan struct{} // closed with err; made when somebody waits
 	commit *commit       // made by Commit, or by Versionstamp before it
+
+	reading int           // reads in flight
+	idle    chan struct{} // closed when there are none; made when somebody waits
 }
 
 var (
@@ -136,6 +143,11 @@ func (t *transaction) left() (d time.Duration, limited bool) {
 func (t *transaction) aborted(a *attempt) <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	return a.end()
+}
+
+// end returns a channel that is closed when the attempt ends.
+func (a *attempt) end() <-chan struct{} {
 	if a.ended == nil {
 		a.ended = make(chan struct{})
 		if a.err != nil {
@@ -200,17 +212,21 @@ func (t *transaction) restart() {
 	t.current = &attempt{}
 	t.readVersion = 0
 	t.deferred, t.poison = nil, nil
-	t.own = overlay{}
+	t.own, t.frozen = overlay{}, nil
 	t.reads, t.sent, t.sentWrites, t.stampKeys, t.watches = nil, nil, nil, nil, nil
 	t.size = 0
-	t.noConflict, t.committing, t.retried = false, false, false
+	t.noConflict, t.committing, t.retried, t.blind = false, false, false, false
 }
 
 // letGo releases the snapshot.
 func (t *transaction) letGo() {
 	if t.snapshot != nil {
-		t.db.release(t.snapshot)
+		t.home.release(t.snapshot)
 		t.snapshot = nil
+	}
+	if t.far != nil {
+		t.far.release()
+		t.far = nil
 	}
 }
 

@@ -13,21 +13,22 @@ type Usage struct {
 
 // Usage returns what the database holds now.
 func (db *DB) Usage() Usage {
-	var u Usage
-	db.mu.Lock()
-	u.Snapshots = len(db.old)
-	for _, s := range db.old {
+	u := Usage{Watches: int(db.slots.used.Load())}
+	e := db.local.Load()
+	if e == nil {
+		return u
+	}
+	e.mu.Lock()
+	u.Snapshots = len(e.old)
+	for _, s := range e.old {
 		u.Transactions += s.refs
 	}
-	if db.current != nil {
+	if e.current != nil {
 		u.Snapshots++
-		u.Transactions += db.current.refs
+		u.Transactions += e.current.refs
 	}
-	db.mu.Unlock()
-	db.watches.mu.Lock()
-	u.Watches = db.watches.slots
-	db.watches.mu.Unlock()
-	if s, ok := db.store.(*diskStore); ok {
+	e.mu.Unlock()
+	if s, ok := e.store.(*diskStore); ok {
 		if info, err := os.Stat(s.file.Path()); err == nil {
 			u.FileSize = info.Size()
 		}

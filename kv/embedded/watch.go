@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/tidwall/btree"
 
@@ -13,16 +14,56 @@ import (
 type watch struct {
 	key      string
 	baseline value
-	table    *watchTable
+	slots    *watchSlots
+
+	// unknown says that the baseline is still being read, and written what the transaction has done to the key since.
+	// Both are guarded by the transaction's mutex.
+	unknown bool
+	written []write
 
 	// The place among the watches on key; guarded by the table's mutex.
-	index      int
-	registered bool
+	index int
 
-	mu    sync.Mutex
+	mu    sync.Mutex // guards what follows
 	done  chan struct{}
 	err   error
 	ended bool
+	at    registry     // where it is registered; nil before
+	told  func(*watch) // called at the end, if there is one; must not wait for anything
+}
+
+// write is what a transaction has done to a watched key: a value, or one that it does not know.
+type write struct {
+	value value
+	known bool
+}
+
+// registry is what knows of a watch that was committed.
+type registry interface{ remove(w *watch) }
+
+// watchSlots counts the watches of a DB, from their creation on.
+type watchSlots struct {
+	limit int64
+	used  atomic.Int64
+}
+
+// create takes a slot; error 1032 if there is none.
+func (s *watchSlots) create(key string, baseline value) (*watch, error) {
+	if s.used.Add(1) > s.limit {
+		s.used.Add(-1)
+		return nil, codeError(kv.CodeTooManyWatches)
+	}
+	return &watch{key: key, baseline: baseline, slots: s, done: make(chan struct{})}, nil
+}
+
+// enter notes where the watch is registered; false if it has ended.
+func (w *watch) enter(at registry) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		w.at = at
+	}
+	return !w.ended
 }
 
 // end completes the watch, once, and frees its slot.
@@ -34,46 +75,34 @@ func (w *watch) end(err error) {
 	}
 	w.ended, w.err = true, err
 	close(w.done)
+	at := w.at
 	w.mu.Unlock()
-	w.table.remove(w)
+	w.slots.used.Add(-1)
+	if at != nil {
+		at.remove(w)
+	}
+	if w.told != nil {
+		w.told(w)
+	}
 }
 
-// watchTable holds the registered watches by key and counts all slots, from a watch's creation on.
+// watchTable holds the registered watches by key.
 type watchTable struct {
-	limit int
-
-	mu     sync.Mutex
-	slots  int
+	mu     sync.Mutex // guards what follows
 	closed bool
 	keys   btree.Map[string, []*watch]
 	held   []mutation // of groups whose watches a hook holds back
-}
-
-func newWatchTable(limit int) *watchTable { return &watchTable{limit: limit} }
-
-// create takes a slot; error 1032 if there is none.
-func (t *watchTable) create(key string, baseline value) (*watch, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.slots >= t.limit {
-		return nil, codeError(kv.CodeTooManyWatches)
-	}
-	t.slots++
-	return &watch{key: key, baseline: baseline, table: t, done: make(chan struct{})}, nil
 }
 
 // add registers a watch that was committed, unless it has ended already.
 func (t *watchTable) add(w *watch) (added bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	w.mu.Lock()
-	ended := w.ended
-	w.mu.Unlock()
-	if ended || t.closed {
+	if t.closed || !w.enter(t) {
 		return false
 	}
 	same, _ := t.keys.Get(w.key)
-	w.index, w.registered = len(same), true
+	w.index = len(same)
 	t.keys.Set(w.key, append(same, w))
 	return true
 }
@@ -81,10 +110,6 @@ func (t *watchTable) add(w *watch) (added bool) {
 func (t *watchTable) remove(w *watch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.slots--
-	if !w.registered {
-		return
-	}
 	same, _ := t.keys.Get(w.key)
 	last := len(same) - 1
 	same[w.index] = same[last]
@@ -137,46 +162,46 @@ func (t *watchTable) close() {
 }
 
 // fire ends the watches whose key the batch has given another value.
-func (db *DB) fire(batch []mutation) {
-	t := db.watches
-	if db.hooks.HoldWatches != nil {
-		if db.hooks.HoldWatches() {
+func (e *engine) fire(batch []mutation) {
+	t := e.watches
+	if e.hooks.HoldWatches != nil {
+		if e.hooks.HoldWatches() {
 			t.held = append(t.held, batch...)
 			return
 		}
 		batch = append(t.held, batch...)
 		t.held = nil
 	}
-	db.compare(t.touched(batch))
+	e.compare(t.touched(batch))
 }
 
 // register makes watches known and ends those whose key has changed since their transaction read it: what is
 // committed before is seen here, what is committed after finds them.
-func (db *DB) register(watches []*watch) {
+func (e *engine) register(watches []*watch) {
 	added := make([]*watch, 0, len(watches))
 	for _, w := range watches {
-		if db.watches.add(w) {
+		if e.watches.add(w) {
 			added = append(added, w)
 			continue
 		}
 		w.end(&kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed})
 	}
-	db.compare(added)
+	e.compare(added)
 }
 
 // compare ends those watches whose baseline differs from the newest value.
-func (db *DB) compare(watches []*watch) {
+func (e *engine) compare(watches []*watch) {
 	if len(watches) == 0 {
 		return
 	}
-	s, err := db.acquireNewest()
+	s, err := e.acquireNewest()
 	if err != nil {
 		for _, w := range watches {
 			w.end(err)
 		}
 		return
 	}
-	defer db.release(s)
+	defer e.release(s)
 	for _, w := range watches {
 		var v value
 		err := s.read(func(b view) (err error) {

@@ -61,7 +61,7 @@ func (t *transaction) Set(key, val []byte) {
 	}
 	t.countMutation(len(key), len(val), addConflict)
 	k, v := copyPair(key, val)
-	t.own.mutate(k, op{opSet, value{v, true}}, addConflict)
+	t.writable().mutate(k, op{opSet, value{v, true}}, addConflict)
 	t.triggerWatches(singleKey(k), value{v, true}, true)
 }
 
@@ -134,7 +134,7 @@ func (t *transaction) countClear(keys, overhead int, addConflict bool) {
 }
 
 func (t *transaction) clear(r keyRange, endPadded string, addConflict bool) {
-	t.own.clear(r, endPadded, addConflict)
+	t.writable().clear(r, endPadded, addConflict)
 	t.triggerWatches(r, value{}, true)
 }
 
@@ -185,8 +185,8 @@ func (t *transaction) Atomic(kind kv.MutationType, key, operand []byte) {
 		}
 	}
 	t.countMutation(len(key), len(operand), addConflict)
-	t.own.mutate(k, op{kind, value{v, true}}, addConflict)
-	t.watchesOn(singleKey(k), func(w *watch) bool { return true })
+	t.writable().mutate(k, op{kind, value{v, true}}, addConflict)
+	t.triggerWatches(singleKey(k), value{}, false)
 }
 
 // reserveStamped makes unreadable where a versionstamped key may come to lie, and returns the template, padded,
@@ -204,7 +204,7 @@ func (t *transaction) reserveStamped(template string, offset int) string {
 		}
 	}
 	if !r.empty() {
-		t.own.forget(r)
+		t.writable().forget(r)
 	}
 	lowest := makeStamp(t.readVersion, 0)
 	return template[:offset] + string(lowest[:]) + template[offset+stampSize:]
@@ -226,14 +226,14 @@ func (r keyRange) within(o keyRange) keyRange {
 
 // AddReadConflictRange implements kv.Tx. A range outside the legal keys is deferred error 2004.
 func (t *transaction) AddReadConflictRange(r kv.KeyRange) error {
-	return t.addConflictRange(r, func(r keyRange) { t.addReads(r) })
+	return t.addConflictRange(r, func(r keyRange) { t.addReads(&t.own, r) })
 }
 
 // AddWriteConflictRange implements kv.Tx. A range outside the legal keys is deferred error 2004.
 func (t *transaction) AddWriteConflictRange(r kv.KeyRange) error {
 	return t.addConflictRange(r, func(r keyRange) {
 		t.size += int64(len(r.begin)+len(r.end)) + rangeOverhead
-		t.own.addConflict(r)
+		t.writable().addConflict(r)
 	})
 }
 
@@ -274,15 +274,34 @@ func (t *transaction) ApproximateSize() kv.Future[int64] {
 	if t.deferred != nil {
 		return kv.Done[int64](0, t.deferred)
 	}
+	if t.current.reading > 0 {
+		return newPending(t, t.current.wait(), func() (int64, error) {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			return t.size, nil
+		}, nil)
+	}
 	return kv.Done(t.size, nil)
 }
 
 // ConflictRanges implements kv.ConflictReporter. A versionstamped key counts as the range it may come to lie in, and
 // after the commit as itself. An error that fails the commit fails the list too. As FoundationDB's client lists them,
 // the conflict ranges of earlier writes to where a versionstamped key may lie are missing; the commit has them.
-func (t *transaction) ConflictRanges(context.Context) (read, write []kv.KeyRange, err error) {
+func (t *transaction) ConflictRanges(ctx context.Context) (read, write []kv.KeyRange, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for t.current.reading > 0 {
+		idle := t.current.wait()
+		t.mu.Unlock()
+		select {
+		case <-idle:
+		case <-ctx.Done():
+		}
+		t.mu.Lock()
+		if ctx.Err() != nil {
+			return nil, nil, context.Cause(ctx)
+		}
+	}
 	if err := t.listable(); err != nil {
 		return nil, nil, err
 	}

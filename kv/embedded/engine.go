@@ -1,0 +1,90 @@
+package embedded
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// engine is an open store and all that its transactions share: versions, snapshots, the commit pipeline, watches.
+// One process has it; a DB meets it directly, or over a socket.
+type engine struct {
+	clock   Clock
+	start   time.Time
+	base    atomic.Int64 // the version at start; version gaps are added to it
+	durable bool
+	store   store
+	hooks   Hooks
+	watches *watchTable
+	server  *server   // of the other processes; nil if there can be none
+	lock    io.Closer // of the folder; nil if there is none
+
+	mu          sync.Mutex
+	published   sync.Cond   // a commit group was applied
+	version     int64       // newest committed
+	changed     int64       // the version of the last commit that wrote anything
+	stored      int64       // newest in the store
+	current     *snapshot   // of the newest version; nil until it is read
+	old         []*snapshot // superseded, still read from; by version
+	applying    bool        // a group is being written; the store must not be touched
+	failed      error       // the store's first failed write
+	closed      bool
+	storeClosed bool
+
+	queue pipeline
+}
+
+// firstVersion is where a new database begins: a window above nothing, so that no version is negative.
+const firstVersion = 2 * window
+
+// reopenJump is how far versions jump when a stored database is opened, to be above every version given out
+// before: those run ahead of the stored one by at most half of it.
+const reopenJump = 2 * window
+
+func newEngine(s store, o Options, version int64, durable bool) *engine {
+	e := &engine{
+		clock: o.Clock, durable: durable, store: s, hooks: o.Hooks, watches: &watchTable{},
+		version: version, changed: version, stored: version,
+	}
+	e.start = e.clock.Now()
+	e.base.Store(version)
+	e.published.L = &e.mu
+	e.queue.idle.L = &e.queue.mu
+	return e
+}
+
+// close finishes the commits already sent, fails the watches with 1101 and gives the store back. A second close does
+// nothing.
+func (e *engine) close() error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closed = true
+	e.mu.Unlock()
+	if e.server != nil {
+		e.server.close()
+	}
+	e.queue.drain()
+	e.watches.close()
+
+	e.mu.Lock()
+	e.storeClosed = true
+	dead := e.old
+	if e.current != nil {
+		dead = append(dead, e.current)
+	}
+	e.old, e.current = nil, nil
+	e.mu.Unlock()
+	for _, s := range dead {
+		s.close()
+	}
+	err := e.store.close()
+	if e.lock != nil {
+		err = errors.Join(err, e.lock.Close())
+	}
+	return err
+}

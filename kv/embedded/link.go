@@ -1,0 +1,256 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// link is how a DB that did not get the folder meets the database: over a connection to the process that has it, or to
+// the next one; until that is this process itself.
+type link struct {
+	db     *DB
+	folder *folder
+	id     clientID
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	ended  chan struct{} // run has ended
+
+	mu        sync.Mutex // guards what follows
+	conn      *conn      // nil while there is none
+	changed   chan struct{}
+	waiting   []*commit // sent nowhere yet
+	unsettled []*commit // sent on a connection that has ended
+	watches   []*watch  // of a connection that has ended
+	failed    error     // why the database cannot be opened
+}
+
+func newLink(db *DB, f *folder) *link {
+	l := &link{db: db, folder: f, changed: make(chan struct{}), ended: make(chan struct{})}
+	for i := range l.id {
+		l.id[i] = byte(rand.Uint32())
+	}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	return l
+}
+
+// snapshot returns what a transaction is to read from. It does not wait.
+func (l *link) snapshot(version int64) *farSnapshot {
+	s := &farSnapshot{link: l, want: version}
+	l.mu.Lock()
+	c := l.conn
+	l.mu.Unlock()
+	if c != nil {
+		s.attach(c)
+	}
+	return s
+}
+
+// now returns the connection. If there is none, changed is closed when that may be otherwise.
+func (l *link) now() (c *conn, changed <-chan struct{}, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.ctx.Err() != nil:
+		err = &kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed}
+	case l.db.local.Load() != nil:
+		err = errLost // read again, here
+	case l.conn == nil && l.failed != nil:
+		err = &kv.Error{Code: kv.CodeIOError, Cause: l.failed}
+	}
+	return l.conn, l.changed, err
+}
+
+// submit sends a commit to whoever has the database. It does not wait.
+func (l *link) submit(m *commit) {
+	l.mu.Lock()
+	e, c := l.db.local.Load(), l.conn
+	var err error
+	switch {
+	case e != nil || c != nil:
+	case l.ctx.Err() != nil:
+		err = &kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed}
+	case l.failed != nil:
+		err = &kv.Error{Code: kv.CodeIOError, Cause: l.failed}
+	default:
+		l.waiting = append(l.waiting, m)
+		l.mu.Unlock()
+		return
+	}
+	l.mu.Unlock()
+	switch {
+	case e != nil:
+		e.submit(m)
+	case err != nil:
+		m.err = err
+		m.finish(l)
+	case !c.submit(m):
+		l.submit(m) // the connection has just ended: not to that one
+	}
+}
+
+// register implements watcher.
+func (l *link) register(watches []*watch) {
+	if len(watches) == 0 {
+		return
+	}
+	l.mu.Lock()
+	e, c := l.db.local.Load(), l.conn
+	if e == nil && c == nil && l.ctx.Err() == nil {
+		l.watches = append(l.watches, watches...)
+	}
+	l.mu.Unlock()
+	switch {
+	case e != nil:
+		e.register(watches)
+	case c != nil:
+		l.register(c.register(watches))
+	case l.ctx.Err() != nil:
+		for _, w := range watches {
+			w.end(&kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed})
+		}
+	}
+}
+
+// run keeps the link up, from connection to connection, until this process has the database or Close ends it.
+func (l *link) run(c *conn) {
+	defer close(l.ended)
+	for c != nil {
+		err := c.read()
+		l.lose(c, err)
+		c = l.again()
+	}
+}
+
+// lose takes back what was under way on a connection that has ended.
+func (l *link) lose(c *conn, err error) {
+	// From here on nobody begins anything on c.
+	l.mu.Lock()
+	l.conn = nil
+	l.mu.Unlock()
+	commits, watches := c.end(fmt.Errorf("embedded: connection lost: %w", err))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unsettled = append(l.unsettled, commits...)
+	l.watches = append(l.watches, watches...)
+}
+
+// The waits between two attempts to find the database.
+const (
+	firstRetry = 2 * time.Millisecond
+	lastRetry  = 100 * time.Millisecond
+)
+
+// again finds the database: this process opens it, or connects to the one that has. It returns nil in the first case,
+// and when the link was closed.
+func (l *link) again() *conn {
+	for wait := firstRetry; l.ctx.Err() == nil; wait = min(2*wait, lastRetry) {
+		c, e, err := l.folder.join(l.ctx, l)
+		if err == nil {
+			l.join(c, e)
+			return c
+		}
+		l.fail(err)
+		select {
+		case <-time.After(wait/2 + rand.N(wait)):
+		case <-l.ctx.Done():
+		}
+	}
+	return nil
+}
+
+// join goes on with a new connection, or with a database of this process's own. Either proves that the outcome of every
+// commit before is settled: the server before has ended, or it has told of an earlier connection of this client that
+// nothing more will come of that.
+func (l *link) join(c *conn, e *engine) {
+	l.mu.Lock()
+	l.conn, l.failed = c, nil
+	if e != nil {
+		l.db.local.Store(e)
+	}
+	unsettled, waiting, watches := l.unsettled, l.waiting, l.watches
+	l.unsettled, l.waiting, l.watches = nil, nil, nil
+	l.signal()
+	l.mu.Unlock()
+	l.register(watches)
+	l.settle(unsettled)
+	for _, m := range waiting {
+		l.submit(m)
+	}
+}
+
+// signal wakes those who wait for a change.
+func (l *link) signal() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// fail notes why the database cannot be opened, if that does not pass by itself.
+func (l *link) fail(err error) {
+	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNewerFormat) && !errors.Is(err, errProtocol) {
+		return
+	}
+	l.mu.Lock()
+	l.failed = err
+	unsettled, waiting := l.unsettled, l.waiting
+	l.unsettled, l.waiting = nil, nil
+	l.signal()
+	l.mu.Unlock()
+	// Whoever has served before has ended: this process has had the folder, or one that is not that one has.
+	l.settle(unsettled)
+	for _, m := range waiting {
+		m.err = &kv.Error{Code: kv.CodeIOError, Cause: err}
+		m.finish(l)
+	}
+}
+
+// settle ends commits whose outcome nobody will know.
+func (l *link) settle(commits []*commit) {
+	for _, m := range commits {
+		m.err = &kv.Error{Code: kv.CodeCommitUnknownResult, Cause: errLost.Cause}
+		m.finish(l)
+	}
+}
+
+// closeLimit bounds how long Close waits for the answers to commits.
+const closeLimit = time.Second
+
+// close ends the link. Commits that were sent are answered before, if the server answers at all.
+func (l *link) close() {
+	l.mu.Lock()
+	c := l.conn
+	l.mu.Unlock()
+	for until := time.Now().Add(closeLimit); c != nil && c.pending() && time.Now().Before(until); {
+		select {
+		case <-c.ended:
+		case <-time.After(firstRetry):
+		}
+	}
+	l.cancel()
+	if c != nil {
+		_ = c.Close()
+	}
+	<-l.ended
+	l.mu.Lock()
+	unsettled, waiting, watches := l.unsettled, l.waiting, l.watches
+	l.unsettled, l.waiting, l.watches = nil, nil, nil
+	l.signal()
+	l.mu.Unlock()
+	closed := &kv.Error{Code: kv.CodeOperationCancelled, Cause: errClosed}
+	for _, m := range unsettled {
+		m.err = &kv.Error{Code: kv.CodeOperationCancelled, InFlight: true, Cause: errClosed}
+		m.finish(l)
+	}
+	for _, m := range waiting {
+		m.err = closed
+		m.finish(l)
+	}
+	for _, w := range watches {
+		w.end(closed)
+	}
+}

@@ -1,0 +1,125 @@
+package embedded
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// outbox is what is on its way to a peer. Whoever may wait for the peer writes it out; else a goroutine does.
+type outbox struct {
+	conn  net.Conn
+	limit atomic.Int64  // nanoseconds of one write; 0 = none
+	wake  chan struct{} // for the goroutine; of one place
+
+	mu      sync.Mutex // guards what follows
+	room    sync.Cond  // something was written
+	waiting []byte
+	spare   []byte
+	writing bool
+	err     error // of the first write that failed, or why it is closed
+}
+
+func newOutbox(conn net.Conn, limit time.Duration) *outbox {
+	o := &outbox{conn: conn, wake: make(chan struct{}, 1)}
+	o.limit.Store(int64(limit))
+	o.room.L = &o.mu
+	return o
+}
+
+// put adds a frame. It does not wait.
+func (o *outbox) put(kind frameKind, fields func(b []byte) []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.waiting = appendFrame(o.waiting, kind, fields)
+	}
+}
+
+// kick lets the goroutine write.
+func (o *outbox) kick() {
+	select {
+	case o.wake <- struct{}{}:
+	default:
+	}
+}
+
+// flush writes what waits, unless somebody is writing: then that one writes it.
+func (o *outbox) flush() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.writing {
+		return
+	}
+	o.writing = true
+	for len(o.waiting) > 0 && o.err == nil {
+		b := o.waiting
+		o.waiting = o.spare[:0]
+		o.spare = nil
+		o.mu.Unlock()
+		err := o.write(b)
+		o.mu.Lock()
+		if cap(b) <= 4*grownFrame {
+			o.spare = b
+		}
+		if err != nil && o.err == nil {
+			o.err = err
+		}
+		o.room.Broadcast()
+	}
+	o.writing = false
+}
+
+func (o *outbox) write(b []byte) error {
+	if limit := time.Duration(o.limit.Load()); limit > 0 {
+		if err := o.conn.SetWriteDeadline(time.Now().Add(limit)); err != nil {
+			return err
+		}
+	}
+	_, err := o.conn.Write(b)
+	if err != nil {
+		// A frame may be cut in two: nothing sensible can follow.
+		_ = o.conn.Close()
+	}
+	return err
+}
+
+// run is the goroutine. It ends with ended.
+func (o *outbox) run(ended <-chan struct{}) {
+	for {
+		select {
+		case <-o.wake:
+			o.flush()
+		case <-ended:
+			return
+		}
+	}
+}
+
+// size is how much waits.
+func (o *outbox) size() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.waiting)
+}
+
+// makeRoom waits until no more than most bytes wait, or nothing more is written.
+func (o *outbox) makeRoom(most int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for len(o.waiting) > most && o.err == nil {
+		o.room.Wait()
+	}
+}
+
+// close lets nothing more in.
+func (o *outbox) close(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+	}
+	o.waiting, o.spare = nil, nil
+	o.room.Broadcast()
+}

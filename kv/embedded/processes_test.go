@@ -1,0 +1,371 @@
+//go:build linux || darwin
+
+package embedded_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/kvtest"
+	"fdbfifo/kv/kvtest/history"
+)
+
+var (
+	seedFlag  = flag.Uint64("embedded.seed", 0, "seed of TestProcesses; 0 = fresh")
+	killsFlag = flag.Int("embedded.kills", 6, "processes that TestProcesses kills or stops")
+)
+
+// troupe is the processes that work together in a folder, and what they have told.
+type troupe struct {
+	t      *testing.T
+	folder string
+
+	mu       sync.Mutex // guards what follows
+	members  []*member
+	lives    int
+	outcome  map[string]map[int]string // of each worker and transaction, the last that was told
+	done     []line
+	broken   []string
+	finished int
+}
+
+type member struct {
+	cmd     *exec.Cmd
+	stdin   io.Closer
+	read    chan struct{} // closed when all that was told is read
+	serving bool          // guarded by the troupe's mutex
+	stderr  bytes.Buffer
+}
+
+func (r *troupe) start() *member {
+	r.t.Helper()
+	r.mu.Lock()
+	r.lives++
+	life := r.lives
+	r.mu.Unlock()
+	m := &member{cmd: exec.Command(os.Args[0], fmt.Sprint(life)), read: make(chan struct{})}
+	m.cmd.Env = append(os.Environ(), shareFolder+"="+r.folder)
+	m.cmd.Stderr = &m.stderr
+	in, err := m.cmd.StdinPipe()
+	require.NoError(r.t, err)
+	m.stdin = in
+	out, err := m.cmd.StdoutPipe()
+	require.NoError(r.t, err)
+	require.NoError(r.t, m.cmd.Start())
+	r.mu.Lock()
+	r.members = append(r.members, m)
+	r.mu.Unlock()
+	go func() {
+		defer close(m.read)
+		_ = readLines(out, func(l line) { r.see(m, l) }) // a pipe of a killed process
+	}()
+	return m
+}
+
+func (r *troupe) see(m *member, l line) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch l.what {
+	case toldServing:
+		m.serving = true
+	case toldBroken:
+		r.broken = append(r.broken, l.text)
+	case toldFinish:
+		r.finished++
+	default:
+		if r.outcome[l.worker] == nil {
+			r.outcome[l.worker] = map[int]string{}
+		}
+		r.outcome[l.worker][l.n] = l.what
+		if l.what == toldDone {
+			r.done = append(r.done, l)
+		}
+	}
+}
+
+// server returns the member that serves, when there is one.
+func (r *troupe) server() *member {
+	r.t.Helper()
+	var found *member
+	require.Eventually(r.t, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, m := range r.members {
+			if m.serving {
+				found = m
+			}
+		}
+		return found != nil
+	}, patience, time.Millisecond)
+	return found
+}
+
+// kill ends a member with SIGKILL, and forgets it.
+func (r *troupe) kill(m *member) {
+	r.t.Helper()
+	require.NoError(r.t, m.cmd.Process.Kill())
+	<-m.read
+	require.Error(r.t, m.cmd.Wait())
+	require.Empty(r.t, m.stderr.String())
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.members = slices.DeleteFunc(r.members, func(o *member) bool { return o == m })
+}
+
+// progress waits until so many transactions more are done.
+func (r *troupe) progress(n int) {
+	r.t.Helper()
+	r.mu.Lock()
+	from := len(r.done)
+	r.mu.Unlock()
+	require.Eventually(r.t, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return len(r.done) >= from+n || len(r.broken) > 0
+	}, patience, time.Millisecond)
+}
+
+// firstAfter returns how long after a moment the first transaction that began behind that was done.
+func (r *troupe) firstAfter(at time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := time.Duration(1<<63 - 1)
+	for _, l := range r.done {
+		if l.at[1] > at.UnixNano() {
+			first = min(first, time.Duration(l.at[2]-at.UnixNano()))
+		}
+	}
+	return first
+}
+
+// finish lets all members end by themselves.
+func (r *troupe) finish() {
+	r.t.Helper()
+	for _, m := range r.members {
+		require.NoError(r.t, m.stdin.Close())
+	}
+	for _, m := range r.members {
+		<-m.read
+		require.NoError(r.t, m.cmd.Wait(), "%s", &m.stderr)
+	}
+	require.Equal(r.t, len(r.members), r.finished)
+}
+
+// Processes work together in a folder while the one that serves, or another, is killed or stopped at any moment. What
+// was acknowledged is there; what is unknown is there or not, whole, once; what failed is not; sums and the total that
+// all add to say the same.
+func TestProcesses(t *testing.T) {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64N(1<<32) + 1
+	}
+	random := rand.New(rand.NewPCG(seed, 1))
+	r := &troupe{t: t, folder: t.TempDir(), outcome: map[string]map[int]string{}}
+	t.Cleanup(func() {
+		for _, m := range r.members {
+			_ = m.cmd.Process.Kill() // it has ended, if nothing went wrong
+		}
+	})
+	for range 3 {
+		r.start()
+	}
+	var takeovers []time.Duration
+	for range *killsFlag {
+		r.progress(1 + random.IntN(60))
+		time.Sleep(time.Duration(random.IntN(2000)) * time.Microsecond)
+		server := r.server()
+		switch random.IntN(4) {
+		case 0:
+			m := r.members[random.IntN(len(r.members))]
+			r.kill(m)
+			r.start()
+		case 1:
+			require.NoError(t, server.cmd.Process.Signal(syscall.SIGSTOP))
+			time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
+			require.NoError(t, server.cmd.Process.Signal(syscall.SIGCONT))
+		default:
+			at := time.Now()
+			r.kill(server)
+			r.progress(5)
+			takeovers = append(takeovers, r.firstAfter(at))
+			r.start()
+		}
+	}
+	r.progress(20)
+	r.finish()
+	require.Empty(t, r.broken, "seed %d", seed)
+	there, unknown := r.check()
+	slices.Sort(takeovers)
+	t.Logf("seed %d: %d transactions, %d of them of unknown outcome, takeovers %v", seed, there, unknown, takeovers)
+}
+
+// check holds what is in the folder to what was told.
+func (r *troupe) check() (there, unknown int) {
+	t := r.t
+	db := openDisk(t, r.folder, embedded.Options{})
+	tx := begin(t, db)
+	for worker, outcomes := range r.outcome {
+		tx.Reset()
+		found := 0
+		for n, what := range outcomes {
+			keys := 0
+			for i := range togetherKeys {
+				if wait(t, tx.Get(togetherKey(i, worker, n))) != nil {
+					keys++
+				}
+			}
+			switch what {
+			case toldDone:
+				require.Equal(t, togetherKeys, keys, "%s %d was acknowledged", worker, n)
+			case toldNot:
+				require.Zero(t, keys, "%s %d failed", worker, n)
+			default:
+				require.Contains(t, []int{0, togetherKeys}, keys, "%s %d is whole or absent", worker, n)
+				unknown++
+			}
+			if keys > 0 {
+				found++
+			}
+		}
+		require.Equal(t, found, number(wait(t, tx.Get(sumKey(worker)))), "sum of %s", worker)
+		there += found
+	}
+	require.Equal(t, there, number(wait(t, tx.Get(totalKey))), "total")
+	return there, unknown
+}
+
+func number(b []byte) int {
+	if len(b) != 8 {
+		return 0
+	}
+	return int(binary.LittleEndian.Uint64(b))
+}
+
+// While the process that serves is stopped, whoever asks it waits no longer than its context or time-out says; then all
+// goes on. What was given up meanwhile is there or not.
+func TestStoppedServer(t *testing.T) {
+	r := &troupe{t: t, folder: t.TempDir(), outcome: map[string]map[int]string{}}
+	server := r.start()
+	r.server()
+	db := openDisk(t, r.folder, embedded.Options{})
+	put(t, db, "a", "1")
+	running := begin(t, db)
+	require.Equal(t, "1", string(wait(t, running.Get([]byte("a")))))
+
+	require.NoError(t, server.cmd.Process.Signal(syscall.SIGSTOP))
+	defer server.cmd.Process.Kill()
+	time.Sleep(50 * time.Millisecond) // all threads of a process stop a moment later
+	begun := time.Now()
+	within := func() (context.Context, context.CancelFunc) {
+		return context.WithTimeout(t.Context(), 50*time.Millisecond)
+	}
+	ctx, cancel := within()
+	_, err := running.Get([]byte("b")).Wait(ctx)
+	cancel()
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	ctx, cancel = within()
+	_, err = kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		tx.Set([]byte("a"), []byte("2"))
+		return nil
+	})
+	cancel()
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	var e *kv.Error
+	require.ErrorAs(t, err, &e)
+	require.True(t, e.InFlight)
+	_, err = kv.Run(t.Context(), db, kv.TxOptions{Timeout: 50 * time.Millisecond},
+		func(tx kv.Tx, _ kv.Attempt) error {
+			_, err := tx.Get([]byte("a")).Wait(t.Context())
+			return err
+		})
+	require.Equal(t, kv.CodeTransactionTimedOut, kv.Code(err))
+	require.Less(t, time.Since(begun), 5*time.Second)
+
+	require.NoError(t, server.cmd.Process.Signal(syscall.SIGCONT))
+	require.Contains(t, []string{"1", "2"}, read(t, db, "a"))
+	put(t, db, "a", "3")
+	require.Equal(t, "3", read(t, db, "a"))
+	r.kill(server)
+	_, err = kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		v, err := tx.Get([]byte("a")).Wait(t.Context())
+		require.True(t, err != nil || string(v) == "3", "%s", v)
+		return err
+	})
+	require.NoError(t, err)
+	require.Positive(t, db.Usage().FileSize, "this process has taken over")
+}
+
+// served opens a DB of a folder that another process has open, and returns what makes the clocks of both jump.
+func served(t testing.TB, o embedded.Options) (*embedded.DB, func(time.Duration)) {
+	t.Helper()
+	path := t.TempDir()
+	child := exec.Command(os.Args[0], servesOnly)
+	child.Env = append(os.Environ(), shareFolder+"="+path)
+	child.Stderr = os.Stderr
+	in, err := child.StdinPipe()
+	require.NoError(t, err)
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	t.Cleanup(func() {
+		require.NoError(t, in.Close())
+		require.NoError(t, child.Wait())
+	})
+	told := bufio.NewReader(out)
+	hear := func(want string) {
+		text, err := told.ReadString('\n')
+		require.NoError(t, err)
+		require.Equal(t, want+"\n", text)
+	}
+	hear(toldServing)
+	clock := &jumpClock{}
+	o.Clock = clock
+	db, err := embedded.OpenDisk(path, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	require.Zero(t, db.Usage().FileSize, "the other process has the file")
+	return db, func(d time.Duration) {
+		_, err := fmt.Fprintln(in, d)
+		require.NoError(t, err)
+		hear(d.String())
+		clock.Advance(d)
+	}
+}
+
+// Every promise of kv holds when another process has the database.
+func TestConformanceProcess(t *testing.T) {
+	kvtest.Run(t, func(t *testing.T) kvtest.Engine {
+		db, advance := served(t, embedded.Options{MaxWatches: 100})
+		return kvtest.Engine{DB: db, ExactConflicts: true, Advance: advance, MaxWatches: 100}
+	})
+}
+
+// What a cluster has answered, a database in another process answers too.
+func TestHistoriesProcess(t *testing.T) {
+	db, _ := served(t, embedded.Options{Seed: 1})
+	const recorded = "../kvtest/history/testdata"
+	for seed := uint64(1); seed <= history.Seeds; seed++ {
+		want, err := history.Read(recorded, seed)
+		require.NoError(t, err)
+		got, err := history.Play(t.Context(), db, seed)
+		require.NoError(t, err)
+		require.NoError(t, history.Compare(got, want), "seed %d", seed)
+	}
+}

@@ -1,0 +1,16 @@
+//go:build !linux && !darwin
+
+package embedded
+
+import (
+	"errors"
+	"io"
+)
+
+// Elsewhere a folder belongs to one process at a time.
+
+func sharable(string) bool { return false }
+
+func lockFolder(string) (io.Closer, error) { return nil, errors.ErrUnsupported }
+
+func giveToOwner(string, string) error { return errors.ErrUnsupported }
