@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -106,9 +105,8 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		stdout: func(line []byte) { w.progress.print(func() { s.stdout.Write(line) }) },
 		stderr: func(line []byte) { w.progress.print(func() { s.stderr.Write(line) }) },
 	}
-	worker, err := layer.NewWorker(q, layer.Handle(w.handle), layer.WorkerOptions{
-		Concurrency: f.workers, Batch: f.batch, Lease: f.lease, Timeout: -1, OnError: w.failure,
-		Logger: slog.New(slog.DiscardHandler), // failure tells
+	worker, err := layer.NewWorker(q, w.handle, layer.WorkerOptions{
+		Concurrency: f.workers, Batch: f.batch, Lease: f.lease, OnError: w.failure,
 	})
 	if err != nil {
 		return err
@@ -179,8 +177,8 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, untilEmpty bool) er
 	}
 }
 
-func (w *working) handle(ctx context.Context, d *layer.Delivery) error {
-	err := w.command.run(ctx, d.Item)
+func (w *working) handle(ctx context.Context, item layer.Item) error {
+	err := w.command.run(ctx, item)
 	switch {
 	case err == nil:
 		w.handled.Add(1)

@@ -110,8 +110,6 @@ var missing = map[guard]string{
 	guardRepeatTwin:      "TestTwinsOfOneAttempt",
 	guardRepeatBack:      "TestRepeatableIsNotGivenBack",
 	guardRepeatSweep:     "TestSweepKeepsWhatIsWrittenAnew/repeat",
-	guardExtendApart:     "TestSlowHandlers",
-	guardTxBound:         "TestTransactionTooLong",
 }
 
 // runOnly runs one test in a process of its own, with a guard left out.

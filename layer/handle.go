@@ -3,7 +3,6 @@ package layer
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"fdbfifo/kv"
@@ -72,7 +71,6 @@ type Queue struct {
 	pipeline pipeline
 	line     waitingLine
 	staging  staging
-	workers  atomic.Int64 // that were started on it
 }
 
 // isClosed reports whether the handle was closed.

@@ -89,8 +89,6 @@ var caught = map[string]known{
 	"sweep-turn":       {"tended", 3},
 	"queue-pause":      {"tended", 1},
 	"not-in-claim":     {"tended", 1},
-	"extend-apart":     {"worked", 3},
-	"tx-bound":         {"worked", 3},
 }
 
 // caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It

@@ -86,8 +86,6 @@ type world struct {
 	replays   int               // begun
 	large     map[string][]byte // values of records, by their digests
 	marks     map[string]int
-	laws      map[layer.ID]*lawful // of progress, see law.go
-	hangs     bool                 // a handler has ignored the end of its context
 
 	doom       *doom // nil = not yet
 	violations []string
@@ -158,10 +156,7 @@ func Run(o Options) *Report {
 		}
 	}
 	virtual := time.Since(begun)
-	ended := *w.sched.trace
-	w.sched.giveUp(0)
-	time.Sleep(time.Hour) // what the dead have left behind, and handlers that hang, wake up and end
-	w.sched.trace = &ended
+	time.Sleep(time.Hour) // what the dead have left behind wakes up and ends
 	if err := w.store.close(); err != nil {
 		w.violation("close: %v", err)
 	}
@@ -239,16 +234,9 @@ func (w *world) live() error {
 	calm := time.Now()
 	for i, h := range w.alive() {
 		a := w.actor(100+i, h)
-		drain := a.drain
-		if w.knobs.worked {
-			drain = a.finish
-		}
-		w.sched.start(firstActor+a.id, drain)
+		w.sched.start(firstActor+a.id, a.drain)
 	}
 	bound := maxLease + maxDelay + 2*maxSkew + 30*time.Second + w.pacedFor()
-	if w.knobs.worked {
-		bound += endOf * time.Duration(len(w.rows(section("item"), 0)))
-	}
 	if err := w.sched.drive(bound); err != nil {
 		return fmt.Errorf("not drained in calm: %w", err)
 	}
@@ -343,7 +331,7 @@ func (w *world) startActor(a *actor) {
 
 func (w *world) startActors() {
 	id := 0
-	for i, role := range []struct {
+	for _, role := range []struct {
 		n  int
 		do func(*actor)
 	}{
@@ -353,7 +341,7 @@ func (w *world) startActors() {
 	} {
 		for range role.n {
 			a := w.actor(id, w.handles[id%w.knobs.handles])
-			a.role, a.produces = role.do, i == 1
+			a.role = role.do
 			w.startActor(a)
 			id++
 		}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -312,9 +311,7 @@ func (a *actor) churnWorker(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, q.Close(ctx)) }()
-	o := layer.WorkerOptions{
-		Concurrency: 3, Batch: 1 + a.rng.IntN(10), OnError: func(error) {}, Logger: slog.New(slog.DiscardHandler),
-	}
+	o := layer.WorkerOptions{Concurrency: 3, Batch: 1 + a.rng.IntN(10), OnError: func(error) {}}
 	failing := a.rng.IntN(4)
 	judge := func(item layer.Item) error {
 		a.backlog.Add(-1)
@@ -328,22 +325,12 @@ func (a *actor) churnWorker(ctx context.Context) (err error) {
 		}
 		return nil
 	}
-	kinds := []layer.Handler{
-		layer.Handle(func(_ context.Context, d *layer.Delivery) error { return judge(d.Item) }),
-		layer.HandleTx(func(_ context.Context, _ kv.Tx, d *layer.Delivery) error { return judge(d.Item) }),
-		layer.HandleCommit(
-			func(context.Context, *layer.Delivery) (int, error) { return 0, nil },
-			func(_ context.Context, _ kv.Tx, d *layer.Delivery, _ int) error { return judge(d.Item) }),
-		layer.HandleBatch(func(_ context.Context, ds []*layer.Delivery) error {
-			for i, d := range ds {
-				if err := judge(d.Item); err != nil {
-					return &layer.BatchError{Done: i, Err: err}
-				}
-			}
-			return nil
-		}),
+	var w *layer.Worker
+	if a.n%2 == 0 {
+		w, err = layer.NewWorker(q, func(_ context.Context, item layer.Item) error { return judge(item) }, o)
+	} else {
+		w, err = layer.NewTxWorker(q, func(_ context.Context, _ kv.Tx, item layer.Item) error { return judge(item) }, o)
 	}
-	w, err := layer.NewWorker(q, kinds[a.n%len(kinds)], o)
 	if err != nil {
 		return err
 	}

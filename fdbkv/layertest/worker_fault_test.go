@@ -1,1 +1,0 @@
-../../layer/worker_fault_test.go

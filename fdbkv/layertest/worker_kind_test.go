@@ -1,1 +1,0 @@
-../../layer/worker_kind_test.go
