@@ -69,74 +69,107 @@ func (d *Delivery) SetState(state []byte) error {
 const (
 	// txTime is when the context of a handler's transaction ends: FoundationDB's ends after 5 s.
 	txTime = 4800 * time.Millisecond
-	// txLease is what must be left of a lease when the transaction begins: its 5 s, and the commit.
+	// txLease is what must be left of a lease when the transaction begins: its 5 s, and the commit. A lease that is not
+	// much longer than that has to be left nearly whole, because the handler may need it all.
 	txLease = 6 * time.Second
 )
 
-// errTxTime is why the context of a handler's transaction has ended.
-var errTxTime error = &timeoutError{txTime, "its transaction"}
+// txNeed is what must be left of a lease when a handler's transaction begins. Example: 980 ms of 1 s, 6 s of 30 s.
+func txNeed(lease time.Duration) time.Duration { return min(txLease, lease-lease/50) }
 
-// errGiveUp ends the retries of a handler's transaction.
-var errGiveUp = errors.New("the handler's failure")
+// txBound is for how long a handler's transaction may run when so much is left of its lease: the end of the lease is not
+// awaited, because the commit takes time too.
+func txBound(lease, left time.Duration) time.Duration { return min(txTime, left-lease/25) }
 
-// commit runs fn in the transaction that acks d. The claim is not extended meanwhile: that writes the lock, which the
-// transaction has read.
+// Why the loop of a handler's transaction ends without a commit.
+var (
+	errGiveUp = errors.New("the handler's failure")
+	errRenew  = errors.New("too little is left of the lease for another attempt")
+)
+
+// commit runs fn in the transaction that acks d. The claim is not extended while the transaction is open: that writes
+// the lock, which the transaction has read, so neither would ever be done with. It is extended before, if the lease that
+// is left may be too short, and between two attempts.
 func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv.Tx) error) error {
-	h, q := d.in, d.Queue
+	h := d.in
 	if err := h.begin(of); err != nil {
 		return err
 	}
 	defer h.end()
-	var failed error
-	var took time.Duration // by the attempt before
-	err := q.once(of, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-		if took >= txTime && !lacks(guardTxBound) {
-			failed = errTxTime // it was too old to commit, and would be again
-			return nil, errGiveUp
+	t := &handlerTx{d: d, of: of, fn: fn, lease: h.leaseTime()}
+	for {
+		if err := h.ensure(of, txNeed(t.lease)); err != nil {
+			return err
 		}
-		if err := h.ensure(of, txLease); err != nil {
-			return nil, err
+		t.failed, t.took, t.bound = nil, 0, 0
+		switch err := d.Queue.once(of, t.attempt, nil); {
+		case errors.Is(err, errRenew):
+			continue
+		case errors.Is(err, errGiveUp):
+			return t.failed
+		case err != nil:
+			return err
 		}
-		ctx, cancel := h.source.bounded(of)
-		defer cancel()
-		begun := time.Now()
-		defer func() { took = time.Since(begun) }()
-		d.sets, d.state = false, nil
-		if err := q.AckTx(ctx, tx, h.claim, d.ID); err != nil {
-			h.lost = h.lost || errors.Is(err, ErrClaimLost)
-			return nil, err
-		}
-		err := fn(ctx, tx)
-		if err != nil && time.Since(begun) >= txTime && of.Err() == nil && !lacks(guardTxBound) {
-			failed = timedOut(ctx, err)
-			return nil, errGiveUp
-		}
-		if err == nil && d.sets {
-			// Under the ack's conflict on the lock.
-			err = q.operate(ctx, tx, func(w *txn) error {
-				w.setState(h.claim.Group, d.state)
-				return nil
-			})
-		}
-		return tuple.Tuple{}, err
-	}, nil)
-	switch {
-	case errors.Is(err, errGiveUp):
-		return failed
-	case err != nil:
-		return err
+		d.acked = true
+		h.acked(d)
+		return nil
 	}
-	d.acked = true
-	h.acked(d)
-	return nil
 }
 
-// bounded is a context for one attempt of a handler's transaction.
-func (s *source) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
-	if lacks(guardTxBound) {
-		return ctx, func() {}
+// handlerTx is the transaction of a handler.
+type handlerTx struct {
+	d     *Delivery
+	of    context.Context
+	fn    func(ctx context.Context, tx kv.Tx) error
+	lease time.Duration
+
+	failed      error         // the handler's, with errGiveUp
+	took, bound time.Duration // by the attempt before, of what it was allowed
+}
+
+// attempt is the body of the transaction. That it is called says that no attempt before has landed, or ever will (see
+// once), so that it may end the loop for good.
+func (t *handlerTx) attempt(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
+	d, h, q := t.d, t.d.in, t.d.Queue
+	if a.N > 0 && t.took >= t.bound && !lacks(guardTxBound) {
+		t.failed = &timeoutError{t.bound, "its transaction"} // it was too old to commit, and would be again
+		return nil, errGiveUp
 	}
-	return context.WithTimeoutCause(ctx, txTime, errTxTime)
+	left := h.left()
+	if a.N > 0 && left < txNeed(t.lease) {
+		return nil, errRenew
+	}
+	t.bound = txBound(t.lease, left)
+	ctx, cancel := t.bounded()
+	defer cancel()
+	begun := time.Now()
+	defer func() { t.took = time.Since(begun) }()
+	d.sets, d.state = false, nil
+	if err := q.AckTx(ctx, tx, h.claim, d.ID); err != nil {
+		h.lost = h.lost || errors.Is(err, ErrClaimLost)
+		return nil, err
+	}
+	err := t.fn(ctx, tx)
+	if err != nil && time.Since(begun) >= t.bound && t.of.Err() == nil && !lacks(guardTxBound) {
+		t.failed = timedOut(ctx, err)
+		return nil, errGiveUp
+	}
+	if err == nil && d.sets {
+		// Under the ack's conflict on the lock.
+		err = q.operate(ctx, tx, func(w *txn) error {
+			w.setState(h.claim.Group, d.state)
+			return nil
+		})
+	}
+	return tuple.Tuple{}, err
+}
+
+// bounded is a context for one attempt of the transaction.
+func (t *handlerTx) bounded() (context.Context, context.CancelFunc) {
+	if lacks(guardTxBound) {
+		return t.of, func() {}
+	}
+	return context.WithTimeoutCause(t.of, t.bound, &timeoutError{t.bound, "its transaction"})
 }
 
 // timeoutError is why a handler's context has ended.
@@ -225,16 +258,21 @@ func (h *inHand) ensure(ctx context.Context, need time.Duration) error {
 	if h.left() >= need {
 		return nil
 	}
-	return h.extend(ctx, need)
+	return h.extend(ctx)
 }
 
-// extend extends the claim for its lease, and least at least. The caller has begun.
-func (h *inHand) extend(ctx context.Context, least time.Duration) error {
-	lease := h.lease
-	if lease == 0 {
-		lease = h.source.q.Config().Lease
+// leaseTime is the lease that was asked for, or else the queue's.
+func (h *inHand) leaseTime() time.Duration {
+	if h.lease > 0 {
+		return h.lease
 	}
-	until, err := h.source.q.Extend(ctx, h.claim, max(lease, least, MinLease))
+	return h.source.q.Config().Lease
+}
+
+// extend extends the claim for the lease that was asked for, and no longer: that is for how long the group is held up if
+// this process dies. The caller has begun.
+func (h *inHand) extend(ctx context.Context) error {
+	until, err := h.source.q.Extend(ctx, h.claim, h.lease)
 	if err != nil {
 		h.lost = h.lost || errors.Is(err, ErrClaimLost)
 		return err

@@ -118,6 +118,8 @@ func TestSlowHandlers(t *testing.T) {
 	for _, c := range []struct{ lease, takes time.Duration }{
 		{3 * time.Second, 1100 * time.Millisecond},
 		{30 * time.Second, 4500 * time.Millisecond},
+		{time.Second, 900 * time.Millisecond},
+		{5 * time.Second, 4500 * time.Millisecond},
 		{time.Second, 4 * time.Second},
 	} {
 		handle := func(b *bubble, item layer.Item) error {
@@ -135,6 +137,9 @@ func TestSlowHandlers(t *testing.T) {
 				b.eachOnce(10)
 			})
 		})
+		if c.takes > c.lease {
+			continue // no transaction may take that long
+		}
 		t.Run(fmt.Sprintf("in a transaction, %s of %s", c.takes, c.lease), func(t *testing.T) {
 			inBubble(t, layer.Config{}, func(b *bubble) {
 				b.fill(10)
@@ -147,6 +152,121 @@ func TestSlowHandlers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLeaseAsAsked: whatever its handler, a worker holds no group for longer than the lease that it was given, so that
+// the group is free again so long after the process has gone.
+func TestLeaseAsAsked(t *testing.T) {
+	const lease = 2 * time.Second
+	type handle = func(context.Context, *layer.Delivery) error
+	for name, handler := range map[string]func(h handle) layer.Handler{
+		"plain": func(h handle) layer.Handler { return layer.Handle(h) },
+		"in a transaction": func(h handle) layer.Handler {
+			return layer.HandleTx(func(ctx context.Context, _ kv.Tx, d *layer.Delivery) error { return h(ctx, d) })
+		},
+		"in two steps": func(h handle) layer.Handler {
+			return layer.HandleCommit(
+				func(ctx context.Context, d *layer.Delivery) (int, error) { return 0, h(ctx, d) },
+				func(context.Context, kv.Tx, *layer.Delivery, int) error { return nil },
+			)
+		},
+		"batch": func(h handle) layer.Handler {
+			return layer.HandleBatch(func(ctx context.Context, ds []*layer.Delivery) error {
+				for _, d := range ds {
+					if err := h(ctx, d); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, layer.Config{}, func(b *bubble) {
+				b.fill(20)
+				h := handler(func(ctx context.Context, d *layer.Delivery) error {
+					b.called(d.Item)
+					require.LessOrEqual(b.t, time.Until(d.Until()), lease)
+					time.Sleep(300 * time.Millisecond)
+					return nil
+				})
+				o := layer.WorkerOptions{Concurrency: 1, Lease: lease, OnError: b.onError}
+				w, err := layer.NewWorker(b.q, h, quiet(o))
+				require.NoError(t, err)
+				w.Start()
+				for range 100 {
+					time.Sleep(77 * time.Millisecond)
+					page, err := b.q.Admin().Groups(b.t.Context(), layer.GroupsOptions{})
+					require.NoError(t, err)
+					for _, g := range page.Groups {
+						require.LessOrEqual(b.t, g.Left, lease, "the lock's lease")
+					}
+				}
+				require.NoError(t, w.Stop(b.t.Context()))
+				b.eachOnce(20)
+			})
+		})
+	}
+}
+
+// TestConflictAmidHandler: a transaction of a handler that has met a conflict is repeated once, with a lease that is
+// too short for a whole transaction too: the extension between the attempts does not meet them.
+func TestConflictAmidHandler(t *testing.T) {
+	for _, lease := range []time.Duration{2 * time.Second, 7 * time.Second, 30 * time.Second} {
+		t.Run(lease.String(), func(t *testing.T) {
+			inBubble(t, layer.Config{}, func(b *bubble) {
+				b.fill(3)
+				w, err := txWorker(b.q, func(ctx context.Context, tx kv.Tx, item layer.Item) error {
+					n := b.called(item)
+					if _, err := tx.Get([]byte("other")).Wait(ctx); err != nil {
+						return err
+					}
+					time.Sleep(1500 * time.Millisecond)
+					if n == 1 {
+						_, err := kv.Run(ctx, b.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+							tx.Set([]byte("other"), item.Body)
+							return nil
+						})
+						return err
+					}
+					return nil
+				}, layer.WorkerOptions{Concurrency: 2, Lease: lease, OnError: b.onError})
+				b.run(w, err, time.Minute)
+				require.Empty(t, b.reported())
+				require.Equal(t, map[string]int{"0": 2, "1": 2, "2": 2}, b.seen())
+				require.EqualValues(t, 3, b.stats().Acked)
+			})
+		})
+	}
+}
+
+// TestVanishedWorker: a group whose worker has vanished amid a transaction is delivered again when the lease that was
+// asked for is over, and not later.
+func TestVanishedWorker(t *testing.T) {
+	inBubble(t, layer.Config{}, func(b *bubble) {
+		const lease = 2 * time.Second
+		b.fill(2)
+		begun := time.Now()
+		gone := make(chan struct{})
+		w, err := txWorker(b.q, func(_ context.Context, _ kv.Tx, item layer.Item) error {
+			if string(item.Body) == "1" && b.called(item) == 1 {
+				<-gone // as a process that stands still
+				return errors.New("gone")
+			}
+			return nil
+		}, layer.WorkerOptions{Concurrency: 1, Lease: lease, OnError: b.onError})
+		require.NoError(t, err)
+		w.Start()
+		time.Sleep(10 * time.Millisecond)
+		claims, err := b.q.Receive(b.t.Context(), layer.ReceiveOptions{Wait: 20 * time.Second})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		require.Equal(t, "1", string(claims[0].Items[0].Body))
+		require.InDelta(t, lease.Seconds(), time.Since(begun).Seconds(), 0.1)
+		require.NoError(t, b.q.Ack(b.t.Context(), claims[0]))
+		close(gone)
+		require.NoError(t, w.Stop(b.t.Context()))
+	})
 }
 
 // TestTransactionTooLong: a handler that takes longer than a transaction may is its item's failure, whether it heeds

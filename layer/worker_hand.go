@@ -303,11 +303,7 @@ func (h *hand) extend(c *call) {
 	if in.over || in.lost {
 		return
 	}
-	least := time.Duration(0)
-	if in.source.handler.inTx {
-		least = txLease
-	}
-	err := in.extend(h.ctx, least)
+	err := in.extend(h.ctx)
 	switch {
 	case in.lost:
 		c.cancel(err)

@@ -36,10 +36,12 @@ func Handle(h func(ctx context.Context, d *Delivery) error) Handler {
 // HandleTx makes a handler of a function that runs in the transaction that acks the item: what it writes through tx is
 // there if and only if the item is gone, exactly once. h may be called several times for one item, and only what it
 // does through tx counts once; it assigns results and never appends. ctx ends after 4.8 s at the latest, because a
-// transaction lasts 5 s: what takes longer is a failed attempt. Use HandleCommit for slow work.
+// transaction lasts 5 s, and with a lease below 5 s after 0.94 of the lease: what takes longer is a failed attempt. Use
+// HandleCommit for slow work.
 //
 // While the transaction is open the claim cannot be extended. So before an item the worker extends the claim if less
-// than 6 s of its lease are left: with a lease below 12 s that costs a transaction for an item or two.
+// than 6 s of its lease are left, or less than 0.98 of a shorter lease: a lease below 12 s costs a transaction more for
+// an item or two.
 func HandleTx(h func(ctx context.Context, tx kv.Tx, d *Delivery) error) Handler {
 	if h == nil {
 		return Handler{}

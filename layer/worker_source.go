@@ -24,11 +24,7 @@ type source struct {
 }
 
 func newSource(from Source, receive ReceiveOptions) *source {
-	s := &source{q: from.Queue, handler: from.Handler, receive: receive, weight: float64(max(from.Weight, 1))}
-	if s.handler.inTx && s.receive.Lease > 0 {
-		s.receive.Lease = max(s.receive.Lease, txLease)
-	}
-	return s
+	return &source{q: from.Queue, handler: from.Handler, receive: receive, weight: float64(max(from.Weight, 1))}
 }
 
 // lookAgain is for how long one of several queues that had nothing ready is not looked at, while others have.

@@ -25,10 +25,11 @@ type actor struct {
 	q        *layer.Queue
 	rng      *rand.Rand
 	role     func(*actor)
-	left     int  // how many calls it still makes, about
-	over     bool // its role has ended
-	produces bool // its role is to enqueue
-	n        int  // of its messages, or of the calls of its handler
+	left     int           // how many calls it still makes, about
+	over     bool          // its role has ended
+	produces bool          // its role is to enqueue
+	n        int           // of its messages, or of the calls of its handler
+	lease    time.Duration // of its worker's claims
 	ctx      context.Context
 	end      context.CancelFunc
 }

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -53,6 +54,7 @@ func (a *actor) newWorker(h *handle) *layer.Worker {
 	if a.rng.IntN(2) == 0 {
 		o.Lease = layer.MinLease + a.below(maxLease-layer.MinLease)
 	}
+	a.lease = cmp.Or(o.Lease, k.config.Lease)
 	if a.rng.IntN(3) == 0 {
 		delay := a.below(maxDelay)
 		o.RetryDelay = func(int, error) time.Duration { return delay }
@@ -292,6 +294,9 @@ func (h *handling) planned() error {
 		times = append(times, 4500*time.Millisecond, maxLease+5*time.Second)
 	}
 	took := times[draw/64%uint(len(times))]
+	if h.o.kind == "handle-tx" {
+		took = min(took, h.a.lease*8/10) // what takes longer than the lease has failed
+	}
 	if took > 0 && !h.sleep(took) {
 		w.mark("planned handler cut off")
 		return errHandler
@@ -314,6 +319,7 @@ func (h *handling) misbehave(how uint) error {
 		w.mark("handler took too long for a transaction")
 		if h.o.kind == "handle-tx" {
 			w.mark("transaction held for too long")
+			w.hangs = w.hangs || h.a.lease < 6*time.Second
 		}
 		h.sleep(5300 * time.Millisecond)
 		if h.o.kind == "handle-tx" && !w.sched.ended(firstActor+h.a.id) {
