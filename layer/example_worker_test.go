@@ -184,7 +184,8 @@ func ExampleHooks() {
 	runUntilEmpty(q, layer.Handle(func(ctx context.Context, d *layer.Delivery) error {
 		return errors.New("no such account")
 	}), layer.WorkerOptions{
-		RetryDelay: func(int, error) time.Duration { return 0 },
+		Concurrency: 1, // so that events come in order
+		RetryDelay:  func(int, error) time.Duration { return 0 },
 		Hooks: layer.Hooks{Failed: func(e layer.Event) {
 			fmt.Printf("attempt %d: %v: %s\n", e.Attempt, e.Err, e.Follows)
 		}},

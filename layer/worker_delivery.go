@@ -77,8 +77,8 @@ const (
 // txNeed is what must be left of a lease when a handler's transaction begins. Example: 980 ms of 1 s, 6 s of 30 s.
 func txNeed(lease time.Duration) time.Duration { return min(txLease, lease-lease/50) }
 
-// txBound is for how long a handler's transaction may run when so much is left of its lease: the end of the lease is not
-// awaited, because the commit takes time too.
+// txBound is for how long a handler's transaction may run when so much is left of its lease: not to the lease's very
+// end, because the commit takes time too.
 func txBound(lease, left time.Duration) time.Duration { return min(txTime, left-lease/25) }
 
 // Why the loop of a handler's transaction ends without a commit.
@@ -88,8 +88,8 @@ var (
 )
 
 // commit runs fn in the transaction that acks d. The claim is not extended while the transaction is open: that writes
-// the lock, which the transaction has read, so neither would ever be done with. It is extended before, if the lease that
-// is left may be too short, and between two attempts.
+// the lock, which the transaction has read, so neither would ever be done with. It is extended before, if the lease
+// that is left may be too short, and between two attempts.
 func (d *Delivery) commit(of context.Context, fn func(ctx context.Context, tx kv.Tx) error) error {
 	h := d.in
 	if err := h.begin(of); err != nil {
@@ -269,8 +269,8 @@ func (h *inHand) leaseTime() time.Duration {
 	return h.source.q.Config().Lease
 }
 
-// extend extends the claim for the lease that was asked for, and no longer: that is for how long the group is held up if
-// this process dies. The caller has begun.
+// extend extends the claim for the lease that was asked for, and no longer: that is for how long the group is held up
+// if this process dies. The caller has begun.
 func (h *inHand) extend(ctx context.Context) error {
 	until, err := h.source.q.Extend(ctx, h.claim, h.lease)
 	if err != nil {
