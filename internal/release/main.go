@@ -1,7 +1,7 @@
 // Command release prepares and checks a release of the two modules: the root, and fdbkv, the adapter.
 //
 //	go run ./internal/release rename MODULE     gives the whole tree another module path
-//	go run ./internal/release check             builds and runs a new program on both modules, as a user would get them
+//	go run ./internal/release check             builds and runs a new program on both modules, as a user gets them
 //
 // Both run at the root of the tree, and without a network: third-party modules come from the module cache.
 package main

@@ -35,7 +35,7 @@ func checkModulePath(module string) error {
 	}
 	switch {
 	case !fetchable(module) || regexp.MustCompile(`[^a-z0-9.-]`).MatchString(first) || first[0] == '-':
-		return fmt.Errorf("%q is no module path to fetch: it has to begin with a host's name, as in example.com/%s", module, module)
+		return fmt.Errorf("%q is no path to fetch: it has to begin with a host's name, as in example.com/%[1]s", module)
 	case regexp.MustCompile(`^v[0-9]+$`).MatchString(path.Base(module)):
 		return fmt.Errorf("%q ends in a major version: a release of that version has to come first", module)
 	}
