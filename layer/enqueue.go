@@ -94,6 +94,7 @@ type enqueuing struct {
 	// redriven: the messages are dead letters on their way back, not new messages. So no delay, no limit of items and
 	// no de-duplication applies.
 	redriven bool
+	told     ChangeKind // what subscriptions are told of each message
 }
 
 // randoms returns the random parts of the ids of n new messages.
@@ -221,6 +222,9 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	if !e.redriven {
 		a.accepted++
 	}
+	if a.config.Changes > 0 {
+		a.change(e.told, id)
+	}
 	return Sent{ID: id}, nil
 }
 
@@ -290,6 +294,9 @@ func (s subspace) checkBatch(msgs []Message, c Config, now time.Time) error {
 		}
 		// FoundationDB counts a set as 3 times the key, the value, and 65 bytes more.
 		keys += 3*key + 100
+		if c.Changes > 0 {
+			size += len(msgs[i].Group) + changeSize
+		}
 		if n := len(msgs[i].DedupID); n > 0 || c.DedupBy == DedupByContent {
 			keys += 3*(len(s.prefix)+len(msgs[i].Group)+max(n, contentIDSize)+20) +
 				len(msgs[i].Group) + 2*max(n, contentIDSize) + 150

@@ -89,6 +89,9 @@ type CheckReport struct {
 	Archived int64
 	// Receives whose receive ids are kept.
 	Repeats int64
+	// Changes are rows of changes: one or more for each transaction since the last subscription has read or a sweep.
+	Changes       int64
+	Subscriptions int64
 	// Groups with a state, the empty groups included.
 	States int64
 	// Groups whose rate is in use, as far as stored; the empty groups included.
@@ -296,6 +299,17 @@ func (c *checker) row(row kv.KV) {
 	case nameReceipt:
 		c.report.Receipts++
 		_, _, err := unpackReceipt(row.Key, row.Value)
+		c.readable(row.Key, err)
+	case nameChange:
+		c.report.Changes++
+		_, _, err := unpackChanges(row.Key, row.Value)
+		c.readable(row.Key, err)
+	case nameCursor:
+		c.report.Subscriptions++
+		_, err := unpackProgress(row.Key, row.Value)
+		c.readable(row.Key, err)
+	case nameReader:
+		_, err := unpackReader(row.Key, row.Value)
 		c.readable(row.Key, err)
 	case nameCount, nameWake:
 		_, err := unpackCount(row.Key, row.Value)

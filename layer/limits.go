@@ -81,6 +81,17 @@ func checkQueueName(name string) error {
 }
 
 // checkLease also allows 0, which stands for the queue's lease.
+// checkSubscription checks the name of a subscription.
+func checkSubscription(name string) error {
+	if !utf8.ValidString(name) {
+		return fmt.Errorf("subscription: %w", ErrInvalidUTF8)
+	}
+	if n := len(name); n < 1 || n > MaxSubscriptionSize {
+		return &LimitError{What: "subscription", Unit: "bytes", Got: int64(n), Min: 1, Max: MaxSubscriptionSize}
+	}
+	return nil
+}
+
 func checkLease(d time.Duration) error {
 	if d == 0 {
 		return nil
