@@ -210,9 +210,9 @@ const (
 	guardDrop guard = "drop"
 	// guardDropLook (G3): a transaction uses a configuration read long before its queue was dropped.
 	guardDropLook guard = "drop-look"
-	// guardSubscribeTurn (contract): two processes take a subscription over at the same time, and both call handlers.
-	guardSubscribeTurn guard = "subscribe-turn"
-	// guardSubscribeMove (contract): a process which has lost its turn commits the effect of changes which another
+	// guardSubscribeHold (contract): a subscription is taken from a process that has just extended its lease.
+	guardSubscribeHold guard = "subscribe-hold"
+	// guardSubscribeMove (contract): a process which has lost its subscription commits the effect of changes which another
 	// process has handled.
 	guardSubscribeMove guard = "subscribe-move"
 	// guardSweepTurn (contract): of several sweeps which begin at the same time, all go on.

@@ -18,6 +18,8 @@ const (
 	MaxHeadersSize = 16 << 10 // bytes
 	// MaxBodySize bounds a message's body, so that an enqueue stays under half of a transaction's 10 MB.
 	MaxBodySize = 4 << 20 // bytes
+	// MaxSubscriptionSize bounds the name of a subscription.
+	MaxSubscriptionSize = 256 // bytes of UTF-8
 	// MaxReceiveIDSize bounds the id of a receive, because the id is in a key.
 	MaxReceiveIDSize = 128 // bytes of UTF-8
 	// MaxStateSize bounds a group's state (FoundationDB's limit for a value is 100,000 bytes).

@@ -1,6 +1,8 @@
 package layer
 
 import (
+	"time"
+
 	"github.com/google/uuid"
 
 	"fdbfifo/kv/tuple"
@@ -34,6 +36,15 @@ var changeKindNames = []string{
 }
 
 func (k ChangeKind) String() string { return nameOf(k, changeKindNames) }
+
+// Change is something that has happened to an item, in the order of commits. A Change has no body and no headers: the
+// item may be gone by the time the change is read.
+type Change struct {
+	Kind  ChangeKind
+	ID    ID        // of a purge: only the group
+	Items int       // 1; of a purge: how many items of the group are gone
+	At    time.Time // of the transaction, by the clock of its handle
+}
 
 // changed is changes of a single kind to items of a single group, made one after the other by one transaction.
 type changed struct {
@@ -84,7 +95,7 @@ type position struct {
 	done int64
 }
 
-// progress is the value of a cursor: a subscription's place, and the token of the process whose turn it is.
+// progress is the value of a cursor: a subscription's place, and the token of its holder.
 type progress struct {
 	token uuid.UUID
 	position
@@ -101,7 +112,7 @@ func unpackProgress(key, value []byte) (p progress, err error) {
 	return p, d.end(key)
 }
 
-// reader is the value of a subscription's reader: whose turn it is, and until when.
+// reader is the value of a subscription's reader: who holds it, and until when.
 type reader struct {
 	token uuid.UUID
 	owner string

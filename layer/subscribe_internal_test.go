@@ -11,9 +11,9 @@ import (
 	"fdbfifo/kv/embedded"
 )
 
-// TestTurnOfASubscription (contract): a subscription is one process's at a time. Who is late with its heartbeat and
-// still extends keeps the turn; who has lost it moves no place, and the effects of its handler are not committed.
-func TestTurnOfASubscription(t *testing.T) {
+// TestHolderOfASubscription (contract): a subscription is one process's at a time. Who is late with its heartbeat and
+// still extends keeps the subscription; who has lost it moves no place, and the effects of its handler are not committed.
+func TestHolderOfASubscription(t *testing.T) {
 	type side struct {
 		q *Queue
 		s *subscription
@@ -63,7 +63,7 @@ func TestTurnOfASubscription(t *testing.T) {
 		require.Equal(t, time.Second, acquire(t, b))
 		a.release(t.Context())
 		require.Zero(t, acquire(t, b))
-		require.ErrorIs(t, extend(t, a), errTurnLost)
+		require.ErrorIs(t, extend(t, a), errNotHolder)
 	})
 	test("extended meanwhile", func(t *testing.T, db kv.DB, now *time.Time, a, b *subscription) {
 		require.Zero(t, acquire(t, a))
@@ -99,7 +99,7 @@ func TestTurnOfASubscription(t *testing.T) {
 				require.NoError(t, effect(b, func() {}))
 			}
 		})
-		require.ErrorIs(t, err, errTurnLost)
+		require.ErrorIs(t, err, errNotHolder)
 		require.Equal(t, 2, calls)
 		var n int64
 		_, err = kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {

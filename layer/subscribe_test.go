@@ -139,7 +139,8 @@ func TestChangesExactlyOnce(t *testing.T) {
 					q := e.handle(uint64(100*(i+1)) + n)
 					// Longer and longer, so that a slow machine comes to an end too.
 					life, end := context.WithTimeout(producing, time.Duration(10+7*i)*time.Millisecond*time.Duration(1+n/4))
-					if err := q.SubscribeTx(life, "audit", write, layer.SubscribeOptions{Max: 7, OnError: func(error) {}}); err != nil {
+					o := layer.SubscribeOptions{Max: 7, OnError: func(error) {}}
+					if err := q.SubscribeTx(life, "audit", write, o); err != nil {
 						e.t.Error(err)
 					}
 					end()
@@ -259,7 +260,7 @@ func TestSubscriptionKeepsOrder(t *testing.T) {
 	})
 }
 
-// TestSubscriptionsEnd: a subscription ends with its context, its handle and its queue, and gives its turn back at once.
+// TestSubscriptionsEnd: a subscription ends with its context and its handle, and lets the next one go on at once.
 func TestSubscriptionsEnd(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.keepChanges(time.Hour)
@@ -290,20 +291,19 @@ func TestSubscribeRefuses(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	var s told
 	inTx := func(context.Context, kv.Tx, []layer.Change) error { return nil }
-	for name, c := range map[string]struct {
-		err  error
-		want error
-	}{
-		"no changes kept": {e.q.Subscribe(e.ctx, "s", s.handler, layer.SubscribeOptions{}), layer.ErrOptions},
-		"no handler":      {e.q.Subscribe(e.ctx, "s", nil, layer.SubscribeOptions{}), layer.ErrOptions},
-		"no handler, tx":  {e.q.SubscribeTx(e.ctx, "s", nil, layer.SubscribeOptions{}), layer.ErrOptions},
-		"no name":         {e.q.Subscribe(e.ctx, "", s.handler, layer.SubscribeOptions{}), layer.ErrLimit},
-		"name":            {e.q.Subscribe(e.ctx, "\xff", s.handler, layer.SubscribeOptions{}), layer.ErrInvalidUTF8},
-		"kind":            {e.q.Subscribe(e.ctx, "s", s.handler, layer.SubscribeOptions{Kinds: []layer.ChangeKind{99}}), layer.ErrOptions},
-		"max":             {e.q.Subscribe(e.ctx, "s", s.handler, layer.SubscribeOptions{Max: 1001}), layer.ErrLimit},
-		"parallel":        {e.q.Subscribe(e.ctx, "s", s.handler, layer.SubscribeOptions{Parallel: -1}), layer.ErrLimit},
-		"parallel, tx":    {e.q.SubscribeTx(e.ctx, "s", inTx, layer.SubscribeOptions{Parallel: 2}), layer.ErrOptions},
-		"lease":           {e.q.Subscribe(e.ctx, "s", s.handler, layer.SubscribeOptions{Lease: 1}), layer.ErrLimit},
+	type options = layer.SubscribeOptions
+	subscribe := func(name string, o options) error { return e.q.Subscribe(e.ctx, name, s.handler, o) }
+	for name, c := range map[string]struct{ err, want error }{
+		"no changes kept": {subscribe("s", options{}), layer.ErrOptions},
+		"no handler":      {e.q.Subscribe(e.ctx, "s", nil, options{}), layer.ErrOptions},
+		"no handler, tx":  {e.q.SubscribeTx(e.ctx, "s", nil, options{}), layer.ErrOptions},
+		"no name":         {subscribe("", options{}), layer.ErrLimit},
+		"name":            {subscribe("\xff", options{}), layer.ErrInvalidUTF8},
+		"kind":            {subscribe("s", options{Kinds: []layer.ChangeKind{99}}), layer.ErrOptions},
+		"max":             {subscribe("s", options{Max: 1001}), layer.ErrLimit},
+		"parallel":        {subscribe("s", options{Parallel: -1}), layer.ErrLimit},
+		"parallel, tx":    {e.q.SubscribeTx(e.ctx, "s", inTx, options{Parallel: 2}), layer.ErrOptions},
+		"lease":           {subscribe("s", options{Lease: 1}), layer.ErrLimit},
 	} {
 		require.ErrorIs(t, c.err, c.want, name)
 	}
@@ -399,7 +399,12 @@ func TestChangesInParallel(t *testing.T) {
 	stop := e.subscribed(func(ctx context.Context) error {
 		return e.q.Subscribe(ctx, "s", handler, layer.SubscribeOptions{FromOldest: true, Parallel: 4, Max: 16})
 	})
-	require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return total == 48 }, 10*time.Second, time.Millisecond)
+	all := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return total == 48
+	}
+	require.Eventually(t, all, 10*time.Second, time.Millisecond)
 	require.NoError(t, stop())
 	require.Greater(t, most, 4)
 }

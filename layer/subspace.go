@@ -53,8 +53,8 @@ import (
 // A lock of kind "pause" or "halt" is a mark: nobody may claim the group; there is no end and no timer. A lock of kind
 // "claim" with a note becomes the mark when the claim ends.
 //
-// The stamp of a change is the versionstamp of its transaction, so changes lie in the order of commits. The offset is the
-// queue's: after a restore into a cluster with lower versions new changes still come behind old ones. n tells apart the
+// The stamp of a change is the versionstamp of its transaction, so changes lie in the order of commits. The offset is
+// the queue's: after a restore into a cluster with lower versions new changes still come behind old ones. n tells apart the
 // rows of one transaction, in the order of the calls.
 //
 // The random of request, grant and wake is the handle's: a handle has one request at a time.
