@@ -53,7 +53,8 @@ var floors = []floor{
 		"inspect_why.go",
 	}},
 	{"face", "what a program begins with: opening a queue, and workers.", []string{
-		"queue.go", "subscribe.go", "subscription.go", "worker.go",
+		"queue.go", "subscribe.go", "subscription.go",
+		"worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_handler.go", "worker_source.go",
 	}},
 }
 
