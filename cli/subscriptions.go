@@ -13,8 +13,8 @@ func newSubscriptionsCmd(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "subscriptions",
 		Short: "List who is told of the queue's changes, and how far each has come",
-		Long: `List the subscriptions to the queue's changes (see config: changes): who holds each, and how many transactions with changes
-it has not seen yet. What every subscription has seen is cleared by the next sweep.`,
+		Long: `List the subscriptions to the queue's changes (see config: changes): who holds each, and how many
+transactions with changes it has not seen yet. What every subscription has seen is cleared by the next sweep.`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
@@ -79,8 +79,8 @@ func newUnsubscribeCmd(s *session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "unsubscribe NAME",
 		Short: "Forget a subscription and its place",
-		Long: `Forget a subscription and its place, so that the changes it has not seen can be cleared. A program that still runs under
-this name begins anew, with the changes to come.`,
+		Long: `Forget a subscription and its place, so that the changes it has not seen can be cleared. A program that
+still runs under this name begins anew, with the changes to come.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 {

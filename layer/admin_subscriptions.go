@@ -11,7 +11,8 @@ import (
 // SubscriptionInfo is what the database knows of a subscription, see Queue.Subscribe.
 type SubscriptionInfo struct {
 	Name string
-	// Owner is the Options.Owner of the handle which holds the subscription, and Until when its lease ends; zero = nobody does.
+	// Owner is the Options.Owner of the handle which holds the subscription, and Until when its lease ends; zero =
+	// nobody does.
 	Owner string
 	Until time.Time
 	// Behind is how many transactions with changes the subscription has not seen yet, up to MaxBehind. Next is the time

@@ -212,8 +212,8 @@ const (
 	guardDropLook guard = "drop-look"
 	// guardSubscribeHold (contract): a subscription is taken from a process that has just extended its lease.
 	guardSubscribeHold guard = "subscribe-hold"
-	// guardSubscribeMove (contract): a process which has lost its subscription commits the effect of changes which another
-	// process has handled.
+	// guardSubscribeMove (contract): a process which has lost its subscription commits the effect of changes which
+	// another process has handled.
 	guardSubscribeMove guard = "subscribe-move"
 	// guardSweepTurn (contract): of several sweeps which begin at the same time, all go on.
 	guardSweepTurn guard = "sweep-turn"

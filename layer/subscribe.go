@@ -63,14 +63,14 @@ func (e *MissedError) Error() string {
 }
 
 // Subscribe calls handler for the queue's changes, in the order of their commits, until ctx ends: then Subscribe
-// returns nil. The queue must keep changes (Config.Changes; otherwise ErrOptions). name says which subscription: its place is
-// kept in the database, so a later call goes on behind the last changes whose handler has returned nil. Of all
+// returns nil. The queue must keep changes (Config.Changes; otherwise ErrOptions). name says which subscription: its
+// place is kept in the database, so a later call goes on behind the last changes whose handler has returned nil. Of all
 // processes with the same name one at a time holds the subscription; the others wait and take over when its lease ends.
 //
 // Each change is delivered at least once: again if the process dies before the place is stored, or if the handler
 // fails. After an error or a panic the same changes come again, because order is kept; a handler which wants to pass
-// over a change returns nil. The handler's context ends when another process has taken over, or ctx ends. For effects that happen
-// once use SubscribeTx.
+// over a change returns nil. The handler's context ends when another process has taken over, or ctx ends. For effects
+// that happen once use SubscribeTx.
 //
 // Errors: ErrOptions, *LimitError, ErrInvalidUTF8, ErrNoQueue, ErrCorrupt, and ErrClosed. All else is told to OnError.
 func (q *Queue) Subscribe(

@@ -12,7 +12,8 @@ import (
 )
 
 // TestHolderOfASubscription (contract): a subscription is one process's at a time. Who is late with its heartbeat and
-// still extends keeps the subscription; who has lost it moves no place, and the effects of its handler are not committed.
+// still extends keeps the subscription; who has lost it moves no place, and the effects of its handler are not
+// committed.
 func TestHolderOfASubscription(t *testing.T) {
 	type side struct {
 		q *Queue

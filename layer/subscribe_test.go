@@ -138,7 +138,8 @@ func TestChangesExactlyOnce(t *testing.T) {
 				for n := uint64(0); producing.Err() == nil; n++ {
 					q := e.handle(uint64(100*(i+1)) + n)
 					// Longer and longer, so that a slow machine comes to an end too.
-					life, end := context.WithTimeout(producing, time.Duration(10+7*i)*time.Millisecond*time.Duration(1+n/4))
+					lasts := time.Duration(10+7*i) * time.Millisecond * time.Duration(1+n/4)
+					life, end := context.WithTimeout(producing, lasts)
 					o := layer.SubscribeOptions{Max: 7, OnError: func(error) {}}
 					if err := q.SubscribeTx(life, "audit", write, o); err != nil {
 						e.t.Error(err)
@@ -150,7 +151,8 @@ func TestChangesExactlyOnce(t *testing.T) {
 				}
 			})
 		}
-		require.Eventually(e.t, func() bool { // before the first change: the subscription begins with the changes to come
+		// Before the first change, because the subscription begins with the changes to come.
+		require.Eventually(e.t, func() bool {
 			all, err := e.calm().Admin().Subscriptions(e.ctx)
 			return err == nil && len(all) == 1
 		}, 10*time.Second, time.Millisecond)

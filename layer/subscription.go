@@ -17,9 +17,10 @@ import (
 
 // A subscription is a named place in the row of all changes of a queue, which the database keeps. One process at a time
 // reads on from there, under a lease, and moves the place behind what its handler has seen. Two keys hold a
-// subscription: the cursor, with the place and the token of the process that holds it, and the reader, with the end
-// of the lease. A heartbeat writes only the reader, a handler's transaction reads only the cursor. So a heartbeat does
-// not make the transaction of a slow handler conflict, and a process which holds the subscription no longer cannot move the place.
+// subscription: the cursor, with the place and the token of the process that holds it, and the reader, with the end of
+// the lease. A heartbeat writes only the reader, a handler's transaction reads only the cursor. So a heartbeat does not
+// make the transaction of a slow handler conflict, and a process which holds the subscription no longer cannot move the
+// place.
 
 const (
 	// subscribePoll is the pause between two looks of a subscription which no change wakes, in case a watch was lost.

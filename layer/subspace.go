@@ -38,7 +38,7 @@ import (
 //	repeat   ("repeat", receive id)                   tuple: time (ms), then group, token of each claim that was given
 //	receipt  ("receipt", random)                     tuple: time (ms), then the result of the operation
 //	change   ("change", offset, stamp, n)            tuple: time (ms), then each change: see store_change.go
-//	cursor   ("cursor", subscription)                tuple: holder's token, from where on, and how many changes are done
+//	cursor   ("cursor", subscription)                tuple: holder's token, place: key, changes done of the row
 //	reader   ("reader", subscription)                tuple: holder's token, owner, lease end (ms)
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
 //
@@ -54,8 +54,8 @@ import (
 // "claim" with a note becomes the mark when the claim ends.
 //
 // The stamp of a change is the versionstamp of its transaction, so changes lie in the order of commits. The offset is
-// the queue's: after a restore into a cluster with lower versions new changes still come behind old ones. n tells apart the
-// rows of one transaction, in the order of the calls.
+// the queue's: after a restore into a cluster with lower versions new changes still come behind old ones. n tells apart
+// the rows of one transaction, in the order of the calls.
 //
 // The random of request, grant and wake is the handle's: a handle has one request at a time.
 //
@@ -232,7 +232,8 @@ func (s subspace) count(name string, slot int64) []byte {
 // parsedKey is a key of the queue taken apart. Only the fields of its name are set.
 type parsedKey struct {
 	name string
-	// meta: the field; count: the counter's name; repeat: the receive id; dedup: the id; cursor, reader: the subscription
+	// meta: the field; count: the counter's name; repeat: the receive id; dedup: the id; cursor, reader: the
+	// subscription
 	field string
 	scope string // dedup
 	group string
