@@ -101,6 +101,8 @@ var missing = map[guard]string{
 	guardReplayCut:       "TestReplayInStepsRepeatsEachOnce",
 	guardDrop:            "TestDropStraggler",
 	guardDropLook:        "TestDropAgainstASlowReadVersion",
+	guardSubscribeHold:   "TestHolderOfASubscription/extended_meanwhile",
+	guardSubscribeMove:   "TestHolderOfASubscription/taken_over_meanwhile",
 	guardSweepTurn:       "TestOneOfManySweeps",
 	guardPaceSweep:       "TestSweepKeepsWhatIsWrittenAnew/pace",
 	guardPaceEmpty:       "TestScenarios/memory/bug_rate_changed_amid_sweep",

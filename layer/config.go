@@ -55,6 +55,9 @@ type Config struct {
 	Archive time.Duration
 	// OnExpiry says what becomes of an item past retention.
 	OnExpiry OnExpiry
+	// Changes is how long the queue's changes are kept for subscriptions, MinRetention to MaxRetention; 0 = none are
+	// written, and a sweep clears what is there. See Subscribe.
+	Changes time.Duration
 }
 
 // settingShards is the name of the only setting which is fixed at creation.
@@ -103,6 +106,8 @@ var settings = []setting{
 		"what becomes of one that has waited longer"),
 	durationSetting("archive", func(c *Config) *time.Duration { return &c.Archive }, 0, 0, MaxRetention,
 		"how long what is finished is kept in the archive; 0 = not at all"),
+	durationSetting("changes", func(c *Config) *time.Duration { return &c.Changes }, 0, 0, MaxRetention,
+		"how long changes are kept for subscriptions, 1s or more; 0 = none are written"),
 }
 
 // withDefaults returns c with each zero field set to its default, and checks the limits.
@@ -115,7 +120,10 @@ func (c Config) withDefaults() (Config, error) {
 			return c, err
 		}
 	}
-	if err := checkRetention(c.Retention); err != nil {
+	if err := checkRetention("retention", c.Retention); err != nil {
+		return c, err
+	}
+	if err := checkRetention("changes", c.Changes); err != nil {
 		return c, err
 	}
 	if c.Retry.Max < c.Retry.Base {

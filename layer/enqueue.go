@@ -86,6 +86,7 @@ type enqueuing struct {
 	// redriven: the messages are dead letters on their way back, not new messages. So no delay, no limit of items and
 	// no de-duplication applies.
 	redriven bool
+	told     ChangeKind // what subscriptions are told of each message
 }
 
 // enqueuing checks the messages of an enqueue, and chooses all that is random before the first attempt.
@@ -240,6 +241,9 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	if !e.redriven {
 		a.accepted++
 	}
+	if a.config.Changes > 0 {
+		a.change(e.told, id)
+	}
 	return Sent{ID: id}, nil
 }
 
@@ -309,6 +313,9 @@ func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) error {
 		keys += 3*key + 100
 		if m.Alone {
 			keys += 3 * len(uuid.Nil.String())
+		}
+		if c.Changes > 0 {
+			keys += len(m.Group) + changeSize
 		}
 		if n := len(m.DedupID); n > 0 || c.DedupBy == DedupByContent {
 			keys += 3*(len(s.prefix)+len(m.Group)+max(n, contentIDSize)+20) +

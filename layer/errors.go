@@ -57,6 +57,8 @@ var (
 	ErrHeld = errors.New("group is held")
 	// ErrNotPaused: the group, or the queue, is not paused.
 	ErrNotPaused = errors.New("not paused")
+	// ErrNoSubscription: there is no subscription of this name.
+	ErrNoSubscription = errors.New("no such subscription")
 	// ErrNotDelayed: the group does not wait for a retry, and its head is not delayed.
 	ErrNotDelayed = errors.New("group is not delayed")
 )

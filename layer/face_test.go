@@ -140,6 +140,14 @@ func badCalls(e *env) map[string]badCall {
 			return last(a.ReplayTx(ctx, tx, layer.ArchiveFilter{}, layer.ReplayOptions{DryRun: true}))
 		}), options},
 
+		"Queue.Subscribe": {func() error { return q.Subscribe(ctx, "s", nil, layer.SubscribeOptions{}) }, options},
+		"Queue.SubscribeTx": {func() error {
+			handler := func(context.Context, kv.Tx, []layer.Change) error { return nil }
+			return q.SubscribeTx(ctx, "", handler, layer.SubscribeOptions{})
+		}, limit},
+		"Admin.Subscriptions": {func() error { return last(a.Subscriptions(canceled)) }, context.Canceled},
+		"Admin.Unsubscribe":   {func() error { return a.Unsubscribe(ctx, "none") }, layer.ErrNoSubscription},
+
 		"Create":      {func() error { return last(layer.Create(ctx, e.db, testPrefix, testQueue, e.options(9))) }, layer.ErrQueueExists},
 		"Open":        {func() error { return last(layer.Open(ctx, e.db, testPrefix, "none", e.options(9))) }, layer.ErrNoQueue},
 		"Open a name": {func() error { return last(layer.Open(ctx, e.db, testPrefix, "", e.options(9))) }, layer.ErrNoQueueName},

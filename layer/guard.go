@@ -210,6 +210,11 @@ const (
 	guardDrop guard = "drop"
 	// guardDropLook (G3): a transaction uses a configuration read long before its queue was dropped.
 	guardDropLook guard = "drop-look"
+	// guardSubscribeHold (contract): a subscription is taken from a process that has just extended its lease.
+	guardSubscribeHold guard = "subscribe-hold"
+	// guardSubscribeMove (contract): a process which has lost its subscription commits the effect of changes which
+	// another process has handled.
+	guardSubscribeMove guard = "subscribe-move"
 	// guardSweepTurn (contract): of several sweeps which begin at the same time, all go on.
 	guardSweepTurn guard = "sweep-turn"
 	// guardRepeat (G3): two receives with the same receive id, at the same time, both claim.

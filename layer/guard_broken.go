@@ -46,5 +46,6 @@ var guards = []guard{
 	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,
-	guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep, guardExtendApart, guardTxBound,
+	guardSubscribeHold, guardSubscribeMove, guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack,
+	guardRepeatSweep, guardExtendApart, guardTxBound,
 }

@@ -89,6 +89,9 @@ type CheckReport struct {
 	Archived int64
 	// Receives whose receive ids are kept.
 	Repeats int64
+	// Changes are rows of changes: one or more for each transaction since the last subscription has read or a sweep.
+	Changes       int64
+	Subscriptions int64
 	// Groups with a state, the empty groups included.
 	States int64
 	// Groups whose rate is in use, as far as stored; the empty groups included.
@@ -297,6 +300,8 @@ func (c *checker) row(row kv.KV) {
 		c.report.Receipts++
 		_, _, err := unpackReceipt(row.Key, row.Value)
 		c.readable(row.Key, err)
+	case nameChange, nameCursor, nameReader:
+		c.subscribed(p, row)
 	case nameCount, nameWake:
 		_, err := unpackCount(row.Key, row.Value)
 		c.readable(row.Key, err)
@@ -311,6 +316,22 @@ func (c *checker) row(row kv.KV) {
 		_, err := describeMeta(row.Key, row.Value)
 		c.readable(row.Key, err)
 	}
+}
+
+// subscribed takes a row of changes, or of a subscription, into account.
+func (c *checker) subscribed(p parsedKey, row kv.KV) {
+	var err error
+	switch p.name {
+	case nameChange:
+		c.report.Changes++
+		_, _, err = unpackChanges(row.Key, row.Value)
+	case nameCursor:
+		c.report.Subscriptions++
+		_, err = unpackProgress(row.Key, row.Value)
+	case nameReader:
+		_, err = unpackReader(row.Key, row.Value)
+	}
+	c.readable(row.Key, err)
 }
 
 func (c *checker) item(p parsedKey, row kv.KV) {

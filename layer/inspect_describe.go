@@ -212,6 +212,20 @@ var descriptions = map[string]description{
 		key:   func(p parsedKey) string { return "receipt of transaction " + p.id.String() },
 		value: describeReceipt,
 	},
+	nameChange: {
+		key: func(p parsedKey) string {
+			return fmt.Sprintf("changes committed at %s, row %d", p.stamp, p.n)
+		},
+		value: describeChanges,
+	},
+	nameCursor: {
+		key:   func(p parsedKey) string { return "place of subscription " + strconv.Quote(p.field) },
+		value: describeProgress,
+	},
+	nameReader: {
+		key:   func(p parsedKey) string { return "turn of subscription " + strconv.Quote(p.field) },
+		value: describeReader,
+	},
 	nameCount: {
 		key:   func(p parsedKey) string { return fmt.Sprintf("counter %q, slot %d", p.field, p.index) },
 		value: describeCount,
@@ -236,6 +250,13 @@ func describeMeta(key, value []byte) (string, error) {
 	}
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaPurged)) {
 		return describePurged(key, value)
+	}
+	if bytes.HasSuffix(key, tuple.AppendString(nil, metaChanged)) {
+		return describeCount(key, value)
+	}
+	if bytes.HasSuffix(key, tuple.AppendString(nil, metaMissed)) {
+		last, err := unpackSweptTo(key, value)
+		return tuple.Printable(last), err
 	}
 	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSwept)) {
 		note, err := unpackSweepNote(key, value)
@@ -267,6 +288,28 @@ func describeDedup(key, value []byte) (string, error) {
 func describePurged(key, value []byte) (string, error) {
 	note, err := unpackPurged(key, value)
 	return fmt.Sprintf("at %s, clock %d", timeWords(note.ms), note.clock), err
+}
+
+func describeChanges(key, value []byte) (string, error) {
+	_, all, err := unpackChanges(key, value)
+	if err != nil {
+		return "", err
+	}
+	words := make([]string, 0, describedItems)
+	for _, c := range all[:min(len(all), describedItems)] {
+		words = append(words, fmt.Sprintf("%s %s", c.Kind, c.ID))
+	}
+	return fmt.Sprintf("%s: %s", countWords(len(all), "change"), strings.Join(words, ", ")), nil
+}
+
+func describeProgress(key, value []byte) (string, error) {
+	p, err := unpackProgress(key, value)
+	return fmt.Sprintf("from %s on, %d changes of it done, token %s", tuple.Printable(p.from), p.done, p.token), err
+}
+
+func describeReader(key, value []byte) (string, error) {
+	r, err := unpackReader(key, value)
+	return fmt.Sprintf("%q until %s, token %s", r.owner, timeWords(r.endMS), r.token), err
 }
 
 func describeInt(key, value []byte) (string, error) {

@@ -348,7 +348,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	}
 	free := s.end(r.group, l, r.whole)
 	s.txn.remove(r.group, r.items, gone, false)
-	s.removed(len(gone))
+	s.removed(r.group, len(gone))
 	return s.leave(gone[0].id(r.group), free, r.whole)
 }
 
@@ -386,14 +386,15 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	s.tx.ClearRange(all)
 	s.tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: keys.attempt(last)})
 	s.tx.ClearRange(kv.KeyRange{Begin: keys.parts(first).Begin, End: keys.parts(last).Begin})
-	s.removed(purgeStride)
+	s.removed(r.group, purgeStride)
 	s.place.next = end
 	return true, s.leave(first, free, false)
 }
 
-func (s *purgeStep) removed(n int) {
+func (s *purgeStep) removed(group string, n int) {
 	s.done.Items += int64(n)
 	s.count(countPurged, n)
+	s.changePurged(group, n)
 }
 
 // end ends the holding of the group, unless the holding has to stay, and returns whether the group is then free.
