@@ -73,12 +73,16 @@ crash: ## kill KILLS processes that work on a queue on disk, check what each lea
 
 HISTORIES ?= 40
 .PHONY: linear
-linear: ## HISTORIES runs of concurrent callers of each sort on each engine, and as many seeds of the simulation, from SEED on, checked for linearizability
+linear: ## HISTORIES runs of concurrent callers of each sort on each engine, as many of callers in several processes, and as many seeds of the simulation, from SEED on, checked for linearizability
 	@echo "SEED=$(SEED) HISTORIES=$(HISTORIES)"
 	$(GO) test ./internal/linear -count 1
-	$(GO) test ./layer -run '^TestLinearizable$$' -count 1 -timeout 1h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) \
-		| grep -vE '^ *(=== |--- PASS: TestLinearizable/.*/)'; exit $${PIPESTATUS[0]}
+	$(GO) test ./layer -run '^TestLinearizable(Processes)?$$' -count 1 -timeout 1h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) \
+		| grep -vE '^ *(=== |--- PASS: TestLinearizable(Processes)?/.*/)'; exit $${PIPESTATUS[0]}
 	$(MAKE) --no-print-directory sim SEED=$(SEED) SEEDS=$(HISTORIES)
+
+.PHONY: socket
+socket: ## the layer's tests through the socket of a folder that another DB has open
+	$(GO) test ./layer -count 1 -parallel 8 -timeout 20m -args -layer.socket
 
 MINUTES ?= 10
 ENGINE ?= memory
@@ -157,6 +161,6 @@ build-fdb: ## the command with the engine fdb, bin/fdbfifo-fdb: needs libfdb_c a
 	cd fdbkv && CGO_ENABLED=1 $(GO) build -o ../bin/fdbfifo-fdb ./cmd/fdbfifo
 
 .PHONY: ci
-ci: lint bare test race unchanged bench-once sim-ci broken typecheck-fdb test-fdb model ## all checks, under 15 minutes on 2 cores
+ci: lint bare test socket race unchanged bench-once sim-ci broken typecheck-fdb test-fdb model ## all checks, under 15 minutes on 2 cores
 	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100
