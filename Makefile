@@ -9,7 +9,7 @@ help: ## this list
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 .PHONY: demo
-demo: ## load 20,000 real departures, drain them with 8 workers, verify it
+demo: ## load 20,000 real departures, drain them with 4 processes of which two are killed, verify it
 	@$(GO) run ./cmd/fdbfifo demo
 
 .PHONY: test
