@@ -67,9 +67,9 @@ broken: ## the layer without each of its guards: the tests, and the simulation w
 
 KILLS ?= 200
 .PHONY: crash
-crash: ## kill KILLS processes that work on a queue on disk, check what each leaves; a failed run prints how to replay it
+crash: ## kill KILLS processes that work on a queue on disk, and as many where several have it open, check what each leaves; a failed run prints how to replay it
 	@echo "SEED=$(SEED) KILLS=$(KILLS)"
-	$(GO) test ./internal/crash -run '^TestKills$$' -count 1 -timeout 1h -v -args -seed $(SEED) -kills $(KILLS)
+	$(GO) test ./internal/crash -run '^TestKills(Together)?$$' -count 1 -timeout 1h -v -args -seed $(SEED) -kills $(KILLS)
 
 HISTORIES ?= 40
 .PHONY: linear
