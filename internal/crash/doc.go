@@ -13,5 +13,6 @@
 //
 // Where several processes have the folder open, the child is one of them. Others serve it, and work on a queue of their
 // own; they are killed under it, one after the other, by the parent or inside of a commit, and are stopped for a while.
-// The child goes on with who takes over, or takes over itself, until it is killed too. What it was told holds as before.
+// The child goes on with who takes over, or takes over itself, until it is killed too. What it was told holds as
+// before.
 package crash

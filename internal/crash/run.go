@@ -31,8 +31,8 @@ type Options struct {
 	Folder string           // for the files; the caller removes it
 	Child  func() *exec.Cmd // a process that calls Child
 
-	// Together lets others have the folder open beside the child, and serve it: they are killed too, and stopped by Stop
-	// until Continue.
+	// Together lets others have the folder open beside the child, and serve it: they are killed too, and stopped by
+	// Stop until Continue.
 	Together       bool
 	Stop, Continue os.Signal
 

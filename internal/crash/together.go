@@ -247,8 +247,8 @@ func (r *run) checkOther(ctx context.Context, db kv.DB, o orders) error {
 	if err != nil {
 		return err
 	}
-	if len(report.Violations) > 0 {
-		return fmt.Errorf("%w: the others' queue: %s, and %d more", ErrBroken, report.Violations[0], len(report.Violations)-1)
+	if v := report.Violations; len(v) > 0 {
+		return fmt.Errorf("%w: the others' queue: %s, and %d more", ErrBroken, v[0], len(v)-1)
 	}
 	return q.Close(ctx)
 }
