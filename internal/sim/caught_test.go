@@ -85,6 +85,8 @@ var caught = map[string]known{
 	"sweep-turn":       {"tended", 7},
 	"queue-pause":      {"tended", 2},
 	"not-in-claim":     {"tended", 1},
+	"extend-apart":     {"worked", 3},
+	"tx-bound":         {"worked", 3},
 }
 
 // caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It

@@ -91,6 +91,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"tended":   (*knobs).tended,
 	"doomed":   (*knobs).doomed,
 	"replayed": (*knobs).replayed,
+	"worked":   (*knobs).worker,
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
@@ -106,6 +107,7 @@ func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
 // profileOf is the one that a seed has; half of the seeds have none.
 func profileOf(rng *rand.Rand) string {
 	names := Profiles()
+	names = slices.DeleteFunc(names, func(s string) bool { return s == "worked" }) // TestWorkers has it
 	if i := rng.IntN(2 * len(names)); i < len(names) {
 		return names[i]
 	}
