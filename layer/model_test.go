@@ -47,6 +47,8 @@ func TestModel(t *testing.T) {
 				"cancel":   m.cancel,
 				"skip":     m.skip,
 				"edit":     m.edit,
+				"replace":  m.edit,
+				"move":     m.reschedule,
 				"force":    m.force,
 				"retry":    m.retry,
 				"purge":    m.purge,
@@ -913,12 +915,35 @@ func (m *modelTest) edit(t *rapid.T) {
 	w, id := m.worker(t), m.anyItem(t)
 	m.bodies++
 	body := fmt.Sprint(m.bodies)
-	err := w.q.Admin().Edit(m.e.ctx, id, func(msg *layer.Message) error {
-		msg.Body = []byte(body)
-		return nil
-	})
+	err := error(nil)
+	if rapid.Bool().Draw(t, "replace") {
+		err = w.q.Replace(m.e.ctx, id, []byte(body), nil)
+	} else {
+		err = w.q.Admin().Edit(m.e.ctx, id, func(msg *layer.Message) error {
+			msg.Body = []byte(body)
+			return nil
+		})
+	}
 	if g := m.waits(t, w, id, err); g != nil {
 		g.item(id).body = body
+	}
+}
+
+func (m *modelTest) reschedule(t *rapid.T) {
+	w, id := m.worker(t), m.anyItem(t)
+	in := time.Duration(rapid.SampledFrom([]int{-10, 0, 0, 5, 20, 40}).Draw(t, "in")) * time.Second
+	now := w.now().UnixMilli()
+	err := w.q.Reschedule(m.e.ctx, id, w.now().Add(in))
+	dueMS := max(now, w.now().Add(in).UnixMilli())
+	g := m.group(id.Group)
+	if item := g.item(id); item != nil && max(item.dueMS, dueMS) <= now {
+		held := g.lock != nil && g.lock.claim && g.lock.endMS > now && slices.Contains(g.lock.outstanding, id)
+		require.Equal(t, held, errors.Is(err, layer.ErrInFlight))
+		require.True(t, held || err == nil, "%v", err)
+		return // due before and after: nothing changes
+	}
+	if g := m.waits(t, w, id, err); g != nil {
+		g.item(id).dueMS, m.kept = dueMS, true
 	}
 }
 
