@@ -475,9 +475,11 @@ func (m *modelTest) enqueue(t *rapid.T) {
 		first := m.model.duplicate(msgs[i], w.now().UnixMilli())
 		switch {
 		case first != nil && found:
+			m.model.stats.Duplicates++
 			require.Zero(t, id, "message %s is a duplicate", msgs[i].Body)
 			continue
 		case first != nil:
+			m.model.stats.Duplicates++
 			require.Equal(t, layer.Sent{ID: *first, Duplicate: true}, sent[i])
 			continue
 		}
@@ -1362,7 +1364,14 @@ func (m *modelTest) check(t *rapid.T) {
 	require.NoError(t, err)
 	stats.OldestReady, stats.OldestHead = 0, 0
 	now := m.e.clock.now().UnixMilli()
+	require.GreaterOrEqual(t, stats.Duplicates, want.Duplicates)
+	if m.faults {
+		stats.Duplicates = want.Duplicates // after a commit of unknown outcome some count twice
+	}
 	for _, g := range m.model.groups {
+		if g.lock != nil {
+			want.InFlight += int64(len(g.lock.outstanding))
+		}
 		// A stale hint of a group that is busy or marked counts as ready; every other figure is exact.
 		switch {
 		case g.lock != nil && g.lock.endMS > now && g.lock.claim:
@@ -1371,6 +1380,7 @@ func (m *modelTest) check(t *rapid.T) {
 		case g.lock != nil && g.lock.endMS > now:
 			want.DelayedGroups++
 			want.BusyGroups++
+			want.Delayed += int64(len(g.items))
 		case g.free(now) && m.model.due(g, now) > 0:
 			want.ReadyGroups++
 		}
@@ -1379,7 +1389,8 @@ func (m *modelTest) check(t *rapid.T) {
 		// A timer of a head may be stale, or a hint stand in its place.
 		require.GreaterOrEqual(t, stats.DelayedGroups, want.DelayedGroups)
 		require.GreaterOrEqual(t, stats.BusyGroups, want.BusyGroups)
-		stats.DelayedGroups, stats.BusyGroups = want.DelayedGroups, want.BusyGroups
+		require.GreaterOrEqual(t, stats.Delayed, want.Delayed)
+		stats.DelayedGroups, stats.BusyGroups, stats.Delayed = want.DelayedGroups, want.BusyGroups, want.Delayed
 	}
 	require.GreaterOrEqual(t, stats.ReadyGroups, want.ReadyGroups)
 	stats.ReadyGroups = want.ReadyGroups
