@@ -81,7 +81,7 @@ func bookAll(t *testing.T, p *process) {
 			if err := p.shop.queue.AckTx(t.Context(), tx, c); err != nil {
 				return err
 			}
-			return p.shop.book(t.Context(), tx, c.Items[0])
+			return p.shop.book(t.Context(), tx, &layer.Delivery{Item: c.Items[0]})
 		})
 		if errors.As(err, &rejected) {
 			err = p.shop.queue.Nack(t.Context(), c, layer.NackOptions{Reject: rejected.Reason})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"fdbfifo/kv/embedded"
@@ -54,9 +55,9 @@ func runCommand(ctx context.Context, flags *flag.FlagSet, args []string, stdout,
 	if *asJSON {
 		err = json.NewEncoder(stdout).Encode(r)
 	} else {
-		_, err = fmt.Fprintf(stdout, "%d orders of %d customers in %.1f s, %d processes killed: %v\n"+
+		_, err = fmt.Fprintf(stdout, "%d orders of %d customers in %.1f s, %d processes killed: %s\n"+
 			"%d requests were sent again, %d of them had been done\n%d missing, %d doubled, %d out of order\n",
-			r.Orders, r.Customers, r.Seconds, r.Killed, r.Victims, r.Retries, r.Duplicates,
+			r.Orders, r.Customers, r.Seconds, r.Killed, strings.Join(r.Victims, ", "), r.Retries, r.Duplicates,
 			r.Missing, r.Doubled, r.OutOfOrder)
 	}
 	return errors.Join(err, r.err())
@@ -141,14 +142,14 @@ func (t *trial) drive(ctx context.Context) (err error) {
 	return t.drained(ctx)
 }
 
-// kill kills a process, the n-th time another one, and starts that process anew.
+// kill kills a process, each time another one and the fourth time whichever serves the folder, and starts that process
+// anew.
 func (t *trial) kill(ctx context.Context, n int) error {
 	victim, what := t.crew[n%len(t.crew)], ""
-	if n%4 == 3 {
-		for _, m := range t.crew {
-			if h, err := m.health(ctx); err == nil && h.Serving {
-				victim, what = m, ", which served the folder"
-			}
+	for _, m := range t.crew {
+		h, err := m.health(ctx)
+		if serving := err == nil && h.Serving; serving && (n%4 == 3 || m == victim) {
+			victim, what = m, " (it served the folder)"
 		}
 	}
 	if err := victim.kill(); err != nil {

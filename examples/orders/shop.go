@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"fdbfifo/kv"
@@ -65,15 +66,16 @@ func ledgerOf(customer string) kv.KeyRange {
 // openShop opens the queue, or makes it: whichever process comes first.
 func openShop(ctx context.Context, db kv.DB) (*shop, error) {
 	prefix := tuple.Append(nil, "shop", "queue")
-	queue, err := layer.Create(ctx, db, prefix, "orders", layer.Options{Config: layer.Config{
+	queue, differ, err := layer.Ensure(ctx, db, prefix, "orders", layer.Options{Config: layer.Config{
 		Lease:       leaseTime,
 		DedupWindow: 24 * time.Hour, // a client may repeat a request for so long
 		MaxAttempts: 10,
 		Retry:       layer.RetryPolicy{Base: 200 * time.Millisecond, Max: time.Minute},
 		MaxWaiting:  10_000, // of one customer; more are told to come back
 	}})
-	if errors.Is(err, layer.ErrQueueExists) {
-		queue, err = layer.Open(ctx, db, prefix, "orders", layer.Options{})
+	for _, d := range differ {
+		// What an operator has set since stays.
+		slog.Info("another setting", "name", d.Setting, "stored", d.Stored, "wanted", d.Wanted)
 	}
 	return &shop{db, queue}, err
 }
@@ -135,8 +137,8 @@ var catalog = map[string]bool{"apples": true, "pears": true, "plums": true}
 // book is the workers' handler: it writes the ledger's next line, in the transaction that acks the message. If that
 // does not commit, nothing is booked and the message comes again; if it does, the message is gone. An order for what is
 // not sold becomes a dead letter, and the customer's next order goes on.
-func (s *shop) book(ctx context.Context, tx kv.Tx, item layer.Item) error {
-	o, err := s.readOrder(ctx, tx, string(item.Body))
+func (s *shop) book(ctx context.Context, tx kv.Tx, d *layer.Delivery) error {
+	o, err := s.readOrder(ctx, tx, string(d.Body))
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"log/slog"
 
 	"fdbfifo/layer"
 )
@@ -23,8 +22,5 @@ func (p *process) worker(ctx context.Context) error {
 }
 
 func (p *process) newWorker() (*layer.Worker, error) {
-	return layer.NewTxWorker(p.shop.queue, p.shop.book, layer.WorkerOptions{
-		Lease:   p.lease,
-		OnError: func(err error) { slog.Warn("worker", "error", err) },
-	})
+	return layer.NewWorker(p.shop.queue, layer.HandleTx(p.shop.book), layer.WorkerOptions{Lease: p.lease})
 }
