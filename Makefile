@@ -12,6 +12,10 @@ help: ## this list
 demo: ## load 20,000 real departures, drain them with 4 processes of which two are killed, verify it
 	@$(GO) run ./cmd/fdbfifo demo
 
+.PHONY: orders
+orders: ## a service of three processes on one folder: 5,000 orders, four of its processes killed on the way, verify it
+	@$(GO) run ./examples/orders run
+
 .PHONY: test
 test: ## every test, under 3 minutes
 	$(GO) test ./...

@@ -171,6 +171,7 @@ func (w *txn) enqueue(all ...*enqueuing) error {
 		a.place += len(e.msgs)
 	}
 	w.count(countEnqueued, a.accepted)
+	w.count(countDuplicates, a.duplicates)
 	return nil
 }
 
@@ -198,6 +199,9 @@ type appending struct {
 	met      map[string]*meeting
 	place    int // of the current enqueue's first message, among all messages of the transaction
 	accepted int
+	// duplicates is how many messages were refused as duplicates. The count alone needs no receipt: if the outcome of
+	// the commit is unknown, the messages are duplicates again, and may count twice.
+	duplicates int
 }
 
 // accept enqueues the i-th message of e, unless the message is a duplicate.
@@ -209,6 +213,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	if dedupID != "" {
 		key = keys.dedupKey(a.config.DedupScope, m.Group, dedupID)
 		if met = a.met[string(key)]; met.lasts {
+			a.duplicates++
 			return Sent{ID: met.entry.id, Duplicate: true}, nil
 		}
 	}

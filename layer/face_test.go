@@ -78,8 +78,19 @@ func badCalls(e *env) map[string]badCall {
 		"Queue.ExtendTx":   {in(func(tx kv.Tx) error { return last(q.ExtendTx(ctx, tx, lost, 0)) }), layer.ErrClaimLost},
 		"Queue.GroupState": {func() error { return last(q.GroupState(ctx, bad)) }, utf8},
 		"Queue.Peek":       {func() error { return last(q.Peek(ctx, "A", 0)) }, limit},
-		"Queue.Once":       {func() error { return closed.Once(ctx, func(kv.Tx) error { return nil }) }, layer.ErrClosed},
-		"Queue.Stats":      {func() error { return last(closed.Stats(ctx)) }, layer.ErrClosed},
+		"Queue.Find":       {func() error { return last(q.Find(ctx, "A", "")) }, options},
+		"Queue.Replace":    {func() error { return q.Replace(ctx, layer.ID{}, nil, nil) }, id},
+		"Queue.ReplaceTx": {in(func(tx kv.Tx) error {
+			return q.ReplaceTx(ctx, tx, layer.ID{Group: bad}, nil, nil)
+		}), utf8},
+		"Queue.Reschedule": {func() error {
+			return q.Reschedule(ctx, e.enqueue("late", "x")[0], e.clock.now().Add(layer.MaxDelay+1))
+		}, limit},
+		"Queue.RescheduleTx": {in(func(tx kv.Tx) error {
+			return q.RescheduleTx(ctx, tx, layer.ID{}, time.Time{})
+		}), id},
+		"Queue.Once":  {func() error { return closed.Once(ctx, func(kv.Tx) error { return nil }) }, layer.ErrClosed},
+		"Queue.Stats": {func() error { return last(closed.Stats(ctx)) }, layer.ErrClosed},
 		"Queue.Close": {func() error {
 			other := e.handle(8)
 			require.NoError(e.t, last(other.Enqueue(ctx, layer.Message{Group: "Z"}))) // leaves a receipt
