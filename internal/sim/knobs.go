@@ -24,6 +24,7 @@ type knobs struct {
 	profile                                  string  // see profiles
 	hold                                     float64 // chance that a commit is held before it is sent
 	seek                                     float64 // chance that it is held until others have written where it has read
+	own                                      float64 // chance that it is until others have written what it writes, and no less
 	shortPause, longPause                    float64 // chance of each a step
 	faults                                   map[fault.Kind]float64
 	versionJump, holdWatches                 float64 // chance of each a commit
@@ -39,12 +40,14 @@ type knobs struct {
 	inTx                        float64 // chance that an actor does in a transaction of its own what it could do without
 	large, delayed, named, same float64 // chances that a message has parts, is kept back, has a dedup id, has a body that others have
 	repeat                      float64 // chance that a receive has a receive id
-	leap                        float64 // chance of each a step that an hour passes, or two
-	attempts                    int     // how many receive ids there are; 0 = each is used for one receive
-	twin                        float64 // chance that this is one of a receive under way
-	ids                         int     // how many dedup ids there are
-	operations                  []int   // of operators, by their numbers in operate; none = all
-	state                       float64 // chance that an ack sets the group's state
+	leap                        float64 // chance of each a step that leapLeast passes, and up to an hour more
+	leapLeast                   time.Duration
+	holdLeast                   time.Duration // the shortest that a commit is held
+	attempts                    int           // how many receive ids there are; 0 = each is used for one receive
+	twin                        float64       // chance that this is one of a receive under way
+	ids                         int           // how many dedup ids there are
+	operations                  []int         // of operators, by their numbers in operate; none = all
+	state                       float64       // chance that an ack sets the group's state
 	tending
 }
 
@@ -83,7 +86,7 @@ func drawKnobs(rng *rand.Rand) *knobs {
 		versionJump: half(0.005), holdWatches: half(0.5), giveUp: half(0.1),
 		die: half(0.1), freeze: half(0.1), partial: half(0.4), nack: half(0.3), reject: half(0.1), fuse: half(0.6),
 		think: time.Duration(rng.Int64N(int64(time.Second))), wait: time.Duration(rng.Int64N(int64(10 * time.Second))),
-		faults: make(map[fault.Kind]float64),
+		faults: make(map[fault.Kind]float64), leapLeast: time.Hour, holdLeast: 100 * time.Microsecond,
 	}
 	if rng.IntN(2) == 0 {
 		k.groups = 1 + rng.IntN(3) // scarce: everybody meets in the same groups, which are often empty

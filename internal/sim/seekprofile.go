@@ -12,6 +12,8 @@ import (
 const (
 	purge    = 19 // of a group
 	purgeAll = 20 // of the queue
+	revive   = 21 // redrive a dead letter whose old hint is still there
+	vacate   = 22 // cancel the last item of a granted group; pause one without items
 )
 
 // The profiles whose commits seek conflicts (seek.go). Each makes the two parties of some races frequent.
@@ -107,6 +109,41 @@ func (k *knobs) buried(rng *rand.Rand) {
 	k.reject, k.nack, k.config.OnFailure, k.config.MaxAttempts = 0.9, 0.8, layer.DeadLetterItem, 1
 }
 
+// revived: items that several enqueues put at the begin of one empty group, so that some of their hints are left over when a
+// sweep moves all to the dead letters; then they are redriven to their places while the old hints are cleared.
+func (k *knobs) revived(rng *rand.Rand) {
+	k.seeking(rng)
+	k.groups, k.batch, k.receive, k.producers, k.workers, k.takers = 1+rng.IntN(4), 1+rng.IntN(3), 20, 3, 3, 0
+	k.handles, k.operators, k.operations, k.think = mostHandles, 3, []int{14, revive, revive}, 2*time.Second
+	k.config.Retention, k.config.OnExpiry, k.config.Lease = layer.MinRetention, layer.DeadLetterExpired, layer.MinLease
+	k.seek, k.own = 0.5, 0.7
+	k.die, k.freeze, k.nack, k.delayed, k.config.Delay, k.named, k.same, k.wait = 0, 0, 0, 0, 0, 0, 0, 0
+}
+
+// noted: one group that is filled and purged alone, by purges that overlap, some of which find nothing, and one dedup id that
+// comes again and again.
+func (k *knobs) noted(rng *rand.Rand) {
+	k.recalled(rng)
+	k.config.DedupFor, k.config.DedupWindow = layer.DedupForWindow, time.Minute
+	k.groups, k.ids, k.batch, k.producers, k.workers, k.takers, k.consumers = 1, 1, 1, 3, 0, 0, 0
+	k.operators, k.operations, k.think, k.own = 2, []int{purge}, 200*time.Millisecond, 0.8
+}
+
+// monthly: the same, and sweeps of what the purges have noted, when more than a month has passed.
+func (k *knobs) monthly(rng *rand.Rand) {
+	k.noted(rng)
+	k.operators, k.operations = 3, []int{purge, 14}
+	k.leap, k.leapLeast = 0.003*rng.Float64(), layer.MaxDedupWindow+25*time.Hour
+}
+
+// aged: items that are past retention by some clocks and not by others, which are claimed while they are swept.
+func (k *knobs) aged(rng *rand.Rand) {
+	k.seeking(rng)
+	k.apart(rng)
+	k.config.Retention, k.config.Delay, k.delayed = maxSkew, 0, 0
+	k.operators, k.operations, k.producers, k.think = 2, []int{14}, 2, time.Second
+}
+
 // granted: receives that wait in line for long, by clocks that differ, in handles that stand still and die.
 func (k *knobs) granted(rng *rand.Rand) {
 	k.seeking(rng)
@@ -124,11 +161,11 @@ func (k *knobs) granted(rng *rand.Rand) {
 	}
 }
 
-// vacated: groups that are granted, and purged or cancelled before that is accepted, and paused.
+// vacated: groups that are granted, and emptied before that is accepted, and paused.
 func (k *knobs) vacated(rng *rand.Rand) {
 	k.granted(rng)
-	k.operators, k.operations = 3, []int{purge, purge, 0, 0, 0, 1, 1, 7}
-	k.groups = 2 + rng.IntN(3)
+	k.operators, k.operations = 3, []int{vacate, vacate, vacate, 1}
+	k.batch, k.own = 1+rng.IntN(4), 0.5
 }
 
 // hourly: receive ids that are used again, and receipts that are looked for, when an hour has passed and they were swept.
