@@ -46,6 +46,7 @@ func (w *world) drop() error {
 	w.faulty, w.plan.Chances = true, k.faults
 	for i, role := range []func(*actor){
 		(*actor).produce, (*actor).produce, (*actor).work, (*actor).work, (*actor).take, (*actor).operate, (*actor).drop,
+		(*actor).sendBare,
 	} {
 		a := w.actor(w.nextActor, handles[i%doomedHandles])
 		w.nextActor++ // a number that nobody had: the dead get no turns
@@ -97,6 +98,23 @@ func (a *actor) drop() {
 		a.sleep(time.Millisecond)
 	}
 	a.w.doom.done = true
+}
+
+// sendBare enqueues in transactions of its own that are no Once, and so have no receipt: nothing but the guard of the drop is
+// left to make them conflict with it.
+func (a *actor) sendBare() {
+	for a.more() {
+		o := &op{kind: "enqueue-bare"}
+		msgs := a.messages(o)
+		a.call(o, func(ctx context.Context) error {
+			_, err := kv.Run(ctx, a.w.handleOf(a.who).engine, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				_, err := a.q.EnqueueTx(ctx, tx, msgs...)
+				return err
+			})
+			return err
+		})
+		a.sleep(a.below(100 * time.Millisecond))
+	}
 }
 
 // doomed judges a call that began when the queue was dropped, or not, and reports whether its error is of that.
