@@ -87,7 +87,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"buried": (*knobs).buried, "emptied": (*knobs).emptied, "granted": (*knobs).granted, "kept": (*knobs).kept,
 	"marked": (*knobs).marked, "purged": (*knobs).purged, "recalled": (*knobs).recalled, "renewed": (*knobs).renewed, "skewed": (*knobs).skewed, "stated": (*knobs).stated, "twinned": (*knobs).twinned,
 	"uncertain": (*knobs).uncertain, "vacated": (*knobs).vacated, "hourly": (*knobs).hourly,
-	"revived": (*knobs).revived, "noted": (*knobs).noted, "aged": (*knobs).aged, "monthly": (*knobs).monthly,
+	"succeeded": (*knobs).succeeded, "rationed": (*knobs).rationed, "revived": (*knobs).revived, "noted": (*knobs).noted, "aged": (*knobs).aged, "monthly": (*knobs).monthly,
 	"paced": (*knobs).paced, "repaced": (*knobs).repaced,
 	"tended":   (*knobs).tended,
 	"doomed":   (*knobs).doomed,

@@ -102,6 +102,24 @@ func (k *knobs) stated(rng *rand.Rand) {
 	k.state, k.operators, k.operations = 0.9, 3, []int{18, 18, 18, 9}
 }
 
+// succeeded: the same, by holders whose leases have ended, beside those who take over.
+func (k *knobs) succeeded(rng *rand.Rand) {
+	k.stated(rng)
+	k.config.Lease, k.freeze, k.nack, k.operators, k.think = layer.MinLease, 0.5, 0, 1, time.Second
+	k.own = 0.5 * rng.Float64()
+}
+
+// rationed: groups whose holders have died, which have to wait for their rate by some clocks and not by others.
+func (k *knobs) rationed(rng *rand.Rand) {
+	k.seeking(rng)
+	k.rate(rng)
+	k.apart(rng)
+	k.config.MaxRate, k.calmRate, k.stewards = layer.Rate{Count: 1, Per: 5 * time.Second}, layer.Rate{}, 0
+	k.takers, k.operators, k.workers, k.operations = 0, 1, 4, []int{9}
+	k.config.Lease, k.die, k.nack, k.think, k.receive = layer.MinLease, 0.6, 0, 2*time.Second, 1
+	k.own = 0.5
+}
+
 // buried: dead letters that are redriven beside claims.
 func (k *knobs) buried(rng *rand.Rand) {
 	k.seeking(rng)
