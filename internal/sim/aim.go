@@ -7,8 +7,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// An operator who aims looks at the store itself, past all faults, and does what he does where a rare thing is the case,
-// so that a run need not meet two rare things at once by chance.
+// An operator who aims looks at the store itself, past all faults, and acts where a rare thing is the case. So a run
+// need not meet two rare things at once by chance.
 
 // hint is what leads to a group.
 type hint struct {
@@ -16,8 +16,8 @@ type hint struct {
 	index int64
 }
 
-// leftHint is a dead letter whose old hint is still there, in a group that is empty now: to redrive it to its place writes
-// that very hint, which others are about to clear.
+// leftHint returns a dead letter whose old hint is still there, in a group which is empty now. A redrive of the letter
+// to its place writes that very hint, which others are about to clear.
 func (w *world) leftHint() (layer.ID, bool) {
 	dead := make(map[hint]layer.ID)
 	for _, row := range w.rows(section("dead"), 0) {
@@ -46,8 +46,7 @@ func (w *world) leftHint() (layer.ID, bool) {
 	return layer.ID{}, false
 }
 
-// grantedGroup is a group that is granted to a request and not accepted yet, and its items, one at most; false = there is
-// none.
+// grantedGroup returns a group which is granted to a request and not accepted yet, with at most one item, and the item.
 func (w *world) grantedGroup() (group string, items []layer.ID, ok bool) {
 	for _, row := range w.rows(section("grant"), 0) {
 		_, rest := keyOf(bytes.Clone(row.Key))

@@ -11,8 +11,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// The end of a part of the runs: when all has been verified, the queue is dropped while others work on. Afterwards none of
-// its keys may be left.
+// The end of a part of the runs: when all has been verified, the queue is dropped while others work on. Afterwards none
+// of its keys may be left.
 
 // doom is what the end of the queue is like.
 type doom struct {
@@ -45,8 +45,8 @@ func (w *world) drop() error {
 	}
 	w.faulty, w.plan.Chances = true, k.faults
 	for i, role := range []func(*actor){
-		(*actor).produce, (*actor).produce, (*actor).work, (*actor).work, (*actor).take, (*actor).operate, (*actor).drop,
-		(*actor).sendBare,
+		(*actor).produce, (*actor).produce, (*actor).work, (*actor).work, (*actor).take, (*actor).operate,
+		(*actor).drop, (*actor).sendBare,
 	} {
 		a := w.actor(w.nextActor, handles[i%doomedHandles])
 		w.nextActor++ // a number that nobody had: the dead get no turns
@@ -100,8 +100,8 @@ func (a *actor) drop() {
 	a.w.doom.done = true
 }
 
-// sendBare enqueues in transactions of its own that are no Once, and so have no receipt: nothing but the guard of the drop is
-// left to make them conflict with it.
+// sendBare enqueues in transactions outside of Once, which have no receipt: nothing but the guard of the drop makes
+// such a transaction conflict with the drop.
 func (a *actor) sendBare() {
 	for a.more() {
 		o := &op{kind: "enqueue-bare"}

@@ -12,19 +12,20 @@ import (
 // knobs is what a seed chooses for its whole run. Each fault is left out of about half of the runs (swarm testing): a
 // fault that always strikes hides what only its absence lets happen.
 type knobs struct {
-	handles, groups                          int
-	producers, workers, takers, operators    int
-	perActor                                 int // operations
-	batch                                    int // most messages of an enqueue
-	receive                                  int // most items of a receive
-	skew                                     []time.Duration
-	config                                   layer.Config
-	path                                     layer.Path
-	noCoalescing                             bool
-	profile                                  string  // see profiles
-	hold                                     float64 // chance that a commit is held before it is sent
-	seek                                     float64 // chance that it is held until others have written where it has read
-	own                                      float64 // chance that it is until others have written what it writes, and no less
+	handles, groups                       int
+	producers, workers, takers, operators int
+	perActor                              int // operations
+	batch                                 int // most messages of an enqueue
+	receive                               int // most items of a receive
+	skew                                  []time.Duration
+	config                                layer.Config
+	path                                  layer.Path
+	noCoalescing                          bool
+	profile                               string  // see profiles
+	hold                                  float64 // chance that a commit is held before it is sent
+	// seek is the chance that a commit is held until others have written where it has read; own, that these others must
+	// have written what the commit writes itself.
+	seek, own                                float64
 	shortPause, longPause                    float64 // chance of each a step
 	faults                                   map[fault.Kind]float64
 	versionJump, holdWatches                 float64 // chance of each a commit
@@ -37,8 +38,8 @@ type knobs struct {
 	crash, kill, stop           int     // of the store, of a process, a process that stands still: weights of blows
 	blowEvery                   int     // steps between two blows, on the mean; 0 = none
 	consumers                   int     // layer.Workers, at most one a handle
-	inTx                        float64 // chance that an actor does in a transaction of its own what it could do without
-	large, delayed, named, same float64 // chances that a message has parts, is kept back, has a dedup id, has a body that others have
+	inTx                        float64 // chance that an actor does in its own transaction what needs none
+	large, delayed, named, same float64 // chances that a message has parts, a delay, a dedup id, a body of others
 	repeat                      float64 // chance that a receive has a receive id
 	leap                        float64 // chance of each a step that leapLeast passes, and up to an hour more
 	leapLeast                   time.Duration
@@ -108,8 +109,10 @@ func drawKnobs(rng *rand.Rand) *knobs {
 	}
 	k.config = layer.Config{
 		Shards: []int{1, 1, 2, 7}[rng.IntN(4)], Schedule: layer.Schedule(rng.IntN(2)),
-		Lease:       layer.MinLease + time.Duration(rng.Int64N(int64(maxLease-layer.MinLease))),
-		Retry:       layer.RetryPolicy{Kind: layer.RetryKind(rng.IntN(3)), Base: 50 * time.Millisecond, Max: 5 * time.Second},
+		Lease: layer.MinLease + time.Duration(rng.Int64N(int64(maxLease-layer.MinLease))),
+		Retry: layer.RetryPolicy{
+			Kind: layer.RetryKind(rng.IntN(3)), Base: 50 * time.Millisecond, Max: 5 * time.Second,
+		},
 		MaxAttempts: []int{0, 1, 2, 5}[rng.IntN(4)], OnFailure: layer.OnFailure(rng.IntN(3)),
 	}
 	for _, s := range swarm {
@@ -163,7 +166,8 @@ func (k *knobs) drawMore(rng *rand.Rand, half func(float64) float64) {
 	if rng.IntN(3) == 0 {
 		k.named = rng.Float64()
 		k.same = rng.Float64()
-		c.DedupBy, c.DedupScope, c.DedupFor = layer.DedupBy(rng.IntN(2)), layer.DedupScope(rng.IntN(2)), layer.DedupFor(rng.IntN(2))
+		c.DedupBy, c.DedupScope = layer.DedupBy(rng.IntN(2)), layer.DedupScope(rng.IntN(2))
+		c.DedupFor = layer.DedupFor(rng.IntN(2))
 		c.DedupWindow = layer.MinDedupWindow + time.Duration(rng.Int64N(int64(time.Minute)))
 	}
 	if rng.IntN(4) == 0 {
@@ -176,7 +180,8 @@ func (k *knobs) drawMore(rng *rand.Rand, half func(float64) float64) {
 		c.Archive = time.Second + time.Duration(rng.Int64N(int64(time.Minute)))
 	}
 	if rng.IntN(6) == 0 {
-		c.Retention, c.OnExpiry = layer.MinRetention+time.Duration(rng.Int64N(int64(time.Minute))), layer.OnExpiry(rng.IntN(2))
+		c.Retention = layer.MinRetention + time.Duration(rng.Int64N(int64(time.Minute)))
+		c.OnExpiry = layer.OnExpiry(rng.IntN(2))
 	}
 	if rng.IntN(4) == 0 {
 		k.stage(rng)

@@ -22,7 +22,8 @@ const (
 func (k *knobs) seeking(rng *rand.Rand) {
 	k.scarce(rng)
 	k.seek, k.hold = 0.2+0.6*rng.Float64(), 0
-	k.handles, k.producers, k.workers, k.takers, k.operators = 2+rng.IntN(3), 2, 2+rng.IntN(3), rng.IntN(2), 2+rng.IntN(2)
+	k.handles, k.producers, k.workers = 2+rng.IntN(3), 2, 2+rng.IntN(3)
+	k.takers, k.operators = rng.IntN(2), 2+rng.IntN(2)
 	k.faults[fault.Conflict], k.blowEvery = 0, 0
 	k.config.MaxWaiting, k.config.Retention = 0, 0
 	k.wait = time.Second // operators work beside the others, not before them
@@ -127,8 +128,8 @@ func (k *knobs) buried(rng *rand.Rand) {
 	k.reject, k.nack, k.config.OnFailure, k.config.MaxAttempts = 0.9, 0.8, layer.DeadLetterItem, 1
 }
 
-// revived: items that several enqueues put at the begin of one empty group, so that some of their hints are left over when a
-// sweep moves all to the dead letters; then they are redriven to their places while the old hints are cleared.
+// revived: items which several enqueues put at the begin of one empty group, each with a hint. Some hints are left over
+// when a sweep moves all items to the dead letters. Then the items are redriven while the old hints are cleared.
 func (k *knobs) revived(rng *rand.Rand) {
 	k.seeking(rng)
 	k.groups, k.batch, k.receive, k.producers, k.workers, k.takers = 1+rng.IntN(4), 1+rng.IntN(3), 20, 3, 3, 0
@@ -138,8 +139,8 @@ func (k *knobs) revived(rng *rand.Rand) {
 	k.die, k.freeze, k.nack, k.delayed, k.config.Delay, k.named, k.same, k.wait = 0, 0, 0, 0, 0, 0, 0, 0
 }
 
-// noted: one group that is filled and purged alone, by purges that overlap, some of which find nothing, and one dedup id that
-// comes again and again.
+// noted: one group which is filled and purged alone, by purges which overlap, some of which find nothing; and one dedup
+// id which comes again and again.
 func (k *knobs) noted(rng *rand.Rand) {
 	k.recalled(rng)
 	k.config.DedupFor, k.config.DedupWindow = layer.DedupForWindow, time.Minute
@@ -186,7 +187,8 @@ func (k *knobs) vacated(rng *rand.Rand) {
 	k.batch, k.own = 1+rng.IntN(4), 0.5
 }
 
-// hourly: receive ids that are used again, and receipts that are looked for, when an hour has passed and they were swept.
+// hourly: receive ids that are used again, and receipts that are looked for, when an hour has passed and a sweep has
+// cleared them.
 func (k *knobs) hourly(rng *rand.Rand) {
 	k.seeking(rng)
 	k.groups, k.producers, k.workers, k.takers, k.operators, k.operations = 3, 2, 4, 0, 2, []int{14}
@@ -205,7 +207,8 @@ func (k *knobs) renewed(rng *rand.Rand) {
 	k.think, k.wait, k.giveUp, k.noCoalescing = 10*time.Second, 60*time.Second, 0, false
 	k.longPause, k.shortPause = 0, 0.02
 	for i := range k.skew {
-		k.skew[i] = time.Duration(2*(i%2)-1)*15*time.Second + time.Duration(rng.Int64N(int64(4*time.Second))) - 2*time.Second
+		k.skew[i] = time.Duration(2*(i%2)-1)*15*time.Second - 2*time.Second
+		k.skew[i] += time.Duration(rng.Int64N(int64(4 * time.Second)))
 	}
 }
 

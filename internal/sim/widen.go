@@ -75,12 +75,13 @@ func (k *knobs) paced(rng *rand.Rand) {
 	k.hold = 0.4 * rng.Float64()
 }
 
-// repaced: groups that are empty most of the time, a rate that is slow for a message, and sweeps of what it was that take
-// as long as its next change.
+// repaced: groups which are empty most of the time, a rate which is slow for one message, and sweeps which last until
+// the next change of the rate.
 func (k *knobs) repaced(rng *rand.Rand) {
 	k.paced(rng)
 	k.rushes, k.config.MaxRate, k.calmRate = true, layer.Rate{}, layer.Rate{}
-	k.groups, k.batch, k.handles, k.producers, k.workers, k.takers, k.stewards = 1+rng.IntN(2), 1, mostHandles, 1, 1, 0, 4
+	k.groups, k.batch, k.handles = 1+rng.IntN(2), 1, mostHandles
+	k.producers, k.workers, k.takers, k.stewards = 1, 1, 0, 4
 	k.think, k.wait = 500*time.Millisecond, 0
 	k.nack, k.die, k.freeze, k.delayed, k.config.Delay = 0, 0, 0, 0, 0
 	k.hold, k.holdLeast = 0.25, time.Second
