@@ -127,7 +127,7 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 			`enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "d"`,
 		`lock of group "parked"`:                              `halted by "worker-1" since 2023-11-14 22:13:20.000 UTC: "no use"`,
 		`place of subscription "audit"`:                       `from \x02c\x00 on, 1 changes of it done, token ID`,
-		`turn of subscription "audit"`:                        `"host" until 2023-11-14 22:13:20.000 UTC, token ID`,
+		`holder of subscription "audit"`:                      `"host" until 2023-11-14 22:13:20.000 UTC, token ID`,
 		`wake key of the request of ID`:                       `3`,
 		`what is remembered of dedup id "x"`:                  `message ID.named, until 2023-11-14 22:18:20.000 UTC`,
 		`what is remembered of dedup id "x" in group "named"`: `message ID.named, while it is in the queue`,

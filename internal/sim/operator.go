@@ -97,6 +97,32 @@ func (a *actor) operate() {
 			inTx = func(ctx context.Context, tx kv.Tx) error {
 				return a.q.Admin().RedriveTx(ctx, tx, layer.RedriveOptions{ToTail: tail}, id)
 			}
+		case revive:
+			o.kind = "redrive"
+			var filter layer.DeadFilter
+			if id, ok := a.w.leftHint(); ok {
+				filter.IDs = []layer.ID{id}
+			}
+			fn = func(ctx context.Context) error {
+				_, err := a.q.Admin().Redrive(ctx, filter, layer.RedriveOptions{})
+				return err
+			}
+		case vacate:
+			granted, items, ok := a.awaitGrant()
+			switch {
+			case !ok:
+				continue
+			case len(items) > 0:
+				o.kind, o.group, o.ids = "cancel", granted, items
+				fn = func(ctx context.Context) error { return a.q.Admin().Cancel(ctx, items[0]) }
+			default:
+				o.kind, o.group = "pause-group", granted
+				fn = func(ctx context.Context) error {
+					_, err := a.q.Admin().PauseGroup(ctx, granted, layer.PauseOptions{})
+					return err
+				}
+				a.w.mark("pause of a granted group that is empty")
+			}
 		case 12, purge:
 			if n == 12 && a.rng.IntN(4) > 0 {
 				o.kind = "stats"
