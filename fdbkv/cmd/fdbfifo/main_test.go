@@ -83,7 +83,7 @@ func TestCommands(t *testing.T) {
 	require.Equal(t, cli.ExitOK, code, stderr)
 	stdout, stderr, code := run(t, nil, "groups", "--engine", "fdb", "--queue", q, "--json")
 	require.Equal(t, cli.ExitOK, code, stderr)
-	require.Contains(t, stdout, `"group":"ATL","state":"ready","depth":2,`)
+	require.Contains(t, stdout, `"group":"ATL","status":"ready","depth":2,`)
 	stdout, stderr, code = run(t, nil, "work", "--engine", "fdb", "--queue", q, "--exec", "cat; echo", "--until-empty")
 	require.Equal(t, cli.ExitOK, code, stderr)
 	require.Equal(t, "hello\nagain\n", stdout)
