@@ -31,6 +31,7 @@ import (
 //	clock D         moves the clock by a duration
 //	file NAME       writes a file into the working directory
 //	claim items=N   claims up to N items of a group, as a worker elsewhere would; with fail or reject it gives them back
+//	pair            writes pairs as they are: a key and a value on each line, as fdbcli prints them
 //	clear           removes the key whose parts are given, as nobody should
 //	set             writes an integer to the key whose parts are given
 //	leave N         leaves N receipts, as processes do that are killed
@@ -146,6 +147,20 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 		require.NoError(t, err)
 		_, err = kv.Run(ctx, h.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 			tx.Set(parts.Pack(), tuple.Tuple{n}.Pack())
+			return nil
+		})
+		require.NoError(t, err)
+		return ""
+	case "pair":
+		_, err := kv.Run(ctx, h.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			for line := range strings.Lines(d.Input) {
+				key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+				k, err := tuple.ParsePrintable(key)
+				require.NoError(t, err)
+				v, err := tuple.ParsePrintable(value)
+				require.NoError(t, err)
+				tx.Set(k, v)
+			}
 			return nil
 		})
 		require.NoError(t, err)
