@@ -39,7 +39,7 @@ var guards = []guard{
 	guardTokenGrows, guardToken, guardSettleLock, guardExactClear, guardAhead, guardReleaseEmpty, guardTakeLock,
 	guardTakeItems, guardTakeExclude, guardItemLock, guardTakeOutExclude, guardEditExclude, guardFreeEmpty,
 	guardMarkGroup, guardForceLock, guardRetryLock, guardRetryExclude, guardPurgeLock, guardPurgeExclude,
-	guardPurgeItems, guardPurgeGap, guardStateLock, guardStateExclude, guardKeepExclude, guardAgeLock,
+	guardPurgeItems, guardPurgeGap, guardPurgeWholeLock, guardPurgeWholeExclude, guardPurgeWholeItems, guardStateLock, guardStateExclude, guardKeepExclude, guardAgeLock,
 	guardAgeExclude, guardRedriveLock, guardRedriveExclude, guardLetter, guardRequestClear, guardGrantRequest,
 	guardGrantLock, guardPaceSweep, guardPaceEmpty, guardPaceExclude, guardPaceFresh, guardGrantLease,
 	guardRequestDeadline, guardWithdrawRequest, guardWithdrawLock, guardSweepRequest, guardRenewRequest,
