@@ -277,8 +277,9 @@ func TestPurgeAmidEnqueuesToAnyGroup(t *testing.T) {
 				came++
 				e.enqueue(target, "meanwhile")
 			}
-			db.skip.Store(2)                                         // a purge looks for the states and the paces of groups first
-			db.left.Store(map[string]int64{"A": 10, "B": 2}[target]) // the first meets the purge of all at once
+			db.skip.Store(2) // a purge looks for the states and the paces of groups first
+			// One more for the purge of all at once.
+			db.left.Store(map[string]int64{"A": 10, "B": 2}[target])
 			report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{})
 			require.NoError(t, err)
 			require.Equal(t, 2+came, int64(len(e.all("A"))+len(e.all("B")))+report.Items, name)

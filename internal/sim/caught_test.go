@@ -85,6 +85,9 @@ var caught = map[string]known{
 	"sweep-turn":       {"tended", 7},
 	"queue-pause":      {"tended", 2},
 	"not-in-claim":     {"tended", 1},
+
+	"purge-whole-lock":    {"purged", 8},
+	"purge-whole-exclude": {"purged", 1},
 }
 
 // caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It
