@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"fdbfifo/kv/embedded"
 )
 
 // App is the command line and its surroundings. New returns the normal one; of the fields only Engines must be
@@ -42,7 +44,11 @@ type App struct {
 
 // New returns the command line with the embedded engines.
 func New() *App {
-	return &App{Engines: Embedded()}
+	a := &App{Engines: Embedded()}
+	if embedded.Sharable {
+		a.Shared = []string{"disk"}
+	}
+	return a
 }
 
 func terminalSize(w io.Writer) (width, height int, ok bool) {
@@ -177,6 +183,8 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newConfigCmd(s),
 		newDeadCmd(s),
 		newArchiveCmd(s),
+		newSubscriptionsCmd(s),
+		newUnsubscribeCmd(s),
 		newSweepCmd(s),
 		newCheckCmd(s),
 		newBenchCmd(s),

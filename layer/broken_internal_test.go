@@ -104,6 +104,8 @@ var missing = map[guard]string{
 	guardReplayCut:       "TestReplayInStepsRepeatsEachOnce",
 	guardDrop:            "TestDropStraggler",
 	guardDropLook:        "TestDropAgainstASlowReadVersion",
+	guardSubscribeHold:   "TestHolderOfASubscription/extended_meanwhile",
+	guardSubscribeMove:   "TestHolderOfASubscription/taken_over_meanwhile",
 	guardSweepTurn:       "TestOneOfManySweeps",
 	guardPaceSweep:       "TestSweepKeepsWhatIsWrittenAnew/pace",
 	guardPaceEmpty:       "TestScenarios/memory/bug_rate_changed_amid_sweep",
@@ -113,6 +115,8 @@ var missing = map[guard]string{
 	guardRepeatTwin:      "TestTwinsOfOneAttempt",
 	guardRepeatBack:      "TestRepeatableIsNotGivenBack",
 	guardRepeatSweep:     "TestSweepKeepsWhatIsWrittenAnew/repeat",
+	guardExtendApart:     "TestSlowHandlers",
+	guardTxBound:         "TestTransactionTooLong",
 }
 
 // runOnly runs one test in a process of its own, with a guard left out.

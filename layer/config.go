@@ -55,13 +55,19 @@ type Config struct {
 	Archive time.Duration
 	// OnExpiry says what becomes of an item past retention.
 	OnExpiry OnExpiry
+	// Changes is how long the queue's changes are kept for subscriptions, MinRetention to MaxRetention; 0 = none are
+	// written, and a sweep clears what is there. See Subscribe.
+	Changes time.Duration
 }
+
+// settingShards is the name of the only setting which is fixed at creation.
+const settingShards = "shards"
 
 // settings has a row for each setting, in the order of listing and storing. The slice is never changed.
 //
 // To add a setting: a field above, a row here, a line in docs/operations.md.
 var settings = []setting{
-	intSetting("shards", func(c *Config) *int { return &c.Shards }, 1, 1, MaxShards,
+	intSetting(settingShards, func(c *Config) *int { return &c.Shards }, 1, 1, MaxShards,
 		"key ranges of the ready hints; fixed at creation"),
 	choiceSetting("schedule", func(c *Config) *Schedule { return &c.Schedule }, scheduleNames,
 		"where a group takes its place when a claim on it ends"),
@@ -100,6 +106,8 @@ var settings = []setting{
 		"what becomes of one that has waited longer"),
 	durationSetting("archive", func(c *Config) *time.Duration { return &c.Archive }, 0, 0, MaxRetention,
 		"how long what is finished is kept in the archive; 0 = not at all"),
+	durationSetting("changes", func(c *Config) *time.Duration { return &c.Changes }, 0, 0, MaxRetention,
+		"how long changes are kept for subscriptions, 1s or more; 0 = none are written"),
 }
 
 // withDefaults returns c with each zero field set to its default, and checks the limits.
@@ -112,7 +120,10 @@ func (c Config) withDefaults() (Config, error) {
 			return c, err
 		}
 	}
-	if err := checkRetention(c.Retention); err != nil {
+	if err := checkRetention("retention", c.Retention); err != nil {
+		return c, err
+	}
+	if err := checkRetention("changes", c.Changes); err != nil {
 		return c, err
 	}
 	if c.Retry.Max < c.Retry.Base {
@@ -124,7 +135,7 @@ func (c Config) withDefaults() (Config, error) {
 // changedFrom returns an error if a setting fixed at creation differs from old.
 func (c Config) changedFrom(old Config) error {
 	if c.Shards != old.Shards {
-		return &LimitError{What: "shards", Got: int64(c.Shards), Min: int64(old.Shards), Max: int64(old.Shards)}
+		return &LimitError{What: settingShards, Got: int64(c.Shards), Min: int64(old.Shards), Max: int64(old.Shards)}
 	}
 	return nil
 }

@@ -217,6 +217,11 @@ const (
 	guardDrop guard = "drop"
 	// guardDropLook (G3): a transaction uses a configuration read long before its queue was dropped.
 	guardDropLook guard = "drop-look"
+	// guardSubscribeHold (contract): a subscription is taken from a process that has just extended its lease.
+	guardSubscribeHold guard = "subscribe-hold"
+	// guardSubscribeMove (contract): a process which has lost its subscription commits the effect of changes which
+	// another process has handled.
+	guardSubscribeMove guard = "subscribe-move"
 	// guardSweepTurn (contract): of several sweeps which begin at the same time, all go on.
 	guardSweepTurn guard = "sweep-turn"
 	// guardRepeat (G3): two receives with the same receive id, at the same time, both claim.
@@ -227,6 +232,11 @@ const (
 	guardRepeatBack guard = "repeat-back"
 	// guardRepeatSweep (G3): a sweep clears the entry of a receive id which has just been used again.
 	guardRepeatSweep guard = "repeat-sweep"
+	// guardExtendApart (contract): a worker extends a claim while a handler's transaction on the claim is open, and
+	// fails the transaction again and again.
+	guardExtendApart guard = "extend-apart"
+	// guardTxBound (contract): a handler that takes longer than a transaction lasts is called for ever.
+	guardTxBound guard = "tx-bound"
 )
 
 // read adds a read conflict on r.

@@ -47,5 +47,6 @@ var guards = []guard{
 	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,
-	guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep,
+	guardSubscribeHold, guardSubscribeMove, guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack,
+	guardRepeatSweep, guardExtendApart, guardTxBound,
 }

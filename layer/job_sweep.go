@@ -49,6 +49,7 @@ type SweepReport struct {
 	Wakes         int64 // wake keys cleared: of handles without a request
 	Dedup         int64 // entries cleared which make nothing a duplicate any more
 	Purges        int64 // notes of purges cleared: older than any dedup entry
+	Changes       int64 // changes cleared: seen by every subscription, or older than Config.Changes
 	Paces         int64 // pairs cleared, of groups with a full token bucket
 }
 
@@ -73,7 +74,7 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 		return SweepReport{Skipped: true}, nil
 	}
 	for _, part := range []func() error{
-		s.receipts, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived,
+		s.receipts, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived, s.changes,
 	} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)

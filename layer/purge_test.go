@@ -321,6 +321,20 @@ func TestPurgeOfAll(t *testing.T) {
 	})
 }
 
+// TestPurgeOfAllTellsSubscriptions: where changes are kept, a purge goes group by group, so that each is told.
+func TestPurgeOfAllTellsSubscriptions(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Changes = time.Hour })
+	require.NoError(t, err)
+	e.enqueue("A", "a1", "a2")
+	e.enqueue("B", "b1")
+	before := len(e.rows(kv.PrefixRange(key("change"))))
+	_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+	require.NoError(t, err)
+	require.Len(t, e.rows(kv.PrefixRange(key("change"))), before+1, "a row with both groups")
+	e.check()
+}
+
 // amidPurge runs meanwhile between the reads and the commit of a purge of the queue, which it returns the report of.
 func amidPurge(e *env, meanwhile func()) layer.PurgeReport {
 	e.t.Helper()

@@ -11,8 +11,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// The end of a part of the runs: when all has been verified, the queue is dropped while others work on. Afterwards none of
-// its keys may be left.
+// The end of a part of the runs: when all has been verified, the queue is dropped while others work on. Afterwards none
+// of its keys may be left.
 
 // doom is what the end of the queue is like.
 type doom struct {
@@ -45,7 +45,8 @@ func (w *world) drop() error {
 	}
 	w.faulty, w.plan.Chances = true, k.faults
 	for i, role := range []func(*actor){
-		(*actor).produce, (*actor).produce, (*actor).work, (*actor).work, (*actor).take, (*actor).operate, (*actor).drop,
+		(*actor).produce, (*actor).produce, (*actor).work, (*actor).work, (*actor).take, (*actor).operate,
+		(*actor).drop, (*actor).sendBare,
 	} {
 		a := w.actor(w.nextActor, handles[i%doomedHandles])
 		w.nextActor++ // a number that nobody had: the dead get no turns
@@ -97,6 +98,23 @@ func (a *actor) drop() {
 		a.sleep(time.Millisecond)
 	}
 	a.w.doom.done = true
+}
+
+// sendBare enqueues in transactions outside of Once, which have no receipt: nothing but the guard of the drop makes
+// such a transaction conflict with the drop.
+func (a *actor) sendBare() {
+	for a.more() {
+		o := &op{kind: "enqueue-bare"}
+		msgs := a.messages(o)
+		a.call(o, func(ctx context.Context) error {
+			_, err := kv.Run(ctx, a.w.handleOf(a.who).engine, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				_, err := a.q.EnqueueTx(ctx, tx, msgs...)
+				return err
+			})
+			return err
+		})
+		a.sleep(a.below(100 * time.Millisecond))
+	}
 }
 
 // doomed judges a call that began when the queue was dropped, or not, and reports whether its error is of that.
