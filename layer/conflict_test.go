@@ -203,6 +203,12 @@ func purgeGroup(group string, force bool) func(e *env, tx kv.Tx, _ any) error {
 	}
 }
 
+// purgeAll purges the queue, in transactions of its own.
+func purgeAll(e *env, _ kv.Tx, _ any) error {
+	_, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+	return err
+}
+
 // claimNamed claims one item as the attempt with that id.
 func claimNamed(id string) func(e *env, tx kv.Tx, _ any) error {
 	return func(e *env, tx kv.Tx, _ any) error {
@@ -555,6 +561,10 @@ func TestConflicts(t *testing.T) {
 		{"claim, pause of the queue", having("a1"), claimOne, pauseQueue, mustNot, nil},
 		{"enqueue, pause of the queue", having(), enqueueTo("A"), pauseQueue, mustNot, nil},
 		{"claim, purge of the group", having("a1"), claimOne, purgeGroup("A", false), must, nil},
+		{"claim, purge of the queue", having("a1"), claimOne, purgeAll, must, nil},
+		{"take, purge of the queue", having("a1"), take, purgeAll, must, nil},
+		{"enqueue, purge of the queue (trap 3)", having("a1"), enqueueTo("A"), purgeAll, must, nil},
+		{"enqueue to another group, purge of the queue", having("a1"), enqueueTo("B"), purgeAll, mustNot, nil},
 		{"take, purge of the group", having("a1"), take, purgeGroup("A", false), must, nil},
 		{"ack, forced purge of the group", holding(2, 2), ackFirst, purgeGroup("A", true), must, nil},
 		{"extend, forced purge of the group", holding(2, 2), extend, purgeGroup("A", true), must, nil},

@@ -276,7 +276,13 @@ var footprints = map[string]struct {
 		e.clock.advance(time.Hour)
 		return nil
 	}, func(e *env, _ any) error { _, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{}); return err }},
-	"purge-deep": {func(e *env) any { e.fill("A", 1001); return nil }, func(e *env, _ any) error {
+	"purge-all": {having("a1", "a2"), func(e *env, _ any) error { return purgeAll(e, nil, nil) }},
+	"purge-deep": {func(e *env) any {
+		e.fill("A", 1001)
+		_, err := e.q.Admin().PauseGroup(e.ctx, "B", layer.PauseOptions{}) // so it goes by steps
+		require.NoError(e.t, err)
+		return nil
+	}, func(e *env, _ any) error {
 		ctx, cancel := context.WithCancel(e.ctx)
 		_, err := e.q.Admin().Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }}) // one step
 		require.ErrorIs(e.t, err, context.Canceled)

@@ -115,6 +115,13 @@ const (
 	guardPurgeItems guard = "purge-items"
 	// guardPurgeGap (G3, I1, trap 3): as guardReleaseEmpty, for a purge of a whole group.
 	guardPurgeGap guard = "purge-gap"
+	// guardPurgeWholeLock (G2): a purge of all items at once removes the items of a claim which has just begun.
+	guardPurgeWholeLock guard = "purge-whole-lock"
+	// guardPurgeWholeExclude (G3): a claimer claims items which a purge of all items at once has just removed.
+	guardPurgeWholeExclude guard = "purge-whole-exclude"
+	// guardPurgeWholeItems (contract, trap 1): an item which comes during a purge of all items at once is removed
+	// without being counted.
+	guardPurgeWholeItems guard = "purge-whole-items"
 
 	// guardStateLock (G2): a state is set under a claim which has just begun.
 	guardStateLock guard = "state-lock"
@@ -245,10 +252,15 @@ func (g guard) read(tx kv.Tx, r kv.KeyRange) error {
 
 // write adds a write conflict on key.
 func (g guard) write(tx kv.Tx, key []byte) error {
+	return g.writeRange(tx, kv.SingleKey(key))
+}
+
+// writeRange adds a write conflict on a range.
+func (g guard) writeRange(tx kv.Tx, r kv.KeyRange) error {
 	if lacks(g) {
 		return nil
 	}
-	if err := tx.AddWriteConflictRange(kv.SingleKey(key)); err != nil {
+	if err := tx.AddWriteConflictRange(r); err != nil {
 		return fmt.Errorf("guard %s: %w", g, err)
 	}
 	return nil

@@ -95,6 +95,9 @@ var caught = map[string]known{
 	"pace-empty":       {"repaced", 37},
 	"grant-request":    {"granted", 6},
 	"drop":             {"doomed", 37},
+
+	"purge-whole-lock":    {"purged", 8},
+	"purge-whole-exclude": {"purged", 1},
 }
 
 // caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It
