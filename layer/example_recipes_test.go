@@ -92,8 +92,9 @@ func ExampleQueue_Find() {
 	// gone
 }
 
-// An HTTP producer. The client chooses the id of its request, and repeats the request when it got no answer: the message
-// is enqueued once. A request which the client gives up ends the enqueue, too: the repetition finds out what came of it.
+// An HTTP producer. The client chooses the id of its request, and repeats the request when it got no answer: the
+// message is enqueued once. A request which the client gives up ends the enqueue, too: the repetition finds out what
+// came of it.
 func Example_httpProducer() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})
