@@ -84,9 +84,12 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 // data: Ack, Nack and Extend need only Group, Token and the items' ids, in any process.
 //
 // The calls keep the Claim right: Extend sets Until, and an ack of some items, or a Nack with From, takes the items
-// which left the claim out of Items. Only after success, and not the …Tx forms, because their commit is the caller's. A
-// loop over Items which began before goes on over the items of its beginning. A call which ends the claim leaves Items
-// as is.
+// which left the claim out of Items. Only after success, and not the …Tx forms, because their commit is the caller's.
+// So a loop which acks is a loop over the values, which goes on over the items of its beginning:
+//
+//	for _, item := range c.Items { …; err := q.Ack(ctx, c, item.ID) } // not: for i := range c.Items
+//
+// A call which ends the claim leaves Items as is.
 //
 // Calls on the same Claim may run at the same time, for example an Extend beside an Ack. Who reads Until or Items
 // meanwhile, in another goroutine, reads a copy of the Claim made before, or uses a lock of his own around both.
