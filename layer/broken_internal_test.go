@@ -101,6 +101,7 @@ var missing = map[guard]string{
 	guardReplayCut:       "TestReplayInStepsRepeatsEachOnce",
 	guardDrop:            "TestDropStraggler",
 	guardDropLook:        "TestDropAgainstASlowReadVersion",
+	guardIncarnation:     "TestHandleOfADroppedQueue",
 	guardSweepTurn:       "TestOneOfManySweeps",
 	guardPaceSweep:       "TestSweepKeepsWhatIsWrittenAnew/pace",
 	guardPaceEmpty:       "TestScenarios/memory/bug_rate_changed_amid_sweep",

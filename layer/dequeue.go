@@ -185,9 +185,6 @@ const groupPoll = time.Second
 //
 // Conflicts: with any other claim, ack, nack or extend of the claimed groups.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
-	if q.isClosed() {
-		return nil, wrap("receive", ErrClosed)
-	}
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, wrap("receive", err)
@@ -195,14 +192,13 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 	if o.Wait > 0 {
 		return nil, wrap("receive", fmt.Errorf("%w: ReceiveTx cannot wait", ErrOptions))
 	}
-	w := q.txn(ctx, tx)
 	r := &reception{o: o}
-	c := w.newClaimer([]*reception{r})
-	c.begin()
-	if err := c.claim(); err != nil {
-		return nil, wrap("receive", err)
-	}
-	if err := w.finish(); err != nil {
+	err = q.operate(ctx, tx, func(w *txn) error {
+		c := w.newClaimer([]*reception{r})
+		c.begin()
+		return c.claim()
+	})
+	if err != nil {
 		return nil, wrap("receive", err)
 	}
 	return r.claims, wrap("receive", r.err())

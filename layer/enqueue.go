@@ -60,14 +60,13 @@ func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sen
 		return nil, wrap("enqueue", err)
 	}
 	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
-	w := q.txn(ctx, tx)
-	if err := w.enqueue(e); err != nil {
-		return nil, wrap("enqueue", err)
-	}
-	if e.full != nil {
-		return nil, wrap("enqueue", e.full)
-	}
-	if err := w.finish(); err != nil {
+	err := q.operate(ctx, tx, func(w *txn) error {
+		if err := w.enqueue(e); err != nil || e.full == nil {
+			return err
+		}
+		return e.full
+	})
+	if err != nil {
 		return nil, wrap("enqueue", err)
 	}
 	return e.sent, nil

@@ -334,12 +334,12 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		packed, err := packConfig(complete, 3)
+		stored := storedConfig{config: complete, version: 3, incarnation: uuid.Max}
+		packed, err := stored.pack()
 		require.NoError(t, err)
-		read, version, err := unpackConfig(nil, packed)
+		read, err := unpackConfig(nil, packed)
 		require.NoError(t, err)
-		require.EqualValues(t, 3, version)
-		require.Equal(t, complete, read, "a default is no default of its own")
+		require.Equal(t, stored, read, "a default is no default of its own")
 	})
 }
 

@@ -210,6 +210,9 @@ const (
 	guardDrop guard = "drop"
 	// guardDropLook (G3): a transaction uses a configuration read long before its queue was dropped.
 	guardDropLook guard = "drop-look"
+	// guardIncarnation (G3): a handle from before a drop goes on with the next queue of the name, by the number of shards
+	// of the last, and nobody finds the hints.
+	guardIncarnation guard = "incarnation"
 	// guardSweepTurn (contract): of several sweeps which begin at the same time, all go on.
 	guardSweepTurn guard = "sweep-turn"
 	// guardRepeat (G3): two receives with the same receive id, at the same time, both claim.

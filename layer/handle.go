@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 )
 
@@ -67,6 +69,9 @@ type Queue struct {
 	paths    pathCounts
 	slot     int64
 	followed followed
+	// incarnation tells the queue from others of the same name, before and after it: see tx_config.go. Set by Create
+	// and Open, and never changed after.
+	incarnation uuid.UUID
 
 	pipeline pipeline
 	line     waitingLine

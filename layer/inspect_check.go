@@ -31,6 +31,7 @@ const (
 	RuleAttempt     Rule = "attempt-has-item"
 	RuleValue       Rule = "value-form"
 	RuleKey         Rule = "key-form"
+	RuleShard       Rule = "hint-in-its-shard"
 	RuleOutstanding Rule = "claim-has-items"
 	RuleGrant       Rule = "grant-has-request"
 	RulePace        Rule = "rate-not-ahead"
@@ -49,6 +50,7 @@ var ruleTexts = map[Rule]string{
 	RuleAttempt:     "an attempt record belongs to an item",
 	RuleValue:       "a value has the form of its key",
 	RuleKey:         "a key has a form of the table",
+	RuleShard:       "a ready hint is in the shard of its group",
 	RuleOutstanding: "a claim has outstanding items",
 	RuleGrant:       "a grant belongs to a request",
 	RulePace:        "a group's rate is used up to now, not further",
@@ -217,7 +219,16 @@ func (c *checker) view(fn func(tx kv.ReadTx) error) error {
 	if c.q.isClosed() {
 		return ErrClosed
 	}
-	_, err := kv.Run(c.ctx, c.q.db, c.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error { return fn(tx.Snapshot()) })
+	_, err := kv.Run(c.ctx, c.q.db, c.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
+		follow := c.q.follow(tx)
+		if err := fn(tx.Snapshot()); err != nil {
+			return err
+		}
+		if _, err := follow.wait(c.ctx); errors.Is(err, ErrNoQueue) || kv.Code(err) != 0 {
+			return err
+		}
+		return nil // what else is wrong with the configuration is for the report
+	})
 	return err
 }
 
@@ -267,6 +278,10 @@ func (c *checker) row(row kv.KV) {
 	case namePace:
 		c.pace(p, row)
 	case nameReady:
+		if c.q.keys.shard(p.group) != p.n {
+			c.still(row.Key, RuleShard, fmt.Sprintf("that is shard %d", c.q.keys.shard(p.group)))
+			return
+		}
 		c.group(p.group).hints++
 		if len(row.Value) > 0 {
 			_, err := unpackInt(row.Key, row.Value)

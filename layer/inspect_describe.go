@@ -244,12 +244,12 @@ func describeMeta(key, value []byte) (string, error) {
 	if !bytes.HasSuffix(key, tuple.AppendString(nil, metaConfig)) {
 		return describeInt(key, value)
 	}
-	config, version, err := unpackConfig(key, value)
+	stored, err := unpackConfig(key, value)
 	if err != nil {
 		return "", err
 	}
-	document, err := json.Marshal(config)
-	return fmt.Sprintf("version %d: %s", version, document), err
+	document, err := json.Marshal(stored.config)
+	return fmt.Sprintf("version %d of incarnation %s: %s", stored.version, stored.incarnation, document), err
 }
 
 func describeDedup(key, value []byte) (string, error) {

@@ -111,18 +111,13 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	if err := s.checkClaim(); err != nil {
 		return err
 	}
-	if q.isClosed() {
-		return ErrClosed
-	}
-	w := q.txn(ctx, tx)
-	s.begin(w)
-	if err := s.check(w); err != nil {
-		return err
-	}
-	if err := s.finish(w); err != nil {
-		return err
-	}
-	return w.finish()
+	return q.operate(ctx, tx, func(w *txn) error {
+		s.begin(w)
+		if err := s.check(w); err != nil {
+			return err
+		}
+		return s.finish(w)
+	})
 }
 
 // settlement is an ack, a nack, an extend, or the holder's change of the state. Each attempt runs begin, check and

@@ -279,7 +279,7 @@ const Format = 2
 const (
 	metaFormat = "format" // tuple (format)
 	metaOffset = "offset" // tuple (offset): index and token are read version + offset
-	metaConfig = "config" // tuple (version, JSON text): see config.go
+	metaConfig = "config" // tuple (version, JSON text, incarnation): see config.go, tx_config.go
 	metaSwept  = "swept"  // tuple (when the last sweep began (ms), its random)
 	// Only while the queue is being dropped: tuple (since (ms)).
 	metaDropped = "dropped"

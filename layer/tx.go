@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -43,6 +44,13 @@ func (q *Queue) txn(ctx context.Context, tx kv.Tx) *txn {
 	w := &txn{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
 	w.anew = w.follow.stored != nil
 	return w
+}
+
+// followAnew makes the transaction read the configuration, even if the handle knows one which is fresh enough.
+func (w *txn) followAnew() {
+	guest := w.follow.guest
+	w.follow, w.anew = w.q.followAnew(w.tx, w.follow.begun), true
+	w.follow.guest = guest
 }
 
 // clock is the read version plus the queue's offset: the source of indexes and tokens.
@@ -216,14 +224,25 @@ func (w *txn) wakeOldest() error {
 	return nil
 }
 
-// operate runs fn as an operation of its own in a transaction.
+// operate runs fn as an operation of its own in a transaction which the caller has begun, perhaps seconds ago. The read
+// version is as old, so the handle must not take the configuration found there for new: the next transaction looks
+// again.
 func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) error {
 	if q.isClosed() {
 		return ErrClosed
 	}
 	w := q.txn(ctx, tx)
-	if err := fn(w); err != nil {
+	w.follow.guest = true
+	err := fn(w)
+	if err == nil {
+		return w.finish()
+	}
+	if kv.Code(err) != 0 {
 		return err
 	}
-	return w.finish()
+	// Whoever finds nothing where the queue was must hear that the queue is gone.
+	if _, gone := w.config(); errors.Is(gone, ErrNoQueue) {
+		return gone
+	}
+	return err
 }
