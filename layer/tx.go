@@ -116,6 +116,20 @@ func (w *txn) placeOf(headIndex int64) (int64, error) {
 	return max(headIndex, now), err
 }
 
+// versionsPerMS is how fast the database's versions advance, about.
+const versionsPerMS = 1000
+
+// placeOfDue returns the place of a group to which a timer due at dueMS leads. With RoundRobin the place is where the
+// group became deliverable: two groups which fail all the time would otherwise come before all others for ever.
+func (w *txn) placeOfDue(headIndex, dueMS int64) (int64, error) {
+	config, err := w.config()
+	if err != nil || config.Schedule != RoundRobin {
+		return headIndex, err
+	}
+	now, err := w.clock()
+	return max(headIndex, now-(w.nowMS-dueMS)*versionsPerMS), err
+}
+
 // count adds to a counter, once for all operations of the transaction.
 func (w *txn) count(name string, n int) {
 	if n == 0 {
@@ -153,7 +167,7 @@ func (w *txn) finish() error {
 type candidate struct {
 	key      []byte // of the hint, timer or grant; nil if the group was named by the caller
 	group    string
-	index    int64 // of the head, when the hint or timer was written
+	index    int64 // of the head, when the hint or timer was written; with RoundRobin, the group's place
 	attempts int   // of the head, when the hint was written
 	timer    bool  // a timer of a lock
 	head     bool  // a timer of a head: like a hint, but without the attempts
