@@ -30,8 +30,8 @@ type ReceiveOptions struct {
 	// of the first, under the same tokens and with their present leases. Claims and leases ended since, and items acked
 	// since, are left out; if nothing is left, nothing is returned. If the first got nothing, the id is still unused. Of the
 	// repetition's other options only State counts. Use a new id for each receive, such as a UUID; at most
-	// MaxReceiveIDSize bytes of UTF-8. An id costs one read and one write more. Not with AckReceive. A waiting receive
-	// with an id looks now and then, and its claims are not given back when its ctx ends.
+	// MaxReceiveIDSize bytes of UTF-8. An id costs one read and one write more, and a waiting receive one read more
+	// per turn. Not with AckReceive. The claims are not given back when ctx ends.
 	ReceiveID string
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait.
@@ -141,13 +141,13 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || r.o.Group != nil || r.o.ReceiveID != "" || q.opts.Test.Path == Direct {
+	if r.o.Wait == 0 || r.o.Group != nil || q.opts.Test.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
 }
 
-// receiveNow receives without waiting, or by looking now and then: for one group, or with a receive id.
+// receiveNow receives without waiting, or by looking now and then: for one group.
 func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	end := time.Now().Add(r.o.Wait)
 	for pause := firstWait; ; pause = min(2*pause, groupPoll) {
@@ -159,7 +159,7 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 			s, pause = nil, firstWait
 			continue // each look removes some of the items past retention
 		}
-		if len(r.claims) > 0 || r.repeated || left <= 0 {
+		if !r.unserved() || left <= 0 {
 			return r.claims, nil
 		}
 		s = nil
@@ -225,6 +225,10 @@ func (r *reception) begin() {
 	r.claims, r.items, r.bytes, r.stopped, r.broken, r.repeated = nil, 0, 0, false, nil, false
 	r.more = false
 }
+
+// unserved reports whether r has got nothing, so that a receive which waits goes on waiting. A repetition of which
+// nothing is left waits for nothing.
+func (r *reception) unserved() bool { return len(r.claims) == 0 && !r.repeated }
 
 // full reports whether nothing more may be taken.
 func (r *reception) full() bool {
