@@ -156,7 +156,15 @@ fdb-suites: # of test-fdb, which sets FDB_CLUSTER_FILE
 build-fdb: ## the command with the engine fdb, bin/fdbfifo-fdb: needs libfdb_c and its header
 	cd fdbkv && CGO_ENABLED=1 $(GO) build -o ../bin/fdbfifo-fdb ./cmd/fdbfifo
 
+.PHONY: module
+module: ## give the whole tree another module path: make module MODULE=example.com/you/fdbfifo
+	@$(GO) run ./internal/release rename "$(MODULE)"
+
+.PHONY: release-check
+release-check: ## pack both modules as a release would, build and run a new program on them, without a replace
+	@$(GO) run ./internal/release check
+
 .PHONY: ci
-ci: lint bare test race unchanged bench-once sim-ci broken typecheck-fdb test-fdb model ## all checks, under 15 minutes on 2 cores
+ci: lint bare test race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb model ## all checks, under 15 minutes on 2 cores
 	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100

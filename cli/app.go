@@ -46,6 +46,9 @@ func New() *App {
 }
 
 func terminalSize(w io.Writer) (width, height int, ok bool) {
+	if r, wrapped := w.(*results); wrapped {
+		w = r.w
+	}
 	f, isFile := w.(*os.File)
 	if !isFile {
 		return 0, 0, false
@@ -73,11 +76,11 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	if app.spawn == nil {
 		app.spawn = spawnSelf
 	}
-	s := &session{app: &app, stdin: stdin, stdout: stdout, stderr: stderr}
+	s := &session{app: &app, stdin: stdin, stdout: &results{stdout}, stderr: stderr}
 	root, parsed := s.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
-	root.SetOut(stdout)
+	root.SetOut(s.stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
@@ -86,7 +89,11 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	if !*parsed {
 		err = asUsage(err)
 	}
-	fmt.Fprintln(stderr, "fdbfifo: "+explain(err))
+	text := explain(err)
+	if ctx.Err() != nil {
+		text = strings.ReplaceAll(text, context.Canceled.Error(), errInterrupted.Error())
+	}
+	fmt.Fprintln(stderr, "fdbfifo: "+text)
 	return err
 }
 
@@ -106,7 +113,8 @@ const rootHelp = `fdbfifo keeps grouped FIFO queues: messages of a group are del
 holder at a time; groups are undeclared, unlimited in number, and run in parallel.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 no such queue, 4 no usable cluster file, 5 cluster unreachable,
-6 database locked, 7 wrong FoundationDB API version, 130 interrupted before it was done.`
+6 database locked, 7 wrong FoundationDB API version, 8 done but the result could not be printed, 130 interrupted before
+it was done.`
 
 // root builds the command tree. parsed turns true once a command line was found to be well formed.
 func (s *session) root() (root *cobra.Command, parsed *bool) {
@@ -115,6 +123,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		Use:               "fdbfifo",
 		Short:             "Grouped FIFO queues",
 		Long:              rootHelp,
+		Version:           version(),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
@@ -123,6 +132,9 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SuggestionsMinimumDistance = 2
+	root.Flags().Bool("version", false, "print what this program was built from")
+	root.SetVersionTemplate("fdbfifo {{.Version}}\n")
+	root.SetHelpCommand(newHelpCmd())
 	root.SetFlagErrorFunc(suggestFlag)
 	flags := root.PersistentFlags()
 	engines := "where queues are kept: disk (in your data directory), `disk:PATH`, or memory"
@@ -135,6 +147,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 	root.AddCommand(
 		newDemoCmd(s),
 		newDemoWorkerCmd(s),
+		newCreateCmd(s),
 		newEnqueueCmd(s),
 		newWorkCmd(s),
 		newPeekCmd(s),
@@ -179,6 +192,30 @@ func knownCommand(root *cobra.Command, args []string) error {
 		return usagef("unknown command %q: did you mean %s? (see fdbfifo --help)", args[0], strings.Join(names, " or "))
 	}
 	return usagef("unknown command %q (see fdbfifo --help)", args[0])
+}
+
+// newHelpCmd is cobra's, but for words that are no command: asking for the help of one is an error.
+func newHelpCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]...",
+		Short: "Help about any command",
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			found, rest, err := c.Root().Find(args)
+			switch {
+			case found == c.Root() && len(args) > 0:
+				return knownCommand(found, args)
+			case err != nil:
+				return asUsage(err)
+			case len(rest) > 0 && found.HasSubCommands():
+				return knownSubcommand(found, rest)
+			case len(rest) > 0:
+				return usagef("%s has no commands, so no %q", found.CommandPath(), rest[0])
+			}
+			found.InitDefaultHelpFlag()
+			return found.Help()
+		},
+	}
 }
 
 // noArgs is for commands that take flags only.

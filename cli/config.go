@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -33,6 +34,12 @@ func newConfigCmd(s *session) *cobra.Command {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				config, version, err := configure(c.Context(), q, changes)
 				var limit *layer.LimitError
+				if errors.As(err, &limit) && limit.What == "shards" && limit.Min == limit.Max {
+					return asUsage(&Error{
+						Text: fmt.Sprintf("the queue has %s, for good", plural(limit.Min, "shard")), Err: err,
+						Hint: "Shards are set when a queue is made: fdbfifo create QUEUE --set shards=N.",
+					})
+				}
 				if errors.As(err, &limit) {
 					return asUsage(err)
 				}

@@ -29,6 +29,9 @@ cannot be used.`,
 			if !yes {
 				return usagef("drop %s --yes removes the queue with all that is in it", display(s.queue))
 			}
+			if err := s.lasting(); err != nil {
+				return err
+			}
 			return s.withEngine(c.Context(), false, func(db kv.DB) error {
 				err := layer.Drop(c.Context(), db, prefix(), s.queue, layer.DropOptions{})
 				switch {

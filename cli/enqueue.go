@@ -164,10 +164,14 @@ func (s *session) enqueueOne(ctx context.Context, o sourceOptions, body string) 
 			result.Enqueued, result.Duplicates, text = 0, 1, "not enqueued, a duplicate of"
 		}
 		if s.json {
-			return printJSON(s.stdout, result)
+			err = printJSON(s.stdout, result)
+		} else {
+			_, err = fmt.Fprintf(s.stdout, "%s %s\n", text, sent[0].ID)
 		}
-		_, err = fmt.Fprintf(s.stdout, "%s %s\n", text, sent[0].ID)
-		return err
+		if err != nil {
+			return fmt.Errorf("%s %s, but: %w", text, sent[0].ID, err)
+		}
+		return nil
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strings"
 	"syscall"
@@ -26,6 +27,7 @@ const (
 	ExitUnreachable = 5
 	ExitLocked      = 6   // the database, by an operator
 	ExitAPIVersion  = 7   // the client library has not the one that is needed
+	ExitOutput      = 8   // all is done, but the result could not be printed
 	ExitInterrupted = 130 // as a shell reports a process that Ctrl-C has ended
 )
 
@@ -36,6 +38,7 @@ var errInterrupted = errors.New("interrupted")
 func ExitCode(err error) int {
 	var usage *usageError
 	var own *Error
+	var output *outputError
 	switch {
 	case err == nil:
 		return ExitOK
@@ -47,6 +50,8 @@ func ExitCode(err error) int {
 		return own.Exit
 	case kv.Code(err) == kv.CodeDatabaseLocked:
 		return ExitLocked
+	case errors.As(err, &output):
+		return ExitOutput
 	}
 	return ExitFailed
 }
@@ -61,6 +66,24 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Text }
 func (e *Error) Unwrap() error { return e.Err }
+
+// outputError says that stdout takes no more. What the command was to do is done by then: results are printed last.
+type outputError struct{ err error }
+
+func (e *outputError) Error() string { return "print the result: " + e.err.Error() }
+func (e *outputError) Unwrap() error { return e.err }
+
+// results is stdout, whose errors must not be taken for the database's: a full disk under the one says nothing of the
+// other.
+type results struct{ w io.Writer }
+
+func (r *results) Write(p []byte) (int, error) {
+	n, err := r.w.Write(p)
+	if err != nil {
+		err = &outputError{err}
+	}
+	return n, err
+}
 
 // usageError is a command line that cannot be understood.
 type usageError struct{ err error }
@@ -131,9 +154,12 @@ func explain(err error) string {
 
 func advise(err error) string {
 	var own *Error
+	var output *outputError
 	switch {
 	case errors.As(err, &own):
 		return own.Hint
+	case errors.As(err, &output):
+		return "Only the output is lost. What the command was to do is done: do not do it again for that."
 	case kv.Code(err) == kv.CodeDatabaseLocked:
 		return "An operator has locked the database: fdbcli's unlock, with the UID that lock printed, frees it."
 	case errors.Is(err, embedded.ErrLocked):

@@ -3,11 +3,14 @@ package cli
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,9 +20,11 @@ import (
 
 // command is what work runs for each item.
 type command struct {
-	line   string // for sh -c
-	stdout func(line []byte)
+	line   string                  // for sh -c
+	stdout func(line []byte) error // an error makes the command one that has failed
 	stderr func(line []byte)
+	// unset is told which variables cannot say what they are for, and why. It may be nil.
+	unset func(variables []string, why string)
 }
 
 // killGrace is how long the output of a killed command is waited for.
@@ -30,21 +35,33 @@ const killGrace = 2 * time.Second
 func (c *command) run(ctx context.Context, item layer.Item) error {
 	cmd := exec.CommandContext(ctx, "sh", "-c", c.line)
 	cmd.Stdin = bytes.NewReader(item.Body)
-	cmd.Env = environment(item)
-	out, errs := &lines{print: c.stdout}, &lines{print: c.stderr}
+	env, err := c.environment(item)
+	if err != nil {
+		return err
+	}
+	cmd.Env = env
+	var lost error
+	out := &lines{print: func(line []byte) {
+		if lost == nil {
+			lost = c.stdout(line)
+		}
+	}}
+	errs := &lines{print: c.stderr}
 	last := &tail{}
 	cmd.Stdout = out
 	cmd.Stderr = io.MultiWriter(errs, last)
 	cmd.WaitDelay = killGrace
 	ownGroup(cmd)
-	err := cmd.Run()
+	if err = cmd.Run(); errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // the command has ended well, and something that it left running keeps its output open
+	}
 	out.flush()
 	errs.flush()
+	err = errors.Join(err, lost)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	// ErrWaitDelay: the command has ended well, and something that it left running keeps its output open.
-	if err == nil || errors.Is(err, exec.ErrWaitDelay) {
+	if err == nil {
 		return nil
 	}
 	if text := last.text(); text != "" {
@@ -53,21 +70,66 @@ func (c *command) run(ctx context.Context, item layer.Item) error {
 	return err
 }
 
-// environment is this process's and what the item is.
-func environment(item layer.Item) []string {
-	env := append(os.Environ(),
-		"FDBFIFO_ID="+item.ID.String(),
-		"FDBFIFO_GROUP="+item.ID.Group,
-		"FDBFIFO_ATTEMPTS="+strconv.Itoa(item.Attempts),
-	)
+// itemVariable has all that the other variables have, as JSON, and what they cannot say.
+const itemVariable = "FDBFIFO_ITEM"
+
+// jsonVariable is the value of FDBFIFO_ITEM.
+type jsonVariable struct {
+	ID       string            `json:"id"`
+	Group    string            `json:"group"`
+	Attempts int               `json:"attempts"`
+	Enqueued time.Time         `json:"enqueued"`
+	DedupID  string            `json:"dedup_id,omitempty"`
+	Headers  map[string]string `json:"headers,omitempty"`
+}
+
+// environment is this process's and what the item is. A variable cannot hold a zero byte, and headers whose names
+// differ in more than letters and digits may come to one variable: such a variable is not set, rather than wrong.
+func (c *command) environment(item layer.Item) ([]string, error) {
+	all, err := json.Marshal(jsonVariable{
+		ID: item.ID.String(), Group: item.ID.Group, Attempts: item.Attempts, Enqueued: item.Enqueued.UTC(),
+		DedupID: item.DedupID, Headers: item.Headers,
+	})
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]string{
+		"FDBFIFO_ID":       item.ID.String(),
+		"FDBFIFO_GROUP":    item.ID.Group,
+		"FDBFIFO_ATTEMPTS": strconv.Itoa(item.Attempts),
+		itemVariable:       string(all),
+	}
+	var doubled, zeroes []string
 	for name, value := range item.Headers {
-		env = append(env, "FDBFIFO_HEADER_"+headerVariable(name)+"="+value)
+		variable := "FDBFIFO_HEADER_" + headerVariable(name)
+		if _, twice := values[variable]; twice {
+			doubled = append(doubled, variable)
+		}
+		values[variable] = value
 	}
-	for i, v := range env {
-		// A zero byte would keep the command from being started at all.
-		env[i] = strings.ReplaceAll(v, "\x00", "")
+	for _, variable := range doubled {
+		delete(values, variable)
 	}
-	return env
+	// What this process was given for itself must not be taken for the item's.
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "FDBFIFO_HEADER_") || strings.HasPrefix(v, "FDBFIFO_GROUP=") ||
+			strings.HasPrefix(v, "FDBFIFO_ID=")
+	})
+	for _, variable := range slices.Sorted(maps.Keys(values)) {
+		if strings.Contains(values[variable], "\x00") {
+			zeroes = append(zeroes, variable)
+			continue
+		}
+		env = append(env, variable+"="+values[variable])
+	}
+	if c.unset != nil && len(doubled) > 0 {
+		slices.Sort(doubled)
+		c.unset(slices.Compact(doubled), "the names of several headers come to it")
+	}
+	if c.unset != nil && len(zeroes) > 0 {
+		c.unset(zeroes, "its value has a zero byte")
+	}
+	return env, nil
 }
 
 // headerVariable makes a header's name one that a shell can read: letters in upper case, digits, underscores.

@@ -26,6 +26,9 @@ const closeTimeout = 10 * time.Second
 // withQueue runs fn on the queue that --queue names; create says that it is made if it does not exist. The
 // engine is closed afterwards.
 func (s *session) withQueue(ctx context.Context, create bool, fn func(q *layer.Queue) error) error {
+	if err := s.lasting(); err != nil {
+		return err
+	}
 	return s.withEngine(ctx, create, func(db kv.DB) (err error) {
 		q, err := s.openQueue(ctx, db, create)
 		if err != nil {
@@ -34,6 +37,14 @@ func (s *session) withQueue(ctx context.Context, create bool, fn func(q *layer.Q
 		defer closeQueue(ctx, q, &err)
 		return fn(q)
 	})
+}
+
+// lasting refuses an engine that is empty when a command begins, and gone when it ends: "enqueued" would be no truth.
+func (s *session) lasting() error {
+	if s.engine != "memory" {
+		return nil
+	}
+	return usagef("the engine memory keeps nothing from one command to the next: it is for demo and bench alone")
 }
 
 func (s *session) withEngine(ctx context.Context, create bool, fn func(db kv.DB) error) (err error) {
@@ -65,10 +76,7 @@ func closeQueue(ctx context.Context, q *layer.Queue, err *error) {
 func (s *session) openQueue(ctx context.Context, db kv.DB, create bool) (*layer.Queue, error) {
 	q, err := layer.Open(ctx, db, prefix(), s.queue, s.queueOptions())
 	if errors.Is(err, layer.ErrDropping) {
-		return nil, &Error{
-			Text: fmt.Sprintf("the queue %q is being dropped", s.queue), Exit: ExitNoQueue, Err: err,
-			Hint: "Wait. If that was interrupted: fdbfifo drop " + display(s.queue) + " --yes ends it.",
-		}
+		return nil, s.dropping(err)
 	}
 	if !errors.Is(err, layer.ErrNoQueue) {
 		return q, err
@@ -86,6 +94,13 @@ func (s *session) openQueue(ctx context.Context, db kv.DB, create bool) (*layer.
 	}
 	s.notice("created queue %q", s.queue)
 	return q, nil
+}
+
+func (s *session) dropping(err error) error {
+	return &Error{
+		Text: fmt.Sprintf("the queue %q is being dropped", s.queue), Exit: ExitNoQueue, Err: err,
+		Hint: "Wait. If that was interrupted: fdbfifo drop " + display(s.queue) + " --yes ends it.",
+	}
 }
 
 // unknownQueue says which queues there are.

@@ -14,6 +14,9 @@ func newQueuesCmd(s *session) *cobra.Command {
 		Use:   "queues",
 		Short: "List the queues",
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := s.lasting(); err != nil {
+				return err
+			}
 			return s.withEngine(c.Context(), false, func(db kv.DB) error {
 				names, err := layer.Queues(c.Context(), db, prefix())
 				if err != nil {

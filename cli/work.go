@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,14 +27,15 @@ type workFlags struct {
 const workHelp = `Run a command for each message, in order within each group, groups in parallel.
 
 The command is run by sh -c with the message's body on its stdin and FDBFIFO_GROUP, FDBFIFO_ID,
-FDBFIFO_ATTEMPTS (failed deliveries before this one) and FDBFIFO_HEADER_NAME in its environment. Exit code 0
+FDBFIFO_ATTEMPTS (failed deliveries before this one), FDBFIFO_HEADER_NAME and FDBFIFO_ITEM (all of it, as JSON) in its
+environment. A variable that cannot say what it is for is not set: see FDBFIFO_ITEM then. Exit code 0
 finishes the message; any other gives it back, with the end of stderr as the reason, and it is tried again
 after a delay that grows. Messages behind it in its group wait, other groups go on. A message may come more than
 once, after a crash for instance: make the command repeatable.
 
 Ctrl-C lets the commands that run finish, gives back what has not been tried, and prints a summary; a second
 one kills the commands. Work without --until-empty has no other end, so its exit code is 0 then; with
---until-empty it is 130.`
+--until-empty it is 130. With --until-empty it is 1 if messages failed for good meanwhile: see dead list.`
 
 func newWorkCmd(s *session) *cobra.Command {
 	var f workFlags
@@ -71,6 +73,7 @@ type workResult struct {
 	Handled   int64   `json:"handled"`
 	Failed    int64   `json:"failed"`
 	GivenBack int64   `json:"given_back"` // failed, and cut off by a kill
+	Dead      int64   `json:"dead"`       // of the queue, meanwhile; only with --until-empty
 	Seconds   float64 `json:"seconds"`
 }
 
@@ -87,23 +90,29 @@ type working struct {
 
 	mu   sync.Mutex
 	told string // the text of the last engine error that was printed; guarded by mu
+	// unset has the notices about variables that were printed; guarded by mu.
+	unset map[string]bool
 }
 
 func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
-	total := int64(-1)
+	total, before := int64(-1), layer.Stats{}
 	if f.untilEmpty {
-		st, err := q.Stats(ctx)
-		if err != nil {
+		var err error
+		if before, err = q.Stats(ctx); err != nil {
 			return err
 		}
-		total = st.Depth
+		total = before.Depth
 	}
-	w := &working{s: s, fatal: make(chan error, 1), progress: s.newProgress("working", "message", total)}
+	w := &working{
+		s: s, fatal: make(chan error, 1), unset: make(map[string]bool),
+		progress: s.newProgress("working", "message", total),
+	}
 	defer w.progress.close()
 	w.command = command{
 		line:   f.exec,
-		stdout: func(line []byte) { w.progress.print(func() { s.stdout.Write(line) }) },
+		stdout: w.print,
 		stderr: func(line []byte) { w.progress.print(func() { s.stderr.Write(line) }) },
+		unset:  w.tellUnset,
 	}
 	worker, err := layer.NewWorker(q, w.handle, layer.WorkerOptions{
 		Concurrency: f.workers, Batch: f.batch, Lease: f.lease, OnError: w.failure,
@@ -120,7 +129,12 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	}
 	killed := s.stop(worker)
 	w.progress.close()
-	if e := w.summary(begun); e != nil {
+	dead := int64(0)
+	if f.untilEmpty && err == nil {
+		after, e := q.Stats(context.WithoutCancel(ctx))
+		dead, err = after.DeadLettered-before.DeadLettered, e
+	}
+	if e := w.summary(begun, dead); e != nil {
 		err = errors.Join(err, e)
 	}
 	switch {
@@ -128,8 +142,44 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		return err
 	case killed != nil || interrupted && f.untilEmpty:
 		return errInterrupted
+	case dead > 0:
+		return &Error{
+			Text: fmt.Sprintf("%s failed for good while the queue was emptied", plural(dead, "message")),
+			Hint: "fdbfifo dead list says why; fdbfifo dead redrive gives them back.",
+		}
 	}
 	return nil
+}
+
+// print prints what a command has written. If that cannot be, work cannot go on: the output may be what it is for.
+func (w *working) print(line []byte) (err error) {
+	w.progress.print(func() { _, err = w.s.stdout.Write(line) })
+	if err != nil {
+		w.end(err)
+	}
+	return err
+}
+
+// tellUnset tells once of each variable that could not be set.
+func (w *working) tellUnset(variables []string, why string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	text := fmt.Sprintf("%s not set: %s; see %s", strings.Join(variables, ", "), why, itemVariable)
+	if !w.unset[text] && len(w.unset) < maxUnsetNotices {
+		w.unset[text] = true
+		w.progress.print(func() { w.s.notice("%s", text) })
+	}
+}
+
+// maxUnsetNotices keeps messages with headers of ever other names from filling the screen.
+const maxUnsetNotices = 20
+
+// end makes work end with err, unless it does so already.
+func (w *working) end(err error) {
+	select {
+	case w.fatal <- err:
+	default:
+	}
 }
 
 // stop stops a worker in good order, or at once when Kill is closed; the error says that it was the latter.
@@ -197,10 +247,7 @@ func (w *working) failure(err error) {
 	case errors.As(err, &handler):
 		w.progress.print(func() { w.s.notice("given back: %s: %v", handler.ID, handler.Err) })
 	case kv.Code(err) == kv.CodeIOError, errors.Is(err, layer.ErrCorrupt):
-		select {
-		case w.fatal <- err:
-		default: // there is one already
-		}
+		w.end(err)
 	default:
 		w.tell(err.Error())
 	}
@@ -215,9 +262,9 @@ func (w *working) tell(text string) {
 	}
 }
 
-func (w *working) summary(begun time.Time) error {
+func (w *working) summary(begun time.Time, dead int64) error {
 	r := workResult{
-		Handled: w.handled.Load(), Failed: w.failed.Load(), GivenBack: w.failed.Load() + w.cutOff.Load(),
+		Handled: w.handled.Load(), Failed: w.failed.Load(), GivenBack: w.failed.Load() + w.cutOff.Load(), Dead: dead,
 		Seconds: w.s.app.Now().Sub(begun).Seconds(),
 	}
 	if w.s.json {

@@ -32,6 +32,7 @@ var allowed = map[string][]string{
 	"internal/soak":        {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"internal/soak/cmd":    {"kv", "kv/tuple", "kv/embedded", "layer", "internal/soak"},
 	"internal/model":       {},
+	"internal/release":     {},
 	"internal/sim":         {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer", "internal/linear"},
 	"cli":                  {"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},
 	"cmd/fdbfifo":          {"cli", "kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},

@@ -38,6 +38,27 @@ func TestReopen(t *testing.T) {
 	require.Nil(t, wait(t, tx.Get([]byte("gone"))))
 }
 
+// A file that was being made when its process was killed is removed when the folder is opened, whether the database has
+// been made since or not; one that another process is making right now stays.
+func TestStaleFilesOfCreationGo(t *testing.T) {
+	for _, exclusive := range []bool{false, true} {
+		path := t.TempDir()
+		for range 2 {
+			stale, young := filepath.Join(path, "kv.bbolt.new-123"), filepath.Join(path, "kv.bbolt.new-456")
+			for _, name := range []string{stale, young} {
+				require.NoError(t, os.WriteFile(name, []byte("half a file"), 0o600))
+			}
+			old := time.Now().Add(-time.Minute)
+			require.NoError(t, os.Chtimes(stale, old, old))
+			db := openDisk(t, path, embedded.Options{Exclusive: exclusive})
+			put(t, db, "k", "v")
+			require.NoFileExists(t, stale)
+			require.FileExists(t, young)
+			require.NoError(t, db.Close())
+		}
+	}
+}
+
 // Versions never go back over a reopen: neither commit versions nor read versions that idling has moved ahead,
 // and also when nothing was committed in between.
 func TestVersionsGrowOverReopen(t *testing.T) {

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -19,6 +21,8 @@ type diskStore struct{ file *bbolt.DB }
 
 const (
 	fileName = "kv.bbolt"
+	// newMark stands in the name of a file that is being made.
+	newMark = ".new-"
 
 	// formatVersion is the layout of the file: bucket "kv" holds keyMark + key -> value, bucket "meta" holds
 	// formatKey and versionKey, big-endian.
@@ -102,10 +106,11 @@ func boltOptions() *bbolt.Options {
 
 // createFile makes the file if there is none: aside and then in one step, so that a crash leaves no half of one.
 func createFile(path, name string) error {
+	removeStale(path)
 	if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	f, err := os.CreateTemp(path, fileName+".new-*")
+	f, err := os.CreateTemp(path, fileName+newMark+"*")
 	if err != nil {
 		return err
 	}
@@ -136,13 +141,35 @@ func createFile(path, name string) error {
 	}
 	// A link fails if another process was faster; then that one's file is the database.
 	err = os.Link(temp, name)
-	if err != nil && !errors.Is(err, fs.ErrExist) {
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err = os.Stat(name) // ours was taken for stale, by who then made the database
+	} else if err != nil && !errors.Is(err, fs.ErrExist) {
 		err = os.Rename(temp, name) // a file system without links
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	return syncFolder(path)
+}
+
+// staleAfter is the age at which a file that is being made must be one that a killed process has left: making it takes
+// a few syncs.
+const staleAfter = 10 * time.Second
+
+// removeStale removes files that were being made when their process was killed. What cannot be removed harms nobody.
+func removeStale(path string) {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return
+	}
+	for _, one := range entries {
+		if !strings.HasPrefix(one.Name(), fileName+newMark) {
+			continue
+		}
+		if info, err := one.Info(); err == nil && time.Since(info.ModTime()) > staleAfter {
+			_ = os.Remove(filepath.Join(path, one.Name()))
+		}
+	}
 }
 
 // syncFolder makes a new file's name durable.

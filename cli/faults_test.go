@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer"
+)
+
+// full is a stdout that takes nothing, as /dev/full does.
+type full struct{}
+
+func (full) Write([]byte) (int, error) {
+	return 0, &os.PathError{Op: "write", Path: "/dev/stdout", Err: syscall.ENOSPC}
+}
+
+// A result that cannot be printed is not the database's disk being full: the exit code is one of its own, and the text
+// says that the message is in the queue.
+func TestResultCannotBePrinted(t *testing.T) {
+	app, q := onMemory(t, 0)
+	for _, args := range [][]string{
+		{"enqueue", "--body", "x"},
+		{"enqueue", "--body", "x", "--json"},
+		{"groups"},
+		{"stats", "--json"},
+		{"--help"},
+	} {
+		var stderr bytes.Buffer
+		err := app.Run(context.Background(), args, nil, full{}, &stderr)
+		if args[0] == "--help" {
+			continue // which the library prints, and does not look
+		}
+		require.Equal(t, ExitOutput, ExitCode(err), "%s: %s", args, stderr.String())
+		require.Contains(t, stderr.String(), "What the command was to do is done")
+		require.NotContains(t, stderr.String(), "make room")
+		if args[0] == "enqueue" {
+			require.Regexp(t, `enqueued [-0-9a-f]{36}@\d+\., but: print the result`, stderr.String())
+		}
+	}
+	st, err := q.Stats(context.Background())
+	require.NoError(t, err)
+	require.EqualValues(t, 2, st.Depth)
+}
+
+// What a command of work has written cannot be printed: its message is not finished, and work ends.
+func TestWorkOutputCannotBePrinted(t *testing.T) {
+	app, q := onMemory(t, 3)
+	var stderr bytes.Buffer
+	err := app.Run(context.Background(), []string{"work", "--exec", "cat"}, nil, full{}, &stderr)
+	require.Equal(t, ExitOutput, ExitCode(err), stderr.String())
+	st, err := q.Stats(context.Background())
+	require.NoError(t, err)
+	require.EqualValues(t, 3, st.Depth, "nothing was acked")
+}
+
+// A queue that work has emptied into the dead letters was not worked off.
+func TestUntilEmptyWithDeadLetters(t *testing.T) {
+	app, q := onMemory(t, 3)
+	_, _, err := q.Admin().Configure(context.Background(), func(c *layer.Config) {
+		c.MaxAttempts, c.OnFailure = 1, layer.DeadLetterItem
+	})
+	require.NoError(t, err)
+	for _, test := range []struct {
+		exec string
+		code int
+		says string
+	}{
+		{"exit 3", ExitFailed, "3 messages failed for good"},
+		{"true", ExitOK, "handled 0 messages"}, // those of before are not its own
+	} {
+		var stderr bytes.Buffer
+		args := []string{"work", "--until-empty", "--exec", test.exec}
+		err = app.Run(context.Background(), args, nil, io.Discard, &stderr)
+		require.Equal(t, test.code, ExitCode(err), stderr.String())
+		require.Contains(t, stderr.String(), test.says)
+	}
+}
+
+// Headers whose names come to one variable, and values that a variable cannot hold, are not made up: the variable is
+// not set, a notice says so once, and FDBFIFO_ITEM has them all.
+func TestWorkEnvironment(t *testing.T) {
+	app, q := onMemory(t, 0)
+	for range 2 {
+		_, err := q.Enqueue(context.Background(), layer.Message{
+			Group: "g\x00h", Headers: map[string]string{"a-b": "1", "a_b": "2", "zero": "x\x00y", "plain": "p"},
+		})
+		require.NoError(t, err)
+	}
+	t.Setenv("FDBFIFO_GROUP", "another command's")
+	var stdout, stderr bytes.Buffer
+	show := `echo "${FDBFIFO_HEADER_A_B-unset} ${FDBFIFO_HEADER_ZERO-unset} ${FDBFIFO_GROUP-unset}"
+echo "$FDBFIFO_HEADER_PLAIN $FDBFIFO_ITEM"`
+	err := app.Run(context.Background(), []string{"work", "--until-empty", "--exec", show}, nil, &stdout, &stderr)
+	require.NoError(t, err, stderr.String())
+	require.Contains(t, stdout.String(), "unset unset unset\np {")
+	require.Contains(t, stdout.String(), `"headers":{"a-b":"1","a_b":"2","plain":"p","zero":"x\u0000y"}`)
+	require.Contains(t, stdout.String(), `"group":"g\u0000h"`)
+	printed := stderr.String()
+	require.Equal(t, 1, strings.Count(printed, "FDBFIFO_HEADER_A_B not set"), printed)
+	// Two messages, two ids that each have a zero byte: one notice.
+	require.Equal(t, 1, strings.Count(printed, "FDBFIFO_GROUP, FDBFIFO_HEADER_ZERO, FDBFIFO_ID not set"), printed)
+}
+
+// An interrupt says that it was one, wherever it is met.
+func TestInterruptIsSaid(t *testing.T) {
+	app, _ := onMemory(t, 1)
+	ctx, interrupt := context.WithCancel(context.Background())
+	interrupt()
+	for _, args := range [][]string{
+		{"enqueue", "--body", "x"}, {"groups"}, {"stats"}, {"check"}, {"peek"}, {"purge", "--yes"}, {"queues"},
+		{"config"},
+	} {
+		var stderr bytes.Buffer
+		err := app.Run(ctx, args, nil, io.Discard, &stderr)
+		require.Equal(t, ExitInterrupted, ExitCode(err), "%s", args)
+		require.Contains(t, stderr.String(), "interrupted", "%s", args)
+		require.NotContains(t, stderr.String(), "context canceled", "%s", args)
+	}
+}
+
+// The version says which source a program was built from.
+func TestVersion(t *testing.T) {
+	info := &debug.BuildInfo{GoVersion: "go1.0", Main: debug.Module{Version: "v1.2.3"}}
+	require.Regexp(t, `^v1\.2\.3, go1\.0 \w+/\w+$`, describeBuild(info))
+	info.Main.Version = ""
+	info.Settings = []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.modified", Value: "true"},
+	}
+	require.Contains(t, describeBuild(info), "(devel) (revision 0123456789ab with changes), go1.0 ")
+	var stdout bytes.Buffer
+	require.NoError(t, Run(context.Background(), []string{"--version"}, nil, &stdout, io.Discard))
+	require.True(t, strings.HasPrefix(stdout.String(), "fdbfifo "), stdout.String())
+}
+
+// The engine memory cannot keep a message for the next command, so no command says that it did.
+func TestMemoryKeepsNothing(t *testing.T) {
+	for _, args := range [][]string{{"enqueue", "--body", "x"}, {"stats"}, {"queues"}, {"drop", "default", "--yes"}} {
+		var stdout, stderr bytes.Buffer
+		err := Run(context.Background(), append(args, "--engine", "memory"), nil, &stdout, &stderr)
+		require.Equal(t, ExitUsage, ExitCode(err), "%s", args)
+		require.Empty(t, stdout.String())
+		require.Contains(t, stderr.String(), "keeps nothing")
+	}
+	var usage *usageError
+	require.True(t, errors.As((&session{engine: "memory"}).lasting(), &usage))
+}
