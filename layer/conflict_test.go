@@ -300,6 +300,12 @@ func enqueueDelayed(e *env, tx kv.Tx, _ any) error {
 	return err
 }
 
+// enqueueInOrder enqueues to A in the order of commits.
+func enqueueInOrder(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: "A", CommitOrder: true})
+	return err
+}
+
 // enqueueBefore writes an item before all of A, with its hint, as an enqueue does that saw the group empty and commits
 // late.
 func enqueueBefore(e *env, tx kv.Tx, _ any) error {
@@ -362,6 +368,11 @@ func TestConflicts(t *testing.T) {
 	for _, p := range []pair{
 		{"enqueue, enqueue to the same empty group", having(), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
 		{"enqueue, enqueue to the same group", having("a1"), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
+		{"enqueue in commit order, enqueue to the same group", having("a1"), enqueueInOrder, enqueueTo("A"), must, nil},
+		{"enqueue in commit order, enqueue to the same empty group", having(), enqueueInOrder, enqueueTo("A"), must, nil},
+		{"enqueue in commit order, enqueue to another group", having("a1"), enqueueInOrder, enqueueTo("B"), mustNot, nil},
+		{"enqueue in commit order, claim of the group", having("a1"), enqueueInOrder, claimOne, mustNot, nil},
+		{"enqueue, enqueue in commit order", having("a1"), enqueueTo("A"), enqueueInOrder, mustNot, nil},
 		{"enqueue, enqueue to another group", having("a1"), enqueueTo("A"), enqueueTo("B"), mustNot, nil},
 		{"enqueue, claim of the group", having("a1"), enqueueTo("A"), claimOne, mustNot, nil},
 		{"enqueue, ack that leaves the tail", holding(3, 2), enqueueTo("A"), ackAll, mustNot, nil},
