@@ -170,8 +170,8 @@ func TestHandleOfADroppedQueue(t *testing.T) {
 	})
 }
 
-// TestHandleLearnsNothingOfACallersOldTransaction: the caller's transaction may be seconds old when the handle reads the
-// configuration there. The handle must not go by that afterwards, for the queue may be another by then.
+// TestHandleLearnsNothingOfACallersOldTransaction: the caller's transaction may be seconds old when the handle reads
+// the configuration there. The handle must not go by that afterwards, for the queue may be another by then.
 func TestHandleLearnsNothingOfACallersOldTransaction(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, anyEngine, false)

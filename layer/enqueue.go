@@ -20,9 +20,9 @@ type Sent struct {
 }
 
 // Enqueue appends the messages to their groups, all or none, and returns a result for each, in the order of msgs. The
-// order of msgs is the order within each group, and all come behind what was enqueued before the call. Enqueue retries until the outcome is known, and never doubles a
-// message. At most MaxBatch messages and MaxBatchSize bytes; no messages are no work. A duplicate is no error: see
-// Message.DedupID.
+// order of msgs is the order within each group, and all come behind what was enqueued before the call. Enqueue retries
+// until the outcome is known, and never doubles a message. At most MaxBatch messages and MaxBatchSize bytes; no
+// messages are no work. A duplicate is no error: see Message.DedupID.
 //
 // Errors: *LimitError, ErrOptions and ErrInvalidUTF8 before anything is done, *FullError, ErrClosed, and the engine's.
 // If ctx ends during the commit, the error wraps a *kv.Error which says whether the commit may have landed.
@@ -54,8 +54,9 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 // not use an old read version (SetReadVersion, a GRV cache): a message could then land before an earlier message.
 //
 // Reads: per group, the key of the tail, at snapshot. Conflicts: with the removal of the tail only; none if the group
-// is empty; with CommitOrder, with every enqueue into the group. Other enqueues never conflict with enqueues, except for the same dedup id: each enqueue reads the id's entry,
-// with a conflict, and, if there is an entry, the keys which decide whether the entry still holds.
+// is empty; with CommitOrder, with every enqueue into the group. Other enqueues never conflict with enqueues, except
+// for the same dedup id: each enqueue reads the id's entry, with a conflict, and, if there is an entry, the keys which
+// decide whether the entry still holds.
 func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sent, error) {
 	if q.isClosed() {
 		return nil, wrap("enqueue", ErrClosed)
@@ -261,7 +262,7 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	// hints do not pile up at the same index.
 	t.begun, t.next = true, a.now+int64(a.place+i)
 	if t.ordered {
-		// Before the sets, as below. Nobody has come behind the tail since the read version, nor does before the commit.
+		// Before the sets, as below: nobody comes behind the tail from the read version to the commit.
 		behind := t.items
 		if t.items.Contains(key) {
 			behind.Begin = kv.KeyAfter(key)

@@ -24,8 +24,8 @@ const (
 	// guardIndex (G1): the indexes of a batch run ahead of the versions, so the next enqueue lands before the batch's
 	// last item. Example: 1,000 items at version 5,000 reach index 5,999; an enqueue at version 5,100 gets index 5,100.
 	guardIndex guard = "index"
-	// guardCommitOrder (G1): a message which asks for the order of commits lands before a message which came to the group
-	// after the transaction's first read, and before its commit.
+	// guardCommitOrder (G1): a message which asks for the order of commits lands before a message which came to the
+	// group after the transaction's first read, and before its commit.
 	guardCommitOrder guard = "commit-order"
 	// guardRandom (G3, trap 5): two enqueues at the same read version write the same key, and an item is lost.
 	guardRandom guard = "random"
@@ -213,8 +213,8 @@ const (
 	guardDrop guard = "drop"
 	// guardDropLook (G3): a transaction uses a configuration read long before its queue was dropped.
 	guardDropLook guard = "drop-look"
-	// guardIncarnation (G3): a handle from before a drop goes on with the next queue of the name, by the number of shards
-	// of the last, and nobody finds the hints.
+	// guardIncarnation (G3): a handle from before a drop goes on with the next queue of the name, by the number of
+	// shards of the last, and nobody finds the hints.
 	guardIncarnation guard = "incarnation"
 	// guardSweepTurn (contract): of several sweeps which begin at the same time, all go on.
 	guardSweepTurn guard = "sweep-turn"

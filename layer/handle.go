@@ -69,8 +69,8 @@ type Queue struct {
 	paths    pathCounts
 	slot     int64
 	followed followed
-	// incarnation tells the queue from others of the same name, before and after it: see tx_config.go. Set by Create
-	// and Open, and never changed after.
+	// incarnation tells the queue from others of the same name, before and after it: see tx_config.go. Drawn by Create,
+	// read by Open, and never changed after.
 	incarnation uuid.UUID
 
 	pipeline pipeline

@@ -23,6 +23,7 @@ const (
 	RuleReachable   Rule = "group-reachable"
 	RuleLockTimer   Rule = "lock-has-timer"
 	RuleLockItems   Rule = "lock-items-in-group"
+	RuleMark        Rule = "mark-has-lock"
 	RuleItem        Rule = "item-readable"
 	RulePart        Rule = "part-has-owner"
 	RuleDead        Rule = "dead-letter-readable"
@@ -42,6 +43,7 @@ var ruleTexts = map[Rule]string{
 	RuleReachable:   "a group with items has a ready hint, a lock, a mark, or its head's timer",
 	RuleLockTimer:   "a lock has its timer",
 	RuleLockItems:   "a lock's outstanding items are in its group",
+	RuleMark:        "a group has the key of a mark if and only if its lock has a mark",
 	RuleItem:        "an item is readable, with all its parts",
 	RulePart:        "a part belongs to an item, a dead letter or an archived item",
 	RuleDead:        "a dead letter is readable, with all its parts, and not in its group too",
@@ -150,6 +152,7 @@ type groupCheck struct {
 	heads  []int64 // of timers, the due times of heads
 	dueMS  int64   // of the first item
 	paced  bool    // the use of the group's rate is stored
+	marked bool    // there is the key of a mark
 }
 
 // suspect is a place where the pages do not fit together. The pages are of different versions, so a suspect is looked
@@ -272,6 +275,9 @@ func (c *checker) row(row kv.KV) {
 		if c.readable(row.Key, err); err == nil {
 			c.group(p.group).lock = l
 		}
+	case nameMark:
+		c.group(p.group).marked = true
+		c.readable(row.Key, checkMarkKey(row.Key, row.Value))
 	case nameState:
 		c.report.States++
 		c.readable(row.Key, checkStoredState(row.Key, row.Value))
@@ -591,6 +597,9 @@ func (c *checker) compare() {
 				c.report.StaleTimers++
 			}
 		}
+		if g.marked != (g.lock.bears() != nil) {
+			c.suspect(c.q.keys.mark(name), func(tx kv.ReadTx) (Rule, string, error) { return c.markSound(tx, name) })
+		}
 		if g.lock == nil {
 			continue
 		}
@@ -734,6 +743,23 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 		}
 	}
 	return RuleReachable, fmt.Sprintf("group %q is neither ready nor held nor awaited", group), nil
+}
+
+// markSound checks the key of a mark against the lock, at one version.
+func (c *checker) markSound(tx kv.ReadTx, group string) (Rule, string, error) {
+	key := tx.Get(c.q.keys.mark(group))
+	r, err := c.q.readLock(c.ctx, tx, group)
+	if isCorrupt(err) {
+		return "", "", nil // that is said by itself
+	}
+	if err != nil {
+		return "", "", err
+	}
+	v, err := key.Wait(c.ctx)
+	if err != nil || (v != nil) == (r.bears() != nil) {
+		return "", "", err
+	}
+	return RuleMark, fmt.Sprintf("group %q: key %v, mark in the lock %v", group, v != nil, r.bears() != nil), nil
 }
 
 // lockSound checks a lock against its timer and items, at one version.

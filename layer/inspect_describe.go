@@ -131,6 +131,11 @@ var descriptions = map[string]description{
 		key:   func(p parsedKey) string { return "lock of group " + strconv.Quote(p.group) },
 		value: describeLock,
 	},
+	nameMark: {
+		group: groupIsKey,
+		key:   func(p parsedKey) string { return "note that group " + strconv.Quote(p.group) + " is paused or halted" },
+		value: func(key, value []byte) (string, error) { return "the lock says why", checkMarkKey(key, value) },
+	},
 	nameState: {
 		group: groupIsKey,
 		key:   func(p parsedKey) string { return "state of group " + strconv.Quote(p.group) },

@@ -34,7 +34,8 @@ type DropOptions struct {
 // Drop removes a queue with everything in the queue: messages, dead letters, claims, configuration. From the first
 // transaction on, nobody can open the queue. Handles in use get ErrNoQueue within a second; their work until then is
 // removed, too. Drop takes two seconds, whatever the depth. After an interruption the queue stays, but cannot be
-// opened: call Drop again. A handle opened before the drop stays useless (ErrNoQueue), even if a queue of the same name is created.
+// opened: call Drop again. A handle opened before the drop stays useless, even if a queue of the same
+// name is created: each of its calls is ErrNoQueue.
 //
 // Errors: ErrNoQueue, ErrNoQueueName, *LimitError and ErrInvalidUTF8 for the name, and the engine's.
 func Drop(ctx context.Context, db kv.DB, prefix []byte, name string, o DropOptions) error {

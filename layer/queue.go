@@ -30,7 +30,6 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	if err != nil {
 		return nil, wrap(call, err)
 	}
-	q.incarnation = q.random.uuid()
 	packed, err := storedConfig{config: config, version: 1, incarnation: q.incarnation}.pack()
 	if err != nil {
 		return nil, wrap(call, err)
@@ -136,10 +135,11 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		}
 		o.Owner = fmt.Sprintf("%s:%d:%04x", host, os.Getpid(), random.n(1<<16))
 	}
+	own := newEntropy(test.Seed)
 	q := &Queue{
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random,
 		slot:    int64(random.n(counterSlots)),
-		staging: staging{random: newEntropy(test.Seed).uuid()},
+		staging: staging{random: own.uuid()}, incarnation: own.uuid(),
 	}
 	q.pipeline.env = q.pipelineEnv()
 	q.line.begin(q.lineEnv())

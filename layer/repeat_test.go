@@ -51,8 +51,8 @@ func TestRepeatedAtOnce(t *testing.T) {
 	})
 }
 
-// TestRepeatableWaitsInLine: a waiting receive with a receive id waits in its handle's line, as others do: nothing looks
-// until somebody makes a group ready. Its repetition is answered at once, with what is left, and waits for nothing.
+// TestRepeatableWaitsInLine: a waiting receive with a receive id waits in its handle's line, as others do: nothing
+// looks until somebody makes a group ready. Its repetition is answered at once, with what is left, and never waits.
 func TestRepeatableWaitsInLine(t *testing.T) {
 	t.Parallel()
 	e := newEnv(t, anyEngine, false)
@@ -62,7 +62,8 @@ func TestRepeatableWaitsInLine(t *testing.T) {
 	require.NoError(t, err)
 	const n = 10
 	receive := func(i int) ([]*layer.Claim, error) {
-		return q.Receive(e.ctx, layer.ReceiveOptions{MaxGroups: 1, ReceiveID: fmt.Sprint("id ", i), Wait: time.Minute})
+		id := fmt.Sprint("id ", i)
+		return q.Receive(e.ctx, layer.ReceiveOptions{MaxGroups: 1, ReceiveID: id, Wait: time.Minute})
 	}
 	claims := make([]*layer.Claim, n)
 	var wg sync.WaitGroup

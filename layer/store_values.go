@@ -304,6 +304,14 @@ func unpackConfig(key, value []byte) (s storedConfig, err error) {
 	return s, err
 }
 
+// checkMarkKey checks the value beside the key of a mark.
+func checkMarkKey(key, value []byte) error {
+	if len(value) > 0 {
+		return corrupt(key, fmt.Errorf("%d bytes, should be none", len(value)))
+	}
+	return nil
+}
+
 // checkStoredState checks the form of a state in the database.
 func checkStoredState(key, value []byte) error {
 	if len(value) == 0 {

@@ -244,8 +244,8 @@ func (c *engineClock) Now() time.Time {
 
 func (c *engineClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
-// TestRoundRobinOfTimers: with RoundRobin a group whose lease or delay has ended is at the place of that end. Groups that
-// fail all the time do not starve the others of a single worker, and the others do not starve them.
+// TestRoundRobinOfTimers: with RoundRobin a group whose lease or delay has ended is at the place of that end. Groups
+// that fail all the time do not starve the others of a single worker, and the others do not starve them.
 func TestRoundRobinOfTimers(t *testing.T) {
 	for name, fail := range map[string]func(e *env, q *layer.Queue, c *layer.Claim) error{
 		"delay": func(e *env, q *layer.Queue, c *layer.Claim) error {

@@ -20,6 +20,7 @@ import (
 //	part     ("part", group, index, random, n)       bytes: the n-th continuation of a large body, n from 0
 //	lock     ("lock", group)                         tuple: token, owner, lease end (ms), outstanding items, kind,
 //	                                                and a note if there is a mark: kind, who, reason, since (ms)
+//	mark     ("mark", group)                         empty: the group's lock has a mark
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group)              tuple: kind (of a lock, or "head"), index of the head
 //	state    ("state", group)                        bytes: what is stored with the group; never empty
@@ -57,6 +58,7 @@ const (
 	nameItem     = "item"
 	namePart     = "part"
 	nameLock     = "lock"
+	nameMark     = "mark"
 	nameState    = "state"
 	namePace     = "pace"
 	nameReady    = "ready"
@@ -127,6 +129,7 @@ func (s subspace) archive(id ID) []byte           { return s.itemKey(nameArchive
 func (s subspace) items(group string) kv.KeyRange { return below(s.startGroup(nameItem, group, 1)) }
 func (s subspace) parts(id ID) kv.KeyRange        { return below(s.itemKey(namePart, id, 1)) }
 func (s subspace) lock(group string) []byte       { return s.startGroup(nameLock, group, 0) }
+func (s subspace) mark(group string) []byte       { return s.startGroup(nameMark, group, 0) }
 func (s subspace) purged(group string) []byte     { return s.startGroup(namePurged, group, 0) }
 func (s subspace) state(group string) []byte      { return s.startGroup(nameState, group, 0) }
 func (s subspace) pace(group string) []byte       { return s.startGroup(namePace, group, 0) }
@@ -227,7 +230,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.index, p.n, p.id = d.int(), d.int(), d.uuid()
 	case namePart:
 		p.group, p.index, p.id, p.n = d.str(), d.int(), d.uuid(), d.int()
-	case nameLock, nameState, namePace, namePurged:
+	case nameLock, nameMark, nameState, namePace, namePurged:
 		p.group = d.str()
 	case nameDedup:
 		switch p.scope = d.str(); p.scope {

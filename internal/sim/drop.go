@@ -11,9 +11,9 @@ import (
 	"fdbfifo/layer"
 )
 
-// The end of a part of the runs: when all has been verified, the queue is dropped while others work on. Afterwards none of
-// its keys may be left. In half of these runs the queue is made anew, with another number of shards, beside the handles of
-// the old one, which must find no queue; then the new queue has what was enqueued there, and nothing else.
+// The end of a part of the runs: when all has been verified, the queue is dropped while others work on. Afterwards none
+// of its keys may be left. In half of these runs the queue is made anew, with another number of shards, beside the
+// handles of the old one, which must find no queue; then the new queue has what was enqueued there, and nothing else.
 
 // doom is what the end of the queue is like.
 type doom struct {
@@ -49,7 +49,8 @@ func (w *world) drop() error {
 	}
 	w.faulty, w.plan.Chances = true, k.faults
 	for i, role := range []func(*actor){
-		(*actor).produce, (*actor).produce, (*actor).work, (*actor).work, (*actor).take, (*actor).operate, (*actor).drop,
+		(*actor).produce, (*actor).produce, (*actor).work, (*actor).work, (*actor).take, (*actor).operate,
+		(*actor).drop,
 	} {
 		a := w.actor(w.nextActor, handles[i%doomedHandles])
 		w.nextActor++ // a number that nobody had: the dead get no turns
