@@ -136,7 +136,7 @@ func (c *crew) kill(ctx context.Context) (victim *demoProcess, held []heldClaim,
 		}()
 	}
 	time.Sleep(settle)
-	groups, err := allGroups(ctx, c.q, 1)
+	groups, err := allGroups(ctx, c.q, layer.GroupsOptions{MaxDepth: 1})
 	if err != nil {
 		return nil, nil, err
 	}
