@@ -54,7 +54,7 @@ has failed for good), corrupt (see check). A group that is held, and paused or h
 	}
 	c.Flags().StringVar(&by, "sort", "depth", "the `ORDER`: depth (deepest first), age (oldest head first), name")
 	c.Flags().IntVarP(&n, "number", "n", 20, "how many groups, `N`; 0 = all")
-	c.Flags().BoolVar(&marked, "marked", false, "only groups that are paused or halted, or will be; also without messages")
+	c.Flags().BoolVar(&marked, "marked", false, "only groups paused or halted, or about to be; empty ones too")
 	return c
 }
 

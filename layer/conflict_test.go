@@ -145,7 +145,9 @@ func forceRelease(e *env, tx kv.Tx, _ any) error {
 	return err
 }
 
-func retryNow(e *env, tx kv.Tx, _ any) error { return e.q.Admin().RetryNowTx(e.ctx, tx, "A") }
+func retryNow(e *env, tx kv.Tx, _ any) error {
+	return e.q.Admin().RetryNowTx(e.ctx, tx, "A", layer.RetryOptions{})
+}
 
 func pauseGroup(e *env, tx kv.Tx, _ any) error {
 	_, err := e.q.Admin().PauseGroupTx(e.ctx, tx, "A", layer.PauseOptions{})
@@ -153,7 +155,7 @@ func pauseGroup(e *env, tx kv.Tx, _ any) error {
 }
 
 func resumeGroup(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.Admin().ResumeGroupTx(e.ctx, tx, "A")
+	_, err := e.q.Admin().ResumeGroupTx(e.ctx, tx, "A", layer.ResumeOptions{})
 	return err
 }
 
@@ -163,7 +165,7 @@ func pauseQueue(e *env, tx kv.Tx, _ any) error {
 }
 
 func resumeQueue(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.Admin().ResumeTx(e.ctx, tx)
+	_, err := e.q.Admin().ResumeTx(e.ctx, tx, layer.ResumeOptions{})
 	return err
 }
 

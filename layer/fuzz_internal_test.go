@@ -166,6 +166,7 @@ func TestEveryValueIsFuzzed(t *testing.T) {
 	elsewhere := map[string]string{
 		nameItem: "FuzzEnvelope", nameMeta: "FuzzConfig, and kinds of their own",
 		nameReady: "integer", nameGrant: "integer", namePart: "any bytes", nameWake: "count",
+		nameMark: "no bytes",
 	}
 	for _, name := range KeyNames() {
 		require.True(t, stored[name] != nil || elsewhere[name] != "", name)

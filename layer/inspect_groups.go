@@ -12,8 +12,8 @@ import (
 type GroupInfo struct {
 	Group       string
 	Status      Status
-	Depth       int64 // items, the held ones included; counted up to GroupsOptions.MaxDepth
-	Head        ID    // zero if the group is empty
+	Depth       int64         // items, the held ones included; counted up to GroupsOptions.MaxDepth
+	Head        ID            // zero if the group is empty
 	HeadAge     time.Duration // since the head was enqueued
 	Attempts    int           // failed deliveries of the head
 	LastError   string        // of the head's last failed delivery

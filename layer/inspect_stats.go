@@ -24,7 +24,7 @@ type groupCounts struct {
 
 	ready, busy, held, delayed int64
 	passedDue, passedLater     int64 // timers of marked groups which lead to nothing
-	oldestReady, oldest        head // of the ready groups, and of all ready or busy groups
+	oldestReady, oldest        head  // of the ready groups, and of all ready or busy groups
 }
 
 // head is a group and the index of its head, as of when the hint or timer was written.

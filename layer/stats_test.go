@@ -88,9 +88,9 @@ func TestAgeBeginsWhenDue(t *testing.T) {
 	require.Equal(t, time.Second, stats.OldestHead)
 }
 
-// TestMarkedGroupsAreNotReady: a paused group that no receive has met, and one that was filled while it was paused, count
-// as paused and not as ready, and their heads are not the oldest; nor is a delayed head of a paused group, before and
-// after it is due, or a paused group whose claim has run out (Contract).
+// TestMarkedGroupsAreNotReady: a paused group that no receive has met, and one that was filled while it was paused,
+// count as paused and not as ready, and their heads are not the oldest; nor is a delayed head of a paused group, before
+// and after it is due, or a paused group whose claim has run out (Contract).
 func TestMarkedGroupsAreNotReady(t *testing.T) {
 	for _, shards := range []int{1, 7} {
 		t.Run(fmt.Sprintf("%d shards", shards), func(t *testing.T) {
@@ -139,8 +139,8 @@ func TestMarkedGroupsAreNotReady(t *testing.T) {
 	}
 }
 
-// TestEmptyMarkedGroupIsFound: a paused group without items can be asked for by its name, and is in the list of the marked
-// groups, as are those that will be paused or halted when their claims end (Contract).
+// TestEmptyMarkedGroupIsFound: a paused group without items can be asked for by its name, and is in the list of the
+// marked groups, as are those that will be paused or halted when their claims end (Contract).
 func TestEmptyMarkedGroupIsFound(t *testing.T) {
 	onEngines(t, func(e *env) {
 		admin := e.q.Admin()
@@ -175,7 +175,7 @@ func TestEmptyMarkedGroupIsFound(t *testing.T) {
 		require.NoError(e.t, e.q.Ack(e.ctx, a))
 		require.Equal(e.t, []string{a.Group, "empty"}, list(layer.GroupsOptions{Marked: true}))
 		for _, group := range []string{a.Group, "empty"} {
-			_, err = admin.ResumeGroup(e.ctx, group)
+			_, err = admin.ResumeGroup(e.ctx, group, layer.ResumeOptions{})
 			require.NoError(e.t, err)
 		}
 		require.Empty(e.t, list(layer.GroupsOptions{Marked: true}))

@@ -176,7 +176,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 			once("resume of a halted group", func(t *testing.T, e *env, strike func()) {
 				parkedGroup(e)
 				strike()
-				was, err := e.q.Admin().ResumeGroup(e.ctx, "A")
+				was, err := e.q.Admin().ResumeGroup(e.ctx, "A", layer.ResumeOptions{})
 				require.NoError(t, err)
 				require.Equal(t, "no use", was.Reason)
 				stats, err := e.q.Stats(e.ctx)
