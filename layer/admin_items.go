@@ -3,7 +3,6 @@ package layer
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -100,34 +99,6 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 		})
 	})
 	return id, wrap("skip", err)
-}
-
-// seenHead returns an error if the caller has seen another head; zero = the caller takes any.
-func seenHead(seen, head ID) error {
-	switch {
-	case seen == ID{} || seen == head:
-		return nil
-	case head == ID{}:
-		return fmt.Errorf("%w: the group is empty, the head was %s", ErrChanged, seen)
-	}
-	return fmt.Errorf("%w: the head is %s, not %s", ErrChanged, head, seen)
-}
-
-// sawHead is seenHead for the present head of a group; the caller has a read conflict on the lock.
-func (w *txn) sawHead(group string, seen ID) error {
-	if seen == (ID{}) {
-		return nil
-	}
-	items := w.q.keys.items(group)
-	key, err := w.q.firstItem(w.ctx, w.tx.Snapshot(), items)
-	if err != nil || key == nil {
-		return errors.Join(err, seenHead(seen, ID{}))
-	}
-	p, err := w.q.keys.parseItem(key, group, items)
-	if err != nil {
-		return err
-	}
-	return seenHead(seen, p.itemID())
 }
 
 // Edit changes the body and the headers of a waiting item. change gets the current message and changes the message;

@@ -194,15 +194,19 @@ var ErrDropping = fmt.Errorf("%w: it is being dropped", ErrNoQueue)
 // RejectError, returned or wrapped by a worker's handler, says that the item will never succeed: the item fails for
 // good at once, see OnFailure.
 type RejectError struct {
-	Reason string // stored with the dead letter
+	Reason string // stored with the dead letter; may be empty
 	Err    error  // likewise; may be nil
 }
 
 func (e *RejectError) Error() string {
-	if e.Err == nil {
-		return "rejected: " + e.Reason
+	text := "rejected"
+	if e.Reason != "" {
+		text += ": " + e.Reason
 	}
-	return fmt.Sprintf("rejected: %s: %v", e.Reason, e.Err)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
 }
 
 // Unwrap returns Err.

@@ -284,6 +284,34 @@ func (w *txn) head(group string) kv.Future[[]byte] {
 	return w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin))
 }
 
+// seenHead returns an error if the caller has seen another head; zero = the caller takes any.
+func seenHead(seen, head ID) error {
+	switch {
+	case seen == ID{} || seen == head:
+		return nil
+	case head == ID{}:
+		return fmt.Errorf("%w: the group is empty, the head was %s", ErrChanged, seen)
+	}
+	return fmt.Errorf("%w: the head is %s, not %s", ErrChanged, head, seen)
+}
+
+// sawHead is seenHead for the present head of a group; the caller has a read conflict on the lock.
+func (w *txn) sawHead(group string, seen ID) error {
+	if seen == (ID{}) {
+		return nil
+	}
+	items := w.q.keys.items(group)
+	key, err := w.q.firstItem(w.ctx, w.tx.Snapshot(), items)
+	if err != nil || key == nil {
+		return errors.Join(err, seenHead(seen, ID{}))
+	}
+	p, err := w.q.keys.parseItem(key, group, items)
+	if err != nil {
+		return err
+	}
+	return seenHead(seen, p.itemID())
+}
+
 // holds reports whether the claim contains the item.
 func (h *holding) holds(id ID) bool { return h != nil && place(h.items, id, id.Group) >= 0 }
 
