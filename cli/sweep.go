@@ -42,13 +42,14 @@ type jsonSweep struct {
 	Repeats  int64  `json:"attempt_ids"`
 	AgedOut  int64  `json:"past_retention"`
 	Archived int64  `json:"archived"`
+	Dead     int64  `json:"dead"`
 }
 
 func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
 		return printJSON(s.stdout, jsonSweep{
 			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Wakes: r.Wakes, Repeats: r.Repeats, Dedup: r.Dedup,
-			Purges: r.Purges, Paces: r.Paces, AgedOut: r.PastRetention, Archived: r.Archived,
+			Purges: r.Purges, Paces: r.Paces, AgedOut: r.PastRetention, Archived: r.Archived, Dead: r.Dead,
 		})
 	}
 	text := "cleared " + plural(r.Receipts, "receipt")
@@ -65,6 +66,9 @@ func (s *session) printSweep(r layer.SweepReport) error {
 	}
 	if r.Archived > 0 {
 		text += " and " + plural(r.Archived, "message") + " from the archive"
+	}
+	if r.Dead > 0 {
+		text += " and " + plural(r.Dead, "dead letter")
 	}
 	_, err := fmt.Fprintf(s.stdout, "%s, of %s looked at\n", text, plural(r.Keys, "key"))
 	return err

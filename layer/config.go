@@ -22,7 +22,8 @@ type Config struct {
 	Schedule Schedule
 	// Lease is the lease of a claim whose receive names none, MinLease to MaxLease; 0 = DefaultLease.
 	Lease time.Duration
-	// Delay is how long a message is delayed which names no delay itself, 0 to MaxDelay; 0 = not at all.
+	// Delay is how long a message is delayed which names no delay itself, 0 to MaxDelay; 0 = not at all. A change holds
+	// for messages enqueued from then on: messages already enqueued keep their times.
 	Delay time.Duration
 	// DedupBy is what makes two messages duplicates: DedupByID, DedupByContent.
 	DedupBy DedupBy
@@ -55,6 +56,9 @@ type Config struct {
 	Archive time.Duration
 	// OnExpiry says what becomes of an item past retention.
 	OnExpiry OnExpiry
+	// DeadRetention is how long dead letters stay, MinRetention to MaxRetention; 0 = until redriven or discarded. A
+	// sweep discards the older ones, so a letter may stay somewhat longer. A change holds for all letters.
+	DeadRetention time.Duration
 }
 
 // settings has a row for each setting, in the order of listing and storing. The slice is never changed.
@@ -100,6 +104,8 @@ var settings = []setting{
 		"what becomes of one that has waited longer"),
 	durationSetting("archive", func(c *Config) *time.Duration { return &c.Archive }, 0, 0, MaxRetention,
 		"how long what is finished is kept in the archive; 0 = not at all"),
+	durationSetting("dead_retention", func(c *Config) *time.Duration { return &c.DeadRetention }, 0, 0, MaxRetention,
+		"how long dead letters are kept, 1s or more; 0 = for ever"),
 }
 
 // withDefaults returns c with each zero field set to its default, and checks the limits.
@@ -112,7 +118,10 @@ func (c Config) withDefaults() (Config, error) {
 			return c, err
 		}
 	}
-	if err := checkRetention(c.Retention); err != nil {
+	if err := checkRetention("retention", c.Retention); err != nil {
+		return c, err
+	}
+	if err := checkRetention("dead_retention", c.DeadRetention); err != nil {
 		return c, err
 	}
 	if c.Retry.Max < c.Retry.Base {

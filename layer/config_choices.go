@@ -94,9 +94,9 @@ const (
 	MaxRetention = 10 * 365 * 24 * time.Hour
 )
 
-func checkRetention(d time.Duration) error {
+func checkRetention(what string, d time.Duration) error {
 	if d != 0 && d < MinRetention {
-		return durationLimit("retention", d, MinRetention, MaxRetention)
+		return durationLimit(what, d, MinRetention, MaxRetention)
 	}
 	return nil
 }

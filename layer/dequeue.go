@@ -87,7 +87,8 @@ type Claim struct {
 	Queue string
 	Group string
 	// Token grows from claim to claim of a group. Pass the token to systems outside the database, so that such a system
-	// can refuse a holder who has been overtaken.
+	// can refuse a holder who has been overtaken. A token alone names no claim: claims of several groups by the same
+	// receive have the same token, so a system outside compares tokens of one group.
 	Token int64
 	Items []Item
 	Until time.Time // the end of the lease, by this worker's clock
@@ -100,8 +101,9 @@ type Claim struct {
 // held by another is skipped, whole. No claim is returned if no group is ready, nor becomes ready within o.Wait.
 //
 // Every claim must be acked, nacked or extended before its lease ends; otherwise its group is delivered to another
-// worker, and the first item counts a failed attempt. Under contention the order between groups is given up for
-// parallelism; the order within a group never is.
+// worker, and the first item counts a failed attempt. A lease which has ended takes nothing from its holder by itself:
+// until somebody takes over, the claim can be acked, nacked and extended. Under contention the order between groups is
+// given up for parallelism; the order within a group never is.
 //
 // A group whose next item cannot be read is skipped; if there is no other group, the error wraps ErrCorrupt.
 //

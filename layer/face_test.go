@@ -213,6 +213,35 @@ func TestLimitErrorText(t *testing.T) {
 	}
 }
 
+// TestRejectErrorText: a rejection has a text whatever is left out of it.
+func TestRejectErrorText(t *testing.T) {
+	expired := errors.New("card expired")
+	for want, err := range map[string]error{
+		"rejected":                       &layer.RejectError{},
+		"rejected: no card":              &layer.RejectError{Reason: "no card"},
+		"rejected: card expired":         &layer.RejectError{Err: expired},
+		"rejected: schema: card expired": &layer.RejectError{Reason: "schema", Err: expired},
+	} {
+		require.EqualError(t, err, want)
+	}
+}
+
+// TestLostClaimText: the error of a lost claim says whether somebody holds the group now.
+func TestLostClaimText(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1", "a2")
+	c := e.receive(e.q, 1)
+	require.NoError(t, e.q.Ack(e.ctx, c))
+	err := e.q.Ack(e.ctx, c)
+	require.ErrorIs(t, err, layer.ErrClaimLost)
+	require.ErrorContains(t, err, "nobody holds the group: the claim has ended")
+	next := e.receive(e.q, 1)
+	err = e.q.Ack(e.ctx, c)
+	require.ErrorIs(t, err, layer.ErrClaimLost)
+	require.ErrorContains(t, err, fmt.Sprintf("the group is held under token %d, by %q", next.Token, "worker-1"))
+	require.NoError(t, e.q.Ack(e.ctx, next))
+}
+
 // TestFullError: it matches ErrFull, and says which group.
 func TestFullError(t *testing.T) {
 	e := newEnv(t, anyEngine, false)

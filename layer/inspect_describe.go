@@ -235,7 +235,8 @@ func describeMeta(key, value []byte) (string, error) {
 		}
 		return m.words(), nil
 	}
-	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSweptTo)) {
+	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSweptTo)) ||
+		bytes.HasSuffix(key, tuple.AppendString(nil, metaSweptDead)) {
 		last, err := unpackSweptTo(key, value)
 		return tuple.Printable(last), err
 	}

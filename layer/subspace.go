@@ -288,7 +288,9 @@ const (
 	metaDropped = "dropped"
 	metaPaused  = "paused"   // tuple (since (ms), who, reason); not there = the queue is not paused
 	metaSweptTo = "swept_to" // tuple (key): where the next sweep of the dedup entries goes on
-	metaPurged  = "purged"   // tuple (clock, when (ms)) of the last step of a purge of the queue: see enqueue_dedup.go
+	// tuple (key): where the next sweep of the dead letters goes on
+	metaSweptDead = "swept_dead"
+	metaPurged    = "purged" // tuple (clock, when (ms)) of the last step of a purge of the queue: see enqueue_dedup.go
 )
 
 // dedupKey is the key of the entry for a message of group with the dedup id.
