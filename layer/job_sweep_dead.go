@@ -7,8 +7,8 @@ import (
 )
 
 // letters discards the dead letters which have been kept for as long as Config.DeadRetention says. The letters of a
-// group lie together, whatever their age, so a sweep reads them all. A sweep of many (Every) therefore goes on where the
-// last ended, and ends after sweepLetters letters.
+// group lie together, whatever their age, so a sweep reads them all. A sweep of many (Every) therefore goes on where
+// the last ended, and ends after sweepLetters letters.
 //
 // Footprint: a read conflict on each discarded letter, because a redrive may take the letter.
 func (s *sweeper) letters() error {
