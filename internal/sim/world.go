@@ -373,11 +373,12 @@ func (w *world) heal() {
 			}
 		}
 		a.sleep(2 * time.Second) // every handle knows it
-		if _, err := a.q.Admin().Resume(ctx); err != nil && !errors.Is(err, layer.ErrNotPaused) {
+		if _, err := a.q.Admin().Resume(ctx, layer.ResumeOptions{}); err != nil && !errors.Is(err, layer.ErrNotPaused) {
 			return err
 		}
 		for i := range w.knobs.groups {
-			if _, err := a.q.Admin().ResumeGroup(ctx, fmt.Sprintf("g%d", i)); err != nil && !errors.Is(err, layer.ErrNotPaused) {
+			_, err := a.q.Admin().ResumeGroup(ctx, fmt.Sprintf("g%d", i), layer.ResumeOptions{})
+			if err != nil && !errors.Is(err, layer.ErrNotPaused) {
 				return err
 			}
 		}
