@@ -69,6 +69,17 @@ func (m *member) kill() error {
 	return nil
 }
 
+// stop ends the process in good order.
+func (m *member) stop() error { return errors.Join(m.stdin.Close(), m.wait()) }
+
+// wait waits for the end of a process that was told to stop.
+func (m *member) wait() error {
+	if err := m.cmd.Wait(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", m.name, err, m.stderr)
+	}
+	return nil
+}
+
 // health asks the process how it is.
 func (m *member) health(ctx context.Context) (h health, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
