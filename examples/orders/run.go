@@ -114,7 +114,7 @@ func (t *trial) drive(ctx context.Context) (err error) {
 		{name: "worker 2", args: []string{"worker"}},
 	} {
 		m.args = append(m.args, "-child", "-folder", t.folder, "-lease", t.lease.String())
-		if err := m.start(ctx); err != nil {
+		if err := m.start(); err != nil {
 			return errors.Join(err, t.stop())
 		}
 		t.crew = append(t.crew, m)
@@ -137,7 +137,7 @@ func (t *trial) drive(ctx context.Context) (err error) {
 		if n < t.kills {
 			err = t.kill(ctx, n)
 		} else {
-			err = t.restart(ctx, n)
+			err = t.restart(n)
 		}
 		if err != nil {
 			return err
@@ -164,17 +164,17 @@ func (t *trial) kill(ctx context.Context, n int) error {
 	}
 	t.killed = append(t.killed, victim.name+what)
 	fmt.Fprintf(t.log, "orders: killed %s%s\n", victim.name, what)
-	return victim.start(ctx)
+	return victim.start()
 }
 
 // restart stops a process in good order, and starts that process anew.
-func (t *trial) restart(ctx context.Context, n int) error {
+func (t *trial) restart(n int) error {
 	m := t.crew[n%len(t.crew)]
 	if err := m.stop(); err != nil {
 		return err
 	}
 	fmt.Fprintf(t.log, "orders: stopped %s\n", m.name)
-	return m.start(ctx)
+	return m.start()
 }
 
 // drained waits until the queue is empty.
