@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"fdbfifo/kv/embedded"
 )
 
 // App is the command line and its surroundings. New returns the normal one; of the fields only Engines must be
@@ -42,7 +44,11 @@ type App struct {
 
 // New returns the command line with the embedded engines.
 func New() *App {
-	return &App{Engines: Embedded()}
+	a := &App{Engines: Embedded()}
+	if embedded.Sharable {
+		a.Shared = []string{"disk"}
+	}
+	return a
 }
 
 func terminalSize(w io.Writer) (width, height int, ok bool) {
@@ -180,6 +186,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newSweepCmd(s),
 		newCheckCmd(s),
 		newBenchCmd(s),
+		newBenchPeerCmd(s),
 		newKeyCmd(s),
 		newDecodeCmd(s),
 	)
