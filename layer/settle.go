@@ -216,6 +216,7 @@ func (s *settlement) check(w *txn) error {
 	}
 	w.remove(group, c.items, acked, archived)
 	w.count(countAcked, len(acked))
+	w.count(countReturned, -len(acked)) // put adds all which leave the claim
 	if stays > 0 {
 		w.put(group, r, r.with(left[:stays], c.endMS), 0)
 		return nil

@@ -45,9 +45,9 @@ var floors = []floor{
 	}},
 	{"operator and inspection", "what people do to a queue, and look at.", []string{
 		"admin.go", "admin_config.go", "admin_force.go", "admin_items.go", "admin_lists.go", "admin_pause.go",
-		"admin_state.go",
-		"inspect_check.go", "inspect_describe.go", "inspect_groups.go", "inspect_peek.go", "inspect_stats.go",
-		"inspect_why.go",
+		"admin_reschedule.go", "admin_state.go",
+		"inspect_check.go", "inspect_describe.go", "inspect_find.go", "inspect_groups.go", "inspect_peek.go",
+		"inspect_stats.go", "inspect_why.go",
 	}},
 	{"face", "what a program begins with: opening a queue, and workers.", []string{
 		"queue.go", "worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_handler.go",
