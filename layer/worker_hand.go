@@ -72,8 +72,8 @@ func (h *hand) loop() {
 	}
 }
 
-// start runs a call on the goroutine of the hand's calls. One goroutine does for all of them, until one has ended it, or
-// is stuck.
+// start runs a call on the goroutine of the hand's calls. One goroutine does for all of them, until one has ended it,
+// or is stuck.
 func (h *hand) start(c *call, fn func(ctx context.Context) error) {
 	if h.calls == nil {
 		calls := make(chan func(*string))
@@ -472,8 +472,8 @@ func (h *inHand) settlement(ds []*Delivery) *settlement {
 }
 
 // ack sees to the ack of what was handled. The last ack of a claim is returned, to travel with the next receive: no
-// handler is called before that. An ack before the last travels while the next item is being handled; meanwhile finished
-// items share the ack that follows. What the next handler may read in the database is acked before.
+// handler is called before that. An ack before the last travels while the next item is being handled; items that are
+// finished meanwhile share the ack that follows. What the next handler may read in the database is acked before.
 func (w *Worker) ack(of context.Context, in *inHand, ds []*Delivery) (done *finished, more bool) {
 	in.handled = append(in.handled, ds...)
 	last := len(in.unhandled()) == 0
