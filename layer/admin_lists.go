@@ -49,17 +49,3 @@ func (a Admin) AllGroups(ctx context.Context, o GroupsOptions) iter.Seq2[GroupIn
 		}
 	}
 }
-
-// give passes a page's entries to yield, and then the page's error, if any. give reports whether the list may go on.
-func give[T any](entries []T, err error, yield func(T, error) bool) bool {
-	for _, e := range entries {
-		if !yield(e, nil) {
-			return false
-		}
-	}
-	if err != nil {
-		var none T
-		yield(none, err)
-	}
-	return err == nil
-}
