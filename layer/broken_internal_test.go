@@ -110,6 +110,8 @@ var missing = map[guard]string{
 	guardRepeatTwin:      "TestTwinsOfOneAttempt",
 	guardRepeatBack:      "TestRepeatableIsNotGivenBack",
 	guardRepeatSweep:     "TestSweepKeepsWhatIsWrittenAnew/repeat",
+	guardExtendApart:     "TestSlowHandlers",
+	guardTxBound:         "TestTransactionTooLong",
 }
 
 // runOnly runs one test in a process of its own, with a guard left out.

@@ -94,6 +94,8 @@ type Claim struct {
 	// State is the group's state (SetState, AckState) as of the claim, if ReceiveOptions.State asked; nil = there is
 	// none.
 	State []byte
+
+	takenFrom string // whose lease had ended; "" = nobody's
 }
 
 // Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max. A group
@@ -656,6 +658,7 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	id := first.ID
 	var record attempt
 	if f.failure != nil {
+		claim.takenFrom = f.record.claim().owner
 		f.failure.write(c.txn)
 		c.count(countExpired, 1)
 		id, record = f.failure.id, f.failure.record

@@ -52,9 +52,9 @@ func Example() {
 	// customer-9: address changed
 }
 
-// A worker handles items on several goroutines and extends their leases meanwhile. With a TxHandler the effect
+// A worker handles items on several goroutines and extends their leases meanwhile. With HandleTx the effect
 // happens exactly once: it commits together with the ack.
-func ExampleNewTxWorker() {
+func ExampleHandleTx() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})
 	defer db.Close()
@@ -71,11 +71,11 @@ func ExampleNewTxWorker() {
 
 	handled := make(chan struct{}, 3)
 	balance := []byte("balance/account-1")
-	w, err := layer.NewTxWorker(q, func(ctx context.Context, tx kv.Tx, item layer.Item) error {
-		tx.Atomic(kv.Add, balance, item.Body)
+	w, err := layer.NewWorker(q, layer.HandleTx(func(ctx context.Context, tx kv.Tx, d *layer.Delivery) error {
+		tx.Atomic(kv.Add, balance, d.Body)
 		handled <- struct{}{} // outside the transaction: it may happen more than once
 		return nil
-	}, layer.WorkerOptions{Concurrency: 2})
+	}), layer.WorkerOptions{Concurrency: 2})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -152,7 +152,9 @@ func badCalls(e *env) map[string]badCall {
 			_, _, err := layer.Describe(testPrefix, key("lock", "A"), []byte("?"))
 			return err
 		}, layer.ErrCorrupt},
-		"NewWorker":     {func() error { return last(layer.NewWorker(q, nil, layer.WorkerOptions{Poll: -1})) }, limit},
+		"NewWorker": {func() error {
+			return last(layer.NewWorker(q, layer.Handler{}, layer.WorkerOptions{Poll: -1}))
+		}, limit},
 		"Config.Set":    {func() error { return new(layer.Config).Set("lease", "soon") }, options},
 		"UnmarshalJSON": {func() error { return new(layer.Config).UnmarshalJSON([]byte("?")) }, options},
 	}

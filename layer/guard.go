@@ -220,6 +220,11 @@ const (
 	guardRepeatBack guard = "repeat-back"
 	// guardRepeatSweep (G3): a sweep clears the entry of a receive id which has just been used again.
 	guardRepeatSweep guard = "repeat-sweep"
+	// guardExtendApart (contract): a worker extends a claim while a handler's transaction on the claim is open, and
+	// fails the transaction again and again.
+	guardExtendApart guard = "extend-apart"
+	// guardTxBound (contract): a handler that takes longer than a transaction lasts is called for ever.
+	guardTxBound guard = "tx-bound"
 )
 
 // read adds a read conflict on r.

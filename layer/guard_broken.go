@@ -46,5 +46,5 @@ var guards = []guard{
 	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,
-	guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep,
+	guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep, guardExtendApart, guardTxBound,
 }

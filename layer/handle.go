@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"fdbfifo/kv"
@@ -71,6 +72,7 @@ type Queue struct {
 	pipeline pipeline
 	line     waitingLine
 	staging  staging
+	workers  atomic.Int64 // that were started on it
 }
 
 // isClosed reports whether the handle was closed.

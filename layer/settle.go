@@ -148,6 +148,9 @@ type settlement struct {
 	attempt kv.Future[[]byte] // of the item that was tried, if the rest is given back
 
 	until time.Time // the result of an extend
+	// What comes of a failed attempt: the results of a nack that counts one.
+	follows Follows
+	waits   time.Duration
 
 	done atomic.Bool // committed, as far as the handle knows
 }
@@ -279,6 +282,7 @@ func (s *settlement) giveBack(w *txn) error {
 		}
 	}
 	m := s.held.mark
+	s.follows, s.waits = "", 0
 	if !s.back.Release {
 		text := ""
 		if s.back.Err != nil {
@@ -290,7 +294,7 @@ func (s *settlement) giveBack(w *txn) error {
 		if err != nil {
 			return err
 		}
-		if f.endsItem() {
+		if s.follows = f.follows(); f.endsItem() {
 			return s.deadLetterItem(w, &f)
 		}
 		if m, err = f.carryOut(w, m, ID{}); err != nil {
@@ -305,6 +309,7 @@ func (s *settlement) giveBack(w *txn) error {
 	if err != nil {
 		return err
 	}
+	s.waits = wait
 	if ms := wait.Milliseconds(); ms > 0 {
 		// A delay has no holder: until its end every hint of the group is stale.
 		delay := holding{kind: kindDelay, token: s.held.token, endMS: w.nowMS + ms}

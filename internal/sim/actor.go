@@ -19,17 +19,19 @@ import (
 
 // actor makes calls on one handle, one after the other.
 type actor struct {
-	w    *world
-	id   int
-	who  int // the handle
-	q    *layer.Queue
-	rng  *rand.Rand
-	role func(*actor)
-	left int  // how many calls it still makes, about
-	over bool // its role has ended
-	n    int  // of its messages, or of the calls of its handler
-	ctx  context.Context
-	end  context.CancelFunc
+	w        *world
+	id       int
+	who      int // the handle
+	q        *layer.Queue
+	rng      *rand.Rand
+	role     func(*actor)
+	left     int           // how many calls it still makes, about
+	over     bool          // its role has ended
+	produces bool          // its role is to enqueue
+	n        int           // of its messages, or of the calls of its handler
+	lease    time.Duration // of its worker's claims
+	ctx      context.Context
+	end      context.CancelFunc
 }
 
 func (a *actor) chance(p float64) bool { return a.rng.Float64() < p }

@@ -93,6 +93,8 @@ var caught = map[string]known{
 	"take-items":       {"marked", 3},
 	"reload-token":     {"uncertain", 1},
 	"free-empty":       {"emptied", 1},
+	"extend-apart":     {"worked", 3},
+	"tx-bound":         {"worked", 3},
 }
 
 // caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It

@@ -112,6 +112,8 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"tended":   (*knobs).tended,
 	// See drop.go.
 	"doomed": (*knobs).doomed,
+	// See worker.go.
+	"worked": (*knobs).worker,
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
@@ -127,6 +129,7 @@ func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
 // profileOf is the one that a seed has; half of the seeds have none.
 func profileOf(rng *rand.Rand) string {
 	names := Profiles()
+	names = slices.DeleteFunc(names, func(s string) bool { return s == "worked" }) // TestWorkers has it
 	if i := rng.IntN(2 * len(names)); i < len(names) {
 		return names[i]
 	}

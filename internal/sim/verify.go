@@ -38,6 +38,7 @@ func (w *world) verify(drained bool) {
 	m.compareState()
 	m.compareEnqueues()
 	m.compareFinished()
+	m.compareLaws()
 	m.compareClaims()
 	w.compareRepeats()
 	m.compareStates()

@@ -50,7 +50,8 @@ var floors = []floor{
 		"inspect_why.go",
 	}},
 	{"face", "what a program begins with: opening a queue, and workers.", []string{
-		"queue.go", "worker.go",
+		"queue.go", "worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_handler.go",
+		"worker_source.go",
 	}},
 }
 
