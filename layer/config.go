@@ -57,11 +57,14 @@ type Config struct {
 	OnExpiry OnExpiry
 }
 
+// settingShards is the name of the only setting which is fixed at creation.
+const settingShards = "shards"
+
 // settings has a row for each setting, in the order of listing and storing. The slice is never changed.
 //
 // To add a setting: a field above, a row here, a line in docs/operations.md.
 var settings = []setting{
-	intSetting("shards", func(c *Config) *int { return &c.Shards }, 1, 1, MaxShards,
+	intSetting(settingShards, func(c *Config) *int { return &c.Shards }, 1, 1, MaxShards,
 		"key ranges of the ready hints; fixed at creation"),
 	choiceSetting("schedule", func(c *Config) *Schedule { return &c.Schedule }, scheduleNames,
 		"where a group takes its place when a claim on it ends"),
@@ -124,7 +127,7 @@ func (c Config) withDefaults() (Config, error) {
 // changedFrom returns an error if a setting fixed at creation differs from old.
 func (c Config) changedFrom(old Config) error {
 	if c.Shards != old.Shards {
-		return &LimitError{What: "shards", Got: int64(c.Shards), Min: int64(old.Shards), Max: int64(old.Shards)}
+		return &LimitError{What: settingShards, Got: int64(c.Shards), Min: int64(old.Shards), Max: int64(old.Shards)}
 	}
 	return nil
 }

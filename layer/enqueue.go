@@ -24,19 +24,14 @@ type Sent struct {
 // message. At most MaxBatch messages and MaxBatchSize bytes; no messages are no work. A duplicate is no error: see
 // Message.DedupID.
 //
-// Errors: *LimitError, ErrOptions and ErrInvalidUTF8 before anything is done, *FullError, ErrClosed, and the engine's.
+// Errors: *LimitError, ErrOptions and ErrInvalidUTF8 before anything is done, within a *MessageError if one of the
+// messages is to blame; *FullError, ErrClosed, and the engine's.
 // If ctx ends during the commit, the error wraps a *kv.Error which says whether the commit may have landed.
 func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
-	if q.isClosed() {
-		return nil, wrap("enqueue", ErrClosed)
-	}
-	if err := q.keys.checkBatch(msgs, q.Config(), q.opts.Now()); err != nil {
+	e, err := q.enqueuing(msgs)
+	if err != nil || len(msgs) == 0 {
 		return nil, wrap("enqueue", err)
 	}
-	if len(msgs) == 0 {
-		return nil, nil
-	}
-	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
 	if err := q.submit(ctx, &operation{enqueue: e}); err != nil {
 		return nil, wrap("enqueue", err)
 	}
@@ -53,13 +48,10 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 // is empty. Enqueues never conflict with enqueues, except for the same dedup id: each enqueue reads the id's entry,
 // with a conflict, and, if there is an entry, the keys which decide whether the entry still holds.
 func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sent, error) {
-	if q.isClosed() {
-		return nil, wrap("enqueue", ErrClosed)
-	}
-	if err := q.keys.checkBatch(msgs, q.Config(), q.opts.Now()); err != nil {
+	e, err := q.enqueuing(msgs)
+	if err != nil {
 		return nil, wrap("enqueue", err)
 	}
-	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
 	w := q.txn(ctx, tx)
 	if err := w.enqueue(e); err != nil {
 		return nil, wrap("enqueue", err)
@@ -94,6 +86,33 @@ type enqueuing struct {
 	// redriven: the messages are dead letters on their way back, not new messages. So no delay, no limit of items and
 	// no de-duplication applies.
 	redriven bool
+}
+
+// enqueuing checks the messages of an enqueue, and chooses all that is random before the first attempt.
+func (q *Queue) enqueuing(msgs []Message) (*enqueuing, error) {
+	if q.isClosed() {
+		return nil, ErrClosed
+	}
+	config := q.Config()
+	if err := q.keys.checkBatch(msgs, &config, q.opts.Now()); err != nil {
+		return nil, err
+	}
+	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
+	e.part()
+	return e, nil
+}
+
+// part gives each message that wants to be alone a group of its own. The caller's messages stay as they are.
+func (e *enqueuing) part() {
+	if !slices.ContainsFunc(e.msgs, func(m Message) bool { return m.Alone }) {
+		return
+	}
+	e.msgs = slices.Clone(e.msgs)
+	for i := range e.msgs {
+		if m := &e.msgs[i]; m.Alone {
+			m.Group = e.randoms[i].String()
+		}
+	}
 }
 
 // randoms returns the random parts of the ids of n new messages.
@@ -271,28 +290,29 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 }
 
 // checkBatch validates the messages of an enqueue.
-func (s subspace) checkBatch(msgs []Message, c Config, now time.Time) error {
+func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) error {
 	if len(msgs) > MaxBatch {
 		return &LimitError{What: "batch", Unit: "items", Got: int64(len(msgs)), Max: MaxBatch}
 	}
 	size, keys, key := 0, 0, 0
 	for i := range msgs {
-		n, err := msgs[i].check()
+		m := &msgs[i]
+		n, err := m.checkFor(c, now)
 		if err != nil {
-			return fmt.Errorf("message %d: %w", i, err)
-		}
-		if left := msgs[i].DeliverAt.Sub(now); !msgs[i].DeliverAt.IsZero() && left > MaxDelay {
-			return fmt.Errorf("message %d: %w", i, checkDelay(left))
+			return &MessageError{Index: i, Err: err}
 		}
 		size += n
-		if i == 0 || msgs[i].Group != msgs[i-1].Group {
-			key = len(s.item(ID{Group: msgs[i].Group, Index: kv.MaxTransactionSize}))
+		if i == 0 || m.Group != msgs[i-1].Group {
+			key = len(s.item(ID{Group: m.Group, Index: kv.MaxTransactionSize}))
 		}
 		// FoundationDB counts a set as 3 times the key, the value, and 65 bytes more.
 		keys += 3*key + 100
-		if n := len(msgs[i].DedupID); n > 0 || c.DedupBy == DedupByContent {
-			keys += 3*(len(s.prefix)+len(msgs[i].Group)+max(n, contentIDSize)+20) +
-				len(msgs[i].Group) + 2*max(n, contentIDSize) + 150
+		if m.Alone {
+			keys += 3 * len(uuid.Nil.String())
+		}
+		if n := len(m.DedupID); n > 0 || c.DedupBy == DedupByContent {
+			keys += 3*(len(s.prefix)+len(m.Group)+max(n, contentIDSize)+20) +
+				len(m.Group) + 2*max(n, contentIDSize) + 150
 		}
 	}
 	if size > MaxBatchSize {
@@ -302,4 +322,16 @@ func (s subspace) checkBatch(msgs []Message, c Config, now time.Time) error {
 		return &LimitError{What: "batch with its keys", Unit: "bytes", Got: int64(size + keys), Max: maxTransactionSize}
 	}
 	return nil
+}
+
+// checkFor is check for a message which is enqueued now, in a queue with the configuration c.
+func (m *Message) checkFor(c *Config, now time.Time) (int, error) {
+	if m.Alone && m.DedupID != "" && c.DedupScope == DedupInGroup {
+		return 0, fmt.Errorf("%w: dedup id %q of a message alone, where duplicates are looked for within groups",
+			ErrOptions, m.DedupID)
+	}
+	if left := m.DeliverAt.Sub(now); !m.DeliverAt.IsZero() && left > MaxDelay {
+		return 0, checkDelay(left)
+	}
+	return m.check()
 }

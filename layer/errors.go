@@ -114,6 +114,18 @@ func (e *LimitError) text(n int64, unit bool) string {
 // Unwrap returns ErrLimit.
 func (e *LimitError) Unwrap() error { return ErrLimit }
 
+// MessageError: a message of an enqueue is not allowed. Nothing was enqueued. Err says why: a *LimitError, or an error
+// which wraps ErrOptions or ErrInvalidUTF8.
+type MessageError struct {
+	Index int // of the first bad message, among the messages of the enqueue
+	Err   error
+}
+
+func (e *MessageError) Error() string { return fmt.Sprintf("message %d: %v", e.Index, e.Err) }
+
+// Unwrap returns Err.
+func (e *MessageError) Unwrap() error { return e.Err }
+
 // ValueError: a value is not among the allowed values. ValueError wraps ErrOptions. Nothing was done.
 type ValueError struct {
 	What    string // the name of the thing with the value, for example "schedule"
@@ -167,6 +179,14 @@ func wrap(call string, err error) error {
 		return err
 	}
 	return &callError{call: call, err: err}
+}
+
+// rewrap is wrap for a call which is made of other public calls: the error names the outer call alone.
+func rewrap(call string, err error) error {
+	if named, ok := err.(*callError); ok {
+		err = named.err
+	}
+	return wrap(call, err)
 }
 
 func (e *callError) Error() string {

@@ -122,6 +122,7 @@ func badCalls(e *env) map[string]badCall {
 		"Admin.Why":            {func() error { return last(a.Why(ctx, layer.ID{})) }, id},
 		"Admin.Groups":         {func() error { return last(a.Groups(ctx, layer.GroupsOptions{After: &bad})) }, utf8},
 		"Admin.AllGroups":      {func() error { return lastOf(a.AllGroups(ctx, layer.GroupsOptions{Limit: -1})) }, limit},
+		"Admin.AllItems":       {func() error { return lastOf(a.AllItems(ctx, bad)) }, utf8},
 		"Admin.DeadLetters":    {func() error { return last(a.DeadLetters(ctx, layer.DeadOptions{Limit: -1})) }, limit},
 		"Admin.AllDeadLetters": {func() error { return lastOf(a.AllDeadLetters(ctx, layer.DeadOptions{Limit: -1})) }, limit},
 		"Admin.Archive":        {func() error { return last(a.Archive(ctx, layer.ArchiveOptions{After: &layer.ID{}})) }, id},
@@ -142,12 +143,16 @@ func badCalls(e *env) map[string]badCall {
 		"Create":      {func() error { return last(layer.Create(ctx, e.db, testPrefix, testQueue, e.options(9))) }, layer.ErrQueueExists},
 		"Open":        {func() error { return last(layer.Open(ctx, e.db, testPrefix, "none", e.options(9))) }, layer.ErrNoQueue},
 		"Open a name": {func() error { return last(layer.Open(ctx, e.db, testPrefix, "", e.options(9))) }, layer.ErrNoQueueName},
-		"Open poll":   {func() error { return last(layer.Open(ctx, e.db, testPrefix, "q", layer.Options{Poll: -1})) }, limit},
-		"Drop":        {func() error { return layer.Drop(ctx, e.db, testPrefix, bad, layer.DropOptions{}) }, utf8},
-		"Drop none":   {func() error { return layer.Drop(ctx, e.db, testPrefix, "none", layer.DropOptions{}) }, layer.ErrNoQueue},
-		"Queues":      {func() error { return last(layer.Queues(canceled, e.db, testPrefix)) }, context.Canceled},
-		"ParseID":     {func() error { return last(layer.ParseID("x")) }, id},
-		"ParseRate":   {func() error { return last(layer.ParseRate("x")) }, options},
+		"Ensure": {func() error {
+			_, _, err := layer.Ensure(ctx, e.db, testPrefix, "", e.options(9))
+			return err
+		}, layer.ErrNoQueueName},
+		"Open poll": {func() error { return last(layer.Open(ctx, e.db, testPrefix, "q", layer.Options{Poll: -1})) }, limit},
+		"Drop":      {func() error { return layer.Drop(ctx, e.db, testPrefix, bad, layer.DropOptions{}) }, utf8},
+		"Drop none": {func() error { return layer.Drop(ctx, e.db, testPrefix, "none", layer.DropOptions{}) }, layer.ErrNoQueue},
+		"Queues":    {func() error { return last(layer.Queues(canceled, e.db, testPrefix)) }, context.Canceled},
+		"ParseID":   {func() error { return last(layer.ParseID("x")) }, id},
+		"ParseRate": {func() error { return last(layer.ParseRate("x")) }, options},
 		"Describe": {func() error {
 			_, _, err := layer.Describe(testPrefix, key("lock", "A"), []byte("?"))
 			return err
@@ -263,6 +268,9 @@ func TestLists(t *testing.T) {
 			list(e, a.AllDeadLetters, layer.DeadOptions{Limit: size, After: &dead[4]}, letters, dead[5:])
 			list(e, a.AllArchived, layer.ArchiveOptions{Limit: size}, func(i layer.ArchivedItem) string { return i.ID.Group }, archived)
 		}
+		items := func(ctx context.Context, group string) iter.Seq2[layer.Item, error] { return a.AllItems(ctx, group) }
+		list(e, items, "many", func(i layer.Item) layer.ID { return i.ID }, e.enqueue("many", numbered("m", 53)...))
+		list(e, items, "none", func(i layer.Item) layer.ID { return i.ID }, nil)
 		page, err := a.Groups(e.ctx, layer.GroupsOptions{After: layer.OnlyGroup("none"), Limit: 1})
 		require.NoError(e.t, err)
 		require.Empty(e.t, page.Groups)

@@ -21,8 +21,11 @@ type Options struct {
 	// Poll is the mean pause between two looks of a handle whose receives wait and which nobody wakes. Poll bounds how
 	// late a receive notices a lost wake. 0 = DefaultStagePoll.
 	Poll time.Duration
-	// Config is the configuration which Create writes. Open ignores this field and reads the stored configuration.
+	// Config is the configuration which Create writes, and with which Ensure compares the stored configuration. Open
+	// ignores this field and reads the stored configuration.
 	Config Config
+	// Mend: Ensure stores Config where the stored configuration differs. Open and Create ignore this field.
+	Mend bool
 	// Test, if not nil, is for simulations and measurements of the library itself. The handle keeps a copy.
 	Test *TestOptions
 }
