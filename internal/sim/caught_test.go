@@ -54,7 +54,7 @@ var caught = map[string]known{
 	"withdraw-lock":    {"granted", 18},
 	"sweep-request":    {"renewed", 3},
 	"renew-request":    {"renewed", 1},
-	"reload-exact":     {"uncertain", 360},
+	"reload-exact":     {"reloaded", 50},
 	"repeat":           {"twinned", 3},
 	"repeat-twin":      {"twinned", 6},
 	"repeat-back":      {"twinned", 2},

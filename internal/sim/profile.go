@@ -97,6 +97,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"purged":    (*knobs).purged,
 	"rationed":  (*knobs).rationed,
 	"recalled":  (*knobs).recalled,
+	"reloaded":  (*knobs).reloaded,
 	"renewed":   (*knobs).renewed,
 	"revived":   (*knobs).revived,
 	"skewed":    (*knobs).skewed,
