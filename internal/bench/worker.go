@@ -110,8 +110,10 @@ func workerRatio(s Sizes) Benchmark {
 		sizes := fmt.Sprintf("%d goroutines, %d groups of %d", workerHands, s.WorkerGroups, batch)
 		return []Result{
 			{name, c.ratio(), "ratio", means, c.spread(), atLeast(0.7)},
-			{"worker_items_per_s", c.b, "items/s", "a handler that does nothing, items acked one by one", sizes, Target{}},
-			{"by_hand_items_per_s", c.a, "items/s", fmt.Sprintf("receive and ack of %d, a call each", batch), sizes, Target{}},
+			{"worker_items_per_s", c.b, "items/s", "a handler that does nothing, items acked one by one",
+				sizes, Target{}},
+			{"by_hand_items_per_s", c.a, "items/s", fmt.Sprintf("receive and ack of %d, a call each", batch),
+				sizes, Target{}},
 		}, q.verify(ctx)
 	}}
 }
