@@ -161,11 +161,17 @@ fdb-suites: # of test-fdb, which sets FDB_CLUSTER_FILE
 	fi
 
 .PHONY: trouble
-trouble: ## a cluster of seven processes that are killed, frozen, excluded, configured by SEED, under HISTORIES of linear of each sort; else SKIP
+trouble: ## the suites with faults, and HISTORIES of linear, on seven servers that are killed, frozen, excluded, configured by SEED; else SKIP
 	@echo "SEED=$(SEED) HISTORIES=$(HISTORIES)"
-	@cd fdbkv && FDB_CLUSTER_FILE= FDB_SERVERS=7 FDB_TROUBLE=$(SEED) $(GO) run ./testcluster -- $(GO) test ./layertest -run '^TestLinearizable$$' \
-		-count 1 -timeout 2h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) | grep -vE '^ *(=== |--- PASS: TestLinearizable/.*/)'; \
-		exit $${PIPESTATUS[0]}
+	@cd fdbkv && FDB_CLUSTER_FILE= FDB_SERVERS=7 FDB_TROUBLE=$(SEED) \
+		$(GO) run ./testcluster -- $(MAKE) --no-print-directory -C .. trouble-suites
+
+# TestFootprints counts what one attempt reads.
+.PHONY: trouble-suites
+trouble-suites: # of trouble, which sets FDB_CLUSTER_FILE
+	cd fdbkv && $(GO) test ./layertest -run './cluster with faults' -skip '^TestFootprints$$' -count 1 -timeout 1h -args -layer.seed $(SEED)
+	cd fdbkv && $(GO) test ./layertest -run '^TestLinearizable$$' -count 1 -timeout 1h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) \
+		| grep -vE '^ *(=== |--- PASS: TestLinearizable/.*/)'; exit $${PIPESTATUS[0]}
 
 .PHONY: build-fdb
 build-fdb: ## the command with the engine fdb, bin/fdbfifo-fdb: needs libfdb_c and its header

@@ -30,6 +30,7 @@ const (
 	harmConfigure = "configured"  // another number of proxies and of resolvers
 	harmPower     = "power cuts"  // all at once killed and started anew
 	harmEnded     = "ended alone" // a server that ended by itself, and was started anew
+	harmRefused   = "refused"     // a command of an operator: a cluster that moves its data may not exclude
 )
 
 // harms is the kinds by how often each is drawn.
@@ -94,18 +95,22 @@ func (t *trouble) do(ctx context.Context, kind string) (what string, err error) 
 		t.pause(ctx, maxFrozen)
 		err = errors.Join(err, victim.Thaw())
 	case harmExclude:
-		err = t.tell(ctx, "exclude no_wait "+victim.Address)
+		t.try(ctx, "exclude no_wait "+victim.Address)
 		t.pause(ctx, maxDown)
-		err = errors.Join(err, t.tell(context.WithoutCancel(ctx), "include "+victim.Address))
+		err = t.tell(context.WithoutCancel(ctx), "include "+victim.Address)
 	case harmConfigure:
-		err = t.tell(ctx, "configure "+roles(1+t.rng.IntN(3), 1+t.rng.IntN(3)))
+		t.try(ctx, "configure "+roles(1+t.rng.IntN(3), 1+t.rng.IntN(3)))
 	case harmPower:
 		err = t.Kill()
 	}
-	if ctx.Err() != nil {
-		err = nil // a command that was cut short; mended undoes what it did
-	}
 	return what, err
+}
+
+// try executes a command that may be refused, or cut short by ctx.
+func (t *trouble) try(ctx context.Context, command string) {
+	if err := t.tell(ctx, command); err != nil && ctx.Err() == nil {
+		t.harm[harmRefused]++
+	}
 }
 
 // tell executes a command of an operator, which may meet a cluster that is recovering.

@@ -102,3 +102,17 @@ func TestTroubleThatLasts(t *testing.T) {
 	require.ErrorContains(t, err, "seed 3, after ")
 	require.ErrorContains(t, err, "no answer")
 }
+
+// TestRefused: a cluster that does not exclude a server, or takes no new configuration, has not failed.
+func TestRefused(t *testing.T) {
+	c, _ := standIns(t)
+	script := "#!/bin/sh\ncase \"$4\" in exclude*|configure*) echo try again; exit 1;; esac\n"
+	require.NoError(t, os.WriteFile(c.cli, []byte(script), 0o700))
+	tr := &trouble{c, rand.New(rand.NewPCG(1, 0)), Harm{}}
+	for _, kind := range []string{harmExclude, harmConfigure} {
+		_, err := tr.do(t.Context(), kind)
+		require.NoError(t, err)
+	}
+	require.NoError(t, tr.mended(t.Context()))
+	require.Equal(t, 2, tr.harm[harmRefused])
+}
