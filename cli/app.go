@@ -183,6 +183,8 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newConfigCmd(s),
 		newDeadCmd(s),
 		newArchiveCmd(s),
+		newSubscriptionsCmd(s),
+		newUnsubscribeCmd(s),
 		newSweepCmd(s),
 		newCheckCmd(s),
 		newBenchCmd(s),

@@ -139,6 +139,17 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 		}
 		require.NoError(t, q.Close(ctx))
 		return fmt.Sprintf("%d of %s\n", len(claims[0].Items), claims[0].Group)
+	case "subscribe":
+		q, err := layer.Open(ctx, h.db, prefix(), "default", layer.Options{Now: h.clock.Now, Owner: "elsewhere"})
+		require.NoError(t, err)
+		seen, cancel := context.WithCancel(ctx)
+		kinds := []layer.ChangeKind{layer.ChangeEnqueued}
+		require.NoError(t, q.Subscribe(seen, d.CmdArgs[0].Key, func(context.Context, []layer.Change) error {
+			cancel()
+			return nil
+		}, layer.SubscribeOptions{FromOldest: true, Kinds: kinds}))
+		require.NoError(t, q.Close(ctx))
+		return ""
 	case "set":
 		i := strings.LastIndex(d.Input, " ")
 		parts, err := tuple.Parse(d.Input[:i])
@@ -216,7 +227,7 @@ func (h *harness) run(t *testing.T, args []string, stdin string) string {
 		if len(args) < 4 || args[3] == "--json" {
 			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 		}
-	case "peek", "groups", "queues", "why", "stats", "check", "decode", "key":
+	case "peek", "groups", "queues", "why", "stats", "check", "decode", "key", "subscriptions":
 		require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 	}
 	var s strings.Builder
