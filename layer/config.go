@@ -38,13 +38,18 @@ type Config struct {
 	// enqueue which would exceed the bound is refused whole (*FullError). Enqueues at the same time do not see each
 	// other, so together they may exceed the bound.
 	MaxWaiting int
+	// GroupRequired refuses messages without a group (ErrNoGroup). Otherwise they are all one group, the group "", and
+	// are handled one after the other.
+	GroupRequired bool
 	// MaxRate bounds the items of a group starting delivery per time, redeliveries included; none = any number. Unused
 	// rate is saved for a second, or for the time of one item if longer: over any time T at most rate × T plus a
 	// second's worth start. A claim gets at most a second's worth, and at least a single item. See Configure.
 	MaxRate Rate
 	// Retry says how long a group waits after its head has failed, unless the nack says so.
 	Retry RetryPolicy
-	// MaxAttempts is after how many failed deliveries an item has failed for good, up to 1,000,000; 0 = never.
+	// MaxAttempts is after how many failed deliveries an item has failed for good, up to 1,000,000; 0 =
+	// DefaultMaxAttempts, Unlimited = never: then an item that cannot be handled holds up its group for ever. As text,
+	// and in JSON, 0 stands for Unlimited.
 	MaxAttempts int
 	// OnFailure says what becomes of an item which has failed for good.
 	OnFailure OnFailure
@@ -81,6 +86,8 @@ var settings = []setting{
 		"how long a message is delayed that names no delay of its own"),
 	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, MaxWaitingLimit,
 		"messages that a group may have, about; 0 = any number"),
+	boolSetting("group_required", func(c *Config) *bool { return &c.GroupRequired },
+		"messages without a group are refused"),
 	rateSetting("max_rate", func(c *Config) *Rate { return &c.MaxRate },
 		"items of a group that may start their delivery in a time; 0 = any number"),
 	choiceSetting("dedup_by", func(c *Config) *DedupBy { return &c.DedupBy }, dedupByNames,
@@ -100,7 +107,7 @@ var settings = []setting{
 	durationSetting("retry_max", func(c *Config) *time.Duration { return &c.Retry.Max }, DefaultRetryMax,
 		MinRetry, MaxDelay,
 		"the longest wait that an exponential one grows to"),
-	intSetting("max_attempts", func(c *Config) *int { return &c.MaxAttempts }, 0, 0, maxMaxAttempts,
+	attemptsSetting("max_attempts", func(c *Config) *int { return &c.MaxAttempts },
 		"failed deliveries after which an item has failed for good; 0 = never"),
 	choiceSetting("on_failure", func(c *Config) *OnFailure { return &c.OnFailure }, onFailureNames,
 		"what becomes of an item that has failed for good"),

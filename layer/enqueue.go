@@ -24,8 +24,8 @@ type Sent struct {
 // until the outcome is known, and never doubles a message. At most MaxBatch messages and MaxBatchSize bytes; no
 // messages are no work. A duplicate is no error: see Message.DedupID.
 //
-// Errors: *LimitError, ErrOptions and ErrInvalidUTF8 before anything is done, within a *MessageError if one of the
-// messages is to blame; *FullError, ErrClosed, and the engine's.
+// Errors: *LimitError, ErrOptions, ErrNoGroup and ErrInvalidUTF8 before anything is done, within a *MessageError if one
+// of the messages is to blame; *FullError, ErrClosed, and the engine's.
 // If ctx ends during the commit, the error wraps a *kv.Error which says whether the commit may have landed.
 func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	e, err := q.enqueuing(msgs)
@@ -354,6 +354,9 @@ func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) error {
 
 // checkFor is check for a message which is enqueued now, in a queue with the configuration c.
 func (m *Message) checkFor(c *Config, now time.Time) (int, error) {
+	if m.Group == "" && !m.Alone && c.GroupRequired {
+		return 0, ErrNoGroup
+	}
 	if m.Alone && m.DedupID != "" && c.DedupScope == DedupInGroup {
 		return 0, fmt.Errorf("%w: dedup id %q of a message alone, where duplicates are looked for within groups",
 			ErrOptions, m.DedupID)

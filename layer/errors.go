@@ -38,6 +38,8 @@ var (
 	// ErrFull: a group is full. The error is a *FullError, which names the group. Try again when some of the group's
 	// messages have been handled.
 	ErrFull = errors.New("group is full")
+	// ErrNoGroup: a message names no group, and the queue refuses such messages (Config.GroupRequired).
+	ErrNoGroup = errors.New("no group, which the queue requires (group_required)")
 	// ErrOptions: options contradict each other, or an option has an unknown value.
 	ErrOptions = errors.New("contradictory or unknown options")
 	// ErrInvalidID: a message's id, or the text of an id, does not have the form of an id.
@@ -119,7 +121,7 @@ func (e *LimitError) text(n int64, unit bool) string {
 func (e *LimitError) Unwrap() error { return ErrLimit }
 
 // MessageError: a message of an enqueue is not allowed. Nothing was enqueued. Err says why: a *LimitError, or an error
-// which wraps ErrOptions or ErrInvalidUTF8.
+// which wraps ErrOptions, ErrNoGroup or ErrInvalidUTF8.
 type MessageError struct {
 	Index int // of the first bad message, among the messages of the enqueue
 	Err   error

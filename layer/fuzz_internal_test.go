@@ -351,6 +351,9 @@ func FuzzConfig(f *testing.F) {
 		require.NoError(t, err)
 		var again Config
 		require.NoError(t, json.Unmarshal(written, &again), "%s", written)
+		if c.MaxAttempts == 0 {
+			c.MaxAttempts = DefaultMaxAttempts // written as a number, because 0 is written for Unlimited
+		}
 		require.Equal(t, c, again, "%s", written)
 		complete, err := c.withDefaults()
 		if err != nil {

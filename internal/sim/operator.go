@@ -151,7 +151,7 @@ func (a *actor) operate() {
 		case 13:
 			o.kind = "configure"
 			lease := layer.MinLease + a.below(maxLease-layer.MinLease)
-			attempts := []int{0, 1, 2, 5}[a.rng.IntN(4)]
+			attempts := []int{layer.Unlimited, 1, 2, 5}[a.rng.IntN(4)]
 			change := func(c *layer.Config) { c.Lease, c.MaxAttempts = lease, attempts }
 			fn = func(ctx context.Context) (err error) {
 				_, o.token, err = a.q.Admin().Configure(ctx, change)

@@ -364,7 +364,7 @@ func (w *world) startActors() {
 func (w *world) heal() {
 	a := w.actor(99, w.alive()[0])
 	a.call(&op{kind: "heal"}, func(ctx context.Context) error {
-		if _, _, err := a.q.Admin().Configure(ctx, func(c *layer.Config) { c.MaxAttempts, c.MaxRate = 0, a.w.knobs.calmRate }); err != nil {
+		if _, _, err := a.q.Admin().Configure(ctx, func(c *layer.Config) { c.MaxAttempts, c.MaxRate = layer.Unlimited, a.w.knobs.calmRate }); err != nil {
 			return err
 		}
 		if a.w.unswept() {
