@@ -13,8 +13,8 @@ demo: ## load 20,000 real departures, drain them with 4 processes of which two a
 	@$(GO) run ./cmd/fdbfifo demo
 
 .PHONY: orders
-orders: ## a service of three processes on one folder: 5,000 orders, four of its processes killed on the way, verify it
-	@$(GO) run ./examples/orders run
+orders: ## a service of three processes on one folder: 5,000 orders, four of its processes killed, verify it (ARGS=-json)
+	@$(GO) run ./examples/orders run $(ARGS)
 
 .PHONY: test
 test: ## every test, under 3 minutes

@@ -3,7 +3,7 @@
 //	orders api -folder F [-listen ADDRESS]       takes orders by HTTP; the operator's side is there, too
 //	orders worker -folder F [-listen ADDRESS]    books them, a customer's in the order in which they came
 //	orders verify -folder F                      holds the ledger to the promises
-//	orders run [-json]                           the proof: one API, two workers, 5,000 orders, four kills
+//	orders [run] [-json]                         the proof: one API, two workers, 5,000 orders, four kills
 //
 // An order's own row and its message are written in one transaction; so are the ledger's line, the order's new status
 // and the ack. So each order is booked once, in turn, whoever dies when.
@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -35,10 +36,10 @@ func main() {
 
 // command runs one of the commands.
 func command(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	if len(args) == 0 {
-		return errors.New("want a command: api, worker, verify, run")
+	name := "run"
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		name, args = args[0], args[1:]
 	}
-	name, args := args[0], args[1:]
 	flags := flag.NewFlagSet("orders "+name, flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	slog.SetDefault(slog.New(slog.NewTextHandler(stderr, nil)))

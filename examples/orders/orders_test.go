@@ -266,7 +266,8 @@ func TestProve(t *testing.T) {
 
 // TestCommands: what a user mistypes is said; verify prints the ledger's figures.
 func TestCommands(t *testing.T) {
-	for _, args := range [][]string{{}, {"sell"}, {"api"}, {"run", "-kils", "3"}, {"sell", "-folder", t.TempDir()}} {
+	folder := t.TempDir()
+	for _, args := range [][]string{{"sell"}, {"api"}, {"run", "-kils", "3"}, {"-kils"}, {"sell", "-folder", folder}} {
 		require.Error(t, command(t.Context(), args, nil, io.Discard, io.Discard), args)
 	}
 	var out bytes.Buffer
