@@ -43,10 +43,12 @@ const (
 // de-duplication of the group, or of the queue, forgets the removed items, and remembers the remaining items for as
 // long as they stay in the queue.
 //
-// If no group is in flight, waits for a retry or is paused, and there are no dead letters, no archive and no changes for
-// subscriptions (Config.Changes), a purge of the queue removes all in one transaction, provided that nobody changes the
-// queue at the same time. Otherwise Purge works in steps at batch priority, group by group in the order of their names. Each step is short whatever the depth,
-// and conflicts only with claims of the groups which the step purges. A stopped purge may be run again to go on.
+// If no group is in flight, waits for a retry or is paused, and there are no dead letters, no archive and no changes
+// for subscriptions (Config.Changes), a purge of the queue removes all in one transaction, provided that nobody changes
+// the queue at the same time. Otherwise Purge works in steps at batch priority, group by group in the order of their
+// names. Each step is short whatever the depth, and conflicts only with claims of the groups which the step purges. A
+// stopped purge may be run again to go on.
+//
 // If Purge returns an error, the report says what was done before the error.
 //
 // Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.

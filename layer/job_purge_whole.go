@@ -10,7 +10,8 @@ import (
 // A purge of the whole queue first tries to remove all items in a single transaction, whatever their number: by ranges,
 // without reading an item. That is possible if no group has a record, so that nothing is in flight, nothing waits for
 // a retry, and nothing is paused; if there are neither dead letters nor an archive, whose parts lie between those of
-// the items; and if nobody else changes the queue meanwhile. Otherwise the purge goes group by group. Example: a purge of 200,000 items in 20,000 groups takes 4,000 steps, or this one.
+// the items; and if nobody else changes the queue meanwhile. Otherwise the purge goes group by group. Example: a purge
+// of 200,000 items in 20,000 groups takes 4,000 steps, or this one.
 
 // countSigns says how each counter changes the number of items, see Stats.Depth.
 var countSigns = map[string]int64{
