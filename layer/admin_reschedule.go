@@ -122,7 +122,8 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 func (w *txn) retimeHead(head ID, oldMS, dueMS int64) error {
 	keys := w.q.keys
 	old := kv.SingleKey(keys.timer(oldMS, head.Group))
-	timers, err := w.tx.Snapshot().GetRange(old.Selectors(), kv.RangeOptions{}).Wait(w.ctx)
+	// With a conflict: a claim which leaves the group to its head at the same time sets the timer.
+	timers, err := guardEarlyGap.reads(w.tx).GetRange(old.Selectors(), kv.RangeOptions{}).Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read timer: %w", err)
 	}

@@ -529,6 +529,8 @@ func TestConflicts(t *testing.T) {
 			delayedUntil, rescheduleNth(1, 0), enqueueBefore, must, nil},
 		{"reschedule of what is delayed, claim by another clock", delayedUntil, postpone(1), claimAhead, must, nil},
 		{"claim by another clock, reschedule of what is delayed", delayedUntil, claimAhead, postpone(1), must, nil},
+		{"reschedule of a delayed head, claim that awaits it", keptBackHint, rescheduleNth(1, 0), claimAll, must, nil},
+		{"claim that awaits a head, reschedule of it", keptBackHint, claimAll, rescheduleNth(1, 0), must, nil},
 		{"reschedule, claim of another group", and(holding(2, 1)), postpone(2), claimOne, mustNot, nil},
 		{"reschedule behind a claim, ack that ends it", holding(2, 1), postpone(2), ackAll, must, nil},
 		{"ack that ends a claim, reschedule behind it", holding(2, 1), ackAll, postpone(2), must, nil},

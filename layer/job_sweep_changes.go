@@ -19,6 +19,9 @@ func (s *sweeper) changes() error {
 	}
 	oldest := s.q.nowMS() - config.Changes.Milliseconds()
 	return s.pagesUntil(s.q.keys.section(nameChange), func(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
+		if len(rows) == 0 {
+			return 0, nil
+		}
 		follow := s.q.follow(tx)
 		seen, any, err := s.slowest(tx.Snapshot())
 		if err != nil {
