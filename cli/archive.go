@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -76,8 +78,9 @@ func (f *archiveFlags) filter(s *session, c *cobra.Command) (layer.ArchiveFilter
 func newArchiveListCmd(s *session) *cobra.Command {
 	var f archiveFlags
 	var n int
+	var by headerFilter
 	c := &cobra.Command{
-		Use:   "list [--group GROUP] [--older TIME] [--newer TIME] [-n N] [--after ID]",
+		Use:   "list [--group GROUP] [--older TIME] [--newer TIME] [--header NAME=VALUE]... [-n N] [--after ID]",
 		Short: "List finished messages, in the order in which they were finished",
 		Long: archiveHelp + `
 
@@ -88,12 +91,15 @@ nothing.`,
 			if err != nil {
 				return err
 			}
-			if err := checkPage(n); err != nil {
+			if err := cmp.Or(checkPage(n), by.check()); err != nil {
 				return err
 			}
 			o := layer.ArchiveOptions{ArchiveFilter: filter, After: after, Limit: n, Bodies: true}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				page, err := q.Admin().Archive(c.Context(), o)
+				if by.active() && err == nil {
+					page, err = archiveByHeader(c.Context(), q, o, &by)
+				}
 				if err != nil {
 					return asUsageIfOptions(err)
 				}
@@ -103,7 +109,22 @@ nothing.`,
 	}
 	f.add(c)
 	c.Flags().IntVarP(&n, "number", "n", 20, "how many, `N`")
+	by.add(c)
 	return c
+}
+
+// archiveByHeader lists the first archived messages that by chooses.
+func archiveByHeader(
+	ctx context.Context, q *layer.Queue, o layer.ArchiveOptions, by *headerFilter,
+) (layer.ArchivePage, error) {
+	items, last, err := chosen(q.Admin().AllArchived(ctx, o), o.Limit, func(item layer.ArchivedItem) bool {
+		return by.matches(item.Headers)
+	})
+	page := layer.ArchivePage{Items: items}
+	if last != nil {
+		page.Next = &last.ID
+	}
+	return page, err
 }
 
 type jsonArchived struct {

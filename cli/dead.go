@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -103,8 +105,10 @@ func newDeadListCmd(s *session) *cobra.Command {
 	var f deadFlags
 	var n int
 	var after string
+	var by headerFilter
 	c := &cobra.Command{
-		Use:   "list [--group GROUP] [--text TEXT] [--older TIME] [--newer TIME] [-n N] [--after ID]",
+		Use: "list [--group GROUP] [--text TEXT] [--older TIME] [--newer TIME] [--header NAME=VALUE]... [-n N] " +
+			"[--after ID]",
 		Short: "List dead letters, by group",
 		Long:  deadHelp + "\n\nWhat is listed is what all the flags together choose. It changes nothing.",
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -112,7 +116,7 @@ func newDeadListCmd(s *session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if err := checkPage(n); err != nil {
+			if err := cmp.Or(checkPage(n), by.check()); err != nil {
 				return err
 			}
 			o := layer.DeadOptions{DeadFilter: filter, Limit: n, Bodies: true}
@@ -125,6 +129,9 @@ func newDeadListCmd(s *session) *cobra.Command {
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				page, err := q.Admin().DeadLetters(c.Context(), o)
+				if by.active() && err == nil {
+					page, err = deadByHeader(c.Context(), q, o, &by)
+				}
 				if err != nil {
 					return asUsageIfOptions(err)
 				}
@@ -135,7 +142,20 @@ func newDeadListCmd(s *session) *cobra.Command {
 	f.add(c)
 	c.Flags().IntVarP(&n, "number", "n", 20, "how many, `N`")
 	c.Flags().StringVar(&after, "after", "", "begin behind the letter with this `ID`")
+	by.add(c)
 	return c
+}
+
+// deadByHeader lists the first dead letters that by chooses.
+func deadByHeader(ctx context.Context, q *layer.Queue, o layer.DeadOptions, by *headerFilter) (layer.DeadPage, error) {
+	letters, last, err := chosen(q.Admin().AllDeadLetters(ctx, o), o.Limit, func(d layer.DeadLetter) bool {
+		return by.matches(d.Headers)
+	})
+	page := layer.DeadPage{Letters: letters}
+	if last != nil {
+		page.Next = &last.ID
+	}
+	return page, err
 }
 
 type jsonDead struct {

@@ -122,6 +122,27 @@ func TestUntilEmptyWithDeadLetters(t *testing.T) {
 	}
 }
 
+// Work with --max tries exactly so many, and leaves the others as they are.
+func TestWorkMax(t *testing.T) {
+	for _, test := range []struct {
+		args    []string
+		summary string
+		left    int
+	}{
+		{[]string{"--max", "3", "--exec", "cat; echo"}, "handled 3 messages, 0 failed, 0 given back", 2},
+		{[]string{"--max", "2", "--batch", "5", "--exec", "cat"}, "handled 2 messages, 0 failed, 0 given back", 3},
+		{[]string{"--max", "9", "--until-empty", "--exec", "cat"}, "handled 5 messages, 0 failed, 0 given back", 0},
+	} {
+		app, q := onMemory(t, 5)
+		stdout, stderr := newScreen("x"), newScreen("x")
+		err := app.Run(context.Background(), append([]string{"work"}, test.args...), nil, stdout, stderr)
+		require.NoError(t, err, stderr.String())
+		require.Contains(t, stderr.String(), test.summary)
+		require.NotContains(t, stderr.String(), "given back: ")
+		requireGivenBack(t, q, test.left)
+	}
+}
+
 // Headers whose names come to one variable, and values that a variable cannot hold, are not made up: the variable is
 // not set, a notice says so once, and FDBFIFO_ITEM has them all.
 func TestWorkEnvironment(t *testing.T) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"iter"
 	"slices"
 	"strconv"
 	"time"
@@ -16,16 +17,34 @@ import (
 func newPeekCmd(s *session) *cobra.Command {
 	var group string
 	var n int
+	var f headerFilter
 	c := &cobra.Command{
-		Use:   "peek [--group GROUP] [-n N]",
+		Use:   "peek [--group GROUP] [--header NAME=VALUE]... [-n N]",
 		Short: "Look at the first messages without taking them",
 		Long: `Print the first messages of a group; without --group, the first message of each group, the oldest
-first. --group "" is the default group. It changes nothing.`,
+first. --group "" is the default group. With --header, the first messages that have it, of the group or of all, group
+by group: all may have to be read for that. It changes nothing.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkPage(n); err != nil {
 				return err
 			}
+			if err := f.check(); err != nil {
+				return err
+			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				if f.active() {
+					var only *string
+					if c.Flags().Changed("group") {
+						only = &group
+					}
+					items, _, err := chosen(itemsOf(c.Context(), q, only), n, func(item layer.Item) bool {
+						return f.matches(item.Headers)
+					})
+					if err != nil {
+						return err
+					}
+					return s.printItems(items)
+				}
 				items, err := s.peek(c.Context(), q, group, c.Flags().Changed("group"), n)
 				if err != nil {
 					return err
@@ -36,7 +55,28 @@ first. --group "" is the default group. It changes nothing.`,
 	}
 	c.Flags().StringVar(&group, "group", "", "the `GROUP`")
 	c.Flags().IntVarP(&n, "number", "n", 10, "how many messages, `N`")
+	f.add(c)
 	return c
+}
+
+// itemsOf lists the messages of a group, or of all groups in the order of their names.
+func itemsOf(ctx context.Context, q *layer.Queue, only *string) iter.Seq2[layer.Item, error] {
+	if only != nil {
+		return q.Admin().AllItems(ctx, *only)
+	}
+	return func(yield func(layer.Item, error) bool) {
+		for g, err := range q.Admin().AllGroups(ctx, layer.GroupsOptions{MaxDepth: 1}) {
+			if err != nil {
+				yield(layer.Item{}, err)
+				return
+			}
+			for item, err := range q.Admin().AllItems(ctx, g.Group) {
+				if !yield(item, err) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func (s *session) peek(ctx context.Context, q *layer.Queue, group string, oneGroup bool, n int) ([]layer.Item, error) {

@@ -21,6 +21,7 @@ type workFlags struct {
 	exec       string
 	workers    int
 	batch      int
+	max        int64
 	lease      time.Duration
 	untilEmpty bool
 }
@@ -35,8 +36,8 @@ after a delay that grows. Messages behind it in its group wait, other groups go 
 once, after a crash for instance: make the command repeatable.
 
 Ctrl-C lets the commands that run finish, gives back what has not been tried, and prints a summary; a second
-one kills the commands. Work without --until-empty has no other end, so its exit code is 0 then; with
---until-empty it is 130. With --until-empty it is 1 if messages failed for good meanwhile: see dead list.`
+one kills the commands. Work without --until-empty or --max has no other end, so its exit code is 0 then; with
+one of them it is 130. With --until-empty it is 1 if messages failed for good meanwhile: see dead list.`
 
 func newWorkCmd(s *session) *cobra.Command {
 	var f workFlags
@@ -55,6 +56,9 @@ func newWorkCmd(s *session) *cobra.Command {
 			if f.batch < 1 || f.batch > layer.MaxBatch {
 				return usagef("--batch is %d: 1 to %d are allowed", f.batch, layer.MaxBatch)
 			}
+			if c.Flags().Changed("max") && f.max < 1 {
+				return usagef("--max is %d: 1 or more", f.max)
+			}
 			if c.Flags().Changed("lease") && (f.lease < layer.MinLease || f.lease > layer.MaxLease) {
 				return usagef("--lease is %s: %s to %s are allowed", f.lease, layer.MinLease, layer.MaxLease)
 			}
@@ -65,6 +69,7 @@ func newWorkCmd(s *session) *cobra.Command {
 	c.Flags().IntVar(&f.workers, "workers", layer.DefaultConcurrency, "run at most `N` commands at a time")
 	c.Flags().IntVar(&f.batch, "batch", 1, "take, and finish, at most `N` messages of a group together")
 	c.Flags().DurationVar(&f.lease, "lease", 0, "`TIME` after which a dead worker's group is free again; a live worker extends it; left out, the queue's")
+	c.Flags().Int64Var(&f.max, "max", 0, "end when `N` messages were tried, failed ones included")
 	c.Flags().BoolVar(&f.untilEmpty, "until-empty", false, "end when the queue has no messages left")
 	return c
 }
@@ -83,7 +88,11 @@ type working struct {
 	s        *session
 	progress *progress
 	command  command
+	max      int64         // of messages that are tried; 0 = no end
+	enough   chan struct{} // closed when max messages were tried
 
+	started atomic.Int64
+	tried   atomic.Int64
 	handled atomic.Int64
 	failed  atomic.Int64
 	cutOff  atomic.Int64
@@ -104,8 +113,11 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		}
 		total = before.Depth
 	}
+	if f.max > 0 {
+		total = f.max
+	}
 	w := &working{
-		s: s, fatal: make(chan error, 1), unset: make(map[string]bool),
+		s: s, max: f.max, enough: make(chan struct{}), fatal: make(chan error, 1), unset: make(map[string]bool),
 		progress: s.newProgress("working", "message", total),
 	}
 	defer w.progress.close()
@@ -125,7 +137,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	begun := s.app.Now()
 	worker.Start()
 	err = w.watch(ctx, q, f.untilEmpty)
-	interrupted := ctx.Err() != nil
+	interrupted := ctx.Err() != nil && !w.isEnough()
 	if interrupted {
 		w.progress.print(func() { s.notice("stopping: commands that run may finish; Ctrl-C again kills them") })
 	}
@@ -142,7 +154,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	switch {
 	case err != nil:
 		return err
-	case killed != nil || interrupted && f.untilEmpty:
+	case killed != nil || interrupted && (f.untilEmpty || f.max > 0):
 		return errInterrupted
 	case dead > 0:
 		return &Error{
@@ -213,6 +225,8 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, untilEmpty bool) er
 			return nil
 		case err := <-w.fatal:
 			return err
+		case <-w.enough:
+			return nil
 		case <-ticker.C:
 		}
 		w.progress.set(w.handled.Load())
@@ -230,6 +244,16 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, untilEmpty bool) er
 }
 
 func (w *working) handle(ctx context.Context, d *layer.Delivery) error {
+	if w.max > 0 {
+		if w.started.Add(1) > w.max {
+			return w.leave(ctx)
+		}
+		defer func() {
+			if w.tried.Add(1) == w.max {
+				close(w.enough)
+			}
+		}()
+	}
 	err := w.command.run(ctx, d.Item)
 	switch {
 	case err == nil:
@@ -242,10 +266,33 @@ func (w *working) handle(ctx context.Context, d *layer.Delivery) error {
 	return err
 }
 
+// isEnough reports whether as many messages were tried as --max says.
+func (w *working) isEnough() bool {
+	select {
+	case <-w.enough:
+		return true
+	default:
+		return false
+	}
+}
+
+// errUntried says that --max was reached before a message's turn came.
+var errUntried = errors.New("not tried")
+
+// leave gives a message back that is one too many, when the others are done: at once it would come again.
+func (w *working) leave(ctx context.Context) error {
+	select {
+	case <-w.enough:
+	case <-ctx.Done():
+	}
+	return &layer.RetryError{Uncounted: true, Err: errUntried}
+}
+
 // failure tells of an error: a command's each time, the engine's not again and again, as it comes with each look.
 func (w *working) failure(err error) {
 	var handler *layer.HandlerError
 	switch {
+	case errors.Is(err, errUntried):
 	case errors.As(err, &handler):
 		w.progress.print(func() { w.s.notice("given back: %s: %v", handler.ID, handler.Err) })
 	case kv.Code(err) == kv.CodeIOError, errors.Is(err, layer.ErrCorrupt):

@@ -51,7 +51,9 @@ const (
 // for subscriptions (Config.Changes), a purge of the queue removes all in one transaction, provided that nobody changes
 // the queue at the same time. Otherwise Purge works in steps at batch priority, group by group in the order of their
 // names. Each step is short whatever the depth, and conflicts only with claims of the groups which the step purges. A
-// stopped purge may be run again to go on. If Purge returns an error, the report says what was done before the error.
+// stopped purge may be run again to go on.
+//
+// If Purge returns an error, the report says what was done before the error.
 //
 // Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// headerFilter chooses messages by their headers: each that is named must be there, with the value if one is given.
+type headerFilter struct{ given []string }
+
+func (f *headerFilter) add(c *cobra.Command) {
+	c.Flags().StringArrayVar(&f.given, "header", nil,
+		"only those with this header: `NAME=VALUE`, or NAME for any value (repeatable)")
+}
+
+// active reports whether anything is left out.
+func (f *headerFilter) active() bool { return len(f.given) > 0 }
+
+func (f *headerFilter) check() error {
+	if slices.ContainsFunc(f.given, func(text string) bool { return text == "" || text[0] == '=' }) {
+		return usagef("--header wants NAME=VALUE, or NAME")
+	}
+	return nil
+}
+
+func (f *headerFilter) matches(headers map[string]string) bool {
+	for _, text := range f.given {
+		name, want, valued := strings.Cut(text, "=")
+		if got, ok := headers[name]; !ok || valued && got != want {
+			return false
+		}
+	}
+	return true
+}
+
+// chosen returns the first n entries of a list that keep chooses, and, if the list goes on behind them, the last.
+func chosen[T any](list iter.Seq2[T, error], n int, keep func(T) bool) (first []T, last *T, err error) {
+	for entry, err := range list {
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(first) == n {
+			return first, &first[n-1], nil
+		}
+		if keep(entry) {
+			first = append(first, entry)
+		}
+	}
+	return first, nil, nil
+}
