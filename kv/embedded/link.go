@@ -194,8 +194,8 @@ func (l *link) signal() {
 	l.changed = make(chan struct{})
 }
 
-// fail notes why the database cannot be opened, if that does not pass by itself; or if this process cannot open it, as on
-// a read-only file system, and in all the time nobody else has.
+// fail notes why the database cannot be opened, if that does not pass by itself; or if this process cannot open it, as
+// on a read-only file system, and in all the time nobody else has.
 func (l *link) fail(err error, since time.Duration) {
 	var own *unservable
 	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNewerFormat) && !errors.Is(err, errProtocol) &&

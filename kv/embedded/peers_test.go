@@ -364,8 +364,8 @@ func TestServerThatTurnsBad(t *testing.T) {
 	}
 }
 
-// TestNobodyCanServe: when the process that served is gone, and who is left cannot open the file, calls wait a while for
-// somebody who can, and then say why they cannot be answered; when the file can be opened, they are.
+// TestNobodyCanServe: when the process that served is gone, and who is left cannot open the file, calls wait a while
+// for somebody who can, and then say why they cannot be answered; when the file can be opened, they are.
 func TestNobodyCanServe(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
@@ -377,7 +377,9 @@ func TestNobodyCanServe(t *testing.T) {
 		if _, _, err := (&frameReader{r: c, limit: maxHello}).next(); err != nil {
 			return
 		}
-		_, _ = c.Write(appendFrame(nil, frameWelcome, func(b []byte) []byte { return appendNumbers(b, protocolVersion) }))
+		_, _ = c.Write(appendFrame(nil, frameWelcome, func(b []byte) []byte {
+			return appendNumbers(b, protocolVersion)
+		}))
 		here = c
 		close(met)
 		_, _ = io.Copy(io.Discard, c)
