@@ -12,6 +12,10 @@ help: ## this list
 demo: ## load 20,000 real departures, drain them with 4 processes of which two are killed, verify it
 	@$(GO) run ./cmd/fdbfifo demo
 
+.PHONY: orders
+orders: ## a service of three processes on one folder: 5,000 orders, four of its processes killed on the way, verify it
+	@$(GO) run ./examples/orders run
+
 .PHONY: test
 test: ## every test, under 3 minutes
 	$(GO) test ./...
@@ -141,7 +145,7 @@ typecheck-fdb: ## the types of fdbkv/ and its tests, on any machine
 	@cd fdbkv && $(GO) mod tidy -diff
 
 .PHONY: test-fdb
-test-fdb: ## every suite on a cluster: FDB_CLUSTER_FILE, or a throw-away one (FDB_BIN, FDB_ENGINE=ssd); else SKIP
+test-fdb: ## every suite on a cluster: FDB_CLUSTER_FILE, or a throw-away one (FDB_BIN, FDB_ENGINE=ssd, FDB_SERVERS=7); else SKIP
 	@cd fdbkv && $(GO) run ./testcluster -- $(MAKE) --no-print-directory -C .. fdb-suites
 
 .PHONY: fdb-suites
@@ -155,6 +159,13 @@ fdb-suites: # of test-fdb, which sets FDB_CLUSTER_FILE
 			echo "SKIP: the tests that kill, restart or lock a cluster of their own: no fdbserver in FDB_BIN or on the PATH"; \
 		echo "$$client" && $(GO) vet ./... && $(FDBKV_STATICCHECK) ./... && $(GO) test -count 1 -timeout 10m ./...; \
 	fi
+
+.PHONY: trouble
+trouble: ## a cluster of seven processes that are killed, frozen, excluded, configured by SEED, under HISTORIES of linear of each sort; else SKIP
+	@echo "SEED=$(SEED) HISTORIES=$(HISTORIES)"
+	@cd fdbkv && FDB_CLUSTER_FILE= FDB_SERVERS=7 FDB_TROUBLE=$(SEED) $(GO) run ./testcluster -- $(GO) test ./layertest -run '^TestLinearizable$$' \
+		-count 1 -timeout 2h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) | grep -vE '^ *(=== |--- PASS: TestLinearizable/.*/)'; \
+		exit $${PIPESTATUS[0]}
 
 .PHONY: build-fdb
 build-fdb: ## the command with the engine fdb, bin/fdbfifo-fdb: needs libfdb_c and its header

@@ -112,6 +112,7 @@ type session struct {
 
 	engine string
 	queue  string
+	place  place
 	json   bool
 }
 
@@ -133,9 +134,12 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
-		PersistentPreRun:  func(*cobra.Command, []string) { *parsed = true },
-		Args:              knownCommand,
-		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			*parsed = true
+			return s.place.parse(c)
+		},
+		Args: knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SuggestionsMinimumDistance = 2
 	root.Flags().Bool("version", false, "print what this program was built from")
@@ -149,12 +153,17 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 	}
 	flags.StringVar(&s.engine, "engine", "disk", engines)
 	flags.StringVar(&s.queue, "queue", "default", "the queue's `NAME`")
+	s.place.add(root)
 	flags.BoolVar(&s.json, "json", false, "print JSON: an object, or one a line for lists")
 	root.AddCommand(
 		newDemoCmd(s),
 		newDemoWorkerCmd(s),
 		newCreateCmd(s),
 		newEnqueueCmd(s),
+		newReceiveCmd(s),
+		newAckCmd(s),
+		newNackCmd(s),
+		newExtendCmd(s),
 		newWorkCmd(s),
 		newPeekCmd(s),
 		newGroupsCmd(s),
@@ -174,6 +183,8 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newConfigCmd(s),
 		newDeadCmd(s),
 		newArchiveCmd(s),
+		newSubscriptionsCmd(s),
+		newUnsubscribeCmd(s),
 		newSweepCmd(s),
 		newCheckCmd(s),
 		newBenchCmd(s),

@@ -25,7 +25,7 @@ func engines() []engine {
 	if *socketFlag {
 		return []engine{{"socket", socket, false}, {"socket with faults", socket, true}}
 	}
-	return []engine{{"memory", anyEngine, false}, {"memory with faults", anyEngine, true}, {"disk", disk, false}}
+	return []engine{{"memory", anyEngine, false}, {"memory with faults", recovering, true}, {"disk", disk, false}}
 }
 
 // anyEngine opens the engine for tests that one is enough for.
@@ -34,6 +34,24 @@ func anyEngine(t *testing.T) kv.DB {
 		return socket(t)
 	}
 	return embedded.OpenMemory(embedded.Options{})
+}
+
+// recovering opens an engine that does what a cluster does whose servers die: now and then the versions jump, by 100
+// seconds' worth, and a transaction under way is too old; and a watch may be late.
+func recovering(*testing.T) kv.DB {
+	groups, due := 0, 0
+	return embedded.OpenMemory(embedded.Options{Hooks: embedded.Hooks{
+		VersionGap: func() int64 {
+			if groups++; groups%100 > 0 {
+				return 0
+			}
+			return 100_000_000
+		},
+		HoldWatches: func() bool {
+			due++
+			return due%10 == 0
+		},
+	}})
 }
 
 func disk(t *testing.T) kv.DB { return openFolder(t, t.TempDir()) }

@@ -312,7 +312,8 @@ func (c *caller) settle(limited bool) {
 	if c.chance(30) {
 		i = c.rng.IntN(len(c.claims))
 	}
-	claim := c.claims[i]
+	same := *c.claims[i] // the caller may forget what it has acked
+	claim := &same
 	if c.chance(60) { // it ends it, and forgets it
 		c.claims = append(c.claims[:i:i], c.claims[i+1:]...)
 	}

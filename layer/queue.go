@@ -2,10 +2,14 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"time"
+
+	"github.com/google/uuid"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -28,7 +32,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	if err != nil {
 		return nil, wrap(call, err)
 	}
-	packed, err := packConfig(config, 1)
+	packed, err := storedConfig{config: config, version: 1, incarnation: q.incarnation}.pack()
 	if err != nil {
 		return nil, wrap(call, err)
 	}
@@ -45,9 +49,11 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		if dropped != nil {
 			return ErrDropping
 		}
-		// After an unknown commit this call itself may have made the queue; who made the queue makes no difference.
-		exists = v != nil && !a.MaybeCommitted
-		if v == nil {
+		if exists = v != nil; exists && a.MaybeCommitted {
+			exists, err = q.isForeign(ctx, tx)
+			return err
+		}
+		if !exists {
 			k, err := q.firstItem(ctx, tx, q.keys.all())
 			if err != nil {
 				return err
@@ -72,6 +78,17 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	return q, nil
 }
 
+// isForeign reports whether a queue found by Create, after a commit of unknown outcome, was not made by this very call.
+func (q *Queue) isForeign(ctx context.Context, tx kv.Tx) (bool, error) {
+	key := q.keys.meta(metaConfig)
+	value, err := tx.Get(key).Wait(ctx)
+	if err != nil {
+		return false, fmt.Errorf("read configuration: %w", err)
+	}
+	stored, err := unpackConfig(key, value)
+	return stored.incarnation != q.incarnation, err
+}
+
 // Open opens the queue name under prefix. Errors: ErrNoQueue, ErrDropping, *FormatError,
 // *UnknownSettingError, ErrCorrupt, and the engine's.
 //
@@ -89,6 +106,98 @@ func Open(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) 
 		return nil, wrap(call, err)
 	}
 	return q, nil
+}
+
+// Difference is a setting whose stored value is not the wanted value. Both are texts, as Config.Setting gives them.
+type Difference struct {
+	Setting string
+	Stored  string // when Ensure looked
+	Wanted  string
+	// Mended: the wanted value is stored now (Options.Mend).
+	Mended bool
+}
+
+// String says what differs.
+func (d Difference) String() string {
+	text := fmt.Sprintf("%s is %s, wanted is %s", d.Setting, d.Stored, d.Wanted)
+	if d.Mended {
+		text += ": mended"
+	}
+	return text
+}
+
+// Ensure opens the queue name under prefix, or creates the queue with o.Config if there is none: for a program which
+// brings its queues along. Several processes may call Ensure at the same time; one creates the queue.
+//
+// If the queue was there, Ensure returns the settings whose stored values are not those of o.Config, in the order of
+// Settings; none = all are as wanted. A setting left zero in o.Config is wanted at its default. The stored values hold,
+// because an operator may have changed them on purpose, unless o.Mend is set: then Ensure stores the wanted values, as
+// Configure does, for every handle of the queue. Shards are fixed at creation and never mended.
+//
+// Errors: those of Open and Create but ErrNoQueue and ErrQueueExists; *LimitError and *ValueError for o.Config, also if
+// the queue is there. After an error there is no handle.
+func Ensure(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, []Difference, error) {
+	call := fmt.Sprintf("ensure queue %q", name)
+	want, err := o.Config.withDefaults()
+	if err != nil {
+		return nil, nil, wrap(call, err)
+	}
+	q, err := Open(ctx, db, prefix, name, o)
+	for tries := 0; errors.Is(err, ErrNoQueue) && !errors.Is(err, ErrDropping); tries++ {
+		if q, err = Create(ctx, db, prefix, name, o); err == nil {
+			return q, nil, nil
+		}
+		if errors.Is(err, ErrQueueExists) && tries < ensureTries { // created by another meanwhile
+			q, err = Open(ctx, db, prefix, name, o)
+		}
+	}
+	if err != nil {
+		return nil, nil, rewrap(call, err)
+	}
+	different, err := q.differences(ctx, want, o.Mend)
+	if err != nil {
+		_ = q.Close(ctx) // clears a receipt; if not, a sweep does
+		return nil, nil, rewrap(call, err)
+	}
+	return q, different, nil
+}
+
+// ensureTries bounds how often Ensure begins anew because others create and drop the queue meanwhile.
+const ensureTries = 10
+
+// differences compares the configuration which the new handle has read with the wanted, and mends if asked to.
+func (q *Queue) differences(ctx context.Context, want Config, mend bool) ([]Difference, error) {
+	different := want.differs(q.Config())
+	if !mend || !slices.ContainsFunc(different, Difference.mendable) {
+		return different, nil
+	}
+	_, _, err := q.Admin().Configure(ctx, func(c *Config) {
+		different = want.differs(*c) // of this attempt
+		shards := c.Shards
+		*c = want
+		c.Shards = shards
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range different {
+		different[i].Mended = different[i].mendable()
+	}
+	return different, nil
+}
+
+// mendable reports whether a change of the configuration can set the wanted value.
+func (d Difference) mendable() bool { return d.Setting != settingShards }
+
+// differs lists the settings of the stored configuration which are not as in c.
+func (c Config) differs(stored Config) (different []Difference) {
+	for _, s := range settings {
+		is, wanted := fmt.Sprint(s.value(&stored)), fmt.Sprint(s.value(&c))
+		if is != wanted {
+			different = append(different, Difference{Setting: s.name, Stored: is, Wanted: wanted})
+		}
+	}
+	return different
 }
 
 func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
@@ -120,10 +229,11 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		}
 		o.Owner = fmt.Sprintf("%s:%d:%04x", host, os.Getpid(), random.n(1<<16))
 	}
+	own := newEntropy(test.Seed)
 	q := &Queue{
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random,
 		slot:    int64(random.n(counterSlots)),
-		staging: staging{random: newEntropy(test.Seed).uuid()},
+		staging: staging{random: own.uuid()}, incarnation: own.uuid(),
 	}
 	q.pipeline.env = q.pipelineEnv()
 	q.line.begin(q.lineEnv())
@@ -135,7 +245,8 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	formatKey, offsetKey := q.keys.meta(metaFormat), q.keys.meta(metaOffset)
 	format, offset := tx.Get(formatKey), tx.Get(offsetKey)
 	dropped := tx.Get(q.keys.meta(metaDropped))
-	following := q.follow(tx)
+	q.incarnation = uuid.Nil // of an earlier attempt
+	following := q.followAnew(tx, q.opts.Now())
 	hints := q.keys.section(nameReady)
 	last := tx.Snapshot().GetKey(kv.LastLessThan(hints.End))
 	version := tx.ReadVersion()
@@ -171,7 +282,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	if err != nil {
 		return err
 	}
-	q.keys.shards = int64(config.Shards)
+	q.keys.shards, q.incarnation = int64(config.Shards), following.incarnation
 	rv, err := version.Wait(ctx)
 	if err != nil {
 		return fmt.Errorf("read version: %w", err)

@@ -110,8 +110,10 @@ type Sizes struct {
 	Wakes       int   // enqueues of wake_p50_roundtrips
 	Senders     int   // goroutines of coalescing_gain
 
-	SharedRounds int // of shared_ratio and shared_cost; 0 = none of the figures of several processes
-	Takeovers    int // of takeover_ms
+	SharedRounds         int // of shared_ratio and shared_cost; 0 = none of the figures of several processes
+	Takeovers            int // of takeover_ms
+	SlowGroups, SlowEach int // groups of worker_livelock, and items of each; each takes 0.9 s
+	WorkerGroups         int // of worker_ratio, a batch in each, in each slice
 
 	LongRounds int           // of the figures whose slices are long
 	LongSlice  time.Duration // of those with many claimers, which need time to get under way
@@ -132,6 +134,7 @@ func Full() Sizes {
 		Claimers: 4, Enqueuers: 64, EnqueuesEach: 200, Batches: 1000,
 		Handles: []int{1, 2, 4, 8, 16, 32, 64}, ReadyGroups: 10_000, ScarceItems: 1000, Idle: 1000, Wakes: 300, Senders: 256,
 		SharedRounds: 15, Takeovers: 11,
+		SlowGroups: 8, SlowEach: 10, WorkerGroups: 1000,
 		LongRounds: 7, LongSlice: 300 * time.Millisecond, Watch: 10 * time.Second, Patience: 20 * time.Second,
 		Rounds: 31, Slices: 4, Slice: 100 * time.Millisecond, SliceBatches: 50,
 	}
@@ -144,6 +147,7 @@ func Tiny() Sizes {
 		Claimers: 4, Enqueuers: 8, EnqueuesEach: 5, Batches: 5,
 		Handles: []int{1, 2, 4}, ReadyGroups: 200, ScarceItems: 10, Idle: 10, Wakes: 3, Senders: 8,
 		SharedRounds: 1, Takeovers: 1,
+		SlowGroups: 2, SlowEach: 1, WorkerGroups: 10,
 		LongRounds: 1, LongSlice: time.Millisecond, Watch: 20 * time.Millisecond, Patience: 300 * time.Millisecond,
 		Rounds: 3, Slices: 2, Slice: time.Millisecond, SliceBatches: 2,
 	}
@@ -167,6 +171,8 @@ func All(s Sizes) []Benchmark {
 		recipeRatio(s),
 		recipeRatioSingle(s),
 		upkeepSlowdown(s),
+		workerLivelock(s),
+		workerRatio(s),
 	}
 	if s.SharedRounds > 0 {
 		all = append(all, sharedRatio(s), sharedCost(s), takeover(s))

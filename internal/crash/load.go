@@ -194,10 +194,11 @@ func (a *actor) finish(ctx context.Context, c *layer.Claim) (more []*layer.Claim
 		return nil, a.ack(ctx, c, len(c.Items))
 	case n < 40:
 		if k := a.rng.IntN(len(c.Items)); k > 0 {
+			rest := c.Items[k:]
 			if err := a.ack(ctx, c, k); err != nil {
 				return nil, err
 			}
-			c.Items = c.Items[k:]
+			c.Items = rest // Ack sees to it, AckTx does not
 		}
 		return nil, a.ack(ctx, c, len(c.Items))
 	case n < 60:
