@@ -61,11 +61,19 @@ func (f *folder) serve(lock io.Closer) (*engine, error) {
 	return e, nil
 }
 
+// unservable is why this process, which had the folder's lock, could not open the store.
+type unservable struct{ error }
+
+func (u *unservable) Unwrap() error { return u.error }
+
 // join opens the database, or connects to the process that has it. If neither can be done now, the error is ErrLocked.
 func (f *folder) join(ctx context.Context, l *link) (*conn, *engine, error) {
 	lock, err := lockFolder(f.path)
 	if err == nil {
 		e, err := f.serve(lock)
+		if err != nil {
+			err = &unservable{err}
+		}
 		return nil, e, err
 	}
 	if !errors.Is(err, errHeld) {

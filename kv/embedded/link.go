@@ -140,6 +140,9 @@ func (l *link) lose(c *conn, err error) {
 	l.watches = append(l.watches, watches...)
 }
 
+// unservedLimit is how long nobody may serve a folder that this process cannot open, until calls end with the reason.
+const unservedLimit = 2 * time.Second
+
 // The waits between two attempts to find the database.
 const (
 	firstRetry = 2 * time.Millisecond
@@ -149,13 +152,14 @@ const (
 // again finds the database: this process opens it, or connects to the one that has. It returns nil in the first case,
 // and when the link was closed.
 func (l *link) again() *conn {
+	begun := time.Now()
 	for wait := firstRetry; l.ctx.Err() == nil; wait = min(2*wait, lastRetry) {
 		c, e, err := l.folder.join(l.ctx, l)
 		if err == nil {
 			l.join(c, e)
 			return c
 		}
-		l.fail(err)
+		l.fail(err, time.Since(begun))
 		select {
 		case <-time.After(wait/2 + rand.N(wait)):
 		case <-l.ctx.Done():
@@ -190,9 +194,12 @@ func (l *link) signal() {
 	l.changed = make(chan struct{})
 }
 
-// fail notes why the database cannot be opened, if that does not pass by itself.
-func (l *link) fail(err error) {
-	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNewerFormat) && !errors.Is(err, errProtocol) {
+// fail notes why the database cannot be opened, if that does not pass by itself; or if this process cannot open it, as
+// on a read-only file system, and in all the time nobody else has.
+func (l *link) fail(err error, since time.Duration) {
+	var own *unservable
+	if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNewerFormat) && !errors.Is(err, errProtocol) &&
+		!(errors.As(err, &own) && since > unservedLimit) {
 		return
 	}
 	l.mu.Lock()

@@ -258,7 +258,7 @@ func TestCommitsUnderWayAreBounded(t *testing.T) {
 }
 
 // impostor has a folder's lock and its socket, and speaks what it likes.
-func impostor(t *testing.T, path string, speaks func(c net.Conn)) {
+func impostor(t *testing.T, path string, speaks func(c net.Conn)) (leave func()) {
 	t.Helper()
 	lock, err := lockFolder(path)
 	require.NoError(t, err)
@@ -277,11 +277,13 @@ func impostor(t *testing.T, path string, speaks func(c net.Conn)) {
 			})
 		}
 	})
-	t.Cleanup(func() {
+	leave = sync.OnceFunc(func() {
 		require.NoError(t, l.Close())
 		all.Wait()
 		require.NoError(t, lock.Close())
 	})
+	t.Cleanup(leave)
+	return leave
 }
 
 // TestServerThatTalksNonsense: who opens a folder that somebody serves who does not speak the protocol is told that it
@@ -360,6 +362,42 @@ func TestServerThatTurnsBad(t *testing.T) {
 			require.ErrorIs(t, err, context.Canceled, "it has tried again and again")
 		})
 	}
+}
+
+// TestNobodyCanServe: when the process that served is gone, and who is left cannot open the file, calls wait a while
+// for somebody who can, and then say why they cannot be answered; when the file can be opened, they are.
+func TestNobodyCanServe(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	inTheWay := filepath.Join(path, fileName)
+	require.NoError(t, os.Symlink(inTheWay, inTheWay)) // ELOOP for whoever opens it
+	var here net.Conn
+	met := make(chan struct{})
+	leave := impostor(t, path, func(c net.Conn) {
+		if _, _, err := (&frameReader{r: c, limit: maxHello}).next(); err != nil {
+			return
+		}
+		_, _ = c.Write(appendFrame(nil, frameWelcome, func(b []byte) []byte {
+			return appendNumbers(b, protocolVersion)
+		}))
+		here = c
+		close(met)
+		_, _ = io.Copy(io.Discard, c)
+	})
+	db := openHere(t, path, Options{})
+	<-met
+	require.NoError(t, here.Close())
+	leave()
+	_, err := kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		_, err := tx.Get([]byte("a")).Wait(t.Context())
+		return err
+	})
+	require.Equal(t, kv.CodeIOError, kv.Code(err), "%v", err)
+	require.ErrorContains(t, err, inTheWay)
+	require.NoError(t, os.Remove(inTheWay))
+	require.Eventually(t, db.Serves, time.Minute, time.Millisecond)
+	change(t, db, "a", "1")
+	require.Equal(t, "1", look(t, db, "a"))
 }
 
 // TestNoSocket: where no socket can be made, as on some file systems, a folder belongs to its first process. The others
