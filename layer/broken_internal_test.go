@@ -21,7 +21,7 @@ import (
 var missing = map[guard]string{
 	guardTail:         "TestConflicts/enqueue,_ack_of_the_tail_(trap_3)",
 	guardIndex:        "TestOrderWhenVersionsAreSlow",
-	guardCommitOrder:  "TestCommitOrder",
+	guardBehindAll:    "TestBehindAll",
 	guardRandom:       "TestPurgeCountsLateItem",
 	guardDedup:        "TestConflicts/enqueue,_enqueue_with_the_same_dedup_id",
 	guardDedupItem:    "TestConflicts/enqueue_of_a_duplicate_and_another,_cancel_of_the_first",

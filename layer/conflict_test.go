@@ -316,9 +316,9 @@ func enqueueDelayed(e *env, tx kv.Tx, _ any) error {
 	return err
 }
 
-// enqueueInOrder enqueues to A in the order of commits.
-func enqueueInOrder(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: "A", CommitOrder: true})
+// enqueueBehindAll enqueues to A, behind all that is there before the commit.
+func enqueueBehindAll(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: "A", BehindAll: true})
 	return err
 }
 
@@ -384,11 +384,11 @@ func TestConflicts(t *testing.T) {
 	for _, p := range []pair{
 		{"enqueue, enqueue to the same empty group", having(), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
 		{"enqueue, enqueue to the same group", having("a1"), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
-		{"enqueue in commit order, enqueue to the same group", having("a1"), enqueueInOrder, enqueueTo("A"), must, nil},
-		{"enqueue in commit order, enqueue to the empty group", having(), enqueueInOrder, enqueueTo("A"), must, nil},
-		{"enqueue in commit order, enqueue to another", having("a1"), enqueueInOrder, enqueueTo("B"), mustNot, nil},
-		{"enqueue in commit order, claim of the group", having("a1"), enqueueInOrder, claimOne, mustNot, nil},
-		{"enqueue, enqueue in commit order", having("a1"), enqueueTo("A"), enqueueInOrder, mustNot, nil},
+		{"enqueue behind all, enqueue to the same group", having("a1"), enqueueBehindAll, enqueueTo("A"), must, nil},
+		{"enqueue behind all, enqueue to the empty group", having(), enqueueBehindAll, enqueueTo("A"), must, nil},
+		{"enqueue behind all, enqueue to another", having("a1"), enqueueBehindAll, enqueueTo("B"), mustNot, nil},
+		{"enqueue behind all, claim of the group", having("a1"), enqueueBehindAll, claimOne, mustNot, nil},
+		{"enqueue, enqueue behind all", having("a1"), enqueueTo("A"), enqueueBehindAll, mustNot, nil},
 		{"enqueue, enqueue to another group", having("a1"), enqueueTo("A"), enqueueTo("B"), mustNot, nil},
 		{"enqueue, claim of the group", having("a1"), enqueueTo("A"), claimOne, mustNot, nil},
 		{"enqueue, ack that leaves the tail", holding(3, 2), enqueueTo("A"), ackAll, mustNot, nil},

@@ -43,13 +43,13 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 //
 // The place of a message is that of the transaction's read version, which the first read fixes, not that of this call.
 // Example: tx reads an account; another process enqueues A1; tx enqueues A2 and commits: the order is A2, A1. If that
-// must not be, set Message.CommitOrder, or enqueue before anything is read.
+// must not be, set Message.BehindAll, or enqueue before anything is read.
 //
 // The caller answers for an unknown commit: use Once, because otherwise a retry enqueues twice. The transaction must
 // not use an old read version (SetReadVersion, a GRV cache): a message could then land before an earlier message.
 //
 // Reads: per group, the key of the tail, at snapshot. Conflicts: with the removal of the tail only; none if the group
-// is empty; with CommitOrder, with every enqueue into the group. Other enqueues never conflict with enqueues, except
+// is empty; with BehindAll, with every enqueue into the group. Other enqueues never conflict with enqueues, except
 // for the same dedup id: each enqueue reads the id's entry, with a conflict, and, if there is an entry, the keys which
 // decide whether the entry still holds.
 func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sent, error) {
@@ -76,9 +76,9 @@ type tail struct {
 	begun bool
 	// full is the first item too many if all messages of the transaction go to the group: a key outside of items if
 	// there is room for all. nil: no limit applies.
-	full    kv.Future[[]byte]
-	next    int64 // the index of the next item, once begun
-	ordered bool  // a message of the group asks for CommitOrder
+	full      kv.Future[[]byte]
+	next      int64 // the index of the next item, once begun
+	behindAll bool  // a message of the group asks for BehindAll
 }
 
 // enqueuing is the state of one enqueue.
@@ -190,7 +190,7 @@ func (w *txn) readTails(all []*enqueuing) map[string]*tail {
 				items := w.q.keys.items(group)
 				tails[group] = &tail{items: items, key: w.tx.Snapshot().GetKey(kv.LastLessThan(items.End))}
 			}
-			tails[group].ordered = tails[group].ordered || e.msgs[i].CommitOrder
+			tails[group].behindAll = tails[group].behindAll || e.msgs[i].BehindAll
 		}
 	}
 	return tails
@@ -289,13 +289,13 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	// Later groups of the transaction get higher indexes: so their heads are in the order of the messages, and the
 	// hints do not pile up at the same index.
 	t.begun, t.next = true, a.now+int64(a.place+i)
-	if t.ordered {
+	if t.behindAll {
 		// Before the sets, as below: nobody comes behind the tail from the read version to the commit.
 		behind := t.items
 		if t.items.Contains(key) {
 			behind.Begin = kv.KeyAfter(key)
 		}
-		if err := guardCommitOrder.read(a.tx, behind); err != nil {
+		if err := guardBehindAll.read(a.tx, behind); err != nil {
 			return false, err
 		}
 	}

@@ -104,8 +104,8 @@ var footprints = map[string]struct {
 	"enqueue-empty":    {having(), func(e *env, _ any) error { return enqueueN(e, "A") }},
 	"enqueue-nonempty": {having("a1"), func(e *env, _ any) error { return enqueueN(e, "A") }},
 	"enqueue-batch":    {having("a1"), func(e *env, _ any) error { return enqueueN(e, "A", "A", "B", "B") }},
-	"enqueue-in-commit-order": {having("a1"), func(e *env, _ any) error {
-		a, b := layer.Message{Group: "A", CommitOrder: true}, layer.Message{Group: "B", CommitOrder: true}
+	"enqueue-behind-all": {having("a1"), func(e *env, _ any) error {
+		a, b := layer.Message{Group: "A", BehindAll: true}, layer.Message{Group: "B", BehindAll: true}
 		_, err := e.q.Enqueue(e.ctx, a, b)
 		return err
 	}},

@@ -24,9 +24,9 @@ const (
 	// guardIndex (G1): the indexes of a batch run ahead of the versions, so the next enqueue lands before the batch's
 	// last item. Example: 1,000 items at version 5,000 reach index 5,999; an enqueue at version 5,100 gets index 5,100.
 	guardIndex guard = "index"
-	// guardCommitOrder (G1): a message which asks for the order of commits lands before a message which came to the
+	// guardBehindAll (G1): a message which is to come behind all lands before a message which came to the
 	// group after the transaction's first read, and before its commit.
-	guardCommitOrder guard = "commit-order"
+	guardBehindAll guard = "behind-all"
 	// guardRandom (G3, trap 5): two enqueues at the same read version write the same key, and an item is lost.
 	guardRandom guard = "random"
 	// guardDedup (G3): two enqueues with the same dedup id, at the same time, are both accepted.

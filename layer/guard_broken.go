@@ -33,7 +33,7 @@ func Guards() []string {
 
 // guards lists all guards, in the order of guard.go.
 var guards = []guard{
-	guardTail, guardIndex, guardCommitOrder, guardRandom, guardDedup, guardDedupItem, guardDedupPurge, guardDedupRename,
+	guardTail, guardIndex, guardBehindAll, guardRandom, guardDedup, guardDedupItem, guardDedupPurge, guardDedupRename,
 	guardDedupSweep, guardDedupSlack, guardPurgeNote, guardPurgeSweep, guardLease, guardClaimLock, guardStaleLock,
 	guardStaleEmpty, guardEmptyLock, guardMarkLock, guardParkLock, guardOverdueLock, guardEarlyLock, guardEarlyGap,
 	guardTokenGrows, guardToken, guardSettleLock, guardExactClear, guardAhead, guardReleaseEmpty, guardTakeLock,

@@ -462,18 +462,18 @@ func TestOrderWhenVersionsAreSlow(t *testing.T) {
 	require.Equal(t, want, e.all("A"))
 }
 
-// TestCommitOrder (G1, trap 10): a message enqueued in a transaction that has read before may land before one that was
-// enqueued since; with CommitOrder it never does, in a group with items and in an empty one. Guard commit-order.
-func TestCommitOrder(t *testing.T) {
+// TestBehindAll (G1, trap 10): a message enqueued in a transaction that has read before may land before one that was
+// enqueued since; with BehindAll it never does, in a group with items and in an empty one. Guard behind-all.
+func TestBehindAll(t *testing.T) {
 	t.Parallel()
-	for _, commitOrder := range []bool{false, true} {
+	for _, behindAll := range []bool{false, true} {
 		for _, before := range []bool{false, true} {
-			t.Run(fmt.Sprintf("commit order %v, items before %v", commitOrder, before), func(t *testing.T) {
+			t.Run(fmt.Sprintf("behind all %v, items before %v", behindAll, before), func(t *testing.T) {
 				e := newEnv(t, anyEngine, false)
 				other := e.handle(2)
 				for i := range 20 {
 					group, want := fmt.Sprint("G", i), []string{"A2", "A1"}
-					if commitOrder {
+					if behindAll {
 						want = []string{"A1", "A2"}
 					}
 					if before {
@@ -491,7 +491,7 @@ func TestCommitOrder(t *testing.T) {
 								require.NoError(t, err)
 							}
 						}
-						m := layer.Message{Group: group, Body: []byte("A2"), CommitOrder: commitOrder}
+						m := layer.Message{Group: group, Body: []byte("A2"), BehindAll: behindAll}
 						_, err := e.q.EnqueueTx(e.ctx, tx, m)
 						return err
 					}))

@@ -23,7 +23,7 @@ import (
 //	})
 //
 // A message enqueued in fn has its place by the first read of fn, see EnqueueTx: one which another enqueues after that
-// read, and before the EnqueueTx, may come first. Message.CommitOrder excludes that.
+// read, and before the EnqueueTx, may come first. Message.BehindAll excludes that.
 //
 // fn may run several times, so fn assigns results and never appends. An error of fn ends the transaction without effect
 // and comes back unchanged, unless the error wraps a *kv.Error: after a retryable error fn runs again. Return every
