@@ -305,6 +305,7 @@ func (h *inHand) leaseTime() time.Duration {
 // if this process dies. The caller has begun.
 func (h *inHand) extend(ctx context.Context) error {
 	until, err := h.source.q.Extend(ctx, h.claim, h.lease)
+	h.source.q.yield(ctx, "extended") // two calls may have shared the transaction
 	if err != nil {
 		h.lost = h.lost || errors.Is(err, ErrClaimLost)
 		return err

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"slices"
 	"time"
 
 	"fdbfifo/layer"
@@ -47,6 +48,7 @@ func (w *world) leftHint() (layer.ID, bool) {
 }
 
 // grantedGroup returns a group which is granted to a request and not accepted yet, with at most one item, and the item.
+// An item whose id nobody was told does not count, because nobody could name the item.
 func (w *world) grantedGroup() (group string, items []layer.ID, ok bool) {
 	for _, row := range w.rows(section("grant"), 0) {
 		_, rest := keyOf(bytes.Clone(row.Key))
@@ -58,7 +60,7 @@ func (w *world) grantedGroup() (group string, items []layer.ID, ok bool) {
 				items = append(items, id)
 			}
 		}
-		if len(items) < 2 {
+		if len(items) == 0 || len(items) == 1 && slices.Contains(w.known, items[0]) {
 			return group, items, true
 		}
 	}
