@@ -22,7 +22,8 @@ type Config struct {
 	Schedule Schedule
 	// Lease is the lease of a claim whose receive names none, MinLease to MaxLease; 0 = DefaultLease.
 	Lease time.Duration
-	// Delay is how long a message is delayed which names no delay itself, 0 to MaxDelay; 0 = not at all.
+	// Delay is how long a message is delayed which names no delay itself, 0 to MaxDelay; 0 = not at all. A change holds
+	// for messages enqueued from then on: messages already enqueued keep their times.
 	Delay time.Duration
 	// DedupBy is what makes two messages duplicates: DedupByID, DedupByContent.
 	DedupBy DedupBy
@@ -60,6 +61,12 @@ type Config struct {
 	Archive time.Duration
 	// OnExpiry says what becomes of an item past retention.
 	OnExpiry OnExpiry
+	// Changes is how long the queue's changes are kept for subscriptions, MinRetention to MaxRetention; 0 = none are
+	// written, and a sweep clears what is there. See Subscribe.
+	Changes time.Duration
+	// DeadRetention is how long dead letters stay, MinRetention to MaxRetention; 0 = until redriven or discarded. A
+	// sweep discards the older ones, so a letter may stay somewhat longer. A change holds for all letters.
+	DeadRetention time.Duration
 }
 
 // settingShards is the name of the only setting which is fixed at creation.
@@ -110,6 +117,10 @@ var settings = []setting{
 		"what becomes of one that has waited longer"),
 	durationSetting("archive", func(c *Config) *time.Duration { return &c.Archive }, 0, 0, MaxRetention,
 		"how long what is finished is kept in the archive; 0 = not at all"),
+	durationSetting("changes", func(c *Config) *time.Duration { return &c.Changes }, 0, 0, MaxRetention,
+		"how long changes are kept for subscriptions, 1s or more; 0 = none are written"),
+	durationSetting("dead_retention", func(c *Config) *time.Duration { return &c.DeadRetention }, 0, 0, MaxRetention,
+		"how long dead letters are kept, 1s or more; 0 = for ever"),
 }
 
 // withDefaults returns c with each zero field set to its default, and checks the limits.
@@ -122,8 +133,13 @@ func (c Config) withDefaults() (Config, error) {
 			return c, err
 		}
 	}
-	if err := checkRetention(c.Retention); err != nil {
-		return c, err
+	for _, kept := range []struct {
+		what string
+		d    time.Duration
+	}{{"retention", c.Retention}, {"changes", c.Changes}, {"dead_retention", c.DeadRetention}} {
+		if err := checkRetention(kept.what, kept.d); err != nil {
+			return c, err
+		}
 	}
 	if c.Retry.Max < c.Retry.Base {
 		return c, durationLimit("retry_max", c.Retry.Max, c.Retry.Base, MaxDelay)

@@ -12,6 +12,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/fault"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -150,8 +151,10 @@ func TestConfigDocument(t *testing.T) {
 	require.NoError(t, json.Unmarshal(text, &got))
 	require.Equal(t, want, got)
 
+	was, err := tuple.Unpack(e.rows(kv.SingleKey(key("meta", "config")))[0].Value)
+	require.NoError(t, err)
 	stored := func(document string) error {
-		e.write(func(tx kv.Tx) { tx.Set(key("meta", "config"), key0(int64(5), document)) })
+		e.write(func(tx kv.Tx) { tx.Set(key("meta", "config"), key0(int64(5), document, was[2])) })
 		_, err := layer.Open(e.ctx, e.raw, testPrefix, testQueue, e.options(3))
 		return err
 	}

@@ -104,6 +104,11 @@ var footprints = map[string]struct {
 	"enqueue-empty":    {having(), func(e *env, _ any) error { return enqueueN(e, "A") }},
 	"enqueue-nonempty": {having("a1"), func(e *env, _ any) error { return enqueueN(e, "A") }},
 	"enqueue-batch":    {having("a1"), func(e *env, _ any) error { return enqueueN(e, "A", "A", "B", "B") }},
+	"enqueue-in-commit-order": {having("a1"), func(e *env, _ any) error {
+		a, b := layer.Message{Group: "A", CommitOrder: true}, layer.Message{Group: "B", CommitOrder: true}
+		_, err := e.q.Enqueue(e.ctx, a, b)
+		return err
+	}},
 	"enqueue-large": {having(), func(e *env, _ any) error {
 		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: make([]byte, 200_000)})
 		return err
@@ -276,7 +281,13 @@ var footprints = map[string]struct {
 		e.clock.advance(time.Hour)
 		return nil
 	}, func(e *env, _ any) error { _, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{}); return err }},
-	"purge-deep": {func(e *env) any { e.fill("A", 1001); return nil }, func(e *env, _ any) error {
+	"purge-all": {having("a1", "a2"), func(e *env, _ any) error { return purgeAll(e, nil, nil) }},
+	"purge-deep": {func(e *env) any {
+		e.fill("A", 1001)
+		_, err := e.q.Admin().PauseGroup(e.ctx, "B", layer.PauseOptions{}) // so it goes by steps
+		require.NoError(e.t, err)
+		return nil
+	}, func(e *env, _ any) error {
 		ctx, cancel := context.WithCancel(e.ctx)
 		_, err := e.q.Admin().Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }}) // one step
 		require.ErrorIs(e.t, err, context.Canceled)

@@ -40,12 +40,12 @@ var atOnce = layer.RetryPolicy{Kind: layer.RetryAtOnce}
 
 // clock is the workers' clock; it stands still unless told.
 type clock struct {
-	ms   atomic.Int64
+	ms   *atomic.Int64
 	real atomic.Bool // it is the machine's
 }
 
 func newClock() *clock {
-	c := &clock{}
+	c := &clock{ms: new(atomic.Int64)}
 	c.ms.Store(1_700_000_000_000)
 	return c
 }

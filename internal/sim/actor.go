@@ -164,41 +164,46 @@ func (o *op) sentAs(sent []layer.Sent) {
 // produce enqueues.
 func (a *actor) produce() {
 	for a.more() {
-		o := &op{kind: "enqueue"}
-		msgs := a.messages(o)
-		inTx := a.rng.IntN(4) == 0
-		err := a.call(o, func(ctx context.Context) error {
-			var sent []layer.Sent
-			var err error
-			if inTx {
-				o.kind = "enqueue-tx"
-				err = a.q.Once(ctx, func(tx kv.Tx) error {
-					var err error
-					sent, err = a.q.EnqueueTx(ctx, tx, msgs...)
-					return err
-				})
-			} else {
-				sent, err = a.q.Enqueue(ctx, msgs...)
-			}
-			if err == nil {
-				o.sentAs(sent)
-			}
-			return err
-		})
-		if full := new(layer.FullError); errors.As(err, &full) {
-			a.w.mark("enqueue refused: full")
-			o.full = full.Group
-			a.sleep(a.below(a.w.knobs.think))
-		}
-		for i, id := range o.sent {
-			if o.duplicate[i] {
-				a.w.mark("duplicate")
-			} else {
-				a.w.known = append(a.w.known, id)
-			}
-		}
+		a.send()
 		if a.rng.IntN(2) == 0 {
 			a.sleep(a.below(a.w.knobs.think))
+		}
+	}
+}
+
+// send makes one enqueue.
+func (a *actor) send() {
+	o := &op{kind: "enqueue"}
+	msgs := a.messages(o)
+	inTx := a.rng.IntN(4) == 0
+	err := a.call(o, func(ctx context.Context) error {
+		var sent []layer.Sent
+		var err error
+		if inTx {
+			o.kind = "enqueue-tx"
+			err = a.q.Once(ctx, func(tx kv.Tx) error {
+				var err error
+				sent, err = a.q.EnqueueTx(ctx, tx, msgs...)
+				return err
+			})
+		} else {
+			sent, err = a.q.Enqueue(ctx, msgs...)
+		}
+		if err == nil {
+			o.sentAs(sent)
+		}
+		return err
+	})
+	if full := new(layer.FullError); errors.As(err, &full) {
+		a.w.mark("enqueue refused: full")
+		o.full = full.Group
+		a.sleep(a.below(a.w.knobs.think))
+	}
+	for i, id := range o.sent {
+		if o.duplicate[i] {
+			a.w.mark("duplicate")
+		} else {
+			a.w.known = append(a.w.known, id)
 		}
 	}
 }

@@ -40,9 +40,12 @@ func (a *actor) operate() {
 			}
 		case 1, 2, 3:
 			o.kind = "resume-group"
-			fn = func(ctx context.Context) error { _, err := a.q.Admin().ResumeGroup(ctx, group); return err }
+			fn = func(ctx context.Context) error {
+				_, err := a.q.Admin().ResumeGroup(ctx, group, layer.ResumeOptions{})
+				return err
+			}
 			inTx = func(ctx context.Context, tx kv.Tx) error {
-				_, err := a.q.Admin().ResumeGroupTx(ctx, tx, group)
+				_, err := a.q.Admin().ResumeGroupTx(ctx, tx, group, layer.ResumeOptions{})
 				return err
 			}
 		case 4:
@@ -54,8 +57,14 @@ func (a *actor) operate() {
 			}
 		case 5, 6:
 			o.kind = "resume"
-			fn = func(ctx context.Context) error { _, err := a.q.Admin().Resume(ctx); return err }
-			inTx = func(ctx context.Context, tx kv.Tx) error { _, err := a.q.Admin().ResumeTx(ctx, tx); return err }
+			fn = func(ctx context.Context) error {
+				_, err := a.q.Admin().Resume(ctx, layer.ResumeOptions{})
+				return err
+			}
+			inTx = func(ctx context.Context, tx kv.Tx) error {
+				_, err := a.q.Admin().ResumeTx(ctx, tx, layer.ResumeOptions{})
+				return err
+			}
 		case 7:
 			o.kind, o.group, o.ids = "cancel", id.Group, []layer.ID{id}
 			fn = func(ctx context.Context) error { return a.q.Admin().Cancel(ctx, id) }
@@ -85,8 +94,10 @@ func (a *actor) operate() {
 			}
 		case 10:
 			o.kind = "retry-now"
-			fn = func(ctx context.Context) error { return a.q.Admin().RetryNow(ctx, group) }
-			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.Admin().RetryNowTx(ctx, tx, group) }
+			fn = func(ctx context.Context) error { return a.q.Admin().RetryNow(ctx, group, layer.RetryOptions{}) }
+			inTx = func(ctx context.Context, tx kv.Tx) error {
+				return a.q.Admin().RetryNowTx(ctx, tx, group, layer.RetryOptions{})
+			}
 		case 11:
 			o.kind = "redrive"
 			tail := a.rng.IntN(2) == 0
@@ -96,6 +107,32 @@ func (a *actor) operate() {
 			}
 			inTx = func(ctx context.Context, tx kv.Tx) error {
 				return a.q.Admin().RedriveTx(ctx, tx, layer.RedriveOptions{ToTail: tail}, id)
+			}
+		case revive:
+			o.kind = "redrive"
+			var filter layer.DeadFilter
+			if id, ok := a.w.leftHint(); ok {
+				filter.IDs = []layer.ID{id}
+			}
+			fn = func(ctx context.Context) error {
+				_, err := a.q.Admin().Redrive(ctx, filter, layer.RedriveOptions{})
+				return err
+			}
+		case vacate:
+			granted, items, ok := a.awaitGrant()
+			switch {
+			case !ok:
+				continue
+			case len(items) > 0:
+				o.kind, o.group, o.ids = "cancel", granted, items
+				fn = func(ctx context.Context) error { return a.q.Admin().Cancel(ctx, items[0]) }
+			default:
+				o.kind, o.group = "pause-group", granted
+				fn = func(ctx context.Context) error {
+					_, err := a.q.Admin().PauseGroup(ctx, granted, layer.PauseOptions{})
+					return err
+				}
+				a.w.mark("pause of a granted group that is empty")
 			}
 		case 12, purge:
 			if n == 12 && a.rng.IntN(4) > 0 {

@@ -208,7 +208,7 @@ func (w *world) holdWatches() bool {
 
 // live runs the phases: open; work under faults; and without them until the queue is empty; close.
 func (w *world) live() error {
-	const ever = 30 * 24 * time.Hour
+	ever := 30*24*time.Hour + 100*w.knobs.leapLeast
 	w.sched.start(1, w.open)
 	if err := w.sched.drive(time.Hour); err != nil {
 		return err
@@ -373,11 +373,12 @@ func (w *world) heal() {
 			}
 		}
 		a.sleep(2 * time.Second) // every handle knows it
-		if _, err := a.q.Admin().Resume(ctx); err != nil && !errors.Is(err, layer.ErrNotPaused) {
+		if _, err := a.q.Admin().Resume(ctx, layer.ResumeOptions{}); err != nil && !errors.Is(err, layer.ErrNotPaused) {
 			return err
 		}
 		for i := range w.knobs.groups {
-			if _, err := a.q.Admin().ResumeGroup(ctx, fmt.Sprintf("g%d", i)); err != nil && !errors.Is(err, layer.ErrNotPaused) {
+			_, err := a.q.Admin().ResumeGroup(ctx, fmt.Sprintf("g%d", i), layer.ResumeOptions{})
+			if err != nil && !errors.Is(err, layer.ErrNotPaused) {
 				return err
 			}
 		}
