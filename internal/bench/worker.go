@@ -45,7 +45,7 @@ func workerLivelock(s Sizes) Benchmark {
 			return nil
 		})
 		total := int64(s.SlowGroups * s.SlowEach)
-		if err := q.runWorker(ctx, h, layer.WorkerOptions{Lease: lease}, total); err != nil {
+		if err := q.runWorker(ctx, h, layer.WorkerOptions{Lease: lease}, total, lease+s.Patience); err != nil {
 			return nil, err
 		}
 		detail := fmt.Sprintf("%d groups of %d, a lease of %s", s.SlowGroups, s.SlowEach, lease)
@@ -55,8 +55,10 @@ func workerLivelock(s Sizes) Benchmark {
 	}}
 }
 
-// runWorker lets a worker work until so many messages are acked.
-func (q *queue) runWorker(ctx context.Context, h layer.Handler, o layer.WorkerOptions, messages int64) error {
+// runWorker lets a worker work until so many messages are acked. After patience without one the rest is lost.
+func (q *queue) runWorker(
+	ctx context.Context, h layer.Handler, o layer.WorkerOptions, messages int64, patience time.Duration,
+) error {
 	var done atomic.Int64
 	all := make(chan struct{})
 	o.Concurrency, o.Logger = workerHands, slog.New(slog.DiscardHandler)
@@ -71,12 +73,22 @@ func (q *queue) runWorker(ctx context.Context, h layer.Handler, o layer.WorkerOp
 		return err
 	}
 	w.Start()
-	select {
-	case <-all:
-	case <-ctx.Done():
-		return errors.Join(context.Cause(ctx), w.Stop(ctx))
+	ticker := time.NewTicker(patience)
+	defer ticker.Stop()
+	for before := int64(-1); err == nil && done.Load() < messages; {
+		select {
+		case <-all:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-ticker.C:
+			n := done.Load()
+			if n == before {
+				err = fmt.Errorf("%w: %d of %d messages have come", errWrong, n, messages)
+			}
+			before = n
+		}
 	}
-	if err := w.Stop(ctx); err != nil {
+	if err := errors.Join(err, w.Stop(ctx)); err != nil {
 		return err
 	}
 	q.left.Add(-messages)
@@ -100,7 +112,7 @@ func workerRatio(s Sizes) Benchmark {
 		if err != nil {
 			return nil, err
 		}
-		d := &draining{queue: q, groups: s.WorkerGroups}
+		d := &draining{queue: q, groups: s.WorkerGroups, patience: s.Patience}
 		c, err := compare(ctx, env, s.LongRounds, 1,
 			func(ctx context.Context) (float64, error) { return d.slice(ctx, d.byHand) },
 			func(ctx context.Context) (float64, error) { return d.slice(ctx, d.byWorker) })
@@ -108,12 +120,11 @@ func workerRatio(s Sizes) Benchmark {
 			return nil, err
 		}
 		sizes := fmt.Sprintf("%d goroutines, %d groups of %d", workerHands, s.WorkerGroups, batch)
+		byHand := fmt.Sprintf("receive and ack of %d, a call each", batch)
 		return []Result{
 			{name, c.ratio(), "ratio", means, c.spread(), atLeast(0.7)},
-			{"worker_items_per_s", c.b, "items/s", "a handler that does nothing, items acked one by one",
-				sizes, Target{}},
-			{"by_hand_items_per_s", c.a, "items/s", fmt.Sprintf("receive and ack of %d, a call each", batch),
-				sizes, Target{}},
+			{"worker_items_per_s", c.b, "items/s", "a handler that does nothing, item by item", sizes, Target{}},
+			{"by_hand_items_per_s", c.a, "items/s", byHand, sizes, Target{}},
 		}, q.verify(ctx)
 	}}
 }
@@ -121,7 +132,8 @@ func workerRatio(s Sizes) Benchmark {
 // draining is the emptying of a queue with so many groups of a batch each.
 type draining struct {
 	*queue
-	groups int
+	groups   int
+	patience time.Duration
 }
 
 // slice fills the queue and returns how many items a second drain takes out.
@@ -138,7 +150,7 @@ func (d *draining) slice(ctx context.Context, drain func(ctx context.Context) er
 
 func (d *draining) byWorker(ctx context.Context) error {
 	h := layer.Handle(func(context.Context, *layer.Delivery) error { return nil })
-	return d.runWorker(ctx, h, layer.WorkerOptions{Batch: batch}, int64(d.groups*batch))
+	return d.runWorker(ctx, h, layer.WorkerOptions{Batch: batch}, int64(d.groups*batch), d.patience)
 }
 
 func (d *draining) byHand(ctx context.Context) error {
