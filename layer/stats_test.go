@@ -106,7 +106,7 @@ func TestInFlightAndDelayed(t *testing.T) {
 		_, err := e.q.Extend(e.ctx, c, time.Minute)
 		require.NoError(e.t, err)
 		figures(3, 0, 4)
-		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Release: true, From: &c.Items[2].ID}))
+		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Release: true, From: &c.Items[1].ID}))
 		figures(1, 0, 4)
 		e.clock.advance(time.Hour)
 		figures(1, 0, 4)
