@@ -37,9 +37,9 @@ func ExampleEnsure() {
 	}
 	// Output:
 	// lease is 1m, wanted is 2m
-	// max_attempts is 0, wanted is 5
+	// max_attempts is 25, wanted is 5
 	// lease is 1m, wanted is 2m: mended
-	// max_attempts is 0, wanted is 5: mended
+	// max_attempts is 25, wanted is 5: mended
 }
 
 // A batch is enqueued whole or not at all. A duplicate is no error; a bad message is named.
