@@ -70,8 +70,10 @@ func openShop(ctx context.Context, db kv.DB) (*shop, error) {
 		Lease:       leaseTime,
 		DedupWindow: 24 * time.Hour, // a client may repeat a request for so long
 		MaxAttempts: 10,
-		Retry:       layer.RetryPolicy{Base: 200 * time.Millisecond, Max: time.Minute},
-		MaxWaiting:  10_000, // of one customer; more are told to come back
+		// A forgotten group would put all customers into one line.
+		GroupRequired: true,
+		Retry:         layer.RetryPolicy{Base: 200 * time.Millisecond, Max: time.Minute},
+		MaxWaiting:    10_000, // of one customer; more are told to come back
 	}})
 	for _, d := range differ {
 		// What an operator has set since stays.
