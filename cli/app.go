@@ -188,6 +188,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newSweepCmd(s),
 		newCheckCmd(s),
 		newBenchCmd(s),
+		newBenchPeerCmd(s),
 		newKeyCmd(s),
 		newDecodeCmd(s),
 	)

@@ -196,7 +196,7 @@ func (c *crew) killWorker(ctx context.Context, q *layer.Queue) (v *victim, err e
 		}()
 	}
 	time.Sleep(settle)
-	groups, err := allGroups(ctx, q, 1)
+	groups, err := allGroups(ctx, q, layer.GroupsOptions{MaxDepth: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +222,7 @@ func (c *crew) killServer(ctx context.Context, e demoEngine, late bool) (*victim
 		return nil, nil
 	}
 	v := &victim{demoProcess: c.processes[i], served: true}
-	groups, err := allGroups(ctx, e.q, 1)
+	groups, err := allGroups(ctx, e.q, layer.GroupsOptions{MaxDepth: 1})
 	if err != nil || len(v.claims(groups)) == 0 && !late {
 		return nil, err
 	}
@@ -231,7 +231,7 @@ func (c *crew) killServer(ctx context.Context, e demoEngine, late bool) (*victim
 		return nil, err
 	}
 	// What it had in flight is what it has left. This reads from the next one.
-	if groups, err = allGroups(ctx, e.q, 1); err != nil {
+	if groups, err = allGroups(ctx, e.q, layer.GroupsOptions{MaxDepth: 1}); err != nil {
 		return nil, err
 	}
 	v.held = v.claims(groups)

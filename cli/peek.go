@@ -83,7 +83,7 @@ func (s *session) peek(ctx context.Context, q *layer.Queue, group string, oneGro
 	if oneGroup {
 		return q.Peek(ctx, group, n)
 	}
-	groups, err := allGroups(ctx, q, 1)
+	groups, err := allGroups(ctx, q, layer.GroupsOptions{MaxDepth: 1})
 	if err != nil {
 		return nil, err
 	}

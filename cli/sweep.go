@@ -43,6 +43,7 @@ type jsonSweep struct {
 	AgedOut  int64  `json:"past_retention"`
 	Archived int64  `json:"archived"`
 	Changes  int64  `json:"changes"`
+	Dead     int64  `json:"dead"`
 }
 
 func (s *session) printSweep(r layer.SweepReport) error {
@@ -50,6 +51,7 @@ func (s *session) printSweep(r layer.SweepReport) error {
 		return printJSON(s.stdout, jsonSweep{
 			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Wakes: r.Wakes, Repeats: r.Repeats, Dedup: r.Dedup,
 			Purges: r.Purges, Paces: r.Paces, AgedOut: r.PastRetention, Archived: r.Archived, Changes: r.Changes,
+			Dead: r.Dead,
 		})
 	}
 	text := "cleared " + plural(r.Receipts, "receipt")
@@ -67,6 +69,9 @@ func (s *session) printSweep(r layer.SweepReport) error {
 	}
 	if r.Archived > 0 {
 		text += " and " + plural(r.Archived, "message") + " from the archive"
+	}
+	if r.Dead > 0 {
+		text += " and " + plural(r.Dead, "dead letter")
 	}
 	_, err := fmt.Fprintf(s.stdout, "%s, of %s looked at\n", text, plural(r.Keys, "key"))
 	return err

@@ -21,6 +21,7 @@ import (
 var missing = map[guard]string{
 	guardTail:         "TestConflicts/enqueue,_ack_of_the_tail_(trap_3)",
 	guardIndex:        "TestOrderWhenVersionsAreSlow",
+	guardCommitOrder:  "TestCommitOrder",
 	guardRandom:       "TestPurgeCountsLateItem",
 	guardDedup:        "TestConflicts/enqueue,_enqueue_with_the_same_dedup_id",
 	guardDedupItem:    "TestConflicts/enqueue_of_a_duplicate_and_another,_cancel_of_the_first",
@@ -106,6 +107,7 @@ var missing = map[guard]string{
 	guardDropLook:        "TestDropAgainstASlowReadVersion",
 	guardSubscribeHold:   "TestHolderOfASubscription/extended_meanwhile",
 	guardSubscribeMove:   "TestHolderOfASubscription/taken_over_meanwhile",
+	guardIncarnation:     "TestHandleOfADroppedQueue",
 	guardSweepTurn:       "TestOneOfManySweeps",
 	guardPaceSweep:       "TestSweepKeepsWhatIsWrittenAnew/pace",
 	guardPaceEmpty:       "TestScenarios/memory/bug_rate_changed_amid_sweep",

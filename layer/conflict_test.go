@@ -153,7 +153,9 @@ func forceRelease(e *env, tx kv.Tx, _ any) error {
 	return err
 }
 
-func retryNow(e *env, tx kv.Tx, _ any) error { return e.q.Admin().RetryNowTx(e.ctx, tx, "A") }
+func retryNow(e *env, tx kv.Tx, _ any) error {
+	return e.q.Admin().RetryNowTx(e.ctx, tx, "A", layer.RetryOptions{})
+}
 
 func pauseGroup(e *env, tx kv.Tx, _ any) error {
 	_, err := e.q.Admin().PauseGroupTx(e.ctx, tx, "A", layer.PauseOptions{})
@@ -161,7 +163,7 @@ func pauseGroup(e *env, tx kv.Tx, _ any) error {
 }
 
 func resumeGroup(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.Admin().ResumeGroupTx(e.ctx, tx, "A")
+	_, err := e.q.Admin().ResumeGroupTx(e.ctx, tx, "A", layer.ResumeOptions{})
 	return err
 }
 
@@ -171,7 +173,7 @@ func pauseQueue(e *env, tx kv.Tx, _ any) error {
 }
 
 func resumeQueue(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.Admin().ResumeTx(e.ctx, tx)
+	_, err := e.q.Admin().ResumeTx(e.ctx, tx, layer.ResumeOptions{})
 	return err
 }
 
@@ -314,6 +316,12 @@ func enqueueDelayed(e *env, tx kv.Tx, _ any) error {
 	return err
 }
 
+// enqueueInOrder enqueues to A in the order of commits.
+func enqueueInOrder(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: "A", CommitOrder: true})
+	return err
+}
+
 // enqueueBefore writes an item before all of A, with its hint, as an enqueue does that saw the group empty and commits
 // late.
 func enqueueBefore(e *env, tx kv.Tx, _ any) error {
@@ -376,6 +384,11 @@ func TestConflicts(t *testing.T) {
 	for _, p := range []pair{
 		{"enqueue, enqueue to the same empty group", having(), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
 		{"enqueue, enqueue to the same group", having("a1"), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
+		{"enqueue in commit order, enqueue to the same group", having("a1"), enqueueInOrder, enqueueTo("A"), must, nil},
+		{"enqueue in commit order, enqueue to the empty group", having(), enqueueInOrder, enqueueTo("A"), must, nil},
+		{"enqueue in commit order, enqueue to another", having("a1"), enqueueInOrder, enqueueTo("B"), mustNot, nil},
+		{"enqueue in commit order, claim of the group", having("a1"), enqueueInOrder, claimOne, mustNot, nil},
+		{"enqueue, enqueue in commit order", having("a1"), enqueueTo("A"), enqueueInOrder, mustNot, nil},
 		{"enqueue, enqueue to another group", having("a1"), enqueueTo("A"), enqueueTo("B"), mustNot, nil},
 		{"enqueue, claim of the group", having("a1"), enqueueTo("A"), claimOne, mustNot, nil},
 		{"enqueue, ack that leaves the tail", holding(3, 2), enqueueTo("A"), ackAll, mustNot, nil},

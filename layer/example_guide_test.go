@@ -224,7 +224,7 @@ func ExampleAdmin_PauseGroup_why() {
 	for _, r := range why.Reasons {
 		fmt.Println(r.Cause, "by", r.Mark.By+":", r.Mark.Reason)
 	}
-	if _, err := q.Admin().ResumeGroup(ctx, "A"); err != nil {
+	if _, err := q.Admin().ResumeGroup(ctx, "A", layer.ResumeOptions{}); err != nil {
 		log.Fatal(err)
 	}
 	// Output:

@@ -48,6 +48,7 @@ func badCalls(e *env) map[string]badCall {
 	require.NoError(e.t, closed.Close(ctx))
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
+	anyMark, anyHead, notPaused := layer.ResumeOptions{}, layer.RetryOptions{}, layer.ErrNotPaused
 	long, bad := strings.Repeat("x", layer.MaxGroupSize+1), "\xff"
 	lost := &layer.Claim{Group: "A", Token: 1}
 	big := make([]byte, layer.MaxStateSize+1)
@@ -97,24 +98,26 @@ func badCalls(e *env) map[string]badCall {
 			return other.Close(canceled)
 		}, context.Canceled},
 
-		"Admin.Cancel":          {func() error { return a.Cancel(ctx, layer.ID{}) }, id},
-		"Admin.CancelTx":        {in(func(tx kv.Tx) error { return a.CancelTx(ctx, tx, layer.ID{Group: bad}) }), utf8},
-		"Admin.Edit":            {func() error { return a.Edit(ctx, layer.ID{Group: long}, nil) }, limit},
-		"Admin.EditTx":          {in(func(tx kv.Tx) error { return a.EditTx(ctx, tx, layer.ID{}, nil) }), id},
-		"Admin.Skip":            {func() error { return last(a.Skip(ctx, "none", layer.SkipOptions{})) }, layer.ErrNoItem},
-		"Admin.SkipTx":          {in(func(tx kv.Tx) error { return last(a.SkipTx(ctx, tx, "A", layer.SkipOptions{By: long})) }), limit},
-		"Admin.ForceRelease":    {func() error { return last(a.ForceRelease(ctx, "none", layer.ForceReleaseOptions{})) }, layer.ErrNotHeld},
-		"Admin.ForceReleaseTx":  {in(func(tx kv.Tx) error { return last(a.ForceReleaseTx(ctx, tx, bad, layer.ForceReleaseOptions{})) }), utf8},
-		"Admin.RetryNow":        {func() error { return a.RetryNow(ctx, "none") }, layer.ErrNotDelayed},
-		"Admin.RetryNowTx":      {in(func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, long) }), limit},
-		"Admin.Pause":           {func() error { return last(a.Pause(ctx, layer.PauseOptions{Force: true})) }, options},
-		"Admin.PauseTx":         {in(func(tx kv.Tx) error { return last(a.PauseTx(ctx, tx, layer.PauseOptions{By: bad})) }), utf8},
-		"Admin.PauseGroup":      {func() error { return last(a.PauseGroup(ctx, long, layer.PauseOptions{})) }, limit},
-		"Admin.PauseGroupTx":    {in(func(tx kv.Tx) error { return last(a.PauseGroupTx(ctx, tx, bad, layer.PauseOptions{})) }), utf8},
-		"Admin.Resume":          {func() error { return last(a.Resume(ctx)) }, layer.ErrNotPaused},
-		"Admin.ResumeTx":        {in(func(tx kv.Tx) error { return last(a.ResumeTx(ctx, tx)) }), layer.ErrNotPaused},
-		"Admin.ResumeGroup":     {func() error { return last(a.ResumeGroup(ctx, "none")) }, layer.ErrNotPaused},
-		"Admin.ResumeGroupTx":   {in(func(tx kv.Tx) error { return last(a.ResumeGroupTx(ctx, tx, long)) }), limit},
+		"Admin.Cancel":         {func() error { return a.Cancel(ctx, layer.ID{}) }, id},
+		"Admin.CancelTx":       {in(func(tx kv.Tx) error { return a.CancelTx(ctx, tx, layer.ID{Group: bad}) }), utf8},
+		"Admin.Edit":           {func() error { return a.Edit(ctx, layer.ID{Group: long}, nil) }, limit},
+		"Admin.EditTx":         {in(func(tx kv.Tx) error { return a.EditTx(ctx, tx, layer.ID{}, nil) }), id},
+		"Admin.Skip":           {func() error { return last(a.Skip(ctx, "none", layer.SkipOptions{})) }, layer.ErrNoItem},
+		"Admin.SkipTx":         {in(func(tx kv.Tx) error { return last(a.SkipTx(ctx, tx, "A", layer.SkipOptions{By: long})) }), limit},
+		"Admin.ForceRelease":   {func() error { return last(a.ForceRelease(ctx, "none", layer.ForceReleaseOptions{})) }, layer.ErrNotHeld},
+		"Admin.ForceReleaseTx": {in(func(tx kv.Tx) error { return last(a.ForceReleaseTx(ctx, tx, bad, layer.ForceReleaseOptions{})) }), utf8},
+		"Admin.RetryNow":       {func() error { return a.RetryNow(ctx, "none", anyHead) }, layer.ErrNotDelayed},
+		"Admin.RetryNowTx":     {in(func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, long, anyHead) }), limit},
+		"Admin.Pause":          {func() error { return last(a.Pause(ctx, layer.PauseOptions{Force: true})) }, options},
+		"Admin.PauseTx":        {in(func(tx kv.Tx) error { return last(a.PauseTx(ctx, tx, layer.PauseOptions{By: bad})) }), utf8},
+		"Admin.PauseGroup":     {func() error { return last(a.PauseGroup(ctx, long, layer.PauseOptions{})) }, limit},
+		"Admin.PauseGroupTx":   {in(func(tx kv.Tx) error { return last(a.PauseGroupTx(ctx, tx, bad, layer.PauseOptions{})) }), utf8},
+		"Admin.Resume":         {func() error { return last(a.Resume(ctx, anyMark)) }, layer.ErrNotPaused},
+		"Admin.ResumeTx":       {in(func(tx kv.Tx) error { return last(a.ResumeTx(ctx, tx, anyMark)) }), notPaused},
+		"Admin.ResumeGroup":    {func() error { return last(a.ResumeGroup(ctx, "none", anyMark)) }, notPaused},
+		"Admin.ResumeGroupTx": {in(func(tx kv.Tx) error {
+			return last(a.ResumeGroupTx(ctx, tx, long, anyMark))
+		}), limit},
 		"Admin.Paused":          {func() error { _, _, err := closed.Admin().Paused(ctx); return err }, layer.ErrClosed},
 		"Admin.SetGroupState":   {func() error { return a.SetGroupState(ctx, "A", big, layer.SetGroupStateOptions{}) }, limit},
 		"Admin.SetGroupStateTx": {in(func(tx kv.Tx) error { return a.SetGroupStateTx(ctx, tx, bad, nil, layer.SetGroupStateOptions{}) }), utf8},
@@ -131,6 +134,7 @@ func badCalls(e *env) map[string]badCall {
 		"Admin.Sweep":          {func() error { return last(a.Sweep(ctx, layer.SweepOptions{Every: -1})) }, limit},
 		"Admin.Check":          {func() error { return last(closed.Admin().Check(ctx, layer.CheckOptions{})) }, layer.ErrClosed},
 		"Admin.Why":            {func() error { return last(a.Why(ctx, layer.ID{})) }, id},
+		"Admin.Group":          {func() error { return last(a.Group(ctx, bad)) }, utf8},
 		"Admin.Groups":         {func() error { return last(a.Groups(ctx, layer.GroupsOptions{After: &bad})) }, utf8},
 		"Admin.AllGroups":      {func() error { return lastOf(a.AllGroups(ctx, layer.GroupsOptions{Limit: -1})) }, limit},
 		"Admin.AllItems":       {func() error { return lastOf(a.AllItems(ctx, bad)) }, utf8},
@@ -233,6 +237,35 @@ func TestLimitErrorText(t *testing.T) {
 	} {
 		require.EqualError(t, err, want)
 	}
+}
+
+// TestRejectErrorText: a rejection has a text whatever is left out of it.
+func TestRejectErrorText(t *testing.T) {
+	expired := errors.New("card expired")
+	for want, err := range map[string]error{
+		"rejected":                       &layer.RejectError{},
+		"rejected: no card":              &layer.RejectError{Reason: "no card"},
+		"rejected: card expired":         &layer.RejectError{Err: expired},
+		"rejected: schema: card expired": &layer.RejectError{Reason: "schema", Err: expired},
+	} {
+		require.EqualError(t, err, want)
+	}
+}
+
+// TestLostClaimText: the error of a lost claim says whether somebody holds the group now.
+func TestLostClaimText(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1", "a2")
+	c := e.receive(e.q, 1)
+	require.NoError(t, e.q.Ack(e.ctx, c))
+	err := e.q.Ack(e.ctx, c)
+	require.ErrorIs(t, err, layer.ErrClaimLost)
+	require.ErrorContains(t, err, "nobody holds the group: the claim has ended")
+	next := e.receive(e.q, 1)
+	err = e.q.Ack(e.ctx, c)
+	require.ErrorIs(t, err, layer.ErrClaimLost)
+	require.ErrorContains(t, err, fmt.Sprintf("the group is held under token %d, by %q", next.Token, "worker-1"))
+	require.NoError(t, e.q.Ack(e.ctx, next))
 }
 
 // TestFullError: it matches ErrFull, and says which group.

@@ -157,7 +157,7 @@ func TestReplaceLargeBody(t *testing.T) {
 // retention yet.
 func TestDelayIsNoRetention(t *testing.T) {
 	for name, now := range map[string]func(e *env, id layer.ID) error{
-		"retry now":  func(e *env, id layer.ID) error { return e.q.Admin().RetryNow(e.ctx, id.Group) },
+		"retry now":  func(e *env, id layer.ID) error { return e.q.Admin().RetryNow(e.ctx, id.Group, layer.RetryOptions{}) },
 		"reschedule": func(e *env, id layer.ID) error { return e.q.Reschedule(e.ctx, id, time.Time{}) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -104,6 +104,11 @@ var footprints = map[string]struct {
 	"enqueue-empty":    {having(), func(e *env, _ any) error { return enqueueN(e, "A") }},
 	"enqueue-nonempty": {having("a1"), func(e *env, _ any) error { return enqueueN(e, "A") }},
 	"enqueue-batch":    {having("a1"), func(e *env, _ any) error { return enqueueN(e, "A", "A", "B", "B") }},
+	"enqueue-in-commit-order": {having("a1"), func(e *env, _ any) error {
+		a, b := layer.Message{Group: "A", CommitOrder: true}, layer.Message{Group: "B", CommitOrder: true}
+		_, err := e.q.Enqueue(e.ctx, a, b)
+		return err
+	}},
 	"enqueue-large": {having(), func(e *env, _ any) error {
 		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: make([]byte, 200_000)})
 		return err

@@ -187,6 +187,7 @@ func TestEveryValueIsFuzzed(t *testing.T) {
 	elsewhere := map[string]string{
 		nameItem: "FuzzEnvelope", nameMeta: "FuzzConfig, and kinds of their own",
 		nameReady: "integer", nameGrant: "integer", namePart: "any bytes", nameWake: "count",
+		nameMark: "no bytes",
 	}
 	for _, name := range KeyNames() {
 		require.True(t, stored[name] != nil || elsewhere[name] != "", name)
@@ -350,17 +351,20 @@ func FuzzConfig(f *testing.F) {
 		require.NoError(t, err)
 		var again Config
 		require.NoError(t, json.Unmarshal(written, &again), "%s", written)
+		if c.MaxAttempts == 0 {
+			c.MaxAttempts = DefaultMaxAttempts // written as a number, because 0 is written for Unlimited
+		}
 		require.Equal(t, c, again, "%s", written)
 		complete, err := c.withDefaults()
 		if err != nil {
 			return
 		}
-		packed, err := packConfig(complete, 3)
+		stored := storedConfig{config: complete, version: 3, incarnation: uuid.Max}
+		packed, err := stored.pack()
 		require.NoError(t, err)
-		read, version, err := unpackConfig(nil, packed)
+		read, err := unpackConfig(nil, packed)
 		require.NoError(t, err)
-		require.EqualValues(t, 3, version)
-		require.Equal(t, complete, read, "a default is no default of its own")
+		require.Equal(t, stored, read, "a default is no default of its own")
 	})
 }
 

@@ -24,6 +24,9 @@ const (
 	// guardIndex (G1): the indexes of a batch run ahead of the versions, so the next enqueue lands before the batch's
 	// last item. Example: 1,000 items at version 5,000 reach index 5,999; an enqueue at version 5,100 gets index 5,100.
 	guardIndex guard = "index"
+	// guardCommitOrder (G1): a message which asks for the order of commits lands before a message which came to the
+	// group after the transaction's first read, and before its commit.
+	guardCommitOrder guard = "commit-order"
 	// guardRandom (G3, trap 5): two enqueues at the same read version write the same key, and an item is lost.
 	guardRandom guard = "random"
 	// guardDedup (G3): two enqueues with the same dedup id, at the same time, are both accepted.
@@ -222,6 +225,9 @@ const (
 	// guardSubscribeMove (contract): a process which has lost its subscription commits the effect of changes which
 	// another process has handled.
 	guardSubscribeMove guard = "subscribe-move"
+	// guardIncarnation (G3): a handle from before a drop goes on with the next queue of the name, by the number of
+	// shards of the last, and nobody finds the hints.
+	guardIncarnation guard = "incarnation"
 	// guardSweepTurn (contract): of several sweeps which begin at the same time, all go on.
 	guardSweepTurn guard = "sweep-turn"
 	// guardRepeat (G3): two receives with the same receive id, at the same time, both claim.

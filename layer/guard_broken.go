@@ -33,7 +33,7 @@ func Guards() []string {
 
 // guards lists all guards, in the order of guard.go.
 var guards = []guard{
-	guardTail, guardIndex, guardRandom, guardDedup, guardDedupItem, guardDedupPurge, guardDedupRename,
+	guardTail, guardIndex, guardCommitOrder, guardRandom, guardDedup, guardDedupItem, guardDedupPurge, guardDedupRename,
 	guardDedupSweep, guardDedupSlack, guardPurgeNote, guardPurgeSweep, guardLease, guardClaimLock, guardStaleLock,
 	guardStaleEmpty, guardEmptyLock, guardMarkLock, guardParkLock, guardOverdueLock, guardEarlyLock, guardEarlyGap,
 	guardTokenGrows, guardToken, guardSettleLock, guardExactClear, guardAhead, guardReleaseEmpty, guardTakeLock,
@@ -47,6 +47,6 @@ var guards = []guard{
 	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,
-	guardSubscribeHold, guardSubscribeMove, guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack,
-	guardRepeatSweep, guardExtendApart, guardTxBound,
+	guardIncarnation, guardSubscribeHold, guardSubscribeMove, guardSweepTurn, guardRepeat, guardRepeatTwin,
+	guardRepeatBack, guardRepeatSweep, guardExtendApart, guardTxBound,
 }

@@ -123,6 +123,9 @@ var descriptions = map[string]description{
 		value: func(_, value []byte) (string, error) { return fmt.Sprintf("%d bytes", len(value)), nil },
 	},
 	nameLock: {groupIsKey, ofGroup("lock of group"), words(unpackRecord, (*record).words)},
+	nameMark: {groupIsKey, func(p parsedKey) string {
+		return "note that group " + strconv.Quote(p.group) + " is paused or halted"
+	}, func(key, value []byte) (string, error) { return "the lock says why", checkMarkKey(key, value) }},
 	nameState: {groupIsKey, ofGroup("state of group"), func(key, value []byte) (string, error) {
 		return countWords(len(value), "byte") + ": " + bodyWords(value), checkStoredState(key, value)
 	}},
@@ -264,21 +267,22 @@ var (
 	})
 	// metaWords has the settings which are no numbers.
 	metaWords = map[string]func(key, value []byte) (string, error){
-		metaPaused:  words(unpackPause, (*mark).words),
-		metaSweptTo: words(unpackSweptTo, tuple.Printable),
-		metaPurged:  purgeWords,
-		metaMissed:  words(unpackSweptTo, tuple.Printable),
-		metaChanged: words(unpackCount, decimal),
+		metaPaused:    words(unpackPause, (*mark).words),
+		metaSweptTo:   words(unpackSweptTo, tuple.Printable),
+		metaPurged:    purgeWords,
+		metaMissed:    words(unpackSweptTo, tuple.Printable),
+		metaSweptDead: words(unpackSweptTo, tuple.Printable),
+		metaChanged:   words(unpackCount, decimal),
 		metaSwept: words(unpackSweepNote, func(n sweepNote) string {
 			return "the last sweep began " + timeWords(n.begunMS)
 		}),
 		metaConfig: func(key, value []byte) (string, error) {
-			config, version, err := unpackConfig(key, value)
+			stored, err := unpackConfig(key, value)
 			if err != nil {
 				return "", err
 			}
-			document, err := json.Marshal(config)
-			return fmt.Sprintf("version %d: %s", version, document), err
+			document, err := json.Marshal(stored.config)
+			return fmt.Sprintf("version %d of incarnation %s: %s", stored.version, stored.incarnation, document), err
 		},
 	}
 )

@@ -27,7 +27,10 @@ type groupCounts struct {
 	tx    kv.ReadTx
 	nowMS int64
 
+	marked map[string]bool // the groups which are paused or halted, or will be; nil = there are none
+
 	ready, busy, held, delayed int64
+	passedDue, passedLater     int64    // timers of marked groups which lead to nothing
 	oldestReady, oldest        head     // of the ready groups, and of all ready or busy groups
 	waiting                    []string // the first delayed groups, each once
 	further                    int64    // the delayed groups which are not in waiting
@@ -49,18 +52,13 @@ func (o *head) older(h head) {
 
 func (c *groupCounts) count() error {
 	keys := c.q.keys
+	passed := int64(0) // hints of marked groups
 	for shard := range keys.shards {
-		rows, err := c.tx.GetRange(keys.readyFrom(shard, 0).Selectors(), kv.RangeOptions{Limit: 1}).Wait(c.ctx)
+		n, err := c.hints(shard)
 		if err != nil {
-			return fmt.Errorf("read hints: %w", err)
+			return err
 		}
-		for _, row := range rows {
-			p, err := keys.parse(row.Key)
-			if err != nil {
-				return err
-			}
-			c.oldestReady.older(head{group: p.group, index: p.index, found: true})
-		}
+		passed += n
 	}
 	if err := c.timers(); err != nil {
 		return err
@@ -74,8 +72,9 @@ func (c *groupCounts) count() error {
 	if err != nil {
 		return err
 	}
-	c.ready = min(hints+due, StatsCap)
-	c.busy, err = countKeys(c.ctx, c.tx, keys.timersDue(c.nowMS+1, math.MaxInt64-1), StatsCap)
+	c.ready = min(hints-passed+due-c.passedDue, StatsCap)
+	later, err := countKeys(c.ctx, c.tx, keys.timersDue(c.nowMS+1, math.MaxInt64-1), StatsCap)
+	c.busy = later - c.passedLater
 	return err
 }
 
@@ -100,6 +99,14 @@ func (c *groupCounts) timers() error {
 				return err
 			}
 			h := head{group: p.group, index: index, found: true}
+			if c.passes(p.group, kind, p.index) {
+				if p.index <= c.nowMS {
+					c.passedDue++
+				} else {
+					c.passedLater++
+				}
+				continue
+			}
 			c.oldest.older(h)
 			switch {
 			case p.index <= c.nowMS:
@@ -185,7 +192,8 @@ type Stats struct {
 
 	// ReadyGroups is the number to scale workers by: groups a receive would get, including groups whose lease or delay
 	// has ended. The lease or delay of BusyGroups still lasts. Both are counted up to StatsCap, by hints and timers, of
-	// which a few may be stale.
+	// which a few may be stale. Groups paused or halted are neither, as far as they are among the first 10,000 of
+	// these, and among the first 10,000 hints of a shard.
 	ReadyGroups int64
 	BusyGroups  int64
 	// HeldGroups and DelayedGroups are the two kinds of busy groups: under a claim or a grant; and waiting for a retry,
@@ -267,6 +275,11 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 		}
 		s.Paused = paused.public()
 		c := &groupCounts{q: q, ctx: ctx, tx: tx, nowMS: q.nowMS()}
+		if s.PausedGroups+s.HaltedGroups > 0 {
+			if err := c.readMarked(); err != nil {
+				return err
+			}
+		}
 		if err := c.count(); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package layer
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"fdbfifo/kv"
@@ -12,6 +13,9 @@ import (
 type PurgeOptions struct {
 	// Group, if not nil, limits the purge to this group; see OnlyGroup.
 	Group *string
+	// Head, if not zero, is the head of Group that the caller has seen: if another item is the head when the purge
+	// begins, nothing is removed, and the error wraps ErrChanged. Not without Group.
+	Head ID
 	// Force ends claims, and removes the items in flight, too. Without Force the items in flight stay.
 	Force bool
 	// Progress, if not nil, is called after each step with the report so far.
@@ -51,7 +55,7 @@ const (
 //
 // If Purge returns an error, the report says what was done before the error.
 //
-// Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
+// Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 	q := a.q
 	p := &purger{q: q, ctx: ctx, o: o, section: q.keys.section(nameItem)}
@@ -60,6 +64,9 @@ func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 			return p.report, wrap("purge", err)
 		}
 		p.section = q.keys.items(*o.Group)
+	}
+	if err := p.begin(); err != nil {
+		return p.report, wrap("purge", err)
 	}
 	if err := p.states(); err != nil {
 		return p.report, wrap("purge", err)
@@ -99,6 +106,27 @@ type purger struct {
 	section kv.KeyRange
 	purgePlace
 	report PurgeReport
+}
+
+// begin checks the head that the caller has seen, before anything is removed.
+func (p *purger) begin() error {
+	switch {
+	case p.o.Head == ID{}:
+		return nil
+	case p.o.Group == nil:
+		return fmt.Errorf("%w: the head of no group", ErrOptions)
+	}
+	return p.q.view(p.ctx, func(tx kv.ReadTx) error {
+		key, err := p.q.firstItem(p.ctx, tx, p.section)
+		if err != nil {
+			return err
+		}
+		var head parsedKey
+		if key != nil {
+			head, err = p.q.keys.parse(key)
+		}
+		return errors.Join(err, seenHead(p.o.Head, head.itemID()))
+	})
 }
 
 // purgePlace is how far a purge has come: its cursor.
@@ -151,13 +179,22 @@ func (s *purgeStep) run(width int) error {
 	if err != nil {
 		return fmt.Errorf("read items: %w", err)
 	}
+	begins := bytes.Equal(s.place.next, s.p.section.Begin)
 	if len(rows) == 0 {
+		if begins {
+			err = seenHead(s.p.o.Head, ID{})
+		}
 		s.place = purgePlace{}
-		return nil
+		return err
 	}
 	first, err := s.q.keys.parse(rows[0].Key)
 	if err != nil {
 		return err
+	}
+	if begins {
+		if err := seenHead(s.p.o.Head, first.itemID()); err != nil {
+			return err
+		}
 	}
 	items := s.q.keys.items(first.group)
 	if !items.Contains(s.place.tail) {

@@ -27,6 +27,8 @@ const (
 	// sweepRows bounds the dedup entries which one of many sweeps looks at; the next sweep goes on behind. While a
 	// quarter of a page is out of date a sweep continues beyond, so that sweeps keep up with any load.
 	sweepRows = 50_000
+	// sweepLetters is the same for dead letters, whose rows have the messages too.
+	sweepLetters = 10_000
 )
 
 // SweepOptions configure a sweep. The zero value sweeps at once.
@@ -44,6 +46,7 @@ type SweepReport struct {
 	Keys          int64 // looked at
 	PastRetention int64 // items dropped or dead-lettered, because past the queue's retention
 	Archived      int64 // items cleared from the archive, because kept for as long as Config.Archive says
+	Dead          int64 // dead letters discarded, because kept for as long as Config.DeadRetention says
 	Repeats       int64 // receive ids, cleared: older than an hour
 	Receipts      int64 // cleared: left by processes that were killed, older than an hour
 	Wakes         int64 // wake keys cleared: of handles without a request
@@ -74,7 +77,7 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 		return SweepReport{Skipped: true}, nil
 	}
 	for _, part := range []func() error{
-		s.receipts, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived, s.changes,
+		s.receipts, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived, s.letters, s.changes,
 	} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
@@ -91,16 +94,12 @@ func (s *sweeper) wakes() error {
 			return 0, nil
 		}
 		waiting := make(map[uuid.UUID]bool)
-		for requests := newCursor(s.q.keys.section(nameRequest)); !requests.exhausted; {
-			found, err := requests.read(tx.Snapshot(), sweepPage).Wait(s.ctx)
+		for row, err := range walk(s.ctx, tx.Snapshot(), s.q.keys.section(nameRequest), sweepPage) {
 			if err != nil {
 				return 0, fmt.Errorf("read requests: %w", err)
 			}
-			requests.passed(found, sweepPage)
-			for _, row := range found {
-				if p, err := s.q.keys.parse(row.Key); err == nil { // Check names what cannot be read
-					waiting[p.id] = true
-				}
+			if p, err := s.q.keys.parse(row.Key); err == nil { // Check names what cannot be read
+				waiting[p.id] = true
 			}
 		}
 		for _, row := range rows {

@@ -971,7 +971,7 @@ func (m *modelTest) force(t *rapid.T) {
 func (m *modelTest) retry(t *rapid.T) {
 	w := m.worker(t)
 	name := rapid.SampledFrom([]string{"A", "B", "C", "D", ""}).Draw(t, "group")
-	err := w.q.Admin().RetryNow(m.e.ctx, name)
+	err := w.q.Admin().RetryNow(m.e.ctx, name, layer.RetryOptions{})
 	g := m.group(name)
 	early := g.mark == nil && len(g.items) > 0 && g.due(w.now().UnixMilli()) == 0
 	if g.lock == nil && !early || g.lock != nil && g.lock.claim {
@@ -1057,7 +1057,7 @@ func (m *modelTest) resume(t *rapid.T) {
 }
 
 func (m *modelTest) resumeGroup(t *rapid.T, w *modelWorker, name string) {
-	got, err := w.q.Admin().ResumeGroup(m.e.ctx, name)
+	got, err := w.q.Admin().ResumeGroup(m.e.ctx, name, layer.ResumeOptions{})
 	g := m.group(name)
 	if g.mark == nil {
 		require.ErrorIs(t, err, layer.ErrNotPaused)

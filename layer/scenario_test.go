@@ -526,7 +526,9 @@ func (s *scenario) operate(a *arguments) (string, error) {
 			return fmt.Sprintf("was held by %s, outstanding=%d", h.Owner, h.Outstanding), err
 		})
 	}
-	return s.call(a, func(ctx context.Context) error { return q.Admin().RetryNow(ctx, what) }, noResult)
+	return s.call(a, func(ctx context.Context) error {
+		return q.Admin().RetryNow(ctx, what, layer.RetryOptions{})
+	}, noResult)
 }
 
 func (s *scenario) pause(a *arguments) (string, error) {
@@ -543,9 +545,9 @@ func (s *scenario) pause(a *arguments) (string, error) {
 		case a.d.Cmd == "pause":
 			m, err = q.Admin().Pause(ctx, o)
 		case len(words) > 0:
-			m, err = q.Admin().ResumeGroup(ctx, words[0])
+			m, err = q.Admin().ResumeGroup(ctx, words[0], layer.ResumeOptions{})
 		default:
-			m, err = q.Admin().Resume(ctx)
+			m, err = q.Admin().Resume(ctx, layer.ResumeOptions{})
 		}
 		return err
 	}, func(err error) (string, error) {

@@ -121,18 +121,13 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	if err := s.checkClaim(); err != nil {
 		return err
 	}
-	if q.isClosed() {
-		return ErrClosed
-	}
-	w := q.txn(ctx, tx)
-	s.begin(w)
-	if err := s.check(w); err != nil {
-		return err
-	}
-	if err := s.finish(w); err != nil {
-		return err
-	}
-	return w.finish()
+	return q.operate(ctx, tx, func(w *txn) error {
+		s.begin(w)
+		if err := s.check(w); err != nil {
+			return err
+		}
+		return s.finish(w)
+	})
 }
 
 // settlement is an ack, a nack, an extend, or the holder's change of the state. Each attempt runs begin, check and
@@ -178,6 +173,18 @@ func (s *settlement) begin(w *txn) {
 	}
 }
 
+// lost returns the error of a claim which the group's record r does not bear.
+func (s *settlement) lost(w *txn, r *record) error {
+	now := "nobody holds the group: the claim has ended"
+	if c := r.claim(); c != nil {
+		now = fmt.Sprintf("the group is held under token %d, by %q", c.token, c.owner)
+	}
+	if !s.claim.of(w.q) {
+		now = fmt.Sprintf("the claim is of queue %q", s.claim.Queue)
+	}
+	return fmt.Errorf("%w: group %q, token %d: %s", ErrClaimLost, s.claim.Group, s.claim.Token, now)
+}
+
 // check does the fencing check, and then the writes which need no more reads. An error means that nothing was written.
 // A lease which has run out does no harm as long as nobody has taken over, because the token is still the lock's.
 func (s *settlement) check(w *txn) error {
@@ -194,7 +201,7 @@ func (s *settlement) check(w *txn) error {
 	}
 	c := r.claim()
 	if c == nil || c.token != s.claim.Token && !lacks(guardToken) || !s.claim.of(w.q) {
-		return fmt.Errorf("%w: group %q, token %d", ErrClaimLost, group, s.claim.Token)
+		return s.lost(w, r)
 	}
 	s.held = r
 	if s.extends {

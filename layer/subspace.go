@@ -21,6 +21,7 @@ import (
 //	part     ("part", group, index, random, n)       bytes: the n-th continuation of a large body, n from 0
 //	lock     ("lock", group)                         tuple: token, owner, lease end (ms), outstanding items, kind,
 //	                                                and a note if there is a mark: kind, who, reason, since (ms)
+//	mark     ("mark", group)                         empty: the group's lock has a mark
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group)              tuple: kind (of a lock, or "head"), index of the head
 //	state    ("state", group)                        bytes: what is stored with the group; never empty
@@ -65,6 +66,7 @@ const (
 	nameItem     = "item"
 	namePart     = "part"
 	nameLock     = "lock"
+	nameMark     = "mark"
 	nameState    = "state"
 	namePace     = "pace"
 	nameReady    = "ready"
@@ -138,6 +140,7 @@ func (s subspace) archive(id ID) []byte           { return s.itemKey(nameArchive
 func (s subspace) items(group string) kv.KeyRange { return below(s.startGroup(nameItem, group, 1)) }
 func (s subspace) parts(id ID) kv.KeyRange        { return below(s.itemKey(namePart, id, 1)) }
 func (s subspace) lock(group string) []byte       { return s.startGroup(nameLock, group, 0) }
+func (s subspace) mark(group string) []byte       { return s.startGroup(nameMark, group, 0) }
 func (s subspace) purged(group string) []byte     { return s.startGroup(namePurged, group, 0) }
 func (s subspace) state(group string) []byte      { return s.startGroup(nameState, group, 0) }
 func (s subspace) pace(group string) []byte       { return s.startGroup(namePace, group, 0) }
@@ -265,7 +268,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.index, p.n, p.id = d.int(), d.int(), d.uuid()
 	case namePart:
 		p.group, p.index, p.id, p.n = d.str(), d.int(), d.uuid(), d.int()
-	case nameLock, nameState, namePace, namePurged:
+	case nameLock, nameMark, nameState, namePace, namePurged:
 		p.group = d.str()
 	case nameDedup:
 		switch p.scope = d.str(); p.scope {
@@ -319,7 +322,7 @@ const Format = 2
 const (
 	metaFormat = "format" // tuple (format)
 	metaOffset = "offset" // tuple (offset): index and token are read version + offset
-	metaConfig = "config" // tuple (version, JSON text): see config.go
+	metaConfig = "config" // tuple (version, JSON text, incarnation): see config.go, tx_config.go
 	metaSwept  = "swept"  // tuple (when the last sweep began (ms), its random)
 	// Only while the queue is being dropped: tuple (since (ms)).
 	metaDropped = "dropped"
@@ -327,7 +330,9 @@ const (
 	metaSweptTo = "swept_to" // tuple (key): where the next sweep of the dedup entries goes on
 	metaChanged = "changed"  // int64, little-endian, changed by atomic add with each row of changes; watched
 	metaMissed  = "missed"   // tuple (key): the last row of changes cleared before every subscription had seen the row
-	metaPurged  = "purged"   // tuple (clock, when (ms)) of the last step of a purge of the queue: see enqueue_dedup.go
+	// tuple (key): where the next sweep of the dead letters goes on
+	metaSweptDead = "swept_dead"
+	metaPurged    = "purged" // tuple (clock, when (ms)) of the last step of a purge of the queue: see enqueue_dedup.go
 )
 
 // dedupKey is the key of the entry for a message of group with the dedup id.

@@ -28,8 +28,8 @@ type member struct {
 
 func (m *member) url() string { return "http://" + m.address }
 
-// start starts the process, and returns when it answers.
-func (m *member) start(ctx context.Context) error {
+// start starts the process, and returns when it answers. The process ends when its stdin does, also if this one dies.
+func (m *member) start() error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -38,7 +38,7 @@ func (m *member) start(ctx context.Context) error {
 	if m.address != "" {
 		args = append(args[:len(args):len(args)], "-listen", m.address)
 	}
-	m.cmd, m.stderr = exec.CommandContext(ctx, self, args...), new(bytes.Buffer)
+	m.cmd, m.stderr = exec.Command(self, args...), new(bytes.Buffer)
 	m.cmd.Env = append(os.Environ(), childMark+"=1")
 	m.cmd.Stderr = m.stderr
 	stdout, err := m.cmd.StdoutPipe()
@@ -66,6 +66,17 @@ func (m *member) kill() error {
 		return err
 	}
 	_ = m.cmd.Wait() // says that it was killed
+	return nil
+}
+
+// stop ends the process in good order.
+func (m *member) stop() error { return errors.Join(m.stdin.Close(), m.wait()) }
+
+// wait waits for the end of a process that was told to stop.
+func (m *member) wait() error {
+	if err := m.cmd.Wait(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", m.name, err, m.stderr)
+	}
 	return nil
 }
 

@@ -136,7 +136,7 @@ func (p *process) pause(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *process) resume(w http.ResponseWriter, r *http.Request) {
-	mark, err := p.shop.queue.Admin().Resume(r.Context())
+	mark, err := p.shop.queue.Admin().Resume(r.Context(), layer.ResumeOptions{})
 	if err != nil {
 		refuse(w, r, err)
 		return

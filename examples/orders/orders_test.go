@@ -47,6 +47,15 @@ func TestTrial(t *testing.T) {
 	}
 }
 
+// TestDeploy: processes are stopped in good order and started anew while orders are placed and booked. None fails, and
+// nothing waits for a lease to end.
+func TestDeploy(t *testing.T) {
+	trial := trial{orders: 400, customers: 40, restarts: 6, lease: time.Hour, log: io.Discard}
+	r, err := trial.run(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, verdict{Orders: 400}, r.verdict)
+}
+
 // open opens a shop in memory.
 func open(t *testing.T) *process {
 	p := &process{db: embedded.OpenMemory(embedded.Options{}), lease: leaseTime, stdout: io.Discard}

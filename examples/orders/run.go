@@ -17,10 +17,10 @@ import (
 
 // trial is the proof: the service as processes, clients that place orders, and processes that are killed meanwhile.
 type trial struct {
-	orders, customers, kills int
-	lease                    time.Duration
-	folder                   string
-	log                      io.Writer
+	orders, customers, kills, restarts int
+	lease                              time.Duration
+	folder                             string
+	log                                io.Writer
 
 	crew    []*member // an API, and workers
 	clients *clients
@@ -43,6 +43,7 @@ func runCommand(ctx context.Context, flags *flag.FlagSet, args []string, stdout,
 	flags.IntVar(&t.orders, "orders", 5000, "orders to place")
 	flags.IntVar(&t.customers, "customers", 300, "customers who place them")
 	flags.IntVar(&t.kills, "kills", 4, "processes to kill on the way, with SIGKILL")
+	flags.IntVar(&t.restarts, "restarts", 0, "processes to stop in good order after that, and start anew")
 	flags.DurationVar(&t.lease, "lease", 6*time.Second, "what a dead worker had in flight waits for so long")
 	asJSON := flags.Bool("json", false, "print the result as JSON")
 	if err := flags.Parse(args); err != nil {
@@ -113,7 +114,7 @@ func (t *trial) drive(ctx context.Context) (err error) {
 		{name: "worker 2", args: []string{"worker"}},
 	} {
 		m.args = append(m.args, "-child", "-folder", t.folder, "-lease", t.lease.String())
-		if err := m.start(ctx); err != nil {
+		if err := m.start(); err != nil {
 			return errors.Join(err, t.stop())
 		}
 		t.crew = append(t.crew, m)
@@ -128,11 +129,17 @@ func (t *trial) drive(ctx context.Context) (err error) {
 		}
 		placed <- err
 	}()
-	for n := range t.kills {
-		if err := t.clients.reach(ctx, (n+1)*t.orders/(t.kills+1)); err != nil {
+	events := t.kills + t.restarts
+	for n := range events {
+		if err := t.clients.reach(ctx, (n+1)*t.orders/(events+1)); err != nil {
 			return err
 		}
-		if err := t.kill(ctx, n); err != nil {
+		if n < t.kills {
+			err = t.kill(ctx, n)
+		} else {
+			err = t.restart(n)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -157,7 +164,17 @@ func (t *trial) kill(ctx context.Context, n int) error {
 	}
 	t.killed = append(t.killed, victim.name+what)
 	fmt.Fprintf(t.log, "orders: killed %s%s\n", victim.name, what)
-	return victim.start(ctx)
+	return victim.start()
+}
+
+// restart stops a process in good order, and starts that process anew.
+func (t *trial) restart(n int) error {
+	m := t.crew[n%len(t.crew)]
+	if err := m.stop(); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.log, "orders: stopped %s\n", m.name)
+	return m.start()
 }
 
 // drained waits until the queue is empty.
@@ -178,12 +195,10 @@ func (t *trial) drained(ctx context.Context) error {
 // stop lets the processes end; they have to do so in good order.
 func (t *trial) stop() (err error) {
 	for _, m := range t.crew {
-		err = errors.Join(err, m.stdin.Close())
+		err = errors.Join(err, m.stdin.Close()) // all at once
 	}
 	for _, m := range t.crew {
-		if e := m.cmd.Wait(); e != nil {
-			err = errors.Join(err, fmt.Errorf("%s: %w\n%s", m.name, e, m.stderr.String()))
-		}
+		err = errors.Join(err, m.wait())
 	}
 	return err
 }

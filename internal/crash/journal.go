@@ -20,7 +20,7 @@ const (
 	kindPurge      = "purge"
 	kindConfigure  = "configure"
 	kindSweep      = "sweep"
-	kindReady      = "ready" // the child has opened the queue
+	kindReady      = "ready"  // the child has opened the queue
 	kindServes     = "serves" // the child has the database open, and serves it to others
 	kindBroken     = "broken"
 )

@@ -263,7 +263,7 @@ func (a *actor) operate(ctx context.Context) (err error) {
 		})
 	case "pause":
 		if _, err = a.q.Admin().PauseGroup(ctx, marked, layer.PauseOptions{}); err == nil {
-			_, err = a.q.Admin().ResumeGroup(ctx, marked)
+			_, err = a.q.Admin().ResumeGroup(ctx, marked, layer.ResumeOptions{})
 		}
 	case "look":
 		err = a.look(ctx)

@@ -43,13 +43,14 @@ var floors = []floor{
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
 		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_purge.go", "job_purge_whole.go",
-		"job_redrive.go", "job_replay.go", "job_sweep.go", "job_sweep_changes.go",
+		"job_redrive.go", "job_replay.go", "job_sweep.go", "job_sweep_changes.go", "job_sweep_dead.go",
 		"job_sweep_dedup.go", "job_sweep_overdue.go", "job_sweep_rate.go",
 	}},
 	{"operator and inspection", "what people do to a queue, and look at.", []string{
 		"admin.go", "admin_config.go", "admin_force.go", "admin_items.go", "admin_lists.go", "admin_pause.go",
 		"admin_reschedule.go", "admin_state.go", "admin_subscriptions.go",
-		"inspect_check.go", "inspect_describe.go", "inspect_find.go", "inspect_groups.go", "inspect_peek.go",
+		"inspect_check.go", "inspect_describe.go", "inspect_find.go", "inspect_groups.go", "inspect_marked.go",
+		"inspect_peek.go",
 		"inspect_stats.go", "inspect_why.go",
 	}},
 	{"face", "what a program begins with: opening a queue, and workers.", []string{
