@@ -71,17 +71,3 @@ func (a Admin) AllItems(ctx context.Context, group string) iter.Seq2[Item, error
 		}
 	}
 }
-
-// give passes a page's entries to yield, and then the page's error, if any. give reports whether the list may go on.
-func give[T any](entries []T, err error, yield func(T, error) bool) bool {
-	for _, e := range entries {
-		if !yield(e, nil) {
-			return false
-		}
-	}
-	if err != nil {
-		var none T
-		yield(none, err)
-	}
-	return err == nil
-}

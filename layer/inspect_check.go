@@ -536,17 +536,12 @@ func (c *checker) compare() {
 
 // some reports whether any pair of a section matches.
 func (c *checker) some(tx kv.ReadTx, name string, match func(p parsedKey, row kv.KV) bool) (bool, error) {
-	const limit = 10_000
-	for rest := newCursor(c.q.keys.section(name)); !rest.exhausted; {
-		rows, err := rest.read(tx, limit).Wait(c.ctx)
+	for row, err := range walk(c.ctx, tx, c.q.keys.section(name), 10_000) {
 		if err != nil {
 			return false, err
 		}
-		rest.passed(rows, limit)
-		for _, row := range rows {
-			if p, err := c.q.keys.parse(row.Key); err == nil && match(p, row) {
-				return true, nil
-			}
+		if p, err := c.q.keys.parse(row.Key); err == nil && match(p, row) {
+			return true, nil
 		}
 	}
 	return false, nil

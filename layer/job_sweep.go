@@ -94,16 +94,12 @@ func (s *sweeper) wakes() error {
 			return 0, nil
 		}
 		waiting := make(map[uuid.UUID]bool)
-		for requests := newCursor(s.q.keys.section(nameRequest)); !requests.exhausted; {
-			found, err := requests.read(tx.Snapshot(), sweepPage).Wait(s.ctx)
+		for row, err := range walk(s.ctx, tx.Snapshot(), s.q.keys.section(nameRequest), sweepPage) {
 			if err != nil {
 				return 0, fmt.Errorf("read requests: %w", err)
 			}
-			requests.passed(found, sweepPage)
-			for _, row := range found {
-				if p, err := s.q.keys.parse(row.Key); err == nil { // Check names what cannot be read
-					waiting[p.id] = true
-				}
+			if p, err := s.q.keys.parse(row.Key); err == nil { // Check names what cannot be read
+				waiting[p.id] = true
 			}
 		}
 		for _, row := range rows {

@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"iter"
 
 	"fdbfifo/kv"
 )
@@ -156,6 +157,33 @@ func (c *cursor) passed(rows []kv.KV, limit int) {
 		return
 	}
 	c.begin = kv.FirstGreaterThan(rows[len(rows)-1].Key)
+}
+
+// walk reads the rows of r, a page at a time, all at one version. After an error nothing follows.
+func walk(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, page int) iter.Seq2[kv.KV, error] {
+	return func(yield func(kv.KV, error) bool) {
+		for rest := newCursor(r); !rest.exhausted; {
+			rows, err := rest.read(tx, page).Wait(ctx)
+			if !give(rows, err, yield) {
+				return
+			}
+			rest.passed(rows, page)
+		}
+	}
+}
+
+// give passes a page's entries to yield, and then the page's error, if any. give reports whether the list may go on.
+func give[T any](entries []T, err error, yield func(T, error) bool) bool {
+	for _, e := range entries {
+		if !yield(e, nil) {
+			return false
+		}
+	}
+	if err != nil {
+		var none T
+		yield(none, err)
+	}
+	return err == nil
 }
 
 // maxStride bounds how many keys countKeys steps over at a time.

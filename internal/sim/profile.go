@@ -97,6 +97,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"purged":    (*knobs).purged,
 	"rationed":  (*knobs).rationed,
 	"recalled":  (*knobs).recalled,
+	"reloaded":  (*knobs).reloaded,
 	"renewed":   (*knobs).renewed,
 	"revived":   (*knobs).revived,
 	"skewed":    (*knobs).skewed,
@@ -109,10 +110,11 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"paced":    (*knobs).paced,
 	"repaced":  (*knobs).repaced,
 	"replayed": (*knobs).replayed,
-	"worked":   (*knobs).worker,
 	"tended":   (*knobs).tended,
 	// See drop.go.
 	"doomed": (*knobs).doomed,
+	// See worker.go.
+	"worked": (*knobs).worker,
 }
 
 // scarce leaves few groups, that are often empty, to several handles.

@@ -226,3 +226,11 @@ func (k *knobs) uncertain(rng *rand.Rand) {
 	k.groups, k.receive, k.producers, k.batch = 1, 4, 4, 1
 	k.faults[fault.UnknownApplied], k.takers, k.operators = 0.3, 0, 0
 }
+
+// reloaded: claims of several items whose outcome is unknown, beside enqueues which are held and so land between them.
+func (k *knobs) reloaded(rng *rand.Rand) {
+	k.uncertain(rng)
+	k.handles, k.producers, k.workers, k.think = mostHandles, 5, 3, 20*time.Millisecond
+	k.faults[fault.UnknownApplied], k.hold, k.seek = 0.5, 0.2+0.3*rng.Float64(), 0.2
+	k.die, k.freeze, k.nack, k.delayed, k.config.Delay = 0, 0, 0, 0, 0
+}
