@@ -17,9 +17,10 @@ import (
 func newGroupsCmd(s *session) *cobra.Command {
 	var by string
 	var n int
+	var marked bool
 	orders := map[string]func(a, b layer.GroupInfo) int{"depth": sortByDepth, "age": sortByAge, "name": sortByName}
 	c := &cobra.Command{
-		Use:   "groups [--sort depth|age|name] [-n N]",
+		Use:   "groups [--sort depth|age|name] [-n N] [--marked]",
 		Short: "List the groups that have messages: depth, age, state, holder",
 		Long: `List the groups that have messages. States: ready (free to be claimed), held (by a worker), expired (its
 worker's lease has run out, the next one takes over), delayed (waits for a retry), rate_limited (has used up
@@ -34,8 +35,12 @@ has failed for good), corrupt (see check). A group that is held, and paused or h
 				return err
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				groups, err := allGroups(c.Context(), q, 0)
+				groups, err := allGroups(c.Context(), q, layer.GroupsOptions{Marked: marked})
 				if err != nil {
+					return err
+				}
+				if marked && len(groups) == 0 && !s.json {
+					_, err := fmt.Fprintln(s.stdout, "no groups are paused or halted")
 					return err
 				}
 				slices.SortStableFunc(groups, order)
@@ -49,6 +54,7 @@ has failed for good), corrupt (see check). A group that is held, and paused or h
 	}
 	c.Flags().StringVar(&by, "sort", "depth", "the `ORDER`: depth (deepest first), age (oldest head first), name")
 	c.Flags().IntVarP(&n, "number", "n", 20, "how many groups, `N`; 0 = all")
+	c.Flags().BoolVar(&marked, "marked", false, "only groups paused or halted, or about to be; empty ones too")
 	return c
 }
 
@@ -56,10 +62,10 @@ func sortByDepth(a, b layer.GroupInfo) int { return cmp.Compare(b.Depth, a.Depth
 func sortByAge(a, b layer.GroupInfo) int   { return cmp.Compare(a.Head.Index, b.Head.Index) }
 func sortByName(a, b layer.GroupInfo) int  { return cmp.Compare(a.Group, b.Group) }
 
-// allGroups lists all groups, by name. Items are counted up to maxDepth, 0 = the layer's default.
-func allGroups(ctx context.Context, q *layer.Queue, maxDepth int64) ([]layer.GroupInfo, error) {
+// allGroups lists all groups, by name.
+func allGroups(ctx context.Context, q *layer.Queue, o layer.GroupsOptions) ([]layer.GroupInfo, error) {
 	var all []layer.GroupInfo
-	for g, err := range q.Admin().AllGroups(ctx, layer.GroupsOptions{MaxDepth: maxDepth}) {
+	for g, err := range q.Admin().AllGroups(ctx, o) {
 		if err != nil {
 			return nil, err
 		}

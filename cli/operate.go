@@ -209,7 +209,7 @@ func newRetryCmd(s *session) *cobra.Command {
 		Long:  "End the wait of a group whose first message failed and is to be retried later: it is ready at once.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if err := q.Admin().RetryNow(c.Context(), group); err != nil {
+				if err := q.Admin().RetryNow(c.Context(), group, layer.RetryOptions{}); err != nil {
 					return refused(err)
 				}
 				return s.done("ready:", nil, group)

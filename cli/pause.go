@@ -60,13 +60,13 @@ func newResumeCmd(s *session) *cobra.Command {
 			oneGroup := c.Flags().Changed("group")
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if oneGroup {
-					m, err := q.Admin().ResumeGroup(c.Context(), group)
+					m, err := q.Admin().ResumeGroup(c.Context(), group, layer.ResumeOptions{})
 					if err != nil {
 						return refused(err)
 					}
 					return s.printMark(true, &group, m)
 				}
-				m, err := q.Admin().Resume(c.Context())
+				m, err := q.Admin().Resume(c.Context(), layer.ResumeOptions{})
 				if err != nil {
 					return refused(err)
 				}

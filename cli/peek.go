@@ -43,7 +43,7 @@ func (s *session) peek(ctx context.Context, q *layer.Queue, group string, oneGro
 	if oneGroup {
 		return q.Peek(ctx, group, n)
 	}
-	groups, err := allGroups(ctx, q, 1)
+	groups, err := allGroups(ctx, q, layer.GroupsOptions{MaxDepth: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -71,20 +71,22 @@ type jsonItem struct {
 	jsonBody
 }
 
+func newJSONItem(item layer.Item) jsonItem {
+	j := jsonItem{
+		ID: item.ID.String(), Group: item.ID.Group, Enqueued: item.Enqueued.UTC(), Attempts: item.Attempts,
+		DedupID: item.DedupID, Headers: item.Headers, jsonBody: newJSONBody(item.Body),
+	}
+	if !item.DeliverAt.IsZero() {
+		utc := item.DeliverAt.UTC()
+		j.DeliverAt = &utc
+	}
+	return j
+}
+
 func (s *session) printItems(items []layer.Item) error {
 	if s.json {
 		for _, item := range items {
-			var at *time.Time
-			if !item.DeliverAt.IsZero() {
-				utc := item.DeliverAt.UTC()
-				at = &utc
-			}
-			err := printJSON(s.stdout, jsonItem{
-				ID: item.ID.String(), Group: item.ID.Group, Enqueued: item.Enqueued.UTC(), Attempts: item.Attempts,
-				DeliverAt: at, DedupID: item.DedupID,
-				Headers: item.Headers, jsonBody: newJSONBody(item.Body),
-			})
-			if err != nil {
+			if err := printJSON(s.stdout, newJSONItem(item)); err != nil {
 				return err
 			}
 		}

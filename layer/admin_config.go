@@ -60,44 +60,43 @@ func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config))
 	if err != nil {
 		return Config{}, 0, fmt.Errorf("read configuration: %w", err)
 	}
-	old, version, err := unpackConfig(key, value)
+	old, err := q.unpackOwn(key, value)
 	if err != nil {
 		return Config{}, 0, err
 	}
-	config := old
+	config := old.config
 	change(&config)
 	if config, err = config.withDefaults(); err != nil {
 		return Config{}, 0, err
 	}
-	if err := config.changedFrom(old); err != nil {
+	if err := config.changedFrom(old.config); err != nil {
 		return Config{}, 0, err
 	}
-	version++
-	packed, err := packConfig(config, version)
+	changed := storedConfig{config: config, version: old.version + 1, incarnation: old.incarnation}
+	packed, err := changed.pack()
 	if err != nil {
 		return Config{}, 0, err
 	}
 	tx.Set(key, packed)
-	return config, version, nil
+	return config, changed.version, nil
 }
 
 // ReadConfig reads the stored configuration and the version.
 func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
 	q := a.q
-	var config Config
-	var version int64
+	var stored storedConfig
 	key := q.keys.meta(metaConfig)
 	err := q.view(ctx, func(tx kv.ReadTx) error {
 		value, err := tx.Get(key).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("read configuration: %w", err)
 		}
-		config, version, err = unpackConfig(key, value)
+		stored, err = q.unpackOwn(key, value)
 		return err
 	})
 	if err != nil {
 		return Config{}, 0, wrap("configuration", err)
 	}
-	q.followed.learnConfig(config, version, q.opts.Now())
-	return config, version, nil
+	q.followed.learnConfig(stored.config, stored.version, q.opts.Now())
+	return stored.config, stored.version, nil
 }

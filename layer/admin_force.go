@@ -89,14 +89,23 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 	return h, wrap("force release", err)
 }
 
+// RetryOptions say what is retried. The zero value retries whatever the head is.
+type RetryOptions struct {
+	// Head, if not zero, is the head that the caller has seen: if another item is the head now, its delay stays, and
+	// the error wraps ErrChanged.
+	Head ID
+}
+
 // RetryNow ends the delay of a group which waits for a retry, or whose head is delayed, so that the group is ready at
 // once.
-func (a Admin) RetryNow(ctx context.Context, group string) error {
-	return wrap("retry now", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, group) }))
+//
+// Errors: ErrNotDelayed, ErrChanged, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
+func (a Admin) RetryNow(ctx context.Context, group string, o RetryOptions) error {
+	return wrap("retry now", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, group, o) }))
 }
 
 // RetryNowTx ends the delay in the caller's transaction, as ForceReleaseTx releases.
-func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
+func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string, o RetryOptions) error {
 	q := a.q
 	if err := checkGroup(group); err != nil {
 		return wrap("retry now", err)
@@ -108,6 +117,9 @@ func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string) error {
 		}
 		if r != nil && !r.is(kindDelay) {
 			return fmt.Errorf("%w: group %q", ErrNotDelayed, group)
+		}
+		if err := w.sawHead(group, o.Head); err != nil {
+			return err
 		}
 		early, err := w.hasten(group)
 		if err != nil {

@@ -85,8 +85,8 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 			return err
 		}
 		id = p.itemID()
-		if o.Head != (ID{}) && o.Head != id {
-			return fmt.Errorf("%w: the head is %s, not %s", ErrChanged, id, o.Head)
+		if err := seenHead(o.Head, id); err != nil {
+			return err
 		}
 		return w.takeOut(id, func() error {
 			record, err := q.readAttempt(ctx, tx.Snapshot(), id)
@@ -173,6 +173,7 @@ func (w *txn) cancel(id ID) error {
 		w.tx.ClearRange(w.q.keys.parts(id))
 		w.tx.Clear(w.q.keys.attempt(id))
 		w.count(countCancelled, 1)
+		w.change(ChangeCancelled, id)
 		return nil
 	})
 }

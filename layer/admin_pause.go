@@ -22,6 +22,29 @@ type PauseOptions struct {
 	// Force takes the group from its holder, as ForceRelease does, without counting an attempt. Without Force a held
 	// group is paused when its claim ends. Force does not apply to the whole queue.
 	Force bool
+	// Token, if not 0, is the token of the claim that the caller has seen: if the group is held under another, nothing
+	// is paused, and the error wraps ErrChanged. With Force only.
+	Token int64
+}
+
+// ResumeOptions say what is resumed. The zero value resumes whatever is paused or halted.
+type ResumeOptions struct {
+	// Mark, if not nil, is the mark that the caller has seen: if another stops the group, or the queue, now, nothing is
+	// resumed, and the error wraps ErrChanged. So a resume of a pause does not end a halt which came since.
+	Mark *Mark
+}
+
+// seen returns an error if the caller has seen another mark than m.
+func (o *ResumeOptions) seen(m *mark) error {
+	if o.Mark == nil {
+		return nil
+	}
+	seen, now := *o.Mark, *m.public()
+	if now.Status == seen.Status && now.By == seen.By && now.Reason == seen.Reason &&
+		millis(now.Since) == millis(seen.Since) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrChanged, now)
 }
 
 // pauseMark returns the mark of a pause which begins now.
@@ -38,7 +61,7 @@ func (w *txn) pauseMark(o PauseOptions) (mark, error) {
 // PauseGroup keeps a group, also an empty group, from being received and taken from, from the commit on. PauseGroup
 // returns the group's mark: a group which was paused or halted before keeps the earlier mark.
 //
-// Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
+// Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
 	return a.q.onceMark(ctx, "pause", func(tx kv.Tx) (Mark, error) { return a.PauseGroupTx(ctx, tx, group, o) })
 }
@@ -51,10 +74,16 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 	if err := checkGroup(group); err != nil {
 		return Mark{}, wrap("pause", err)
 	}
+	if o.Token != 0 && !o.Force {
+		return Mark{}, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
+	}
 	var now mark
 	err := q.operate(ctx, tx, func(w *txn) error {
 		var err error
 		if now, err = w.pauseMark(o); err != nil {
+			return err
+		}
+		if err := w.sawToken(group, o.Token); err != nil {
 			return err
 		}
 		_, r, err := w.mark(group, now)
@@ -71,25 +100,37 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 	return *now.public(), wrap("pause", err)
 }
 
+// sawToken returns an error if the group is held under another token than the caller has seen; 0 = any will do.
+func (w *txn) sawToken(group string, seen int64) error {
+	if seen == 0 {
+		return nil
+	}
+	r, err := w.q.readLock(w.ctx, guardMarkGroup.reads(w.tx), group)
+	if c := r.claim(); err == nil && c != nil && c.token != seen {
+		err = fmt.Errorf("%w: group %q is held under token %d, not %d", ErrChanged, group, c.token, seen)
+	}
+	return err
+}
+
 // ResumeGroup lets a paused or halted group be received from again. The head of a halted group, which had failed for
 // good, is then tried again. ResumeGroup returns the mark which the group had.
 //
-// Errors: ErrNotPaused, ErrClosed, and the engine's.
-func (a Admin) ResumeGroup(ctx context.Context, group string) (Mark, error) {
-	return a.q.onceMark(ctx, "resume", func(tx kv.Tx) (Mark, error) { return a.ResumeGroupTx(ctx, tx, group) })
+// Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
+func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (Mark, error) {
+	return a.q.onceMark(ctx, "resume", func(tx kv.Tx) (Mark, error) { return a.ResumeGroupTx(ctx, tx, group, o) })
 }
 
 // ResumeGroupTx resumes in the caller's transaction. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict; if nobody holds the group, the key of the head at snapshot, with a conflict on the
 // whole group if the group is empty, and the head's attempts.
-func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string) (Mark, error) {
+func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o ResumeOptions) (Mark, error) {
 	if err := checkGroup(group); err != nil {
 		return Mark{}, wrap("resume", err)
 	}
 	var was mark
 	err := a.q.operate(ctx, tx, func(w *txn) error {
-		old, err := w.unmark(group)
+		old, err := w.unmark(group, o.seen)
 		if err != nil {
 			return err
 		}
@@ -117,8 +158,8 @@ func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
 // Conflicts: with Pause and Resume of the queue only.
 func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, error) {
 	q := a.q
-	if o.Force {
-		return Mark{}, wrap("pause", fmt.Errorf("%w: Force is for one group", ErrOptions))
+	if o.Force || o.Token != 0 {
+		return Mark{}, wrap("pause", fmt.Errorf("%w: Force and Token are for one group", ErrOptions))
 	}
 	var now mark
 	err := q.operate(ctx, tx, func(w *txn) error {
@@ -142,15 +183,15 @@ func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, err
 
 // Resume ends the pause of the queue, returns the ended pause, and wakes a waiting receive.
 //
-// Errors: ErrNotPaused, ErrClosed, and the engine's.
-func (a Admin) Resume(ctx context.Context) (Mark, error) {
+// Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
+func (a Admin) Resume(ctx context.Context, o ResumeOptions) (Mark, error) {
 	q := a.q
 	defer q.followed.forget()
-	return q.onceMark(ctx, "resume", func(tx kv.Tx) (Mark, error) { return a.ResumeTx(ctx, tx) })
+	return q.onceMark(ctx, "resume", func(tx kv.Tx) (Mark, error) { return a.ResumeTx(ctx, tx, o) })
 }
 
 // ResumeTx resumes the queue in the caller's transaction, as PauseTx pauses.
-func (a Admin) ResumeTx(ctx context.Context, tx kv.Tx) (Mark, error) {
+func (a Admin) ResumeTx(ctx context.Context, tx kv.Tx, o ResumeOptions) (Mark, error) {
 	q := a.q
 	var was mark
 	err := q.operate(ctx, tx, func(w *txn) error {
@@ -160,6 +201,9 @@ func (a Admin) ResumeTx(ctx context.Context, tx kv.Tx) (Mark, error) {
 		}
 		if old == nil {
 			return fmt.Errorf("%w: the queue", ErrNotPaused)
+		}
+		if err := o.seen(old); err != nil {
+			return err
 		}
 		was = *old
 		tx.Clear(q.keys.meta(metaPaused))

@@ -130,6 +130,13 @@ func TestCheckFindsEachViolation(t *testing.T) {
 		{"an entry of nothing", layer.RuleValue, set(key("archived", int64(1), int64(1), random), tuple.Tuple{int64(1), "A"}.Pack())},
 		{"a receipt that cannot be read", layer.RuleValue, set(key("receipt", random), []byte("?"))},
 		{"a counter that cannot be read", layer.RuleValue, set(key("count", "acked", int64(1)), []byte("?"))},
+		{"a mark's key without a mark", layer.RuleMark, set(key("mark", "A"), nil)},
+		{"a mark without its key", layer.RuleMark, func(e *env) func(kv.Tx) {
+			_, err := e.q.Admin().PauseGroup(e.ctx, "B", layer.PauseOptions{})
+			require.NoError(e.t, err)
+			return func(tx kv.Tx) { tx.Clear(key("mark", "B")) }
+		}},
+		{"a hint in another shard", layer.RuleShard, set(key("ready", int64(1), int64(1), "B"), nil)},
 		{"a key of no form", layer.RuleKey, set(key("item", "A"), nil)},
 		{"a key of no name", layer.RuleKey, set(key("tail", "A"), nil)},
 	} {

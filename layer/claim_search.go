@@ -19,8 +19,9 @@ type search struct {
 	shards  []cursor // of hints
 	timers  cursor
 	pending []candidate
-	away    bool // on a walk
-	nearby  bool // a few hints behind the oldest
+	later   []candidate // timers whose places lie behind the hints read so far
+	away    bool        // on a walk
+	nearby  bool        // a few hints behind the oldest
 	begun   bool
 	newest  kv.Future[[]byte] // the last hint's key; nil = not asked for
 	reads   *searchReads      // under way; nil = none
@@ -48,7 +49,7 @@ func (s *search) begin() {
 func (s *search) fromTheOldest() {
 	q := s.w.q
 	s.begun, s.away = true, false
-	s.shards = s.shards[:0]
+	s.shards, s.later = s.shards[:0], nil
 	for shard := range q.keys.shards {
 		s.shards = append(s.shards, newCursor(q.keys.readyFrom(shard, 0)))
 	}
@@ -168,7 +169,19 @@ func (s *search) readMore(n int) error {
 		return fmt.Errorf("read timers: %w", err)
 	}
 	s.timers.passed(due, limit)
-	for _, row := range due {
+	if err := s.addTimers(due); err != nil {
+		return err
+	}
+	s.later = s.reached(s.later, whole)
+	// The reads may have begun before this transaction set its own hints, and so may not see them.
+	s.w.hinted = s.reached(s.w.hinted, whole)
+	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
+	return nil
+}
+
+// addTimers adds the due timers in rows to later.
+func (s *search) addTimers(rows []kv.KV) error {
+	for _, row := range rows {
 		p, err := s.w.q.keys.parse(row.Key)
 		if err != nil {
 			return err
@@ -180,27 +193,27 @@ func (s *search) readMore(n int) error {
 		if err != nil {
 			return err
 		}
-		s.pending = append(s.pending, candidate{
+		if index, err = s.w.placeOfDue(index, p.index); err != nil {
+			return err
+		}
+		s.later = append(s.later, candidate{
 			key: row.Key, group: p.group, index: index, timer: kind != kindHead, head: kind == kindHead,
 		})
 	}
-	s.addOwn(whole)
-	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
 	return nil
 }
 
-// addOwn adds the hints set by this transaction itself, up to the index reached by the reads. The reads may have begun
-// before the hints were set, and so may not see the hints.
-func (s *search) addOwn(whole int64) {
-	var later []candidate
-	for _, c := range s.w.hinted {
+// reached moves the candidates up to the index whole, which the reads have reached, from list to pending, and returns
+// the rest.
+func (s *search) reached(list []candidate, whole int64) (rest []candidate) {
+	for _, c := range list {
 		if c.index <= whole {
 			s.pending = append(s.pending, c)
 		} else {
-			later = append(later, c)
+			rest = append(rest, c)
 		}
 	}
-	s.w.hinted = later
+	return rest
 }
 
 // learnNewest notes where the hints end, if begin has asked.

@@ -70,6 +70,14 @@ var onFailureNames = []string{"dead_letter", "halt_group", "block"}
 
 func (f OnFailure) String() string { return nameOf(f, onFailureNames) }
 
+// Values of MaxAttempts.
+const (
+	// DefaultMaxAttempts, with the default waits between them, are tried within about a quarter of an hour.
+	DefaultMaxAttempts = 25
+	// Unlimited: an item is tried until it succeeds.
+	Unlimited = -1
+)
+
 // maxMaxAttempts bounds MaxAttempts: more is a slip, or means no limit.
 const maxMaxAttempts = 1_000_000
 
@@ -94,21 +102,23 @@ const (
 	MaxRetention = 10 * 365 * 24 * time.Hour
 )
 
-func checkRetention(d time.Duration) error {
+func checkRetention(what string, d time.Duration) error {
 	if d != 0 && d < MinRetention {
-		return durationLimit("retention", d, MinRetention, MaxRetention)
+		return durationLimit(what, d, MinRetention, MaxRetention)
 	}
 	return nil
 }
 
-// Schedule says where a group takes its place among the ready groups when a claim ends and leaves items.
+// Schedule says where a group takes its place among the ready groups when a claim ends and leaves items, or when its
+// lease, its delay or the delay of its head ends.
 type Schedule int
 
 // The schedules.
 const (
 	// OldestHead puts the group by the age of its head: the queue as a whole is worked off by age.
 	OldestHead Schedule = iota
-	// RoundRobin puts the group at the back: a deep group cannot starve the others, even with a single worker.
+	// RoundRobin puts the group at the back: a deep group, or groups which fail all the time, cannot starve the others,
+	// even with a single worker. The place of a lease or delay which has ended is that of its end.
 	RoundRobin
 )
 

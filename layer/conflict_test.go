@@ -131,6 +131,14 @@ func cancelNth(n int) func(e *env, tx kv.Tx, _ any) error {
 	return func(e *env, tx kv.Tx, _ any) error { return e.q.Admin().CancelTx(e.ctx, tx, nth(e, n)) }
 }
 
+func rescheduleNth(n int, in time.Duration) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error {
+		return e.q.RescheduleTx(e.ctx, tx, nth(e, n), e.clock.now().Add(in))
+	}
+}
+
+func postpone(n int) func(e *env, tx kv.Tx, _ any) error { return rescheduleNth(n, time.Hour) }
+
 func editNth(n int) func(e *env, tx kv.Tx, _ any) error {
 	return func(e *env, tx kv.Tx, _ any) error {
 		return e.q.Admin().EditTx(e.ctx, tx, nth(e, n), func(m *layer.Message) error {
@@ -145,7 +153,9 @@ func forceRelease(e *env, tx kv.Tx, _ any) error {
 	return err
 }
 
-func retryNow(e *env, tx kv.Tx, _ any) error { return e.q.Admin().RetryNowTx(e.ctx, tx, "A") }
+func retryNow(e *env, tx kv.Tx, _ any) error {
+	return e.q.Admin().RetryNowTx(e.ctx, tx, "A", layer.RetryOptions{})
+}
 
 func pauseGroup(e *env, tx kv.Tx, _ any) error {
 	_, err := e.q.Admin().PauseGroupTx(e.ctx, tx, "A", layer.PauseOptions{})
@@ -153,7 +163,7 @@ func pauseGroup(e *env, tx kv.Tx, _ any) error {
 }
 
 func resumeGroup(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.Admin().ResumeGroupTx(e.ctx, tx, "A")
+	_, err := e.q.Admin().ResumeGroupTx(e.ctx, tx, "A", layer.ResumeOptions{})
 	return err
 }
 
@@ -163,7 +173,7 @@ func pauseQueue(e *env, tx kv.Tx, _ any) error {
 }
 
 func resumeQueue(e *env, tx kv.Tx, _ any) error {
-	_, err := e.q.Admin().ResumeTx(e.ctx, tx)
+	_, err := e.q.Admin().ResumeTx(e.ctx, tx, layer.ResumeOptions{})
 	return err
 }
 
@@ -193,6 +203,12 @@ func purgeGroup(group string, force bool) func(e *env, tx kv.Tx, _ any) error {
 		_, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: &group, Force: force})
 		return err
 	}
+}
+
+// purgeAll purges the queue, in transactions of its own.
+func purgeAll(e *env, _ kv.Tx, _ any) error {
+	_, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+	return err
 }
 
 // claimNamed claims one item as the attempt with that id.
@@ -300,6 +316,12 @@ func enqueueDelayed(e *env, tx kv.Tx, _ any) error {
 	return err
 }
 
+// enqueueInOrder enqueues to A in the order of commits.
+func enqueueInOrder(e *env, tx kv.Tx, _ any) error {
+	_, err := e.q.EnqueueTx(e.ctx, tx, layer.Message{Group: "A", CommitOrder: true})
+	return err
+}
+
 // enqueueBefore writes an item before all of A, with its hint, as an enqueue does that saw the group empty and commits
 // late.
 func enqueueBefore(e *env, tx kv.Tx, _ any) error {
@@ -362,6 +384,11 @@ func TestConflicts(t *testing.T) {
 	for _, p := range []pair{
 		{"enqueue, enqueue to the same empty group", having(), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
 		{"enqueue, enqueue to the same group", having("a1"), enqueueTo("A"), enqueueTo("A"), mustNot, nil},
+		{"enqueue in commit order, enqueue to the same group", having("a1"), enqueueInOrder, enqueueTo("A"), must, nil},
+		{"enqueue in commit order, enqueue to the empty group", having(), enqueueInOrder, enqueueTo("A"), must, nil},
+		{"enqueue in commit order, enqueue to another", having("a1"), enqueueInOrder, enqueueTo("B"), mustNot, nil},
+		{"enqueue in commit order, claim of the group", having("a1"), enqueueInOrder, claimOne, mustNot, nil},
+		{"enqueue, enqueue in commit order", having("a1"), enqueueTo("A"), enqueueInOrder, mustNot, nil},
 		{"enqueue, enqueue to another group", having("a1"), enqueueTo("A"), enqueueTo("B"), mustNot, nil},
 		{"enqueue, claim of the group", having("a1"), enqueueTo("A"), claimOne, mustNot, nil},
 		{"enqueue, ack that leaves the tail", holding(3, 2), enqueueTo("A"), ackAll, mustNot, nil},
@@ -504,6 +531,22 @@ func TestConflicts(t *testing.T) {
 		{"claim, edit in the group", having("a1", "a2"), claimOne, editNth(2), must, nil},
 		{"edit, edit of the same item", having("a1"), editNth(1), editNth(1), must, nil},
 		{"edit, enqueue to the group", having("a1"), editNth(1), enqueueTo("A"), mustNot, nil},
+		{"reschedule, claim of the group", having("a1", "a2"), postpone(2), claimOne, must, nil},
+		{"claim, reschedule in the group", having("a1", "a2"), claimOne, postpone(2), must, nil},
+		{"reschedule, reschedule of the same item",
+			having("a1"), postpone(1), rescheduleNth(1, time.Minute), must, nil},
+		{"reschedule of the head, reschedule behind it", having("a1", "a2"), postpone(1), postpone(2), must, nil},
+		{"reschedule of the head, enqueue to the group", having("a1"), postpone(1), enqueueTo("A"), mustNot, nil},
+		{"reschedule of the head, late enqueue before it", having("a1"), postpone(1), enqueueBefore, must, nil},
+		{"reschedule of a delayed head, late enqueue before it",
+			delayedUntil, rescheduleNth(1, 0), enqueueBefore, must, nil},
+		{"reschedule of what is delayed, claim by another clock", delayedUntil, postpone(1), claimAhead, must, nil},
+		{"claim by another clock, reschedule of what is delayed", delayedUntil, claimAhead, postpone(1), must, nil},
+		{"reschedule of a delayed head, claim that awaits it", keptBackHint, rescheduleNth(1, 0), claimAll, must, nil},
+		{"claim that awaits a head, reschedule of it", keptBackHint, claimAll, rescheduleNth(1, 0), must, nil},
+		{"reschedule, claim of another group", and(holding(2, 1)), postpone(2), claimOne, mustNot, nil},
+		{"reschedule behind a claim, ack that ends it", holding(2, 1), postpone(2), ackAll, must, nil},
+		{"ack that ends a claim, reschedule behind it", holding(2, 1), ackAll, postpone(2), must, nil},
 		{"edit, claim of another group", and(holding(2, 1)), editNth(2), claimOne, mustNot, nil},
 		{"forced release, ack by the holder", holding(1, 1), forceRelease, ackAll, must, nil},
 		{"ack, forced release", holding(1, 1), ackAll, forceRelease, must, nil},
@@ -533,6 +576,10 @@ func TestConflicts(t *testing.T) {
 		{"claim, pause of the queue", having("a1"), claimOne, pauseQueue, mustNot, nil},
 		{"enqueue, pause of the queue", having(), enqueueTo("A"), pauseQueue, mustNot, nil},
 		{"claim, purge of the group", having("a1"), claimOne, purgeGroup("A", false), must, nil},
+		{"claim, purge of the queue", having("a1"), claimOne, purgeAll, must, nil},
+		{"take, purge of the queue", having("a1"), take, purgeAll, must, nil},
+		{"enqueue, purge of the queue (trap 3)", having("a1"), enqueueTo("A"), purgeAll, must, nil},
+		{"enqueue to another group, purge of the queue", having("a1"), enqueueTo("B"), purgeAll, mustNot, nil},
 		{"take, purge of the group", having("a1"), take, purgeGroup("A", false), must, nil},
 		{"ack, forced purge of the group", holding(2, 2), ackFirst, purgeGroup("A", true), must, nil},
 		{"extend, forced purge of the group", holding(2, 2), extend, purgeGroup("A", true), must, nil},

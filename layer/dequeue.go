@@ -28,10 +28,10 @@ type ReceiveOptions struct {
 	// ReceiveID, if not "", names this receive, so that the caller can repeat the receive after a lost answer, from
 	// another process too. Within ReceiveIDLife a receive with the same id claims nothing more and returns the claims
 	// of the first, under the same tokens and with their present leases. Claims and leases ended since, and items acked
-	// since, are left out; if nothing is left, nothing is returned. If the first got nothing, the id is still unused. Of the
-	// repetition's other options only State counts. Use a new id for each receive, such as a UUID; at most
-	// MaxReceiveIDSize bytes of UTF-8. An id costs one read and one write more. Not with AckReceive. A waiting receive
-	// with an id looks now and then, and its claims are not given back when its ctx ends.
+	// since, are left out; if nothing is left, nothing is returned. If the first got nothing, the id is still unused.
+	// Of the repetition's other options only State counts. Use a new id for each receive, such as a UUID; at most
+	// MaxReceiveIDSize bytes of UTF-8. An id costs one read and one write more, and a waiting receive one read more per
+	// turn. Not with AckReceive. The claims are not given back when ctx ends.
 	ReceiveID string
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait.
@@ -82,14 +82,26 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 
 // Claim is one holder's exclusive right to a group, and the items delivered under the claim, in order. A Claim is plain
 // data: Ack, Nack and Extend need only Group, Token and the items' ids, in any process.
+//
+// The calls keep the Claim right: Extend sets Until, and an ack of some items, or a Nack with From, takes the items
+// which left the claim out of Items. Only after success, and not the …Tx forms, because their commit is the caller's.
+// So a loop which acks is a loop over the values, which goes on over the items of its beginning:
+//
+//	for _, item := range c.Items { …; err := q.Ack(ctx, c, item.ID) } // not: for i := range c.Items
+//
+// A call which ends the claim leaves Items as is.
+//
+// Calls on the same Claim may run at the same time, for example an Extend beside an Ack. Who reads Until or Items
+// meanwhile, in another goroutine, reads a copy of the Claim made before, or uses a lock of his own around both.
 type Claim struct {
 	// Queue is the name of the queue. On a handle of another queue the claim is lost (ErrClaimLost); "" is not checked.
 	Queue string
 	Group string
 	// Token grows from claim to claim of a group. Pass the token to systems outside the database, so that such a system
-	// can refuse a holder who has been overtaken.
+	// can refuse a holder who has been overtaken. A token alone names no claim: claims of several groups by the same
+	// receive have the same token, so a system outside compares tokens of one group.
 	Token int64
-	Items []Item
+	Items []Item    // delivered, and not acked as far as the calls on this Claim have said
 	Until time.Time // the end of the lease, by this worker's clock
 	// State is the group's state (SetState, AckState) as of the claim, if ReceiveOptions.State asked; nil = there is
 	// none.
@@ -102,8 +114,9 @@ type Claim struct {
 // held by another is skipped, whole. No claim is returned if no group is ready, nor becomes ready within o.Wait.
 //
 // Every claim must be acked, nacked or extended before its lease ends; otherwise its group is delivered to another
-// worker, and the first item counts a failed attempt. Under contention the order between groups is given up for
-// parallelism; the order within a group never is.
+// worker, and the first item counts a failed attempt. A lease which has ended takes nothing from its holder by itself:
+// until somebody takes over, the claim can be acked, nacked and extended. Under contention the order between groups is
+// given up for parallelism; the order within a group never is.
 //
 // A group whose next item cannot be read is skipped; if there is no other group, the error wraps ErrCorrupt.
 //
@@ -143,13 +156,13 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || r.o.Group != nil || r.o.ReceiveID != "" || q.opts.Test.Path == Direct {
+	if r.o.Wait == 0 || r.o.Group != nil || q.opts.Test.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
 }
 
-// receiveNow receives without waiting, or by looking now and then: for one group, or with a receive id.
+// receiveNow receives without waiting, or by looking now and then: for one group.
 func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	end := time.Now().Add(r.o.Wait)
 	for pause := firstWait; ; pause = min(2*pause, groupPoll) {
@@ -161,7 +174,7 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 			s, pause = nil, firstWait
 			continue // each look removes some of the items past retention
 		}
-		if len(r.claims) > 0 || r.repeated || left <= 0 {
+		if !r.unserved() || left <= 0 {
 			return r.claims, nil
 		}
 		s = nil
@@ -187,9 +200,6 @@ const groupPoll = time.Second
 //
 // Conflicts: with any other claim, ack, nack or extend of the claimed groups.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
-	if q.isClosed() {
-		return nil, wrap("receive", ErrClosed)
-	}
 	o, err := o.withDefaults()
 	if err != nil {
 		return nil, wrap("receive", err)
@@ -197,14 +207,13 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 	if o.Wait > 0 {
 		return nil, wrap("receive", fmt.Errorf("%w: ReceiveTx cannot wait", ErrOptions))
 	}
-	w := q.txn(ctx, tx)
 	r := &reception{o: o}
-	c := w.newClaimer([]*reception{r})
-	c.begin()
-	if err := c.claim(); err != nil {
-		return nil, wrap("receive", err)
-	}
-	if err := w.finish(); err != nil {
+	err = q.operate(ctx, tx, func(w *txn) error {
+		c := w.newClaimer([]*reception{r})
+		c.begin()
+		return c.claim()
+	})
+	if err != nil {
 		return nil, wrap("receive", err)
 	}
 	return r.claims, wrap("receive", r.err())
@@ -231,6 +240,10 @@ func (r *reception) begin() {
 	r.claims, r.items, r.bytes, r.stopped, r.broken, r.repeated = nil, 0, 0, false, nil, false
 	r.more = false
 }
+
+// unserved reports whether r has got nothing, so that a receive which waits goes on waiting. A repetition of which
+// nothing is left waits for nothing.
+func (r *reception) unserved() bool { return len(r.claims) == 0 && !r.repeated }
 
 // full reports whether nothing more may be taken.
 func (r *reception) full() bool {

@@ -3,12 +3,14 @@ package layer_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
 )
 
@@ -31,6 +33,69 @@ func (e *env) doomed(name string, n uint64) *layer.Queue {
 	return q
 }
 
+// calls are calls of every kind on a handle, whose queue is gone. c is a claim of that queue.
+func (e *env) calls(q *layer.Queue, c *layer.Claim) map[string]func() error {
+	id := c.Items[0].ID
+	calls := map[string]func() error{
+		"enqueue": func() error { _, err := q.Enqueue(e.ctx, layer.Message{}); return err },
+		"receive": func() error { _, err := q.Receive(e.ctx, layer.ReceiveOptions{}); return err },
+		"wait": func() error {
+			_, err := q.Receive(e.ctx, layer.ReceiveOptions{Wait: time.Minute})
+			return err
+		},
+		"ack":    func() error { return q.Ack(e.ctx, c) },
+		"nack":   func() error { return q.Nack(e.ctx, c, layer.NackOptions{}) },
+		"extend": func() error { _, err := q.Extend(e.ctx, c, 0); return err },
+		"state":  func() error { return q.SetState(e.ctx, c, []byte("x")) },
+		"once":   func() error { return q.Once(e.ctx, func(kv.Tx) error { return nil }) },
+		"peek":   func() error { _, err := q.Peek(e.ctx, "A", 1); return err },
+		"stats":  func() error { _, err := q.Stats(e.ctx); return err },
+		"why":    func() error { _, err := q.Admin().Why(e.ctx, id); return err },
+		"groups": func() error { _, err := q.Admin().Groups(e.ctx, layer.GroupsOptions{}); return err },
+		"pause":  func() error { _, err := q.Admin().Pause(e.ctx, layer.PauseOptions{}); return err },
+		"cancel": func() error { return q.Admin().Cancel(e.ctx, id) },
+		"redrive": func() error {
+			_, err := q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+			return err
+		},
+		"discard": func() error {
+			_, err := q.Admin().Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{DryRun: true})
+			return err
+		},
+		"dead letters": func() error { _, err := q.Admin().DeadLetters(e.ctx, layer.DeadOptions{}); return err },
+		"archive":      func() error { _, err := q.Admin().Archive(e.ctx, layer.ArchiveOptions{}); return err },
+		"replay": func() error {
+			_, err := q.Admin().Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{})
+			return err
+		},
+		"sweep":     func() error { _, err := q.Admin().Sweep(e.ctx, layer.SweepOptions{}); return err },
+		"purge":     func() error { _, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{}); return err },
+		"configure": func() error { _, _, err := q.Admin().Configure(e.ctx, func(*layer.Config) {}); return err },
+		"config":    func() error { _, _, err := q.Admin().ReadConfig(e.ctx); return err },
+		"check":     func() error { _, err := q.Admin().Check(e.ctx, layer.CheckOptions{}); return err },
+	}
+	for name, op := range map[string]func(tx kv.Tx) error{
+		"enqueue": func(tx kv.Tx) error { _, err := q.EnqueueTx(e.ctx, tx, layer.Message{}); return err },
+		"receive": func(tx kv.Tx) error { _, err := q.ReceiveTx(e.ctx, tx, layer.ReceiveOptions{}); return err },
+		"take":    func(tx kv.Tx) error { _, err := q.TakeTx(e.ctx, tx, 1); return err },
+		"ack":     func(tx kv.Tx) error { return q.AckTx(e.ctx, tx, c) },
+		"pause": func(tx kv.Tx) error {
+			_, err := q.Admin().PauseGroupTx(e.ctx, tx, "new", layer.PauseOptions{})
+			return err
+		},
+		"configure": func(tx kv.Tx) error {
+			_, _, err := q.Admin().ConfigureTx(e.ctx, tx, func(*layer.Config) {})
+			return err
+		},
+	} {
+		calls[name+" in a transaction"] = func() error {
+			_, err := kv.Run(e.ctx, e.raw, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error { return op(tx) })
+			return err
+		}
+	}
+	return calls
+}
+
 // TestDropLeavesNoKey: of a dropped queue no key is left, the queue beside it has all of its own, and a new one of the
 // name begins from nothing. Handles that were open find it gone, whatever they do, and can be closed.
 func TestDropLeavesNoKey(t *testing.T) {
@@ -51,37 +116,7 @@ func TestDropLeavesNoKey(t *testing.T) {
 		require.ErrorIs(e.t, layer.Drop(e.ctx, e.db, testPrefix, "doomed", layer.DropOptions{}), layer.ErrNoQueue)
 
 		e.clock.advance(time.Second)
-		for name, call := range map[string]func() error{
-			"enqueue": func() error { _, err := q.Enqueue(e.ctx, layer.Message{}); return err },
-			"receive": func() error { _, err := q.Receive(e.ctx, layer.ReceiveOptions{}); return err },
-			"wait": func() error {
-				_, err := q.Receive(e.ctx, layer.ReceiveOptions{Wait: time.Minute})
-				return err
-			},
-			"ack":   func() error { return q.Ack(e.ctx, claims[0]) },
-			"once":  func() error { return q.Once(e.ctx, func(kv.Tx) error { return nil }) },
-			"peek":  func() error { _, err := q.Peek(e.ctx, "A", 1); return err },
-			"stats": func() error { _, err := q.Stats(e.ctx); return err },
-			"why":   func() error { _, err := q.Admin().Why(e.ctx, claims[0].Items[0].ID); return err },
-			"pause": func() error { _, err := q.Admin().Pause(e.ctx, layer.PauseOptions{}); return err },
-			"redrive": func() error {
-				_, err := q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
-				return err
-			},
-			"discard": func() error {
-				_, err := q.Admin().Discard(e.ctx, layer.DeadFilter{}, layer.DiscardOptions{DryRun: true})
-				return err
-			},
-			"dead letters": func() error { _, err := q.Admin().DeadLetters(e.ctx, layer.DeadOptions{}); return err },
-			"archive":      func() error { _, err := q.Admin().Archive(e.ctx, layer.ArchiveOptions{}); return err },
-			"replay": func() error {
-				_, err := q.Admin().Replay(e.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{})
-				return err
-			},
-			"sweep":     func() error { _, err := q.Admin().Sweep(e.ctx, layer.SweepOptions{}); return err },
-			"purge":     func() error { _, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{}); return err },
-			"configure": func() error { _, _, err := q.Admin().Configure(e.ctx, func(*layer.Config) {}); return err },
-		} {
+		for name, call := range e.calls(q, claims[0]) {
 			require.ErrorIs(e.t, call(), layer.ErrNoQueue, name)
 		}
 		require.NoError(e.t, q.Close(e.ctx))
@@ -94,6 +129,96 @@ func TestDropLeavesNoKey(t *testing.T) {
 		require.Equal(e.t, layer.Stats{}, s)
 		require.NoError(e.t, again.Close(e.ctx))
 	})
+}
+
+// TestHandleOfADroppedQueue: a handle from before a drop finds no queue, whatever it does, though there is a new one of
+// the name by then; otherwise it would put hints into shards that the new queue does not have. Guard incarnation.
+func TestHandleOfADroppedQueue(t *testing.T) {
+	onEngines(t, func(e *env) {
+		create := func(shards int, n uint64) *layer.Queue {
+			o := e.options(n)
+			o.Config.Shards = shards
+			q, err := layer.Create(e.ctx, e.db, testPrefix, "again", o)
+			require.NoError(e.t, err)
+			return q
+		}
+		old := create(64, 5)
+		_, err := old.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("old")})
+		require.NoError(e.t, err)
+		c := e.receive(old, 1)
+		require.NoError(e.t, layer.Drop(e.ctx, e.db, testPrefix, "again", layer.DropOptions{}))
+		e.clock.advance(2 * time.Second) // as long as that takes
+		q := create(1, 6)
+		_, err = q.Enqueue(e.ctx, layer.Message{Group: "B", Body: []byte("new")})
+		require.NoError(e.t, err)
+		calls := e.calls(old, c)
+		for name, call := range calls {
+			require.ErrorIs(e.t, call(), layer.ErrNoQueue, name)
+		}
+		require.ErrorIs(e.t, calls["enqueue"](), layer.ErrNoQueue, "nor does it learn")
+		require.NoError(e.t, old.Close(e.ctx))
+
+		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{MaxGroups: 10})
+		require.NoError(e.t, err)
+		require.Len(e.t, claims, 1)
+		require.Equal(e.t, []string{"new"}, bodies(claims[0].Items))
+		report, err := q.Admin().Check(e.ctx, layer.CheckOptions{})
+		require.NoError(e.t, err)
+		require.Empty(e.t, report.Violations)
+		require.EqualValues(e.t, 1, report.Items)
+		require.NoError(e.t, q.Close(e.ctx))
+	})
+}
+
+// TestHandleLearnsNothingOfACallersOldTransaction: the caller's transaction may be seconds old when the handle reads
+// the configuration there. The handle must not go by that afterwards, for the queue may be another by then.
+func TestHandleLearnsNothingOfACallersOldTransaction(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, anyEngine, false)
+	o := e.options(5)
+	o.Config.Shards = 64
+	old, err := layer.Create(e.ctx, e.db, testPrefix, "again", o)
+	require.NoError(t, err)
+	tx, err := e.raw.Begin(kv.TxOptions{})
+	require.NoError(t, err)
+	defer tx.Cancel()
+	_, err = tx.ReadVersion().Wait(e.ctx)
+	require.NoError(t, err)
+	require.NoError(t, layer.Drop(e.ctx, e.db, testPrefix, "again", layer.DropOptions{}))
+	e.clock.advance(2 * time.Second) // as long as that takes
+	q, err := layer.Create(e.ctx, e.db, testPrefix, "again", e.options(6))
+	require.NoError(t, err)
+	_, err = old.EnqueueTx(e.ctx, tx, layer.Message{Group: "A"})
+	require.NoError(t, err, "at its version the queue is there")
+	_, err = old.Enqueue(e.ctx, layer.Message{Group: "A"})
+	require.ErrorIs(t, err, layer.ErrNoQueue)
+	_, err = tx.Commit().Wait(e.ctx)
+	require.Equal(t, kv.CodeNotCommitted, kv.Code(err))
+	require.NoError(t, old.Close(e.ctx))
+	require.NoError(t, q.Close(e.ctx))
+}
+
+// TestCreateOfUnknownOutcome: after a commit of unknown outcome Create tells its own queue from another's.
+func TestCreateOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, anyEngine, false)
+	for kind, want := range map[fault.Kind]error{
+		fault.UnknownApplied: nil, fault.UnknownLost: layer.ErrQueueExists,
+	} {
+		name := fmt.Sprint("again", kind)
+		plan := &fault.Plan{OnCommit: func(n int, _ kv.Tx) fault.Kind {
+			if n > 1 {
+				return fault.None
+			}
+			if kind == fault.UnknownLost { // and somebody else is faster
+				_, err := layer.Create(e.ctx, e.raw, testPrefix, name, e.options(6))
+				require.NoError(t, err)
+			}
+			return kind
+		}}
+		_, err := layer.Create(e.ctx, fault.Wrap(e.raw, plan), testPrefix, name, e.options(5))
+		require.ErrorIs(t, err, want, kind)
+	}
 }
 
 // TestDropInterrupted: a queue whose drop was interrupted cannot be opened or created, and is listed; the next drop

@@ -20,12 +20,12 @@ type Sent struct {
 }
 
 // Enqueue appends the messages to their groups, all or none, and returns a result for each, in the order of msgs. The
-// order of msgs is the order within each group. Enqueue retries until the outcome is known, and never doubles a
-// message. At most MaxBatch messages and MaxBatchSize bytes; no messages are no work. A duplicate is no error: see
-// Message.DedupID.
+// order of msgs is the order within each group, and all come behind what was enqueued before the call. Enqueue retries
+// until the outcome is known, and never doubles a message. At most MaxBatch messages and MaxBatchSize bytes; no
+// messages are no work. A duplicate is no error: see Message.DedupID.
 //
-// Errors: *LimitError, ErrOptions and ErrInvalidUTF8 before anything is done, within a *MessageError if one of the
-// messages is to blame; *FullError, ErrClosed, and the engine's.
+// Errors: *LimitError, ErrOptions, ErrNoGroup and ErrInvalidUTF8 before anything is done, within a *MessageError if one
+// of the messages is to blame; *FullError, ErrClosed, and the engine's.
 // If ctx ends during the commit, the error wraps a *kv.Error which says whether the commit may have landed.
 func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	e, err := q.enqueuing(msgs)
@@ -41,25 +41,29 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 // EnqueueTx appends the messages in the caller's transaction: the messages are enqueued if and only if the transaction
 // commits. The same limits hold. EnqueueTx sees the transaction's own enqueues and acks.
 //
+// The place of a message is that of the transaction's read version, which the first read fixes, not that of this call.
+// Example: tx reads an account; another process enqueues A1; tx enqueues A2 and commits: the order is A2, A1. If that
+// must not be, set Message.CommitOrder, or enqueue before anything is read.
+//
 // The caller answers for an unknown commit: use Once, because otherwise a retry enqueues twice. The transaction must
 // not use an old read version (SetReadVersion, a GRV cache): a message could then land before an earlier message.
 //
 // Reads: per group, the key of the tail, at snapshot. Conflicts: with the removal of the tail only; none if the group
-// is empty. Enqueues never conflict with enqueues, except for the same dedup id: each enqueue reads the id's entry,
-// with a conflict, and, if there is an entry, the keys which decide whether the entry still holds.
+// is empty; with CommitOrder, with every enqueue into the group. Other enqueues never conflict with enqueues, except
+// for the same dedup id: each enqueue reads the id's entry, with a conflict, and, if there is an entry, the keys which
+// decide whether the entry still holds.
 func (q *Queue) EnqueueTx(ctx context.Context, tx kv.Tx, msgs ...Message) ([]Sent, error) {
 	e, err := q.enqueuing(msgs)
 	if err != nil {
 		return nil, wrap("enqueue", err)
 	}
-	w := q.txn(ctx, tx)
-	if err := w.enqueue(e); err != nil {
-		return nil, wrap("enqueue", err)
-	}
-	if e.full != nil {
-		return nil, wrap("enqueue", e.full)
-	}
-	if err := w.finish(); err != nil {
+	err = q.operate(ctx, tx, func(w *txn) error {
+		if err := w.enqueue(e); err != nil || e.full == nil {
+			return err
+		}
+		return e.full
+	})
+	if err != nil {
 		return nil, wrap("enqueue", err)
 	}
 	return e.sent, nil
@@ -72,8 +76,9 @@ type tail struct {
 	begun bool
 	// full is the first item too many if all messages of the transaction go to the group: a key outside of items if
 	// there is room for all. nil: no limit applies.
-	full kv.Future[[]byte]
-	next int64 // the index of the next item, once begun
+	full    kv.Future[[]byte]
+	next    int64 // the index of the next item, once begun
+	ordered bool  // a message of the group asks for CommitOrder
 }
 
 // enqueuing is the state of one enqueue.
@@ -86,6 +91,7 @@ type enqueuing struct {
 	// redriven: the messages are dead letters on their way back, not new messages. So no delay, no limit of items and
 	// no de-duplication applies.
 	redriven bool
+	told     ChangeKind // what subscriptions are told of each message
 }
 
 // enqueuing checks the messages of an enqueue, and chooses all that is random before the first attempt.
@@ -170,6 +176,7 @@ func (w *txn) enqueue(all ...*enqueuing) error {
 		a.place += len(e.msgs)
 	}
 	w.count(countEnqueued, a.accepted)
+	w.count(countDuplicates, a.duplicates)
 	return nil
 }
 
@@ -183,6 +190,7 @@ func (w *txn) readTails(all []*enqueuing) map[string]*tail {
 				items := w.q.keys.items(group)
 				tails[group] = &tail{items: items, key: w.tx.Snapshot().GetKey(kv.LastLessThan(items.End))}
 			}
+			tails[group].ordered = tails[group].ordered || e.msgs[i].CommitOrder
 		}
 	}
 	return tails
@@ -197,6 +205,9 @@ type appending struct {
 	met      map[string]*meeting
 	place    int // of the current enqueue's first message, among all messages of the transaction
 	accepted int
+	// duplicates is how many messages were refused as duplicates. The count alone needs no receipt: if the outcome of
+	// the commit is unknown, the messages are duplicates again, and may count twice.
+	duplicates int
 }
 
 // accept enqueues the i-th message of e, unless the message is a duplicate.
@@ -208,6 +219,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	if dedupID != "" {
 		key = keys.dedupKey(a.config.DedupScope, m.Group, dedupID)
 		if met = a.met[string(key)]; met.lasts {
+			a.duplicates++
 			return Sent{ID: met.entry.id, Duplicate: true}, nil
 		}
 	}
@@ -239,6 +251,9 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	a.wrote = true
 	if !e.redriven {
 		a.accepted++
+	}
+	if a.config.Changes > 0 {
+		a.change(e.told, id)
 	}
 	return Sent{ID: id}, nil
 }
@@ -274,6 +289,16 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	// Later groups of the transaction get higher indexes: so their heads are in the order of the messages, and the
 	// hints do not pile up at the same index.
 	t.begun, t.next = true, a.now+int64(a.place+i)
+	if t.ordered {
+		// Before the sets, as below: nobody comes behind the tail from the read version to the commit.
+		behind := t.items
+		if t.items.Contains(key) {
+			behind.Begin = kv.KeyAfter(key)
+		}
+		if err := guardCommitOrder.read(a.tx, behind); err != nil {
+			return false, err
+		}
+	}
 	if !t.items.Contains(key) {
 		return true, nil
 	}
@@ -310,6 +335,9 @@ func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) error {
 		if m.Alone {
 			keys += 3 * len(uuid.Nil.String())
 		}
+		if c.Changes > 0 {
+			keys += len(m.Group) + changeSize
+		}
 		if n := len(m.DedupID); n > 0 || c.DedupBy == DedupByContent {
 			keys += 3*(len(s.prefix)+len(m.Group)+max(n, contentIDSize)+20) +
 				len(m.Group) + 2*max(n, contentIDSize) + 150
@@ -326,6 +354,9 @@ func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) error {
 
 // checkFor is check for a message which is enqueued now, in a queue with the configuration c.
 func (m *Message) checkFor(c *Config, now time.Time) (int, error) {
+	if m.Group == "" && !m.Alone && c.GroupRequired {
+		return 0, ErrNoGroup
+	}
 	if m.Alone && m.DedupID != "" && c.DedupScope == DedupInGroup {
 		return 0, fmt.Errorf("%w: dedup id %q of a message alone, where duplicates are looked for within groups",
 			ErrOptions, m.DedupID)

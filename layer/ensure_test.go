@@ -42,7 +42,7 @@ func TestEnsure(t *testing.T) {
 		require.Equal(e.t, []layer.Difference{
 			{Setting: "shards", Stored: "2", Wanted: "1"},
 			{Setting: "lease", Stored: "1m", Wanted: "30s"},
-			{Setting: "max_attempts", Stored: "0", Wanted: "5"},
+			{Setting: "max_attempts", Stored: "25", Wanted: "5"},
 		}, different)
 		require.Equal(e.t, "lease is 1m, wanted is 30s", different[1].String())
 		require.Equal(e.t, time.Minute, q.Config().Lease, "what is stored holds")
@@ -55,7 +55,7 @@ func TestEnsure(t *testing.T) {
 		q, different = ensure(mend)
 		require.Equal(e.t, []bool{false, true, true},
 			[]bool{different[0].Mended, different[1].Mended, different[2].Mended})
-		require.Equal(e.t, "max_attempts is 0, wanted is 5: mended", different[2].String())
+		require.Equal(e.t, "max_attempts is 25, wanted is 5: mended", different[2].String())
 		require.Equal(e.t, 5, q.Config().MaxAttempts)
 		require.Equal(e.t, 2, q.Config().Shards)
 		e.clock.advance(time.Second)

@@ -20,8 +20,10 @@ var (
 	ErrNoQueueName = errors.New("empty queue name")
 	// ErrInvalidUTF8: a group, a queue's name, or a header is not valid UTF-8.
 	ErrInvalidUTF8 = errors.New("invalid UTF-8")
-	// ErrClaimLost: the group is no longer held under the claim's token: the lease ran out and another has taken over,
-	// or the claim was ended before. Nothing was changed. Drop the claim: its items are delivered anew.
+	// ErrClaimLost: the group is no longer held under the claim's token. Either the claim was ended before, as by an
+	// earlier ack of the same claim, and what was acked is done; or the lease ran out and another has taken over, and
+	// the items left are delivered anew. The text says whether somebody holds the group now; the queue keeps no more.
+	// Nothing was changed. Drop the claim. A call repeated after a lost answer may mean the former: see Once.
 	ErrClaimLost = errors.New("claim lost")
 	// ErrNotInClaim: an item to be acked is not outstanding in the claim. Nothing was changed.
 	ErrNotInClaim = errors.New("item is not outstanding in this claim")
@@ -36,6 +38,8 @@ var (
 	// ErrFull: a group is full. The error is a *FullError, which names the group. Try again when some of the group's
 	// messages have been handled.
 	ErrFull = errors.New("group is full")
+	// ErrNoGroup: a message names no group, and the queue refuses such messages (Config.GroupRequired).
+	ErrNoGroup = errors.New("no group, which the queue requires (group_required)")
 	// ErrOptions: options contradict each other, or an option has an unknown value.
 	ErrOptions = errors.New("contradictory or unknown options")
 	// ErrInvalidID: a message's id, or the text of an id, does not have the form of an id.
@@ -57,6 +61,8 @@ var (
 	ErrHeld = errors.New("group is held")
 	// ErrNotPaused: the group, or the queue, is not paused.
 	ErrNotPaused = errors.New("not paused")
+	// ErrNoSubscription: there is no subscription of this name.
+	ErrNoSubscription = errors.New("no such subscription")
 	// ErrNotDelayed: the group does not wait for a retry, and its head is not delayed.
 	ErrNotDelayed = errors.New("group is not delayed")
 )
@@ -115,7 +121,7 @@ func (e *LimitError) text(n int64, unit bool) string {
 func (e *LimitError) Unwrap() error { return ErrLimit }
 
 // MessageError: a message of an enqueue is not allowed. Nothing was enqueued. Err says why: a *LimitError, or an error
-// which wraps ErrOptions or ErrInvalidUTF8.
+// which wraps ErrOptions, ErrNoGroup or ErrInvalidUTF8.
 type MessageError struct {
 	Index int // of the first bad message, among the messages of the enqueue
 	Err   error
@@ -214,15 +220,19 @@ var ErrDropping = fmt.Errorf("%w: it is being dropped", ErrNoQueue)
 // RejectError, returned or wrapped by a worker's handler, says that the item will never succeed: the item fails for
 // good at once, see OnFailure.
 type RejectError struct {
-	Reason string // stored with the dead letter
+	Reason string // stored with the dead letter; may be empty
 	Err    error  // likewise; may be nil
 }
 
 func (e *RejectError) Error() string {
-	if e.Err == nil {
-		return "rejected: " + e.Reason
+	text := "rejected"
+	if e.Reason != "" {
+		text += ": " + e.Reason
 	}
-	return fmt.Sprintf("rejected: %s: %v", e.Reason, e.Err)
+	if e.Err != nil {
+		text += ": " + e.Err.Error()
+	}
+	return text
 }
 
 // Unwrap returns Err.

@@ -2,8 +2,10 @@ package layer_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log"
+	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
@@ -139,4 +141,45 @@ func ExampleAdmin() {
 	// Output:
 	// customer-7: no such customer
 	// customer-7 ready
+}
+
+// A subscription is told what happens to messages, in the order of the commits. What the handler writes through tx
+// happens once for each change, because the transaction also moves the subscription's place.
+func ExampleQueue_SubscribeTx() {
+	ctx, stop := context.WithCancel(context.Background())
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	q, err := layer.Create(ctx, db, nil, "orders", layer.Options{Config: layer.Config{Changes: 24 * time.Hour}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	sent, err := q.Enqueue(ctx, layer.Message{Group: "customer-7"}, layer.Message{Group: "customer-9"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := q.Admin().Cancel(ctx, sent[1].ID); err != nil {
+		log.Fatal(err)
+	}
+	seen := 0
+	err = q.SubscribeTx(ctx, "waiting", func(_ context.Context, tx kv.Tx, changes []layer.Change) error {
+		for _, c := range changes {
+			n := int64(1)
+			if c.Kind != layer.ChangeEnqueued {
+				n = -1
+			}
+			tx.Atomic(kv.Add, []byte("waiting/"+c.ID.Group), binary.LittleEndian.AppendUint64(nil, uint64(n)))
+			fmt.Println(c.ID.Group, c.Kind)
+		}
+		if seen += len(changes); seen == 3 {
+			stop() // a program would go on until it is told to end
+		}
+		return nil
+	}, layer.SubscribeOptions{FromOldest: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// customer-7 enqueued
+	// customer-9 enqueued
+	// customer-9 cancelled
 }

@@ -55,7 +55,7 @@ func runUntilEmpty(q *layer.Queue, h layer.Handler, o layer.WorkerOptions) {
 	}
 }
 
-// A worker calls its handler for each item, in order within a group, and acks the item before the next one's call.
+// A worker calls its handler for each item, in order within a group. The ack of an item travels meanwhile.
 func ExampleHandle() {
 	q, closeAll := exampleQueue("one", "two")
 	defer closeAll()

@@ -48,6 +48,7 @@ func badCalls(e *env) map[string]badCall {
 	require.NoError(e.t, closed.Close(ctx))
 	canceled, cancel := context.WithCancel(ctx)
 	cancel()
+	anyMark, anyHead, notPaused := layer.ResumeOptions{}, layer.RetryOptions{}, layer.ErrNotPaused
 	long, bad := strings.Repeat("x", layer.MaxGroupSize+1), "\xff"
 	lost := &layer.Claim{Group: "A", Token: 1}
 	big := make([]byte, layer.MaxStateSize+1)
@@ -78,32 +79,45 @@ func badCalls(e *env) map[string]badCall {
 		"Queue.ExtendTx":   {in(func(tx kv.Tx) error { return last(q.ExtendTx(ctx, tx, lost, 0)) }), layer.ErrClaimLost},
 		"Queue.GroupState": {func() error { return last(q.GroupState(ctx, bad)) }, utf8},
 		"Queue.Peek":       {func() error { return last(q.Peek(ctx, "A", 0)) }, limit},
-		"Queue.Once":       {func() error { return closed.Once(ctx, func(kv.Tx) error { return nil }) }, layer.ErrClosed},
-		"Queue.Stats":      {func() error { return last(closed.Stats(ctx)) }, layer.ErrClosed},
+		"Queue.Find":       {func() error { return last(q.Find(ctx, "A", "")) }, options},
+		"Queue.Replace":    {func() error { return q.Replace(ctx, layer.ID{}, nil, nil) }, id},
+		"Queue.ReplaceTx": {in(func(tx kv.Tx) error {
+			return q.ReplaceTx(ctx, tx, layer.ID{Group: bad}, nil, nil)
+		}), utf8},
+		"Queue.Reschedule": {func() error {
+			return q.Reschedule(ctx, e.enqueue("late", "x")[0], e.clock.now().Add(layer.MaxDelay+1))
+		}, limit},
+		"Queue.RescheduleTx": {in(func(tx kv.Tx) error {
+			return q.RescheduleTx(ctx, tx, layer.ID{}, time.Time{})
+		}), id},
+		"Queue.Once":  {func() error { return closed.Once(ctx, func(kv.Tx) error { return nil }) }, layer.ErrClosed},
+		"Queue.Stats": {func() error { return last(closed.Stats(ctx)) }, layer.ErrClosed},
 		"Queue.Close": {func() error {
 			other := e.handle(8)
 			require.NoError(e.t, last(other.Enqueue(ctx, layer.Message{Group: "Z"}))) // leaves a receipt
 			return other.Close(canceled)
 		}, context.Canceled},
 
-		"Admin.Cancel":          {func() error { return a.Cancel(ctx, layer.ID{}) }, id},
-		"Admin.CancelTx":        {in(func(tx kv.Tx) error { return a.CancelTx(ctx, tx, layer.ID{Group: bad}) }), utf8},
-		"Admin.Edit":            {func() error { return a.Edit(ctx, layer.ID{Group: long}, nil) }, limit},
-		"Admin.EditTx":          {in(func(tx kv.Tx) error { return a.EditTx(ctx, tx, layer.ID{}, nil) }), id},
-		"Admin.Skip":            {func() error { return last(a.Skip(ctx, "none", layer.SkipOptions{})) }, layer.ErrNoItem},
-		"Admin.SkipTx":          {in(func(tx kv.Tx) error { return last(a.SkipTx(ctx, tx, "A", layer.SkipOptions{By: long})) }), limit},
-		"Admin.ForceRelease":    {func() error { return last(a.ForceRelease(ctx, "none", layer.ForceReleaseOptions{})) }, layer.ErrNotHeld},
-		"Admin.ForceReleaseTx":  {in(func(tx kv.Tx) error { return last(a.ForceReleaseTx(ctx, tx, bad, layer.ForceReleaseOptions{})) }), utf8},
-		"Admin.RetryNow":        {func() error { return a.RetryNow(ctx, "none") }, layer.ErrNotDelayed},
-		"Admin.RetryNowTx":      {in(func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, long) }), limit},
-		"Admin.Pause":           {func() error { return last(a.Pause(ctx, layer.PauseOptions{Force: true})) }, options},
-		"Admin.PauseTx":         {in(func(tx kv.Tx) error { return last(a.PauseTx(ctx, tx, layer.PauseOptions{By: bad})) }), utf8},
-		"Admin.PauseGroup":      {func() error { return last(a.PauseGroup(ctx, long, layer.PauseOptions{})) }, limit},
-		"Admin.PauseGroupTx":    {in(func(tx kv.Tx) error { return last(a.PauseGroupTx(ctx, tx, bad, layer.PauseOptions{})) }), utf8},
-		"Admin.Resume":          {func() error { return last(a.Resume(ctx)) }, layer.ErrNotPaused},
-		"Admin.ResumeTx":        {in(func(tx kv.Tx) error { return last(a.ResumeTx(ctx, tx)) }), layer.ErrNotPaused},
-		"Admin.ResumeGroup":     {func() error { return last(a.ResumeGroup(ctx, "none")) }, layer.ErrNotPaused},
-		"Admin.ResumeGroupTx":   {in(func(tx kv.Tx) error { return last(a.ResumeGroupTx(ctx, tx, long)) }), limit},
+		"Admin.Cancel":         {func() error { return a.Cancel(ctx, layer.ID{}) }, id},
+		"Admin.CancelTx":       {in(func(tx kv.Tx) error { return a.CancelTx(ctx, tx, layer.ID{Group: bad}) }), utf8},
+		"Admin.Edit":           {func() error { return a.Edit(ctx, layer.ID{Group: long}, nil) }, limit},
+		"Admin.EditTx":         {in(func(tx kv.Tx) error { return a.EditTx(ctx, tx, layer.ID{}, nil) }), id},
+		"Admin.Skip":           {func() error { return last(a.Skip(ctx, "none", layer.SkipOptions{})) }, layer.ErrNoItem},
+		"Admin.SkipTx":         {in(func(tx kv.Tx) error { return last(a.SkipTx(ctx, tx, "A", layer.SkipOptions{By: long})) }), limit},
+		"Admin.ForceRelease":   {func() error { return last(a.ForceRelease(ctx, "none", layer.ForceReleaseOptions{})) }, layer.ErrNotHeld},
+		"Admin.ForceReleaseTx": {in(func(tx kv.Tx) error { return last(a.ForceReleaseTx(ctx, tx, bad, layer.ForceReleaseOptions{})) }), utf8},
+		"Admin.RetryNow":       {func() error { return a.RetryNow(ctx, "none", anyHead) }, layer.ErrNotDelayed},
+		"Admin.RetryNowTx":     {in(func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, long, anyHead) }), limit},
+		"Admin.Pause":          {func() error { return last(a.Pause(ctx, layer.PauseOptions{Force: true})) }, options},
+		"Admin.PauseTx":        {in(func(tx kv.Tx) error { return last(a.PauseTx(ctx, tx, layer.PauseOptions{By: bad})) }), utf8},
+		"Admin.PauseGroup":     {func() error { return last(a.PauseGroup(ctx, long, layer.PauseOptions{})) }, limit},
+		"Admin.PauseGroupTx":   {in(func(tx kv.Tx) error { return last(a.PauseGroupTx(ctx, tx, bad, layer.PauseOptions{})) }), utf8},
+		"Admin.Resume":         {func() error { return last(a.Resume(ctx, anyMark)) }, layer.ErrNotPaused},
+		"Admin.ResumeTx":       {in(func(tx kv.Tx) error { return last(a.ResumeTx(ctx, tx, anyMark)) }), notPaused},
+		"Admin.ResumeGroup":    {func() error { return last(a.ResumeGroup(ctx, "none", anyMark)) }, notPaused},
+		"Admin.ResumeGroupTx": {in(func(tx kv.Tx) error {
+			return last(a.ResumeGroupTx(ctx, tx, long, anyMark))
+		}), limit},
 		"Admin.Paused":          {func() error { _, _, err := closed.Admin().Paused(ctx); return err }, layer.ErrClosed},
 		"Admin.SetGroupState":   {func() error { return a.SetGroupState(ctx, "A", big, layer.SetGroupStateOptions{}) }, limit},
 		"Admin.SetGroupStateTx": {in(func(tx kv.Tx) error { return a.SetGroupStateTx(ctx, tx, bad, nil, layer.SetGroupStateOptions{}) }), utf8},
@@ -120,6 +134,7 @@ func badCalls(e *env) map[string]badCall {
 		"Admin.Sweep":          {func() error { return last(a.Sweep(ctx, layer.SweepOptions{Every: -1})) }, limit},
 		"Admin.Check":          {func() error { return last(closed.Admin().Check(ctx, layer.CheckOptions{})) }, layer.ErrClosed},
 		"Admin.Why":            {func() error { return last(a.Why(ctx, layer.ID{})) }, id},
+		"Admin.Group":          {func() error { return last(a.Group(ctx, bad)) }, utf8},
 		"Admin.Groups":         {func() error { return last(a.Groups(ctx, layer.GroupsOptions{After: &bad})) }, utf8},
 		"Admin.AllGroups":      {func() error { return lastOf(a.AllGroups(ctx, layer.GroupsOptions{Limit: -1})) }, limit},
 		"Admin.AllItems":       {func() error { return lastOf(a.AllItems(ctx, bad)) }, utf8},
@@ -139,6 +154,14 @@ func badCalls(e *env) map[string]badCall {
 		"Admin.ReplayTx": {in(func(tx kv.Tx) error {
 			return last(a.ReplayTx(ctx, tx, layer.ArchiveFilter{}, layer.ReplayOptions{DryRun: true}))
 		}), options},
+
+		"Queue.Subscribe": {func() error { return q.Subscribe(ctx, "s", nil, layer.SubscribeOptions{}) }, options},
+		"Queue.SubscribeTx": {func() error {
+			handler := func(context.Context, kv.Tx, []layer.Change) error { return nil }
+			return q.SubscribeTx(ctx, "", handler, layer.SubscribeOptions{})
+		}, limit},
+		"Admin.Subscriptions": {func() error { return last(a.Subscriptions(canceled)) }, context.Canceled},
+		"Admin.Unsubscribe":   {func() error { return a.Unsubscribe(ctx, "none") }, layer.ErrNoSubscription},
 
 		"Create":      {func() error { return last(layer.Create(ctx, e.db, testPrefix, testQueue, e.options(9))) }, layer.ErrQueueExists},
 		"Open":        {func() error { return last(layer.Open(ctx, e.db, testPrefix, "none", e.options(9))) }, layer.ErrNoQueue},
@@ -214,6 +237,35 @@ func TestLimitErrorText(t *testing.T) {
 	} {
 		require.EqualError(t, err, want)
 	}
+}
+
+// TestRejectErrorText: a rejection has a text whatever is left out of it.
+func TestRejectErrorText(t *testing.T) {
+	expired := errors.New("card expired")
+	for want, err := range map[string]error{
+		"rejected":                       &layer.RejectError{},
+		"rejected: no card":              &layer.RejectError{Reason: "no card"},
+		"rejected: card expired":         &layer.RejectError{Err: expired},
+		"rejected: schema: card expired": &layer.RejectError{Reason: "schema", Err: expired},
+	} {
+		require.EqualError(t, err, want)
+	}
+}
+
+// TestLostClaimText: the error of a lost claim says whether somebody holds the group now.
+func TestLostClaimText(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1", "a2")
+	c := e.receive(e.q, 1)
+	require.NoError(t, e.q.Ack(e.ctx, c))
+	err := e.q.Ack(e.ctx, c)
+	require.ErrorIs(t, err, layer.ErrClaimLost)
+	require.ErrorContains(t, err, "nobody holds the group: the claim has ended")
+	next := e.receive(e.q, 1)
+	err = e.q.Ack(e.ctx, c)
+	require.ErrorIs(t, err, layer.ErrClaimLost)
+	require.ErrorContains(t, err, fmt.Sprintf("the group is held under token %d, by %q", next.Token, "worker-1"))
+	require.NoError(t, e.q.Ack(e.ctx, next))
 }
 
 // TestFullError: it matches ErrFull, and says which group.

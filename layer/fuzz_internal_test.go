@@ -138,6 +138,27 @@ var stored = map[string]func(key, value []byte) ([]byte, error){
 		n, err := unpackCount(key, value)
 		return packCount(n), err
 	},
+	"change": func(key, value []byte) ([]byte, error) {
+		ms, all, err := unpackChanges(key, value)
+		row := tuple.AppendInt(nil, ms)
+		for _, c := range all {
+			one := changed{kind: c.Kind, group: c.ID.Group, n: c.Items}
+			if c.Kind == ChangePurged {
+				row = one.appendPurge(row)
+				continue
+			}
+			row = one.appendItem(row, delivered{index: c.ID.Index, random: c.ID.Random})
+		}
+		return row, err
+	},
+	"cursor": func(key, value []byte) ([]byte, error) {
+		p, err := unpackProgress(key, value)
+		return p.pack(), err
+	},
+	"reader": func(key, value []byte) ([]byte, error) {
+		r, err := unpackReader(key, value)
+		return r.pack(), err
+	},
 	"receipt": func(key, value []byte) ([]byte, error) {
 		ms, result, err := unpackReceipt(key, value)
 		return packReceipt(ms, result), err
@@ -166,6 +187,7 @@ func TestEveryValueIsFuzzed(t *testing.T) {
 	elsewhere := map[string]string{
 		nameItem: "FuzzEnvelope", nameMeta: "FuzzConfig, and kinds of their own",
 		nameReady: "integer", nameGrant: "integer", namePart: "any bytes", nameWake: "count",
+		nameMark: "no bytes",
 	}
 	for _, name := range KeyNames() {
 		require.True(t, stored[name] != nil || elsewhere[name] != "", name)
@@ -329,17 +351,20 @@ func FuzzConfig(f *testing.F) {
 		require.NoError(t, err)
 		var again Config
 		require.NoError(t, json.Unmarshal(written, &again), "%s", written)
+		if c.MaxAttempts == 0 {
+			c.MaxAttempts = DefaultMaxAttempts // written as a number, because 0 is written for Unlimited
+		}
 		require.Equal(t, c, again, "%s", written)
 		complete, err := c.withDefaults()
 		if err != nil {
 			return
 		}
-		packed, err := packConfig(complete, 3)
+		stored := storedConfig{config: complete, version: 3, incarnation: uuid.Max}
+		packed, err := stored.pack()
 		require.NoError(t, err)
-		read, version, err := unpackConfig(nil, packed)
+		read, err := unpackConfig(nil, packed)
 		require.NoError(t, err)
-		require.EqualValues(t, 3, version)
-		require.Equal(t, complete, read, "a default is no default of its own")
+		require.Equal(t, stored, read, "a default is no default of its own")
 	})
 }
 

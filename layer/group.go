@@ -11,7 +11,7 @@ import (
 // Status is the condition of a group which has items.
 type Status string
 
-// The statuses. A group without items is empty and is not listed.
+// The statuses. A group without items is not listed, unless it is paused or halted: see GroupsOptions.Marked.
 const (
 	Ready       Status = "ready"        // free to be claimed
 	Held        Status = "held"         // under a claim
@@ -22,6 +22,7 @@ const (
 	Halted      Status = "halted"       // the head has failed for good; until redriven or resumed: see GroupInfo.Mark
 	Granted     Status = "granted"      // kept for a handle whose receives wait; free if not accepted within 2 s
 	Corrupt     Status = "corrupt"      // the lock or the head cannot be read: LastError says why, Check tells more
+	Empty       Status = "empty"        // no items, and no mark: listed nowhere, see Admin.Group
 )
 
 // condition is the state of a group at a given time, as the group's record says.
@@ -170,15 +171,16 @@ func step(old, next *record) error {
 	return nil
 }
 
-// put changes a group's record from old to next (either may be nil), and keeps the timer and the grant in step. head is
-// the index of the group's head, for a new timer. No other function writes a lock. The caller has a read conflict on
-// the lock, by the guard of the operation.
+// put changes a group's record from old to next (either may be nil), and keeps the timer, the grant and the mark's key
+// in step. head is the index of the group's head, for a new timer. No other function writes a lock. The caller has a
+// read conflict on the lock, by the guard of the operation.
 func (w *txn) put(group string, old, next *record, head int64) {
 	if err := step(old, next); err != nil {
 		// finish returns the error, so that the transaction ends without effect.
 		w.illegal = errors.Join(w.illegal, fmt.Errorf("group %q: %w", group, err))
 		return
 	}
+	w.count(countReturned, leaving(old, next))
 	keys, was, is := w.q.keys, old.holding(), next.holding()
 	if was == nil || is == nil || was.endMS != is.endMS || was.kind != is.kind {
 		if was != nil && (is == nil || was.endMS != is.endMS) {
@@ -194,11 +196,30 @@ func (w *txn) put(group string, old, next *record, head int64) {
 			w.tx.Set(keys.grant(random, group), packInt(is.token))
 		}
 	}
+	switch wasMarked, isMarked := old.bears() != nil, next.bears() != nil; {
+	case isMarked && !wasMarked:
+		w.tx.Set(keys.mark(group), nil)
+	case !isMarked && (wasMarked || old == unreadable):
+		w.tx.Clear(keys.mark(group))
+	}
 	if next == nil {
 		w.tx.Clear(keys.lock(group))
 		return
 	}
 	w.tx.Set(keys.lock(group), next.pack())
+}
+
+// leaving returns how many items leave a claim when a record changes from old to next. An ack takes the acked items off
+// the counter again.
+func leaving(old, next *record) int {
+	was, is := old.claim(), next.claim()
+	switch {
+	case was == nil:
+		return 0
+	case is == nil || is.token != was.token:
+		return len(was.items)
+	}
+	return len(was.items) - len(is.items)
 }
 
 // end ends the holding of a group. The mark m, if any, then stops the group. free means: the group is free, and has no
@@ -275,6 +296,34 @@ func (w *txn) free(group string) error {
 // head starts reading the key of a group's first item, at snapshot.
 func (w *txn) head(group string) kv.Future[[]byte] {
 	return w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin))
+}
+
+// seenHead returns an error if the caller has seen another head; zero = the caller takes any.
+func seenHead(seen, head ID) error {
+	switch {
+	case seen == ID{} || seen == head:
+		return nil
+	case head == ID{}:
+		return fmt.Errorf("%w: the group is empty, the head was %s", ErrChanged, seen)
+	}
+	return fmt.Errorf("%w: the head is %s, not %s", ErrChanged, head, seen)
+}
+
+// sawHead is seenHead for the present head of a group; the caller has a read conflict on the lock.
+func (w *txn) sawHead(group string, seen ID) error {
+	if seen == (ID{}) {
+		return nil
+	}
+	items := w.q.keys.items(group)
+	key, err := w.q.firstItem(w.ctx, w.tx.Snapshot(), items)
+	if err != nil || key == nil {
+		return errors.Join(err, seenHead(seen, ID{}))
+	}
+	p, err := w.q.keys.parseItem(key, group, items)
+	if err != nil {
+		return err
+	}
+	return seenHead(seen, p.itemID())
 }
 
 // holds reports whether the claim contains the item.

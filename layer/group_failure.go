@@ -134,4 +134,5 @@ func (w *txn) putDeadLetter(f *failure, value []byte) {
 	w.tx.Clear(keys.item(f.id))
 	w.tx.Clear(keys.attempt(f.id))
 	w.count(countDeadLettered, 1)
+	w.change(ChangeDeadLettered, f.id)
 }

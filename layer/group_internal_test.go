@@ -118,17 +118,22 @@ var groupEvents = []groupEvent{
 		return err
 	}},
 	{"resume", "Group: ResumeTx", func(s *markSteps, _ *Claim, _ ID) error {
-		_, err := s.q.Admin().ResumeGroup(s.ctx, "A")
+		_, err := s.q.Admin().ResumeGroup(s.ctx, "A", ResumeOptions{})
 		return err
 	}},
 	{"force release", "", func(s *markSteps, _ *Claim, _ ID) error {
 		_, err := s.q.Admin().ForceRelease(s.ctx, "A", ForceReleaseOptions{})
 		return err
 	}},
-	{"retry now", "", func(s *markSteps, _ *Claim, _ ID) error { return s.q.Admin().RetryNow(s.ctx, "A") }},
+	{"retry now", "", func(s *markSteps, _ *Claim, _ ID) error {
+		return s.q.Admin().RetryNow(s.ctx, "A", RetryOptions{})
+	}},
 	{"cancel of the head", "", func(s *markSteps, _ *Claim, head ID) error { return s.q.Admin().Cancel(s.ctx, head) }},
 	{"edit of the head", "", func(s *markSteps, _ *Claim, head ID) error {
 		return s.q.Admin().Edit(s.ctx, head, func(m *Message) error { m.Body = []byte("b"); return nil })
+	}},
+	{"reschedule of the head", "", func(s *markSteps, _ *Claim, head ID) error {
+		return s.q.Reschedule(s.ctx, head, s.now.Add(time.Hour))
 	}},
 	{"skip", "", func(s *markSteps, _ *Claim, _ ID) error {
 		_, err := s.q.Admin().Skip(s.ctx, "A", SkipOptions{})

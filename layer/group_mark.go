@@ -40,13 +40,16 @@ func (w *txn) mark(group string, m mark) (old *mark, r *record, err error) {
 	return old, next, nil
 }
 
-// unmark removes the mark of a group and returns the mark, or nil if there is none. If nobody holds the group, the
-// group becomes ready; a halted group's head is tried anew, with no attempts counted.
+// unmark removes the mark of a group and returns the mark, or nil if there is none. allow may refuse. If nobody holds
+// the group, the group becomes ready; a halted group's head is tried anew, with no attempts counted.
 //
 // Footprint: reads and writes the lock, with conflicts; if nobody holds the group, as the end of a claim.
-func (w *txn) unmark(group string) (*mark, error) {
+func (w *txn) unmark(group string, allow func(m *mark) error) (*mark, error) {
 	r, err := w.q.readLock(w.ctx, guardMarkGroup.reads(w.tx), group)
 	if err != nil || r.bears() == nil {
+		return nil, err
+	}
+	if err := allow(r.mark); err != nil {
 		return nil, err
 	}
 	w.countMark(r.mark, -1)

@@ -83,7 +83,7 @@ func (w *txn) allow(group string, f kv.Future[[]byte]) (allowance, error) {
 		return a, err
 	}
 	// Whoever raised the rate has just freed the waiting groups. A handle still at the old rate must not undo this.
-	w.follow, w.anew = w.q.followAnew(w.tx, w.follow.begun), true
+	w.followAnew()
 	return w.allow(group, f)
 }
 

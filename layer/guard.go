@@ -24,6 +24,9 @@ const (
 	// guardIndex (G1): the indexes of a batch run ahead of the versions, so the next enqueue lands before the batch's
 	// last item. Example: 1,000 items at version 5,000 reach index 5,999; an enqueue at version 5,100 gets index 5,100.
 	guardIndex guard = "index"
+	// guardCommitOrder (G1): a message which asks for the order of commits lands before a message which came to the
+	// group after the transaction's first read, and before its commit.
+	guardCommitOrder guard = "commit-order"
 	// guardRandom (G3, trap 5): two enqueues at the same read version write the same key, and an item is lost.
 	guardRandom guard = "random"
 	// guardDedup (G3): two enqueues with the same dedup id, at the same time, are both accepted.
@@ -115,6 +118,13 @@ const (
 	guardPurgeItems guard = "purge-items"
 	// guardPurgeGap (G3, I1, trap 3): as guardReleaseEmpty, for a purge of a whole group.
 	guardPurgeGap guard = "purge-gap"
+	// guardPurgeWholeLock (G2): a purge of all items at once removes the items of a claim which has just begun.
+	guardPurgeWholeLock guard = "purge-whole-lock"
+	// guardPurgeWholeExclude (G3): a claimer claims items which a purge of all items at once has just removed.
+	guardPurgeWholeExclude guard = "purge-whole-exclude"
+	// guardPurgeWholeItems (contract, trap 1): an item which comes during a purge of all items at once is removed
+	// without being counted.
+	guardPurgeWholeItems guard = "purge-whole-items"
 
 	// guardStateLock (G2): a state is set under a claim which has just begun.
 	guardStateLock guard = "state-lock"
@@ -210,6 +220,14 @@ const (
 	guardDrop guard = "drop"
 	// guardDropLook (G3): a transaction uses a configuration read long before its queue was dropped.
 	guardDropLook guard = "drop-look"
+	// guardSubscribeHold (contract): a subscription is taken from a process that has just extended its lease.
+	guardSubscribeHold guard = "subscribe-hold"
+	// guardSubscribeMove (contract): a process which has lost its subscription commits the effect of changes which
+	// another process has handled.
+	guardSubscribeMove guard = "subscribe-move"
+	// guardIncarnation (G3): a handle from before a drop goes on with the next queue of the name, by the number of
+	// shards of the last, and nobody finds the hints.
+	guardIncarnation guard = "incarnation"
 	// guardSweepTurn (contract): of several sweeps which begin at the same time, all go on.
 	guardSweepTurn guard = "sweep-turn"
 	// guardRepeat (G3): two receives with the same receive id, at the same time, both claim.
@@ -240,10 +258,15 @@ func (g guard) read(tx kv.Tx, r kv.KeyRange) error {
 
 // write adds a write conflict on key.
 func (g guard) write(tx kv.Tx, key []byte) error {
+	return g.writeRange(tx, kv.SingleKey(key))
+}
+
+// writeRange adds a write conflict on a range.
+func (g guard) writeRange(tx kv.Tx, r kv.KeyRange) error {
 	if lacks(g) {
 		return nil
 	}
-	if err := tx.AddWriteConflictRange(kv.SingleKey(key)); err != nil {
+	if err := tx.AddWriteConflictRange(r); err != nil {
 		return fmt.Errorf("guard %s: %w", g, err)
 	}
 	return nil

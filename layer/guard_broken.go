@@ -33,18 +33,20 @@ func Guards() []string {
 
 // guards lists all guards, in the order of guard.go.
 var guards = []guard{
-	guardTail, guardIndex, guardRandom, guardDedup, guardDedupItem, guardDedupPurge, guardDedupRename,
+	guardTail, guardIndex, guardCommitOrder, guardRandom, guardDedup, guardDedupItem, guardDedupPurge, guardDedupRename,
 	guardDedupSweep, guardDedupSlack, guardPurgeNote, guardPurgeSweep, guardLease, guardClaimLock, guardStaleLock,
 	guardStaleEmpty, guardEmptyLock, guardMarkLock, guardParkLock, guardOverdueLock, guardEarlyLock, guardEarlyGap,
 	guardTokenGrows, guardToken, guardSettleLock, guardExactClear, guardAhead, guardReleaseEmpty, guardTakeLock,
 	guardTakeItems, guardTakeExclude, guardItemLock, guardTakeOutExclude, guardEditExclude, guardFreeEmpty,
 	guardMarkGroup, guardForceLock, guardRetryLock, guardRetryExclude, guardPurgeLock, guardPurgeExclude,
-	guardPurgeItems, guardPurgeGap, guardStateLock, guardStateExclude, guardKeepExclude, guardAgeLock,
+	guardPurgeItems, guardPurgeGap, guardPurgeWholeLock, guardPurgeWholeExclude, guardPurgeWholeItems,
+	guardStateLock, guardStateExclude, guardKeepExclude, guardAgeLock,
 	guardAgeExclude, guardRedriveLock, guardRedriveExclude, guardLetter, guardRequestClear, guardGrantRequest,
 	guardGrantLock, guardPaceSweep, guardPaceEmpty, guardPaceExclude, guardPaceFresh, guardGrantLease,
 	guardRequestDeadline, guardWithdrawRequest, guardWithdrawLock, guardSweepRequest, guardRenewRequest,
 	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,
-	guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep, guardExtendApart, guardTxBound,
+	guardIncarnation, guardSubscribeHold, guardSubscribeMove, guardSweepTurn, guardRepeat, guardRepeatTwin,
+	guardRepeatBack, guardRepeatSweep, guardExtendApart, guardTxBound,
 }

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 )
 
@@ -71,6 +73,9 @@ type Queue struct {
 	paths    pathCounts
 	slot     int64
 	followed followed
+	// incarnation tells the queue from others of the same name, before and after it: see tx_config.go. Drawn by Create,
+	// read by Open, and never changed after.
+	incarnation uuid.UUID
 
 	pipeline pipeline
 	line     waitingLine

@@ -22,6 +22,7 @@ const (
 	RuleReachable   Rule = "group-reachable"
 	RuleLockTimer   Rule = "lock-has-timer"
 	RuleLockItems   Rule = "lock-items-in-group"
+	RuleMark        Rule = "mark-has-lock"
 	RuleItem        Rule = "item-readable"
 	RulePart        Rule = "part-has-owner"
 	RuleDead        Rule = "dead-letter-readable"
@@ -30,6 +31,7 @@ const (
 	RuleAttempt     Rule = "attempt-has-item"
 	RuleValue       Rule = "value-form"
 	RuleKey         Rule = "key-form"
+	RuleShard       Rule = "hint-in-its-shard"
 	RuleOutstanding Rule = "claim-has-items"
 	RuleGrant       Rule = "grant-has-request"
 	RulePace        Rule = "rate-not-ahead"
@@ -40,6 +42,7 @@ var ruleTexts = map[Rule]string{
 	RuleReachable:   "a group with items has a ready hint, a lock, a mark, or its head's timer",
 	RuleLockTimer:   "a lock has its timer",
 	RuleLockItems:   "a lock's outstanding items are in its group",
+	RuleMark:        "a group has the key of a mark if and only if its lock has a mark",
 	RuleItem:        "an item is readable, with all its parts",
 	RulePart:        "a part belongs to an item, a dead letter or an archived item",
 	RuleDead:        "a dead letter is readable, with all its parts, and not in its group too",
@@ -48,6 +51,7 @@ var ruleTexts = map[Rule]string{
 	RuleAttempt:     "an attempt record belongs to an item",
 	RuleValue:       "a value has the form of its key",
 	RuleKey:         "a key has a form of the table",
+	RuleShard:       "a ready hint is in the shard of its group",
 	RuleOutstanding: "a claim has outstanding items",
 	RuleGrant:       "a grant belongs to a request",
 	RulePace:        "a group's rate is used up to now, not further",
@@ -88,6 +92,9 @@ type CheckReport struct {
 	Archived int64
 	// Receives whose receive ids are kept.
 	Repeats int64
+	// Changes are rows of changes: one or more for each transaction since the last subscription has read or a sweep.
+	Changes       int64
+	Subscriptions int64
 	// Groups with a state, the empty groups included.
 	States int64
 	// Groups whose rate is in use, as far as stored; the empty groups included.
@@ -121,7 +128,7 @@ func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 	c.counts = map[string]*int64{
 		nameItem: &r.Items, nameDead: &r.Dead, nameArchive: &r.Archived, nameAttempt: &r.Attempts, nameState: &r.States,
 		namePace: &r.Paces, nameRequest: &r.Requests, nameGrant: &r.Grants, nameRepeat: &r.Repeats,
-		nameReceipt: &r.Receipts, nameDedup: &r.Dedup,
+		nameReceipt: &r.Receipts, nameDedup: &r.Dedup, nameChange: &r.Changes, nameCursor: &r.Subscriptions,
 	}
 	if err := c.run(); err != nil {
 		return CheckReport{}, wrap("check", err)
@@ -154,6 +161,7 @@ type groupCheck struct {
 	heads  []int64 // of timers, the due times of heads
 	dueMS  int64   // of the first item
 	paced  bool    // the use of the group's rate is stored
+	marked bool    // there is the key of a mark
 }
 
 // suspect is a place where the pages do not fit together. The pages are of different versions, so a suspect is looked
@@ -227,7 +235,16 @@ func (c *checker) view(fn func(tx kv.ReadTx) error) error {
 	if c.q.isClosed() {
 		return ErrClosed
 	}
-	_, err := kv.Run(c.ctx, c.q.db, c.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error { return fn(tx.Snapshot()) })
+	_, err := kv.Run(c.ctx, c.q.db, c.q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
+		follow := c.q.follow(tx)
+		if err := fn(tx.Snapshot()); err != nil {
+			return err
+		}
+		if _, err := follow.wait(c.ctx); errors.Is(err, ErrNoQueue) || kv.Code(err) != 0 {
+			return err
+		}
+		return nil // what else is wrong with the configuration is for the report
+	})
 	return err
 }
 
@@ -278,9 +295,15 @@ func (c *checker) row(row kv.KV) {
 		if r, err := unpackRecord(row.Key, row.Value); err == nil {
 			c.group(p.group).lock = r
 		}
+	case nameMark:
+		c.group(p.group).marked = true
 	case namePace:
 		c.pace(p, row)
 	case nameReady:
+		if c.q.keys.shard(p.group) != p.n {
+			c.still(row.Key, RuleShard, fmt.Sprintf("that is shard %d", c.q.keys.shard(p.group)))
+			return
+		}
 		c.group(p.group).hints++
 	case nameTimer:
 		g := c.group(p.group)
@@ -483,6 +506,9 @@ func (c *checker) compare() {
 				c.report.StaleTimers++
 			}
 		}
+		if g.marked != (g.lock.bears() != nil) {
+			c.suspect(c.q.keys.mark(name), func(tx kv.ReadTx) (Rule, string, error) { return c.markSound(tx, name) })
+		}
 		if g.lock == nil {
 			continue
 		}
@@ -599,6 +625,23 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 		return "", "", err
 	}
 	return RuleReachable, fmt.Sprintf("group %q is neither ready nor held nor awaited", group), nil
+}
+
+// markSound checks the key of a mark against the lock, at one version.
+func (c *checker) markSound(tx kv.ReadTx, group string) (Rule, string, error) {
+	key := tx.Get(c.q.keys.mark(group))
+	r, err := c.q.readLock(c.ctx, tx, group)
+	if isCorrupt(err) {
+		return "", "", nil // that is said by itself
+	}
+	if err != nil {
+		return "", "", err
+	}
+	v, err := key.Wait(c.ctx)
+	if err != nil || (v != nil) == (r.bears() != nil) {
+		return "", "", err
+	}
+	return RuleMark, fmt.Sprintf("group %q: key %v, mark in the lock %v", group, v != nil, r.bears() != nil), nil
 }
 
 // lockSound checks a lock against its timer and items, at one version.

@@ -123,6 +123,9 @@ var descriptions = map[string]description{
 		value: func(_, value []byte) (string, error) { return fmt.Sprintf("%d bytes", len(value)), nil },
 	},
 	nameLock: {groupIsKey, ofGroup("lock of group"), words(unpackRecord, (*record).words)},
+	nameMark: {groupIsKey, func(p parsedKey) string {
+		return "note that group " + strconv.Quote(p.group) + " is paused or halted"
+	}, func(key, value []byte) (string, error) { return "the lock says why", checkMarkKey(key, value) }},
 	nameState: {groupIsKey, ofGroup("state of group"), func(key, value []byte) (string, error) {
 		return countWords(len(value), "byte") + ": " + bodyWords(value), checkStoredState(key, value)
 	}},
@@ -213,6 +216,31 @@ var descriptions = map[string]description{
 			return fmt.Sprintf("committed, written at %s, result %s", timeWords(ms), result), err
 		},
 	},
+	nameChange: {
+		key: func(p parsedKey) string {
+			return fmt.Sprintf("changes committed at %s, row %d", p.stamp, p.n)
+		},
+		value: func(key, value []byte) (string, error) {
+			_, all, err := unpackChanges(key, value)
+			first := make([]string, 0, describedItems)
+			for _, c := range all[:min(len(all), describedItems)] {
+				first = append(first, fmt.Sprintf("%s %s", c.Kind, c.ID))
+			}
+			return fmt.Sprintf("%s: %s", countWords(len(all), "change"), strings.Join(first, ", ")), err
+		},
+	},
+	nameCursor: {
+		key: func(p parsedKey) string { return "place of subscription " + strconv.Quote(p.field) },
+		value: words(unpackProgress, func(p progress) string {
+			return fmt.Sprintf("from %s on, %d changes of it done, token %s", tuple.Printable(p.from), p.done, p.token)
+		}),
+	},
+	nameReader: {
+		key: func(p parsedKey) string { return "holder of subscription " + strconv.Quote(p.field) },
+		value: words(unpackReader, func(r reader) string {
+			return fmt.Sprintf("%q until %s, token %s", r.owner, timeWords(r.endMS), r.token)
+		}),
+	},
 	nameCount: {
 		key:   func(p parsedKey) string { return fmt.Sprintf("counter %q, slot %d", p.field, p.index) },
 		value: words(unpackCount, decimal),
@@ -239,19 +267,22 @@ var (
 	})
 	// metaWords has the settings which are no numbers.
 	metaWords = map[string]func(key, value []byte) (string, error){
-		metaPaused:  words(unpackPause, (*mark).words),
-		metaSweptTo: words(unpackSweptTo, tuple.Printable),
-		metaPurged:  purgeWords,
+		metaPaused:    words(unpackPause, (*mark).words),
+		metaSweptTo:   words(unpackSweptTo, tuple.Printable),
+		metaPurged:    purgeWords,
+		metaMissed:    words(unpackSweptTo, tuple.Printable),
+		metaSweptDead: words(unpackSweptTo, tuple.Printable),
+		metaChanged:   words(unpackCount, decimal),
 		metaSwept: words(unpackSweepNote, func(n sweepNote) string {
 			return "the last sweep began " + timeWords(n.begunMS)
 		}),
 		metaConfig: func(key, value []byte) (string, error) {
-			config, version, err := unpackConfig(key, value)
+			stored, err := unpackConfig(key, value)
 			if err != nil {
 				return "", err
 			}
-			document, err := json.Marshal(config)
-			return fmt.Sprintf("version %d: %s", version, document), err
+			document, err := json.Marshal(stored.config)
+			return fmt.Sprintf("version %d of incarnation %s: %s", stored.version, stored.incarnation, document), err
 		},
 	}
 )

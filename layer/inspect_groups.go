@@ -2,19 +2,18 @@ package layer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	"fdbfifo/kv"
 )
 
-// GroupInfo describes a group that has items.
+// GroupInfo describes a group.
 type GroupInfo struct {
 	Group       string
 	Status      Status
-	Depth       int64 // items, the held ones included; counted up to GroupsOptions.MaxDepth
-	Head        ID
+	Depth       int64         // items, the held ones included; counted up to GroupsOptions.MaxDepth
+	Head        ID            // zero if the group is empty
 	HeadAge     time.Duration // since the head was enqueued
 	Attempts    int           // failed deliveries of the head
 	LastError   string        // of the head's last failed delivery
@@ -36,6 +35,9 @@ type GroupsOptions struct {
 	After *string
 	// Limit is the number of groups of a page; 0 = DefaultGroups.
 	Limit int
+	// Marked lists, in place of the groups that have items, the groups which are paused or halted, or will be when
+	// their claims end, the empty ones included.
+	Marked bool
 	// MaxDepth bounds the count of a group's items; 0 = DefaultMaxDepth.
 	MaxDepth int64
 }
@@ -55,8 +57,31 @@ const (
 // groupsPerView bounds the groups listed in one transaction, because a transaction may last 5 s at most.
 const groupsPerView = 100
 
-// Groups lists the groups that have items, by name. Groups conflicts with nothing and changes nothing. A long listing
-// is made of several transactions: each entry is true of one moment, the list as a whole is not.
+// Group describes one group, whether or not there are items. Items are counted up to DefaultMaxDepth.
+//
+// Errors: *LimitError and ErrInvalidUTF8 for the name, ErrClosed, and the engine's. An unreadable group is Corrupt.
+func (a Admin) Group(ctx context.Context, name string) (GroupInfo, error) {
+	q := a.q
+	if err := checkGroup(name); err != nil {
+		return GroupInfo{}, wrap("group", err)
+	}
+	var info GroupInfo
+	err := q.view(ctx, func(tx kv.ReadTx) error {
+		head, err := q.firstItem(ctx, tx, q.keys.items(name))
+		if err == nil {
+			info, err = q.describe(ctx, tx, name, head, DefaultMaxDepth)
+		}
+		return err
+	})
+	if err != nil {
+		return GroupInfo{}, wrap("group", err)
+	}
+	return info, nil
+}
+
+// Groups lists the groups that have items, by name, or those that are marked. Groups conflicts with nothing and changes
+// nothing. A long listing is made of several transactions: each entry is true of one moment, the list as a whole is
+// not.
 //
 // Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's. An unreadable group is listed as Corrupt.
 func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) {
@@ -77,39 +102,24 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) 
 			What: "depth of a listing", Unit: "items", Got: o.MaxDepth, Max: noLimit,
 		})
 	}
-	section := q.keys.section(nameItem)
-	from := section.Begin
+	walk := groupWalk{q: q, ctx: ctx, o: &o, section: q.keys.section(nameItem)}
+	if o.Marked {
+		walk.section = q.keys.section(nameMark)
+	}
+	from := walk.section.Begin
 	if o.After != nil {
 		if err := checkGroup(*o.After); err != nil {
 			return GroupsPage{}, wrap("groups", err)
 		}
-		from = q.keys.items(*o.After).End
+		from = walk.behind(*o.After)
 	}
 	var all GroupsPage
 	for len(all.Groups) < o.Limit {
 		var page []GroupInfo
 		next := from
-		err := q.view(ctx, func(tx kv.ReadTx) error {
-			page, next = nil, from
-			for len(page) < min(groupsPerView, o.Limit-len(all.Groups)) {
-				k, err := tx.GetKey(kv.FirstGreaterOrEqual(next)).Wait(ctx)
-				if err != nil {
-					return fmt.Errorf("read next group: %w", err)
-				}
-				if !section.Contains(k) {
-					next = nil
-					return nil
-				}
-				info, err := q.describe(ctx, tx, k, o.MaxDepth)
-				if errors.Is(err, ErrCorrupt) && info.Status != "" {
-					info.Status, info.LastError = Corrupt, err.Error()
-				} else if err != nil {
-					return err
-				}
-				page = append(page, info)
-				next = q.keys.items(info.Group).End
-			}
-			return nil
+		err := q.view(ctx, func(tx kv.ReadTx) (err error) {
+			page, next, err = walk.page(tx, from, min(groupsPerView, o.Limit-len(all.Groups)))
+			return err
 		})
 		if err != nil {
 			return GroupsPage{}, wrap("groups", err)
@@ -125,17 +135,73 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) 
 	return all, nil
 }
 
-// describe reads the state of the group whose first item has key head. Together with an error, describe returns the
-// fields read so far.
-func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDepth int64) (GroupInfo, error) {
-	p, err := q.keys.parse(head)
-	if err != nil {
-		return GroupInfo{}, err
+// groupWalk is a listing of groups, by the keys of their items or of their marks.
+type groupWalk struct {
+	q       *Queue
+	ctx     context.Context
+	o       *GroupsOptions
+	section kv.KeyRange
+}
+
+// behind returns where the walk goes on behind a group.
+func (w *groupWalk) behind(group string) []byte {
+	if w.o.Marked {
+		return kv.KeyAfter(w.q.keys.mark(group))
 	}
-	info := GroupInfo{Group: p.group, Status: Ready, Head: p.itemID()}
-	value, record := tx.Get(head), tx.Get(q.keys.attempt(info.Head))
-	pace := q.readPace(tx, p.group)
-	l, err := q.readLock(ctx, tx, p.group)
+	return w.q.keys.items(group).End
+}
+
+// page returns up to n groups from a key on, and where to go on; nil = there are no more groups.
+func (w *groupWalk) page(tx kv.ReadTx, from []byte, n int) (groups []GroupInfo, next []byte, err error) {
+	for next = from; len(groups) < n; {
+		k, err := tx.GetKey(kv.FirstGreaterOrEqual(next)).Wait(w.ctx)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read next group: %w", err)
+		}
+		if !w.section.Contains(k) {
+			return groups, nil, nil
+		}
+		p, err := w.q.keys.parse(k)
+		if err != nil {
+			return nil, nil, err
+		}
+		head := k
+		if w.o.Marked {
+			if head, err = w.q.firstItem(w.ctx, tx, w.q.keys.items(p.group)); err != nil {
+				return nil, nil, err
+			}
+		}
+		info, err := w.q.describe(w.ctx, tx, p.group, head, w.o.MaxDepth)
+		if err != nil {
+			return nil, nil, err
+		}
+		groups, next = append(groups, info), w.behind(p.group)
+	}
+	return groups, next, nil
+}
+
+// describe reads the state of a group whose first item has key head; nil = the group is empty. What cannot be read
+// makes the group Corrupt.
+func (q *Queue) describe(
+	ctx context.Context, tx kv.ReadTx, group string, head []byte, maxDepth int64,
+) (GroupInfo, error) {
+	info, err := q.describeLock(ctx, tx, group)
+	if err == nil && head != nil {
+		err = q.describeHead(ctx, tx, &info, head, maxDepth)
+	} else if err == nil && info.Status == Ready {
+		info.Status = Empty
+	}
+	if isCorrupt(err) {
+		info.Status, info.LastError = Corrupt, err.Error()
+		return info, nil
+	}
+	return info, err
+}
+
+// describeLock is describe without what the items say.
+func (q *Queue) describeLock(ctx context.Context, tx kv.ReadTx, group string) (GroupInfo, error) {
+	info := GroupInfo{Group: group, Status: Ready}
+	l, err := q.readLock(ctx, tx, group)
 	if err != nil {
 		return info, err
 	}
@@ -162,13 +228,25 @@ func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDept
 	if c := l.claim(); c != nil {
 		info.Owner, info.Token, info.Outstanding = c.owner, c.token, len(c.items)
 	}
+	return info, nil
+}
+
+// describeHead adds to info what the items of the group say.
+func (q *Queue) describeHead(ctx context.Context, tx kv.ReadTx, info *GroupInfo, head []byte, maxDepth int64) error {
+	p, err := q.keys.parse(head)
+	if err != nil {
+		return err
+	}
+	info.Head = p.itemID()
+	now := q.nowMS()
+	value, record, pace := tx.Get(head), tx.Get(q.keys.attempt(info.Head)), q.readPace(tx, p.group)
 	v, err := value.Wait(ctx)
 	if err != nil {
-		return info, fmt.Errorf("read head: %w", err)
+		return fmt.Errorf("read head: %w", err)
 	}
 	e, _, err := openEnvelope(v)
 	if err != nil {
-		return info, corrupt(head, err)
+		return corrupt(head, err)
 	}
 	if e.dueMS > now && info.Status == Ready {
 		info.Status, info.Left = Delayed, time.Duration(e.dueMS-now)*time.Millisecond
@@ -176,7 +254,7 @@ func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDept
 	if info.Status == Ready && pace != nil {
 		a, err := q.allowance(ctx, q.Config().MaxRate, p.group, pace, now)
 		if err != nil {
-			return info, err
+			return err
 		}
 		if a.untilMS > now {
 			info.Status, info.Left = RateLimited, time.Duration(a.untilMS-now)*time.Millisecond
@@ -184,15 +262,15 @@ func (q *Queue) describe(ctx context.Context, tx kv.ReadTx, head []byte, maxDept
 	}
 	info.HeadAge = max(0, time.Duration(now-e.enqueuedMS)*time.Millisecond)
 	if v, err = record.Wait(ctx); err != nil {
-		return info, fmt.Errorf("read attempts: %w", err)
+		return fmt.Errorf("read attempts: %w", err)
 	}
 	if v != nil {
 		a, err := unpackAttempt(q.keys.attempt(info.Head), v)
 		if err != nil {
-			return info, err
+			return err
 		}
 		info.Attempts, info.LastError = a.count, a.lastErr
 	}
 	info.Depth, err = countKeys(ctx, tx, q.keys.items(p.group), maxDepth)
-	return info, err
+	return err
 }

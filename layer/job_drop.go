@@ -10,7 +10,7 @@ import (
 
 // The first step of a drop marks the queue and clears the configuration, so that nobody can open the queue. The last
 // step comes dropGrace later, when all handles have had to read the configuration anew, and clears all keys in one
-// range.
+// range. Only then can a queue of the name be created again: with another incarnation, see tx_config.go.
 //
 // A transaction T begun before the last step must not commit after the step, because T would leave keys behind. So T
 // has a read conflict on the mark, and fails if T's read version is older than the last step. And T's read version is
@@ -34,7 +34,8 @@ type DropOptions struct {
 // Drop removes a queue with everything in the queue: messages, dead letters, claims, configuration. From the first
 // transaction on, nobody can open the queue. Handles in use get ErrNoQueue within a second; their work until then is
 // removed, too. Drop takes two seconds, whatever the depth. After an interruption the queue stays, but cannot be
-// opened: call Drop again. A handle opened before the drop stays useless, even if a queue of the same name is created.
+// opened: call Drop again. A handle opened before the drop stays useless, even if a queue of the same
+// name is created: each of its calls is ErrNoQueue.
 //
 // Errors: ErrNoQueue, ErrNoQueueName, *LimitError and ErrInvalidUTF8 for the name, and the engine's.
 func Drop(ctx context.Context, db kv.DB, prefix []byte, name string, o DropOptions) error {

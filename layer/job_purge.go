@@ -3,6 +3,7 @@ package layer
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"fdbfifo/kv"
@@ -12,6 +13,9 @@ import (
 type PurgeOptions struct {
 	// Group, if not nil, limits the purge to this group; see OnlyGroup.
 	Group *string
+	// Head, if not zero, is the head of Group that the caller has seen: if another item is the head when the purge
+	// begins, nothing is removed, and the error wraps ErrChanged. Not without Group.
+	Head ID
 	// Force ends claims, and removes the items in flight, too. Without Force the items in flight stay.
 	Force bool
 	// Progress, if not nil, is called after each step with the report so far.
@@ -43,11 +47,13 @@ const (
 // de-duplication of the group, or of the queue, forgets the removed items, and remembers the remaining items for as
 // long as they stay in the queue.
 //
-// Purge works in steps at batch priority, group by group in the order of their names. Each step is short whatever the
-// depth, and conflicts only with claims of the groups which the step purges. A stopped purge may be run again to go on.
+// If no group is in flight, waits for a retry or is paused, and there are no dead letters, no archive and no changes for
+// subscriptions (Config.Changes), a purge of the queue removes all in one transaction, provided that nobody changes the
+// queue at the same time. Otherwise Purge works in steps at batch priority, group by group in the order of their names. Each step is short whatever the depth,
+// and conflicts only with claims of the groups which the step purges. A stopped purge may be run again to go on.
 // If Purge returns an error, the report says what was done before the error.
 //
-// Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
+// Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 	q := a.q
 	p := &purger{q: q, ctx: ctx, o: o, section: q.keys.section(nameItem)}
@@ -56,6 +62,9 @@ func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 			return p.report, wrap("purge", err)
 		}
 		p.section = q.keys.items(*o.Group)
+	}
+	if err := p.begin(); err != nil {
+		return p.report, wrap("purge", err)
 	}
 	if err := p.states(); err != nil {
 		return p.report, wrap("purge", err)
@@ -97,6 +106,27 @@ type purger struct {
 	report PurgeReport
 }
 
+// begin checks the head that the caller has seen, before anything is removed.
+func (p *purger) begin() error {
+	switch {
+	case p.o.Head == ID{}:
+		return nil
+	case p.o.Group == nil:
+		return fmt.Errorf("%w: the head of no group", ErrOptions)
+	}
+	return p.q.view(p.ctx, func(tx kv.ReadTx) error {
+		key, err := p.q.firstItem(p.ctx, tx, p.section)
+		if err != nil {
+			return err
+		}
+		var head parsedKey
+		if key != nil {
+			head, err = p.q.keys.parse(key)
+		}
+		return errors.Join(err, seenHead(p.o.Head, head.itemID()))
+	})
+}
+
 // purgePlace is how far a purge has come: its cursor.
 type purgePlace struct {
 	next []byte // the next key; nil = done
@@ -134,6 +164,11 @@ func (s *purgeStep) run(width int) error {
 	if err := s.notePurge(s.p.o.Group); err != nil {
 		return err
 	}
+	if s.p.o.Group == nil && s.attempt.N == 0 && !s.p.begun() {
+		if whole, err := s.whole(); err != nil || whole {
+			return err
+		}
+	}
 	snapshot := s.tx.Snapshot()
 	rest := kv.KeyRange{Begin: s.place.next, End: s.p.section.End}
 	found := snapshot.GetRange(rest.Selectors(), kv.RangeOptions{Limit: width + 1})
@@ -142,13 +177,22 @@ func (s *purgeStep) run(width int) error {
 	if err != nil {
 		return fmt.Errorf("read items: %w", err)
 	}
+	begins := bytes.Equal(s.place.next, s.p.section.Begin)
 	if len(rows) == 0 {
+		if begins {
+			err = seenHead(s.p.o.Head, ID{})
+		}
 		s.place = purgePlace{}
-		return nil
+		return err
 	}
 	first, err := s.q.keys.parse(rows[0].Key)
 	if err != nil {
 		return err
+	}
+	if begins {
+		if err := seenHead(s.p.o.Head, first.itemID()); err != nil {
+			return err
+		}
 	}
 	items := s.q.keys.items(first.group)
 	if !items.Contains(s.place.tail) {
@@ -348,7 +392,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	}
 	free := s.end(r.group, l, r.whole)
 	s.txn.remove(r.group, r.items, gone, false)
-	s.removed(len(gone))
+	s.removed(r.group, len(gone))
 	return s.leave(gone[0].id(r.group), free, r.whole)
 }
 
@@ -386,14 +430,15 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	s.tx.ClearRange(all)
 	s.tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: keys.attempt(last)})
 	s.tx.ClearRange(kv.KeyRange{Begin: keys.parts(first).Begin, End: keys.parts(last).Begin})
-	s.removed(purgeStride)
+	s.removed(r.group, purgeStride)
 	s.place.next = end
 	return true, s.leave(first, free, false)
 }
 
-func (s *purgeStep) removed(n int) {
+func (s *purgeStep) removed(group string, n int) {
 	s.done.Items += int64(n)
 	s.count(countPurged, n)
+	s.changePurged(group, n)
 }
 
 // end ends the holding of the group, unless the holding has to stay, and returns whether the group is then free.

@@ -103,9 +103,6 @@ func (a Admin) DiscardTx(ctx context.Context, tx kv.Tx, ids ...ID) error {
 
 // deadTx runs do on chosen letters in the caller's transaction.
 func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *txn, rows []deadRow) error) error {
-	if q.isClosed() {
-		return ErrClosed
-	}
 	if len(ids) > MaxBatch {
 		return &LimitError{What: "batch", Unit: "dead letters", Got: int64(len(ids)), Max: MaxBatch}
 	}
@@ -116,23 +113,21 @@ func (q *Queue) deadTx(ctx context.Context, tx kv.Tx, ids []ID, do func(w *txn, 
 	if err := f.check(); err != nil {
 		return err
 	}
-	step, err := q.walkDead(&f, nil).read(ctx, tx.Snapshot(), len(ids))
-	if err != nil {
-		return err
-	}
-	if len(step.missing) > 0 {
-		return fmt.Errorf("%w: %s", ErrNotDead, step.missing[0])
-	}
-	for i := range step.rows {
-		if step.rows[i].dead == nil {
-			return fmt.Errorf("%w: %s", ErrCorrupt, step.rows[i].letter.Reason)
+	return q.operate(ctx, tx, func(w *txn) error {
+		step, err := q.walkDead(&f, nil).read(ctx, tx.Snapshot(), len(ids))
+		if err != nil {
+			return err
 		}
-	}
-	w := q.txn(ctx, tx)
-	if err := do(w, step.rows); err != nil {
-		return err
-	}
-	return w.finish()
+		if len(step.missing) > 0 {
+			return fmt.Errorf("%w: %s", ErrNotDead, step.missing[0])
+		}
+		for i := range step.rows {
+			if step.rows[i].dead == nil {
+				return fmt.Errorf("%w: %s", ErrCorrupt, step.rows[i].letter.Reason)
+			}
+		}
+		return do(w, step.rows)
+	})
 }
 
 // deadSweep runs do on all dead letters which a filter chooses, step by step.
@@ -202,8 +197,7 @@ func (s *deadSweep) attempt(walk *deadWalk, tx kv.Tx, width int) (done sweptStep
 		return done, false, err
 	}
 	if s.dryRun || len(rows) == 0 {
-		_, err = s.q.follow(tx).wait(s.ctx) // a queue which is gone is an error, not a queue without letters
-		return done, false, err
+		return done, false, s.q.exists(s.ctx, tx)
 	}
 	w := s.q.txn(s.ctx, tx)
 	if err := s.do(w, rows); err != nil {
@@ -265,6 +259,7 @@ func (w *txn) bury(rows []deadRow) error {
 func (w *txn) discard(rows []deadRow) error {
 	for i := range rows {
 		w.tx.ClearRange(w.q.keys.parts(rows[i].letter.ID))
+		w.change(ChangeDiscarded, rows[i].letter.ID)
 	}
 	w.count(countDiscarded, len(rows))
 	return w.bury(rows)
@@ -320,6 +315,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 			return err
 		}
 		w.tx.Set(w.q.keys.item(id), value) // the parts have stayed where they were
+		w.change(ChangeRedriven, id)
 		return nil
 	}
 	m, err := w.edited(row, o)
@@ -339,6 +335,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	for n, part := range parts {
 		w.tx.Set(w.q.keys.part(id, n), part)
 	}
+	w.change(ChangeRedriven, id)
 	return nil
 }
 
@@ -383,7 +380,7 @@ func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 
 // redriveToTail enqueues letters as new messages. Their dedup entries then name the new ids.
 func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
-	e := &enqueuing{redriven: true}
+	e := &enqueuing{redriven: true, told: ChangeRedriven}
 	for i := range rows {
 		m, err := w.edited(&rows[i], o)
 		if err != nil {

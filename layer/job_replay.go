@@ -130,8 +130,11 @@ func (q *Queue) replayTx(
 		return report, err
 	}
 	walk := &archiveWalk{q: q, filter: f}
-	if err := walk.place(ctx, tx.Snapshot(), o.After); err != nil || walk.ended {
+	if err := walk.place(ctx, tx.Snapshot(), o.After); err != nil {
 		return report, err
+	}
+	if walk.ended {
+		return report, q.exists(ctx, tx)
 	}
 	r := replayStep{q: q, walk: walk, left: limit}
 	if err := r.perform(ctx, tx, archiveRows); err != nil {
@@ -173,16 +176,17 @@ func (r *replayStep) perform(ctx context.Context, tx kv.Tx, width int) error {
 		return err
 	}
 	e, err := r.choose(ctx, tx.Snapshot())
-	if err != nil || r.dryRun || len(e.msgs) == 0 {
+	if err != nil {
 		return err
 	}
-	w := r.q.txn(ctx, tx)
+	if r.dryRun || len(e.msgs) == 0 {
+		return r.q.exists(ctx, tx)
+	}
 	e.randoms = r.q.randoms(len(e.msgs))
-	if err := w.enqueue(e); err != nil {
-		return err
-	}
-	w.count(countEnqueued, len(e.msgs))
-	return w.finish()
+	return r.q.operate(ctx, tx, func(w *txn) error {
+		w.count(countEnqueued, len(e.msgs))
+		return w.enqueue(e)
+	})
 }
 
 // choose makes the messages of as many items as a transaction may enqueue.

@@ -27,6 +27,8 @@ const (
 	// sweepRows bounds the dedup entries which one of many sweeps looks at; the next sweep goes on behind. While a
 	// quarter of a page is out of date a sweep continues beyond, so that sweeps keep up with any load.
 	sweepRows = 50_000
+	// sweepLetters is the same for dead letters, whose rows have the messages too.
+	sweepLetters = 10_000
 )
 
 // SweepOptions configure a sweep. The zero value sweeps at once.
@@ -44,11 +46,13 @@ type SweepReport struct {
 	Keys          int64 // looked at
 	PastRetention int64 // items dropped or dead-lettered, because past the queue's retention
 	Archived      int64 // items cleared from the archive, because kept for as long as Config.Archive says
+	Dead          int64 // dead letters discarded, because kept for as long as Config.DeadRetention says
 	Repeats       int64 // receive ids, cleared: older than an hour
 	Receipts      int64 // cleared: left by processes that were killed, older than an hour
 	Wakes         int64 // wake keys cleared: of handles without a request
 	Dedup         int64 // entries cleared which make nothing a duplicate any more
 	Purges        int64 // notes of purges cleared: older than any dedup entry
+	Changes       int64 // changes cleared: seen by every subscription, or older than Config.Changes
 	Paces         int64 // pairs cleared, of groups with a full token bucket
 }
 
@@ -73,7 +77,7 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 		return SweepReport{Skipped: true}, nil
 	}
 	for _, part := range []func() error{
-		s.receipts, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived,
+		s.receipts, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived, s.letters, s.changes,
 	} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)

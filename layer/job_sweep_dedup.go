@@ -13,26 +13,12 @@ import (
 //
 // Footprint: a read conflict on each cleared entry, because an enqueue may write the entry anew.
 func (s *sweeper) dedup() error {
-	section := s.q.keys.section(nameDedup)
-	key := s.q.keys.meta(metaSweptTo)
-	noted := false
-	if s.o.Every > 0 {
-		err := s.q.view(s.ctx, func(tx kv.ReadTx) error {
-			v, err := tx.Get(key).Wait(s.ctx)
-			if err != nil || v == nil {
-				return err
-			}
-			if last, err := unpackSweptTo(key, v); err == nil && section.Contains(last) {
-				section.Begin, noted = kv.KeyAfter(last), true
-			}
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("read where to go on: %w", err)
-		}
+	place := sweepPlace{s: s, section: s.q.keys.section(nameDedup), key: s.q.keys.meta(metaSweptTo)}
+	if err := place.resume(); err != nil {
+		return err
 	}
 	looked := 0
-	return s.pagesUntil(section, func(tx kv.Tx, rows []kv.KV, more bool) (int64, error) {
+	return s.pagesUntil(place.section, func(tx kv.Tx, rows []kv.KV, more bool) (int64, error) {
 		follow := s.q.follow(tx)
 		over, err := s.q.outlived(s.ctx, tx.Snapshot(), rows)
 		if err != nil {
@@ -50,13 +36,7 @@ func (s *sweeper) dedup() error {
 			}
 			tx.Clear(k)
 		}
-		switch {
-		case more:
-			tx.Set(key, packSweptTo(rows[len(rows)-1].Key))
-			noted = true
-		case noted: // the next sweep begins at the first entry
-			tx.Clear(key)
-		}
+		place.note(tx, rows, more)
 		return int64(len(over)), nil
 	}, &s.report.Dedup, func(rows int, cleared int64) bool {
 		looked += rows

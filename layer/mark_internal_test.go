@@ -87,7 +87,7 @@ func (s *markSteps) marking(group string, kind markKind) func(tx kv.Tx) error {
 }
 
 func (s *markSteps) unmarking(group string) func(tx kv.Tx) error {
-	return s.within(func(w *txn) error { _, err := w.unmark(group); return err })
+	return s.within(func(w *txn) error { _, err := w.unmark(group, (&ResumeOptions{}).seen); return err })
 }
 
 func (s *markSteps) run(fn func(tx kv.Tx) error) {

@@ -36,6 +36,10 @@ type Message struct {
 	DeliverAt time.Time
 	// AtOnce: the message is not delayed, whatever the queue's delay. Not with Delay or DeliverAt.
 	AtOnce bool
+	// CommitOrder puts the message behind every message of its group which was committed before it, whatever the
+	// enqueueing transaction has read before. The price: the transaction conflicts, and so runs again, if another
+	// message comes to the group meanwhile. For EnqueueTx; Enqueue needs no such option, see there.
+	CommitOrder bool
 }
 
 // OnlyGroup returns a pointer to name, for options and filters which a group may limit ("" is a group, too).
@@ -125,6 +129,8 @@ func (m *Message) keeps(i *Item) error {
 		return fmt.Errorf("%w: an edit cannot move a message to group %q", ErrOptions, m.Group)
 	case m.DedupID != i.DedupID:
 		return fmt.Errorf("%w: an edit cannot change the dedup id, to %q", ErrOptions, m.DedupID)
+	case m.CommitOrder:
+		return fmt.Errorf("%w: an edit cannot change a message's place", ErrOptions)
 	case m.Delay != 0 || m.AtOnce || !m.DeliverAt.Equal(i.DeliverAt):
 		return fmt.Errorf("%w: an edit cannot change when a message is delivered", ErrOptions)
 	}

@@ -69,9 +69,12 @@ func TestOperatorErrors(t *testing.T) {
 			_, err := e.q.Admin().ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{Reason: "stuck"})
 			return err
 		}},
-		{"retry of what is held", layer.ErrNotDelayed, func() error { return e.q.Admin().RetryNow(e.ctx, "A") }},
-		{"resume of what is not paused", layer.ErrNotPaused, func() error { _, err := e.q.Admin().ResumeGroup(e.ctx, "A"); return err }},
-		{"resume of a queue that is not paused", layer.ErrNotPaused, func() error { _, err := e.q.Admin().Resume(e.ctx); return err }},
+		{"retry of what is held", layer.ErrNotDelayed, func() error { return e.retry("A") }},
+		{"resume of what is not paused", layer.ErrNotPaused, func() error { return e.resume("A") }},
+		{"resume of a queue that is not paused", layer.ErrNotPaused, func() error {
+			_, err := e.q.Admin().Resume(e.ctx, layer.ResumeOptions{})
+			return err
+		}},
 		{"pause of a queue by force", layer.ErrOptions, func() error {
 			_, err := e.q.Admin().Pause(e.ctx, layer.PauseOptions{Force: true})
 			return err
@@ -80,7 +83,7 @@ func TestOperatorErrors(t *testing.T) {
 			_, err := e.q.Admin().PauseGroup(e.ctx, "A", layer.PauseOptions{By: "\xff"})
 			return err
 		}},
-		{"retry of what is empty", layer.ErrNotDelayed, func() error { return e.q.Admin().RetryNow(e.ctx, "B") }},
+		{"retry of what is empty", layer.ErrNotDelayed, func() error { return e.retry("B") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before := e.rows(kv.PrefixRange(testPrefix))
@@ -96,7 +99,7 @@ func TestOperatorErrors(t *testing.T) {
 			})
 		},
 		"skip":    func() error { _, err := e.q.Admin().Skip(e.ctx, long, layer.SkipOptions{}); return err },
-		"retry":   func() error { return e.q.Admin().RetryNow(e.ctx, long) },
+		"retry":   func() error { return e.q.Admin().RetryNow(e.ctx, long, layer.RetryOptions{}) },
 		"release": func() error { _, err := e.q.Admin().ForceRelease(e.ctx, long, layer.ForceReleaseOptions{}); return err },
 	} {
 		var limit *layer.LimitError
@@ -116,7 +119,7 @@ func TestOperatorErrors(t *testing.T) {
 	}
 	require.NoError(t, e.q.Close(e.ctx))
 	require.ErrorIs(t, e.q.Admin().Cancel(e.ctx, ids[1]), layer.ErrClosed)
-	require.ErrorIs(t, e.q.Admin().RetryNow(e.ctx, "A"), layer.ErrClosed)
+	require.ErrorIs(t, e.q.Admin().RetryNow(e.ctx, "A", layer.RetryOptions{}), layer.ErrClosed)
 }
 
 // TestOperatorsUnknownCommitHasItsEffectOnce (trap 4): the operator's operations, too, have their effect once and
@@ -148,15 +151,15 @@ func TestOperatorsUnknownCommitHasItsEffectOnce(t *testing.T) {
 			require.Equal(t, 1, c.Items[0].Attempts, "the attempt counts once")
 			require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Delay: time.Hour}))
 			e.plan.ForceNext(kind)
-			require.NoError(t, e.q.Admin().RetryNow(e.ctx, "A"))
+			require.NoError(t, e.q.Admin().RetryNow(e.ctx, "A", layer.RetryOptions{}))
 			require.NotNil(t, e.receive(e.q, 1))
 			for _, op := range []func() (layer.Mark, error){
 				func() (layer.Mark, error) {
 					return e.q.Admin().PauseGroup(e.ctx, "A", layer.PauseOptions{Reason: "why"})
 				},
-				func() (layer.Mark, error) { return e.q.Admin().ResumeGroup(e.ctx, "A") },
+				func() (layer.Mark, error) { return e.q.Admin().ResumeGroup(e.ctx, "A", layer.ResumeOptions{}) },
 				func() (layer.Mark, error) { return e.q.Admin().Pause(e.ctx, layer.PauseOptions{Reason: "why"}) },
-				func() (layer.Mark, error) { return e.q.Admin().Resume(e.ctx) },
+				func() (layer.Mark, error) { return e.q.Admin().Resume(e.ctx, layer.ResumeOptions{}) },
 			} {
 				e.plan.ForceNext(kind)
 				m, err := op()
@@ -228,12 +231,12 @@ func TestOperatorWakes(t *testing.T) {
 			_, err := e.q.Admin().ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{})
 			return err
 		}},
-		"retry": {time.Hour, func(e *env, _ layer.ID) error { return e.q.Admin().RetryNow(e.ctx, "A") }},
+		"retry": {time.Hour, func(e *env, _ layer.ID) error { return e.retry("A") }},
 		"resume of the group": {0, func(e *env, _ layer.ID) error {
 			if _, err := e.q.Admin().PauseGroup(e.ctx, "A", layer.PauseOptions{Force: true}); err != nil {
 				return err
 			}
-			_, err := e.q.Admin().ResumeGroup(e.ctx, "A")
+			_, err := e.q.Admin().ResumeGroup(e.ctx, "A", layer.ResumeOptions{})
 			return err
 		}},
 		"cancel of a delay": {time.Hour, func(e *env, id layer.ID) error { return e.q.Admin().Cancel(e.ctx, id) }},
@@ -294,7 +297,7 @@ func TestPausedQueueWaits(t *testing.T) {
 	}
 	require.Less(t, waiter.Paths().Looks, int64(5))
 	require.Empty(t, got)
-	_, err = e.q.Admin().Resume(e.ctx)
+	_, err = e.q.Admin().Resume(e.ctx, layer.ResumeOptions{})
 	require.NoError(t, err)
 	require.NotEmpty(t, <-got)
 	require.NoError(t, waiter.Close(e.ctx))
@@ -407,4 +410,91 @@ func TestSkipOfWhatWasSeen(t *testing.T) {
 	items, err = e.q.Peek(e.ctx, "A", 2)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a2"}, bodies(items))
+}
+
+func (e *env) retry(group string) error {
+	return e.q.Admin().RetryNow(e.ctx, group, layer.RetryOptions{})
+}
+
+func (e *env) resume(group string) error {
+	_, err := e.q.Admin().ResumeGroup(e.ctx, group, layer.ResumeOptions{})
+	return err
+}
+
+// TestActsOnWhatWasSeen: an operator's call that says what the operator has seen does nothing if that has changed
+// since: another head, another mark, another claim. Repeated, a call that was done does nothing more (Contract).
+func TestActsOnWhatWasSeen(t *testing.T) {
+	onEngines(t, func(e *env) {
+		admin := e.q.Admin()
+		ids := e.enqueue("A", "a1", "a2", "a3")
+		refused := func(err error) {
+			e.t.Helper()
+			before := e.rows(kv.PrefixRange(key("item")))
+			require.ErrorIs(e.t, err, layer.ErrChanged)
+			require.Equal(e.t, before, e.rows(kv.PrefixRange(key("item"))))
+		}
+
+		// A retry, of the head that was seen.
+		fail := func() { require.NoError(e.t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Delay: time.Hour})) }
+		fail()
+		refused(admin.RetryNow(e.ctx, "A", layer.RetryOptions{Head: ids[1]}))
+		require.NoError(e.t, admin.RetryNow(e.ctx, "A", layer.RetryOptions{Head: ids[0]}))
+		fail()
+		_, err := admin.Skip(e.ctx, "A", layer.SkipOptions{Head: ids[0]})
+		require.NoError(e.t, err)
+		fail()
+		refused(admin.RetryNow(e.ctx, "A", layer.RetryOptions{Head: ids[0]}))
+		require.NoError(e.t, e.retry("A"))
+
+		// A resume, of the mark that was seen.
+		first, err := admin.PauseGroup(e.ctx, "A", layer.PauseOptions{Reason: "first"})
+		require.NoError(e.t, err)
+		_, err = admin.ResumeGroup(e.ctx, "A", layer.ResumeOptions{Mark: &first})
+		require.NoError(e.t, err)
+		e.clock.advance(time.Millisecond)
+		second, err := admin.PauseGroup(e.ctx, "A", layer.PauseOptions{Reason: "first"})
+		require.NoError(e.t, err)
+		_, err = admin.ResumeGroup(e.ctx, "A", layer.ResumeOptions{Mark: &first})
+		refused(err)
+		g, err := admin.Group(e.ctx, "A")
+		require.NoError(e.t, err)
+		require.Equal(e.t, &second, g.Mark)
+		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error { // and goes on after the error
+			_, err := admin.ResumeGroupTx(e.ctx, tx, "A", layer.ResumeOptions{Mark: &first})
+			require.ErrorIs(e.t, err, layer.ErrChanged)
+			return nil
+		}))
+		_, err = admin.ResumeGroup(e.ctx, "A", layer.ResumeOptions{Mark: &second})
+		require.NoError(e.t, err)
+		m, err := admin.Pause(e.ctx, layer.PauseOptions{})
+		require.NoError(e.t, err)
+		_, err = admin.Resume(e.ctx, layer.ResumeOptions{Mark: &first})
+		refused(err)
+		_, err = admin.Resume(e.ctx, layer.ResumeOptions{Mark: &m})
+		require.NoError(e.t, err)
+
+		// A pause by force, of the claim that was seen.
+		c := e.receive(e.q, 1)
+		_, err = admin.PauseGroup(e.ctx, "A", layer.PauseOptions{Force: true, Token: c.Token + 1})
+		refused(err)
+		_, err = admin.PauseGroup(e.ctx, "A", layer.PauseOptions{Token: c.Token})
+		require.ErrorIs(e.t, err, layer.ErrOptions)
+		require.NoError(e.t, e.q.Ack(e.ctx, c))
+		c = e.receive(e.q, 1)
+		_, err = admin.PauseGroup(e.ctx, "A", layer.PauseOptions{Force: true, Token: c.Token})
+		require.NoError(e.t, err)
+		require.ErrorIs(e.t, e.q.Ack(e.ctx, c), layer.ErrClaimLost)
+
+		// A purge, of the head that was seen.
+		group := layer.OnlyGroup("A")
+		_, err = admin.Purge(e.ctx, layer.PurgeOptions{Group: group, Head: ids[1]})
+		refused(err)
+		report, err := admin.Purge(e.ctx, layer.PurgeOptions{Group: group, Head: ids[2]})
+		require.NoError(e.t, err)
+		require.EqualValues(e.t, 1, report.Items)
+		_, err = admin.Purge(e.ctx, layer.PurgeOptions{Group: group, Head: ids[2]})
+		refused(err)
+		_, err = admin.Purge(e.ctx, layer.PurgeOptions{Head: ids[2]})
+		require.ErrorIs(e.t, err, layer.ErrOptions)
+	})
 }

@@ -575,7 +575,7 @@ func (p *pipeline) conclude(o *operation) {
 		o.err = nil
 		o.receive.begin()
 	}
-	nothing := o.waits && o.result() == nil && len(o.receive.claims) == 0
+	nothing := o.waits && o.result() == nil && o.receive.unserved()
 	switch {
 	case nothing && p.closed.Load():
 		o.err = ErrClosed

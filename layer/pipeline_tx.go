@@ -30,11 +30,12 @@ func (q *Queue) prepare(o *operation) error {
 	return nil
 }
 
-// checkClaim checks that there is a claim to settle.
+// checkClaim checks that there is a claim to settle, and goes on with a copy.
 func (s *settlement) checkClaim() error {
 	if s.claim == nil {
 		return fmt.Errorf("%w: no claim", ErrOptions)
 	}
+	s.claim = s.claim.snapshot()
 	return nil
 }
 
@@ -185,7 +186,7 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	if !receive.none() && !receive.stageFirst(w.q, conflicts) {
 		if receive.called {
 			// Read the configuration anew: whoever has just resumed the queue counts on the woken handle.
-			w.follow, w.anew = w.q.followAnew(w.tx, w.follow.begun), true
+			w.followAnew()
 		}
 		receive.claimer = w.newClaimer(receive.all())
 		receive.claimer.begin()

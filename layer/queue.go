@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
@@ -30,7 +32,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	if err != nil {
 		return nil, wrap(call, err)
 	}
-	packed, err := packConfig(config, 1)
+	packed, err := storedConfig{config: config, version: 1, incarnation: q.incarnation}.pack()
 	if err != nil {
 		return nil, wrap(call, err)
 	}
@@ -47,9 +49,11 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 		if dropped != nil {
 			return ErrDropping
 		}
-		// After an unknown commit this call itself may have made the queue; who made the queue makes no difference.
-		exists = v != nil && !a.MaybeCommitted
-		if v == nil {
+		if exists = v != nil; exists && a.MaybeCommitted {
+			exists, err = q.isForeign(ctx, tx)
+			return err
+		}
+		if !exists {
 			k, err := q.firstItem(ctx, tx, q.keys.all())
 			if err != nil {
 				return err
@@ -72,6 +76,17 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	q.keys.shards = int64(config.Shards)
 	q.followed.learn(config, 1, begun, q.opts.Now())
 	return q, nil
+}
+
+// isForeign reports whether a queue found by Create, after a commit of unknown outcome, was not made by this very call.
+func (q *Queue) isForeign(ctx context.Context, tx kv.Tx) (bool, error) {
+	key := q.keys.meta(metaConfig)
+	value, err := tx.Get(key).Wait(ctx)
+	if err != nil {
+		return false, fmt.Errorf("read configuration: %w", err)
+	}
+	stored, err := unpackConfig(key, value)
+	return stored.incarnation != q.incarnation, err
 }
 
 // Open opens the queue name under prefix. Errors: ErrNoQueue, ErrDropping, *FormatError,
@@ -214,10 +229,11 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		}
 		o.Owner = fmt.Sprintf("%s:%d:%04x", host, os.Getpid(), random.n(1<<16))
 	}
+	own := newEntropy(test.Seed)
 	q := &Queue{
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random,
 		slot:    int64(random.n(counterSlots)),
-		staging: staging{random: newEntropy(test.Seed).uuid()},
+		staging: staging{random: own.uuid()}, incarnation: own.uuid(),
 	}
 	q.pipeline.env = q.pipelineEnv()
 	q.line.begin(q.lineEnv())
@@ -229,7 +245,8 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	formatKey, offsetKey := q.keys.meta(metaFormat), q.keys.meta(metaOffset)
 	format, offset := tx.Get(formatKey), tx.Get(offsetKey)
 	dropped := tx.Get(q.keys.meta(metaDropped))
-	following := q.follow(tx)
+	q.incarnation = uuid.Nil // of an earlier attempt
+	following := q.followAnew(tx, q.opts.Now())
 	hints := q.keys.section(nameReady)
 	last := tx.Snapshot().GetKey(kv.LastLessThan(hints.End))
 	version := tx.ReadVersion()
@@ -265,7 +282,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	if err != nil {
 		return err
 	}
-	q.keys.shards = int64(config.Shards)
+	q.keys.shards, q.incarnation = int64(config.Shards), following.incarnation
 	rv, err := version.Wait(ctx)
 	if err != nil {
 		return fmt.Errorf("read version: %w", err)

@@ -236,7 +236,7 @@ func holdRate(e *env, text string) {
 			_, err := q.Admin().PauseGroup(e.ctx, group(), layer.PauseOptions{})
 			require.NoError(e.t, err)
 		case n < 17:
-			_, err := q.Admin().ResumeGroup(e.ctx, group())
+			_, err := q.Admin().ResumeGroup(e.ctx, group(), layer.ResumeOptions{})
 			lost(err)
 		case n < 18:
 			_, err := q.Admin().Sweep(e.ctx, layer.SweepOptions{})
@@ -246,7 +246,7 @@ func holdRate(e *env, text string) {
 		}
 	}
 	for _, g := range []string{"A", "B", "C"} {
-		_, err := e.q.Admin().ResumeGroup(e.ctx, g)
+		_, err := e.q.Admin().ResumeGroup(e.ctx, g, layer.ResumeOptions{})
 		lost(err)
 	}
 	e.clock.advance(10 * time.Second) // leases and delays are over

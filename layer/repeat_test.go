@@ -51,6 +51,52 @@ func TestRepeatedAtOnce(t *testing.T) {
 	})
 }
 
+// TestRepeatableWaitsInLine: a waiting receive with a receive id waits in its handle's line, as others do: nothing
+// looks until somebody makes a group ready. Its repetition is answered at once, with what is left, and never waits.
+func TestRepeatableWaitsInLine(t *testing.T) {
+	t.Parallel()
+	e := newEnv(t, anyEngine, false)
+	o := e.options(3)
+	o.Poll = time.Hour
+	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+	require.NoError(t, err)
+	const n = 10
+	receive := func(i int) ([]*layer.Claim, error) {
+		id := fmt.Sprint("id ", i)
+		return q.Receive(e.ctx, layer.ReceiveOptions{MaxGroups: 1, ReceiveID: id, Wait: time.Minute})
+	}
+	claims := make([]*layer.Claim, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			got, err := receive(i)
+			if err != nil || len(got) != 1 {
+				t.Error(got, err)
+				return
+			}
+			claims[i] = got[0]
+		})
+	}
+	require.Eventually(t, func() bool { return q.Paths().Looks > 0 }, time.Minute, time.Millisecond)
+	for i := range n {
+		e.enqueue(fmt.Sprint("G", i), "x")
+	}
+	wg.Wait()
+	paths := q.Paths()
+	require.EqualValues(t, n, paths.Staged+paths.Direct)
+	require.Positive(t, paths.Staged)
+	for i := range n {
+		again, err := receive(i)
+		require.NoError(t, err)
+		require.Equal(t, []*layer.Claim{claims[i]}, again)
+		require.NoError(t, q.Ack(e.ctx, claims[i]))
+		again, err = receive(i)
+		require.NoError(t, err)
+		require.Empty(t, again)
+	}
+	require.NoError(t, q.Close(e.ctx))
+}
+
 // TestRepeatedAfterCancel: what a receive claims whose caller has gone is not given back if it can be repeated.
 func TestRepeatedAfterCancel(t *testing.T) {
 	e := newEnv(t, anyEngine, false)

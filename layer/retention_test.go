@@ -169,3 +169,42 @@ func TestRetentionUnderLoad(t *testing.T) {
 		require.Empty(e.t, page.Groups)
 	})
 }
+
+// TestDeadRetention: a sweep discards the dead letters that were kept for as long as the queue says, and no others
+// (Contract).
+func TestDeadRetention(t *testing.T) {
+	onEngines(t, func(e *env) {
+		letter := func(group string, size int) {
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: group, Body: make([]byte, size)})
+			require.NoError(e.t, err)
+			require.NoError(e.t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Reject: "no use"}))
+		}
+		sweep := func(want int64) {
+			e.t.Helper()
+			report, err := e.calm().Admin().Sweep(e.ctx, layer.SweepOptions{})
+			require.NoError(e.t, err)
+			require.Equal(e.t, want, report.Dead)
+		}
+		letter("A", 1)
+		letter("B", 200_000)
+		letter("C", 1)
+		e.clock.advance(1000 * time.Hour)
+		sweep(0) // without the setting they stay for good
+		e.configure(func(c *layer.Config) { c.DeadRetention = 1001 * time.Hour })
+		letter("A", 1)
+		sweep(0)
+		e.clock.advance(time.Hour)
+		sweep(3)
+		page, err := e.calm().Admin().DeadLetters(e.ctx, layer.DeadOptions{})
+		require.NoError(e.t, err)
+		require.Len(e.t, page.Letters, 1)
+		require.Equal(e.t, "A", page.Letters[0].ID.Group)
+		stats, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.EqualValues(e.t, 1, stats.Dead)
+		require.EqualValues(e.t, 3, stats.Discarded)
+		e.clock.advance(1000 * time.Hour)
+		sweep(1)
+		sweep(0)
+	})
+}

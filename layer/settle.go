@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,7 +24,11 @@ func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
 	if ids != nil && len(ids) == 0 {
 		return nil
 	}
-	return wrap("ack", q.submit(ctx, &operation{settle: &settlement{claim: c, ids: ids}}))
+	err := q.submit(ctx, &operation{settle: &settlement{claim: c, ids: ids}})
+	if err == nil {
+		c.drop(ids, nil)
+	}
+	return wrap("ack", err)
 }
 
 // AckTx acks in the caller's transaction. An error means that nothing was written; the transaction may go on without
@@ -72,7 +78,11 @@ func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
 	if err := o.check(); err != nil {
 		return wrap("nack", err)
 	}
-	return wrap("nack", q.submit(ctx, &operation{settle: o.settlement(c)}))
+	err := q.submit(ctx, &operation{settle: o.settlement(c)})
+	if err == nil && o.From != nil {
+		c.drop(o.Acked, o.From)
+	}
+	return wrap("nack", err)
 }
 
 // NackTx gives a claim back in the caller's transaction, as AckTx acks.
@@ -111,18 +121,13 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	if err := s.checkClaim(); err != nil {
 		return err
 	}
-	if q.isClosed() {
-		return ErrClosed
-	}
-	w := q.txn(ctx, tx)
-	s.begin(w)
-	if err := s.check(w); err != nil {
-		return err
-	}
-	if err := s.finish(w); err != nil {
-		return err
-	}
-	return w.finish()
+	return q.operate(ctx, tx, func(w *txn) error {
+		s.begin(w)
+		if err := s.check(w); err != nil {
+			return err
+		}
+		return s.finish(w)
+	})
 }
 
 // settlement is an ack, a nack, an extend, or the holder's change of the state. Each attempt runs begin, check and
@@ -168,6 +173,18 @@ func (s *settlement) begin(w *txn) {
 	}
 }
 
+// lost returns the error of a claim which the group's record r does not bear.
+func (s *settlement) lost(w *txn, r *record) error {
+	now := "nobody holds the group: the claim has ended"
+	if c := r.claim(); c != nil {
+		now = fmt.Sprintf("the group is held under token %d, by %q", c.token, c.owner)
+	}
+	if !s.claim.of(w.q) {
+		now = fmt.Sprintf("the claim is of queue %q", s.claim.Queue)
+	}
+	return fmt.Errorf("%w: group %q, token %d: %s", ErrClaimLost, s.claim.Group, s.claim.Token, now)
+}
+
 // check does the fencing check, and then the writes which need no more reads. An error means that nothing was written.
 // A lease which has run out does no harm as long as nobody has taken over, because the token is still the lock's.
 func (s *settlement) check(w *txn) error {
@@ -184,7 +201,7 @@ func (s *settlement) check(w *txn) error {
 	}
 	c := r.claim()
 	if c == nil || c.token != s.claim.Token && !lacks(guardToken) || !s.claim.of(w.q) {
-		return fmt.Errorf("%w: group %q, token %d", ErrClaimLost, group, s.claim.Token)
+		return s.lost(w, r)
 	}
 	s.held = r
 	if s.extends {
@@ -216,6 +233,8 @@ func (s *settlement) check(w *txn) error {
 	}
 	w.remove(group, c.items, acked, archived)
 	w.count(countAcked, len(acked))
+	w.changeAll(ChangeFinished, group, acked)
+	w.count(countReturned, -len(acked)) // put adds all which leave the claim
 	if stays > 0 {
 		w.put(group, r, r.with(left[:stays], c.endMS), 0)
 		return nil
@@ -229,6 +248,41 @@ func (s *settlement) check(w *txn) error {
 		return nil
 	}
 	return s.readNext(w, acked)
+}
+
+// claimsMu guards Until and Items of the callers' claims against calls on the same claim at the same time. The mutex is
+// held for an assignment, never during a transaction, so one for all claims is enough.
+var claimsMu sync.Mutex
+
+// snapshot returns a copy of the claim for a transaction: the caller's own may change while the transaction runs.
+func (c *Claim) snapshot() *Claim {
+	claimsMu.Lock()
+	defer claimsMu.Unlock()
+	same := *c
+	return &same
+}
+
+// drop takes items out of Items: the acked, and those from an item on, if not nil. Loops over the old Items go on.
+func (c *Claim) drop(acked []ID, from *ID) {
+	claimsMu.Lock()
+	defer claimsMu.Unlock()
+	if from != nil {
+		if i := slices.IndexFunc(c.Items, func(i Item) bool { return i.ID == *from }); i >= 0 {
+			c.Items = c.Items[:i:i]
+		}
+	}
+	gone := make(map[ID]bool, len(acked))
+	for _, id := range acked {
+		gone[id] = true
+	}
+	// As a rule the first items: no copy.
+	for len(c.Items) > 0 && gone[c.Items[0].ID] {
+		delete(gone, c.Items[0].ID)
+		c.Items = c.Items[1:]
+	}
+	if len(gone) > 0 && len(c.Items) > 0 {
+		c.Items = slices.DeleteFunc(slices.Clone(c.Items), func(i Item) bool { return gone[i.ID] })
+	}
 }
 
 // of reports whether the claim may be of that queue. Tokens of two queues may be equal: both are read versions.
@@ -360,6 +414,9 @@ func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time
 	if err := q.submit(ctx, &operation{settle: s}); err != nil {
 		return time.Time{}, wrap("extend", err)
 	}
+	claimsMu.Lock()
+	defer claimsMu.Unlock()
+	c.Until = s.until
 	return s.until, nil
 }
 

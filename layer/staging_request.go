@@ -24,7 +24,7 @@ func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged,
 	}
 	unserved := 0
 	for _, o := range waiting {
-		if len(o.receive.claims) == 0 {
+		if o.receive.unserved() {
 			unserved++
 		}
 	}

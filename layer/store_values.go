@@ -76,6 +76,13 @@ func (d *decoder) uuid() (v uuid.UUID) {
 	return v
 }
 
+func (d *decoder) versionstamp() (v tuple.Versionstamp) {
+	if d.err == nil {
+		v, d.rest, d.err = tuple.DecodeVersionstamp(d.rest)
+	}
+	return v
+}
+
 // The type codes of the tuple encoding which tell apart what may stand in the same place.
 const (
 	codeNull   = 0x00 // at the top; within a nested tuple: its end
@@ -273,26 +280,43 @@ func unpackSweptTo(key, value []byte) (last []byte, err error) {
 	return last, d.end(key)
 }
 
-// packConfig lays out the stored configuration.
-func packConfig(c Config, version int64) ([]byte, error) {
-	document, err := json.Marshal(c)
+// storedConfig is the stored configuration, and which queue of the name the configuration is of.
+type storedConfig struct {
+	config      Config
+	version     int64
+	incarnation uuid.UUID // drawn by Create; see tx_config.go
+}
+
+func (s storedConfig) pack() ([]byte, error) {
+	document, err := json.Marshal(s.config)
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	return tuple.Tuple{version, string(document)}.Pack(), nil
+	return tuple.Tuple{s.version, string(document), s.incarnation}.Pack(), nil
 }
 
-func unpackConfig(key, value []byte) (Config, int64, error) {
+// unpackConfig reads a stored configuration. No value means: no queue. No setting is known if the error is one of the
+// document; the incarnation is, all the same.
+func unpackConfig(key, value []byte) (s storedConfig, err error) {
 	if value == nil {
-		return Config{}, 0, ErrNoQueue
+		return s, ErrNoQueue
 	}
 	d := decoder{rest: value}
-	version, document := d.int(), d.str()
+	version, document, incarnation := d.int(), d.str(), d.uuid()
 	if err := d.end(key); err != nil {
-		return Config{}, 0, err
+		return s, err
 	}
-	c, err := readConfig(key, document)
-	return c, version, err
+	s = storedConfig{version: version, incarnation: incarnation}
+	s.config, err = readConfig(key, document)
+	return s, err
+}
+
+// checkMarkKey checks the value beside the key of a mark.
+func checkMarkKey(key, value []byte) error {
+	if len(value) > 0 {
+		return corrupt(key, fmt.Errorf("%d bytes, should be none", len(value)))
+	}
+	return nil
 }
 
 // checkStoredState checks the form of a state in the database.

@@ -3,6 +3,7 @@ package layer_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
@@ -217,6 +219,80 @@ func TestRoundRobinSchedule(t *testing.T) {
 			require.NoError(t, q.Ack(e.ctx, claims[0]))
 		}
 		require.Equal(t, want, got)
+	}
+}
+
+// newClockedEnv is newEnv on an engine whose versions go by the workers' clock, which stands still unless told.
+func newClockedEnv(t *testing.T) *env {
+	var clock engineClock
+	e := newEnv(t, func(*testing.T) kv.DB {
+		return embedded.OpenMemory(embedded.Options{Clock: &clock})
+	}, false)
+	clock.of.Store(e.clock)
+	return e
+}
+
+// engineClock is a worker's clock as an engine's; until there is one, the time at which each begins.
+type engineClock struct{ of atomic.Pointer[clock] }
+
+func (c *engineClock) Now() time.Time {
+	if of := c.of.Load(); of != nil {
+		return of.now()
+	}
+	return newClock().now()
+}
+
+func (c *engineClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// TestRoundRobinOfTimers: with RoundRobin a group whose lease or delay has ended is at the place of that end. Groups
+// that fail all the time do not starve the others of a single worker, and the others do not starve them.
+func TestRoundRobinOfTimers(t *testing.T) {
+	for name, fail := range map[string]func(e *env, q *layer.Queue, c *layer.Claim) error{
+		"delay": func(e *env, q *layer.Queue, c *layer.Claim) error {
+			return q.Nack(e.ctx, c, layer.NackOptions{Delay: layer.MinLease})
+		},
+		"lease": func(*env, *layer.Queue, *layer.Claim) error { return nil },
+	} {
+		for _, take := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, take=%v", name, take), func(t *testing.T) {
+				e := newClockedEnv(t)
+				q := e.configured(layer.Config{Schedule: layer.RoundRobin, Lease: layer.MinLease})
+				groups := []string{"bad 1", "bad 2", "A", "B", "C", "D"}
+				for _, group := range groups {
+					for range 10 {
+						_, err := q.Enqueue(e.ctx, layer.Message{Group: group})
+						require.NoError(t, err)
+					}
+				}
+				var got []string
+				for range 4 * len(groups) {
+					e.clock.advance(layer.MinLease * 2 / 3)
+					if len(got)%2 == 1 && take { // one of the good, or it is the bad one's turn
+						var items []layer.Item
+						require.NoError(t, q.Once(e.ctx, func(tx kv.Tx) (err error) {
+							items, err = q.TakeTx(e.ctx, tx, 1)
+							return err
+						}))
+						got = append(got, items[0].ID.Group)
+						continue
+					}
+					c := e.receive(q, 1)
+					got = append(got, c.Group)
+					if strings.HasPrefix(c.Group, "bad") {
+						require.NoError(t, fail(e, q, c))
+					} else {
+						require.NoError(t, q.Ack(e.ctx, c))
+					}
+				}
+				count := make(map[string]int)
+				for _, group := range got {
+					count[group]++
+				}
+				for _, group := range groups {
+					require.GreaterOrEqual(t, count[group], 3, "%s of %v", group, got)
+				}
+			})
+		}
 	}
 }
 

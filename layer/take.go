@@ -18,17 +18,14 @@ import (
 // Reads: hints and due timers at snapshot; the lock, the items taken and the next item, with conflicts. A write
 // conflict on the lock excludes other takers and claimers of the group.
 func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
-	if q.isClosed() {
-		return nil, wrap("take", ErrClosed)
-	}
 	if max < 1 || max > MaxBatch {
 		return nil, wrap("take", &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch})
 	}
-	w := q.txn(ctx, tx)
-	items, err := w.takeTo(max)
-	if err == nil {
-		err = w.finish()
-	}
+	var items []Item
+	err := q.operate(ctx, tx, func(w *txn) (err error) {
+		items, err = w.takeTo(max)
+		return err
+	})
 	if err != nil {
 		return nil, wrap("take", err)
 	}
@@ -133,6 +130,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	w.clearLead(&f.candidate, f.record)
 	delete(w.ready, f.group)
 	w.count(countTaken, len(out))
+	w.changeAll(ChangeFinished, f.group, out)
 	if f.rows.len() == len(out) {
 		return items, nil
 	}

@@ -176,7 +176,7 @@ func TestUnknownCommitHasItsEffectOnce(t *testing.T) {
 			once("resume of a halted group", func(t *testing.T, e *env, strike func()) {
 				parkedGroup(e)
 				strike()
-				was, err := e.q.Admin().ResumeGroup(e.ctx, "A")
+				was, err := e.q.Admin().ResumeGroup(e.ctx, "A", layer.ResumeOptions{})
 				require.NoError(t, err)
 				require.Equal(t, "no use", was.Reason)
 				stats, err := e.q.Stats(e.ctx)
@@ -460,6 +460,46 @@ func TestOrderWhenVersionsAreSlow(t *testing.T) {
 		want = append(want, batch...)
 	}
 	require.Equal(t, want, e.all("A"))
+}
+
+// TestCommitOrder (G1, trap 10): a message enqueued in a transaction that has read before may land before one that was
+// enqueued since; with CommitOrder it never does, in a group with items and in an empty one. Guard commit-order.
+func TestCommitOrder(t *testing.T) {
+	t.Parallel()
+	for _, commitOrder := range []bool{false, true} {
+		for _, before := range []bool{false, true} {
+			t.Run(fmt.Sprintf("commit order %v, items before %v", commitOrder, before), func(t *testing.T) {
+				e := newEnv(t, anyEngine, false)
+				other := e.handle(2)
+				for i := range 20 {
+					group, want := fmt.Sprint("G", i), []string{"A2", "A1"}
+					if commitOrder {
+						want = []string{"A1", "A2"}
+					}
+					if before {
+						e.enqueue(group, "A0")
+						want = append([]string{"A0"}, want...)
+					}
+					runs := 0
+					require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+						if _, err := tx.Get([]byte("own")).Wait(e.ctx); err != nil {
+							return err
+						}
+						if runs++; runs == 1 {
+							for _, group := range []string{"another", group} { // the first makes the versions go on
+								_, err := other.Enqueue(e.ctx, layer.Message{Group: group, Body: []byte("A1")})
+								require.NoError(t, err)
+							}
+						}
+						m := layer.Message{Group: group, Body: []byte("A2"), CommitOrder: commitOrder}
+						_, err := e.q.EnqueueTx(e.ctx, tx, m)
+						return err
+					}))
+					require.Equal(t, want, e.all(group))
+				}
+			})
+		}
+	}
 }
 
 // TestExtendMovesTheTimer: an extended lease has one timer, at its new end.

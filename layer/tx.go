@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -25,6 +26,7 @@ type txn struct {
 	// requests are the requests which may be woken, being read from the first hint on.
 	requests kv.Future[[]kv.KV]
 	counts   map[string]int // by how much each counter goes up
+	changes  []changed      // what subscriptions are told, in order
 	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
 	mayStage bool
 	flight   *flight // the groups which no other transaction of the handle should claim; may be nil
@@ -43,6 +45,13 @@ func (q *Queue) txn(ctx context.Context, tx kv.Tx) *txn {
 	w := &txn{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
 	w.anew = w.follow.stored != nil
 	return w
+}
+
+// followAnew makes the transaction read the configuration, even if the handle knows one which is fresh enough.
+func (w *txn) followAnew() {
+	guest := w.follow.guest
+	w.follow, w.anew = w.q.followAnew(w.tx, w.follow.begun), true
+	w.follow.guest = guest
 }
 
 // clock is the read version plus the queue's offset: the source of indexes and tokens.
@@ -108,6 +117,20 @@ func (w *txn) placeOf(headIndex int64) (int64, error) {
 	return max(headIndex, now), err
 }
 
+// versionsPerMS is how fast the database's versions advance, about.
+const versionsPerMS = 1000
+
+// placeOfDue returns the place of a group to which a timer due at dueMS leads. With RoundRobin the place is where the
+// group became deliverable: two groups which fail all the time would otherwise come before all others for ever.
+func (w *txn) placeOfDue(headIndex, dueMS int64) (int64, error) {
+	config, err := w.config()
+	if err != nil || config.Schedule != RoundRobin {
+		return headIndex, err
+	}
+	now, err := w.clock()
+	return max(headIndex, now-(w.nowMS-dueMS)*versionsPerMS), err
+}
+
 // count adds to a counter, once for all operations of the transaction.
 func (w *txn) count(name string, n int) {
 	if n == 0 {
@@ -135,6 +158,9 @@ func (w *txn) finish() error {
 	for name, n := range w.counts {
 		w.q.add(w.tx, name, n)
 	}
+	if err := w.writeChanges(); err != nil {
+		return err
+	}
 	if len(w.ready) == 0 {
 		return nil
 	}
@@ -145,7 +171,7 @@ func (w *txn) finish() error {
 type candidate struct {
 	key      []byte // of the hint, timer or grant; nil if the group was named by the caller
 	group    string
-	index    int64 // of the head, when the hint or timer was written
+	index    int64 // of the head, when the hint or timer was written; with RoundRobin, the group's place
 	attempts int   // of the head, when the hint was written
 	timer    bool  // a timer of a lock
 	head     bool  // a timer of a head: like a hint, but without the attempts
@@ -216,14 +242,25 @@ func (w *txn) wakeOldest() error {
 	return nil
 }
 
-// operate runs fn as an operation of its own in a transaction.
+// operate runs fn as an operation of its own in a transaction which the caller has begun, perhaps seconds ago. The read
+// version is as old, so the handle must not take the configuration found there for new: the next transaction looks
+// again.
 func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) error {
 	if q.isClosed() {
 		return ErrClosed
 	}
 	w := q.txn(ctx, tx)
-	if err := fn(w); err != nil {
+	w.follow.guest = true
+	err := fn(w)
+	if err == nil {
+		return w.finish()
+	}
+	if kv.Code(err) != 0 {
 		return err
 	}
-	return w.finish()
+	// Whoever finds nothing where the queue was must hear that the queue is gone.
+	if _, gone := w.config(); errors.Is(gone, ErrNoQueue) {
+		return gone
+	}
+	return err
 }

@@ -7,11 +7,24 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 )
 
 // A handle follows its queue's configuration and pause without a timer: a transaction which begins when the handle's
 // knowledge is older than followAge reads both anew, beside its other reads, and goes by the result.
+//
+// With the configuration the handle learns whose keys these are: each Create draws an incarnation, which stands beside
+// the configuration, and a handle which reads another incarnation than its own finds no queue. Otherwise a handle from
+// before a drop would go on with the next queue of the name, by the number of shards of the last.
+//
+// No transaction needs more than the reads above, and no conflict but the one on the mark of a drop (job_drop.go),
+// which every transaction that writes has. Take a transaction T of a handle of incarnation 1. The first step of the
+// drop clears the configuration, so 1 was read before that step. Either T read 1 itself: then T's read version is older
+// than the drop. Or T goes by what the handle has read at most followLimit before T ends: then T's read version is
+// older than the last step of the drop, which comes dropGrace after the first. In both cases the last step, which
+// clears the mark, makes T fail; and Create comes after the last step.
 
 // followAge keeps a handle in use within a second of the configuration: a transaction which begins just before
 // followAge is over has half a second left.
@@ -27,7 +40,8 @@ type followed struct {
 	since   time.Time // guarded by mu; likewise, when the version was learned
 }
 
-// learnConfig is learn for a configuration read by itself.
+// learnConfig is learn for a configuration which says nothing of how fresh the rest of the knowledge is: one read by
+// itself, or in a transaction begun nobody knows when.
 func (f *followed) learnConfig(config Config, version int64, now time.Time) {
 	f.mu.Lock()
 	read := f.read
@@ -88,8 +102,11 @@ type following struct {
 	stored kv.Future[[]byte] // nil if config and paused are known
 	pause  kv.Future[[]byte]
 	only   bool // the handle does not learn: the transaction may have changed the configuration itself
+	guest  bool // the transaction may be the caller's: see operate
 	config Config
 	paused *mark
+	// incarnation is the queue's, if config was read in this transaction.
+	incarnation uuid.UUID
 }
 
 // follow begins to read the configuration if the handle has to. The read is at snapshot, so that a change of the
@@ -114,6 +131,26 @@ func (q *Queue) followAnew(tx kv.Tx, begun time.Time) *following {
 	}
 }
 
+// exists returns ErrNoQueue if the queue is gone, for an operation which has found nothing to do.
+func (q *Queue) exists(ctx context.Context, tx kv.Tx) error {
+	f := q.follow(tx)
+	f.guest = true
+	_, err := f.wait(ctx)
+	return err
+}
+
+// unpackOwn is unpackConfig for the configuration of the handle's own queue: that of another queue of the name, made
+// since, is ErrNoQueue.
+func (q *Queue) unpackOwn(key, value []byte) (storedConfig, error) {
+	stored, err := unpackConfig(key, value)
+	switch {
+	case stored.incarnation == uuid.Nil, q.incarnation == uuid.Nil, lacks(guardIncarnation):
+	case stored.incarnation != q.incarnation:
+		return stored, fmt.Errorf("%w: there is a new one of that name: open it", ErrNoQueue)
+	}
+	return stored, err
+}
+
 // wait returns the configuration.
 func (f *following) wait(ctx context.Context) (Config, error) {
 	if f.stored == nil {
@@ -123,7 +160,7 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}
-	config, version, err := unpackConfig(f.q.keys.meta(metaConfig), value)
+	stored, err := f.q.unpackOwn(f.q.keys.meta(metaConfig), value)
 	if err != nil {
 		return Config{}, err
 	}
@@ -134,10 +171,14 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 	if f.paused, err = unpackPause(pauseKey, value); err != nil {
 		return Config{}, err
 	}
-	f.config, f.stored = config, nil
-	if !f.only {
+	f.config, f.incarnation, f.stored = stored.config, stored.incarnation, nil
+	switch {
+	case f.only:
+	case f.guest:
+		f.q.followed.learnConfig(stored.config, stored.version, f.q.opts.Now())
+	default:
 		f.q.followed.learnPause(f.paused)
-		f.config = f.q.followed.learn(config, version, f.begun, f.q.opts.Now())
+		f.config = f.q.followed.learn(stored.config, stored.version, f.begun, f.q.opts.Now())
 	}
 	return f.config, nil
 }

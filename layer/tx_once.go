@@ -22,6 +22,9 @@ import (
 //		return q.AckTx(ctx, tx, claim, item.ID)
 //	})
 //
+// A message enqueued in fn has its place by the first read of fn, see EnqueueTx: one which another enqueues after that
+// read, and before the EnqueueTx, may come first. Message.CommitOrder excludes that.
+//
 // fn may run several times, so fn assigns results and never appends. An error of fn ends the transaction without effect
 // and comes back unchanged, unless the error wraps a *kv.Error: after a retryable error fn runs again. Return every
 // error of the …Tx calls. Once is a transaction of the queue even if fn does nothing there: after a drop of the queue

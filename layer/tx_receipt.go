@@ -89,12 +89,17 @@ type configured struct {
 	config   Config
 }
 
-// configReceipt has the form in which the configuration is stored.
+// configReceipt is the form for a change of the configuration: the version and the document.
 var configReceipt = receipt[configured]{
 	pack: func(c configured) tuple.Tuple { return tuple.Tuple{c.version, c.document} },
 	unpack: func(key, value []byte) (configured, error) {
-		config, version, err := unpackConfig(key, value)
-		return configured{version: version, config: config}, err
+		d := decoder{rest: value}
+		version, document := d.int(), d.str()
+		if err := d.end(key); err != nil {
+			return configured{}, err
+		}
+		config, err := readConfig(key, document)
+		return configured{version: version, document: document, config: config}, err
 	},
 }
 

@@ -87,6 +87,7 @@ type Worker struct {
 	ctx      context.Context // of the handlers; ends when Stop is cut short
 	cancel   context.CancelCauseFunc
 	taking   context.Context // ends when no more work is to be taken
+	timeout  *timeoutError
 	stopping chan struct{}
 	done     chan struct{} // closed when all hands have ended
 	wg       sync.WaitGroup
@@ -95,8 +96,8 @@ type Worker struct {
 	started bool           // guarded by mu
 	stopped bool           // guarded by mu
 	err     error          // guarded by mu; why it has ended by itself
-	calls   map[*call]bool // guarded by mu; of handlers, that run; true = stuck, and replaced
-	stuck   int            // guarded by mu; how many are replaced
+	hands   []*hand        // guarded by mu
+	left    map[*call]bool // guarded by mu; calls that are stuck, and whose hands go on without them
 }
 
 // NewWorker makes a worker that handles the items of q with h. Start it, or Run it. Errors: ErrOptions without a
@@ -128,7 +129,8 @@ func newWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Worker{o: o, log: o.Logger, calls: make(map[*call]bool)}
+	w := &Worker{o: o, log: o.Logger, left: make(map[*call]bool)}
+	w.timeout = &timeoutError{o.Timeout, "the handler"}
 	w.stopping, w.done = make(chan struct{}), make(chan struct{})
 	if w.log == nil {
 		w.log = slog.Default()
@@ -160,7 +162,9 @@ func (w *Worker) Start() {
 	w.taking = taking
 	serial := w.sources[0].q.workers.Add(1)
 	for i := range w.o.Concurrency {
-		w.wg.Go(func() { w.newHand(serial, i).loop() })
+		h := w.newHand(serial, i)
+		w.hands = append(w.hands, h)
+		w.wg.Go(h.loop)
 	}
 	for _, s := range w.sources {
 		w.wg.Go(func() { w.sweep(s) })
@@ -245,10 +249,19 @@ func (w *Worker) end(err error) {
 func (w *Worker) running() (all []Running) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for c := range w.calls {
-		all = append(all, Running{Queue: c.in.source.q.name, ID: c.ds[0].ID, Since: c.begun})
+	for _, h := range w.hands {
+		if c := h.now.Load(); c != nil && !w.left[c] {
+			all = append(all, c.running())
+		}
+	}
+	for c := range w.left {
+		all = append(all, c.running())
 	}
 	return all
+}
+
+func (c *call) running() Running {
+	return Running{Queue: c.in.source.q.name, ID: c.ds[0].ID, Since: c.begun}
 }
 
 func (w *Worker) names() string {

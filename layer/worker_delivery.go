@@ -187,9 +187,12 @@ func (e *timeoutError) Unwrap() error { return context.DeadlineExceeded }
 
 // timedOut says of the error of a handler whose context has ended in time that this was so.
 func timedOut(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
 	cause, ok := as[*timeoutError](context.Cause(ctx))
 	switch {
-	case !ok || err == nil || errors.Is(err, cause):
+	case !ok || errors.Is(err, cause):
 		return err
 	case err == context.DeadlineExceeded:
 		return cause
@@ -202,19 +205,48 @@ type inHand struct {
 	source *source
 	claim  *Claim // Items are those not acked yet, State as the last acked item has left it
 	lease  time.Duration
-	until  atomic.Int64 // milliseconds
+	until  atomic.Int64    // milliseconds
+	ctx    context.Context // of the handlers' calls; ends when the claim is lost, or was ended
+	cancel context.CancelCauseFunc
 
 	// turn holds a token while the claim is being extended, or a handler's transaction on the claim is open.
 	turn       chan struct{}
 	lost       bool // the claim is another's
 	over       bool // all is acked
 	stateKnown bool
+
+	// handled are the claim's first items whose handlers have returned nil, and which are not acked yet. acking is the
+	// ack under way of some of them, the first ones; nil = there is none.
+	handled []*Delivery
+	acking  *acking
+	stale   bool // what came of an ack is not known: nothing more can be done under the claim
+	told    bool // that the claim is lost
 }
 
-func (s *source) newInHand(c *Claim, state bool) *inHand {
-	h := &inHand{source: s, claim: c, lease: s.receive.Lease, turn: make(chan struct{}, 1), stateKnown: state}
-	h.until.Store(millis(c.Until))
-	return h
+// acking is an ack under way, while the next item is being handled.
+type acking struct {
+	ds    []*Delivery
+	ended chan struct{} // closed when err is there
+	err   error
+}
+
+// acks is closed when the ack under way has ended; nil = there is none.
+func (h *inHand) acks() <-chan struct{} {
+	if h.acking == nil {
+		return nil
+	}
+	return h.acking.ended
+}
+
+// unhandled are the items that are neither acked nor handled.
+func (h *inHand) unhandled() []Item { return h.claim.Items[len(h.handled):] }
+
+func (h *hand) newInHand(r received) *inHand {
+	c, s := r.claims[0], r.source
+	in := &inHand{source: s, claim: c, lease: s.receive.Lease, turn: make(chan struct{}, 1), stateKnown: r.state}
+	in.ctx, in.cancel = context.WithCancelCause(s.q.named(h.ctx, "call for %s under %d", c.Group, c.Token))
+	in.until.Store(millis(c.Until))
+	return in
 }
 
 // begin waits until the claim is not being extended, and keeps it so until end.

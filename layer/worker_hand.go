@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -22,6 +23,9 @@ type hand struct {
 	w   *Worker
 	ctx context.Context
 	may bool // the limiter was waited for, and no item has been handled since
+	// calls leads to the goroutine that calls the handlers; nil = there is none.
+	calls chan func(goroutine *string)
+	now   atomic.Pointer[call] // the handler's call; nil = there is none
 }
 
 func (w *Worker) newHand(serial int64, n int) *hand {
@@ -35,6 +39,7 @@ func (h *hand) yield(what string) { h.w.sources[0].q.yield(h.ctx, what) }
 // the next.
 func (h *hand) loop() {
 	w := h.w
+	defer h.dismiss()
 	var done *finished
 	for pause := firstWait; ; {
 		h.yield("loop")
@@ -64,6 +69,33 @@ func (h *hand) loop() {
 		ctx, cancel := endContext(h.ctx)
 		defer cancel()
 		w.report(wrap("ack", w.settle(ctx, done)))
+	}
+}
+
+// start runs a call on the goroutine of the hand's calls. One goroutine does for all of them, until one has ended it,
+// or is stuck.
+func (h *hand) start(c *call, fn func(ctx context.Context) error) {
+	if h.calls == nil {
+		calls := make(chan func(*string))
+		h.calls = calls
+		go func() {
+			id := goroutineID()
+			for call := range calls {
+				call(&id)
+			}
+		}()
+	}
+	h.calls <- func(goroutine *string) {
+		c.goroutine.Store(goroutine)
+		c.run(fn)
+	}
+}
+
+// dismiss ends the goroutine of the hand's calls, after the call that it may be at.
+func (h *hand) dismiss() {
+	if h.calls != nil {
+		close(h.calls)
+		h.calls = nil
 	}
 }
 
@@ -115,7 +147,8 @@ func endContext(of context.Context) (context.Context, context.CancelFunc) {
 
 // work handles a claim's items in order. It ends the claim, or returns the ack that ends it.
 func (h *hand) work(r received) *finished {
-	w, in := h.w, r.source.newInHand(r.claims[0], r.state)
+	w, in := h.w, h.newInHand(r)
+	defer in.cancel(nil)
 	w.emit(w.o.Hooks.Received, slog.LevelDebug, "worker: received", in.event)
 	if in.claim.takenFrom != "" {
 		w.emit(w.o.Hooks.TakenOver, slog.LevelWarn, "worker: taken over, the lease had ended", func() Event {
@@ -157,11 +190,12 @@ type call struct {
 	goroutine atomic.Pointer[string] // its number
 	done      chan struct{}          // closed when it has ended, and err is there
 	err       error
+	exited    bool // it has ended its goroutine
 }
 
 // newCall makes the deliveries of the next call: one item, or the rest of the claim.
 func (h *hand) newCall(in *inHand) *call {
-	items := in.claim.Items
+	items := in.unhandled()
 	if !in.source.handler.batch {
 		items = items[:1]
 	}
@@ -188,7 +222,7 @@ func (h *hand) limit(c *call) bool {
 	ctx, cancel := context.WithCancelCause(h.w.taking)
 	defer cancel(nil)
 	wait := &call{in: c.in, begun: time.Now(), ctx: ctx, cancel: cancel, done: make(chan struct{})}
-	go wait.run(func(ctx context.Context) error {
+	h.start(wait, func(ctx context.Context) error {
 		for range n {
 			if err := h.w.o.Limiter.Wait(ctx); err != nil && ctx.Err() == nil {
 				h.w.report(wrap("limiter", err))
@@ -197,41 +231,46 @@ func (h *hand) limit(c *call) bool {
 		return ctx.Err()
 	})
 	h.attend(wait)
+	h.over(wait)
 	return wait.err == nil && !c.in.lost
 }
 
 // perform calls the handler. It reports false if the call is stuck, and was left behind.
 func (h *hand) perform(c *call) bool {
 	w := h.w
-	ctx := c.in.source.q.named(h.ctx, "call for %s under %d", c.ds[0].ID.Group, c.ds[0].Token)
-	c.ctx, c.cancel = context.WithCancelCause(ctx)
-	defer c.cancel(nil)
+	cancel := context.CancelFunc(nil)
 	if w.o.Timeout > 0 {
-		var cancel context.CancelFunc
-		c.ctx, cancel = context.WithTimeoutCause(c.ctx, w.o.Timeout, &timeoutError{w.o.Timeout, "the handler"})
-		defer cancel()
+		c.ctx, cancel = context.WithTimeoutCause(c.in.ctx, w.o.Timeout, w.timeout)
+	} else {
+		c.ctx, cancel = context.WithCancel(c.in.ctx)
 	}
-	c.begun, c.done = time.Now(), make(chan struct{})
-	w.mu.Lock()
-	w.calls[c] = false
-	w.mu.Unlock()
+	defer cancel()
+	c.begun, c.done, c.cancel = time.Now(), make(chan struct{}), c.in.cancel
+	h.now.Store(c)
+	defer h.now.Store(nil)
 	for _, d := range c.ds {
 		w.emit(w.o.Hooks.Started, slog.LevelDebug, "worker: started", func() Event { return c.event(d) })
 	}
-	go c.run(func(ctx context.Context) error {
+	h.start(c, func(ctx context.Context) error {
 		c.in.source.q.yield(ctx, "call")
 		return c.in.source.handler.call(ctx, c.ds)
 	})
 	if !h.attend(c) {
+		h.dismiss()
 		return false
 	}
-	w.mu.Lock()
-	delete(w.calls, c)
-	w.mu.Unlock()
+	h.over(c)
 	return true
 }
 
 var errGoexit = errors.New("the handler has ended its goroutine (runtime.Goexit), as require does in a test")
+
+// over notes that a call has ended.
+func (h *hand) over(c *call) {
+	if c.exited {
+		h.calls = nil
+	}
+}
 
 // run calls fn; a panic becomes an error, with its stack.
 func (c *call) run(fn func(ctx context.Context) error) {
@@ -240,12 +279,10 @@ func (c *call) run(fn func(ctx context.Context) error) {
 		if r := recover(); r != nil {
 			c.err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
 		} else if !returned {
-			c.err = errGoexit
+			c.err, c.exited = errGoexit, true
 		}
 		close(c.done)
 	}()
-	id := goroutineID()
-	c.goroutine.Store(&id)
 	c.err = fn(c.ctx)
 	returned = true
 }
@@ -257,6 +294,11 @@ func (h *hand) attend(c *call) bool {
 	var stopping <-chan struct{} // nil = the end of the worker makes no difference
 	var giveUp time.Time         // zero = the context has not ended
 	told := false                // that it is stuck
+	// A call that returns at once needs neither a timer nor, before it, an ack of its own.
+	if runtime.Gosched(); isClosed(c.done) {
+		return true
+	}
+	h.w.beginAck(h.ctx, in)
 	due := time.Now().Add(max(in.left(), MinLease) / 3)
 	for {
 		next := due
@@ -268,6 +310,7 @@ func (h *hand) attend(c *call) bool {
 		case <-c.done:
 		case <-ended:
 		case <-stopping:
+		case <-in.acks():
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -276,6 +319,11 @@ func (h *hand) attend(c *call) bool {
 		switch {
 		case isClosed(c.done):
 			return true
+		case in.acking != nil && isClosed(in.acking.ended):
+			if h.w.endAck(in); in.lost {
+				c.cancel(fmt.Errorf("%w: group %q, token %d", ErrClaimLost, in.claim.Group, in.claim.Token))
+			}
+			h.w.beginAck(h.ctx, in)
 		case ended != nil && c.ctx.Err() != nil:
 			ended, giveUp = nil, now.Add(stuckAfter)
 		case !giveUp.IsZero() && (!now.Before(giveUp) || stopping != nil && isClosed(stopping)):
@@ -296,11 +344,11 @@ func (h *hand) attend(c *call) bool {
 // extend extends the claim of a call, unless its transaction is open.
 func (h *hand) extend(c *call) {
 	in := c.in
-	if !in.tryBegin() {
+	if in.acking != nil || !in.tryBegin() {
 		return
 	}
 	defer in.end()
-	if in.over || in.lost {
+	if in.over || in.lost || in.stale {
 		return
 	}
 	err := in.extend(h.ctx)
@@ -330,11 +378,10 @@ func (h *hand) leave(c *call, first bool) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.stuck >= w.o.Concurrency && !w.stopped {
+	if len(w.left) >= w.o.Concurrency && !w.stopped {
 		return false
 	}
-	w.stuck++
-	w.calls[c] = true
+	w.left[c] = true
 	go w.late(h.ctx, c)
 	return true
 }
@@ -356,8 +403,7 @@ func (w *Worker) late(ctx context.Context, c *call) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.stuck--
-	delete(w.calls, c)
+	delete(w.left, c)
 }
 
 // conclude does what follows from a call that has ended. It returns the ack that ends the claim, if there is one to
@@ -381,12 +427,16 @@ func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bo
 	}
 	switch {
 	case in.lost:
-		w.emit(w.o.Hooks.Lost, slog.LevelWarn, "worker: claim lost", func() Event {
+		w.tellLost(in, func() Event {
 			e := c.event(c.ds[0])
 			e.Err = err
 			return e
 		})
-		w.told(fmt.Errorf("%w: group %q, token %d", ErrClaimLost, in.claim.Group, in.claim.Token))
+		return nil, false
+	case in.stale:
+		if err != nil {
+			w.failure(c, c.ds[0], err, Event{Follows: FollowsUnknown})
+		}
 		return nil, false
 	case handled < len(c.ds):
 		w.giveBack(ctx, in, c, err)
@@ -397,6 +447,16 @@ func (w *Worker) conclude(ctx context.Context, c *call) (done *finished, more bo
 		return nil, true
 	}
 	return w.ack(ctx, in, c.ds)
+}
+
+// tellLost tells once that a claim is another's.
+func (w *Worker) tellLost(in *inHand, event func() Event) {
+	if in.told {
+		return
+	}
+	in.told = true
+	w.emit(w.o.Hooks.Lost, slog.LevelWarn, "worker: claim lost", event)
+	w.told(fmt.Errorf("%w: group %q, token %d", ErrClaimLost, in.claim.Group, in.claim.Token))
 }
 
 // settlement is the ack of deliveries, with the state that they have set.
@@ -411,37 +471,76 @@ func (h *inHand) settlement(ds []*Delivery) *settlement {
 	return s
 }
 
-// ack acks what was handled. The last ack of a claim is returned, to travel with the next receive: no handler is called
-// before that.
+// ack sees to the ack of what was handled. The last ack of a claim is returned, to travel with the next receive: no
+// handler is called before that. An ack before the last travels while the next item is being handled; items that are
+// finished meanwhile share the ack that follows. What the next handler may read in the database is acked before.
 func (w *Worker) ack(of context.Context, in *inHand, ds []*Delivery) (done *finished, more bool) {
-	s := in.settlement(ds)
-	if len(ds) == len(in.claim.Items) {
+	in.handled = append(in.handled, ds...)
+	last := len(in.unhandled()) == 0
+	if !last && !in.source.handler.inTx && !ds[len(ds)-1].sets {
+		return nil, true
+	}
+	w.awaitAck(of, in)
+	if last && !in.lost && !in.stale {
+		s := in.settlement(in.handled)
 		s.ids = nil
 		return &finished{in.source, s}, false
 	}
+	w.beginAck(of, in)
+	w.awaitAck(of, in)
+	return nil, !in.lost && !in.stale
+}
+
+// beginAck begins to ack what was handled, unless an ack is under way.
+func (w *Worker) beginAck(of context.Context, in *inHand) {
+	if in.acking != nil || len(in.handled) == 0 || in.lost || in.stale {
+		return
+	}
+	a := &acking{ds: slices.Clone(in.handled), ended: make(chan struct{})}
+	in.acking = a
+	q, s := in.source.q, in.settlement(a.ds)
 	// For as long as the lease lasts, so that what was handled is not handled again.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(of), max(endTimeout, in.left()))
-	defer cancel()
-	err := in.source.q.submit(ctx, &operation{settle: s})
-	in.source.q.yield(of, "acked")
-	switch {
-	case errors.Is(err, ErrClaimLost):
-		in.lost = true
-		w.emit(w.o.Hooks.Lost, slog.LevelWarn, "worker: claim lost before its ack", func() Event {
-			e := in.event()
-			e.Err = err
-			return e
-		})
-		w.told(wrap("ack", err))
-		return nil, false
-	case err != nil:
-		w.report(wrap("ack", err))
-		return nil, false
+	ctx = q.named(ctx, "ack of %s under %d", a.ds[0].ID, a.ds[0].Token)
+	go func() {
+		defer cancel()
+		q.yield(ctx, "ack")
+		a.err = q.submit(ctx, &operation{settle: s})
+		q.yield(ctx, "acked")
+		close(a.ended)
+	}()
+}
+
+// awaitAck waits for the ack under way, if there is one.
+func (w *Worker) awaitAck(of context.Context, in *inHand) {
+	if in.acking == nil {
+		return
 	}
-	for _, d := range ds {
+	<-in.acking.ended
+	in.source.q.yield(of, "awaited")
+	w.endAck(in)
+	if in.lost {
+		w.tellLost(in, in.event)
+	}
+}
+
+// endAck does what follows from an ack that has ended.
+func (w *Worker) endAck(in *inHand) {
+	a := in.acking
+	in.acking = nil
+	switch {
+	case errors.Is(a.err, ErrClaimLost):
+		in.lost = true
+		return
+	case a.err != nil:
+		in.stale = true
+		w.report(wrap("ack", a.err))
+		return
+	}
+	for _, d := range a.ds {
 		in.acked(d)
 	}
-	return nil, true
+	in.handled = in.handled[len(a.ds):]
 }
 
 // failure tells of a failed call.
@@ -462,13 +561,19 @@ func (w *Worker) failure(c *call, d *Delivery, err error, e Event) {
 // giveBack gives back what is left of a claim: untried if c is nil, else with what was handled in a batch acked, and
 // the failure of the next counted.
 func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error) {
-	o := NackOptions{Release: true}
+	if w.awaitAck(of, in); in.lost || in.stale {
+		if c != nil {
+			w.failure(c, c.ds[0], failed, Event{Follows: FollowsUnknown})
+		}
+		return
+	}
+	o := NackOptions{Release: true, Acked: in.settlement(in.handled).ids}
 	view, n := *in.claim, 0
 	if c != nil {
 		if partly, ok := as[*BatchError](failed); ok && in.source.handler.batch {
 			n = min(max(partly.Done, 0), len(c.ds)-1)
 			s := in.settlement(c.ds[:n])
-			o.Acked, o.SetState, o.State = s.ids, s.sets, s.state
+			o.Acked, o.SetState, o.State = append(o.Acked, s.ids...), s.sets, s.state
 			if partly.Err != nil {
 				failed = timedOut(c.ctx, partly.Err)
 			}

@@ -23,9 +23,11 @@ type Handler struct {
 	inTx  bool                                            // the effect is committed in a transaction with the ack
 }
 
-// Handle makes a handler of a function. The item is acked when h has returned nil, and before h is called for the
-// next of its group. The effect happens at least once, and at most once more for each time that the process dies, or
-// its lease ends, between the effect and the ack: make the effect repeatable, or use HandleTx or HandleCommit.
+// Handle makes a handler of a function. The item is acked when h has returned nil: the ack travels while h is called
+// for the next of its group, and items that are finished meanwhile share the next ack, so that what comes of an item
+// changes nothing for those before. The effect happens at least once, and at most once more for each time that the
+// process dies, or its lease ends, between the effect and the ack, which is a round trip to the database away: make the
+// effect repeatable, or use HandleTx or HandleCommit.
 func Handle(h func(ctx context.Context, d *Delivery) error) Handler {
 	if h == nil {
 		return Handler{}

@@ -96,20 +96,6 @@ func TestKinds(t *testing.T) {
 	})
 }
 
-// TestAckedOneByOne: what was handled is gone from the queue when the handler of the next item is called.
-func TestAckedOneByOne(t *testing.T) {
-	inBubble(t, layer.Config{}, func(b *bubble) {
-		b.fill(5)
-		b.run(b.worker(layer.Handle(func(_ context.Context, d *layer.Delivery) error {
-			items, err := b.q.Peek(b.t.Context(), "A", 10)
-			require.Len(b.t, items, 6-b.called(layer.Item{Body: []byte("all")}))
-			return err
-		}), layer.WorkerOptions{Concurrency: 1}), nil, time.Second)
-		require.Empty(b.t, b.reported())
-		require.EqualValues(b.t, 5, b.stats().Acked)
-	})
-}
-
 // TestTimeout: a handler's context ends after Timeout, and that is a failed attempt of the item, not of those before
 // it.
 func TestTimeout(t *testing.T) {
@@ -395,5 +381,59 @@ func TestAroundAfterCommit(t *testing.T) {
 		b.fill(3)
 		b.run(b.worker(swallow(h), layer.WorkerOptions{Concurrency: 1}), nil, time.Second)
 		b.eachOnce(3)
+	})
+}
+
+// TestAckTravels: the ack of an item travels while the next one is being handled, and is there before that one is done;
+// so a worker that dies amid an item leaves no other to be handled again. A failure of the next item changes nothing.
+func TestAckTravels(t *testing.T) {
+	inBubble(t, layer.Config{MaxAttempts: 2, Retry: eachSecond}, func(b *bubble) {
+		b.fill(5)
+		w, err := plainWorker(b.q, func(_ context.Context, item layer.Item) error {
+			n := b.called(item)
+			time.Sleep(time.Second)
+			if string(item.Body) == "2" && n == 1 {
+				return errors.New("once")
+			}
+			return nil
+		}, layer.WorkerOptions{Concurrency: 1, OnError: b.onError})
+		require.NoError(t, err)
+		w.Start()
+		for i := range 2 {
+			time.Sleep(1100 * time.Millisecond) // amid the second item, and amid the third
+			require.EqualValues(b.t, i+1, b.stats().Acked)
+		}
+		time.Sleep(10 * time.Second)
+		require.NoError(b.t, w.Stop(b.t.Context()))
+		require.EqualValues(b.t, 5, b.stats().Acked)
+		require.Equal(b.t, map[string]int{"0": 1, "1": 1, "2": 2, "3": 1, "4": 1}, b.seen())
+		require.Len(b.t, b.reported(), 1)
+	})
+}
+
+// TestClaimLostAmidAck: an ack that travels finds the claim lost, and the handler of the next item is told by its
+// context; nothing is handled under the claim after that.
+func TestClaimLostAmidAck(t *testing.T) {
+	inBubble(t, layer.Config{}, func(b *bubble) {
+		b.fill(3)
+		w, err := plainWorker(b.q, func(ctx context.Context, item layer.Item) error {
+			if n := b.called(item); n > 1 || string(item.Body) == "2" {
+				return nil
+			}
+			if string(item.Body) == "0" {
+				_, err := b.q.Admin().ForceRelease(ctx, "A", layer.ForceReleaseOptions{})
+				return err
+			}
+			<-ctx.Done()
+			b.onError(context.Cause(ctx))
+			return context.Cause(ctx)
+		}, layer.WorkerOptions{Concurrency: 1, Lease: time.Minute, OnError: b.onError})
+		b.run(w, err, 10*time.Second)
+		require.Equal(b.t, map[string]int{"0": 2, "1": 2, "2": 1}, b.seen())
+		require.Len(b.t, b.reported(), 2)
+		for _, err := range b.reported() {
+			require.ErrorIs(b.t, err, layer.ErrClaimLost)
+		}
+		require.EqualValues(b.t, 3, b.stats().Acked)
 	})
 }

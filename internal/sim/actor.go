@@ -311,8 +311,10 @@ func (a *actor) work() {
 }
 
 // handle does with a claim what a worker may do. If may is set it can receive the next claims with the ack.
-func (a *actor) handle(c *layer.Claim, may bool) (next []*layer.Claim) {
+func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 	k := a.w.knobs
+	same := *given // the given claim stays as it was received: the history refers to it
+	c := &same
 	left := make([]layer.ID, len(c.Items))
 	for i, item := range c.Items {
 		left[i] = item.ID

@@ -12,11 +12,15 @@ import (
 )
 
 // The end of a part of the runs: when all has been verified, the queue is dropped while others work on. Afterwards none
-// of its keys may be left.
+// of its keys may be left. In half of these runs the queue is made anew, with another number of shards, beside the
+// handles of the old one, which must find no queue; then the new queue has what was enqueued there, and nothing else.
 
 // doom is what the end of the queue is like.
 type doom struct {
 	begun, done bool // the drop
+
+	next *handle            // of the new queue; nil = there is none
+	sent map[string]outcome // bodies of the new queue's messages: the outcomes of their enqueues
 }
 
 // The actors of the end are few, and make few calls.
@@ -71,12 +75,100 @@ func (w *world) drop() error {
 	if err := w.sched.drive(ever); err != nil || failed != nil {
 		return errors.Join(err, failed)
 	}
+	w.mark("queue dropped")
+	if w.doom.next != nil {
+		w.sched.start(1, func() { failed = w.anew() })
+		return errors.Join(w.sched.drive(ever), failed)
+	}
 	for _, row := range w.rows(kv.PrefixRange([]byte(queuePrefix)), 0) {
 		name, rest := keyOf(row.Key)
 		w.violation("the queue was dropped, and left %s %v", name, rest)
 	}
-	w.mark("queue dropped")
 	return nil
+}
+
+// anew verifies the queue that was made after the drop, without faults.
+func (w *world) anew() error {
+	d, q, ctx := w.doom, w.doom.next.q, context.Background()
+	report, err := q.Admin().Check(ctx, layer.CheckOptions{})
+	if err != nil {
+		return err
+	}
+	for _, v := range report.Violations {
+		w.violation("the queue made after the drop: %s", v)
+	}
+	got := make(map[string]bool)
+	for {
+		claims, err := q.Receive(ctx, layer.ReceiveOptions{Max: 100, MaxGroups: 100})
+		if err != nil {
+			return err
+		}
+		if len(claims) == 0 {
+			break
+		}
+		for _, c := range claims {
+			for _, item := range c.Items {
+				told, sent := d.sent[string(item.Body)]
+				if !sent || told == refused || got[string(item.Body)] {
+					w.violation("the queue made after the drop delivers %q", item.Body)
+				}
+				got[string(item.Body)] = true
+			}
+			if err := q.Ack(ctx, c); err != nil {
+				return err
+			}
+		}
+	}
+	for body, told := range d.sent {
+		if told == done && !got[body] {
+			w.violation("the queue made after the drop does not deliver %q", body)
+		}
+	}
+	w.mark("queue made anew")
+	return q.Close(ctx)
+}
+
+// recreate makes the queue anew, with another number of shards, and enqueues.
+func (a *actor) recreate() {
+	w := a.w
+	config := w.knobs.config
+	defer func() { w.knobs.config = config }()
+	w.knobs.config = layer.Config{Shards: 1 + (max(config.Shards, 1)+a.rng.IntN(3))%4}
+	for w.doom.next == nil {
+		h, err := w.openHandle(layer.Create, 0)
+		a.park("created")
+		w.sched.trace.note("create anew", err)
+		if err == nil {
+			w.doom.next = h
+			break
+		}
+		if e := new(kv.Error); !errors.As(err, &e) && !errors.Is(err, layer.ErrQueueExists) {
+			w.violation("unexpected error of a create: %v", err)
+			return
+		}
+		if errors.Is(err, layer.ErrQueueExists) { // a commit of unknown outcome, in a call before this one
+			if w.doom.next, err = w.openHandle(layer.Open, 0); err != nil {
+				w.doom.next = nil
+			}
+			a.park("opened")
+		}
+		a.sleep(time.Millisecond)
+	}
+	w.doom.sent = make(map[string]outcome)
+	for i := range 2 * doomedHandles {
+		body := fmt.Sprint("anew ", i)
+		w.doom.sent[body] = unknown
+		_, err := w.doom.next.q.Enqueue(a.ctx, layer.Message{Group: w.group(a.rng), Body: []byte(body)})
+		a.park("enqueued")
+		w.sched.trace.note("enqueue anew", err)
+		switch told, expected := judge(err, false); {
+		case !expected:
+			w.violation("unexpected error of an enqueue: %v", err)
+		default:
+			w.doom.sent[body] = told
+		}
+		a.sleep(a.below(time.Second))
+	}
 }
 
 // drop drops the queue, whatever it takes.
@@ -98,6 +190,11 @@ func (a *actor) drop() {
 		a.sleep(time.Millisecond)
 	}
 	a.w.doom.done = true
+	if a.w.knobs.recreated {
+		a.recreate()
+		a.left = doomedCalls / 4
+		a.produce() // on the handle of the old queue
+	}
 }
 
 // sendBare enqueues in transactions outside of Once, which have no receipt: nothing but the guard of the drop makes
@@ -136,7 +233,10 @@ func (a *actor) doomed(o *op, droppedBefore bool, err error) bool {
 }
 
 // ends draws whether the run ends with a drop. It has draws of its own, for runs of any profile.
-func (k *knobs) ends(rng *rand.Rand) { k.dropped = k.dropped || rng.IntN(5) == 0 }
+func (k *knobs) ends(rng *rand.Rand) {
+	k.dropped = k.dropped || rng.IntN(5) == 0
+	k.recreated = rng.IntN(2) == 0
+}
 
 // doomed: commits that take long while the queue is dropped.
 func (k *knobs) doomed(rng *rand.Rand) {

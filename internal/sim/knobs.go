@@ -113,7 +113,7 @@ func drawKnobs(rng *rand.Rand) *knobs {
 		Retry: layer.RetryPolicy{
 			Kind: layer.RetryKind(rng.IntN(3)), Base: 50 * time.Millisecond, Max: 5 * time.Second,
 		},
-		MaxAttempts: []int{0, 1, 2, 5}[rng.IntN(4)], OnFailure: layer.OnFailure(rng.IntN(3)),
+		MaxAttempts: []int{layer.Unlimited, 1, 2, 5}[rng.IntN(4)], OnFailure: layer.OnFailure(rng.IntN(3)),
 	}
 	for _, s := range swarm {
 		if p := half(s.most); p > 0 {

@@ -70,7 +70,7 @@ func (k *knobs) worker(rng *rand.Rand) {
 	k.handles, k.groups = 1+rng.IntN(3), 1+rng.IntN(6)
 	k.producers, k.workers, k.takers, k.operators, k.stewards = 1+rng.IntN(2), 0, 0, 0, 0
 	k.consumers, k.batch, k.receive = k.handles, 1+rng.IntN(4), 1+rng.IntN(6)
-	k.config.MaxAttempts, k.config.OnFailure = []int{0, 2, 5}[rng.IntN(3)], layer.DeadLetterItem
+	k.config.MaxAttempts, k.config.OnFailure = []int{layer.Unlimited, 2, 5}[rng.IntN(3)], layer.DeadLetterItem
 	k.config.Retention, k.config.MaxWaiting, k.config.MaxRate = 0, 0, layer.Rate{}
 	k.named, k.large, k.delayed = 0, 0, 0
 	if k.config.DedupBy == layer.DedupByContent {

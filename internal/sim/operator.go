@@ -40,9 +40,12 @@ func (a *actor) operate() {
 			}
 		case 1, 2, 3:
 			o.kind = "resume-group"
-			fn = func(ctx context.Context) error { _, err := a.q.Admin().ResumeGroup(ctx, group); return err }
+			fn = func(ctx context.Context) error {
+				_, err := a.q.Admin().ResumeGroup(ctx, group, layer.ResumeOptions{})
+				return err
+			}
 			inTx = func(ctx context.Context, tx kv.Tx) error {
-				_, err := a.q.Admin().ResumeGroupTx(ctx, tx, group)
+				_, err := a.q.Admin().ResumeGroupTx(ctx, tx, group, layer.ResumeOptions{})
 				return err
 			}
 		case 4:
@@ -54,8 +57,14 @@ func (a *actor) operate() {
 			}
 		case 5, 6:
 			o.kind = "resume"
-			fn = func(ctx context.Context) error { _, err := a.q.Admin().Resume(ctx); return err }
-			inTx = func(ctx context.Context, tx kv.Tx) error { _, err := a.q.Admin().ResumeTx(ctx, tx); return err }
+			fn = func(ctx context.Context) error {
+				_, err := a.q.Admin().Resume(ctx, layer.ResumeOptions{})
+				return err
+			}
+			inTx = func(ctx context.Context, tx kv.Tx) error {
+				_, err := a.q.Admin().ResumeTx(ctx, tx, layer.ResumeOptions{})
+				return err
+			}
 		case 7:
 			o.kind, o.group, o.ids = "cancel", id.Group, []layer.ID{id}
 			fn = func(ctx context.Context) error { return a.q.Admin().Cancel(ctx, id) }
@@ -85,8 +94,10 @@ func (a *actor) operate() {
 			}
 		case 10:
 			o.kind = "retry-now"
-			fn = func(ctx context.Context) error { return a.q.Admin().RetryNow(ctx, group) }
-			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.Admin().RetryNowTx(ctx, tx, group) }
+			fn = func(ctx context.Context) error { return a.q.Admin().RetryNow(ctx, group, layer.RetryOptions{}) }
+			inTx = func(ctx context.Context, tx kv.Tx) error {
+				return a.q.Admin().RetryNowTx(ctx, tx, group, layer.RetryOptions{})
+			}
 		case 11:
 			o.kind = "redrive"
 			tail := a.rng.IntN(2) == 0
@@ -140,7 +151,7 @@ func (a *actor) operate() {
 		case 13:
 			o.kind = "configure"
 			lease := layer.MinLease + a.below(maxLease-layer.MinLease)
-			attempts := []int{0, 1, 2, 5}[a.rng.IntN(4)]
+			attempts := []int{layer.Unlimited, 1, 2, 5}[a.rng.IntN(4)]
 			change := func(c *layer.Config) { c.Lease, c.MaxAttempts = lease, attempts }
 			fn = func(ctx context.Context) (err error) {
 				_, o.token, err = a.q.Admin().Configure(ctx, change)

@@ -110,7 +110,7 @@ func (w *world) landedMS(records []record, i int) int64 {
 // ratedBy reads the rate of a stored configuration.
 func ratedBy(value []byte) (*ratedAt, error) {
 	t, err := tuple.Unpack(value)
-	if err != nil || len(t) != 2 {
+	if err != nil || len(t) != 3 {
 		return nil, fmt.Errorf("%v, %w", t, err)
 	}
 	c := &ratedAt{}

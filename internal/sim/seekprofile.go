@@ -41,7 +41,7 @@ func (k *knobs) kept(rng *rand.Rand) {
 	k.seeking(rng)
 	k.takers, k.operators, k.operations = 0, 3, []int{10, 10, 10, 7, 8, 9}
 	k.delayed, k.nack, k.think = 0.6, 0.6, time.Second
-	k.config.Lease, k.config.MaxAttempts, k.freeze = layer.MinLease, 0, 0.1
+	k.config.Lease, k.config.MaxAttempts, k.freeze = layer.MinLease, layer.Unlimited, 0.1
 	if rng.IntN(2) == 0 {
 		k.apart(rng)
 	}
@@ -74,7 +74,7 @@ func (k *knobs) skewed(rng *rand.Rand) {
 	}
 	k.takers, k.operators, k.operations = 0, 3, []int{10, 10, 7, 7, 7}
 	k.batch, k.receive, k.delayed, k.die, k.nack, k.freeze = 2+rng.IntN(4), 1, 0.9, 0.3*rng.Float64(), 0.2, 0
-	k.config.Lease, k.config.MaxAttempts, k.think = layer.MinLease, 0, time.Second
+	k.config.Lease, k.config.MaxAttempts, k.think = layer.MinLease, layer.Unlimited, time.Second
 }
 
 // marked: groups that are paused and parked while their claims expire, or nothing is left of them.
@@ -84,7 +84,7 @@ func (k *knobs) marked(rng *rand.Rand) {
 	k.operations = []int{0, 0, 0, 1, 1, 7, 7, 8, purge}
 	k.think, k.config.Lease, k.freeze, k.nack = time.Second, layer.MinLease, 0.3, 0.4
 	k.die = 0.3 * rng.Float64()
-	k.config.MaxAttempts, k.config.OnFailure = rng.IntN(3), layer.HaltGroup
+	k.config.MaxAttempts, k.config.OnFailure = []int{layer.Unlimited, 1, 2}[rng.IntN(3)], layer.HaltGroup
 }
 
 // recalled: few dedup ids, messages that go, are purged and come back.

@@ -46,8 +46,12 @@ func (a *actor) pauseQueue() {
 		a.sleep(a.below(a.w.knobs.think))
 	}
 	o = &op{kind: "resume-named"}
-	a.once(o, func(ctx context.Context) (err error) { m, err = a.q.Admin().Resume(ctx); return err },
-		func(ctx context.Context, tx kv.Tx) (err error) { m, err = a.q.Admin().ResumeTx(ctx, tx); return err })
+	whichever := layer.ResumeOptions{}
+	a.once(o, func(ctx context.Context) (err error) { m, err = a.q.Admin().Resume(ctx, whichever); return err },
+		func(ctx context.Context, tx kv.Tx) (err error) {
+			m, err = a.q.Admin().ResumeTx(ctx, tx, whichever)
+			return err
+		})
 	o.toldBy = m.By
 }
 

@@ -17,9 +17,11 @@ type tending struct {
 	turns    bool       // several sweep, and pause the queue, at the same time
 	wrong    float64    // chance that a worker acks what it does not hold, too
 	dropped  bool       // the run ends with a drop of the queue
-	panics   float64    // chance that a handler panics
-	worked   bool       // workers alone handle messages, see law.go
-	strict   bool       // likewise: without faults
+	// recreated: if so, with a new queue of the name, beside the handles of the old one
+	recreated bool
+	panics    float64 // chance that a handler panics
+	worked    bool    // workers alone handle messages, see law.go
+	strict    bool    // likewise: without faults
 }
 
 // widen draws what stewards do. A run of a profile has what that says, and nothing of it by itself.

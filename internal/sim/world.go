@@ -364,7 +364,7 @@ func (w *world) startActors() {
 func (w *world) heal() {
 	a := w.actor(99, w.alive()[0])
 	a.call(&op{kind: "heal"}, func(ctx context.Context) error {
-		if _, _, err := a.q.Admin().Configure(ctx, func(c *layer.Config) { c.MaxAttempts, c.MaxRate = 0, a.w.knobs.calmRate }); err != nil {
+		if _, _, err := a.q.Admin().Configure(ctx, func(c *layer.Config) { c.MaxAttempts, c.MaxRate = layer.Unlimited, a.w.knobs.calmRate }); err != nil {
 			return err
 		}
 		if a.w.unswept() {
@@ -373,11 +373,12 @@ func (w *world) heal() {
 			}
 		}
 		a.sleep(2 * time.Second) // every handle knows it
-		if _, err := a.q.Admin().Resume(ctx); err != nil && !errors.Is(err, layer.ErrNotPaused) {
+		if _, err := a.q.Admin().Resume(ctx, layer.ResumeOptions{}); err != nil && !errors.Is(err, layer.ErrNotPaused) {
 			return err
 		}
 		for i := range w.knobs.groups {
-			if _, err := a.q.Admin().ResumeGroup(ctx, fmt.Sprintf("g%d", i)); err != nil && !errors.Is(err, layer.ErrNotPaused) {
+			_, err := a.q.Admin().ResumeGroup(ctx, fmt.Sprintf("g%d", i), layer.ResumeOptions{})
+			if err != nil && !errors.Is(err, layer.ErrNotPaused) {
 				return err
 			}
 		}

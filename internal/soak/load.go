@@ -203,10 +203,9 @@ func (a *actor) finish(ctx context.Context, c *layer.Claim) ([]*layer.Claim, err
 		return a.q.AckReceive(ctx, c, o)
 	case n < 30:
 		a.count("ack of some")
-		if err := a.q.Ack(ctx, c, c.Items[0].ID); err != nil || len(c.Items) == 1 {
+		if err := a.q.Ack(ctx, c, c.Items[0].ID); err != nil || len(c.Items) == 0 {
 			return nil, err
 		}
-		c.Items = c.Items[1:]
 	case n < 36:
 		return nil, nack("nack", layer.NackOptions{Err: errors.New("it failed")})
 	case n < 40:
@@ -264,7 +263,7 @@ func (a *actor) operate(ctx context.Context) (err error) {
 		})
 	case "pause":
 		if _, err = a.q.Admin().PauseGroup(ctx, marked, layer.PauseOptions{}); err == nil {
-			_, err = a.q.Admin().ResumeGroup(ctx, marked)
+			_, err = a.q.Admin().ResumeGroup(ctx, marked, layer.ResumeOptions{})
 		}
 	case "look":
 		err = a.look(ctx)
