@@ -170,7 +170,9 @@ func badCalls(e *env) map[string]badCall {
 			_, _, err := layer.Ensure(ctx, e.db, testPrefix, "", e.options(9))
 			return err
 		}, layer.ErrNoQueueName},
-		"Open poll": {func() error { return last(layer.Open(ctx, e.db, testPrefix, "q", layer.Options{Poll: -1})) }, limit},
+		"Open poll": {func() error {
+			return last(layer.Open(ctx, e.db, testPrefix, "q", layer.Options{Poll: -1}))
+		}, limit},
 		"Drop":      {func() error { return layer.Drop(ctx, e.db, testPrefix, bad, layer.DropOptions{}) }, utf8},
 		"Drop none": {func() error { return layer.Drop(ctx, e.db, testPrefix, "none", layer.DropOptions{}) }, layer.ErrNoQueue},
 		"Queues":    {func() error { return last(layer.Queues(canceled, e.db, testPrefix)) }, context.Canceled},
