@@ -9,8 +9,12 @@ help: ## this list
 	@grep -hE '^[a-z][a-z-]*:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 .PHONY: demo
-demo: ## load 20,000 real departures, drain them with 8 workers, verify it
+demo: ## load 20,000 real departures, drain them with 4 processes of which two are killed, verify it
 	@$(GO) run ./cmd/fdbfifo demo
+
+.PHONY: orders
+orders: ## a service of three processes on one folder: 5,000 orders, four of its processes killed on the way, verify it
+	@$(GO) run ./examples/orders run
 
 .PHONY: test
 test: ## every test, under 3 minutes
@@ -67,18 +71,22 @@ broken: ## the layer without each of its guards: the tests, and the simulation w
 
 KILLS ?= 200
 .PHONY: crash
-crash: ## kill KILLS processes that work on a queue on disk, check what each leaves; a failed run prints how to replay it
+crash: ## kill KILLS processes that work on a queue on disk, and as many where several have it open, check what each leaves; a failed run prints how to replay it
 	@echo "SEED=$(SEED) KILLS=$(KILLS)"
-	$(GO) test ./internal/crash -run '^TestKills$$' -count 1 -timeout 1h -v -args -seed $(SEED) -kills $(KILLS)
+	$(GO) test ./internal/crash -run '^TestKills(Together)?$$' -count 1 -timeout 1h -v -args -seed $(SEED) -kills $(KILLS)
 
 HISTORIES ?= 40
 .PHONY: linear
-linear: ## HISTORIES runs of concurrent callers of each sort on each engine, and as many seeds of the simulation, from SEED on, checked for linearizability
+linear: ## HISTORIES runs of concurrent callers of each sort on each engine, as many of callers in several processes, and as many seeds of the simulation, from SEED on, checked for linearizability
 	@echo "SEED=$(SEED) HISTORIES=$(HISTORIES)"
 	$(GO) test ./internal/linear -count 1
-	$(GO) test ./layer -run '^TestLinearizable$$' -count 1 -timeout 1h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) \
-		| grep -vE '^ *(=== |--- PASS: TestLinearizable/.*/)'; exit $${PIPESTATUS[0]}
+	$(GO) test ./layer -run '^TestLinearizable(Processes)?$$' -count 1 -timeout 1h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) \
+		| grep -vE '^ *(=== |--- PASS: TestLinearizable(Processes)?/.*/)'; exit $${PIPESTATUS[0]}
 	$(MAKE) --no-print-directory sim SEED=$(SEED) SEEDS=$(HISTORIES)
+
+.PHONY: socket
+socket: ## the layer's tests through the socket of a folder that another DB has open
+	$(GO) test ./layer -count 1 -parallel 8 -timeout 20m -args -layer.socket
 
 MINUTES ?= 10
 ENGINE ?= memory
@@ -137,7 +145,7 @@ typecheck-fdb: ## the types of fdbkv/ and its tests, on any machine
 	@cd fdbkv && $(GO) mod tidy -diff
 
 .PHONY: test-fdb
-test-fdb: ## every suite on a cluster: FDB_CLUSTER_FILE, or a throw-away one (FDB_BIN, FDB_ENGINE=ssd); else SKIP
+test-fdb: ## every suite on a cluster: FDB_CLUSTER_FILE, or a throw-away one (FDB_BIN, FDB_ENGINE=ssd, FDB_SERVERS=7); else SKIP
 	@cd fdbkv && $(GO) run ./testcluster -- $(MAKE) --no-print-directory -C .. fdb-suites
 
 .PHONY: fdb-suites
@@ -152,6 +160,13 @@ fdb-suites: # of test-fdb, which sets FDB_CLUSTER_FILE
 		echo "$$client" && $(GO) vet ./... && $(FDBKV_STATICCHECK) ./... && $(GO) test -count 1 -timeout 10m ./...; \
 	fi
 
+.PHONY: trouble
+trouble: ## a cluster of seven processes that are killed, frozen, excluded, configured by SEED, under HISTORIES of linear of each sort; else SKIP
+	@echo "SEED=$(SEED) HISTORIES=$(HISTORIES)"
+	@cd fdbkv && FDB_CLUSTER_FILE= FDB_SERVERS=7 FDB_TROUBLE=$(SEED) $(GO) run ./testcluster -- $(GO) test ./layertest -run '^TestLinearizable$$' \
+		-count 1 -timeout 2h -v -args -layer.seed $(SEED) -layer.histories $(HISTORIES) | grep -vE '^ *(=== |--- PASS: TestLinearizable/.*/)'; \
+		exit $${PIPESTATUS[0]}
+
 .PHONY: build-fdb
 build-fdb: ## the command with the engine fdb, bin/fdbfifo-fdb: needs libfdb_c and its header
 	cd fdbkv && CGO_ENABLED=1 $(GO) build -o ../bin/fdbfifo-fdb ./cmd/fdbfifo
@@ -165,6 +180,6 @@ release-check: ## pack both modules as a release would, build and run a new prog
 	@$(GO) run ./internal/release check
 
 .PHONY: ci
-ci: lint bare test race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb model ## all checks, under 15 minutes on 2 cores
+ci: lint bare test socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb model ## all checks, under 20 minutes on 2 cores
 	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100

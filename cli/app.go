@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"fdbfifo/kv/embedded"
 )
 
 // App is the command line and its surroundings. New returns the normal one; of the fields only Engines must be
@@ -42,7 +44,11 @@ type App struct {
 
 // New returns the command line with the embedded engines.
 func New() *App {
-	return &App{Engines: Embedded()}
+	a := &App{Engines: Embedded()}
+	if embedded.Sharable {
+		a.Shared = []string{"disk"}
+	}
+	return a
 }
 
 func terminalSize(w io.Writer) (width, height int, ok bool) {
@@ -106,6 +112,7 @@ type session struct {
 
 	engine string
 	queue  string
+	place  place
 	json   bool
 }
 
@@ -127,9 +134,12 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
-		PersistentPreRun:  func(*cobra.Command, []string) { *parsed = true },
-		Args:              knownCommand,
-		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			*parsed = true
+			return s.place.parse(c)
+		},
+		Args: knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SuggestionsMinimumDistance = 2
 	root.Flags().Bool("version", false, "print what this program was built from")
@@ -143,12 +153,17 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 	}
 	flags.StringVar(&s.engine, "engine", "disk", engines)
 	flags.StringVar(&s.queue, "queue", "default", "the queue's `NAME`")
+	s.place.add(root)
 	flags.BoolVar(&s.json, "json", false, "print JSON: an object, or one a line for lists")
 	root.AddCommand(
 		newDemoCmd(s),
 		newDemoWorkerCmd(s),
 		newCreateCmd(s),
 		newEnqueueCmd(s),
+		newReceiveCmd(s),
+		newAckCmd(s),
+		newNackCmd(s),
+		newExtendCmd(s),
 		newWorkCmd(s),
 		newPeekCmd(s),
 		newGroupsCmd(s),
@@ -168,9 +183,12 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newConfigCmd(s),
 		newDeadCmd(s),
 		newArchiveCmd(s),
+		newSubscriptionsCmd(s),
+		newUnsubscribeCmd(s),
 		newSweepCmd(s),
 		newCheckCmd(s),
 		newBenchCmd(s),
+		newBenchPeerCmd(s),
 		newKeyCmd(s),
 		newDecodeCmd(s),
 	)

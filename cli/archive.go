@@ -111,6 +111,7 @@ type jsonArchived struct {
 	Group     string            `json:"group"`
 	Completed time.Time         `json:"completed,omitzero"`
 	Enqueued  time.Time         `json:"enqueued,omitzero"`
+	DedupID   string            `json:"dedup_id,omitempty"`
 	Headers   map[string]string `json:"headers,omitempty"`
 	Error     string            `json:"error,omitempty"`
 	jsonBody
@@ -119,7 +120,10 @@ type jsonArchived struct {
 func (s *session) printArchive(page layer.ArchivePage) error {
 	if s.json {
 		for _, item := range page.Items {
-			j := jsonArchived{ID: item.ID.String(), Group: item.ID.Group, Headers: item.Headers, jsonBody: newJSONBody(item.Body)}
+			j := jsonArchived{
+				ID: item.ID.String(), Group: item.ID.Group, DedupID: item.DedupID, Headers: item.Headers,
+				jsonBody: newJSONBody(item.Body),
+			}
 			if item.Err != nil {
 				j.Error = item.Err.Error()
 			} else {

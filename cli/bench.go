@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 
 	"fdbfifo/internal/bench"
 	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/tuple"
 )
 
@@ -29,7 +31,8 @@ type benchFlags struct {
 }
 
 const benchHelp = `Measure the queue on the engine, and the engine beside it. Each benchmark works in a database of its own, in
-memory unless --engine says otherwise; with disk:PATH in new folders in PATH, which are removed afterwards.
+memory unless --engine says otherwise; with disk:PATH in new folders in PATH, which are removed afterwards. Those
+whose names begin with "shared", and takeover_ms, are of the disk engine always, and start processes.
 
 The figures that count are ratios: both sides of one are measured in the same run, in turns, so that a busy
 machine meets both. A figure short of its target is marked; the exit code is 0 all the same.`
@@ -48,7 +51,7 @@ func newBenchCmd(s *session) *cobra.Command {
 			if f.plot != "" {
 				return s.plotBench(c.Context(), bench.Full(), f.plot)
 			}
-			return s.bench(c.Context(), bench.All(bench.Full()), f)
+			return s.bench(c.Context(), bench.All(fullBench()), f)
 		},
 	}
 	c.Flags().StringArrayVar(&f.run, "run", nil, "run this benchmark only; `NAME` as in --list, may be given more than once")
@@ -57,6 +60,15 @@ func newBenchCmd(s *session) *cobra.Command {
 	c.MarkFlagsMutuallyExclusive("plot", "run")
 	c.MarkFlagsMutuallyExclusive("plot", "list")
 	return c
+}
+
+// fullBench are the sizes, without the figures of several processes where there can be but one.
+func fullBench() bench.Sizes {
+	sizes := bench.Full()
+	if !embedded.Sharable {
+		sizes.SharedRounds = 0
+	}
+	return sizes
 }
 
 // bench runs those of all that the flags name.
@@ -141,7 +153,8 @@ func (s *session) runBenchmark(ctx context.Context, b bench.Benchmark) ([]bench.
 		}
 	}()
 	return b.Run(ctx, bench.Env{
-		Open: s.openBenchSpace,
+		Open:   s.openBenchSpace,
+		Folder: s.benchFolder,
 		Progress: func(step string, done, total int64) {
 			if step != shown || total != of {
 				if p != nil {
@@ -173,35 +186,92 @@ func (s *session) openBenchSpace(ctx context.Context) (bench.Space, error) {
 	return space, err
 }
 
-// openBenchFolder opens the disk engine in a new folder in parent, or in the system's folder for what is
-// temporary if that is "".
+// openBenchFolder opens the disk engine in a new folder in parent.
 func (s *session) openBenchFolder(ctx context.Context, parent string) (kv.DB, error) {
+	folder, remove, err := makeBenchFolder(parent)
+	if err != nil {
+		return nil, err
+	}
+	db, err := s.openBenchDisk(ctx, folder)
+	if err != nil {
+		return nil, errors.Join(err, remove())
+	}
+	return removedDB{db, remove}, nil
+}
+
+func (s *session) openBenchDisk(ctx context.Context, folder string) (kv.DB, error) {
+	return s.app.Engines["disk"](ctx, EngineOptions{Arg: folder, Create: true, Notice: func(string, ...any) {}})
+}
+
+// makeBenchFolder makes a new folder in parent, or in the system's folder for what is temporary if that is "". What
+// remove removes is the folder, and parent if that was made too.
+func makeBenchFolder(parent string) (folder string, remove func() error, err error) {
 	made := "" // parent, if it was not there
 	if parent != "" {
 		if _, err := os.Stat(parent); errors.Is(err, os.ErrNotExist) {
 			made = parent
 		}
 		if err := os.MkdirAll(parent, 0o755); err != nil {
-			return nil, err
+			return "", nil, err
 		}
 	}
-	folder, err := os.MkdirTemp(parent, "fdbfifo-bench-")
+	temp, err := os.MkdirTemp(parent, "fdbfifo-bench-")
 	if err != nil {
-		return nil, err
+		return "", nil, err
 	}
-	remove := func() error {
-		err := os.RemoveAll(folder)
+	return filepath.Join(temp, "db"), func() error {
+		err := os.RemoveAll(temp)
 		if made != "" {
 			// Only if it is empty: the folder of another space may be in it, which removes it then.
 			_ = os.Remove(made)
 		}
 		return err
+	}, nil
+}
+
+// benchFolder makes a folder for a benchmark of several processes: where --engine disk:PATH says, if it does.
+func (s *session) benchFolder(context.Context) (bench.Folder, error) {
+	parent := ""
+	if name, arg, _ := strings.Cut(s.engine, ":"); name == "disk" {
+		parent = arg
 	}
-	db, err := s.app.Engines["disk"](ctx, EngineOptions{Arg: filepath.Join(folder, "db"), Create: true, Notice: func(string, ...any) {}})
+	folder, remove, err := makeBenchFolder(parent)
 	if err != nil {
-		return nil, errors.Join(err, remove())
+		return bench.Folder{}, err
 	}
-	return removedDB{db, remove}, nil
+	return bench.Folder{
+		Open: func(ctx context.Context, exclusive bool) (kv.DB, error) {
+			if exclusive {
+				return embedded.OpenDisk(folder, embedded.Options{Exclusive: true})
+			}
+			return s.openBenchDisk(ctx, folder)
+		},
+		Start: func(ctx context.Context, stdout io.Writer) (bench.Process, error) {
+			return s.app.spawn(ctx, []string{benchPeerName, "--engine", "disk:" + folder}, stdout, s.stderr)
+		},
+		Remove: remove,
+	}, nil
+}
+
+// benchPeerName is the command that the benchmarks of several processes start. It is not for users.
+const benchPeerName = "bench-peer"
+
+func newBenchPeerCmd(s *session) *cobra.Command {
+	return &cobra.Command{
+		Use:    benchPeerName,
+		Short:  "One process of bench, until its stdin ends",
+		Hidden: true,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, folder, _ := strings.Cut(s.engine, ":")
+			db, err := s.openBenchDisk(c.Context(), folder)
+			if err != nil {
+				return err
+			}
+			err = bench.Peer(c.Context(), db, s.stdin, s.stdout)
+			closeEngine(db, &err)
+			return err
+		},
+	}
 }
 
 // removedDB is a database that is removed when it is closed.

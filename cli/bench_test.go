@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,9 +23,24 @@ import (
 // benchSession is a session whose benchmarks are tiny: what is tested is the command, not the speed.
 func benchSession(engine string, asJSON bool) (s *session, stdout, stderr *bytes.Buffer) {
 	stdout, stderr = &bytes.Buffer{}, &bytes.Buffer{}
-	app := &App{Engines: Embedded(), Now: time.Now, size: terminalSize}
+	app := &App{Engines: Embedded(), Now: time.Now, size: terminalSize, spawn: spawnHere}
 	return &session{app: app, stdout: stdout, stderr: stderr, engine: engine, json: asJSON}, stdout, stderr
 }
+
+// spawnHere starts a process that is a goroutine. It ends only by itself.
+func spawnHere(ctx context.Context, args []string, stdout, stderr io.Writer) (process, error) {
+	in, out := io.Pipe()
+	p := &fakeProcess{stdin: out, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.err = New().Run(ctx, args, in, stdout, stderr)
+	}()
+	return &endless{p}, nil
+}
+
+type endless struct{ *fakeProcess }
+
+func (p *endless) Kill() error { return p.Stop() }
 
 // requiredFigures are those that scripts may count on.
 var requiredFigures = []string{

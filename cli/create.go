@@ -36,7 +36,7 @@ not exist, with no settings but the defaults.`,
 				change(&o.Config)
 			}
 			return s.withEngine(c.Context(), true, func(db kv.DB) (err error) {
-				q, err := layer.Create(c.Context(), db, prefix(), s.queue, o)
+				q, err := layer.Create(c.Context(), db, s.prefix(), s.queue, o)
 				switch {
 				case errors.Is(err, layer.ErrQueueExists):
 					return &Error{
@@ -50,6 +50,9 @@ not exist, with no settings but the defaults.`,
 					return asUsageIfOptions(err)
 				}
 				defer closeQueue(c.Context(), q, &err)
+				if err := s.tellNamesakes(c.Context(), db); err != nil {
+					return err
+				}
 				if s.json {
 					return printJSON(s.stdout, struct {
 						Created string `json:"created"`

@@ -148,6 +148,7 @@ type jsonDead struct {
 	Last      time.Time         `json:"last,omitzero"`
 	Parked    time.Time         `json:"dead_lettered"`
 	Enqueued  time.Time         `json:"enqueued"`
+	DedupID   string            `json:"dedup_id,omitempty"`
 	Headers   map[string]string `json:"headers,omitempty"`
 	jsonBody
 }
@@ -158,7 +159,7 @@ func (s *session) printDead(page layer.DeadPage) error {
 			err := printJSON(s.stdout, jsonDead{
 				ID: d.ID.String(), Group: d.ID.Group, Reason: d.Reason, LastError: d.LastError, Attempts: d.Attempts,
 				First: d.First.UTC(), Last: d.Last.UTC(), Parked: d.DeadLettered.UTC(), Enqueued: d.Enqueued.UTC(),
-				Headers: d.Headers, jsonBody: newJSONBody(d.Body),
+				DedupID: d.DedupID, Headers: d.Headers, jsonBody: newJSONBody(d.Body),
 			})
 			if err != nil {
 				return err

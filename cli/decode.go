@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
@@ -13,8 +14,7 @@ import (
 )
 
 func newDecodeCmd(s *session) *cobra.Command {
-	var below string
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:   "decode [KEY | PARTS]...",
 		Short: "Put keys and values that fdbcli prints into words, or parts into a key",
 		Long: `Take each argument, or each line of stdin if there is none. A key as fdbcli prints it becomes the tuple it is
@@ -25,33 +25,32 @@ put into words too. A tuple, which begins with a bracket, becomes the key.`,
   fdbfifo decode '("fdbfifo", "default", "lock", "ATL")'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error {
-			prefix, err := prefixFlag(below)
-			if err != nil {
-				return err
-			}
-			for _, arg := range args {
-				if err := s.decode(prefix, arg); err != nil {
-					return err
-				}
-			}
-			if len(args) > 0 {
-				return nil
-			}
-			lines := bufio.NewScanner(s.stdin)
-			lines.Buffer(nil, maxDecodeLine)
-			for n := 1; lines.Scan(); n++ {
-				if notAPair(lines.Text()) {
-					continue
-				}
-				if err := s.decode(prefix, lines.Text()); err != nil {
-					return &inputError{n, err}
-				}
-			}
-			return lines.Err()
+			return s.withPrefix(c.Context(), func() error { return s.decodeAll(args) })
 		},
 	}
-	addPrefixFlag(c, &below)
-	return c
+}
+
+// decodeAll decodes the arguments, or the lines of stdin if there are none.
+func (s *session) decodeAll(args []string) error {
+	for _, arg := range args {
+		if err := s.decode(s.prefix(), arg); err != nil {
+			return err
+		}
+	}
+	if len(args) > 0 {
+		return nil
+	}
+	lines := bufio.NewScanner(s.stdin)
+	lines.Buffer(nil, maxDecodeLine)
+	for n := 1; lines.Scan(); n++ {
+		if notAPair(lines.Text()) {
+			continue
+		}
+		if err := s.decode(s.prefix(), lines.Text()); err != nil {
+			return &inputError{n, err}
+		}
+	}
+	return lines.Err()
 }
 
 // maxDecodeLine bounds a line of fdbcli: a key and a value of FoundationDB's greatest sizes, escaped.
@@ -123,6 +122,13 @@ type jsonDecoded struct {
 
 func (s *session) printDecoded(prefix []byte, l line) error {
 	parts, err := tuple.Unpack(l.key)
+	shown := parts.String()
+	if rest, ok := bytes.CutPrefix(l.key, prefix); ok && err != nil {
+		// The prefix itself is no tuple.
+		if parts, below := tuple.Unpack(rest); below == nil {
+			shown, err = tuple.Printable(prefix)+" "+parts.String(), nil
+		}
+	}
 	if err != nil {
 		return fmt.Errorf("%s is not a tuple: %w", tuple.Printable(l.key), err)
 	}
@@ -139,11 +145,11 @@ func (s *session) printDecoded(prefix []byte, l line) error {
 	}
 	if s.json {
 		return printJSON(s.stdout, jsonDecoded{
-			Key: tuple.Printable(l.key), Parts: parts.String(), Queue: d.Queue, Kind: d.Name, KeyMeans: d.Key,
+			Key: tuple.Printable(l.key), Parts: shown, Queue: d.Queue, Kind: d.Name, KeyMeans: d.Key,
 			Value: tuple.Printable(l.value), ValueMeans: d.Value,
 		})
 	}
-	text := parts.String() + "\n"
+	text := shown + "\n"
 	if known && d.Key != "" {
 		text += fmt.Sprintf("  queue %s: %s\n", display(d.Queue), d.Key)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"slices"
 	"strconv"
@@ -19,24 +20,31 @@ import (
 	"fdbfifo/layer"
 )
 
+// demoProcesses is how many processes the workers of a demo are spread over.
+const demoProcesses = 4
+
 // demoFlags are the flags of demo.
 type demoFlags struct {
 	data      string
 	workers   int
 	keep      bool
+	inProcess bool
 	processes int
 	kill      bool
 	lease     time.Duration
 }
 
 const demoHelp = `Load 20,000 real departures of US airports into a durable queue in a fresh folder, one group an airport,
-drain it with several workers, and watch them: no group may be in two hands at once, every group must come in
-order, no message may be lost or come twice. The exit code is 1 if one of these is broken.
+drain it with several worker processes, and watch them: no group may be in two hands at once, every group must come
+in order, no message may be lost or come twice. The exit code is 1 if one of these is broken.
 
-With --processes the workers are spread over processes, which share nothing but the database: the engine must be
-one that several processes can open, a FoundationDB cluster. What handling a message does is then written in the
-transaction that acks it, and judged afterwards by what is in the database. --kill ends one of them with SIGKILL
-half-way, when it has groups in flight; they are taken over when their lease runs out.
+The processes share nothing but the database. One of them serves the folder to the others. What handling a message
+does is written in the transaction that acks it, and judged afterwards by what is in the database. On the way two
+are ended with SIGKILL: a worker with groups in flight, which are taken over when their lease runs out, and the process
+that serves, whose place another takes. With --processes none is killed unless --kill is given too.
+
+With --in-process the workers are of this one process, and every delivery is watched as it happens; so it is with an
+engine that only one process can use.
 
 --data takes any other CSV file with a column "origin", which is kept in memory for the comparison.`
 
@@ -47,7 +55,7 @@ func newDemoCmd(s *session) *cobra.Command {
 		Short: "Run 20,000 real departures through a queue and prove that order holds",
 		Long:  demoHelp,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := s.checkDemo(c, f); err != nil {
+			if err := s.checkDemo(c, &f); err != nil {
 				return err
 			}
 			if !c.Flags().Changed("queue") {
@@ -75,32 +83,50 @@ func newDemoCmd(s *session) *cobra.Command {
 	c.Flags().StringVar(&f.data, "data", "", "a CSV `FILE` with a column \"origin\"; left out, the departures built in")
 	c.Flags().IntVar(&f.workers, "workers", 8, "drain with `N` workers, each with one group in flight at a time")
 	c.Flags().BoolVar(&f.keep, "keep", false, "keep the folder with the queue, to look at it")
-	c.Flags().IntVar(&f.processes, "processes", 1, "spread the workers over `N` processes")
-	c.Flags().BoolVar(&f.kill, "kill", false, "end one of the processes with SIGKILL half-way")
+	c.Flags().BoolVar(&f.inProcess, "in-process", false, "let the workers be of this process, as --processes 1 does")
+	c.Flags().IntVar(&f.processes, "processes", demoProcesses, "spread the workers over `N` processes")
+	c.Flags().BoolVar(&f.kill, "kill", false,
+		"end a worker with SIGKILL on the way, and the process that serves; the default without --processes")
 	c.Flags().DurationVar(&f.lease, "lease", demoLease, "`TIME` after which a dead process's groups are free again")
 	return c
 }
 
-// checkDemo finds what is wrong with the flags.
-func (s *session) checkDemo(c *cobra.Command, f demoFlags) error {
+// checkDemo finds what is wrong with the flags, and sets those that depend on others.
+func (s *session) checkDemo(c *cobra.Command, f *demoFlags) error {
 	name, _, _ := strings.Cut(s.engine, ":")
 	_, known := s.app.Engines[name]
+	alone := known && !slices.Contains(s.app.Shared, name)
+	changed := c.Flags().Changed
+	if !changed("processes") {
+		f.processes = max(1, min(f.processes, f.workers))
+		if !changed("kill") {
+			f.kill = true
+		}
+		if f.inProcess || alone {
+			f.processes = 1
+		}
+	}
+	if f.processes == 1 && !changed("kill") {
+		f.kill = false
+	}
 	switch {
 	case f.workers < 1:
 		return usagef("--workers is %d: 1 or more", f.workers)
 	case f.processes < 1:
 		return usagef("--processes is %d: 1 or more", f.processes)
+	case f.inProcess && f.processes > 1:
+		return usagef("--in-process goes with no --processes but 1")
 	case f.lease < layer.MinLease || f.lease > layer.MaxLease:
 		return usagef("--lease is %s: %s to %s are allowed", f.lease, layer.MinLease, layer.MaxLease)
-	case f.keep && c.Flags().Changed("engine"):
+	case f.keep && changed("engine"):
 		return usagef("--keep goes with the folder that the demo makes; with --engine everything is kept")
 	case f.processes > f.workers:
 		return usagef("--processes is %d and --workers is %d: each process needs a worker", f.processes, f.workers)
 	case f.processes == 1 && f.kill:
 		return usagef("--kill needs a process that is left: --processes 2 or more")
-	case f.processes == 1 && c.Flags().Changed("lease"):
+	case f.processes == 1 && changed("lease"):
 		return usagef("--lease goes with --processes 2 or more")
-	case f.processes > 1 && known && !slices.Contains(s.app.Shared, name):
+	case f.processes > 1 && alone:
 		shared := "a FoundationDB cluster, with a build of fdbfifo that has it (see --engine fdb)"
 		if len(s.app.Shared) > 0 {
 			shared = "--engine " + strings.Join(s.app.Shared, " or ")
@@ -177,75 +203,86 @@ func readDepartures(r io.Reader) ([]departure, error) {
 	return all, nil
 }
 
-// demo loads the departures, drains them under the eyes of a witness, checks the queue and reports.
+// demo loads the departures, drains them, checks the queue and reports.
 func (s *session) demo(ctx context.Context, flights []departure, f demoFlags) error {
-	db, err := s.openEngine(ctx, true)
+	run := s.demoHere
+	if f.processes > 1 {
+		run = s.demoTogether
+	}
+	report, err := run(ctx, newWitness(flights), f)
 	if err != nil {
 		return err
 	}
-	counting := record.WrapCounting(db)
-	report, err := s.demoOn(ctx, counting, flights, f)
-	closeEngine(counting, &err)
-	if err != nil {
-		return err
-	}
+	report.Processes, report.Workers, report.Lease = f.processes, f.workers, f.lease
 	if err := s.printDemo(report); err != nil {
 		return err
 	}
 	return report.verdict()
 }
 
-func (s *session) demoOn(ctx context.Context, db *record.Recorder, flights []departure, f demoFlags) (r demoReport, err error) {
-	q, err := s.demoQueue(ctx, db)
-	if err != nil {
-		return r, err
-	}
-	defer closeQueue(ctx, q, &err)
-	if f.processes > 1 {
-		if err := newEffects(s.queue).clear(ctx, db); err != nil {
-			return r, err
-		}
-	}
-
-	before := db.Counters()
-	begun := s.app.Now()
-	if err := s.load(ctx, q, flights); err != nil {
-		return r, err
-	}
-	loading := s.app.Now().Sub(begun)
-	w := newWitness(flights)
-	of := ""
-	if f.processes > 1 {
-		of = fmt.Sprintf("%d processes with ", f.processes)
-	}
-	s.notice("loaded %s in %s in %.2f s; now %s%s", plural(int64(len(flights)), "message"),
-		plural(int64(len(w.groups)), "group"), loading.Seconds(), of, plural(int64(f.workers), "worker"))
-	if f.processes > 1 {
-		r, err = s.drainByProcesses(ctx, db, q, w, f)
-	} else {
-		r, err = s.drainHere(ctx, q, w, f.workers)
-	}
-	if err != nil {
-		return r, err
-	}
-	r.Processes, r.Workers, r.Lease, r.Loading = f.processes, f.workers, f.lease, loading
-	r.Conflicts += db.Counters().Sub(before).Conflicts
-	if r.Check, err = q.Admin().Check(ctx, layer.CheckOptions{}); err != nil {
-		return r, err
-	}
-	return r, nil
+// demoEngine is the open database of a demo, and its queue.
+type demoEngine struct {
+	*record.Recorder
+	q      *layer.Queue
+	serves func() bool // reports whether other processes use the database through this one
 }
 
-// drainHere empties the queue with workers of this process.
-func (s *session) drainHere(ctx context.Context, q *layer.Queue, w *witness, workers int) (demoReport, error) {
-	begun := s.app.Now()
-	if err := s.drain(ctx, q, w, workers); err != nil {
-		return demoReport{}, err
+// withDemo opens the database and the queue; a fresh one is made if there is none, and must be empty.
+func (s *session) withDemo(ctx context.Context, fresh bool, fn func(e demoEngine) error) error {
+	return s.withEngine(ctx, fresh, func(db kv.DB) (err error) {
+		e := demoEngine{Recorder: record.WrapCounting(db), serves: servesOthers(db)}
+		if fresh {
+			e.q, err = s.demoQueue(ctx, e)
+		} else {
+			e.q, err = s.openQueue(ctx, e, false)
+		}
+		if err != nil {
+			return err
+		}
+		defer closeQueue(ctx, e.q, &err)
+		return fn(e)
+	})
+}
+
+// servesOthers returns what reports whether other processes use the database through this one. A cluster's never do.
+func servesOthers(db kv.DB) func() bool {
+	if s, ok := db.(interface{ Serves() bool }); ok {
+		return s.Serves
 	}
-	draining := s.app.Now().Sub(begun)
-	r := w.report()
-	r.Draining = draining
-	return r, nil
+	return func() bool { return false }
+}
+
+// demoHere is a demo whose workers are of this process: a witness sees each delivery.
+func (s *session) demoHere(ctx context.Context, w *witness, f demoFlags) (r demoReport, err error) {
+	err = s.withDemo(ctx, true, func(e demoEngine) error {
+		before := e.Counters()
+		loading, err := s.loadDemo(ctx, e.q, w, plural(int64(f.workers), "worker"))
+		if err != nil {
+			return err
+		}
+		begun := s.app.Now()
+		if err := s.drain(ctx, e.q, w, f.workers); err != nil {
+			return err
+		}
+		r = w.report()
+		r.Loading, r.Draining = loading, s.app.Now().Sub(begun)
+		r.Conflicts = e.Counters().Sub(before).Conflicts
+		r.Check, err = e.q.Admin().Check(ctx, layer.CheckOptions{})
+		return err
+	})
+	return r, err
+}
+
+// loadDemo enqueues the departures and says how long it took, and who drains them.
+func (s *session) loadDemo(ctx context.Context, q *layer.Queue, w *witness, drains string) (time.Duration, error) {
+	begun := s.app.Now()
+	if err := s.load(ctx, q, w.flights); err != nil {
+		return 0, err
+	}
+	took := s.app.Now().Sub(begun)
+	s.notice("loaded %s in %s in %.2f s; now %s", plural(int64(len(w.flights)), "message"),
+		plural(int64(len(w.groups)), "group"), took.Seconds(), drains)
+	return took, nil
 }
 
 // demoQueue opens the queue or creates it. A queue with messages of others is not touched.
@@ -304,14 +341,17 @@ func (s *session) drain(ctx context.Context, q *layer.Queue, w *witness, workers
 	defer p.close()
 	fatal := make(chan error, 1)
 	worker, err := layer.NewWorker(q,
-		func(ctx context.Context, item layer.Item) error {
-			w.begin(item)
-			defer w.end(item)
-			time.Sleep(demoWork)
+		layer.HandleBatch(func(ctx context.Context, ds []*layer.Delivery) error {
+			for _, d := range ds {
+				w.begin(d.Item)
+				time.Sleep(demoWork)
+				w.end(d.Item)
+			}
 			return ctx.Err()
-		},
+		}),
 		layer.WorkerOptions{
 			Concurrency: workers,
+			Logger:      slog.New(slog.DiscardHandler), // the progress is shown here
 			// Any error is one too many: the demo judges by what it saw.
 			OnError: func(err error) {
 				select {

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
-	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -17,48 +19,111 @@ const demoLease = 3 * time.Second
 // demoProcess is one process of the demo.
 type demoProcess struct {
 	process
-	flags  demoWorkerFlags
-	stdout bytes.Buffer  // to be read once ended is closed
-	ended  chan struct{} // closed when it has ended
-	err    error         // how; set before ended is closed
-	killed bool          // by kill
+	flags demoWorkerFlags
+	ready chan struct{} // closed when it has opened the queue
+	ended chan struct{} // closed when it has ended
+	err   error         // how; set before ended is closed
+	dead  bool          // by kill
+
+	mu        sync.Mutex // guards what follows
+	serves    bool       // the others use the database through it
+	conflicts int64
+}
+
+// see takes in what the process says of itself.
+func (p *demoProcess) see(line []byte) error {
+	var told demoWorkerLine
+	if err := json.Unmarshal(line, &told); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.serves = p.serves || told.Serves
+	p.conflicts += told.Conflicts
+	if told.Ready {
+		close(p.ready)
+	}
+	return nil
+}
+
+func (p *demoProcess) isServing() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.serves
 }
 
 // crew is the processes of a demo.
 type crew struct {
 	s         *session
-	q         *layer.Queue
 	processes []*demoProcess
 	cancel    context.CancelFunc // kills them all
 }
 
-// startCrew starts the processes.
-func (s *session) startCrew(q *layer.Queue, f demoFlags, p *progress) (*crew, error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	c := &crew{s: s, q: q, cancel: cancel}
+// startCrew starts the processes, and waits until all of them have opened the queue.
+func (s *session) startCrew(ctx context.Context, f demoFlags, p *progress) (*crew, error) {
+	live, cancel := context.WithCancel(context.Background())
+	c := &crew{s: s, cancel: cancel}
 	for n := range f.processes {
 		// The first ones have one worker more if there is no other way.
 		workers := (f.workers + f.processes - 1 - n) / f.processes
-		one := &demoProcess{
-			flags: demoWorkerFlags{number: n + 1, workers: workers, lease: f.lease}, ended: make(chan struct{}),
-		}
-		stderr := &lines{print: func(line []byte) {
-			p.print(func() { fmt.Fprintf(s.stderr, "process %d: %s", one.flags.number, line) })
-		}}
-		var err error
-		if one.process, err = s.app.spawn(ctx, one.flags.args(s.engine, s.queue), &one.stdout, stderr); err != nil {
+		if err := c.start(live, demoWorkerFlags{number: n + 1, workers: workers, lease: f.lease}, p); err != nil {
 			cancel()
 			c.wait()
-			return nil, fmt.Errorf("start process %d: %w", one.flags.number, err)
+			return nil, err
 		}
-		c.processes = append(c.processes, one)
-		go func() {
-			one.err = one.Wait()
-			stderr.flush()
-			close(one.ended)
-		}()
+	}
+	for _, one := range c.processes {
+		select {
+		case <-one.ready:
+		case <-one.ended:
+		case <-ctx.Done():
+		}
+	}
+	err := c.failed()
+	if err == nil && ctx.Err() != nil {
+		err = errInterrupted
+	}
+	if err != nil {
+		_ = c.stop() // the first error counts
+		return nil, err
 	}
 	return c, nil
+}
+
+func (c *crew) start(ctx context.Context, f demoWorkerFlags, p *progress) error {
+	one := &demoProcess{flags: f, ready: make(chan struct{}), ended: make(chan struct{})}
+	stderr := &lines{print: func(line []byte) {
+		p.print(func() { fmt.Fprintf(c.s.stderr, "process %d: %s", f.number, line) })
+	}}
+	var strange error
+	stdout := &lines{print: func(text []byte) {
+		for line := range bytes.Lines(text) {
+			if err := one.see(line); err != nil && strange == nil {
+				strange = fmt.Errorf("what it says of itself: %w", err)
+			}
+		}
+	}}
+	var err error
+	if one.process, err = c.s.app.spawn(ctx, f.args(c.s.engine, c.s.queue), stdout, stderr); err != nil {
+		return fmt.Errorf("start process %d: %w", f.number, err)
+	}
+	c.processes = append(c.processes, one)
+	go func() {
+		one.err = errors.Join(one.Wait(), strange)
+		stderr.flush()
+		close(one.ended)
+	}()
+	return nil
+}
+
+// servers is how many of the processes have served the database to the others so far.
+func (c *crew) servers() (n int) {
+	for _, p := range c.processes {
+		if p.isServing() {
+			n++
+		}
+	}
+	return n
 }
 
 // stop lets the processes come to an end; a second Ctrl-C kills them.
@@ -91,7 +156,7 @@ func (c *crew) failed() error {
 	for _, p := range c.processes {
 		select {
 		case <-p.ended:
-			if p.err != nil && !p.killed {
+			if p.err != nil && !p.dead {
 				return fmt.Errorf("process %d ended: %w", p.flags.number, p.err)
 			}
 		default:
@@ -101,33 +166,28 @@ func (c *crew) failed() error {
 }
 
 // conflicts are those of all processes that could still tell.
-func (c *crew) conflicts() (int64, error) {
-	n := int64(0)
+func (c *crew) conflicts() (n int64) {
 	for _, p := range c.processes {
-		if p.killed {
-			continue
-		}
-		var r demoWorkerResult
-		if err := json.Unmarshal(p.stdout.Bytes(), &r); err != nil {
-			return 0, fmt.Errorf("process %d: its summary: %w", p.flags.number, err)
-		}
-		n += r.Conflicts
+		n += p.conflicts
 	}
-	return n, nil
+	return n
 }
 
 // settle is how long what frozen processes had sent may take to land.
 const settle = 100 * time.Millisecond
 
-// kill ends the process that has the most groups in flight, and returns what those were; nobody, if none has any just
-// now. To be sure of it, all are frozen while it looks.
-func (c *crew) kill(ctx context.Context) (victim *demoProcess, held []heldClaim, err error) {
+// killWorker ends the process that has the most groups in flight, of those that do not serve the database, and returns
+// what those were; nobody, if none has any just now. To be sure of it, all of them are frozen while it looks.
+func (c *crew) killWorker(ctx context.Context, q *layer.Queue) (v *victim, err error) {
 	for _, p := range c.processes {
+		if p.dead || p.isServing() {
+			continue
+		}
 		if err := p.Freeze(); err != nil {
-			return nil, nil, fmt.Errorf("freeze process %d: %w", p.flags.number, err)
+			return nil, fmt.Errorf("freeze process %d: %w", p.flags.number, err)
 		}
 		defer func() {
-			if p.killed {
+			if p.dead {
 				return
 			}
 			if e := p.Thaw(); err == nil && e != nil {
@@ -136,24 +196,79 @@ func (c *crew) kill(ctx context.Context) (victim *demoProcess, held []heldClaim,
 		}()
 	}
 	time.Sleep(settle)
-	groups, err := allGroups(ctx, c.q, layer.GroupsOptions{MaxDepth: 1})
+	groups, err := allGroups(ctx, q, layer.GroupsOptions{MaxDepth: 1})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, p := range c.processes {
-		if claims := p.claims(groups); len(claims) > len(held) {
-			victim, held = p, claims
+		if p.dead || p.isServing() {
+			continue
+		}
+		if held := p.claims(groups); v == nil && len(held) > 0 || v != nil && len(held) > len(v.held) {
+			v = &victim{demoProcess: p, held: held}
 		}
 	}
-	if victim == nil {
-		return nil, nil, nil
+	if v == nil {
+		return nil, nil
 	}
-	victim.killed = true
-	if err := victim.Kill(); err != nil {
-		return nil, nil, fmt.Errorf("kill process %d: %w", victim.flags.number, err)
+	return v, v.end()
+}
+
+// killServer ends the process that serves the database, and waits until another does. It returns nobody if none of the
+// processes serves, or if that one has no group in flight, which is waited for unless it is late.
+func (c *crew) killServer(ctx context.Context, e demoEngine, late bool) (*victim, error) {
+	i := slices.IndexFunc(c.processes, func(p *demoProcess) bool { return !p.dead && p.isServing() })
+	if i < 0 {
+		return nil, nil
 	}
-	<-victim.ended
-	return victim, held, nil
+	v := &victim{demoProcess: c.processes[i], served: true}
+	groups, err := allGroups(ctx, e.q, layer.GroupsOptions{MaxDepth: 1})
+	if err != nil || len(v.claims(groups)) == 0 && !late {
+		return nil, err
+	}
+	before := c.servers()
+	if err := v.end(); err != nil {
+		return nil, err
+	}
+	// What it had in flight is what it has left. This reads from the next one.
+	if groups, err = allGroups(ctx, e.q, layer.GroupsOptions{MaxDepth: 1}); err != nil {
+		return nil, err
+	}
+	v.held = v.claims(groups)
+	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
+	defer cancel()
+	for c.servers() == before && !e.serves() {
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("nobody has taken over from process %d: %w", v.flags.number, ctx.Err())
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return v, nil
+}
+
+// victim is a process that the demo has killed.
+type victim struct {
+	*demoProcess
+	served bool        // the database, to the others
+	held   []heldClaim // what it had in flight
+}
+
+func (v *victim) end() error {
+	v.dead = true
+	if err := v.Kill(); err != nil {
+		return fmt.Errorf("kill process %d: %w", v.flags.number, err)
+	}
+	<-v.ended
+	return nil
+}
+
+func (v *victim) String() string {
+	text := fmt.Sprintf("process %d", v.flags.number)
+	if v.served {
+		text += ", which served the folder"
+	}
+	return text
 }
 
 // claims are those of groups that the process has in flight.
@@ -167,56 +282,90 @@ func (p *demoProcess) claims(groups []layer.GroupInfo) []heldClaim {
 	return held
 }
 
-// drainByProcesses empties the queue with processes and judges what they left in the database.
-func (s *session) drainByProcesses(ctx context.Context, db kv.DB, q *layer.Queue, w *witness, f demoFlags) (
-	r demoReport, err error,
-) {
+// demoTogether is a demo whose workers are processes. They are judged by what they left in the database.
+func (s *session) demoTogether(ctx context.Context, w *witness, f demoFlags) (r demoReport, err error) {
+	var loading time.Duration
+	var conflicts int64
+	err = s.withDemo(ctx, true, func(e demoEngine) (err error) {
+		if err := newEffects(s.queue).clear(ctx, e); err != nil {
+			return err
+		}
+		before := e.Counters()
+		drains := fmt.Sprintf("%d processes with %s", f.processes, plural(int64(f.workers), "worker"))
+		loading, err = s.loadDemo(ctx, e.q, w, drains)
+		conflicts = e.Counters().Sub(before).Conflicts
+		return err
+	})
+	if err != nil {
+		return r, err
+	}
 	p := s.newProgress("draining", "message", int64(len(w.flights)))
 	defer p.close()
-	c, err := s.startCrew(q, f, p)
+	begun := s.app.Now()
+	// This process comes last: one of the others serves the folder.
+	c, err := s.startCrew(ctx, f, p)
 	if err != nil {
 		return r, err
 	}
-	begun := s.app.Now()
-	watch := &crewWatch{crew: c, total: int64(len(w.flights)), kill: f.kill, progress: p}
-	err = watch.run(ctx)
-	if e := c.stop(); err == nil {
+	stop := sync.OnceValue(c.stop)
+	err = s.withDemo(ctx, false, func(e demoEngine) (err error) {
+		before := e.Counters()
+		watch := &crewWatch{crew: c, engine: e, total: int64(len(w.flights)), kill: f.kill, progress: p}
+		err = watch.run(ctx)
+		if e := stop(); err == nil {
+			err = e
+		}
+		if err != nil {
+			return err
+		}
+		draining := s.app.Now().Sub(begun)
+		p.close()
+		r, err = watch.judge(ctx, w)
+		r.Loading, r.Draining = loading, draining
+		r.Conflicts = conflicts + c.conflicts() + e.Counters().Sub(before).Conflicts
+		return err
+	})
+	if e := stop(); err == nil {
 		err = e
 	}
-	if err != nil {
-		return r, err
-	}
-	draining := s.app.Now().Sub(begun)
-	p.close()
-
-	j := newJudgement(w, watch.held)
-	if err := newEffects(s.queue).read(ctx, db, j.see); err != nil {
-		return r, err
-	}
-	r = w.report()
-	r.Draining, r.MostGroupsInHand = draining, int(watch.most)
-	r.TwoHands, r.InHand, r.TakenOver = j.overtaken, len(watch.held), j.takenOver()
-	switch {
-	case watch.victim != nil:
-		r.Killed, r.Victim = 1, watch.victim.flags.number
-	case f.kill:
-		s.notice("no process was killed: the queue was empty before one was seen with a group in flight")
-	}
-	r.Conflicts, err = c.conflicts()
 	return r, err
 }
 
 // crewWatch follows the processes until the queue is empty.
 type crewWatch struct {
 	*crew
+	engine   demoEngine
 	total    int64
 	kill     bool
 	progress *progress
 
-	done   int64
-	most   int64 // groups in flight at once
-	victim *demoProcess
-	held   []heldClaim // what the victim had in flight
+	done      int64
+	most      int64 // groups in flight at once
+	victims   []*victim
+	takeovers int
+}
+
+// judge says what the processes have left.
+func (w *crewWatch) judge(ctx context.Context, by *witness) (r demoReport, err error) {
+	var held []heldClaim
+	for _, v := range w.victims {
+		held = append(held, v.held...)
+	}
+	j := newJudgement(by, held)
+	if err := newEffects(w.s.queue).read(ctx, w.engine, j.see); err != nil {
+		return r, err
+	}
+	r = by.report()
+	r.MostGroupsInHand, r.TwoHands, r.InHand, r.TakenOver = int(w.most), j.overtaken, len(held), j.takenOver()
+	r.Takeovers = w.takeovers
+	for _, v := range w.victims {
+		r.Killed = append(r.Killed, v.String())
+	}
+	if w.kill && len(w.victims) == 0 {
+		w.s.notice("no process was killed: the queue was empty before one was seen with a group in flight")
+	}
+	r.Check, err = w.engine.q.Admin().Check(ctx, layer.CheckOptions{})
+	return r, err
 }
 
 func (w *crewWatch) run(ctx context.Context) error {
@@ -228,6 +377,7 @@ func (w *crewWatch) run(ctx context.Context) error {
 			return fmt.Errorf("%w after %s", errInterrupted, plural(w.done, "message"))
 		}
 		if over || err != nil {
+			w.countTakeovers()
 			return err
 		}
 		select {
@@ -237,42 +387,63 @@ func (w *crewWatch) run(ctx context.Context) error {
 	}
 }
 
-// look sees how far the processes are; half-way it kills one, if that is wanted.
+// countTakeovers counts those so far. The processes' orderly end, which is none of a process that died, makes more.
+func (w *crewWatch) countTakeovers() {
+	servers := w.servers()
+	if w.engine.serves() {
+		servers++
+	}
+	w.takeovers = max(0, servers-1)
+}
+
+// look sees how far the processes are; on the way it kills some, if that is wanted.
 func (w *crewWatch) look(ctx context.Context) (over bool, err error) {
 	if err := w.failed(); err != nil {
 		return false, err
 	}
-	st, err := w.q.Stats(ctx)
+	st, err := w.engine.q.Stats(ctx)
 	if err != nil {
 		return false, err
 	}
 	w.done = w.total - st.Depth
 	w.most = max(w.most, st.BusyGroups)
-	if w.kill && w.victim == nil && w.done >= w.total/2 {
+	if w.kill && st.Depth > 0 {
 		if err := w.killOne(ctx); err != nil {
 			return false, err
 		}
 	}
 	detail := plural(st.BusyGroups, "group") + " in flight"
-	if w.victim != nil {
-		detail += fmt.Sprintf(", process %d is dead", w.victim.flags.number)
+	for _, v := range w.victims {
+		detail += fmt.Sprintf(", process %d is dead", v.flags.number)
 	}
 	w.progress.set(w.done, detail)
 	if st.Depth > 0 {
 		return false, nil
 	}
-	return empty(ctx, w.q)
+	return empty(ctx, w.engine.q)
 }
 
-// killOne kills a process, if one has groups in flight.
+// killOne kills the next process, if it is time: a worker when a third is done, if two are left then; and the process
+// that serves the database when two thirds are. Where none serves it kills one half-way.
 func (w *crewWatch) killOne(ctx context.Context) error {
+	serves := slices.ContainsFunc(w.processes, func(p *demoProcess) bool { return !p.dead && p.isServing() })
+	worker := len(w.victims) == 0 && (!serves || len(w.processes) > 2)
+	server := serves && !worker && !slices.ContainsFunc(w.victims, func(v *victim) bool { return v.served })
+	var v *victim
 	var err error
-	if w.victim, w.held, err = w.crew.kill(ctx); err != nil || w.victim == nil {
+	switch {
+	case worker && !serves && w.done >= w.total/2, worker && serves && w.done >= w.total/3:
+		v, err = w.killWorker(ctx, w.engine.q)
+	case server && w.done >= w.total*2/3:
+		v, err = w.killServer(ctx, w.engine, w.done >= w.total*9/10)
+	}
+	if err != nil || v == nil {
 		return err
 	}
+	w.victims = append(w.victims, v)
 	w.progress.print(func() {
-		w.s.notice("killed process %d after %s, with %s in flight", w.victim.flags.number, plural(w.done, "message"),
-			plural(int64(len(w.held)), "group"))
+		w.s.notice("killed %s, after %s, with %s in flight", v, plural(w.done, "message"),
+			plural(int64(len(v.held)), "group"))
 	})
 	return nil
 }

@@ -74,6 +74,8 @@ type fakeProcess struct {
 	err   error // set before done is closed
 }
 
+func (p *fakeProcess) Write(b []byte) (int, error) { return p.stdin.Write(b) }
+
 func (p *fakeProcess) Stop() error   { return p.stdin.Close() }
 func (p *fakeProcess) Freeze() error { p.db.going.Lock(); return nil }
 func (p *fakeProcess) Thaw() error   { p.db.going.Unlock(); return nil }

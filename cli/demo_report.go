@@ -16,10 +16,10 @@ type demoReport struct {
 	Processes        int
 	Workers          int           // of all processes
 	Lease            time.Duration // of several processes
-	Killed           int           // processes
-	Victim           int           // the number of the one that was killed
-	InHand           int           // groups that it had in flight
+	Killed           []string      // processes
+	InHand           int           // groups that they had in flight
 	TakenOver        int           // those of them that others finished under a later token
+	Takeovers        int           // how often a process went on serving the database in another's place
 	Loading          time.Duration
 	Draining         time.Duration
 	MostGroupsInHand int
@@ -55,7 +55,8 @@ type jsonDemo struct {
 	Doubled          int64   `json:"doubled"`
 	Processes        int     `json:"processes"`
 	Killed           int     `json:"killed"`
-	TakenOver        int     `json:"taken_over"` // groups that the killed one had in flight
+	TakenOver        int     `json:"taken_over"` // groups that the killed ones had in flight
+	Takeovers        int     `json:"takeovers"`  // of the serving of the folder
 }
 
 func (s *session) printDemo(r demoReport) error {
@@ -63,7 +64,8 @@ func (s *session) printDemo(r demoReport) error {
 		return printJSON(s.stdout, jsonDemo{
 			Messages: r.Messages, Groups: r.Groups, Seconds: round(r.seconds(), 3), MessagesPerS: round(r.perSecond(), 1),
 			MostGroupsInHand: r.MostGroupsInHand, Conflicts: r.Conflicts, OrderViolations: r.TwoHands + r.Disorder,
-			Lost: r.Lost, Doubled: r.Doubled, Processes: r.Processes, Killed: r.Killed, TakenOver: r.TakenOver,
+			Lost: r.Lost, Doubled: r.Doubled, Processes: r.Processes, Killed: len(r.Killed), TakenOver: r.TakenOver,
+			Takeovers: r.Takeovers,
 		})
 	}
 	t := newTable()
@@ -82,12 +84,15 @@ func (s *session) printDemo(r demoReport) error {
 		{"most groups in flight at once", r.MostGroupsInHand, "of " + plural(int64(r.Workers), "worker")},
 		{"conflicts", commas(r.Conflicts), "transactions that were tried again"},
 	})
-	if r.Killed > 0 {
+	if n := len(r.Killed); n > 0 {
 		t.AppendRows([]tableRow{
-			{"killed", r.Killed, fmt.Sprintf("process %d, with SIGKILL", r.Victim)},
+			{"killed", n, strings.Join(r.Killed, "; ") + "; with SIGKILL"},
 			{"groups taken over", r.TakenOver,
-				fmt.Sprintf("of %d that it had in flight, after their lease of %s", r.InHand, r.Lease)},
+				fmt.Sprintf("of %d that the dead had in flight, after their lease of %s", r.InHand, r.Lease)},
 		})
+	}
+	if r.Takeovers > 0 {
+		t.AppendRow(tableRow{"takeovers", r.Takeovers, "another process went on serving the folder"})
 	}
 	twoHands, lost, doubled := "groups in two hands", "lost", "doubled"
 	if r.Processes > 1 {

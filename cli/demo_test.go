@@ -21,15 +21,16 @@ func TestDemo(t *testing.T) {
 	cut := someDepartures(t, 400)
 
 	var stdout, stderr bytes.Buffer
-	err := Run(context.Background(), []string{"demo", "--data", cut, "--workers", "4", "--json"}, nil, &stdout, &stderr)
+	args := []string{"demo", "--data", cut, "--workers", "4", "--in-process", "--json"}
+	err := Run(context.Background(), args, nil, &stdout, &stderr)
 	require.NoError(t, err, stderr.String())
 	var got map[string]float64
 	require.NoError(t, json.Unmarshal(stdout.Bytes(), &got))
 	for _, name := range []string{"messages", "groups", "seconds", "messages_per_s", "most_groups_in_hand", "conflicts",
-		"order_violations", "lost", "doubled", "processes", "killed", "taken_over"} {
+		"order_violations", "lost", "doubled", "processes", "killed", "taken_over", "takeovers"} {
 		require.Contains(t, got, name)
 	}
-	require.Len(t, got, 12)
+	require.Len(t, got, 13)
 	require.EqualValues(t, 400, got["messages"])
 	require.Greater(t, got["groups"], 20.0)
 	require.LessOrEqual(t, got["most_groups_in_hand"], 4.0)
@@ -44,7 +45,8 @@ func TestDemo(t *testing.T) {
 func TestDemoOnUsedQueue(t *testing.T) {
 	app, q := onMemory(t, 2)
 	var stdout, stderr bytes.Buffer
-	err := app.Run(context.Background(), []string{"demo", "--engine", "disk", "--queue", "default"}, nil, &stdout, &stderr)
+	args := []string{"demo", "--in-process", "--engine", "disk", "--queue", "default"}
+	err := app.Run(context.Background(), args, nil, &stdout, &stderr)
 	require.Equal(t, ExitFailed, ExitCode(err))
 	requireGivenBack(t, q, 2)
 }

@@ -54,10 +54,15 @@ func newDemoWorkerCmd(s *session) *cobra.Command {
 	return c
 }
 
-// demoWorkerResult is what a process says of itself at its end.
-type demoWorkerResult struct {
-	Conflicts int64 `json:"conflicts"`
+// demoWorkerLine is a line that a process says of itself on its stdout.
+type demoWorkerLine struct {
+	Ready     bool  `json:"ready,omitempty"`     // it has opened the queue
+	Serves    bool  `json:"serves,omitempty"`    // the others use the database through it
+	Conflicts int64 `json:"conflicts,omitempty"` // at its end
 }
+
+// servesEvery is how often a process looks whether it serves the database now.
+const servesEvery = 2 * time.Millisecond
 
 // demoWorker handles messages until stdin or ctx ends.
 func (s *session) demoWorker(ctx context.Context, f demoWorkerFlags) error {
@@ -77,12 +82,28 @@ func (s *session) demoWorker(ctx context.Context, f demoWorkerFlags) error {
 			return err
 		}
 		defer closeQueue(ctx, w.q, &err)
+		serves := servesOthers(db)
+		served := serves()
+		if err := printJSON(s.stdout, demoWorkerLine{Ready: true, Serves: served}); err != nil {
+			return err
+		}
+		var told sync.WaitGroup
+		defer told.Wait()
+		defer stop()
+		told.Go(func() {
+			for !served && ctx.Err() == nil {
+				time.Sleep(servesEvery)
+				if served = serves(); served {
+					_ = printJSON(s.stdout, demoWorkerLine{Serves: true}) // nobody is there any more
+				}
+			}
+		})
 		return w.run(ctx)
 	})
 	if err != nil {
 		return err
 	}
-	return printJSON(s.stdout, demoWorkerResult{Conflicts: counting.Counters().Conflicts})
+	return printJSON(s.stdout, demoWorkerLine{Conflicts: counting.Counters().Conflicts})
 }
 
 // demoWorker is one run of demo-worker.

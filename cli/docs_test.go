@@ -3,14 +3,19 @@ package cli
 import (
 	"context"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -66,4 +71,92 @@ func TestEveryKindOfKeyIsDocumented(t *testing.T) {
 	}
 	kinds := regexp.MustCompile("(?m)^\\| `([a-z]+)` \\|( yes)? \\|").FindAllStringSubmatch(docs, -1)
 	require.Len(t, kinds, len(layer.KeyNames()), "no kind that there is not")
+}
+
+// goText is the text of the files that docs quote from: examples, and the tests among which they are.
+func goText(t *testing.T) string {
+	var all strings.Builder
+	for _, dir := range []string{"../layer", "../kv", "../examples", "../internal/release/testdata"} {
+		require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			isExample := strings.HasPrefix(filepath.Base(path), "example") || strings.HasPrefix(dir, "../examples") ||
+				strings.HasPrefix(dir, "../internal")
+			if err != nil || d.IsDir() || filepath.Ext(path) != ".go" || !isExample {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			all.Write(text)
+			return err
+		}))
+	}
+	return all.String()
+}
+
+// folded is a text with single blanks.
+func folded(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// TestGuide: docs/guide.md has fifteen steps. Each names code that the tests run: examples and tests that there are, or
+// files that there are; what a step quotes stands there, and what it tells a shell to make, the Makefile makes.
+func TestGuide(t *testing.T) {
+	text, err := os.ReadFile("../docs/guide.md")
+	require.NoError(t, err)
+	makefile, err := os.ReadFile("../Makefile")
+	require.NoError(t, err)
+	source := goText(t)
+	code := folded(source)
+	steps := regexp.MustCompile(`(?m)^## `).Split(string(text), -1)[1:]
+	require.Len(t, steps, 15)
+	for i, step := range steps {
+		title, _, _ := strings.Cut(step, "\n")
+		require.True(t, strings.HasPrefix(title, strconv.Itoa(i+1)+" "), title)
+		runs := 0
+		for _, m := range regexp.MustCompile("`((?:Example|Test)[A-Za-z_]*)`").FindAllStringSubmatch(step, -1) {
+			require.Contains(t, source, "\nfunc "+m[1]+"(", "step %s", title)
+			runs++
+		}
+		for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(step, -1) {
+			require.FileExists(t, filepath.Join("../docs", m[1]), "step %s", title)
+			if strings.HasSuffix(m[1], ".go") {
+				runs++
+			}
+		}
+		require.Positive(t, runs, "step %s runs nowhere", title)
+		for _, m := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(step, -1) {
+			require.Contains(t, code, folded(m[1]), "step %s", title)
+		}
+		for _, m := range regexp.MustCompile("make ([a-z-]+)`|\\$ make ([a-z-]+)").FindAllStringSubmatch(step, -1) {
+			require.Contains(t, string(makefile), "\n"+m[1]+m[2]+":", "step %s", title)
+		}
+	}
+}
+
+// TestGuideCommands: the commands of docs/guide.md do what they say, on a folder that a program has open.
+func TestGuideCommands(t *testing.T) {
+	text, err := os.ReadFile("../docs/guide.md")
+	require.NoError(t, err)
+	folder := t.TempDir()
+	db, err := embedded.OpenDisk(folder, embedded.Options{})
+	require.NoError(t, err)
+	defer db.Close()
+	q, err := layer.Create(t.Context(), db, tuple.Tuple{"shop", "queue"}.Pack(), "orders", layer.Options{})
+	require.NoError(t, err)
+	defer q.Close(t.Context())
+	commands := regexp.MustCompile(`(?m)^\$ fdbfifo (.*)$`).FindAllStringSubmatch(string(text), -1)
+	require.NotEmpty(t, commands)
+	for _, m := range commands {
+		args := shellWords(strings.ReplaceAll(m[1], "/tmp/shop.data", folder))
+		var stderr strings.Builder
+		require.NoError(t, Run(t.Context(), args, nil, io.Discard, &stderr), "%s: %s", m[1], &stderr)
+	}
+}
+
+// shellWords splits a command at its blanks; single quotes keep blanks together.
+func shellWords(command string) (words []string) {
+	for i, part := range strings.Split(command, "'") {
+		if i%2 == 1 {
+			words = append(words, part)
+			continue
+		}
+		words = append(words, strings.Fields(part)...)
+	}
+	return words
 }

@@ -33,7 +33,7 @@ cannot be used.`,
 				return err
 			}
 			return s.withEngine(c.Context(), false, func(db kv.DB) error {
-				err := layer.Drop(c.Context(), db, prefix(), s.queue, layer.DropOptions{})
+				err := layer.Drop(c.Context(), db, s.prefix(), s.queue, layer.DropOptions{})
 				switch {
 				case errors.Is(err, layer.ErrNoQueue):
 					return s.unknownQueue(c.Context(), db, err)

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 type enqueueFlags struct {
 	group      string
 	body       string
+	bodyFile   string
 	file       string
 	format     string
 	groupField string
@@ -26,7 +28,10 @@ type enqueueFlags struct {
 	dedupField string
 	delay      time.Duration
 	headers    []string
-	partial    bool
+	// headerFields are NAME or NAME=FIELD: which field is which header.
+	headerFields []string
+	partial      bool
+	ids          bool
 }
 
 const enqueueHelp = `Append a message, or all messages of a file, to the queue; it is created if it does not exist.
@@ -34,7 +39,8 @@ const enqueueHelp = `Append a message, or all messages of a file, to the queue; 
 A file is CSV with a header line, or JSON lines (one object a line); - is stdin. Each record becomes a
 message whose body is the record as it stands. --group-field names the CSV column or the JSON field that
 is the group; without it all go to --group, or to the default group. --dedup-field names that which is the
-dedup id; a record where it is empty has none.
+dedup id; a record where it is empty has none. --header-field names one that becomes a header; where it is empty,
+or missing in JSON, there is none. --ids prints the id of each message, in the order of the records.
 
 A message whose dedup id was sent before is a duplicate and not enqueued again: see config, dedup_by and what
 follows. --delay keeps messages back for so long; --delay 0s delivers at once whatever the queue's delay is.
@@ -45,25 +51,34 @@ stands before the bad record is enqueued. Either way the exit code is 1 and the 
 func newEnqueueCmd(s *session) *cobra.Command {
 	var f enqueueFlags
 	c := &cobra.Command{
-		Use:   "enqueue (--body TEXT | --file FILE) [flags]",
+		Use:   "enqueue (--body TEXT | --body-file FILE | --file FILE) [flags]",
 		Short: "Append messages from a flag, a CSV or JSON-lines file, or stdin",
 		Long:  enqueueHelp,
 		Example: `  fdbfifo enqueue --group ATL --body hello
-  fdbfifo enqueue --file flights.csv --group-field origin
+  fdbfifo enqueue --group ATL --body-file picture.png
+  fdbfifo enqueue --file flights.csv --group-field origin --header-field carrier
   tail -f log.jsonl | fdbfifo enqueue --file - --format jsonl --group-field user --partial`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o, err := f.options(c.Flags().Changed)
 			if err != nil {
 				return err
 			}
-			if c.Flags().Changed("body") {
-				return s.enqueueOne(c.Context(), o, f.body)
+			switch changed := c.Flags().Changed; {
+			case changed("body"):
+				return s.enqueueOne(c.Context(), o, []byte(f.body))
+			case changed("body-file"):
+				body, err := s.readBody(f.bodyFile)
+				if err != nil {
+					return err
+				}
+				return s.enqueueOne(c.Context(), o, body)
 			}
-			return s.enqueueFile(c.Context(), o, f.file, f.partial)
+			return s.enqueueFile(c.Context(), o, f)
 		},
 	}
 	c.Flags().StringVar(&f.group, "group", "", "the `GROUP`; left out, the default group")
 	c.Flags().StringVar(&f.body, "body", "", "the `TEXT` of one message")
+	c.Flags().StringVar(&f.bodyFile, "body-file", "", "a `FILE` that is the body of one message; - is stdin")
 	c.Flags().StringVar(&f.file, "file", "", "a `FILE` of messages; - is stdin")
 	c.Flags().StringVar(&f.format, "format", "", "`csv` or jsonl; left out, by the file's name")
 	c.Flags().StringVar(&f.groupField, "group-field", "", "the `NAME` of the CSV column or JSON field that is the group")
@@ -71,6 +86,9 @@ func newEnqueueCmd(s *session) *cobra.Command {
 	c.Flags().StringVar(&f.dedupField, "dedup-field", "", "the `NAME` of the CSV column or JSON field that is the dedup id")
 	c.Flags().DurationVar(&f.delay, "delay", 0, "keep back for a `DURATION`; left out, the queue's delay")
 	c.Flags().StringArrayVar(&f.headers, "header", nil, "a header `NAME=VALUE` of every message (repeatable)")
+	c.Flags().StringArrayVar(&f.headerFields, "header-field", nil,
+		"`NAME` of a header that is the CSV column or JSON field NAME, or NAME=FIELD (repeatable)")
+	c.Flags().BoolVar(&f.ids, "ids", false, "print the id of each message of a file, one a line")
 	c.Flags().BoolVar(&f.partial, "partial", false, "enqueue what stands before a bad record, rather than nothing")
 	return c
 }
@@ -81,12 +99,20 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 		group: f.group, groupField: f.groupField, format: f.format, dedupID: f.dedupID, dedupField: f.dedupField,
 		delay: f.delay, atOnce: changed("delay") && f.delay == 0,
 	}
+	one, given := changed("body") || changed("body-file"), 0
+	for _, name := range []string{"body", "body-file", "file"} {
+		if changed(name) {
+			given++
+		}
+	}
 	switch {
-	case changed("body") == changed("file"):
-		return o, usagef("give either --body TEXT or --file FILE (- is stdin)")
-	case changed("body") && (changed("group-field") || changed("format") || changed("partial")):
+	case given != 1:
+		return o, usagef("give one of --body TEXT, --body-file FILE and --file FILE (- is stdin)")
+	case one && (changed("group-field") || changed("format") || changed("partial")):
 		return o, usagef("--group-field, --format and --partial go with --file, not with --body")
-	case changed("body") && changed("dedup-field"), changed("file") && changed("dedup-id"):
+	case one && (changed("header-field") || changed("ids")):
+		return o, usagef("--header-field and --ids go with --file; --header is for one message")
+	case one && changed("dedup-field"), changed("file") && changed("dedup-id"):
 		return o, usagef("--dedup-id goes with --body, --dedup-field with --file")
 	case changed("dedup-id") && f.dedupID == "", changed("dedup-field") && f.dedupField == "":
 		return o, usagef("--dedup-id needs an id, and --dedup-field a name")
@@ -103,8 +129,11 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 	if o.headers, err = parseHeaders(f.headers); err != nil {
 		return o, err
 	}
-	if changed("body") {
+	if one {
 		return o, nil
+	}
+	if o.headerFields, err = parseHeaderFields(f.headerFields, o.headers); err != nil {
+		return o, err
 	}
 	if o.format == "" {
 		switch strings.ToLower(filepath.Ext(f.file)) {
@@ -141,6 +170,26 @@ func parseHeaders(given []string) (map[string]string, error) {
 	return headers, nil
 }
 
+// parseHeaderFields reads the values of --header-field; fixed are the headers that every message has.
+func parseHeaderFields(given []string, fixed map[string]string) ([]headerField, error) {
+	var fields []headerField
+	for _, text := range given {
+		name, field, named := strings.Cut(text, "=")
+		if !named {
+			field = name
+		}
+		if name == "" || field == "" {
+			return nil, usagef("--header-field wants NAME or NAME=FIELD, not %q", text)
+		}
+		_, twice := fixed[name]
+		if twice || slices.ContainsFunc(fields, func(f headerField) bool { return f.name == name }) {
+			return nil, usagef("header %s is given twice", name)
+		}
+		fields = append(fields, headerField{name, field})
+	}
+	return fields, nil
+}
+
 type enqueueResult struct {
 	Queue    string `json:"queue"`
 	Enqueued int64  `json:"enqueued"`
@@ -149,8 +198,8 @@ type enqueueResult struct {
 	Duplicates int64 `json:"duplicates,omitempty"`
 }
 
-func (s *session) enqueueOne(ctx context.Context, o sourceOptions, body string) error {
-	m := o.complete(layer.Message{Group: o.group, Body: []byte(body), DedupID: o.dedupID})
+func (s *session) enqueueOne(ctx context.Context, o sourceOptions, body []byte) error {
+	m := o.complete(layer.Message{Group: o.group, Body: body, DedupID: o.dedupID})
 	if err := checkMessage(m); err != nil {
 		return err
 	}
@@ -176,7 +225,8 @@ func (s *session) enqueueOne(ctx context.Context, o sourceOptions, body string) 
 }
 
 // enqueueFile enqueues a file's messages. Unless partial, it reads the file twice: to check it, and to enqueue.
-func (s *session) enqueueFile(ctx context.Context, o sourceOptions, name string, partial bool) error {
+func (s *session) enqueueFile(ctx context.Context, o sourceOptions, f enqueueFlags) error {
+	name, partial := f.file, f.partial
 	var in io.ReadSeeker
 	stream := s.stdin
 	if name != "-" {
@@ -211,12 +261,19 @@ func (s *session) enqueueFile(ctx context.Context, o sourceOptions, name string,
 		return fmt.Errorf("%s: %w; nothing was enqueued", inputName(name), err)
 	}
 	return s.withQueue(ctx, true, func(q *layer.Queue) error {
-		n, duplicates, err := s.enqueueAll(ctx, q, src, total)
+		see := func([]layer.Sent) error { return nil }
+		if f.ids {
+			see = s.printSent
+		}
+		n, duplicates, err := s.enqueueAll(ctx, q, src, total, see)
 		if err != nil {
 			return fmt.Errorf("%s: %w; %s enqueued before that", inputName(name), err, were(n))
 		}
 		if s.json {
 			return printJSON(s.stdout, enqueueResult{Queue: s.queue, Enqueued: n, Duplicates: duplicates})
+		}
+		if f.ids {
+			return nil // the ids are the result
 		}
 		text := "enqueued " + plural(n, "message")
 		if duplicates > 0 {
@@ -225,6 +282,28 @@ func (s *session) enqueueFile(ctx context.Context, o sourceOptions, name string,
 		_, err = fmt.Fprintln(s.stdout, text)
 		return err
 	})
+}
+
+// jsonSent is a message of a file that was enqueued.
+type jsonSent struct {
+	ID        string `json:"id"` // of the first message, for a duplicate
+	Duplicate bool   `json:"duplicate,omitempty"`
+}
+
+// printSent prints the ids of messages, in their order.
+func (s *session) printSent(sent []layer.Sent) error {
+	for _, one := range sent {
+		var err error
+		if s.json {
+			err = printJSON(s.stdout, jsonSent{one.ID.String(), one.Duplicate})
+		} else {
+			_, err = fmt.Fprintln(s.stdout, display(one.ID.String()))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func inputName(name string) string {
@@ -314,13 +393,15 @@ func (s *session) validate(ctx context.Context, in io.Reader, o sourceOptions) (
 // What one transaction of an enqueue takes: few enough to be quick, and well within the layer's limits.
 const (
 	enqueueBatch = 500
-	enqueueBytes = 1 << 20 // of bodies; a larger body goes alone
+	enqueueBytes = 1 << 20 // of bodies and headers; a larger message goes alone
 )
 
-// enqueueAll enqueues what src yields and returns how many messages were confirmed, and how many were duplicates. What stands before an error
-// of src is enqueued. Without a total src is a stream, which may be slow: a batch then is what has come by the
-// time the one before is confirmed.
-func (s *session) enqueueAll(ctx context.Context, q *layer.Queue, src source, total int64) (done, duplicates int64, err error) {
+// enqueueAll enqueues what src yields and returns how many messages were confirmed, and how many were duplicates. It
+// tells see of each batch that was confirmed. What stands before an error of src is enqueued. Without a total src is a
+// stream, which may be slow: a batch then is what has come by the time the one before is confirmed.
+func (s *session) enqueueAll(
+	ctx context.Context, q *layer.Queue, src source, total int64, see func([]layer.Sent) error,
+) (done, duplicates int64, err error) {
 	p := s.newProgress("enqueueing", "message", total)
 	defer p.close()
 	reading, stop := context.WithCancel(ctx)
@@ -342,6 +423,9 @@ func (s *session) enqueueAll(ctx context.Context, q *layer.Queue, src source, to
 				}
 			}
 			p.set(done + duplicates)
+			if e := see(sent); e != nil {
+				return done, duplicates, e
+			}
 		}
 		if errors.Is(err, io.EOF) {
 			return done, duplicates, nil
@@ -404,6 +488,9 @@ func nextBatch(
 			return batch, nil, r.err
 		}
 		size += len(r.m.Body)
+		for name, value := range r.m.Headers {
+			size += len(name) + len(value)
+		}
 		if len(batch) > 0 && size > enqueueBytes {
 			return batch, &r, nil
 		}

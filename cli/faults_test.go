@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"runtime/debug"
@@ -49,6 +50,42 @@ func TestResultCannotBePrinted(t *testing.T) {
 	st, err := q.Stats(context.Background())
 	require.NoError(t, err)
 	require.EqualValues(t, 2, st.Depth)
+}
+
+// A claim that could not be printed is held by nobody: it is given back, with no attempt counted.
+func TestReceiveCannotBePrinted(t *testing.T) {
+	app, q := onMemory(t, 3)
+	var stderr bytes.Buffer
+	err := app.Run(context.Background(), []string{"receive", "--max", "2"}, nil, full{}, &stderr)
+	require.Equal(t, ExitOutput, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), "gave back group g")
+	requireGivenBack(t, q, 3)
+}
+
+// What receive prints, ack takes, in a process of its own; a part of it too. Ack whose stdin gives nothing ends when it is
+// interrupted.
+func TestReceiveAck(t *testing.T) {
+	app, q := onMemory(t, 3)
+	var claim, stderr bytes.Buffer
+	err := app.Run(context.Background(), []string{"receive", "--max", "3"}, nil, &claim, &stderr)
+	require.NoError(t, err, stderr.String())
+	items, err := q.Peek(context.Background(), "g", 3)
+	require.NoError(t, err)
+	for _, args := range [][]string{{"ack", "--id", items[0].ID.String()}, {"extend", "--lease", "1m"}, {"ack", "-"}} {
+		err = app.Run(context.Background(), args, bytes.NewReader(claim.Bytes()), io.Discard, &stderr)
+		require.NoError(t, err, stderr.String())
+	}
+	requireGivenBack(t, q, 0)
+
+	ctx, interrupt := context.WithCancel(context.Background())
+	in, out := io.Pipe()
+	defer out.Close()
+	go func() {
+		fmt.Fprint(out, " ")
+		interrupt()
+	}()
+	err = app.Run(ctx, []string{"ack"}, in, io.Discard, &stderr)
+	require.Equal(t, ExitInterrupted, ExitCode(err), stderr.String())
 }
 
 // What a command of work has written cannot be printed: its message is not finished, and work ends.

@@ -31,6 +31,7 @@ import (
 //	clock D         moves the clock by a duration
 //	file NAME       writes a file into the working directory
 //	claim items=N   claims up to N items of a group, as a worker elsewhere would; with fail or reject it gives them back
+//	pair            writes pairs as they are: a key and a value on each line, as fdbcli prints them
 //	clear           removes the key whose parts are given, as nobody should
 //	set             writes an integer to the key whose parts are given
 //	leave N         leaves N receipts, as processes do that are killed
@@ -138,6 +139,17 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 		}
 		require.NoError(t, q.Close(ctx))
 		return fmt.Sprintf("%d of %s\n", len(claims[0].Items), claims[0].Group)
+	case "subscribe":
+		q, err := layer.Open(ctx, h.db, prefix(), "default", layer.Options{Now: h.clock.Now, Owner: "elsewhere"})
+		require.NoError(t, err)
+		seen, cancel := context.WithCancel(ctx)
+		kinds := []layer.ChangeKind{layer.ChangeEnqueued}
+		require.NoError(t, q.Subscribe(seen, d.CmdArgs[0].Key, func(context.Context, []layer.Change) error {
+			cancel()
+			return nil
+		}, layer.SubscribeOptions{FromOldest: true, Kinds: kinds}))
+		require.NoError(t, q.Close(ctx))
+		return ""
 	case "set":
 		i := strings.LastIndex(d.Input, " ")
 		parts, err := tuple.Parse(d.Input[:i])
@@ -146,6 +158,20 @@ func (h *harness) step(t *testing.T, d *datadriven.TestData) string {
 		require.NoError(t, err)
 		_, err = kv.Run(ctx, h.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 			tx.Set(parts.Pack(), tuple.Tuple{n}.Pack())
+			return nil
+		})
+		require.NoError(t, err)
+		return ""
+	case "pair":
+		_, err := kv.Run(ctx, h.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			for line := range strings.Lines(d.Input) {
+				key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+				k, err := tuple.ParsePrintable(key)
+				require.NoError(t, err)
+				v, err := tuple.ParsePrintable(value)
+				require.NoError(t, err)
+				tx.Set(k, v)
+			}
 			return nil
 		})
 		require.NoError(t, err)
@@ -201,7 +227,7 @@ func (h *harness) run(t *testing.T, args []string, stdin string) string {
 		if len(args) < 4 || args[3] == "--json" {
 			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 		}
-	case "peek", "groups", "queues", "why", "stats", "check", "decode", "key":
+	case "peek", "groups", "queues", "why", "stats", "check", "decode", "key", "subscriptions":
 		require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 	}
 	var s strings.Builder

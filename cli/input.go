@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -33,16 +34,20 @@ type source interface {
 
 // sourceOptions say how an input becomes messages.
 type sourceOptions struct {
-	format     string // "csv" or "jsonl"
-	groupField string // "" = all go to group
-	group      string
-	dedupID    string // of a single message
-	dedupField string // "" = there is none
+	format       string // "csv" or "jsonl"
+	groupField   string // "" = all go to group
+	group        string
+	dedupID      string // of a single message
+	dedupField   string // "" = there is none
+	headerFields []headerField
 	// Of every message.
 	headers map[string]string
 	delay   time.Duration
 	atOnce  bool
 }
+
+// headerField is a header whose value a field of the record has.
+type headerField struct{ name, field string }
 
 // complete adds what every message has.
 func (o *sourceOptions) complete(m layer.Message) layer.Message {
@@ -64,9 +69,29 @@ const maxRecord = layer.MaxBodySize + 1024 // bytes
 var errLongRecord = fmt.Errorf("a record of more than %d bytes, the most a message can hold (an open quotation mark?)",
 	layer.MaxBodySize)
 
+// fields are the values of a record's fields that mean something: "" if there is none.
+type fields struct {
+	group   string
+	dedupID string
+	headers []string // of headerFields, in that order
+}
+
 // message completes and checks a message; body is copied.
-func (o *sourceOptions) message(line int, group, dedupID string, body []byte) (layer.Message, error) {
-	m := o.complete(layer.Message{Group: o.group, Body: bytes.Clone(body), DedupID: dedupID})
+func (o *sourceOptions) message(line int, of fields, body []byte) (layer.Message, error) {
+	group := of.group
+	m := o.complete(layer.Message{Group: o.group, Body: bytes.Clone(body), DedupID: of.dedupID})
+	if len(o.headerFields) > 0 {
+		m.Headers = maps.Clone(m.Headers)
+	}
+	for i, value := range of.headers {
+		if value == "" {
+			continue
+		}
+		if m.Headers == nil {
+			m.Headers = make(map[string]string)
+		}
+		m.Headers[o.headerFields[i].name] = value
+	}
 	if o.groupField != "" {
 		if group == "" {
 			return m, &inputError{line, fmt.Errorf("field %q, the group, is empty", o.groupField)}
@@ -94,6 +119,16 @@ func checkMessage(m layer.Message) error {
 	if !utf8.ValidString(m.DedupID) {
 		return fmt.Errorf("%w: dedup id %q", layer.ErrInvalidUTF8, m.DedupID)
 	}
+	size := 0
+	for name, value := range m.Headers {
+		size += len(name) + len(value)
+		if !utf8.ValidString(name) || !utf8.ValidString(value) {
+			return fmt.Errorf("%w: header %q", layer.ErrInvalidUTF8, name)
+		}
+	}
+	if size > layer.MaxHeadersSize {
+		return &layer.LimitError{What: "headers", Unit: "bytes", Got: int64(size), Max: layer.MaxHeadersSize}
+	}
 	if n := len(m.Body); n > layer.MaxBodySize {
 		return &layer.LimitError{What: "body", Unit: "bytes", Got: int64(n), Max: layer.MaxBodySize}
 	}
@@ -107,6 +142,8 @@ type csvSource struct {
 	csv   *csv.Reader
 	group int // the column; -1 = none
 	dedup int // likewise
+	// headers are the columns of headerFields.
+	headers []int
 }
 
 func newCSVSource(r io.Reader, o sourceOptions) (*csvSource, error) {
@@ -117,7 +154,7 @@ func newCSVSource(r io.Reader, o sourceOptions) (*csvSource, error) {
 			return nil, err
 		}
 	}
-	s := &csvSource{o: o, raw: &tape{r: in}, group: -1, dedup: -1}
+	s := &csvSource{o: o, raw: &tape{r: in}, group: -1, dedup: -1, headers: make([]int, len(o.headerFields))}
 	s.csv = csv.NewReader(s.raw)
 	s.csv.ReuseRecord = true
 	header, err := s.csv.Read()
@@ -131,10 +168,15 @@ func newCSVSource(r io.Reader, o sourceOptions) (*csvSource, error) {
 		return nil, csvError(err)
 	}
 	s.raw.cut(s.csv.InputOffset())
-	for _, field := range []struct {
+	type column struct {
 		name   string
 		column *int
-	}{{o.groupField, &s.group}, {o.dedupField, &s.dedup}} {
+	}
+	wanted := []column{{o.groupField, &s.group}, {o.dedupField, &s.dedup}}
+	for i, h := range o.headerFields {
+		wanted = append(wanted, column{h.field, &s.headers[i]})
+	}
+	for _, field := range wanted {
 		if field.name == "" {
 			continue
 		}
@@ -161,7 +203,11 @@ func (s *csvSource) next() (layer.Message, int, error) {
 		}
 		return record[column]
 	}
-	m, err := s.o.message(line, at(s.group), at(s.dedup), body)
+	of := fields{group: at(s.group), dedupID: at(s.dedup)}
+	for _, column := range s.headers {
+		of.headers = append(of.headers, at(column))
+	}
+	m, err := s.o.message(line, of, body)
 	return m, line, err
 }
 
@@ -244,11 +290,11 @@ func (s *jsonSource) next() (layer.Message, int, error) {
 		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
-		group, dedupID, err := s.fields(line)
+		of, err := s.fields(line)
 		if err != nil {
 			return layer.Message{}, 0, &inputError{s.line, err}
 		}
-		m, err := s.o.message(s.line, group, dedupID, line)
+		m, err := s.o.message(s.line, of, line)
 		return m, s.line, err
 	}
 }
@@ -274,27 +320,38 @@ func (s *jsonSource) readLine() ([]byte, error) {
 	}
 }
 
-// fields checks that line is a JSON object and returns its group and its dedup id as text.
-func (s *jsonSource) fields(line []byte) (group, dedupID string, err error) {
+// fields checks that line is a JSON object and returns those of its fields that mean something, as text.
+func (s *jsonSource) fields(line []byte) (of fields, err error) {
 	if !utf8.Valid(line) {
-		return "", "", layer.ErrInvalidUTF8
+		return of, layer.ErrInvalidUTF8
 	}
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(line, &object); err != nil {
 		var kind *json.UnmarshalTypeError
 		if errors.As(err, &kind) {
-			return "", "", fmt.Errorf("a JSON object is wanted, not a JSON %s", kind.Value)
+			return of, fmt.Errorf("a JSON object is wanted, not a JSON %s", kind.Value)
 		}
-		return "", "", fmt.Errorf("no JSON object: %w", err)
+		return of, fmt.Errorf("no JSON object: %w", err)
 	}
 	if object == nil {
-		return "", "", errors.New("a JSON object is wanted, not null")
+		return of, errors.New("a JSON object is wanted, not null")
 	}
-	if group, err = textField(object, s.o.groupField, "the group"); err != nil {
-		return "", "", err
+	if of.group, err = textField(object, s.o.groupField, "the group"); err != nil {
+		return of, err
 	}
-	dedupID, err = textField(object, s.o.dedupField, "the dedup id")
-	return group, dedupID, err
+	if of.dedupID, err = textField(object, s.o.dedupField, "the dedup id"); err != nil {
+		return of, err
+	}
+	for _, h := range s.o.headerFields {
+		value := ""
+		if raw, there := object[h.field]; there && string(raw) != "null" {
+			if value, err = textField(object, h.field, "header "+h.name); err != nil {
+				return of, err
+			}
+		}
+		of.headers = append(of.headers, value)
+	}
+	return of, nil
 }
 
 // textField returns a field as text; "" if name is.

@@ -193,7 +193,7 @@ func TestDemoInterrupted(t *testing.T) {
 		<-stderr.seen
 		interrupt()
 	}()
-	err := Run(ctx, []string{"demo"}, nil, stdout, stderr)
+	err := Run(ctx, []string{"demo", "--in-process"}, nil, stdout, stderr)
 	require.Equal(t, ExitInterrupted, ExitCode(err), stderr.String())
 	require.True(t, errors.Is(err, errInterrupted))
 	require.Empty(t, stdout.String())

@@ -16,35 +16,30 @@ import (
 const allKeys = "queue"
 
 func newKeyCmd(s *session) *cobra.Command {
-	var below string
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:   "key KIND [GROUP]...",
 		Short: "Print the range of a queue's keys, for fdbcli's getrange",
 		Long: fmt.Sprintf(`Print begin and end of the range in which a queue has its keys of one kind, as fdbcli reads them; with groups,
-one such line for each. No database is asked. Kinds: queue (all its keys), %s; a plural does as
+one such line for each. No database is asked, but for --directory. Kinds: queue (all its keys), %s; a plural does as
 well. Only %s go by group.`, strings.Join(layer.KeyNames(), ", "), strings.Join(keysByGroup(), ", ")),
 		Example: `  fdbcli --exec "getrange $(fdbfifo key items ATL) 1"
   fdbcli --exec "getrange $(fdbfifo key lock) 100" | fdbfifo decode`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(_ *cobra.Command, args []string) error {
-			prefix, err := prefixFlag(below)
-			if err != nil {
-				return err
-			}
-			ranges, err := s.keyRanges(prefix, args)
-			if err != nil {
-				return err
-			}
-			for _, r := range ranges {
-				if err := s.printRange(r); err != nil {
+		RunE: func(c *cobra.Command, args []string) error {
+			return s.withPrefix(c.Context(), func() error {
+				ranges, err := s.keyRanges(s.prefix(), args)
+				if err != nil {
 					return err
 				}
-			}
-			return nil
+				for _, r := range ranges {
+					if err := s.printRange(r); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
 		},
 	}
-	addPrefixFlag(c, &below)
-	return c
 }
 
 // keysByGroup are the kinds of keys that the groups come first in.
@@ -53,22 +48,6 @@ func keysByGroup() []string {
 		_, ok := layer.GroupSection(nil, "", name, "")
 		return !ok
 	})
-}
-
-// addPrefixFlag adds --prefix, which prefixFlag reads.
-func addPrefixFlag(c *cobra.Command, below *string) {
-	c.Flags().StringVar(below, "prefix", "", "the `KEY` that a program's queues are kept below, as fdbcli prints it; left out, fdbfifo's own")
-}
-
-func prefixFlag(below string) ([]byte, error) {
-	if below == "" {
-		return prefix(), nil
-	}
-	key, err := tuple.ParsePrintable(below)
-	if err != nil {
-		return nil, usagef("--prefix: %w", err)
-	}
-	return key, nil
 }
 
 func (s *session) keyRanges(prefix []byte, args []string) ([]kv.KeyRange, error) {

@@ -71,20 +71,22 @@ type jsonItem struct {
 	jsonBody
 }
 
+func newJSONItem(item layer.Item) jsonItem {
+	j := jsonItem{
+		ID: item.ID.String(), Group: item.ID.Group, Enqueued: item.Enqueued.UTC(), Attempts: item.Attempts,
+		DedupID: item.DedupID, Headers: item.Headers, jsonBody: newJSONBody(item.Body),
+	}
+	if !item.DeliverAt.IsZero() {
+		utc := item.DeliverAt.UTC()
+		j.DeliverAt = &utc
+	}
+	return j
+}
+
 func (s *session) printItems(items []layer.Item) error {
 	if s.json {
 		for _, item := range items {
-			var at *time.Time
-			if !item.DeliverAt.IsZero() {
-				utc := item.DeliverAt.UTC()
-				at = &utc
-			}
-			err := printJSON(s.stdout, jsonItem{
-				ID: item.ID.String(), Group: item.ID.Group, Enqueued: item.Enqueued.UTC(), Attempts: item.Attempts,
-				DeliverAt: at, DedupID: item.DedupID,
-				Headers: item.Headers, jsonBody: newJSONBody(item.Body),
-			})
-			if err != nil {
+			if err := printJSON(s.stdout, newJSONItem(item)); err != nil {
 				return err
 			}
 		}

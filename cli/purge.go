@@ -18,7 +18,8 @@ func newPurgeCmd(s *session) *cobra.Command {
 		Short: "Remove all messages of a group, or of the queue",
 		Long: `Remove all messages of a group for good, or with --yes and without --group, those of all groups. What is in a worker's
 hands stays; --force takes it away and removes it too. The states of groups go too. Dead letters stay, and so do pauses. Messages that are enqueued
-meanwhile may stay. It disturbs no other group, and may be interrupted and run again to go on.`,
+meanwhile may stay. A queue of which nothing is in flight, delayed by a failure or paused is emptied at once; otherwise it
+takes small steps, which disturb no other group, and may be interrupted and run again to go on.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			oneGroup := c.Flags().Changed("group")
 			if oneGroup == yes {

@@ -1,20 +1,16 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
-
-// prefix is where the queues of the command line live: below the tuple ("fdbfifo"), so that they can share a
-// database with others.
-func prefix() []byte { return tuple.Tuple{"fdbfifo"}.Pack() }
 
 func (s *session) queueOptions() layer.Options {
 	return layer.Options{Owner: s.app.Owner, Now: s.app.Now, Test: &layer.TestOptions{Seed: s.app.Seed}}
@@ -53,6 +49,9 @@ func (s *session) withEngine(ctx context.Context, create bool, fn func(db kv.DB)
 		return err
 	}
 	defer closeEngine(db, &err)
+	if err := s.locate(ctx, db); err != nil {
+		return err
+	}
 	return fn(db)
 }
 
@@ -74,7 +73,7 @@ func closeQueue(ctx context.Context, q *layer.Queue, err *error) {
 }
 
 func (s *session) openQueue(ctx context.Context, db kv.DB, create bool) (*layer.Queue, error) {
-	q, err := layer.Open(ctx, db, prefix(), s.queue, s.queueOptions())
+	q, err := layer.Open(ctx, db, s.prefix(), s.queue, s.queueOptions())
 	if errors.Is(err, layer.ErrDropping) {
 		return nil, s.dropping(err)
 	}
@@ -84,15 +83,19 @@ func (s *session) openQueue(ctx context.Context, db kv.DB, create bool) (*layer.
 	if !create {
 		return nil, s.unknownQueue(ctx, db, err)
 	}
-	q, err = layer.Create(ctx, db, prefix(), s.queue, s.queueOptions())
+	q, err = layer.Create(ctx, db, s.prefix(), s.queue, s.queueOptions())
 	if errors.Is(err, layer.ErrQueueExists) {
 		// Another process was faster.
-		return layer.Open(ctx, db, prefix(), s.queue, s.queueOptions())
+		return layer.Open(ctx, db, s.prefix(), s.queue, s.queueOptions())
 	}
 	if err != nil {
 		return nil, err
 	}
 	s.notice("created queue %q", s.queue)
+	if err := s.tellNamesakes(ctx, db); err != nil {
+		closeQueue(ctx, q, &err)
+		return nil, err
+	}
 	return q, nil
 }
 
@@ -103,26 +106,46 @@ func (s *session) dropping(err error) error {
 	}
 }
 
-// unknownQueue says which queues there are.
+// shownNames is how many queues an error names.
+const shownNames = 20
+
+// unknownQueue says which queues there are, under other prefixes too.
 func (s *session) unknownQueue(ctx context.Context, db kv.DB, noQueue error) error {
-	names, err := layer.Queues(ctx, db, prefix())
+	there, err := layer.Queues(ctx, db, s.prefix())
 	if err != nil {
 		return errors.Join(noQueue, err)
 	}
-	text := fmt.Sprintf("there is no queue %q", s.queue)
-	if len(names) == 0 {
-		return &Error{Text: text, Hint: "There are no queues yet: fdbfifo enqueue makes the first.", Exit: ExitNoQueue, Err: noQueue}
+	others, err := lookElsewhere(ctx, db)
+	if err != nil {
+		return errors.Join(noQueue, err)
 	}
-	const shown = 20
-	rest := ""
-	if len(names) > shown {
-		rest = fmt.Sprintf(" and %d more", len(names)-shown)
-		names = names[:shown]
+	e := &Error{Text: fmt.Sprintf("there is no queue %q", s.queue), Exit: ExitNoQueue, Err: noQueue}
+	if !bytes.Equal(s.prefix(), prefix()) {
+		e.Text += " under " + placeFlag(s.prefix(), others.paths)
 	}
-	for i := range names {
-		names[i] = display(names[i])
+	switch more := others.hint(s.prefix()); {
+	case len(there) > 0:
+		e.Hint = "There are: " + names(there, shownNames) + "." + more
+	case more != "":
+		e.Hint = "There are none under this prefix." + more
+	default:
+		e.Hint = "There are no queues yet: fdbfifo enqueue makes the first."
 	}
-	return &Error{Text: text, Hint: "There are: " + strings.Join(names, ", ") + rest + ".", Exit: ExitNoQueue, Err: noQueue}
+	return e
+}
+
+// tellNamesakes tells of queues of the same name under other prefixes: whoever has just made one may have meant those.
+func (s *session) tellNamesakes(ctx context.Context, db kv.DB) error {
+	others, err := lookElsewhere(ctx, db)
+	if err != nil {
+		return err
+	}
+	for _, p := range others.others(s.prefix()) {
+		if slices.Contains(p.queues, s.queue) {
+			s.notice("there is another queue %q: %s", s.queue, placeFlag(p.prefix, others.paths))
+		}
+	}
+	return nil
 }
 
 // empty reports whether the queue has no items at all, held ones included.

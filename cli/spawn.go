@@ -10,6 +10,8 @@ import (
 
 // process is another run of this command line. Wait must be called, once.
 type process interface {
+	// Write writes to its stdin.
+	io.Writer
 	// Stop asks it to come to an end, by the end of its stdin. That comes by itself when this process dies.
 	Stop() error
 	// Freeze makes it stand still until Thaw or Kill: SIGSTOP and SIGCONT. Where there are no signals it goes on.
@@ -27,7 +29,7 @@ type spawnFunc func(ctx context.Context, args []string, stdout, stderr io.Writer
 // selfProcess is the running program's file, started once more.
 type selfProcess struct {
 	cmd   *exec.Cmd
-	stdin io.Closer
+	stdin io.WriteCloser
 }
 
 func spawnSelf(ctx context.Context, args []string, stdout, stderr io.Writer) (process, error) {
@@ -47,6 +49,8 @@ func spawnSelf(ctx context.Context, args []string, stdout, stderr io.Writer) (pr
 	}
 	return &selfProcess{cmd, stdin}, nil
 }
+
+func (p *selfProcess) Write(b []byte) (int, error) { return p.stdin.Write(b) }
 
 func (p *selfProcess) Stop() error   { return p.stdin.Close() }
 func (p *selfProcess) Freeze() error { return freeze(p.cmd.Process) }

@@ -12,6 +12,8 @@ type jsonStats struct {
 	Queue         string    `json:"queue"`
 	Paused        *jsonMark `json:"paused,omitempty"`
 	Depth         int64     `json:"depth"`
+	InFlight      int64     `json:"in_flight"`
+	Delayed       int64     `json:"delayed"`
 	ReadyGroups   int64     `json:"ready_groups"`
 	BusyGroups    int64     `json:"busy_groups"`
 	HeldGroups    int64     `json:"held_groups"`
@@ -21,6 +23,7 @@ type jsonStats struct {
 	OldestReadyMS int64     `json:"oldest_ready_ms"`
 	OldestHeadMS  int64     `json:"oldest_head_ms"`
 	Enqueued      int64     `json:"enqueued"`
+	Duplicates    int64     `json:"duplicates"`
 	Received      int64     `json:"received"`
 	Acked         int64     `json:"acked"`
 	Nacked        int64     `json:"nacked"`
@@ -61,7 +64,8 @@ func (s *session) printStats(st layer.Stats) error {
 	}
 	if s.json {
 		return printJSON(s.stdout, jsonStats{
-			Queue: s.queue, Paused: newJSONMark(st.Paused), Depth: st.Depth, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
+			Queue: s.queue, Paused: newJSONMark(st.Paused), Depth: st.Depth,
+			InFlight: st.InFlight, Delayed: st.Delayed, Duplicates: st.Duplicates, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
 			HeldGroups: st.HeldGroups, DelayedGroups: st.DelayedGroups, PausedGroups: st.PausedGroups, ParkedGroups: st.HaltedGroups,
 			OldestReadyMS: st.OldestReady.Milliseconds(), OldestHeadMS: st.OldestHead.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
 			Acked: st.Acked, Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken,
@@ -73,6 +77,8 @@ func (s *session) printStats(st layer.Stats) error {
 	alignRight(t, 2)
 	t.AppendRows([]tableRow{
 		{"messages now", commas(st.Depth), ""},
+		{"  in flight", commas(st.InFlight), "delivered and not acked"},
+		{"  delayed", commas(st.Delayed), "wait for a time; at least so many"},
 		{"dead letters", commas(st.Dead), ""},
 		{"ready groups", commas(st.ReadyGroups), "wait for a worker; a few may be stale"},
 		{"busy groups", commas(st.BusyGroups), ""},
@@ -86,6 +92,7 @@ func (s *session) printStats(st layer.Stats) error {
 	t.AppendSeparator()
 	t.AppendRows([]tableRow{
 		{"enqueued", commas(st.Enqueued), ""},
+		{"duplicates", commas(st.Duplicates), "refused: their dedup id was remembered"},
 		{"received", commas(st.Received), "a redelivery counts anew"},
 		{"acked", commas(st.Acked), ""},
 		{"nacked", commas(st.Nacked), "deliveries that a worker gave back as failed"},

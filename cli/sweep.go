@@ -14,8 +14,8 @@ func newSweepCmd(s *session) *cobra.Command {
 		Use:   "sweep",
 		Short: "Clear what processes that were killed have left behind",
 		Long: `Clear what nobody needs any more: what processes that were killed have left behind more than an hour ago, the dedup ids
-whose time is over, and messages that have waited, or been archived, for longer than the queue wants (see config: retention,
-archive). Workers do so now and then by themselves. It disturbs nobody, and may be interrupted and run again.`,
+whose time is over, messages that have waited, or been archived, for longer than the queue wants (see config: retention,
+archive), and changes that every subscription has seen. Workers do so now and then by themselves. It disturbs nobody, and may be interrupted and run again.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("sweeping", "key", -1)
@@ -42,6 +42,7 @@ type jsonSweep struct {
 	Repeats  int64  `json:"attempt_ids"`
 	AgedOut  int64  `json:"past_retention"`
 	Archived int64  `json:"archived"`
+	Changes  int64  `json:"changes"`
 	Dead     int64  `json:"dead"`
 }
 
@@ -49,14 +50,16 @@ func (s *session) printSweep(r layer.SweepReport) error {
 	if s.json {
 		return printJSON(s.stdout, jsonSweep{
 			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Wakes: r.Wakes, Repeats: r.Repeats, Dedup: r.Dedup,
-			Purges: r.Purges, Paces: r.Paces, AgedOut: r.PastRetention, Archived: r.Archived, Dead: r.Dead,
+			Purges: r.Purges, Paces: r.Paces, AgedOut: r.PastRetention, Archived: r.Archived, Changes: r.Changes,
+			Dead: r.Dead,
 		})
 	}
 	text := "cleared " + plural(r.Receipts, "receipt")
 	for _, others := range []struct {
 		n    int64
 		noun string
-	}{{r.Wakes, "wake key"}, {r.Repeats, "receive id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}, {r.Paces, "pace"}} {
+	}{{r.Wakes, "wake key"}, {r.Repeats, "receive id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}, {r.Paces, "pace"},
+		{r.Changes, "change row"}} {
 		if others.n > 0 {
 			text += " and " + plural(others.n, others.noun)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -114,8 +115,9 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		stderr: func(line []byte) { w.progress.print(func() { s.stderr.Write(line) }) },
 		unset:  w.tellUnset,
 	}
-	worker, err := layer.NewWorker(q, w.handle, layer.WorkerOptions{
-		Concurrency: f.workers, Batch: f.batch, Lease: f.lease, OnError: w.failure,
+	worker, err := layer.NewWorker(q, layer.Handle(w.handle), layer.WorkerOptions{
+		Concurrency: f.workers, Batch: f.batch, Lease: f.lease, Timeout: -1, OnError: w.failure,
+		Logger: slog.New(slog.DiscardHandler), // failure tells
 	})
 	if err != nil {
 		return err
@@ -227,8 +229,8 @@ func (w *working) watch(ctx context.Context, q *layer.Queue, untilEmpty bool) er
 	}
 }
 
-func (w *working) handle(ctx context.Context, item layer.Item) error {
-	err := w.command.run(ctx, item)
+func (w *working) handle(ctx context.Context, d *layer.Delivery) error {
+	err := w.command.run(ctx, d.Item)
 	switch {
 	case err == nil:
 		w.handled.Add(1)

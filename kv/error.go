@@ -45,8 +45,9 @@ const (
 // body, or Run cannot see that it is retryable.
 type Error struct {
 	Code int
-	// InFlight is true if a commit had been sent, its outcome is unknown, and it may still land (up to 5 s
-	// later). With code 1021 it is false: that commit has landed or never will.
+	// InFlight is true if a commit had been sent, its outcome is unknown, and it may still land: up to 5 s later by the
+	// cluster's versions, which stand still while it recovers or hangs. With code 1021 it is false: that commit has
+	// landed or never will.
 	InFlight bool
 	Cause    error // may be nil; the binding's error, or the context's
 }

@@ -173,6 +173,7 @@ func (w *txn) cancel(id ID) error {
 		w.tx.ClearRange(w.q.keys.parts(id))
 		w.tx.Clear(w.q.keys.attempt(id))
 		w.count(countCancelled, 1)
+		w.change(ChangeCancelled, id)
 		return nil
 	})
 }

@@ -50,16 +50,24 @@ func (a Admin) AllGroups(ctx context.Context, o GroupsOptions) iter.Seq2[GroupIn
 	}
 }
 
-// give passes a page's entries to yield, and then the page's error, if any. give reports whether the list may go on.
-func give[T any](entries []T, err error, yield func(T, error) bool) bool {
-	for _, e := range entries {
-		if !yield(e, nil) {
-			return false
+// itemsPage is how many items of a group AllItems reads at a time: 5 MB with the largest values.
+const itemsPage = 50
+
+// AllItems lists the items of a group from its head on, held or not, with their attempts, as Peek does. A loop may end
+// at any item. An item which is enqueued while the loop runs is listed if the loop has not passed its place. An error
+// ends the list, as the last pair, with no item: *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the engine's.
+func (a Admin) AllItems(ctx context.Context, group string) iter.Seq2[Item, error] {
+	return func(yield func(Item, error) bool) {
+		if err := checkGroup(group); err != nil {
+			give[Item](nil, wrap("items", err), yield)
+			return
+		}
+		for after := (*ID)(nil); ; {
+			items, err := a.q.peek(ctx, group, after, itemsPage)
+			if !give(items, wrap("items", err), yield) || len(items) == 0 {
+				return
+			}
+			after = &items[len(items)-1].ID
 		}
 	}
-	if err != nil {
-		var none T
-		yield(none, err)
-	}
-	return err == nil
 }

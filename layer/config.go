@@ -38,13 +38,18 @@ type Config struct {
 	// enqueue which would exceed the bound is refused whole (*FullError). Enqueues at the same time do not see each
 	// other, so together they may exceed the bound.
 	MaxWaiting int
+	// GroupRequired refuses messages without a group (ErrNoGroup). Otherwise they are all one group, the group "", and
+	// are handled one after the other.
+	GroupRequired bool
 	// MaxRate bounds the items of a group starting delivery per time, redeliveries included; none = any number. Unused
 	// rate is saved for a second, or for the time of one item if longer: over any time T at most rate × T plus a
 	// second's worth start. A claim gets at most a second's worth, and at least a single item. See Configure.
 	MaxRate Rate
 	// Retry says how long a group waits after its head has failed, unless the nack says so.
 	Retry RetryPolicy
-	// MaxAttempts is after how many failed deliveries an item has failed for good, up to 1,000,000; 0 = never.
+	// MaxAttempts is after how many failed deliveries an item has failed for good, up to 1,000,000; 0 =
+	// DefaultMaxAttempts, Unlimited = never: then an item that cannot be handled holds up its group for ever. As text,
+	// and in JSON, 0 stands for Unlimited.
 	MaxAttempts int
 	// OnFailure says what becomes of an item which has failed for good.
 	OnFailure OnFailure
@@ -56,16 +61,22 @@ type Config struct {
 	Archive time.Duration
 	// OnExpiry says what becomes of an item past retention.
 	OnExpiry OnExpiry
+	// Changes is how long the queue's changes are kept for subscriptions, MinRetention to MaxRetention; 0 = none are
+	// written, and a sweep clears what is there. See Subscribe.
+	Changes time.Duration
 	// DeadRetention is how long dead letters stay, MinRetention to MaxRetention; 0 = until redriven or discarded. A
 	// sweep discards the older ones, so a letter may stay somewhat longer. A change holds for all letters.
 	DeadRetention time.Duration
 }
 
+// settingShards is the name of the only setting which is fixed at creation.
+const settingShards = "shards"
+
 // settings has a row for each setting, in the order of listing and storing. The slice is never changed.
 //
 // To add a setting: a field above, a row here, a line in docs/operations.md.
 var settings = []setting{
-	intSetting("shards", func(c *Config) *int { return &c.Shards }, 1, 1, MaxShards,
+	intSetting(settingShards, func(c *Config) *int { return &c.Shards }, 1, 1, MaxShards,
 		"key ranges of the ready hints; fixed at creation"),
 	choiceSetting("schedule", func(c *Config) *Schedule { return &c.Schedule }, scheduleNames,
 		"where a group takes its place when a claim on it ends"),
@@ -75,6 +86,8 @@ var settings = []setting{
 		"how long a message is delayed that names no delay of its own"),
 	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, MaxWaitingLimit,
 		"messages that a group may have, about; 0 = any number"),
+	boolSetting("group_required", func(c *Config) *bool { return &c.GroupRequired },
+		"messages without a group are refused"),
 	rateSetting("max_rate", func(c *Config) *Rate { return &c.MaxRate },
 		"items of a group that may start their delivery in a time; 0 = any number"),
 	choiceSetting("dedup_by", func(c *Config) *DedupBy { return &c.DedupBy }, dedupByNames,
@@ -94,7 +107,7 @@ var settings = []setting{
 	durationSetting("retry_max", func(c *Config) *time.Duration { return &c.Retry.Max }, DefaultRetryMax,
 		MinRetry, MaxDelay,
 		"the longest wait that an exponential one grows to"),
-	intSetting("max_attempts", func(c *Config) *int { return &c.MaxAttempts }, 0, 0, maxMaxAttempts,
+	attemptsSetting("max_attempts", func(c *Config) *int { return &c.MaxAttempts },
 		"failed deliveries after which an item has failed for good; 0 = never"),
 	choiceSetting("on_failure", func(c *Config) *OnFailure { return &c.OnFailure }, onFailureNames,
 		"what becomes of an item that has failed for good"),
@@ -104,6 +117,8 @@ var settings = []setting{
 		"what becomes of one that has waited longer"),
 	durationSetting("archive", func(c *Config) *time.Duration { return &c.Archive }, 0, 0, MaxRetention,
 		"how long what is finished is kept in the archive; 0 = not at all"),
+	durationSetting("changes", func(c *Config) *time.Duration { return &c.Changes }, 0, 0, MaxRetention,
+		"how long changes are kept for subscriptions, 1s or more; 0 = none are written"),
 	durationSetting("dead_retention", func(c *Config) *time.Duration { return &c.DeadRetention }, 0, 0, MaxRetention,
 		"how long dead letters are kept, 1s or more; 0 = for ever"),
 }
@@ -118,11 +133,13 @@ func (c Config) withDefaults() (Config, error) {
 			return c, err
 		}
 	}
-	if err := checkRetention("retention", c.Retention); err != nil {
-		return c, err
-	}
-	if err := checkRetention("dead_retention", c.DeadRetention); err != nil {
-		return c, err
+	for _, kept := range []struct {
+		what string
+		d    time.Duration
+	}{{"retention", c.Retention}, {"changes", c.Changes}, {"dead_retention", c.DeadRetention}} {
+		if err := checkRetention(kept.what, kept.d); err != nil {
+			return c, err
+		}
 	}
 	if c.Retry.Max < c.Retry.Base {
 		return c, durationLimit("retry_max", c.Retry.Max, c.Retry.Base, MaxDelay)
@@ -133,7 +150,7 @@ func (c Config) withDefaults() (Config, error) {
 // changedFrom returns an error if a setting fixed at creation differs from old.
 func (c Config) changedFrom(old Config) error {
 	if c.Shards != old.Shards {
-		return &LimitError{What: "shards", Got: int64(c.Shards), Min: int64(old.Shards), Max: int64(old.Shards)}
+		return &LimitError{What: settingShards, Got: int64(c.Shards), Min: int64(old.Shards), Max: int64(old.Shards)}
 	}
 	return nil
 }

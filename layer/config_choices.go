@@ -70,6 +70,14 @@ var onFailureNames = []string{"dead_letter", "halt_group", "block"}
 
 func (f OnFailure) String() string { return nameOf(f, onFailureNames) }
 
+// Values of MaxAttempts.
+const (
+	// DefaultMaxAttempts, with the default waits between them, are tried within about a quarter of an hour.
+	DefaultMaxAttempts = 25
+	// Unlimited: an item is tried until it succeeds.
+	Unlimited = -1
+)
+
 // maxMaxAttempts bounds MaxAttempts: more is a slip, or means no limit.
 const maxMaxAttempts = 1_000_000
 

@@ -43,6 +43,57 @@ func intSetting(name string, field func(*Config) *int, otherwise, low, high int,
 	return s
 }
 
+// attemptsSetting is for a number of attempts: no number is the default, and the text 0 is Unlimited.
+func attemptsSetting(name string, field func(*Config) *int, help string) setting {
+	s := intSetting(name, field, DefaultMaxAttempts, 0, maxMaxAttempts, help)
+	s.value = func(c *Config) any {
+		switch n := *field(c); n {
+		case Unlimited:
+			return 0
+		case 0:
+			return DefaultMaxAttempts
+		default:
+			return n
+		}
+	}
+	parse, settle := s.parse, s.settle
+	s.parse = func(c *Config, text string) error {
+		err := parse(c, text)
+		switch f := field(c); {
+		case err != nil:
+			return err
+		case *f == 0:
+			*f = Unlimited
+		case *f < 0:
+			return &ValueError{What: name, Got: text, Allowed: s.allowed}
+		}
+		return nil
+	}
+	s.settle = func(c *Config) error {
+		if *field(c) == Unlimited {
+			return nil
+		}
+		return settle(c)
+	}
+	return s
+}
+
+// boolSetting is for a field that is false unless it is set.
+func boolSetting(name string, field func(*Config) *bool, help string) setting {
+	s := setting{name: name, allowed: "true, false", help: help}
+	s.value = func(c *Config) any { return *field(c) }
+	s.parse = func(c *Config, text string) error {
+		v, err := strconv.ParseBool(text)
+		if err != nil {
+			return &ValueError{What: name, Got: text, Allowed: s.allowed}
+		}
+		*field(c) = v
+		return nil
+	}
+	s.settle = func(*Config) error { return nil }
+	return s
+}
+
 func durationSetting(
 	name string, field func(*Config) *time.Duration, otherwise, low, high time.Duration, help string,
 ) setting {

@@ -141,7 +141,9 @@ func requireSame(t *testing.T, want, err error) {
 // does not know is an error that names it, not passed over, and not lost by a change.
 func TestConfigDocument(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
-	want := layer.Config{Shards: 3, Schedule: layer.RoundRobin, Lease: 90 * time.Second, Delay: time.Millisecond}
+	want := layer.Config{
+		Shards: 3, Schedule: layer.RoundRobin, Lease: 90 * time.Second, Delay: time.Millisecond, MaxAttempts: 7,
+	}
 	text, err := json.Marshal(want)
 	require.NoError(t, err)
 	require.Contains(t, string(text), `{"shards":3,"schedule":"round_robin","lease":"1m30s","delay":"1ms"`)
@@ -183,7 +185,7 @@ func TestSettings(t *testing.T) {
 		var value *layer.ValueError
 		require.ErrorAs(t, c.Set(s.Name, "?"), &value, s.Name)
 	}
-	require.Equal(t, layer.Config{}, c)
+	require.Equal(t, layer.Config{MaxAttempts: layer.DefaultMaxAttempts}, c)
 	require.NoError(t, c.Set("lease", "45s"))
 	require.Equal(t, 45*time.Second, c.Lease)
 	var unknown *layer.UnknownSettingError

@@ -131,6 +131,14 @@ func cancelNth(n int) func(e *env, tx kv.Tx, _ any) error {
 	return func(e *env, tx kv.Tx, _ any) error { return e.q.Admin().CancelTx(e.ctx, tx, nth(e, n)) }
 }
 
+func rescheduleNth(n int, in time.Duration) func(e *env, tx kv.Tx, _ any) error {
+	return func(e *env, tx kv.Tx, _ any) error {
+		return e.q.RescheduleTx(e.ctx, tx, nth(e, n), e.clock.now().Add(in))
+	}
+}
+
+func postpone(n int) func(e *env, tx kv.Tx, _ any) error { return rescheduleNth(n, time.Hour) }
+
 func editNth(n int) func(e *env, tx kv.Tx, _ any) error {
 	return func(e *env, tx kv.Tx, _ any) error {
 		return e.q.Admin().EditTx(e.ctx, tx, nth(e, n), func(m *layer.Message) error {
@@ -195,6 +203,12 @@ func purgeGroup(group string, force bool) func(e *env, tx kv.Tx, _ any) error {
 		_, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: &group, Force: force})
 		return err
 	}
+}
+
+// purgeAll purges the queue, in transactions of its own.
+func purgeAll(e *env, _ kv.Tx, _ any) error {
+	_, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+	return err
 }
 
 // claimNamed claims one item as the attempt with that id.
@@ -517,6 +531,22 @@ func TestConflicts(t *testing.T) {
 		{"claim, edit in the group", having("a1", "a2"), claimOne, editNth(2), must, nil},
 		{"edit, edit of the same item", having("a1"), editNth(1), editNth(1), must, nil},
 		{"edit, enqueue to the group", having("a1"), editNth(1), enqueueTo("A"), mustNot, nil},
+		{"reschedule, claim of the group", having("a1", "a2"), postpone(2), claimOne, must, nil},
+		{"claim, reschedule in the group", having("a1", "a2"), claimOne, postpone(2), must, nil},
+		{"reschedule, reschedule of the same item",
+			having("a1"), postpone(1), rescheduleNth(1, time.Minute), must, nil},
+		{"reschedule of the head, reschedule behind it", having("a1", "a2"), postpone(1), postpone(2), must, nil},
+		{"reschedule of the head, enqueue to the group", having("a1"), postpone(1), enqueueTo("A"), mustNot, nil},
+		{"reschedule of the head, late enqueue before it", having("a1"), postpone(1), enqueueBefore, must, nil},
+		{"reschedule of a delayed head, late enqueue before it",
+			delayedUntil, rescheduleNth(1, 0), enqueueBefore, must, nil},
+		{"reschedule of what is delayed, claim by another clock", delayedUntil, postpone(1), claimAhead, must, nil},
+		{"claim by another clock, reschedule of what is delayed", delayedUntil, claimAhead, postpone(1), must, nil},
+		{"reschedule of a delayed head, claim that awaits it", keptBackHint, rescheduleNth(1, 0), claimAll, must, nil},
+		{"claim that awaits a head, reschedule of it", keptBackHint, claimAll, rescheduleNth(1, 0), must, nil},
+		{"reschedule, claim of another group", and(holding(2, 1)), postpone(2), claimOne, mustNot, nil},
+		{"reschedule behind a claim, ack that ends it", holding(2, 1), postpone(2), ackAll, must, nil},
+		{"ack that ends a claim, reschedule behind it", holding(2, 1), ackAll, postpone(2), must, nil},
 		{"edit, claim of another group", and(holding(2, 1)), editNth(2), claimOne, mustNot, nil},
 		{"forced release, ack by the holder", holding(1, 1), forceRelease, ackAll, must, nil},
 		{"ack, forced release", holding(1, 1), ackAll, forceRelease, must, nil},
@@ -546,6 +576,10 @@ func TestConflicts(t *testing.T) {
 		{"claim, pause of the queue", having("a1"), claimOne, pauseQueue, mustNot, nil},
 		{"enqueue, pause of the queue", having(), enqueueTo("A"), pauseQueue, mustNot, nil},
 		{"claim, purge of the group", having("a1"), claimOne, purgeGroup("A", false), must, nil},
+		{"claim, purge of the queue", having("a1"), claimOne, purgeAll, must, nil},
+		{"take, purge of the queue", having("a1"), take, purgeAll, must, nil},
+		{"enqueue, purge of the queue (trap 3)", having("a1"), enqueueTo("A"), purgeAll, must, nil},
+		{"enqueue to another group, purge of the queue", having("a1"), enqueueTo("B"), purgeAll, mustNot, nil},
 		{"take, purge of the group", having("a1"), take, purgeGroup("A", false), must, nil},
 		{"ack, forced purge of the group", holding(2, 2), ackFirst, purgeGroup("A", true), must, nil},
 		{"extend, forced purge of the group", holding(2, 2), extend, purgeGroup("A", true), must, nil},

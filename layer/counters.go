@@ -17,6 +17,11 @@ const (
 	countPurged       = "purged"
 	countForced       = "forced"
 	countAgedOut      = "past_retention"
+	countDuplicates   = "duplicates"
+	// Items which left a claim without being acked: given back, taken over, dead-lettered, removed by force. So
+	// received, less acked and returned, are in flight, and neither a receive nor an ack writes a counter more for
+	// that.
+	countReturned = "returned"
 
 	// Of groups: how many are marked now; so the numbers also go down.
 	countPausedGroups = "paused_groups"

@@ -28,10 +28,10 @@ type ReceiveOptions struct {
 	// ReceiveID, if not "", names this receive, so that the caller can repeat the receive after a lost answer, from
 	// another process too. Within ReceiveIDLife a receive with the same id claims nothing more and returns the claims
 	// of the first, under the same tokens and with their present leases. Claims and leases ended since, and items acked
-	// since, are left out; if nothing is left, nothing is returned. If the first got nothing, the id is still unused. Of the
-	// repetition's other options only State counts. Use a new id for each receive, such as a UUID; at most
-	// MaxReceiveIDSize bytes of UTF-8. An id costs one read and one write more, and a waiting receive one read more
-	// per turn. Not with AckReceive. The claims are not given back when ctx ends.
+	// since, are left out; if nothing is left, nothing is returned. If the first got nothing, the id is still unused.
+	// Of the repetition's other options only State counts. Use a new id for each receive, such as a UUID; at most
+	// MaxReceiveIDSize bytes of UTF-8. An id costs one read and one write more, and a waiting receive one read more per
+	// turn. Not with AckReceive. The claims are not given back when ctx ends.
 	ReceiveID string
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait.
@@ -82,6 +82,17 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 
 // Claim is one holder's exclusive right to a group, and the items delivered under the claim, in order. A Claim is plain
 // data: Ack, Nack and Extend need only Group, Token and the items' ids, in any process.
+//
+// The calls keep the Claim right: Extend sets Until, and an ack of some items, or a Nack with From, takes the items
+// which left the claim out of Items. Only after success, and not the …Tx forms, because their commit is the caller's.
+// So a loop which acks is a loop over the values, which goes on over the items of its beginning:
+//
+//	for _, item := range c.Items { …; err := q.Ack(ctx, c, item.ID) } // not: for i := range c.Items
+//
+// A call which ends the claim leaves Items as is.
+//
+// Calls on the same Claim may run at the same time, for example an Extend beside an Ack. Who reads Until or Items
+// meanwhile, in another goroutine, reads a copy of the Claim made before, or uses a lock of his own around both.
 type Claim struct {
 	// Queue is the name of the queue. On a handle of another queue the claim is lost (ErrClaimLost); "" is not checked.
 	Queue string
@@ -90,11 +101,13 @@ type Claim struct {
 	// can refuse a holder who has been overtaken. A token alone names no claim: claims of several groups by the same
 	// receive have the same token, so a system outside compares tokens of one group.
 	Token int64
-	Items []Item
+	Items []Item    // delivered, and not acked as far as the calls on this Claim have said
 	Until time.Time // the end of the lease, by this worker's clock
 	// State is the group's state (SetState, AckState) as of the claim, if ReceiveOptions.State asked; nil = there is
 	// none.
 	State []byte
+
+	takenFrom string // whose lease had ended; "" = nobody's
 }
 
 // Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max. A group
@@ -658,6 +671,7 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	id := first.ID
 	var record attempt
 	if f.failure != nil {
+		claim.takenFrom = f.record.claim().owner
 		f.failure.write(c.txn)
 		c.count(countExpired, 1)
 		id, record = f.failure.id, f.failure.record

@@ -69,7 +69,11 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 	require.NoError(t, err)
 	random := uuid.MustParse("6ba7b810-9dad-41d1-80b4-00c04fd430c8")
 	e.put(random, 2, time.Minute)
+	e.configure(func(c *layer.Config) { c.Changes = time.Hour })
+	message("told", nil, nil)
 	e.write(func(tx kv.Tx) {
+		tx.Set(key("cursor", "audit"), tuple.Tuple{random, []byte{2, 'c', 0}, int64(1)}.Pack())
+		tx.Set(key("reader", "audit"), tuple.Tuple{random, "host", int64(1_700_000_000_000)}.Pack())
 		tx.Set(key("grant", random, "ready"), key0(int64(1234567)))
 		tx.Set(key("wake", random), []byte{3, 0, 0, 0, 0, 0, 0, 0})
 	})
@@ -122,6 +126,8 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 			`the first at 2023-11-14 22:13:20.000 UTC, the last at 2023-11-14 22:13:20.000 UTC: "no luck"; ` +
 			`enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "d"`,
 		`lock of group "parked"`:                              `halted by "worker-1" since 2023-11-14 22:13:20.000 UTC: "no use"`,
+		`place of subscription "audit"`:                       `from \x02c\x00 on, 1 changes of it done, token ID`,
+		`holder of subscription "audit"`:                      `"host" until 2023-11-14 22:13:20.000 UTC, token ID`,
 		`wake key of the request of ID`:                       `3`,
 		`what is remembered of dedup id "x"`:                  `message ID.named, until 2023-11-14 22:18:20.000 UTC`,
 		`what is remembered of dedup id "x" in group "named"`: `message ID.named, while it is in the queue`,

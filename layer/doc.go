@@ -27,7 +27,7 @@
 //
 //   - An order between groups: the oldest head first is the aim, given up under contention.
 //   - Running a handler only once: a lease can end while a handler still runs. The effect happens once when written in
-//     the transaction of the ack (Once, NewTxWorker).
+//     the transaction of the ack (Once, HandleTx).
 //
 // # Two sides
 //

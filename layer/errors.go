@@ -38,6 +38,8 @@ var (
 	// ErrFull: a group is full. The error is a *FullError, which names the group. Try again when some of the group's
 	// messages have been handled.
 	ErrFull = errors.New("group is full")
+	// ErrNoGroup: a message names no group, and the queue refuses such messages (Config.GroupRequired).
+	ErrNoGroup = errors.New("no group, which the queue requires (group_required)")
 	// ErrOptions: options contradict each other, or an option has an unknown value.
 	ErrOptions = errors.New("contradictory or unknown options")
 	// ErrInvalidID: a message's id, or the text of an id, does not have the form of an id.
@@ -59,6 +61,8 @@ var (
 	ErrHeld = errors.New("group is held")
 	// ErrNotPaused: the group, or the queue, is not paused.
 	ErrNotPaused = errors.New("not paused")
+	// ErrNoSubscription: there is no subscription of this name.
+	ErrNoSubscription = errors.New("no such subscription")
 	// ErrNotDelayed: the group does not wait for a retry, and its head is not delayed.
 	ErrNotDelayed = errors.New("group is not delayed")
 )
@@ -116,6 +120,18 @@ func (e *LimitError) text(n int64, unit bool) string {
 // Unwrap returns ErrLimit.
 func (e *LimitError) Unwrap() error { return ErrLimit }
 
+// MessageError: a message of an enqueue is not allowed. Nothing was enqueued. Err says why: a *LimitError, or an error
+// which wraps ErrOptions, ErrNoGroup or ErrInvalidUTF8.
+type MessageError struct {
+	Index int // of the first bad message, among the messages of the enqueue
+	Err   error
+}
+
+func (e *MessageError) Error() string { return fmt.Sprintf("message %d: %v", e.Index, e.Err) }
+
+// Unwrap returns Err.
+func (e *MessageError) Unwrap() error { return e.Err }
+
 // ValueError: a value is not among the allowed values. ValueError wraps ErrOptions. Nothing was done.
 type ValueError struct {
 	What    string // the name of the thing with the value, for example "schedule"
@@ -169,6 +185,14 @@ func wrap(call string, err error) error {
 		return err
 	}
 	return &callError{call: call, err: err}
+}
+
+// rewrap is wrap for a call which is made of other public calls: the error names the outer call alone.
+func rewrap(call string, err error) error {
+	if named, ok := err.(*callError); ok {
+		err = named.err
+	}
+	return wrap(call, err)
 }
 
 func (e *callError) Error() string {

@@ -2,8 +2,10 @@ package layer_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log"
+	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
@@ -52,9 +54,9 @@ func Example() {
 	// customer-9: address changed
 }
 
-// A worker handles items on several goroutines and extends their leases meanwhile. With a TxHandler the effect
+// A worker handles items on several goroutines and extends their leases meanwhile. With HandleTx the effect
 // happens exactly once: it commits together with the ack.
-func ExampleNewTxWorker() {
+func ExampleHandleTx() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})
 	defer db.Close()
@@ -71,11 +73,11 @@ func ExampleNewTxWorker() {
 
 	handled := make(chan struct{}, 3)
 	balance := []byte("balance/account-1")
-	w, err := layer.NewTxWorker(q, func(ctx context.Context, tx kv.Tx, item layer.Item) error {
-		tx.Atomic(kv.Add, balance, item.Body)
+	w, err := layer.NewWorker(q, layer.HandleTx(func(ctx context.Context, tx kv.Tx, d *layer.Delivery) error {
+		tx.Atomic(kv.Add, balance, d.Body)
 		handled <- struct{}{} // outside the transaction: it may happen more than once
 		return nil
-	}, layer.WorkerOptions{Concurrency: 2})
+	}), layer.WorkerOptions{Concurrency: 2})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -139,4 +141,45 @@ func ExampleAdmin() {
 	// Output:
 	// customer-7: no such customer
 	// customer-7 ready
+}
+
+// A subscription is told what happens to messages, in the order of the commits. What the handler writes through tx
+// happens once for each change, because the transaction also moves the subscription's place.
+func ExampleQueue_SubscribeTx() {
+	ctx, stop := context.WithCancel(context.Background())
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	q, err := layer.Create(ctx, db, nil, "orders", layer.Options{Config: layer.Config{Changes: 24 * time.Hour}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	sent, err := q.Enqueue(ctx, layer.Message{Group: "customer-7"}, layer.Message{Group: "customer-9"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := q.Admin().Cancel(ctx, sent[1].ID); err != nil {
+		log.Fatal(err)
+	}
+	seen := 0
+	err = q.SubscribeTx(ctx, "waiting", func(_ context.Context, tx kv.Tx, changes []layer.Change) error {
+		for _, c := range changes {
+			n := int64(1)
+			if c.Kind != layer.ChangeEnqueued {
+				n = -1
+			}
+			tx.Atomic(kv.Add, []byte("waiting/"+c.ID.Group), binary.LittleEndian.AppendUint64(nil, uint64(n)))
+			fmt.Println(c.ID.Group, c.Kind)
+		}
+		if seen += len(changes); seen == 3 {
+			stop() // a program would go on until it is told to end
+		}
+		return nil
+	}, layer.SubscribeOptions{FromOldest: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// customer-7 enqueued
+	// customer-9 enqueued
+	// customer-9 cancelled
 }

@@ -79,8 +79,19 @@ func badCalls(e *env) map[string]badCall {
 		"Queue.ExtendTx":   {in(func(tx kv.Tx) error { return last(q.ExtendTx(ctx, tx, lost, 0)) }), layer.ErrClaimLost},
 		"Queue.GroupState": {func() error { return last(q.GroupState(ctx, bad)) }, utf8},
 		"Queue.Peek":       {func() error { return last(q.Peek(ctx, "A", 0)) }, limit},
-		"Queue.Once":       {func() error { return closed.Once(ctx, func(kv.Tx) error { return nil }) }, layer.ErrClosed},
-		"Queue.Stats":      {func() error { return last(closed.Stats(ctx)) }, layer.ErrClosed},
+		"Queue.Find":       {func() error { return last(q.Find(ctx, "A", "")) }, options},
+		"Queue.Replace":    {func() error { return q.Replace(ctx, layer.ID{}, nil, nil) }, id},
+		"Queue.ReplaceTx": {in(func(tx kv.Tx) error {
+			return q.ReplaceTx(ctx, tx, layer.ID{Group: bad}, nil, nil)
+		}), utf8},
+		"Queue.Reschedule": {func() error {
+			return q.Reschedule(ctx, e.enqueue("late", "x")[0], e.clock.now().Add(layer.MaxDelay+1))
+		}, limit},
+		"Queue.RescheduleTx": {in(func(tx kv.Tx) error {
+			return q.RescheduleTx(ctx, tx, layer.ID{}, time.Time{})
+		}), id},
+		"Queue.Once":  {func() error { return closed.Once(ctx, func(kv.Tx) error { return nil }) }, layer.ErrClosed},
+		"Queue.Stats": {func() error { return last(closed.Stats(ctx)) }, layer.ErrClosed},
 		"Queue.Close": {func() error {
 			other := e.handle(8)
 			require.NoError(e.t, last(other.Enqueue(ctx, layer.Message{Group: "Z"}))) // leaves a receipt
@@ -126,6 +137,7 @@ func badCalls(e *env) map[string]badCall {
 		"Admin.Group":          {func() error { return last(a.Group(ctx, bad)) }, utf8},
 		"Admin.Groups":         {func() error { return last(a.Groups(ctx, layer.GroupsOptions{After: &bad})) }, utf8},
 		"Admin.AllGroups":      {func() error { return lastOf(a.AllGroups(ctx, layer.GroupsOptions{Limit: -1})) }, limit},
+		"Admin.AllItems":       {func() error { return lastOf(a.AllItems(ctx, bad)) }, utf8},
 		"Admin.DeadLetters":    {func() error { return last(a.DeadLetters(ctx, layer.DeadOptions{Limit: -1})) }, limit},
 		"Admin.AllDeadLetters": {func() error { return lastOf(a.AllDeadLetters(ctx, layer.DeadOptions{Limit: -1})) }, limit},
 		"Admin.Archive":        {func() error { return last(a.Archive(ctx, layer.ArchiveOptions{After: &layer.ID{}})) }, id},
@@ -143,20 +155,34 @@ func badCalls(e *env) map[string]badCall {
 			return last(a.ReplayTx(ctx, tx, layer.ArchiveFilter{}, layer.ReplayOptions{DryRun: true}))
 		}), options},
 
+		"Queue.Subscribe": {func() error { return q.Subscribe(ctx, "s", nil, layer.SubscribeOptions{}) }, options},
+		"Queue.SubscribeTx": {func() error {
+			handler := func(context.Context, kv.Tx, []layer.Change) error { return nil }
+			return q.SubscribeTx(ctx, "", handler, layer.SubscribeOptions{})
+		}, limit},
+		"Admin.Subscriptions": {func() error { return last(a.Subscriptions(canceled)) }, context.Canceled},
+		"Admin.Unsubscribe":   {func() error { return a.Unsubscribe(ctx, "none") }, layer.ErrNoSubscription},
+
 		"Create":      {func() error { return last(layer.Create(ctx, e.db, testPrefix, testQueue, e.options(9))) }, layer.ErrQueueExists},
 		"Open":        {func() error { return last(layer.Open(ctx, e.db, testPrefix, "none", e.options(9))) }, layer.ErrNoQueue},
 		"Open a name": {func() error { return last(layer.Open(ctx, e.db, testPrefix, "", e.options(9))) }, layer.ErrNoQueueName},
-		"Open poll":   {func() error { return last(layer.Open(ctx, e.db, testPrefix, "q", layer.Options{Poll: -1})) }, limit},
-		"Drop":        {func() error { return layer.Drop(ctx, e.db, testPrefix, bad, layer.DropOptions{}) }, utf8},
-		"Drop none":   {func() error { return layer.Drop(ctx, e.db, testPrefix, "none", layer.DropOptions{}) }, layer.ErrNoQueue},
-		"Queues":      {func() error { return last(layer.Queues(canceled, e.db, testPrefix)) }, context.Canceled},
-		"ParseID":     {func() error { return last(layer.ParseID("x")) }, id},
-		"ParseRate":   {func() error { return last(layer.ParseRate("x")) }, options},
+		"Ensure": {func() error {
+			_, _, err := layer.Ensure(ctx, e.db, testPrefix, "", e.options(9))
+			return err
+		}, layer.ErrNoQueueName},
+		"Open poll": {func() error { return last(layer.Open(ctx, e.db, testPrefix, "q", layer.Options{Poll: -1})) }, limit},
+		"Drop":      {func() error { return layer.Drop(ctx, e.db, testPrefix, bad, layer.DropOptions{}) }, utf8},
+		"Drop none": {func() error { return layer.Drop(ctx, e.db, testPrefix, "none", layer.DropOptions{}) }, layer.ErrNoQueue},
+		"Queues":    {func() error { return last(layer.Queues(canceled, e.db, testPrefix)) }, context.Canceled},
+		"ParseID":   {func() error { return last(layer.ParseID("x")) }, id},
+		"ParseRate": {func() error { return last(layer.ParseRate("x")) }, options},
 		"Describe": {func() error {
 			_, _, err := layer.Describe(testPrefix, key("lock", "A"), []byte("?"))
 			return err
 		}, layer.ErrCorrupt},
-		"NewWorker":     {func() error { return last(layer.NewWorker(q, nil, layer.WorkerOptions{Poll: -1})) }, limit},
+		"NewWorker": {func() error {
+			return last(layer.NewWorker(q, layer.Handler{}, layer.WorkerOptions{Poll: -1}))
+		}, limit},
 		"Config.Set":    {func() error { return new(layer.Config).Set("lease", "soon") }, options},
 		"UnmarshalJSON": {func() error { return new(layer.Config).UnmarshalJSON([]byte("?")) }, options},
 	}
@@ -294,6 +320,9 @@ func TestLists(t *testing.T) {
 			list(e, a.AllDeadLetters, layer.DeadOptions{Limit: size, After: &dead[4]}, letters, dead[5:])
 			list(e, a.AllArchived, layer.ArchiveOptions{Limit: size}, func(i layer.ArchivedItem) string { return i.ID.Group }, archived)
 		}
+		items := func(ctx context.Context, group string) iter.Seq2[layer.Item, error] { return a.AllItems(ctx, group) }
+		list(e, items, "many", func(i layer.Item) layer.ID { return i.ID }, e.enqueue("many", numbered("m", 53)...))
+		list(e, items, "none", func(i layer.Item) layer.ID { return i.ID }, nil)
 		page, err := a.Groups(e.ctx, layer.GroupsOptions{After: layer.OnlyGroup("none"), Limit: 1})
 		require.NoError(e.t, err)
 		require.Empty(e.t, page.Groups)

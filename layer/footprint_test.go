@@ -216,7 +216,19 @@ var footprints = map[string]struct {
 	"cancel-delayed":    {delayed(2), once(cancelNth(1))},
 	"skip":              {having("a1", "a2"), func(e *env, _ any) error { _, err := e.q.Admin().Skip(e.ctx, "A", layer.SkipOptions{}); return err }},
 	"edit":              {having("a1"), once(editNth(1))},
-	"force-release":     {holding(2, 2), once(forceRelease)},
+	"replace": {having("a1"), once(func(e *env, tx kv.Tx, _ any) error {
+		return e.q.ReplaceTx(e.ctx, tx, nth(e, 1), []byte("new"), nil)
+	})},
+	"reschedule-head":    {having("a1", "a2"), once(rescheduleNth(1, time.Hour))},
+	"reschedule-behind":  {having("a1", "a2"), once(rescheduleNth(2, time.Hour))},
+	"reschedule-moved":   {delayedUntil, once(rescheduleNth(1, time.Hour))},
+	"reschedule-now":     {delayedUntil, once(rescheduleNth(1, 0))},
+	"reschedule-nothing": {having("a1"), once(rescheduleNth(1, 0))},
+	"find": {remembering("x", having("a2")), func(e *env, _ any) error {
+		_, err := e.q.Find(e.ctx, "", "x")
+		return err
+	}},
+	"force-release": {holding(2, 2), once(forceRelease)},
 	"force-release-counted": {holding(2, 2), func(e *env, _ any) error {
 		_, err := e.q.Admin().ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{CountAttempt: true})
 		return err
@@ -269,7 +281,13 @@ var footprints = map[string]struct {
 		e.clock.advance(time.Hour)
 		return nil
 	}, func(e *env, _ any) error { _, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{}); return err }},
-	"purge-deep": {func(e *env) any { e.fill("A", 1001); return nil }, func(e *env, _ any) error {
+	"purge-all": {having("a1", "a2"), func(e *env, _ any) error { return purgeAll(e, nil, nil) }},
+	"purge-deep": {func(e *env) any {
+		e.fill("A", 1001)
+		_, err := e.q.Admin().PauseGroup(e.ctx, "B", layer.PauseOptions{}) // so it goes by steps
+		require.NoError(e.t, err)
+		return nil
+	}, func(e *env, _ any) error {
 		ctx, cancel := context.WithCancel(e.ctx)
 		_, err := e.q.Admin().Purge(ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { cancel() }}) // one step
 		require.ErrorIs(e.t, err, context.Canceled)

@@ -138,6 +138,27 @@ var stored = map[string]func(key, value []byte) ([]byte, error){
 		n, err := unpackCount(key, value)
 		return packCount(n), err
 	},
+	"change": func(key, value []byte) ([]byte, error) {
+		ms, all, err := unpackChanges(key, value)
+		row := tuple.AppendInt(nil, ms)
+		for _, c := range all {
+			one := changed{kind: c.Kind, group: c.ID.Group, n: c.Items}
+			if c.Kind == ChangePurged {
+				row = one.appendPurge(row)
+				continue
+			}
+			row = one.appendItem(row, delivered{index: c.ID.Index, random: c.ID.Random})
+		}
+		return row, err
+	},
+	"cursor": func(key, value []byte) ([]byte, error) {
+		p, err := unpackProgress(key, value)
+		return p.pack(), err
+	},
+	"reader": func(key, value []byte) ([]byte, error) {
+		r, err := unpackReader(key, value)
+		return r.pack(), err
+	},
 	"receipt": func(key, value []byte) ([]byte, error) {
 		ms, result, err := unpackReceipt(key, value)
 		return packReceipt(ms, result), err
@@ -330,6 +351,9 @@ func FuzzConfig(f *testing.F) {
 		require.NoError(t, err)
 		var again Config
 		require.NoError(t, json.Unmarshal(written, &again), "%s", written)
+		if c.MaxAttempts == 0 {
+			c.MaxAttempts = DefaultMaxAttempts // written as a number, because 0 is written for Unlimited
+		}
 		require.Equal(t, c, again, "%s", written)
 		complete, err := c.withDefaults()
 		if err != nil {

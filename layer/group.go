@@ -180,6 +180,7 @@ func (w *txn) put(group string, old, next *record, head int64) {
 		w.illegal = errors.Join(w.illegal, fmt.Errorf("group %q: %w", group, err))
 		return
 	}
+	w.count(countReturned, leaving(old, next))
 	keys, was, is := w.q.keys, old.holding(), next.holding()
 	if was == nil || is == nil || was.endMS != is.endMS || was.kind != is.kind {
 		if was != nil && (is == nil || was.endMS != is.endMS) {
@@ -206,6 +207,19 @@ func (w *txn) put(group string, old, next *record, head int64) {
 		return
 	}
 	w.tx.Set(keys.lock(group), next.pack())
+}
+
+// leaving returns how many items leave a claim when a record changes from old to next. An ack takes the acked items off
+// the counter again.
+func leaving(old, next *record) int {
+	was, is := old.claim(), next.claim()
+	switch {
+	case was == nil:
+		return 0
+	case is == nil || is.token != was.token:
+		return len(was.items)
+	}
+	return len(was.items) - len(is.items)
 }
 
 // end ends the holding of a group. The mark m, if any, then stops the group. free means: the group is free, and has no

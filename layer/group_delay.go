@@ -48,8 +48,15 @@ func (w *txn) hasten(group string) (early bool, err error) {
 	if head.err != nil || head.envelope.dueMS <= w.nowMS {
 		return false, head.err
 	}
+	config, err := w.config()
+	if err != nil {
+		return false, err
+	}
 	e := head.envelope
 	e.dueMS = 0 // rather than now: clocks differ
+	if config.Retention > 0 {
+		e.dueMS = w.nowMS // otherwise the item would have waited for the retention since the enqueue
+	}
 	w.tx.Set(head.Key, append(e.append(nil), head.body...))
 	return true, nil
 }

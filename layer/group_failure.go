@@ -32,6 +32,28 @@ func (w *txn) judge(id ID, record attempt, rejected string) (failure, error) {
 func (f *failure) endsItem() bool   { return f != nil && f.reason != "" && f.fate == DeadLetterItem }
 func (f *failure) haltsGroup() bool { return f != nil && f.reason != "" && f.fate == HaltGroup }
 
+// Follows is what a failed attempt has come to.
+type Follows string
+
+// What follows.
+const (
+	FollowsRetry      Follows = "retry"        // the item is delivered again
+	FollowsDeadLetter Follows = "dead letter"  // the item has failed for good and was taken aside
+	FollowsHalt       Follows = "group halted" // the item has failed for good, and its group is stopped
+	FollowsRelease    Follows = "given back"   // uncounted: the item is delivered again
+	FollowsUnknown    Follows = "unknown"      // it could not be given back: the lease runs out
+)
+
+func (f *failure) follows() Follows {
+	switch {
+	case f.endsItem():
+		return FollowsDeadLetter
+	case f.haltsGroup():
+		return FollowsHalt
+	}
+	return FollowsRetry
+}
+
 // judgeTried is judge for the item tried under a claim, with another failure counted. judgeTried writes nothing.
 func (w *txn) judgeTried(group string, claim *holding, text string) (*failure, error) {
 	id := claim.items[0].id(group)
@@ -112,4 +134,5 @@ func (w *txn) putDeadLetter(f *failure, value []byte) {
 	w.tx.Clear(keys.item(f.id))
 	w.tx.Clear(keys.attempt(f.id))
 	w.count(countDeadLettered, 1)
+	w.change(ChangeDeadLettered, f.id)
 }

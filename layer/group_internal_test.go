@@ -132,6 +132,9 @@ var groupEvents = []groupEvent{
 	{"edit of the head", "", func(s *markSteps, _ *Claim, head ID) error {
 		return s.q.Admin().Edit(s.ctx, head, func(m *Message) error { m.Body = []byte("b"); return nil })
 	}},
+	{"reschedule of the head", "", func(s *markSteps, _ *Claim, head ID) error {
+		return s.q.Reschedule(s.ctx, head, s.now.Add(time.Hour))
+	}},
 	{"skip", "", func(s *markSteps, _ *Claim, _ ID) error {
 		_, err := s.q.Admin().Skip(s.ctx, "A", SkipOptions{})
 		return err

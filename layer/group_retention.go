@@ -77,6 +77,7 @@ func (w *txn) expireItems(r *record, old rows) (free bool, err error) {
 	if config.OnExpiry == DropExpired {
 		w.remove(old.group, out, out, false)
 		w.count(countAgedOut, len(out))
+		w.changeAll(ChangeExpired, old.group, out)
 		return free, nil
 	}
 	records, err := w.q.readAttempts(w.ctx, w.tx.Snapshot(), old.id(0), old.id(len(out)-1))

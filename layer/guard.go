@@ -118,6 +118,13 @@ const (
 	guardPurgeItems guard = "purge-items"
 	// guardPurgeGap (G3, I1, trap 3): as guardReleaseEmpty, for a purge of a whole group.
 	guardPurgeGap guard = "purge-gap"
+	// guardPurgeWholeLock (G2): a purge of all items at once removes the items of a claim which has just begun.
+	guardPurgeWholeLock guard = "purge-whole-lock"
+	// guardPurgeWholeExclude (G3): a claimer claims items which a purge of all items at once has just removed.
+	guardPurgeWholeExclude guard = "purge-whole-exclude"
+	// guardPurgeWholeItems (contract, trap 1): an item which comes during a purge of all items at once is removed
+	// without being counted.
+	guardPurgeWholeItems guard = "purge-whole-items"
 
 	// guardStateLock (G2): a state is set under a claim which has just begun.
 	guardStateLock guard = "state-lock"
@@ -213,6 +220,11 @@ const (
 	guardDrop guard = "drop"
 	// guardDropLook (G3): a transaction uses a configuration read long before its queue was dropped.
 	guardDropLook guard = "drop-look"
+	// guardSubscribeHold (contract): a subscription is taken from a process that has just extended its lease.
+	guardSubscribeHold guard = "subscribe-hold"
+	// guardSubscribeMove (contract): a process which has lost its subscription commits the effect of changes which
+	// another process has handled.
+	guardSubscribeMove guard = "subscribe-move"
 	// guardIncarnation (G3): a handle from before a drop goes on with the next queue of the name, by the number of
 	// shards of the last, and nobody finds the hints.
 	guardIncarnation guard = "incarnation"
@@ -226,6 +238,11 @@ const (
 	guardRepeatBack guard = "repeat-back"
 	// guardRepeatSweep (G3): a sweep clears the entry of a receive id which has just been used again.
 	guardRepeatSweep guard = "repeat-sweep"
+	// guardExtendApart (contract): a worker extends a claim while a handler's transaction on the claim is open, and
+	// fails the transaction again and again.
+	guardExtendApart guard = "extend-apart"
+	// guardTxBound (contract): a handler that takes longer than a transaction lasts is called for ever.
+	guardTxBound guard = "tx-bound"
 )
 
 // read adds a read conflict on r.
@@ -241,10 +258,15 @@ func (g guard) read(tx kv.Tx, r kv.KeyRange) error {
 
 // write adds a write conflict on key.
 func (g guard) write(tx kv.Tx, key []byte) error {
+	return g.writeRange(tx, kv.SingleKey(key))
+}
+
+// writeRange adds a write conflict on a range.
+func (g guard) writeRange(tx kv.Tx, r kv.KeyRange) error {
 	if lacks(g) {
 		return nil
 	}
-	if err := tx.AddWriteConflictRange(kv.SingleKey(key)); err != nil {
+	if err := tx.AddWriteConflictRange(r); err != nil {
 		return fmt.Errorf("guard %s: %w", g, err)
 	}
 	return nil

@@ -271,6 +271,9 @@ func TestReloadPassesLateItem(t *testing.T) {
 // TestPurgeMeetsClaim (G2): a purge that is under way when a group is claimed leaves what is in flight. Guard purge-lock.
 func TestPurgeMeetsClaim(t *testing.T) {
 	db, q := newInterleaved(t, Config{})
+	// A pause elsewhere: otherwise the purge first tries to remove all at once, and meets the claim there.
+	_, err := q.Admin().PauseGroup(t.Context(), "paused", PauseOptions{})
+	require.NoError(t, err)
 	claims := meetClaim(t, db, q, func() error { _, err := q.Admin().Purge(t.Context(), PurgeOptions{}); return err })
 	require.NoError(t, q.Ack(t.Context(), claims[0]))
 }

@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,8 +23,11 @@ type Options struct {
 	// Poll is the mean pause between two looks of a handle whose receives wait and which nobody wakes. Poll bounds how
 	// late a receive notices a lost wake. 0 = DefaultStagePoll.
 	Poll time.Duration
-	// Config is the configuration which Create writes. Open ignores this field and reads the stored configuration.
+	// Config is the configuration which Create writes, and with which Ensure compares the stored configuration. Open
+	// ignores this field and reads the stored configuration.
 	Config Config
+	// Mend: Ensure stores Config where the stored configuration differs. Open and Create ignore this field.
+	Mend bool
 	// Test, if not nil, is for simulations and measurements of the library itself. The handle keeps a copy.
 	Test *TestOptions
 }
@@ -76,6 +80,7 @@ type Queue struct {
 	pipeline pipeline
 	line     waitingLine
 	staging  staging
+	workers  atomic.Int64 // that were started on it
 }
 
 // isClosed reports whether the handle was closed.

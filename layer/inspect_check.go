@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 
 	"github.com/google/uuid"
 
@@ -93,6 +92,9 @@ type CheckReport struct {
 	Archived int64
 	// Receives whose receive ids are kept.
 	Repeats int64
+	// Changes are rows of changes: one or more for each transaction since the last subscription has read or a sweep.
+	Changes       int64
+	Subscriptions int64
 	// Groups with a state, the empty groups included.
 	States int64
 	// Groups whose rate is in use, as far as stored; the empty groups included.
@@ -122,6 +124,12 @@ func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 		q: a.q, ctx: ctx, o: o, report: &CheckReport{},
 		groups: make(map[string]*groupCheck), parts: make(map[ID]bool),
 	}
+	r := c.report
+	c.counts = map[string]*int64{
+		nameItem: &r.Items, nameDead: &r.Dead, nameArchive: &r.Archived, nameAttempt: &r.Attempts, nameState: &r.States,
+		namePace: &r.Paces, nameRequest: &r.Requests, nameGrant: &r.Grants, nameRepeat: &r.Repeats,
+		nameReceipt: &r.Receipts, nameDedup: &r.Dedup, nameChange: &r.Changes, nameCursor: &r.Subscriptions,
+	}
 	if err := c.run(); err != nil {
 		return CheckReport{}, wrap("check", err)
 	}
@@ -136,6 +144,7 @@ type checker struct {
 	ctx      context.Context
 	o        CheckOptions
 	report   *CheckReport
+	counts   map[string]*int64 // figures of the report, by the name in the key
 	keys     int64
 	groups   map[string]*groupCheck
 	parts    map[ID]bool // the items which have parts
@@ -166,6 +175,17 @@ func (c *checker) suspect(key []byte, confirm func(tx kv.ReadTx) (Rule, string, 
 	c.suspects = append(c.suspects, suspect{key: key, confirm: confirm})
 }
 
+// suspectPair is suspect for a pair which breaks no rule once the pair is gone. confirm is given the pair's value.
+func (c *checker) suspectPair(key []byte, confirm func(tx kv.ReadTx, value []byte) (Rule, string, error)) {
+	c.suspect(key, func(tx kv.ReadTx) (Rule, string, error) {
+		v, err := tx.Get(key).Wait(c.ctx)
+		if err != nil || v == nil {
+			return "", "", err
+		}
+		return confirm(tx, v)
+	})
+}
+
 func (c *checker) run() error {
 	if err := c.pages(); err != nil {
 		return err
@@ -185,14 +205,10 @@ func (c *checker) pages() error {
 	begin := kv.FirstGreaterOrEqual(all.Begin)
 	for {
 		var rows []kv.KV
-		var twice [][]byte
 		err := c.view(func(tx kv.ReadTx) error {
 			var err error
 			rows, err = tx.GetRange(kv.Range{Begin: begin, End: kv.FirstGreaterOrEqual(all.End)},
 				kv.RangeOptions{Limit: checkPage}).Wait(c.ctx)
-			if err == nil {
-				twice, err = c.twice(tx, rows)
-			}
 			if err == nil {
 				err = c.look(tx, rows)
 			}
@@ -200,9 +216,6 @@ func (c *checker) pages() error {
 		})
 		if err != nil {
 			return fmt.Errorf("read page: %w", err)
-		}
-		for _, key := range twice {
-			c.still(key, RuleDead, "its item is in the group too")
 		}
 		for _, row := range rows {
 			c.row(row)
@@ -251,13 +264,24 @@ func (c *checker) row(row kv.KV) {
 		c.still(row.Key, RuleKey, err.Error())
 		return
 	}
+	if n := c.counts[p.name]; n != nil {
+		*n++
+	}
 	switch p.name {
 	case nameItem:
 		c.item(p, row)
+		return
 	case nameDead:
 		c.dead(p, row)
+		return
 	case nameArchive:
 		c.archive(p, row)
+		return
+	}
+	if _, err := descriptions[p.name].value(row.Key, row.Value); err != nil {
+		c.still(row.Key, RuleValue, err.Error())
+	}
+	switch p.name {
 	case nameArchived:
 		c.archived(row)
 	case namePart:
@@ -266,21 +290,13 @@ func (c *checker) row(row kv.KV) {
 				c.q.keys.item(p.itemID()), c.q.keys.dead(p.itemID()), c.q.keys.archive(p.itemID()))
 		}
 	case nameAttempt:
-		c.report.Attempts++
-		_, err := unpackAttempt(row.Key, row.Value)
-		c.readable(row.Key, err)
 		c.owned(row.Key, RuleAttempt, p.itemID(), c.q.keys.item(p.itemID()))
 	case nameLock:
-		l, err := unpackRecord(row.Key, row.Value)
-		if c.readable(row.Key, err); err == nil {
-			c.group(p.group).lock = l
+		if r, err := unpackRecord(row.Key, row.Value); err == nil {
+			c.group(p.group).lock = r
 		}
 	case nameMark:
 		c.group(p.group).marked = true
-		c.readable(row.Key, checkMarkKey(row.Key, row.Value))
-	case nameState:
-		c.report.States++
-		c.readable(row.Key, checkStoredState(row.Key, row.Value))
 	case namePace:
 		c.pace(p, row)
 	case nameReady:
@@ -289,156 +305,80 @@ func (c *checker) row(row kv.KV) {
 			return
 		}
 		c.group(p.group).hints++
-		if len(row.Value) > 0 {
-			_, err := unpackInt(row.Key, row.Value)
-			c.readable(row.Key, err)
-		}
 	case nameTimer:
 		g := c.group(p.group)
 		g.timers = append(g.timers, p.index)
-		kind, _, err := unpackTimer(row.Key, row.Value)
-		c.readable(row.Key, err)
-		if kind == kindHead {
+		if kind, _, _ := unpackTimer(row.Key, row.Value); kind == kindHead {
 			g.heads = append(g.heads, p.index)
 		}
-	case nameRequest:
-		c.report.Requests++
-		_, err := unpackRequest(row.Key, row.Value)
-		c.readable(row.Key, err)
 	case nameGrant:
-		c.report.Grants++
-		_, err := unpackInt(row.Key, row.Value)
-		c.readable(row.Key, err)
-		c.suspect(row.Key, func(tx kv.ReadTx) (Rule, string, error) { return c.grantSound(tx, row.Key, p.id) })
-	case nameRepeat:
-		c.report.Repeats++
-		_, err := unpackRepeat(row.Key, row.Value)
-		c.readable(row.Key, err)
-	case nameReceipt:
-		c.report.Receipts++
-		_, _, err := unpackReceipt(row.Key, row.Value)
-		c.readable(row.Key, err)
-	case nameCount, nameWake:
-		_, err := unpackCount(row.Key, row.Value)
-		c.readable(row.Key, err)
-	case nameDedup:
-		c.report.Dedup++
-		_, err := unpackRemembered(row.Key, row.Value)
-		c.readable(row.Key, err)
-	case namePurged:
-		_, err := unpackPurged(row.Key, row.Value)
-		c.readable(row.Key, err)
-	case nameMeta:
-		_, err := describeMeta(row.Key, row.Value)
-		c.readable(row.Key, err)
+		c.suspectPair(row.Key, func(tx kv.ReadTx, _ []byte) (Rule, string, error) { return c.grantSound(tx, p.id) })
 	}
 }
 
 func (c *checker) item(p parsedKey, row kv.KV) {
-	c.report.Items++
 	g := c.group(p.group)
 	g.items++
-	e, body, err := openEnvelope(row.Value)
-	if err != nil {
-		c.still(row.Key, RuleItem, err.Error())
+	e, body, ok := c.stored(p, row, RuleItem, func(value []byte) ([]byte, error) { return value, nil })
+	if !ok {
 		return
 	}
 	if g.items == 1 {
 		g.dueMS = e.dueMS
 	}
 	c.report.Bytes += max(int64(len(body)), e.size)
+}
+
+// stored opens the item which a pair keeps; item finds the item in the pair's value. An item with parts becomes a
+// suspect, because its parts have to be read, too. ok is false if the item cannot be read.
+func (c *checker) stored(
+	p parsedKey, row kv.KV, rule Rule, item func(value []byte) ([]byte, error),
+) (e envelope, body []byte, ok bool) {
+	v, err := item(row.Value)
+	if err == nil {
+		e, body, err = openEnvelope(v)
+	}
+	if err != nil {
+		c.still(row.Key, rule, err.Error())
+		return e, nil, false
+	}
 	if e.parts == 0 {
-		return
+		return e, body, true
 	}
 	c.parts[p.itemID()] = true
-	c.suspect(row.Key, func(tx kv.ReadTx) (Rule, string, error) {
-		v, err := tx.Get(row.Key).Wait(c.ctx)
-		if err != nil || v == nil {
-			return "", "", err
+	c.suspectPair(row.Key, func(tx kv.ReadTx, value []byte) (Rule, string, error) {
+		v, err := item(value)
+		if err == nil {
+			_, err = c.q.readItem(c.ctx, tx, kv.KV{Key: c.q.keys.item(p.itemID()), Value: v})
 		}
-		if _, err := c.q.readItem(c.ctx, tx, kv.KV{Key: row.Key, Value: v}); errors.Is(err, ErrCorrupt) {
-			return RuleItem, err.Error(), nil
-		} else if err != nil {
-			return "", "", err
+		if errors.Is(err, ErrCorrupt) {
+			return rule, err.Error(), nil
 		}
-		return "", "", nil
+		return "", "", err
 	})
+	return e, body, true
 }
 
 // still makes a suspect of a pair which breaks rule by itself, if the pair is still there.
 func (c *checker) still(key []byte, rule Rule, detail string) {
-	c.suspect(key, func(tx kv.ReadTx) (Rule, string, error) {
-		v, err := tx.Get(key).Wait(c.ctx)
-		if err != nil || v == nil {
-			return "", "", err
-		}
-		return rule, detail, nil
-	})
-}
-
-// readable makes a suspect of a pair whose value cannot be read; err says why not.
-func (c *checker) readable(key []byte, err error) {
-	if err != nil {
-		c.still(key, RuleValue, err.Error())
-	}
-}
-
-// twice returns the keys of the page's dead letters whose items are also in their groups, at the page's version.
-func (c *checker) twice(tx kv.ReadTx, rows []kv.KV) ([][]byte, error) {
-	var keys [][]byte
-	var items []kv.Future[[]byte]
-	for _, row := range rows {
-		if p, err := c.q.keys.parse(row.Key); err == nil && p.name == nameDead {
-			keys = append(keys, row.Key)
-			items = append(items, tx.Get(c.q.keys.item(p.itemID())))
-		}
-	}
-	var twice [][]byte
-	for i, f := range items {
-		v, err := f.Wait(c.ctx)
-		if err != nil {
-			return nil, err
-		}
-		if v != nil {
-			twice = append(twice, keys[i])
-		}
-	}
-	return twice, nil
+	c.suspectPair(key, func(kv.ReadTx, []byte) (Rule, string, error) { return rule, detail, nil })
 }
 
 // dead takes a dead letter into account.
 func (c *checker) dead(p parsedKey, row kv.KV) {
-	c.report.Dead++
-	d, err := unpackDead(row.Key, row.Value)
-	var e envelope
-	if err == nil {
-		e, _, err = openEnvelope(d.item)
+	if c.odd[string(row.Key)] {
+		c.still(row.Key, RuleDead, "its item is in the group too")
 	}
-	if err != nil {
-		c.still(row.Key, RuleDead, err.Error())
-		return
-	}
-	if e.parts == 0 {
-		return
-	}
-	c.parts[p.itemID()] = true
-	c.suspect(row.Key, func(tx kv.ReadTx) (Rule, string, error) {
-		v, err := tx.Get(row.Key).Wait(c.ctx)
-		if err != nil || v == nil {
-			return "", "", err
+	c.stored(p, row, RuleDead, func(value []byte) ([]byte, error) {
+		d, err := unpackDead(row.Key, value)
+		if err != nil {
+			return nil, err
 		}
-		d, err := unpackDead(row.Key, v)
-		if err == nil {
-			_, err = c.q.readItem(c.ctx, tx, kv.KV{Key: c.q.keys.item(p.itemID()), Value: d.item})
-		}
-		if errors.Is(err, ErrCorrupt) {
-			return RuleDead, err.Error(), nil
-		}
-		return "", "", err
+		return d.item, nil
 	})
 }
 
-// look notes which rows of the archive do not fit to their counterparts, which are read at the page's version.
+// look notes which dead letters and rows of the archive do not fit to their counterparts, read at the page's version.
 func (c *checker) look(tx kv.ReadTx, rows []kv.KV) error {
 	c.odd = make(map[string]bool)
 	type pair struct {
@@ -453,6 +393,8 @@ func (c *checker) look(tx kv.ReadTx, rows []kv.KV) error {
 			continue
 		}
 		switch p.name {
+		case nameDead:
+			pairs = append(pairs, pair{row.Key, tx.Get(c.q.keys.item(p.itemID())), false})
 		case nameArchive:
 			if a, err := unpackArchived(row.Key, row.Value); err == nil {
 				pairs = append(pairs, pair{row.Key, tx.Get(c.q.keys.item(p.itemID())), false},
@@ -482,59 +424,40 @@ func (c *checker) look(tx kv.ReadTx, rows []kv.KV) error {
 
 // archive takes an archived item into account.
 func (c *checker) archive(p parsedKey, row kv.KV) {
-	c.report.Archived++
-	a, err := unpackArchived(row.Key, row.Value)
-	var e envelope
-	if err == nil {
-		e, _, err = openEnvelope(a.item)
-	}
-	if err != nil {
-		c.still(row.Key, RuleArchive, err.Error())
-		return
-	}
-	if e.parts > 0 {
-		c.parts[p.itemID()] = true
-	} else if !c.odd[string(row.Key)] {
-		return
-	}
-	c.suspect(row.Key, func(tx kv.ReadTx) (Rule, string, error) {
-		here, item, entry := tx.Get(row.Key), tx.Get(c.q.keys.item(p.itemID())), tx.Get(c.q.keys.archived(a.at))
-		v, err := here.Wait(c.ctx)
-		if err != nil || v == nil {
-			return "", "", err
+	var at completion
+	_, _, ok := c.stored(p, row, RuleArchive, func(value []byte) ([]byte, error) {
+		a, err := unpackArchived(row.Key, value)
+		if err != nil {
+			return nil, err
 		}
-		if v, err = item.Wait(c.ctx); err != nil || v != nil {
+		at = a.at
+		return a.item, nil
+	})
+	if !ok || !c.odd[string(row.Key)] {
+		return
+	}
+	c.suspectPair(row.Key, func(tx kv.ReadTx, _ []byte) (Rule, string, error) {
+		item, entry := tx.Get(c.q.keys.item(p.itemID())), tx.Get(c.q.keys.archived(at))
+		if v, err := item.Wait(c.ctx); err != nil || v != nil {
 			return RuleArchive, "it is in its group, too", err
 		}
-		if v, err = entry.Wait(c.ctx); err != nil || v == nil {
+		if v, err := entry.Wait(c.ctx); err != nil || v == nil {
 			return RuleArchive, "no entry names it", err
 		}
-		_, err = c.q.readItem(c.ctx, tx, kv.KV{Key: c.q.keys.item(p.itemID()), Value: a.item})
-		if errors.Is(err, ErrCorrupt) {
-			return RuleArchive, err.Error(), nil
-		}
-		return "", "", err
+		return "", "", nil
 	})
 }
 
 // archived takes an entry of the archive into account.
 func (c *checker) archived(row kv.KV) {
 	e, err := unpackArchiveEntry(row.Key, row.Value)
-	if err != nil {
-		c.still(row.Key, RuleValue, err.Error())
+	if err != nil || !c.odd[string(row.Key)] {
 		return
 	}
-	if !c.odd[string(row.Key)] {
-		return
-	}
-	c.suspect(row.Key, func(tx kv.ReadTx) (Rule, string, error) {
-		v, err := tx.Get(row.Key).Wait(c.ctx)
-		if err != nil || v == nil {
-			return "", "", err
-		}
+	c.suspectPair(row.Key, func(tx kv.ReadTx, _ []byte) (Rule, string, error) {
 		for _, d := range e.items {
 			id := d.id(e.group)
-			if v, err = tx.Get(c.q.keys.archive(id)).Wait(c.ctx); err != nil || v == nil {
+			if v, err := tx.Get(c.q.keys.archive(id)).Wait(c.ctx); err != nil || v == nil {
 				return RuleArchived, "no archived item " + id.String(), err
 			}
 		}
@@ -544,18 +467,9 @@ func (c *checker) archived(row kv.KV) {
 
 // owned makes a suspect of a pair which breaks rule if none of its owners is there.
 func (c *checker) owned(key []byte, rule Rule, id ID, owners ...[]byte) {
-	c.suspect(key, func(tx kv.ReadTx) (Rule, string, error) {
-		own := tx.Get(key)
-		values := make([]kv.Future[[]byte], len(owners))
-		for i := range owners {
-			values[i] = tx.Get(owners[i])
-		}
-		v, err := own.Wait(c.ctx)
-		if err != nil || v == nil {
-			return "", "", err
-		}
-		for _, f := range values {
-			if v, err = f.Wait(c.ctx); err != nil || v != nil {
+	c.suspectPair(key, func(tx kv.ReadTx, _ []byte) (Rule, string, error) {
+		for _, owner := range owners {
+			if v, err := tx.Get(owner).Wait(c.ctx); err != nil || v != nil {
 				return "", "", err
 			}
 		}
@@ -565,12 +479,7 @@ func (c *checker) owned(key []byte, rule Rule, id ID, owners ...[]byte) {
 
 // compare looks at each group as a whole.
 func (c *checker) compare() {
-	names := make([]string, 0, len(c.groups))
-	for name := range c.groups {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
 		g := c.groups[name]
 		if g.items > 0 {
 			c.report.Groups++
@@ -625,20 +534,24 @@ func (c *checker) compare() {
 	}
 }
 
-// grantSound looks for the request to which a grant was made, both at one version.
-func (c *checker) grantSound(tx kv.ReadTx, key []byte, random uuid.UUID) (Rule, string, error) {
-	v, err := tx.Get(key).Wait(c.ctx)
-	if err != nil || v == nil {
-		return "", "", err
-	}
-	rows, err := tx.GetRange(c.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{}).Wait(c.ctx)
-	if err != nil {
-		return "", "", err
-	}
-	for _, row := range rows {
-		if p, err := c.q.keys.parse(row.Key); err == nil && p.id == random {
-			return "", "", nil
+// some reports whether any pair of a section matches.
+func (c *checker) some(tx kv.ReadTx, name string, match func(p parsedKey, row kv.KV) bool) (bool, error) {
+	for row, err := range walk(c.ctx, tx, c.q.keys.section(name), 10_000) {
+		if err != nil {
+			return false, err
 		}
+		if p, err := c.q.keys.parse(row.Key); err == nil && match(p, row) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// grantSound looks for the request to which a grant was made, both at one version.
+func (c *checker) grantSound(tx kv.ReadTx, random uuid.UUID) (Rule, string, error) {
+	found, err := c.some(tx, nameRequest, func(p parsedKey, _ kv.KV) bool { return p.id == random })
+	if err != nil || found {
+		return "", "", err
 	}
 	return RuleGrant, "no request of " + random.String(), nil
 }
@@ -657,21 +570,15 @@ func (g *groupCheck) waits() (dueMS int64, ok bool) {
 
 // pace takes the stored use of a group's rate into account.
 func (c *checker) pace(p parsedKey, row kv.KV) {
-	c.report.Paces++
 	c.group(p.group).paced = true
 	used, err := unpackPace(row.Key, row.Value)
-	if err != nil {
-		c.still(row.Key, RuleValue, err.Error())
-		return
-	}
 	// The clocks of the writers may differ.
-	if ahead := used.us/1000 - c.q.nowMS(); ahead <= sweepSlack.Milliseconds() {
+	if err != nil || used.us/1000-c.q.nowMS() <= sweepSlack.Milliseconds() {
 		return
 	}
-	c.suspect(row.Key, func(tx kv.ReadTx) (Rule, string, error) {
-		v, err := tx.Get(row.Key).Wait(c.ctx)
-		if err != nil || !bytes.Equal(v, row.Value) {
-			return "", "", err
+	c.suspectPair(row.Key, func(_ kv.ReadTx, value []byte) (Rule, string, error) {
+		if !bytes.Equal(value, row.Value) {
+			return "", "", nil
 		}
 		return RulePace,
 			fmt.Sprintf("group %q has nothing left of its rate until %s", p.group, timeWords(used.us/1000)), nil
@@ -684,25 +591,10 @@ func (c *checker) pacedTimer(tx kv.ReadTx, group string) (bool, error) {
 	if err != nil || v == nil {
 		return false, err
 	}
-	timers := newCursor(c.q.keys.section(nameTimer))
-	for !timers.exhausted {
-		const limit = 10_000
-		rows, err := timers.read(tx, limit).Wait(c.ctx)
-		if err != nil {
-			return false, err
-		}
-		timers.passed(rows, limit)
-		for _, row := range rows {
-			p, err := c.q.keys.parse(row.Key)
-			if err != nil || p.group != group {
-				continue
-			}
-			if kind, _, err := unpackTimer(row.Key, row.Value); err == nil && kind == kindHead {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
+	return c.some(tx, nameTimer, func(p parsedKey, row kv.KV) bool {
+		kind, _, err := unpackTimer(row.Key, row.Value)
+		return err == nil && kind == kindHead && p.group == group
+	})
 }
 
 // reachable looks for a hint or a timer which leads to the group, at one version with the lock and the items.
@@ -728,19 +620,9 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 	if found, err := c.pacedTimer(tx, group); err != nil || found {
 		return "", "", err
 	}
-	hints := newCursor(c.q.keys.section(nameReady))
-	for !hints.exhausted {
-		const limit = 10_000
-		rows, err := hints.read(tx, limit).Wait(c.ctx)
-		if err != nil {
-			return "", "", err
-		}
-		hints.passed(rows, limit)
-		for _, row := range rows {
-			if p, err := c.q.keys.parse(row.Key); err == nil && p.group == group {
-				return "", "", nil
-			}
-		}
+	hinted := func(p parsedKey, _ kv.KV) bool { return p.group == group }
+	if found, err := c.some(tx, nameReady, hinted); err != nil || found {
+		return "", "", err
 	}
 	return RuleReachable, fmt.Sprintf("group %q is neither ready nor held nor awaited", group), nil
 }

@@ -105,7 +105,7 @@ const (
 type description struct {
 	group groupPlace
 	key   func(p parsedKey) string
-	value func(key, value []byte) (string, error)
+	value func(key, value []byte) (string, error) // an error: the value has not the form of its key
 }
 
 // descriptions has a row for each name known to parse, and never changes.
@@ -114,11 +114,7 @@ var descriptions = map[string]description{
 		key:   func(p parsedKey) string { return "setting " + strconv.Quote(p.field) },
 		value: describeMeta,
 	},
-	nameItem: {
-		group: groupFirst,
-		key:   func(p parsedKey) string { return "item " + itemWords(p) },
-		value: describeItem,
-	},
+	nameItem: {groupFirst, ofItem("item"), describeItem},
 	namePart: {
 		group: groupFirst,
 		key: func(p parsedKey) string {
@@ -126,31 +122,27 @@ var descriptions = map[string]description{
 		},
 		value: func(_, value []byte) (string, error) { return fmt.Sprintf("%d bytes", len(value)), nil },
 	},
-	nameLock: {
-		group: groupIsKey,
-		key:   func(p parsedKey) string { return "lock of group " + strconv.Quote(p.group) },
-		value: describeLock,
-	},
-	nameMark: {
-		group: groupIsKey,
-		key:   func(p parsedKey) string { return "note that group " + strconv.Quote(p.group) + " is paused or halted" },
-		value: func(key, value []byte) (string, error) { return "the lock says why", checkMarkKey(key, value) },
-	},
-	nameState: {
-		group: groupIsKey,
-		key:   func(p parsedKey) string { return "state of group " + strconv.Quote(p.group) },
-		value: describeState,
-	},
-	namePace: {
-		group: groupIsKey,
-		key:   func(p parsedKey) string { return "pace of group " + strconv.Quote(p.group) },
-		value: describePace,
-	},
+	nameLock: {groupIsKey, ofGroup("lock of group"), words(unpackRecord, (*record).words)},
+	nameMark: {groupIsKey, func(p parsedKey) string {
+		return "note that group " + strconv.Quote(p.group) + " is paused or halted"
+	}, func(key, value []byte) (string, error) { return "the lock says why", checkMarkKey(key, value) }},
+	nameState: {groupIsKey, ofGroup("state of group"), func(key, value []byte) (string, error) {
+		return countWords(len(value), "byte") + ": " + bodyWords(value), checkStoredState(key, value)
+	}},
+	namePace: {groupIsKey, ofGroup("pace of group"), words(unpackPace, func(used pace) string {
+		return "its rate is used up to " + timeWords(used.us/1000)
+	})},
 	nameReady: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("ready hint of group %q, its head has index %d", p.group, p.index)
 		},
-		value: describeReady,
+		value: func(key, value []byte) (string, error) {
+			if len(value) == 0 {
+				return "failed deliveries of the head: none", nil
+			}
+			n, err := intWords(key, value)
+			return "failed deliveries of the head: " + n, err
+		},
 	},
 	nameTimer: {
 		key: func(p parsedKey) string {
@@ -158,16 +150,11 @@ var descriptions = map[string]description{
 		},
 		value: describeTimer,
 	},
-	nameAttempt: {
-		group: groupFirst,
-		key:   func(p parsedKey) string { return "failed deliveries of item " + itemWords(p) },
-		value: describeAttempt,
-	},
-	nameDead: {
-		group: groupFirst,
-		key:   func(p parsedKey) string { return "dead letter " + itemWords(p) },
-		value: describeDead,
-	},
+	nameAttempt: {groupFirst, ofItem("failed deliveries of item"), words(unpackAttempt, func(a attempt) string {
+		return fmt.Sprintf("%d, the first at %s, the last at %s: %q",
+			a.count, timeWords(a.firstMS), timeWords(a.lastMS), a.lastErr)
+	})},
+	nameDead: {groupFirst, ofItem("dead letter"), describeDead},
 	nameDedup: {
 		key: func(p parsedKey) string {
 			if p.scope == DedupInGroup.String() {
@@ -175,109 +162,152 @@ var descriptions = map[string]description{
 			}
 			return fmt.Sprintf("what is remembered of dedup id %q", p.field)
 		},
-		value: describeDedup,
+		value: words(unpackRemembered, func(r remembered) string {
+			if r.untilMS == 0 {
+				return fmt.Sprintf("message %s, while it is in the queue", r.id)
+			}
+			return fmt.Sprintf("message %s, until %s", r.id, timeWords(r.untilMS))
+		}),
 	},
-	namePurged: {
-		group: groupIsKey,
-		key:   func(p parsedKey) string { return fmt.Sprintf("the last purge of group %q", p.group) },
-		value: describePurged,
-	},
-	nameArchive: {
-		group: groupFirst,
-		key:   func(p parsedKey) string { return "archived item " + itemWords(p) },
-		value: describeArchived,
-	},
+	namePurged:  {groupIsKey, ofGroup("the last purge of group"), purgeWords},
+	nameArchive: {groupFirst, ofItem("archived item"), describeArchived},
 	nameArchived: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("what one ack at %d has finished, from %d of random %s on", p.index, p.n, p.id)
 		},
-		value: describeArchiveEntry,
+		value: words(unpackArchiveEntry, func(e *archiveEntry) string {
+			return fmt.Sprintf("completed %s, %s of group %q, the first is %s", timeWords(e.completedMS),
+				countWords(len(e.items), "item"), e.group, e.items[0].id(e.group))
+		}),
 	},
 	nameRequest: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("request of a handle whose receives wait, since %d, random %s", p.index, p.id)
 		},
-		value: describeRequest,
+		value: words(unpackRequest, func(r request) string {
+			return fmt.Sprintf("of %q, wants %s, counts as dead after %s", r.owner, countWords(int(r.wants), "group"),
+				timeWords(r.deadlineMS))
+		}),
 	},
 	nameGrant: {
 		key:   func(p parsedKey) string { return fmt.Sprintf("grant of group %q to the request of %s", p.group, p.id) },
-		value: func(key, value []byte) (string, error) { n, err := describeInt(key, value); return "token " + n, err },
+		value: func(key, value []byte) (string, error) { n, err := intWords(key, value); return "token " + n, err },
 	},
 	nameWake: {
 		key:   func(p parsedKey) string { return "wake key of the request of " + p.id.String() },
-		value: describeCount,
+		value: words(unpackCount, decimal),
 	},
 	nameRepeat: {
 		key: func(p parsedKey) string {
 			return "what the receive with id " + strconv.Quote(p.field) + " was given"
 		},
-		value: describeRepeat,
+		value: words(unpackRepeat, func(r repeat) string {
+			claims := make([]string, len(r.claims))
+			for i, c := range r.claims {
+				claims[i] = fmt.Sprintf("group %q under token %d", c.group, c.token)
+			}
+			return "at " + timeWords(r.ms) + ": " + strings.Join(claims, ", ")
+		}),
 	},
 	nameReceipt: {
-		key:   func(p parsedKey) string { return "receipt of transaction " + p.id.String() },
-		value: describeReceipt,
+		key: func(p parsedKey) string { return "receipt of transaction " + p.id.String() },
+		value: func(key, value []byte) (string, error) {
+			ms, result, err := unpackReceipt(key, value)
+			return fmt.Sprintf("committed, written at %s, result %s", timeWords(ms), result), err
+		},
+	},
+	nameChange: {
+		key: func(p parsedKey) string {
+			return fmt.Sprintf("changes committed at %s, row %d", p.stamp, p.n)
+		},
+		value: func(key, value []byte) (string, error) {
+			_, all, err := unpackChanges(key, value)
+			first := make([]string, 0, describedItems)
+			for _, c := range all[:min(len(all), describedItems)] {
+				first = append(first, fmt.Sprintf("%s %s", c.Kind, c.ID))
+			}
+			return fmt.Sprintf("%s: %s", countWords(len(all), "change"), strings.Join(first, ", ")), err
+		},
+	},
+	nameCursor: {
+		key: func(p parsedKey) string { return "place of subscription " + strconv.Quote(p.field) },
+		value: words(unpackProgress, func(p progress) string {
+			return fmt.Sprintf("from %s on, %d changes of it done, token %s", tuple.Printable(p.from), p.done, p.token)
+		}),
+	},
+	nameReader: {
+		key: func(p parsedKey) string { return "holder of subscription " + strconv.Quote(p.field) },
+		value: words(unpackReader, func(r reader) string {
+			return fmt.Sprintf("%q until %s, token %s", r.owner, timeWords(r.endMS), r.token)
+		}),
 	},
 	nameCount: {
 		key:   func(p parsedKey) string { return fmt.Sprintf("counter %q, slot %d", p.field, p.index) },
-		value: describeCount,
+		value: words(unpackCount, decimal),
 	},
+}
+
+// words puts a value into words which unpack can read.
+func words[T any](
+	unpack func(key, value []byte) (T, error), say func(v T) string,
+) func(key, value []byte) (string, error) {
+	return func(key, value []byte) (string, error) {
+		v, err := unpack(key, value)
+		if err != nil {
+			return "", err
+		}
+		return say(v), nil
+	}
+}
+
+var (
+	intWords   = words(unpackInt, decimal)
+	purgeWords = words(unpackPurged, func(n purgeNote) string {
+		return fmt.Sprintf("at %s, clock %d", timeWords(n.ms), n.clock)
+	})
+	// metaWords has the settings which are no numbers.
+	metaWords = map[string]func(key, value []byte) (string, error){
+		metaPaused:    words(unpackPause, (*mark).words),
+		metaSweptTo:   words(unpackSweptTo, tuple.Printable),
+		metaPurged:    purgeWords,
+		metaMissed:    words(unpackSweptTo, tuple.Printable),
+		metaSweptDead: words(unpackSweptTo, tuple.Printable),
+		metaChanged:   words(unpackCount, decimal),
+		metaSwept: words(unpackSweepNote, func(n sweepNote) string {
+			return "the last sweep began " + timeWords(n.begunMS)
+		}),
+		metaConfig: func(key, value []byte) (string, error) {
+			stored, err := unpackConfig(key, value)
+			if err != nil {
+				return "", err
+			}
+			document, err := json.Marshal(stored.config)
+			return fmt.Sprintf("version %d of incarnation %s: %s", stored.version, stored.incarnation, document), err
+		},
+	}
+)
+
+func describeMeta(key, value []byte) (string, error) {
+	for name, say := range metaWords {
+		if bytes.HasSuffix(key, tuple.AppendString(nil, name)) {
+			return say(key, value)
+		}
+	}
+	return intWords(key, value)
+}
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+
+func ofGroup(what string) func(p parsedKey) string {
+	return func(p parsedKey) string { return what + " " + strconv.Quote(p.group) }
+}
+
+func ofItem(what string) func(p parsedKey) string {
+	return func(p parsedKey) string { return what + " " + itemWords(p) }
 }
 
 func itemWords(p parsedKey) string {
 	return fmt.Sprintf("%d of group %q, id %s", p.index, p.group, p.itemID())
-}
-
-func describeMeta(key, value []byte) (string, error) {
-	if bytes.HasSuffix(key, tuple.AppendString(nil, metaPaused)) {
-		m, err := unpackPause(key, value)
-		if err != nil {
-			return "", err
-		}
-		return m.words(), nil
-	}
-	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSweptTo)) ||
-		bytes.HasSuffix(key, tuple.AppendString(nil, metaSweptDead)) {
-		last, err := unpackSweptTo(key, value)
-		return tuple.Printable(last), err
-	}
-	if bytes.HasSuffix(key, tuple.AppendString(nil, metaPurged)) {
-		return describePurged(key, value)
-	}
-	if bytes.HasSuffix(key, tuple.AppendString(nil, metaSwept)) {
-		note, err := unpackSweepNote(key, value)
-		return "the last sweep began " + timeWords(note.begunMS), err
-	}
-	if !bytes.HasSuffix(key, tuple.AppendString(nil, metaConfig)) {
-		return describeInt(key, value)
-	}
-	stored, err := unpackConfig(key, value)
-	if err != nil {
-		return "", err
-	}
-	document, err := json.Marshal(stored.config)
-	return fmt.Sprintf("version %d of incarnation %s: %s", stored.version, stored.incarnation, document), err
-}
-
-func describeDedup(key, value []byte) (string, error) {
-	r, err := unpackRemembered(key, value)
-	if err != nil {
-		return "", err
-	}
-	until := "until " + timeWords(r.untilMS)
-	if r.untilMS == 0 {
-		until = "while it is in the queue"
-	}
-	return fmt.Sprintf("message %s, %s", r.id, until), nil
-}
-
-func describePurged(key, value []byte) (string, error) {
-	note, err := unpackPurged(key, value)
-	return fmt.Sprintf("at %s, clock %d", timeWords(note.ms), note.clock), err
-}
-
-func describeInt(key, value []byte) (string, error) {
-	n, err := unpackInt(key, value)
-	return strconv.FormatInt(n, 10), err
 }
 
 // describedBody is how much of a body is shown, describedItems how many items of a lock.
@@ -319,32 +349,16 @@ func bodyWords(body []byte) string {
 	return strconv.Quote(string(body))
 }
 
-func describeState(key, value []byte) (string, error) {
-	return countWords(len(value), "byte") + ": " + bodyWords(value), checkStoredState(key, value)
-}
-
-func describePace(key, value []byte) (string, error) {
-	used, err := unpackPace(key, value)
-	if err != nil {
-		return "", err
-	}
-	return "its rate is used up to " + timeWords(used.us/1000), nil
-}
-
-func describeLock(key, value []byte) (string, error) {
-	r, err := unpackRecord(key, value)
-	if err != nil {
-		return "", err
-	}
+func (r *record) words() string {
 	h := r.holding()
 	if h == nil {
-		return r.mark.words(), nil
+		return r.mark.words()
 	}
 	switch h.kind {
 	case kindGrant:
-		return fmt.Sprintf("kept for the request of %s until %s", h.owner, timeWords(h.endMS)), nil
+		return fmt.Sprintf("kept for the request of %s until %s", h.owner, timeWords(h.endMS))
 	case kindDelay, kindHead:
-		return fmt.Sprintf("held by nobody, a retry waits until %s", timeWords(h.endMS)), nil
+		return "held by nobody, a retry waits until " + timeWords(h.endMS)
 	case kindClaim:
 	}
 	var indexes []string
@@ -360,28 +374,11 @@ func describeLock(key, value []byte) (string, error) {
 	}
 	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s%s",
 		h.kind, h.owner, h.token,
-		timeWords(h.endMS), countWords(len(h.items), "item"), strings.Join(indexes, ", "), then), nil
+		timeWords(h.endMS), countWords(len(h.items), "item"), strings.Join(indexes, ", "), then)
 }
 
 func (m *mark) words() string {
 	return fmt.Sprintf("%s by %q since %s: %q", m.public().Status, m.who, timeWords(m.sinceMS), m.reason)
-}
-
-func describeRequest(key, value []byte) (string, error) {
-	r, err := unpackRequest(key, value)
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("of %q, wants %s, counts as dead after %s", r.owner, countWords(int(r.wants), "group"),
-		timeWords(r.deadlineMS)), nil
-}
-
-func describeReady(key, value []byte) (string, error) {
-	if len(value) == 0 {
-		return "failed deliveries of the head: none", nil
-	}
-	n, err := unpackInt(key, value)
-	return fmt.Sprintf("failed deliveries of the head: %d", n), err
 }
 
 func describeTimer(key, value []byte) (string, error) {
@@ -403,15 +400,6 @@ func describeTimer(key, value []byte) (string, error) {
 	return fmt.Sprintf("%s; the group's head had index %d", what, head), nil
 }
 
-func describeAttempt(key, value []byte) (string, error) {
-	a, err := unpackAttempt(key, value)
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("%d, the first at %s, the last at %s: %q",
-		a.count, timeWords(a.firstMS), timeWords(a.lastMS), a.lastErr), nil
-}
-
 func describeDead(key, value []byte) (string, error) {
 	d, err := unpackDead(key, value)
 	if err != nil {
@@ -422,15 +410,6 @@ func describeDead(key, value []byte) (string, error) {
 		timeWords(d.deadMS), d.reason, d.attempts, timeWords(d.firstMS), timeWords(d.lastMS), d.lastErr, item), err
 }
 
-func describeRepeat(key, value []byte) (string, error) {
-	r, err := unpackRepeat(key, value)
-	words := make([]string, len(r.claims))
-	for i, c := range r.claims {
-		words[i] = fmt.Sprintf("group %q under token %d", c.group, c.token)
-	}
-	return "at " + timeWords(r.ms) + ": " + strings.Join(words, ", "), err
-}
-
 func describeArchived(key, value []byte) (string, error) {
 	a, err := unpackArchived(key, value)
 	if err != nil {
@@ -438,23 +417,4 @@ func describeArchived(key, value []byte) (string, error) {
 	}
 	item, err := describeItem(key, a.item)
 	return "completed " + timeWords(a.completedMS) + "; " + item, err
-}
-
-func describeArchiveEntry(key, value []byte) (string, error) {
-	e, err := unpackArchiveEntry(key, value)
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("completed %s, %s of group %q, the first is %s", timeWords(e.completedMS),
-		countWords(len(e.items), "item"), e.group, e.items[0].id(e.group)), nil
-}
-
-func describeReceipt(key, value []byte) (string, error) {
-	ms, result, err := unpackReceipt(key, value)
-	return fmt.Sprintf("committed, written at %s, result %s", timeWords(ms), result), err
-}
-
-func describeCount(key, value []byte) (string, error) {
-	n, err := unpackCount(key, value)
-	return strconv.FormatInt(n, 10), err
 }

@@ -17,10 +17,23 @@ func (q *Queue) Peek(ctx context.Context, group string, max int) ([]Item, error)
 	if max < 1 || max > MaxBatch {
 		return nil, wrap("peek", &LimitError{What: "peek", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch})
 	}
+	items, err := q.peek(ctx, group, nil, max)
+	return items, wrap("peek", err)
+}
+
+// peek is Peek for the items behind after; nil = from the head on. No items means: there are no more.
+func (q *Queue) peek(ctx context.Context, group string, after *ID, max int) ([]Item, error) {
 	var items []Item
 	err := q.view(ctx, func(tx kv.ReadTx) error {
 		items = nil
-		rows, err := tx.GetRange(q.keys.items(group).Selectors(), kv.RangeOptions{Limit: max}).Wait(ctx)
+		all := q.keys.items(group)
+		from := kv.FirstGreaterOrEqual(all.Begin)
+		if after != nil {
+			from = kv.FirstGreaterThan(q.keys.item(*after))
+		}
+		rows, err := tx.GetRange(
+			kv.Range{Begin: from, End: kv.FirstGreaterOrEqual(all.End)}, kv.RangeOptions{Limit: max},
+		).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("read items: %w", err)
 		}
@@ -43,7 +56,7 @@ func (q *Queue) Peek(ctx context.Context, group string, max int) ([]Item, error)
 		return nil
 	})
 	if err != nil {
-		return nil, wrap("peek", err)
+		return nil, err
 	}
 	return items, nil
 }

@@ -4,13 +4,20 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"fdbfifo/kv"
 )
 
-// statsTimers bounds the timers read by Stats, the first due first.
-const statsTimers = 10_000
+const (
+	// statsTimers bounds the timers read by Stats, the first due first.
+	statsTimers = 10_000
+	// Of the first statsDelayed delayed groups Stats counts the messages, up to statsDeep of each: in about 20 rounds
+	// of key reads at most, and in 3 if the groups have a message or two.
+	statsDelayed = 100
+	statsDeep    = 1000
+)
 
 // groupCounts counts the groups of a queue by state, from hints and timers alone, so that the cost is bounded and does
 // not grow with the depth.
@@ -23,8 +30,10 @@ type groupCounts struct {
 	marked map[string]bool // the groups which are paused or halted, or will be; nil = there are none
 
 	ready, busy, held, delayed int64
-	passedDue, passedLater     int64 // timers of marked groups which lead to nothing
-	oldestReady, oldest        head  // of the ready groups, and of all ready or busy groups
+	passedDue, passedLater     int64    // timers of marked groups which lead to nothing
+	oldestReady, oldest        head     // of the ready groups, and of all ready or busy groups
+	waiting                    []string // the first delayed groups, each once
+	further                    int64    // the delayed groups which are not in waiting
 }
 
 // head is a group and the index of its head, as of when the hint or timer was written.
@@ -106,10 +115,30 @@ func (c *groupCounts) timers() error {
 				c.held++
 			default:
 				c.delayed++
+				switch {
+				case len(c.waiting) == statsDelayed:
+					c.further++
+				case !slices.Contains(c.waiting, p.group):
+					c.waiting = append(c.waiting, p.group)
+				}
 			}
 		}
 	}
 	return nil
+}
+
+// messages counts the messages of the delayed groups, those in flight not included: nobody holds a delayed group.
+func (c *groupCounts) messages() (int64, error) {
+	ranges := make([]kv.KeyRange, len(c.waiting))
+	for i, group := range c.waiting {
+		ranges[i] = c.q.keys.items(group)
+	}
+	depths, err := countKeysOfEach(c.ctx, c.tx, ranges, statsDeep)
+	n := c.further
+	for _, depth := range depths {
+		n += depth
+	}
+	return n, err
 }
 
 // age returns how long ago the group's present head was enqueued; 0 if there is none.
@@ -128,9 +157,14 @@ func (c *groupCounts) age(h head) (time.Duration, error) {
 	return max(0, time.Duration(c.nowMS-e.waitsSince())*time.Millisecond), nil
 }
 
-// Stats are figures about a queue. The counters run from its creation on and count items, each redelivery again.
+// Stats are figures about a queue. The counters run from its creation on and count items, each redelivery again. All
+// are of one moment. The counters, Depth, Dead and InFlight are exact, but for Duplicates; the comments say what is
+// bounded.
 type Stats struct {
-	Enqueued     int64
+	Enqueued int64
+	// Duplicates were not enqueued, because a message with the same dedup id was remembered. After a commit of unknown
+	// outcome a duplicate may count twice.
+	Duplicates   int64
 	Received     int64 // delivered under a claim
 	Acked        int64
 	Nacked       int64 // failed deliveries reported by a holder
@@ -148,6 +182,13 @@ type Stats struct {
 	// Items in the queue: Enqueued - Acked - Taken - DeadLettered + Redriven - Cancelled - Purged - PastRetention.
 	Depth int64
 	Dead  int64 // dead letters: DeadLettered - Redriven - Discarded
+	// InFlight is how many items of Depth are under a claim, delivered and not acked; those whose lease has ended, too,
+	// until another receive takes over. Depth - InFlight wait.
+	InFlight int64
+	// Delayed is how many items wait in DelayedGroups: the delayed first item of each and those behind. Stats counts
+	// the items of the 100 groups which are due first, up to 1,000 items of a group, and 1 for each further group:
+	// beyond, the number is too small. A delayed item behind others counts once it is the first.
+	Delayed int64
 
 	// ReadyGroups is the number to scale workers by: groups a receive would get, including groups whose lease or delay
 	// has ended. The lease or delay of BusyGroups still lasts. Both are counted up to StatsCap, by hints and timers, of
@@ -173,60 +214,61 @@ type Stats struct {
 // StatsCap is where Stats stops counting groups.
 const StatsCap = 1_000_000
 
+// counters has, for each counter which Stats shows as stored, the field.
+var counters = map[string]func(s *Stats) *int64{
+	countEnqueued:     func(s *Stats) *int64 { return &s.Enqueued },
+	countDuplicates:   func(s *Stats) *int64 { return &s.Duplicates },
+	countReceived:     func(s *Stats) *int64 { return &s.Received },
+	countAcked:        func(s *Stats) *int64 { return &s.Acked },
+	countNacked:       func(s *Stats) *int64 { return &s.Nacked },
+	countExpired:      func(s *Stats) *int64 { return &s.Expired },
+	countTaken:        func(s *Stats) *int64 { return &s.Taken },
+	countDeadLettered: func(s *Stats) *int64 { return &s.DeadLettered },
+	countRedriven:     func(s *Stats) *int64 { return &s.Redriven },
+	countDiscarded:    func(s *Stats) *int64 { return &s.Discarded },
+	countCancelled:    func(s *Stats) *int64 { return &s.Cancelled },
+	countPurged:       func(s *Stats) *int64 { return &s.Purged },
+	countAgedOut:      func(s *Stats) *int64 { return &s.PastRetention },
+	countForced:       func(s *Stats) *int64 { return &s.Forced },
+	countPausedGroups: func(s *Stats) *int64 { return &s.PausedGroups },
+	countHaltedGroups: func(s *Stats) *int64 { return &s.HaltedGroups },
+	// Both leave flight; readCounters takes the sum off what was received.
+	countReturned: func(s *Stats) *int64 { return &s.InFlight },
+}
+
+// readCounters reads the counters, and sets the figures which follow from the counters alone.
+func (s *Stats) readCounters(ctx context.Context, q *Queue, tx kv.ReadTx) error {
+	rows, err := tx.GetRange(q.keys.section(nameCount).Selectors(), kv.RangeOptions{}).Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read counters: %w", err)
+	}
+	for _, row := range rows {
+		p, err := q.keys.parse(row.Key)
+		if err != nil {
+			return err
+		}
+		n, err := unpackCount(row.Key, row.Value)
+		if err != nil {
+			return err
+		}
+		if field := counters[p.field]; field != nil {
+			*field(s) += n
+		}
+	}
+	s.InFlight = s.Received - s.Acked - s.InFlight
+	s.Dead = s.DeadLettered - s.Redriven - s.Discarded
+	s.Depth = s.Enqueued - s.Acked - s.Taken - s.DeadLettered + s.Redriven - s.Cancelled - s.Purged - s.PastRetention
+	return nil
+}
+
 // Stats reads the counters and counts the groups, without a conflict or a change.
 func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 	var s Stats
 	err := q.view(ctx, func(tx kv.ReadTx) error {
 		s = Stats{}
-		rows, err := tx.GetRange(q.keys.section(nameCount).Selectors(), kv.RangeOptions{}).Wait(ctx)
-		if err != nil {
-			return fmt.Errorf("read counters: %w", err)
+		if err := s.readCounters(ctx, q, tx); err != nil {
+			return err
 		}
-		for _, row := range rows {
-			p, err := q.keys.parse(row.Key)
-			if err != nil {
-				return err
-			}
-			n, err := unpackCount(row.Key, row.Value)
-			if err != nil {
-				return err
-			}
-			switch p.field {
-			case countEnqueued:
-				s.Enqueued += n
-			case countReceived:
-				s.Received += n
-			case countAcked:
-				s.Acked += n
-			case countNacked:
-				s.Nacked += n
-			case countExpired:
-				s.Expired += n
-			case countTaken:
-				s.Taken += n
-			case countDeadLettered:
-				s.DeadLettered += n
-			case countRedriven:
-				s.Redriven += n
-			case countDiscarded:
-				s.Discarded += n
-			case countCancelled:
-				s.Cancelled += n
-			case countPurged:
-				s.Purged += n
-			case countAgedOut:
-				s.PastRetention += n
-			case countForced:
-				s.Forced += n
-			case countPausedGroups:
-				s.PausedGroups += n
-			case countHaltedGroups:
-				s.HaltedGroups += n
-			}
-		}
-		s.Dead = s.DeadLettered - s.Redriven - s.Discarded
-		s.Depth = s.Enqueued - s.Acked - s.Taken - s.DeadLettered + s.Redriven - s.Cancelled - s.Purged -
-			s.PastRetention
 		paused, err := q.readPause(ctx, tx)
 		if err != nil {
 			return err
@@ -242,6 +284,9 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 			return err
 		}
 		s.ReadyGroups, s.BusyGroups, s.HeldGroups, s.DelayedGroups = c.ready, c.busy, c.held, c.delayed
+		if s.Delayed, err = c.messages(); err != nil {
+			return err
+		}
 		if s.OldestReady, err = c.age(c.oldestReady); err != nil {
 			return err
 		}

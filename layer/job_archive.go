@@ -52,6 +52,7 @@ type ArchivedItem struct {
 	Body      []byte            // nil if not asked for
 	Size      int64             // of the body, bytes
 	Enqueued  time.Time
+	DedupID   string    // the dedup id in use; "sha256:…" if made from the body; "" = none
 	Completed time.Time // by the clock of the finishing worker
 	// Err says why the item cannot be read; nil if readable.
 	Err error
@@ -386,7 +387,7 @@ func (w *archiveWalk) add(s *archiveStep, row kv.KV) error {
 		var body []byte
 		if e, body, err = openEnvelope(a.item); err == nil {
 			item.value, item.Headers, item.Enqueued = a.item, e.headers, fromMillis(e.enqueuedMS)
-			item.Size = max(int64(len(body)), e.size)
+			item.Size, item.DedupID = max(int64(len(body)), e.size), e.dedupID
 		} else {
 			err = corrupt(row.Key, err)
 		}

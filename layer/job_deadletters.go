@@ -20,6 +20,7 @@ type DeadLetter struct {
 	Body     []byte            // nil if not asked for
 	Size     int64             // of the body, bytes
 	Enqueued time.Time
+	DedupID  string // the dedup id in use; "sha256:…" if made from the body; "" = none
 	// Reason is the number of failed attempts, the text of the reject, who skipped the item, or the exceeded retention.
 	Reason       string
 	LastError    string // of the last failed delivery with an error
@@ -300,7 +301,7 @@ func (r *deadRow) open() error {
 	r.dead = d
 	r.letter = DeadLetter{
 		ID: r.letter.ID, Headers: e.headers, Size: max(int64(len(body)), e.size), Enqueued: fromMillis(e.enqueuedMS),
-		Reason: d.reason, LastError: d.lastErr, Attempts: d.attempts,
+		DedupID: e.dedupID, Reason: d.reason, LastError: d.lastErr, Attempts: d.attempts,
 		DeadLettered: fromMillis(d.deadMS),
 	}
 	if d.attempts > 0 {

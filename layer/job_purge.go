@@ -47,8 +47,10 @@ const (
 // de-duplication of the group, or of the queue, forgets the removed items, and remembers the remaining items for as
 // long as they stay in the queue.
 //
-// Purge works in steps at batch priority, group by group in the order of their names. Each step is short whatever the
-// depth, and conflicts only with claims of the groups which the step purges. A stopped purge may be run again to go on.
+// If no group is in flight, waits for a retry or is paused, and there are no dead letters, no archive and no changes for
+// subscriptions (Config.Changes), a purge of the queue removes all in one transaction, provided that nobody changes the
+// queue at the same time. Otherwise Purge works in steps at batch priority, group by group in the order of their names. Each step is short whatever the depth,
+// and conflicts only with claims of the groups which the step purges. A stopped purge may be run again to go on.
 // If Purge returns an error, the report says what was done before the error.
 //
 // Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
@@ -161,6 +163,11 @@ type purgeRun struct {
 func (s *purgeStep) run(width int) error {
 	if err := s.notePurge(s.p.o.Group); err != nil {
 		return err
+	}
+	if s.p.o.Group == nil && s.attempt.N == 0 && !s.p.begun() {
+		if whole, err := s.whole(); err != nil || whole {
+			return err
+		}
 	}
 	snapshot := s.tx.Snapshot()
 	rest := kv.KeyRange{Begin: s.place.next, End: s.p.section.End}
@@ -385,7 +392,7 @@ func (s *purgeStep) purge(r *purgeRun) error {
 	}
 	free := s.end(r.group, l, r.whole)
 	s.txn.remove(r.group, r.items, gone, false)
-	s.removed(len(gone))
+	s.removed(r.group, len(gone))
 	return s.leave(gone[0].id(r.group), free, r.whole)
 }
 
@@ -423,14 +430,15 @@ func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
 	s.tx.ClearRange(all)
 	s.tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: keys.attempt(last)})
 	s.tx.ClearRange(kv.KeyRange{Begin: keys.parts(first).Begin, End: keys.parts(last).Begin})
-	s.removed(purgeStride)
+	s.removed(r.group, purgeStride)
 	s.place.next = end
 	return true, s.leave(first, free, false)
 }
 
-func (s *purgeStep) removed(n int) {
+func (s *purgeStep) removed(group string, n int) {
 	s.done.Items += int64(n)
 	s.count(countPurged, n)
+	s.changePurged(group, n)
 }
 
 // end ends the holding of the group, unless the holding has to stay, and returns whether the group is then free.

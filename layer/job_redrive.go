@@ -259,6 +259,7 @@ func (w *txn) bury(rows []deadRow) error {
 func (w *txn) discard(rows []deadRow) error {
 	for i := range rows {
 		w.tx.ClearRange(w.q.keys.parts(rows[i].letter.ID))
+		w.change(ChangeDiscarded, rows[i].letter.ID)
 	}
 	w.count(countDiscarded, len(rows))
 	return w.bury(rows)
@@ -314,6 +315,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 			return err
 		}
 		w.tx.Set(w.q.keys.item(id), value) // the parts have stayed where they were
+		w.change(ChangeRedriven, id)
 		return nil
 	}
 	m, err := w.edited(row, o)
@@ -333,6 +335,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	for n, part := range parts {
 		w.tx.Set(w.q.keys.part(id, n), part)
 	}
+	w.change(ChangeRedriven, id)
 	return nil
 }
 
@@ -377,7 +380,7 @@ func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 
 // redriveToTail enqueues letters as new messages. Their dedup entries then name the new ids.
 func (w *txn) redriveToTail(rows []deadRow, o *RedriveOptions) error {
-	e := &enqueuing{redriven: true}
+	e := &enqueuing{redriven: true, told: ChangeRedriven}
 	for i := range rows {
 		m, err := w.edited(&rows[i], o)
 		if err != nil {

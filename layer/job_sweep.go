@@ -52,6 +52,7 @@ type SweepReport struct {
 	Wakes         int64 // wake keys cleared: of handles without a request
 	Dedup         int64 // entries cleared which make nothing a duplicate any more
 	Purges        int64 // notes of purges cleared: older than any dedup entry
+	Changes       int64 // changes cleared: seen by every subscription, or older than Config.Changes
 	Paces         int64 // pairs cleared, of groups with a full token bucket
 }
 
@@ -76,7 +77,7 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 		return SweepReport{Skipped: true}, nil
 	}
 	for _, part := range []func() error{
-		s.receipts, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived, s.letters,
+		s.receipts, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived, s.letters, s.changes,
 	} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
@@ -93,16 +94,12 @@ func (s *sweeper) wakes() error {
 			return 0, nil
 		}
 		waiting := make(map[uuid.UUID]bool)
-		for requests := newCursor(s.q.keys.section(nameRequest)); !requests.exhausted; {
-			found, err := requests.read(tx.Snapshot(), sweepPage).Wait(s.ctx)
+		for row, err := range walk(s.ctx, tx.Snapshot(), s.q.keys.section(nameRequest), sweepPage) {
 			if err != nil {
 				return 0, fmt.Errorf("read requests: %w", err)
 			}
-			requests.passed(found, sweepPage)
-			for _, row := range found {
-				if p, err := s.q.keys.parse(row.Key); err == nil { // Check names what cannot be read
-					waiting[p.id] = true
-				}
+			if p, err := s.q.keys.parse(row.Key); err == nil { // Check names what cannot be read
+				waiting[p.id] = true
 			}
 		}
 		for _, row := range rows {

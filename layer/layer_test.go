@@ -40,12 +40,12 @@ var atOnce = layer.RetryPolicy{Kind: layer.RetryAtOnce}
 
 // clock is the workers' clock; it stands still unless told.
 type clock struct {
-	ms   atomic.Int64
+	ms   *atomic.Int64
 	real atomic.Bool // it is the machine's
 }
 
 func newClock() *clock {
-	c := &clock{}
+	c := &clock{ms: new(atomic.Int64)}
 	c.ms.Store(1_700_000_000_000)
 	return c
 }
@@ -126,6 +126,14 @@ func (e *env) check() {
 	report, err := e.calm().Admin().Check(context.Background(), layer.CheckOptions{})
 	require.NoError(e.t, err)
 	require.Empty(e.t, report.Violations)
+	stats, err := e.calm().Stats(context.Background())
+	require.NoError(e.t, err)
+	inFlight := 0
+	for g, err := range e.calm().Admin().AllGroups(context.Background(), layer.GroupsOptions{MaxDepth: 1}) {
+		require.NoError(e.t, err)
+		inFlight += g.Outstanding
+	}
+	require.EqualValues(e.t, inFlight, stats.InFlight, "what the counters say is in flight is what the locks say")
 }
 
 func (e *env) enqueue(group string, bodies ...string) []layer.ID {

@@ -18,6 +18,8 @@ const (
 	MaxHeadersSize = 16 << 10 // bytes
 	// MaxBodySize bounds a message's body, so that an enqueue stays under half of a transaction's 10 MB.
 	MaxBodySize = 4 << 20 // bytes
+	// MaxSubscriptionSize bounds the name of a subscription.
+	MaxSubscriptionSize = 256 // bytes of UTF-8
 	// MaxReceiveIDSize bounds the id of a receive, because the id is in a key.
 	MaxReceiveIDSize = 128 // bytes of UTF-8
 	// MaxStateSize bounds a group's state (FoundationDB's limit for a value is 100,000 bytes).
@@ -81,6 +83,17 @@ func checkQueueName(name string) error {
 }
 
 // checkLease also allows 0, which stands for the queue's lease.
+// checkSubscription checks the name of a subscription.
+func checkSubscription(name string) error {
+	if !utf8.ValidString(name) {
+		return fmt.Errorf("subscription: %w", ErrInvalidUTF8)
+	}
+	if n := len(name); n < 1 || n > MaxSubscriptionSize {
+		return &LimitError{What: "subscription", Unit: "bytes", Got: int64(n), Min: 1, Max: MaxSubscriptionSize}
+	}
+	return nil
+}
+
 func checkLease(d time.Duration) error {
 	if d == 0 {
 		return nil

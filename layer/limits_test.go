@@ -74,7 +74,7 @@ func TestBadInput(t *testing.T) {
 			return err
 		}, "listing", nil},
 		{"worker of -1", func() error {
-			_, err := layer.NewWorker(e.q, nil, layer.WorkerOptions{Concurrency: -1})
+			_, err := layer.NewWorker(e.q, layer.Handler{}, layer.WorkerOptions{Concurrency: -1})
 			return err
 		}, "concurrency", nil},
 		{"queue without a name", func() error {

@@ -33,31 +33,38 @@ func TestLinearizable(t *testing.T) {
 		}
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()
-			runs := *historiesFlag
-			if runs == 0 {
-				runs = map[bool]int{true: 1, false: 4}[testing.Short()]
-			}
-			seed := *seedFlag
-			if seed == 0 {
-				seed = rand.Uint64N(1<<32) + 1
-			}
-			var sum linear.Result
-			for n := range uint64(runs) {
-				for _, sort := range []callersSort{lapsing, lasting} {
-					t.Run(fmt.Sprintf("%d %s", seed+n, sort), func(t *testing.T) {
-						r := callTogether(t, engine.open, sort, seed+n)
-						sum.Add(r)
-						require.Empty(t, r.Violations, "%s", r)
-						for _, u := range r.Undecided {
-							t.Logf("UNDECIDED %s", u)
-						}
-					})
-				}
-			}
-			require.LessOrEqual(t, 20*len(sum.Undecided), sum.Histories, "too many are undecided: %s", sum)
-			t.Logf("seeds %d to %d: %s", seed, seed+uint64(runs)-1, sum)
+			requireLinear(t, 4, func(t *testing.T, sort callersSort, seed uint64) linear.Result {
+				return callTogether(t, engine.open, sort, seed)
+			})
 		})
 	}
+}
+
+// requireLinear has runs of each sort, as many as the flag says, else a few.
+func requireLinear(t *testing.T, few int, run func(t *testing.T, sort callersSort, seed uint64) linear.Result) {
+	runs := *historiesFlag
+	if runs == 0 {
+		runs = map[bool]int{true: 1, false: few}[testing.Short()]
+	}
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64N(1<<32) + 1
+	}
+	var sum linear.Result
+	for n := range uint64(runs) {
+		for _, sort := range []callersSort{lapsing, lasting} {
+			t.Run(fmt.Sprintf("%d %s", seed+n, sort), func(t *testing.T) {
+				r := run(t, sort, seed+n)
+				sum.Add(r)
+				require.Empty(t, r.Violations, "%s", r)
+				for _, u := range r.Undecided {
+					t.Logf("UNDECIDED %s", u)
+				}
+			})
+		}
+	}
+	require.LessOrEqual(t, 20*len(sum.Undecided), sum.Histories, "too many are undecided: %s", sum)
+	t.Logf("seeds %d to %d: %s", seed, seed+uint64(runs)-1, sum)
 }
 
 // callersSort says what a run is about.
@@ -74,6 +81,7 @@ const (
 	callers      = 8
 	callsEach    = 40
 	callerGroups = 3
+	drainer      = 100 // the number of who drains the queue at the end
 )
 
 // caller makes calls on one handle, one after the other, and notes what it is told.
@@ -103,8 +111,24 @@ func (s callersSort) fastest() time.Duration {
 func callTogether(t *testing.T, open func(t *testing.T) kv.DB, sort callersSort, seed uint64) linear.Result {
 	t.Helper()
 	e := newEnv(t, open, false)
-	e.seed, e.plan = seed, fault.Default(seed)
-	e.plan.Chances[fault.TimedOutLate], e.plan.Chances[fault.TimedOutLost] = 0.03, 0.02
+	e.seed, e.plan = seed, roughPlan(seed)
+	h := &linear.History{}
+	e.callTogether(h, sort, 0, callers)
+	return e.judge(h, sort)
+}
+
+// roughPlan has faults of every kind, and commits that time out and land later, or never.
+func roughPlan(seed uint64) *fault.Plan {
+	p := fault.Default(seed)
+	p.Chances[fault.TimedOutLate], p.Chances[fault.TimedOutLost] = 0.03, 0.02
+	return p
+}
+
+// callTogether lets callers, of the numbers from first on, work on several handles until each has made its calls. No
+// commit of theirs lands later.
+func (e *env) callTogether(h *linear.History, sort callersSort, first, count int) {
+	t := e.t
+	t.Helper()
 	// Between the reads of a transaction and its commit, others get a chance to commit theirs.
 	e.plan.OnCommit = func(n int, _ kv.Tx) fault.Kind {
 		for range n % 50 {
@@ -113,7 +137,6 @@ func callTogether(t *testing.T, open func(t *testing.T) kv.DB, sort callersSort,
 		return fault.Chance
 	}
 	db := fault.Wrap(e.raw, e.plan)
-	h := &linear.History{}
 	var all []*caller
 	var handles []*layer.Queue
 	skews := []time.Duration{0, 30 * time.Second, -30 * time.Second, 10 * time.Second}
@@ -129,14 +152,12 @@ func callTogether(t *testing.T, open func(t *testing.T) kv.DB, sort callersSort,
 		require.NoError(t, err)
 		handles = append(handles, q)
 	}
-	var groups []string
-	for g := range callerGroups {
-		groups = append(groups, fmt.Sprint("g", g))
-	}
-	for id := range callers {
+	groups := groupsOfCallers()
+	for id := first; id < first+count; id++ {
 		i := id % len(handles)
 		all = append(all, &caller{
-			e: e, sort: sort, h: h, id: id, q: handles[i], skew: skews[i], rng: rand.New(rand.NewPCG(seed, uint64(id))), groups: groups,
+			e: e, sort: sort, h: h, id: id, q: handles[i], skew: skews[i], rng: rand.New(rand.NewPCG(e.seed, uint64(id))),
+			groups: groups,
 		})
 	}
 	var wg sync.WaitGroup
@@ -150,10 +171,22 @@ func callTogether(t *testing.T, open func(t *testing.T) kv.DB, sort callersSort,
 		}
 	}
 	require.NoError(t, e.plan.Land(e.ctx))
+}
+
+func groupsOfCallers() (groups []string) {
+	for g := range callerGroups {
+		groups = append(groups, fmt.Sprint("g", g))
+	}
+	return groups
+}
+
+// judge drains the queue, and checks the history.
+func (e *env) judge(h *linear.History, sort callersSort) linear.Result {
+	e.t.Helper()
 	e.clock.advance(24 * time.Hour)
-	(&caller{e: e, sort: sort, h: h, id: callers, q: e.calm(), groups: groups}).drain()
+	(&caller{e: e, sort: sort, h: h, id: drainer, q: e.calm(), groups: groupsOfCallers()}).drain()
 	r, err := linear.Check(linear.Law{Empty: sort == lasting}, h.Groups(), linear.CheckOptions{Timeout: 3 * time.Second})
-	require.NoError(t, err)
+	require.NoError(e.t, err)
 	return r
 }
 
@@ -279,7 +312,8 @@ func (c *caller) settle(limited bool) {
 	if c.chance(30) {
 		i = c.rng.IntN(len(c.claims))
 	}
-	claim := c.claims[i]
+	same := *c.claims[i] // the caller may forget what it has acked
+	claim := &same
 	if c.chance(60) { // it ends it, and forgets it
 		c.claims = append(c.claims[:i:i], c.claims[i+1:]...)
 	}

@@ -16,6 +16,11 @@ type Message struct {
 	// Group is the ordering key: messages of a group are delivered in order, to one holder at a time. "" is the default
 	// group. At most MaxGroupSize bytes of UTF-8.
 	Group string
+	// Alone gives the message a group of its own, under a random name: the message waits for no other message, and no
+	// other message waits. Messages without a group, by contrast, are one group, which one worker at a time handles.
+	// Sent.ID has the name of the group. Not with Group, nor where duplicates are looked for within groups
+	// (DedupInGroup) if the message has a dedup id.
+	Alone bool
 	// Body is at most MaxBodySize bytes, and may be empty.
 	Body []byte
 	// Headers travel with the body, at most MaxHeadersSize bytes of names and values together.
@@ -118,6 +123,8 @@ func (i *Item) message() Message {
 // keeps refuses an edit of i which would change more than body and headers.
 func (m *Message) keeps(i *Item) error {
 	switch {
+	case m.Alone:
+		return fmt.Errorf("%w: an edit cannot move a message to a group of its own", ErrOptions)
 	case m.Group != i.ID.Group:
 		return fmt.Errorf("%w: an edit cannot move a message to group %q", ErrOptions, m.Group)
 	case m.DedupID != i.DedupID:
@@ -134,6 +141,9 @@ func (m *Message) keeps(i *Item) error {
 func (m *Message) check() (int, error) {
 	if err := checkGroup(m.Group); err != nil {
 		return 0, err
+	}
+	if m.Alone && m.Group != "" {
+		return 0, fmt.Errorf("%w: alone, and in group %q", ErrOptions, m.Group)
 	}
 	if len(m.Body) > MaxBodySize {
 		return 0, &LimitError{What: "body", Unit: "bytes", Got: int64(len(m.Body)), Max: MaxBodySize}

@@ -47,6 +47,8 @@ func TestModel(t *testing.T) {
 				"cancel":   m.cancel,
 				"skip":     m.skip,
 				"edit":     m.edit,
+				"replace":  m.edit,
+				"move":     m.reschedule,
 				"force":    m.force,
 				"retry":    m.retry,
 				"purge":    m.purge,
@@ -473,9 +475,11 @@ func (m *modelTest) enqueue(t *rapid.T) {
 		first := m.model.duplicate(msgs[i], w.now().UnixMilli())
 		switch {
 		case first != nil && found:
+			m.model.stats.Duplicates++
 			require.Zero(t, id, "message %s is a duplicate", msgs[i].Body)
 			continue
 		case first != nil:
+			m.model.stats.Duplicates++
 			require.Equal(t, layer.Sent{ID: *first, Duplicate: true}, sent[i])
 			continue
 		}
@@ -913,12 +917,35 @@ func (m *modelTest) edit(t *rapid.T) {
 	w, id := m.worker(t), m.anyItem(t)
 	m.bodies++
 	body := fmt.Sprint(m.bodies)
-	err := w.q.Admin().Edit(m.e.ctx, id, func(msg *layer.Message) error {
-		msg.Body = []byte(body)
-		return nil
-	})
+	err := error(nil)
+	if rapid.Bool().Draw(t, "replace") {
+		err = w.q.Replace(m.e.ctx, id, []byte(body), nil)
+	} else {
+		err = w.q.Admin().Edit(m.e.ctx, id, func(msg *layer.Message) error {
+			msg.Body = []byte(body)
+			return nil
+		})
+	}
 	if g := m.waits(t, w, id, err); g != nil {
 		g.item(id).body = body
+	}
+}
+
+func (m *modelTest) reschedule(t *rapid.T) {
+	w, id := m.worker(t), m.anyItem(t)
+	in := time.Duration(rapid.SampledFrom([]int{-10, 0, 0, 5, 20, 40}).Draw(t, "in")) * time.Second
+	now := w.now().UnixMilli()
+	err := w.q.Reschedule(m.e.ctx, id, w.now().Add(in))
+	dueMS := max(now, w.now().Add(in).UnixMilli())
+	g := m.group(id.Group)
+	if item := g.item(id); item != nil && max(item.dueMS, dueMS) <= now {
+		held := g.lock != nil && g.lock.claim && g.lock.endMS > now && slices.Contains(g.lock.outstanding, id)
+		require.Equal(t, held, errors.Is(err, layer.ErrInFlight))
+		require.True(t, held || err == nil, "%v", err)
+		return // due before and after: nothing changes
+	}
+	if g := m.waits(t, w, id, err); g != nil {
+		g.item(id).dueMS, m.kept = dueMS, true
 	}
 }
 
@@ -1337,7 +1364,14 @@ func (m *modelTest) check(t *rapid.T) {
 	require.NoError(t, err)
 	stats.OldestReady, stats.OldestHead = 0, 0
 	now := m.e.clock.now().UnixMilli()
+	require.GreaterOrEqual(t, stats.Duplicates, want.Duplicates)
+	if m.faults {
+		stats.Duplicates = want.Duplicates // after a commit of unknown outcome some count twice
+	}
 	for _, g := range m.model.groups {
+		if g.lock != nil {
+			want.InFlight += int64(len(g.lock.outstanding))
+		}
 		// A stale hint of a group that is busy or marked counts as ready; every other figure is exact.
 		switch {
 		case g.lock != nil && g.lock.endMS > now && g.lock.claim:
@@ -1346,6 +1380,7 @@ func (m *modelTest) check(t *rapid.T) {
 		case g.lock != nil && g.lock.endMS > now:
 			want.DelayedGroups++
 			want.BusyGroups++
+			want.Delayed += int64(len(g.items))
 		case g.free(now) && m.model.due(g, now) > 0:
 			want.ReadyGroups++
 		}
@@ -1354,7 +1389,8 @@ func (m *modelTest) check(t *rapid.T) {
 		// A timer of a head may be stale, or a hint stand in its place.
 		require.GreaterOrEqual(t, stats.DelayedGroups, want.DelayedGroups)
 		require.GreaterOrEqual(t, stats.BusyGroups, want.BusyGroups)
-		stats.DelayedGroups, stats.BusyGroups = want.DelayedGroups, want.BusyGroups
+		require.GreaterOrEqual(t, stats.Delayed, want.Delayed)
+		stats.DelayedGroups, stats.BusyGroups, stats.Delayed = want.DelayedGroups, want.BusyGroups, want.Delayed
 	}
 	require.GreaterOrEqual(t, stats.ReadyGroups, want.ReadyGroups)
 	stats.ReadyGroups = want.ReadyGroups

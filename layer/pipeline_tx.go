@@ -30,11 +30,12 @@ func (q *Queue) prepare(o *operation) error {
 	return nil
 }
 
-// checkClaim checks that there is a claim to settle.
+// checkClaim checks that there is a claim to settle, and goes on with a copy.
 func (s *settlement) checkClaim() error {
 	if s.claim == nil {
 		return fmt.Errorf("%w: no claim", ErrOptions)
 	}
+	s.claim = s.claim.snapshot()
 	return nil
 }
 

@@ -138,6 +138,8 @@ func TestPurgeGoesOn(t *testing.T) {
 	for i := range 200 {
 		e.enqueue(fmt.Sprintf("B-%d", i), "x")
 	}
+	_, err := e.q.Admin().PauseGroup(e.ctx, "paused", layer.PauseOptions{}) // so it goes by steps
+	require.NoError(t, err)
 	total := int64(0)
 	for runs := 0; ; runs++ {
 		ctx, cancel := context.WithCancel(e.ctx)
@@ -276,12 +278,108 @@ func TestPurgeAmidEnqueuesToAnyGroup(t *testing.T) {
 				e.enqueue(target, "meanwhile")
 			}
 			db.skip.Store(2) // a purge looks for the states and the paces of groups first
-			db.left.Store(map[string]int64{"A": 10, "B": 1}[target])
+			// One more for the purge of all at once.
+			db.left.Store(map[string]int64{"A": 10, "B": 2}[target])
 			report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{})
 			require.NoError(t, err)
 			require.Equal(t, 2+came, int64(len(e.all("A"))+len(e.all("B")))+report.Items, name)
 			e.check()
 		}
+	}
+}
+
+// TestPurgeOfAll: where nothing is in flight, delayed or paused, a purge of the queue removes everything in one
+// transaction, leaves no key of an item behind, and counts exactly.
+func TestPurgeOfAll(t *testing.T) {
+	onEngines(t, func(e *env) {
+		for i := range 300 {
+			e.enqueue(fmt.Sprintf("group-%d", i%100), "x")
+		}
+		_, err := e.q.Enqueue(e.ctx,
+			layer.Message{Group: "large", Body: make([]byte, 300_000)}, layer.Message{Group: "later", Delay: time.Hour})
+		require.NoError(e.t, err)
+		c := e.receive(e.q, 1)
+		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{AtOnce: true, Err: errors.New("an attempt")}))
+		steps := 0
+		report, err := e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Progress: func(layer.PurgeReport) { steps++ }})
+		require.NoError(e.t, err)
+		require.Equal(e.t, layer.PurgeReport{Items: 302}, report)
+		if e.plan.Chances == nil {
+			require.Equal(e.t, 1, steps)
+			for _, name := range []string{"item", "part", "attempt", "ready", "timer", "lock"} {
+				require.Empty(e.t, e.rows(kv.PrefixRange(key(name))), name)
+			}
+		}
+		e.check()
+		s, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.Zero(e.t, s.Depth)
+		require.EqualValues(e.t, 302, s.Purged)
+		// What comes afterwards is delivered.
+		e.enqueue("group-1", "new")
+		require.Len(e.t, e.receive(e.q, 1).Items, 1)
+	})
+}
+
+// TestPurgeOfAllTellsSubscriptions: where changes are kept, a purge goes group by group, so that each is told.
+func TestPurgeOfAllTellsSubscriptions(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Changes = time.Hour })
+	require.NoError(t, err)
+	e.enqueue("A", "a1", "a2")
+	e.enqueue("B", "b1")
+	before := len(e.rows(kv.PrefixRange(key("change"))))
+	_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+	require.NoError(t, err)
+	require.Len(t, e.rows(kv.PrefixRange(key("change"))), before+1, "a row with both groups")
+	e.check()
+}
+
+// amidPurge runs meanwhile between the reads and the commit of a purge of the queue, which it returns the report of.
+func amidPurge(e *env, meanwhile func()) layer.PurgeReport {
+	e.t.Helper()
+	db := &beforeCommit{DB: e.raw, run: meanwhile}
+	q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
+	require.NoError(e.t, err)
+	db.skip.Store(2) // a purge looks for the states and the paces of groups first
+	db.left.Store(1)
+	report, err := q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+	require.NoError(e.t, err)
+	require.LessOrEqual(e.t, db.left.Load(), int64(0), "the purge was met")
+	return report
+}
+
+// TestPurgeOfAllMeetsClaim (G2): a claim that begins while a purge removes all at once keeps its item.
+func TestPurgeOfAllMeetsClaim(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.enqueue("A", "a1", "a2")
+	e.enqueue("B", "b1")
+	var c *layer.Claim
+	report := amidPurge(e, func() { c = e.receive(e.q, 1) })
+	require.Equal(t, layer.PurgeReport{Items: 2, Kept: 1}, report)
+	require.Equal(t, []string{"a1"}, e.all("A"))
+	e.check()
+	require.NoError(t, e.q.Ack(e.ctx, c))
+	e.check()
+}
+
+// TestPurgeOfAllCountsLateItem (trap 1): what comes, and what goes, while a purge removes all at once is counted right.
+func TestPurgeOfAllCountsLateItem(t *testing.T) {
+	for name, meanwhile := range map[string]func(e *env){
+		"late in a group":  func(e *env) { e.enqueue("A", "late") },
+		"of a new group":   func(e *env) { e.enqueue("C", "late") },
+		"cancelled":        func(e *env) { require.NoError(e.t, e.q.Admin().Cancel(e.ctx, e.all0("B"))) },
+		"become a letter":  func(e *env) { e.bury("D", "dead") },
+		"claimed and done": func(e *env) { require.NoError(e.t, e.q.Ack(e.ctx, e.receive(e.q, 1))) },
+	} {
+		e := newEnv(t, anyEngine, false)
+		e.enqueue("A", "a1", "a2")
+		e.enqueue("B", "b1")
+		amidPurge(e, func() { meanwhile(e) })
+		s, err := e.q.Stats(e.ctx)
+		require.NoError(t, err, name)
+		require.EqualValues(t, len(e.all("A"))+len(e.all("B"))+len(e.all("C"))+len(e.all("D")), s.Depth, name)
+		e.check()
 	}
 }
 

@@ -2,9 +2,11 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -104,6 +106,98 @@ func Open(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) 
 		return nil, wrap(call, err)
 	}
 	return q, nil
+}
+
+// Difference is a setting whose stored value is not the wanted value. Both are texts, as Config.Setting gives them.
+type Difference struct {
+	Setting string
+	Stored  string // when Ensure looked
+	Wanted  string
+	// Mended: the wanted value is stored now (Options.Mend).
+	Mended bool
+}
+
+// String says what differs.
+func (d Difference) String() string {
+	text := fmt.Sprintf("%s is %s, wanted is %s", d.Setting, d.Stored, d.Wanted)
+	if d.Mended {
+		text += ": mended"
+	}
+	return text
+}
+
+// Ensure opens the queue name under prefix, or creates the queue with o.Config if there is none: for a program which
+// brings its queues along. Several processes may call Ensure at the same time; one creates the queue.
+//
+// If the queue was there, Ensure returns the settings whose stored values are not those of o.Config, in the order of
+// Settings; none = all are as wanted. A setting left zero in o.Config is wanted at its default. The stored values hold,
+// because an operator may have changed them on purpose, unless o.Mend is set: then Ensure stores the wanted values, as
+// Configure does, for every handle of the queue. Shards are fixed at creation and never mended.
+//
+// Errors: those of Open and Create but ErrNoQueue and ErrQueueExists; *LimitError and *ValueError for o.Config, also if
+// the queue is there. After an error there is no handle.
+func Ensure(ctx context.Context, db kv.DB, prefix []byte, name string, o Options) (*Queue, []Difference, error) {
+	call := fmt.Sprintf("ensure queue %q", name)
+	want, err := o.Config.withDefaults()
+	if err != nil {
+		return nil, nil, wrap(call, err)
+	}
+	q, err := Open(ctx, db, prefix, name, o)
+	for tries := 0; errors.Is(err, ErrNoQueue) && !errors.Is(err, ErrDropping); tries++ {
+		if q, err = Create(ctx, db, prefix, name, o); err == nil {
+			return q, nil, nil
+		}
+		if errors.Is(err, ErrQueueExists) && tries < ensureTries { // created by another meanwhile
+			q, err = Open(ctx, db, prefix, name, o)
+		}
+	}
+	if err != nil {
+		return nil, nil, rewrap(call, err)
+	}
+	different, err := q.differences(ctx, want, o.Mend)
+	if err != nil {
+		_ = q.Close(ctx) // clears a receipt; if not, a sweep does
+		return nil, nil, rewrap(call, err)
+	}
+	return q, different, nil
+}
+
+// ensureTries bounds how often Ensure begins anew because others create and drop the queue meanwhile.
+const ensureTries = 10
+
+// differences compares the configuration which the new handle has read with the wanted, and mends if asked to.
+func (q *Queue) differences(ctx context.Context, want Config, mend bool) ([]Difference, error) {
+	different := want.differs(q.Config())
+	if !mend || !slices.ContainsFunc(different, Difference.mendable) {
+		return different, nil
+	}
+	_, _, err := q.Admin().Configure(ctx, func(c *Config) {
+		different = want.differs(*c) // of this attempt
+		shards := c.Shards
+		*c = want
+		c.Shards = shards
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range different {
+		different[i].Mended = different[i].mendable()
+	}
+	return different, nil
+}
+
+// mendable reports whether a change of the configuration can set the wanted value.
+func (d Difference) mendable() bool { return d.Setting != settingShards }
+
+// differs lists the settings of the stored configuration which are not as in c.
+func (c Config) differs(stored Config) (different []Difference) {
+	for _, s := range settings {
+		is, wanted := fmt.Sprint(s.value(&stored)), fmt.Sprint(s.value(&c))
+		if is != wanted {
+			different = append(different, Difference{Setting: s.name, Stored: is, Wanted: wanted})
+		}
+	}
+	return different
 }
 
 func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {

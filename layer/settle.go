@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,7 +24,11 @@ func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
 	if ids != nil && len(ids) == 0 {
 		return nil
 	}
-	return wrap("ack", q.submit(ctx, &operation{settle: &settlement{claim: c, ids: ids}}))
+	err := q.submit(ctx, &operation{settle: &settlement{claim: c, ids: ids}})
+	if err == nil {
+		c.drop(ids, nil)
+	}
+	return wrap("ack", err)
 }
 
 // AckTx acks in the caller's transaction. An error means that nothing was written; the transaction may go on without
@@ -72,7 +78,11 @@ func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
 	if err := o.check(); err != nil {
 		return wrap("nack", err)
 	}
-	return wrap("nack", q.submit(ctx, &operation{settle: o.settlement(c)}))
+	err := q.submit(ctx, &operation{settle: o.settlement(c)})
+	if err == nil && o.From != nil {
+		c.drop(o.Acked, o.From)
+	}
+	return wrap("nack", err)
 }
 
 // NackTx gives a claim back in the caller's transaction, as AckTx acks.
@@ -143,6 +153,9 @@ type settlement struct {
 	attempt kv.Future[[]byte] // of the item that was tried, if the rest is given back
 
 	until time.Time // the result of an extend
+	// What comes of a failed attempt: the results of a nack that counts one.
+	follows Follows
+	waits   time.Duration
 
 	done atomic.Bool // committed, as far as the handle knows
 }
@@ -220,6 +233,8 @@ func (s *settlement) check(w *txn) error {
 	}
 	w.remove(group, c.items, acked, archived)
 	w.count(countAcked, len(acked))
+	w.changeAll(ChangeFinished, group, acked)
+	w.count(countReturned, -len(acked)) // put adds all which leave the claim
 	if stays > 0 {
 		w.put(group, r, r.with(left[:stays], c.endMS), 0)
 		return nil
@@ -233,6 +248,41 @@ func (s *settlement) check(w *txn) error {
 		return nil
 	}
 	return s.readNext(w, acked)
+}
+
+// claimsMu guards Until and Items of the callers' claims against calls on the same claim at the same time. The mutex is
+// held for an assignment, never during a transaction, so one for all claims is enough.
+var claimsMu sync.Mutex
+
+// snapshot returns a copy of the claim for a transaction: the caller's own may change while the transaction runs.
+func (c *Claim) snapshot() *Claim {
+	claimsMu.Lock()
+	defer claimsMu.Unlock()
+	same := *c
+	return &same
+}
+
+// drop takes items out of Items: the acked, and those from an item on, if not nil. Loops over the old Items go on.
+func (c *Claim) drop(acked []ID, from *ID) {
+	claimsMu.Lock()
+	defer claimsMu.Unlock()
+	if from != nil {
+		if i := slices.IndexFunc(c.Items, func(i Item) bool { return i.ID == *from }); i >= 0 {
+			c.Items = c.Items[:i:i]
+		}
+	}
+	gone := make(map[ID]bool, len(acked))
+	for _, id := range acked {
+		gone[id] = true
+	}
+	// As a rule the first items: no copy.
+	for len(c.Items) > 0 && gone[c.Items[0].ID] {
+		delete(gone, c.Items[0].ID)
+		c.Items = c.Items[1:]
+	}
+	if len(gone) > 0 && len(c.Items) > 0 {
+		c.Items = slices.DeleteFunc(slices.Clone(c.Items), func(i Item) bool { return gone[i.ID] })
+	}
 }
 
 // of reports whether the claim may be of that queue. Tokens of two queues may be equal: both are read versions.
@@ -286,6 +336,7 @@ func (s *settlement) giveBack(w *txn) error {
 		}
 	}
 	m := s.held.mark
+	s.follows, s.waits = "", 0
 	if !s.back.Release {
 		text := ""
 		if s.back.Err != nil {
@@ -297,7 +348,7 @@ func (s *settlement) giveBack(w *txn) error {
 		if err != nil {
 			return err
 		}
-		if f.endsItem() {
+		if s.follows = f.follows(); f.endsItem() {
 			return s.deadLetterItem(w, &f)
 		}
 		if m, err = f.carryOut(w, m, ID{}); err != nil {
@@ -312,6 +363,7 @@ func (s *settlement) giveBack(w *txn) error {
 	if err != nil {
 		return err
 	}
+	s.waits = wait
 	if ms := wait.Milliseconds(); ms > 0 {
 		// A delay has no holder: until its end every hint of the group is stale.
 		delay := holding{kind: kindDelay, token: s.held.token, endMS: w.nowMS + ms}
@@ -362,6 +414,9 @@ func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time
 	if err := q.submit(ctx, &operation{settle: s}); err != nil {
 		return time.Time{}, wrap("extend", err)
 	}
+	claimsMu.Lock()
+	defer claimsMu.Unlock()
+	c.Until = s.until
 	return s.until, nil
 }
 

@@ -43,7 +43,10 @@ func (q *Queue) AckState(ctx context.Context, c *Claim, state []byte, ids ...ID)
 	if err != nil {
 		return wrap("ack", err)
 	}
-	return wrap("ack", q.submit(ctx, &operation{settle: s}))
+	if err = q.submit(ctx, &operation{settle: s}); err == nil {
+		c.drop(ids, nil)
+	}
+	return wrap("ack", err)
 }
 
 // AckStateTx is AckState in the caller's transaction, as AckTx acks.

@@ -75,23 +75,17 @@ func (w *txn) request(index int64, wants int) staged {
 
 // findRequest looks for the handle's request after an unknown commit which was applied.
 func (q *Queue) findRequest(ctx context.Context, tx kv.Tx) (staged, error) {
-	requests := newCursor(q.keys.section(nameRequest))
-	for !requests.exhausted {
-		const limit = 1000
-		rows, err := requests.read(tx.Snapshot(), limit).Wait(ctx)
+	for row, err := range walk(ctx, tx.Snapshot(), q.keys.section(nameRequest), 1000) {
 		if err != nil {
 			return staged{}, fmt.Errorf("read requests: %w", err)
 		}
-		requests.passed(rows, limit)
-		for _, row := range rows {
-			p, err := q.keys.parse(row.Key)
-			if err != nil {
-				return staged{}, err
-			}
-			if p.id == q.staging.random {
-				r, err := unpackRequest(row.Key, row.Value)
-				return staged{request: p.index, deadlineMS: r.deadlineMS}, err
-			}
+		p, err := q.keys.parse(row.Key)
+		if err != nil {
+			return staged{}, err
+		}
+		if p.id == q.staging.random {
+			r, err := unpackRequest(row.Key, row.Value)
+			return staged{request: p.index, deadlineMS: r.deadlineMS}, err
 		}
 	}
 	return staged{gone: true}, nil

@@ -109,14 +109,38 @@ func TestNackState(t *testing.T) {
 // TestStateWorker: a handler is given the state as the item before it has left it, across claims and processes, and what it
 // returns is kept with the acks: each item counts once in it, whatever fails, and nothing of a failed one does.
 func TestStateWorker(t *testing.T) {
-	for name, start := range map[string]func(e *env, q *layer.Queue, h layer.StateHandler, o layer.WorkerOptions) (*layer.Worker, error){
-		"acked together": func(_ *env, q *layer.Queue, h layer.StateHandler, o layer.WorkerOptions) (*layer.Worker, error) {
-			return layer.NewStateWorker(q, h, o)
+	type handler = func(d *layer.Delivery, state []byte) ([]byte, error)
+	keep := func(ctx context.Context, d *layer.Delivery, h handler) error {
+		state, err := d.State(ctx)
+		if err != nil {
+			return err
+		}
+		next, err := h(d, state)
+		return errors.Join(err, d.SetState(next))
+	}
+	for name, kind := range map[string]func(h handler) layer.Handler{
+		"acked one by one": func(h handler) layer.Handler {
+			return layer.Handle(func(ctx context.Context, d *layer.Delivery) error { return keep(ctx, d, h) })
 		},
-		"in a transaction": func(_ *env, q *layer.Queue, h layer.StateHandler, o layer.WorkerOptions) (*layer.Worker, error) {
-			return layer.NewTxStateWorker(q, func(ctx context.Context, _ kv.Tx, item layer.Item, state []byte) ([]byte, error) {
-				return h(ctx, item, state)
-			}, o)
+		"in a transaction": func(h handler) layer.Handler {
+			return layer.HandleTx(func(ctx context.Context, _ kv.Tx, d *layer.Delivery) error {
+				return keep(ctx, d, h)
+			})
+		},
+		"in a batch": func(h handler) layer.Handler {
+			return layer.HandleBatch(func(ctx context.Context, ds []*layer.Delivery) error {
+				state, err := ds[0].State(ctx)
+				for i, d := range ds {
+					if err == nil {
+						state, err = h(d, state)
+					}
+					if err != nil {
+						return &layer.BatchError{Done: i, Err: err}
+					}
+					err = d.SetState(state)
+				}
+				return err
+			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +153,7 @@ func TestStateWorker(t *testing.T) {
 				}
 				var mu sync.Mutex
 				tries := make(map[layer.ID]int)
-				handle := func(_ context.Context, item layer.Item, state []byte) ([]byte, error) {
+				handle := func(item *layer.Delivery, state []byte) ([]byte, error) {
 					mu.Lock()
 					defer mu.Unlock()
 					if tries[item.ID]++; tries[item.ID] == 1 && item.ID.Index%3 == 0 {
@@ -139,7 +163,8 @@ func TestStateWorker(t *testing.T) {
 				}
 				var workers []*layer.Worker
 				for n := range uint64(2) {
-					w, err := start(e, e.handle(5+n), handle, layer.WorkerOptions{Concurrency: 2, Batch: 5, Poll: 100 * time.Millisecond})
+					o := quiet(layer.WorkerOptions{Concurrency: 2, Batch: 5, Poll: 100 * time.Millisecond})
+					w, err := layer.NewWorker(e.handle(5+n), kind(handle), o)
 					require.NoError(e.t, err)
 					w.Start()
 					workers = append(workers, w)
@@ -163,12 +188,12 @@ func TestStateWorkerTooLarge(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.configure(func(c *layer.Config) { c.MaxAttempts = 1 })
 	e.enqueue("A", "large", "small")
-	w, err := layer.NewStateWorker(e.q, func(_ context.Context, item layer.Item, _ []byte) ([]byte, error) {
-		if string(item.Body) == "large" {
-			return make([]byte, layer.MaxStateSize+1), nil
+	w, err := layer.NewWorker(e.q, layer.Handle(func(_ context.Context, d *layer.Delivery) error {
+		if string(d.Body) == "large" {
+			return d.SetState(make([]byte, layer.MaxStateSize+1))
 		}
-		return []byte("small"), nil
-	}, layer.WorkerOptions{Concurrency: 1})
+		return d.SetState([]byte("small"))
+	}), quiet(layer.WorkerOptions{Concurrency: 1}))
 	require.NoError(t, err)
 	w.Start()
 	e.awaitDepth(0)

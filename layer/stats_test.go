@@ -88,6 +88,89 @@ func TestAgeBeginsWhenDue(t *testing.T) {
 	require.Equal(t, time.Second, stats.OldestHead)
 }
 
+// TestInFlightAndDelayed: what is delivered and not acked is in flight, however the claim goes on and ends; delayed are
+// the items of groups that wait for a time; duplicates are counted (Contract).
+func TestInFlightAndDelayed(t *testing.T) {
+	onEngines(t, func(e *env) {
+		figures := func(inFlight, delayed, depth int64) {
+			e.t.Helper()
+			s, err := e.calm().Stats(e.ctx)
+			require.NoError(e.t, err)
+			require.Equal(e.t, []int64{inFlight, delayed, depth}, []int64{s.InFlight, s.Delayed, s.Depth})
+		}
+		e.enqueue("A", "a1", "a2", "a3", "a4", "a5")
+		c := e.receive(e.q, 4)
+		figures(4, 0, 5)
+		require.NoError(e.t, e.q.Ack(e.ctx, c, c.Items[0].ID))
+		figures(3, 0, 4)
+		_, err := e.q.Extend(e.ctx, c, time.Minute)
+		require.NoError(e.t, err)
+		figures(3, 0, 4)
+		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Release: true, From: &c.Items[2].ID}))
+		figures(1, 0, 4)
+		e.clock.advance(time.Hour)
+		figures(1, 0, 4)
+		c = e.receive(e.q, 3) // takes over
+		figures(3, 0, 4)
+		back := layer.NackOptions{Acked: []layer.ID{c.Items[0].ID}, Delay: time.Minute}
+		require.NoError(e.t, e.q.Nack(e.ctx, c, back))
+		figures(0, 3, 3)
+		e.clock.advance(time.Minute)
+		figures(0, 0, 3)
+		c = e.receive(e.q, 3)
+		_, err = e.q.Admin().ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{})
+		require.NoError(e.t, err)
+		figures(0, 0, 3)
+		e.receive(e.q, 2)
+		_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{})
+		require.NoError(e.t, err)
+		figures(2, 0, 2)
+		_, err = e.q.Admin().Purge(e.ctx, layer.PurgeOptions{Force: true})
+		require.NoError(e.t, err)
+		figures(0, 0, 0)
+
+		late := layer.Message{Group: "late", Delay: time.Hour}
+		_, err = e.q.Enqueue(e.ctx, late, late, late, layer.Message{Group: "other", Delay: time.Minute})
+		require.NoError(e.t, err)
+		figures(0, 4, 4)
+		e.sendAs(e.q, "A", "x")
+		before, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		for range 3 {
+			e.sendAs(e.q, "B", "x")
+		}
+		after, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.GreaterOrEqual(e.t, after.Duplicates-before.Duplicates, int64(3))
+		require.Equal(e.t, before.Enqueued, after.Enqueued)
+	})
+}
+
+// TestDelayedIsBounded: beyond a hundred groups, and a thousand messages of a group, the number is too small, and the
+// reads are bounded (trap 7).
+func TestDelayedIsBounded(t *testing.T) {
+	e, r := recorded(t)
+	late := make([]layer.Message, 500)
+	for i := range late {
+		late[i] = layer.Message{Group: "deep", Delay: time.Hour}
+	}
+	for range 3 {
+		_, err := e.q.Enqueue(e.ctx, late...)
+		require.NoError(t, err)
+	}
+	for i := range 150 {
+		_, err := e.q.Enqueue(e.ctx, layer.Message{Group: fmt.Sprint(i), Delay: 2 * time.Hour},
+			layer.Message{Group: fmt.Sprint(i)})
+		require.NoError(t, err)
+	}
+	before := r.Counters()
+	s, err := e.q.Stats(e.ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 151, s.DelayedGroups)
+	require.EqualValues(t, 1000+99*2+51, s.Delayed)
+	require.LessOrEqual(t, r.Counters().Sub(before).KeyReads, int64(500))
+}
+
 // TestMarkedGroupsAreNotReady: a paused group that no receive has met, and one that was filled while it was paused,
 // count as paused and not as ready, and their heads are not the oldest; nor is a delayed head of a paused group, before
 // and after it is due, or a paused group whose claim has run out (Contract).
@@ -121,14 +204,14 @@ func TestMarkedGroupsAreNotReady(t *testing.T) {
 			stats, err := q.Stats(e.ctx)
 			require.NoError(t, err)
 			require.Equal(t, layer.Stats{
-				Enqueued: 5, Received: 1, Depth: 5, ReadyGroups: 1, BusyGroups: 1, HeldGroups: 1, PausedGroups: 4,
+				Enqueued: 5, Received: 1, Depth: 5, InFlight: 1, ReadyGroups: 1, BusyGroups: 1, HeldGroups: 1, PausedGroups: 4,
 				OldestReady: time.Second, OldestHead: 2 * time.Second,
 			}, stats)
 			e.clock.advance(time.Minute)
 			stats, err = q.Stats(e.ctx)
 			require.NoError(t, err)
 			require.Equal(t, layer.Stats{
-				Enqueued: 5, Received: 1, Depth: 5, ReadyGroups: 1, PausedGroups: 4,
+				Enqueued: 5, Received: 1, Depth: 5, InFlight: 1, ReadyGroups: 1, PausedGroups: 4,
 				OldestReady: time.Minute + time.Second, OldestHead: time.Minute + time.Second,
 			}, stats)
 			claims, err = q.Receive(e.ctx, layer.ReceiveOptions{Max: 10})

@@ -76,6 +76,13 @@ func (d *decoder) uuid() (v uuid.UUID) {
 	return v
 }
 
+func (d *decoder) versionstamp() (v tuple.Versionstamp) {
+	if d.err == nil {
+		v, d.rest, d.err = tuple.DecodeVersionstamp(d.rest)
+	}
+	return v
+}
+
 // The type codes of the tuple encoding which tell apart what may stand in the same place.
 const (
 	codeNull   = 0x00 // at the top; within a nested tuple: its end

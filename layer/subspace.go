@@ -2,6 +2,7 @@ package layer
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"hash/fnv"
 
@@ -37,6 +38,9 @@ import (
 //	dead     ("dead", group, index, random)          the failure, then the item's value: see store_item.go
 //	repeat   ("repeat", receive id)                   tuple: time (ms), then group, token of each claim that was given
 //	receipt  ("receipt", random)                     tuple: time (ms), then the result of the operation
+//	change   ("change", offset, stamp, n)            tuple: time (ms), then each change: see store_change.go
+//	cursor   ("cursor", subscription)                tuple: holder's token, place: key, changes done of the row
+//	reader   ("reader", subscription)                tuple: holder's token, owner, lease end (ms)
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
 //
 // index is a hybrid clock: max(index of the group's tail + 1, read version + offset). It grows within a group and
@@ -49,6 +53,10 @@ import (
 //
 // A lock of kind "pause" or "halt" is a mark: nobody may claim the group; there is no end and no timer. A lock of kind
 // "claim" with a note becomes the mark when the claim ends.
+//
+// The stamp of a change is the versionstamp of its transaction, so changes lie in the order of commits. The offset is
+// the queue's: after a restore into a cluster with lower versions new changes still come behind old ones. n tells apart
+// the rows of one transaction, in the order of the calls.
 //
 // The random of request, grant and wake is the handle's: a handle has one request at a time.
 //
@@ -74,6 +82,9 @@ const (
 	nameWake     = "wake"
 	nameRepeat   = "repeat"
 	nameReceipt  = "receipt"
+	nameChange   = "change"
+	nameCursor   = "cursor"
+	nameReader   = "reader"
 	nameCount    = "count"
 )
 
@@ -182,6 +193,29 @@ func (s subspace) wake(random uuid.UUID) []byte {
 	return tuple.AppendUUID(s.start(nameWake, 17), random)
 }
 
+// change is the key of a row of changes as SetVersionstampedKey takes the key: the position of the stamp at the end.
+func (s subspace) change(offset, n int64) []byte {
+	k := tuple.AppendInt(s.start(nameChange, 9+13+9+4), offset)
+	at := len(k) + 1 // behind the type code
+	k = tuple.AppendInt(tuple.AppendVersionstamp(k, tuple.IncompleteVersionstamp(0)), n)
+	return binary.LittleEndian.AppendUint32(k, uint32(at))
+}
+
+func (s subspace) cursor(subscription string) []byte {
+	return tuple.AppendString(s.start(nameCursor, len(subscription)+2), subscription)
+}
+
+func (s subspace) reader(subscription string) []byte {
+	return tuple.AppendString(s.start(nameReader, len(subscription)+2), subscription)
+}
+
+// relative is a key of the queue without the queue's prefix, absolute the key again.
+func (s subspace) relative(key []byte) []byte { return key[len(s.prefix):] }
+
+func (s subspace) absolute(relative []byte) []byte {
+	return append(append(make([]byte, 0, len(s.prefix)+len(relative)), s.prefix...), relative...)
+}
+
 func (s subspace) timer(dueMS int64, group string) []byte {
 	return tuple.AppendString(tuple.AppendInt(s.start(nameTimer, 9+len(group)+2), dueMS), group)
 }
@@ -200,13 +234,17 @@ func (s subspace) count(name string, slot int64) []byte {
 
 // parsedKey is a key of the queue taken apart. Only the fields of its name are set.
 type parsedKey struct {
-	name  string
-	field string // meta: the field; count: the counter's name; repeat: the receive id; dedup: the id
+	name string
+	// meta: the field; count: the counter's name; repeat: the receive id; dedup: the id; cursor, reader: the
+	// subscription
+	field string
 	scope string // dedup
 	group string
-	index int64 // item, part, attempt, dead, archive, ready, request; archived: place; timer: due (ms); count: slot
+	// item, part, attempt, dead, archive, ready, request; archived: place; timer: due (ms); count: slot; change: offset
+	index int64
 	id    uuid.UUID
-	n     int64 // part; ready: shard
+	n     int64 // part, change; ready: shard
+	stamp tuple.Versionstamp
 }
 
 func (p parsedKey) itemID() ID { return ID{Group: p.group, Index: p.index, Random: p.id} }
@@ -222,7 +260,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	d := decoder{rest: rest}
 	p.name = d.str()
 	switch p.name {
-	case nameMeta, nameRepeat:
+	case nameMeta, nameRepeat, nameCursor, nameReader:
 		p.field = d.str()
 	case nameItem, nameAttempt, nameDead, nameArchive:
 		p.group, p.index, p.id = d.str(), d.int(), d.uuid()
@@ -251,6 +289,8 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.id, p.group = d.uuid(), d.str()
 	case nameReceipt, nameWake:
 		p.id = d.uuid()
+	case nameChange:
+		p.index, p.stamp, p.n = d.int(), d.versionstamp(), d.int()
 	case nameCount:
 		p.field, p.index = d.str(), d.int()
 	default:
@@ -288,6 +328,8 @@ const (
 	metaDropped = "dropped"
 	metaPaused  = "paused"   // tuple (since (ms), who, reason); not there = the queue is not paused
 	metaSweptTo = "swept_to" // tuple (key): where the next sweep of the dedup entries goes on
+	metaChanged = "changed"  // int64, little-endian, changed by atomic add with each row of changes; watched
+	metaMissed  = "missed"   // tuple (key): the last row of changes cleared before every subscription had seen the row
 	// tuple (key): where the next sweep of the dead letters goes on
 	metaSweptDead = "swept_dead"
 	metaPurged    = "purged" // tuple (clock, when (ms)) of the last step of a purge of the queue: see enqueue_dedup.go

@@ -130,6 +130,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	w.clearLead(&f.candidate, f.record)
 	delete(w.ready, f.group)
 	w.count(countTaken, len(out))
+	w.changeAll(ChangeFinished, f.group, out)
 	if f.rows.len() == len(out) {
 		return items, nil
 	}

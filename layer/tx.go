@@ -26,6 +26,7 @@ type txn struct {
 	// requests are the requests which may be woken, being read from the first hint on.
 	requests kv.Future[[]kv.KV]
 	counts   map[string]int // by how much each counter goes up
+	changes  []changed      // what subscriptions are told, in order
 	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
 	mayStage bool
 	flight   *flight // the groups which no other transaction of the handle should claim; may be nil
@@ -156,6 +157,9 @@ func (w *txn) finish() error {
 	}
 	for name, n := range w.counts {
 		w.q.add(w.tx, name, n)
+	}
+	if err := w.writeChanges(); err != nil {
+		return err
 	}
 	if len(w.ready) == 0 {
 		return nil

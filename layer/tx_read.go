@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"iter"
 
 	"fdbfifo/kv"
 )
@@ -158,37 +159,108 @@ func (c *cursor) passed(rows []kv.KV, limit int) {
 	c.begin = kv.FirstGreaterThan(rows[len(rows)-1].Key)
 }
 
+// walk reads the rows of r, a page at a time, all at one version. After an error nothing follows.
+func walk(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, page int) iter.Seq2[kv.KV, error] {
+	return func(yield func(kv.KV, error) bool) {
+		for rest := newCursor(r); !rest.exhausted; {
+			rows, err := rest.read(tx, page).Wait(ctx)
+			if !give(rows, err, yield) {
+				return
+			}
+			rest.passed(rows, page)
+		}
+	}
+}
+
+// give passes a page's entries to yield, and then the page's error, if any. give reports whether the list may go on.
+func give[T any](entries []T, err error, yield func(T, error) bool) bool {
+	for _, e := range entries {
+		if !yield(e, nil) {
+			return false
+		}
+	}
+	if err != nil {
+		var none T
+		yield(none, err)
+	}
+	return err == nil
+}
+
 // maxStride bounds how many keys countKeys steps over at a time.
 const maxStride = 1000
 
-// countKeys counts the keys of r up to limit. Key selectors step over the keys, so no value is transferred: in growing
-// strides until a stride leads out of r, then in halves of the stride.
+// countKeys counts the keys of r up to limit.
 func countKeys(ctx context.Context, tx kv.ReadTx, r kv.KeyRange, limit int64) (int64, error) {
-	at, n := r.Begin, int64(0)
-	// The first step leads to the first key, all others from a key to a later key.
-	offset, growing := 1, true
-	for stride := 1; stride > 0 && n < limit; {
-		k, err := tx.GetKey(kv.KeySelector{Key: at, Offset: offset}).Wait(ctx)
-		if err != nil {
-			return 0, fmt.Errorf("count keys: %w", err)
-		}
-		switch {
-		case !r.Contains(k):
-			if n == 0 {
-				return 0, nil
-			}
-			growing = false
-			stride /= 2
-		default:
-			n += int64(stride)
-			at = k
-			if growing && n > 1 {
-				stride = min(2*stride, maxStride)
-			}
-		}
-		offset = 1 + stride
+	counts, err := countKeysOfEach(ctx, tx, []kv.KeyRange{r}, limit)
+	if err != nil {
+		return 0, err
 	}
-	return min(n, limit), nil
+	return counts[0], nil
+}
+
+// countKeysOfEach counts the keys of each range up to limit. Key selectors step over the keys, so no value is
+// transferred. The ranges take a step at a time, all together.
+func countKeysOfEach(ctx context.Context, tx kv.ReadTx, ranges []kv.KeyRange, limit int64) ([]int64, error) {
+	all, counts := make([]keyCount, len(ranges)), make([]int64, len(ranges))
+	for i, r := range ranges {
+		all[i] = keyCount{of: r, at: r.Begin, offset: 1, stride: 1, growing: true}
+	}
+	for more := true; more; {
+		more = false
+		for i := range all {
+			if c := &all[i]; c.stride > 0 && c.n < limit {
+				c.step, more = tx.GetKey(kv.KeySelector{Key: c.at, Offset: c.offset}), true
+			}
+		}
+		for i := range all {
+			if err := all[i].take(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for i := range all {
+		counts[i] = min(all[i].n, limit)
+	}
+	return counts, nil
+}
+
+// keyCount is a count under way: in growing strides until a stride leads out of the range, then in halves of the
+// stride.
+type keyCount struct {
+	of      kv.KeyRange
+	at      []byte
+	n       int64
+	offset  int // the first step leads to the first key, all others from a key to a later key
+	stride  int // 0 = the count is done
+	growing bool
+	step    kv.Future[[]byte] // under way; nil = none
+}
+
+// take waits for the step under way and makes the next one ready.
+func (c *keyCount) take(ctx context.Context) error {
+	if c.step == nil {
+		return nil
+	}
+	k, err := c.step.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("count keys: %w", err)
+	}
+	c.step = nil
+	switch {
+	case c.of.Contains(k):
+		c.n += int64(c.stride)
+		c.at = k
+		if c.growing && c.n > 1 {
+			c.stride = min(2*c.stride, maxStride)
+		}
+	case c.n == 0:
+		c.stride = 0
+	default:
+		c.growing = false
+		c.stride /= 2
+	}
+	c.offset = 1 + c.stride
+	return nil
 }
 
 func (w *txn) setState(group string, state []byte) {

@@ -47,7 +47,10 @@ func TestLargeWorkGetsNarrow(t *testing.T) {
 			r, err := q.Admin().Sweep(ctx, layer.SweepOptions{})
 			return r.Archived, err
 		}},
-		{"purge", nil, func(ctx context.Context, q *layer.Queue) (int64, error) {
+		{"purge", func(ctx context.Context, q *layer.Queue) error {
+			_, err := q.Admin().PauseGroup(ctx, "paused", layer.PauseOptions{}) // so it goes by steps
+			return err
+		}, func(ctx context.Context, q *layer.Queue) (int64, error) {
 			r, err := q.Admin().Purge(ctx, layer.PurgeOptions{})
 			return r.Items, err
 		}},

@@ -1,167 +1,113 @@
 package layer
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
+	"log/slog"
+	"strings"
 	"sync"
 	"time"
-
-	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
-
-// Handler handles one item. nil finishes it; an error or a panic gives it back, and those behind it; a *RejectError
-// says that it will never succeed. The
-// context ends when the claim is lost or the worker is stopped by force: return then.
-//
-// An item may be handled more than once: the lease may end while a handler still runs, or the process may die
-// before the ack. Make the effect repeatable, or write it with a TxHandler.
-type Handler func(ctx context.Context, item Item) error
-
-// TxHandler handles one item in a transaction that commits its writes and the ack together: the effect happens
-// exactly once, for it is there if and only if the item is gone. It may be called several times for one item,
-// and only what it does through tx counts once. It must end within the 5 s that a transaction may last.
-type TxHandler func(ctx context.Context, tx kv.Tx, item Item) error
-
-// StateHandler is a Handler for groups that keep a state (SetState): it is given the state as it is before the item, nil if
-// there is none, and returns it as it is after it; nothing (no bytes) clears it. What it returns with an error does not count.
-// A state over MaxStateSize is an error of the handler.
-type StateHandler func(ctx context.Context, item Item, state []byte) ([]byte, error)
-
-// TxStateHandler is likewise a TxHandler.
-type TxStateHandler func(ctx context.Context, tx kv.Tx, item Item, state []byte) ([]byte, error)
 
 // WorkerOptions configure a worker. The zero value is the normal use.
 type WorkerOptions struct {
-	// Concurrency is the number of goroutines, each with one group in flight at a time. 0 = DefaultConcurrency.
+	// Concurrency is the number of goroutines, each with one group in hand at a time. 0 = DefaultConcurrency.
 	Concurrency int
-	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. With a Handler they are
-	// acked together, after the last; with a TxHandler one by one.
+	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. More save receives, and keep a group
+	// in one hand for longer. They are acked one by one, but for those of a HandleBatch.
 	Batch int
-	// Lease is the lease of a claim; it is extended while handlers run. 0 = the queue's.
+	// Lease is the lease of a claim; it is extended while handlers run, and after the death of the process the group is
+	// free again when it ends. 0 = the queue's.
 	Lease time.Duration
+	// Timeout is when a handler's context ends, after its call. 0 = DefaultTimeout, < 0 = never. What the handler then
+	// returns counts as ever. One that has still not returned 5 s later is stuck: that is reported with its stack, the
+	// claim is extended no more, so that the item counts a failed attempt when the lease ends, and another goroutine
+	// takes the place of the one that is lost, up to Concurrency of them at a time.
+	Timeout time.Duration
 	// Poll is how long one receive waits for a group to become ready, before the worker receives anew. Waiting
 	// receives are woken, so it decides little. 0 = DefaultPoll, at most MaxWait.
 	Poll time.Duration
-	// RetryDelay says how long a group waits after its head has failed for the attempts-th time, from 1 on.
-	// It is cut to 0 … MaxDelay. nil = as the queue's retry policy has it.
-	RetryDelay func(attempts int) time.Duration
-	// OnError is told every error: a handler's (*HandlerError), a lost claim, the engine's. It may be called
-	// by several goroutines at once. nil = errors are not reported, only acted on.
+	// RetryDelay says how long a group waits after its head has failed with err for the attempts-th time, from 1 on.
+	// It is cut to 0 … MaxDelay. nil = as the queue's retry policy has it. A *RetryError with After goes before it.
+	RetryDelay func(attempts int, err error) time.Duration
+	// Limiter, if not nil, is waited for before each item, by all goroutines: a *rate.Limiter of golang.org/x/time/rate
+	// is one. A claim in hand is extended meanwhile; nothing is claimed before the first wait has ended.
+	Limiter Limiter
+	// Weight is the share of the queue among those of this worker, if it has several (Also). 0 = 1.
+	Weight int
+	// Also are further queues, each with a handler of its own. All are served by the same goroutines: while several
+	// have ready groups, each is given items by its weight. A queue that is idle is looked at again within 0.1 s.
+	Also []Source
+	// Logger is told what Hooks are told, without bodies: what is lost or stuck as an error, failures as warnings, each
+	// claim and item at the level debug. nil = slog.Default().
+	Logger *slog.Logger
+	Hooks  Hooks
+	// OnError is told every error: a handler's (*HandlerError), a lost claim, a stuck handler (*StuckError), the
+	// engine's. It may be called by several goroutines at once. nil = the log alone has them.
 	OnError func(err error)
+}
+
+// Source is a further queue of a worker.
+type Source struct {
+	Queue   *Queue
+	Handler Handler
+	Weight  int // 0 = 1
+}
+
+// Limiter bounds how fast a worker handles items.
+type Limiter interface {
+	// Wait returns when the next item may be handled, or with an error when ctx has ended.
+	Wait(ctx context.Context) error
 }
 
 // Defaults of a worker.
 const (
 	DefaultConcurrency = 8
 	DefaultPoll        = 20 * time.Second
+	DefaultTimeout     = time.Minute
 )
 
-// HandlerError is a handler's error or panic, with the item that it was about.
-type HandlerError struct {
-	ID  ID
-	Err error
-}
+// firstWait is the pause after an error, and after a look that found nothing; it doubles.
+const firstWait = 5 * time.Millisecond
 
-func (e *HandlerError) Error() string {
-	return wrap("handler", fmt.Errorf("item %s: %w", e.ID, e.Err)).Error()
-}
+// endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
+const endTimeout = 10 * time.Second
 
-// Unwrap returns the handler's error.
-func (e *HandlerError) Unwrap() error { return e.Err }
+// maxConcurrency keeps a mistyped number from starting a million transactions.
+const maxConcurrency = 10_000
 
-// Worker receives and handles items on a fixed number of goroutines. Beside them it sweeps the queue now and then, see
-// Sweep.
+// Worker receives and handles items on a fixed number of goroutines. Beside them it sweeps its queues now and then, see
+// Sweep. It ends by itself when its queues have been dropped, or their handles closed.
 type Worker struct {
-	q       *Queue
 	o       WorkerOptions
-	receive ReceiveOptions
-	handle  func(ctx context.Context, c *Claim, item Item) error
-	inTx    bool // handle acks each item itself
+	sources []*source
+	log     *slog.Logger
 
 	ctx      context.Context // of the handlers; ends when Stop is cut short
 	cancel   context.CancelCauseFunc
+	taking   context.Context // ends when no more work is to be taken
+	timeout  *timeoutError
 	stopping chan struct{}
+	done     chan struct{} // closed when all hands have ended
 	wg       sync.WaitGroup
 
 	mu      sync.Mutex
-	started bool // guarded by mu
-	stopped bool // guarded by mu
+	started bool           // guarded by mu
+	stopped bool           // guarded by mu
+	err     error          // guarded by mu; why it has ended by itself
+	hands   []*hand        // guarded by mu
+	left    map[*call]bool // guarded by mu; calls that are stuck, and whose hands go on without them
 }
 
-// NewWorker makes a worker that acks a claim's items together after the last has been handled. Start it.
+// NewWorker makes a worker that handles the items of q with h. Start it, or Run it. Errors: ErrOptions without a
+// queue or a handler, and *LimitError.
 func NewWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
-	return newWorker(q, o, false, func(ctx context.Context, _ *Claim, item Item) error { return h(ctx, item) })
+	w, err := newWorker(q, h, o)
+	return w, wrap("new worker", err)
 }
 
-// NewTxWorker makes a worker that handles each item in the transaction that acks it. Start it.
-func NewTxWorker(q *Queue, h TxHandler, o WorkerOptions) (*Worker, error) {
-	return newWorker(q, o, true, func(ctx context.Context, c *Claim, item Item) error {
-		return q.Once(ctx, func(tx kv.Tx) error {
-			if err := q.AckTx(ctx, tx, c, item.ID); err != nil {
-				return err
-			}
-			return h(ctx, tx, item)
-		})
-	})
-}
-
-// NewStateWorker makes a worker like NewWorker, for groups that keep a state: that after the last item that was handled is
-// written with the ack of the claim's items, or with the nack that acks those before one that has failed. Start it.
-func NewStateWorker(q *Queue, h StateHandler, o WorkerOptions) (*Worker, error) {
-	w, err := newWorker(q, o, false, func(ctx context.Context, c *Claim, item Item) error {
-		state, err := h(ctx, item, c.State)
-		if err == nil {
-			err = checkState(state)
-		}
-		if err == nil {
-			c.State = state
-		}
-		return err
-	})
-	return w.withState(), err
-}
-
-// NewTxStateWorker makes a worker like NewTxWorker, for groups that keep a state, which is written in the transaction that
-// handles and acks the item. Start it.
-func NewTxStateWorker(q *Queue, h TxStateHandler, o WorkerOptions) (*Worker, error) {
-	w, err := newWorker(q, o, true, func(ctx context.Context, c *Claim, item Item) error {
-		var state []byte
-		err := q.once(ctx,
-			func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
-				var err error
-				if state, err = h(ctx, tx, item, c.State); err == nil {
-					err = q.AckStateTx(ctx, tx, c, state, item.ID)
-				}
-				return tuple.Tuple{}, err
-			},
-			func(tx kv.Tx, _ tuple.Tuple) (err error) {
-				// As it is there, whatever the last attempt made of it. If the claim has been lost since, so will be the next
-				// item.
-				state, err = waitState(ctx, readState(q, tx.Snapshot(), c.Group, true))
-				return err
-			})
-		if err == nil {
-			c.State = state
-		}
-		return err
-	})
-	return w.withState(), err
-}
-
-// withState makes a worker receive the state; w may be nil.
-func (w *Worker) withState() *Worker {
-	if w != nil {
-		w.receive.State = true
-	}
-	return w
-}
-
-func newWorker(q *Queue, o WorkerOptions, inTx bool, handle func(context.Context, *Claim, Item) error) (*Worker, error) {
+func newWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
 	if o.Concurrency == 0 {
 		o.Concurrency = DefaultConcurrency
 	}
@@ -171,23 +117,38 @@ func newWorker(q *Queue, o WorkerOptions, inTx bool, handle func(context.Context
 	if o.Batch == 0 {
 		o.Batch = DefaultMax
 	}
-	if o.Concurrency < 0 {
-		return nil, wrap("new worker", &LimitError{What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency})
+	if o.Timeout == 0 {
+		o.Timeout = DefaultTimeout
 	}
-	if o.Concurrency > maxConcurrency {
-		return nil, wrap("new worker", &LimitError{What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency})
+	if o.Concurrency < 0 || o.Concurrency > maxConcurrency {
+		return nil, &LimitError{
+			What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency,
+		}
 	}
 	receive, err := ReceiveOptions{Max: o.Batch, MaxGroups: 1, Lease: o.Lease, Wait: o.Poll}.withDefaults()
 	if err != nil {
-		return nil, wrap("new worker", err)
+		return nil, err
 	}
-	w := &Worker{q: q, o: o, receive: receive, handle: handle, inTx: inTx, stopping: make(chan struct{})}
+	w := &Worker{o: o, log: o.Logger, left: make(map[*call]bool)}
+	w.timeout = &timeoutError{o.Timeout, "the handler"}
+	w.stopping, w.done = make(chan struct{}), make(chan struct{})
+	if w.log == nil {
+		w.log = slog.Default()
+	}
+	for i, from := range append([]Source{{q, h, o.Weight}}, o.Also...) {
+		switch {
+		case from.Queue == nil:
+			return nil, fmt.Errorf("%w: queue %d of the worker is nil", ErrOptions, i+1)
+		case from.Handler.call == nil:
+			return nil, fmt.Errorf("%w: the worker has no handler for queue %q", ErrOptions, from.Queue.name)
+		case from.Weight < 0:
+			return nil, &LimitError{What: "weight", Got: int64(from.Weight), Min: 1, Max: maxConcurrency}
+		}
+		w.sources = append(w.sources, newSource(from, receive))
+	}
 	w.ctx, w.cancel = context.WithCancelCause(context.Background())
 	return w, nil
 }
-
-// maxConcurrency keeps a mistyped number from starting a million transactions.
-const maxConcurrency = 10_000
 
 // Start begins to work and returns at once. A worker that was started or stopped before stays as it is.
 func (w *Worker) Start() {
@@ -197,230 +158,150 @@ func (w *Worker) Start() {
 		return
 	}
 	w.started = true
+	taking, cancel := context.WithCancel(w.ctx)
+	w.taking = taking
+	serial := w.sources[0].q.workers.Add(1)
 	for i := range w.o.Concurrency {
-		w.wg.Go(func() { w.loop(i) })
+		h := w.newHand(serial, i)
+		w.hands = append(w.hands, h)
+		w.wg.Go(h.loop)
 	}
-	w.wg.Go(w.sweep)
+	for _, s := range w.sources {
+		w.wg.Go(func() { w.sweep(s) })
+	}
+	go func() {
+		<-w.stopping
+		cancel()
+		w.wg.Wait()
+		close(w.done)
+	}()
+	w.log.Info("worker started", "queues", w.names(), "concurrency", w.o.Concurrency)
 }
+
+// Run starts the worker and returns when it has ended: nil after ctx has ended and every handler has finished the item
+// that it is at, which takes as long as Timeout at most, and 5 s; an error that wraps ErrNoQueue or ErrClosed when
+// there is nothing left to work on; a *StopError if handlers are stuck. The end of ctx does not end the handlers'
+// contexts: for that use Start and Stop.
+func (w *Worker) Run(ctx context.Context) error {
+	w.Start()
+	select {
+	case <-ctx.Done():
+	case <-w.stopping:
+	}
+	return w.Stop(context.WithoutCancel(ctx))
+}
+
+// stopGrace is how long Stop waits for handlers whose contexts it has ended.
+const stopGrace = time.Second
 
 // Stop takes no more work, lets each handler finish the item it is at, gives the rest back without counting an
-// attempt, and returns when all has stopped. When ctx ends first, the handlers' contexts end with its cause;
-// Stop then waits for them to return and returns an error that wraps that cause. It may be called twice, and
-// before Start.
+// attempt, and returns when all has stopped. When ctx ends first, the handlers' contexts end with its cause; those
+// that return within a second give their items back, and then Stop returns a *StopError in any case: it wraps that
+// cause, and names the handlers that are still running. It does not wait for stuck handlers, and names them too. It
+// may be called twice, and before Start. If the worker has ended by itself it returns the reason.
 func (w *Worker) Stop(ctx context.Context) error {
 	w.mu.Lock()
-	if !w.stopped {
-		w.stopped = true
-		close(w.stopping)
-	}
+	w.end(nil)
+	started := w.started
 	w.mu.Unlock()
-	all := make(chan struct{})
-	go func() {
-		w.wg.Wait()
-		close(all)
-	}()
-	select {
-	case <-all:
-		w.cancel(ErrClosed) // frees the context
+	if !started {
 		return nil
-	case <-ctx.Done():
-		w.cancel(context.Cause(ctx))
-		<-all
-		return wrap("stop worker", fmt.Errorf("stopped by force: %w", context.Cause(ctx)))
 	}
-}
-
-func (w *Worker) report(err error) {
-	if err != nil && w.o.OnError != nil {
-		w.o.OnError(err)
-	}
-}
-
-func (w *Worker) isStopping() bool {
+	var cause error
+	forced := false
 	select {
-	case <-w.stopping:
+	case <-w.done:
+	case <-ctx.Done():
+		forced, cause = true, context.Cause(ctx)
+		w.cancel(cause)
+		timer := time.NewTimer(stopGrace)
+		defer timer.Stop()
+		select {
+		case <-w.done:
+		case <-timer.C:
+		}
+	}
+	running := w.running()
+	w.cancel(ErrClosed) // frees the context
+	if !forced {
+		w.mu.Lock()
+		cause = w.err
+		w.mu.Unlock()
+		if len(running) == 0 {
+			return wrap("worker", cause)
+		}
+	}
+	return &StopError{Running: running, Err: cause}
+}
+
+// end ends the worker in good order; err is the reason if nobody has asked for it. The mutex is held.
+func (w *Worker) end(err error) {
+	if !w.stopped {
+		w.stopped, w.err = true, err
+		close(w.stopping)
+		if w.started {
+			w.log.Info("worker stops", "queues", w.names())
+		}
+	}
+}
+
+// running is the calls of handlers that have not returned.
+func (w *Worker) running() (all []Running) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, h := range w.hands {
+		if c := h.now.Load(); c != nil && !w.left[c] {
+			all = append(all, c.running())
+		}
+	}
+	for c := range w.left {
+		all = append(all, c.running())
+	}
+	return all
+}
+
+func (c *call) running() Running {
+	return Running{Queue: c.in.source.q.name, ID: c.ds[0].ID, Since: c.begun}
+}
+
+func (w *Worker) names() string {
+	names := make([]string, len(w.sources))
+	for i, s := range w.sources {
+		names[i] = s.q.name
+	}
+	return strings.Join(names, " ")
+}
+
+func (w *Worker) isStopping() bool { return isClosed(w.stopping) }
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
 		return true
 	default:
 		return false
 	}
 }
 
-// firstWait is the pause after an error, and after a look that found nothing; it doubles.
-const firstWait = 5 * time.Millisecond
-
-// loop is one goroutine: it has at most one claim at a time. A claim that was handled to its end is acked in the
-// transaction that receives the next.
-func (w *Worker) loop(n int) {
-	ctx := w.q.named(w.ctx, "worker %d", n)
-	var done *settlement
-	pause := firstWait
+// sweep sweeps a queue now and then, in turns with the workers of other processes.
+func (w *Worker) sweep(s *source) {
 	for {
-		w.q.yield(ctx, "loop")
-		if w.isStopping() {
-			break
+		timer := time.NewTimer(sweepEvery/2 + time.Duration(s.q.random.float()*float64(sweepEvery)))
+		select {
+		case <-timer.C:
+			s.q.yield(w.ctx, "sweep")
+		case <-w.taking.Done():
+			timer.Stop()
+			return
 		}
-		r := &reception{o: w.receive, stop: w.stopping}
-		claims, err := w.q.receive(ctx, done, r)
-		w.q.yield(ctx, "received")
-		done = nil
-		w.report(wrap("receive", err))
-		switch {
-		case len(claims) > 0:
-			pause = firstWait
-			done = w.work(ctx, claims[0])
-		case err != nil:
-			timer := time.NewTimer(pause)
-			select {
-			case <-timer.C:
-			case <-w.stopping:
-				timer.Stop()
+		if _, err := s.q.Admin().Sweep(w.taking, SweepOptions{Every: sweepEvery}); err != nil && w.taking.Err() == nil {
+			if isGone(err) {
+				return // the next receive says it
 			}
-			pause = min(2*pause, time.Second)
-		}
-	}
-	if done != nil {
-		ctx, cancel := w.endContext(ctx)
-		defer cancel()
-		w.report(wrap("ack", w.q.submit(ctx, &operation{settle: done})))
-	}
-}
-
-// sweep sweeps the queue now and then, in turns with the workers of other processes.
-func (w *Worker) sweep() {
-	ctx, cancel := context.WithCancel(w.ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-w.stopping:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	for {
-		timer := time.NewTimer(sweepEvery/2 + time.Duration(w.q.random.float()*float64(sweepEvery)))
-		select {
-		case <-timer.C:
-			w.q.yield(w.ctx, "sweep")
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		}
-		if _, err := w.q.Admin().Sweep(ctx, SweepOptions{Every: sweepEvery}); err != nil && ctx.Err() == nil {
 			w.report(err)
 		}
 	}
 }
 
-// work handles a claim's items in order. It ends the claim, or returns the ack that ends it.
-func (w *Worker) work(of context.Context, c *Claim) *settlement {
-	ctx, cancel := context.WithCancelCause(of)
-	extended := make(chan struct{})
-	go func() {
-		defer close(extended)
-		w.extend(ctx, cancel, c)
-	}()
-	var acked []ID
-	var failed error
-	attempts, before := 0, c.State
-	for _, item := range c.Items {
-		if ctx.Err() != nil || w.isStopping() {
-			break
-		}
-		if err := w.call(ctx, c, item); err != nil {
-			failed, attempts = &HandlerError{ID: item.ID, Err: err}, item.Attempts+1
-			break
-		}
-		acked = append(acked, item.ID)
-	}
-	lost := errors.Is(context.Cause(ctx), ErrClaimLost) || w.inTx && errors.Is(failed, ErrClaimLost)
-	// The extension must be over before the claim ends: it would conflict with it.
-	cancel(nil)
-	<-extended
-	w.q.yield(of, "worked")
-	w.report(failed)
-	switch {
-	case lost:
-		return nil // nothing of the claim is ours any more
-	case len(acked) < len(c.Items):
-		w.giveBack(of, c, acked, before, failed, attempts)
-		return nil
-	case w.inTx:
-		return nil // acked one by one
-	}
-	return &settlement{claim: c, sets: !bytes.Equal(before, c.State), state: c.State}
-}
-
-// endTimeout bounds the transaction that ends a claim, also when the worker is being stopped by force.
-const endTimeout = 10 * time.Second
-
-func (w *Worker) endContext(of context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(of), endTimeout)
-}
-
-// giveBack acks what was handled and gives back the rest. before is the state that the claim came with.
-func (w *Worker) giveBack(of context.Context, c *Claim, acked []ID, before []byte, failed error, attempts int) {
-	ctx, cancel := w.endContext(of)
-	defer cancel()
-	o := NackOptions{Acked: acked, SetState: !bytes.Equal(before, c.State)}
-	if w.inTx {
-		o.Acked, o.SetState = nil, false
-	}
-	if o.SetState {
-		o.State = c.State
-	}
-	if failed == nil || w.ctx.Err() != nil {
-		// Not tried, or cut off by us: no fault of the item.
-		o.Release = true
-	} else {
-		var h *HandlerError
-		if errors.As(failed, &h) {
-			o.Err = h.Err
-		}
-		var rejected *RejectError
-		if errors.As(failed, &rejected) {
-			o.Reject, o.Err = cmp.Or(rejected.Reason, "rejected by the handler"), rejected.Err
-		} else if w.o.RetryDelay != nil {
-			o.Delay = min(max(w.o.RetryDelay(attempts), 0), MaxDelay)
-			o.AtOnce = o.Delay == 0
-		}
-	}
-	w.report(w.q.Nack(ctx, c, o))
-}
-
-// call runs the handler; a panic becomes an error, with its stack.
-func (w *Worker) call(ctx context.Context, c *Claim, item Item) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("panic: %v\n%s", r, debug.Stack())
-		}
-	}()
-	return w.handle(ctx, c, item)
-}
-
-// extend prolongs the lease each time a third of what is left of it has passed, until ctx ends. When the claim is lost it ends
-// the handlers' context.
-func (w *Worker) extend(of context.Context, cancel context.CancelCauseFunc, c *Claim) {
-	ctx := w.q.named(of, "extension of %s under %d", c.Group, c.Token)
-	until := c.Until
-	for {
-		timer := time.NewTimer(max(until.Sub(w.q.opts.Now()), MinLease) / 3)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C:
-			w.q.yield(ctx, "extend")
-		}
-		next, err := w.q.Extend(ctx, c, w.o.Lease)
-		switch {
-		case err == nil:
-			until = next
-		case errors.Is(err, ErrClaimLost):
-			w.report(err)
-			cancel(err)
-			return
-		case ctx.Err() == nil:
-			w.report(err)
-		}
-	}
-}
+// isGone reports whether err says that there is no more to be had of a queue.
+func isGone(err error) bool { return errors.Is(err, ErrNoQueue) || errors.Is(err, ErrClosed) }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
@@ -52,6 +53,38 @@ func (j *journal) await(t *testing.T, n int) []string {
 		got[i] = receiveFrom(t, j.entries)
 	}
 	return got
+}
+
+// plainWorker is a worker with a handler of items.
+func plainWorker(
+	q *layer.Queue, h func(context.Context, layer.Item) error, o layer.WorkerOptions,
+) (*layer.Worker, error) {
+	if h == nil {
+		return layer.NewWorker(q, layer.Handle(nil), quiet(o))
+	}
+	return layer.NewWorker(q, layer.Handle(func(ctx context.Context, d *layer.Delivery) error {
+		return h(ctx, d.Item)
+	}), quiet(o))
+}
+
+// txWorker is a worker with a handler of items in transactions.
+func txWorker(
+	q *layer.Queue, h func(context.Context, kv.Tx, layer.Item) error, o layer.WorkerOptions,
+) (*layer.Worker, error) {
+	if h == nil {
+		return layer.NewWorker(q, layer.HandleTx(nil), quiet(o))
+	}
+	return layer.NewWorker(q, layer.HandleTx(func(ctx context.Context, tx kv.Tx, d *layer.Delivery) error {
+		return h(ctx, tx, d.Item)
+	}), quiet(o))
+}
+
+// quiet logs nothing.
+func quiet(o layer.WorkerOptions) layer.WorkerOptions {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return o
 }
 
 // receiveFrom waits for a signal, and for long enough that only a fault of the program can keep it waiting.
@@ -104,13 +137,13 @@ func TestWorkerHandlesAll(t *testing.T) {
 	const groups, each = 5, 12
 	kinds := map[string]func(q *layer.Queue, j *journal, o layer.WorkerOptions) (*layer.Worker, error){
 		"Handler": func(q *layer.Queue, j *journal, o layer.WorkerOptions) (*layer.Worker, error) {
-			return layer.NewWorker(q, func(_ context.Context, item layer.Item) error {
+			return plainWorker(q, func(_ context.Context, item layer.Item) error {
 				j.handle(item)
 				return nil
 			}, o)
 		},
 		"TxHandler": func(q *layer.Queue, j *journal, o layer.WorkerOptions) (*layer.Worker, error) {
-			return layer.NewTxWorker(q, func(_ context.Context, tx kv.Tx, item layer.Item) error {
+			return txWorker(q, func(_ context.Context, tx kv.Tx, item layer.Item) error {
 				addOne(tx, item)
 				return nil
 			}, o)
@@ -120,7 +153,8 @@ func TestWorkerHandlesAll(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			onEngines(t, func(e *env) {
 				j := newJournal()
-				w, err := newWorker(e.q, j, layer.WorkerOptions{Concurrency: 4, Batch: 5, Poll: quick, OnError: j.onError})
+				o := layer.WorkerOptions{Concurrency: 4, Batch: 5, Poll: quick, OnError: j.onError}
+				w, err := newWorker(e.q, j, o)
 				w = start(e.t, w, err)
 				want := make(map[string][]string)
 				for n := range each {
@@ -220,11 +254,14 @@ func TestWorkerGivesBack(t *testing.T) {
 				}
 				o := layer.WorkerOptions{
 					Concurrency: 1, Poll: quick, OnError: j.onError,
-					RetryDelay: func(n int) time.Duration { attempts = append(attempts, n); return 10 * time.Second },
+					RetryDelay: func(n int, _ error) time.Duration {
+						attempts = append(attempts, n)
+						return 10 * time.Second
+					},
 				}
 				e.enqueue("A", "a1", "a2", "a3")
 				e.enqueue("B", "b1")
-				w, err := layer.NewWorker(e.q, handler, o)
+				w, err := plainWorker(e.q, handler, o)
 				w = start(e.t, w, err)
 				require.ElementsMatch(e.t, []string{"a1", "error", "b1"}, j.await(e.t, 3))
 				require.NoError(e.t, w.Stop(e.ctx))
@@ -243,7 +280,7 @@ func TestWorkerGivesBack(t *testing.T) {
 
 				// A second failure counts on.
 				e.clock.advance(10 * time.Second)
-				w, err = layer.NewWorker(e.q, handler, o)
+				w, err = plainWorker(e.q, handler, o)
 				w = start(e.t, w, err)
 				require.Equal(e.t, []string{"error"}, j.await(e.t, 1))
 				require.NoError(e.t, w.Stop(e.ctx))
@@ -251,7 +288,7 @@ func TestWorkerGivesBack(t *testing.T) {
 
 				e.clock.advance(10 * time.Second)
 				failing = false
-				w, err = layer.NewWorker(e.q, handler, o)
+				w, err = plainWorker(e.q, handler, o)
 				w = start(e.t, w, err)
 				require.Equal(e.t, []string{"a2", "a3"}, j.await(e.t, 2))
 				require.NoError(e.t, w.Stop(e.ctx))
@@ -272,7 +309,7 @@ func TestWorkerRetriesByThePolicy(t *testing.T) {
 		j := newJournal()
 		e.enqueue("A", "a1", "a2")
 		e.enqueue("B", "b1")
-		w, err := layer.NewWorker(e.q, func(_ context.Context, item layer.Item) error {
+		w, err := plainWorker(e.q, func(_ context.Context, item layer.Item) error {
 			if string(item.Body) == "a1" {
 				return errors.New("no luck")
 			}
@@ -304,7 +341,7 @@ func TestWorkerRejects(t *testing.T) {
 			}
 			e.enqueue("A", "a1", "a2")
 			o := layer.WorkerOptions{Concurrency: 1, Poll: quick, OnError: j.onError}
-			w, err := layer.NewWorker(e.q, func(_ context.Context, item layer.Item) error {
+			w, err := plainWorker(e.q, func(_ context.Context, item layer.Item) error {
 				err := handle(item)
 				if err == nil {
 					j.handle(item)
@@ -312,7 +349,7 @@ func TestWorkerRejects(t *testing.T) {
 				return err
 			}, o)
 			if inTx {
-				w, err = layer.NewTxWorker(e.q, func(_ context.Context, tx kv.Tx, item layer.Item) error {
+				w, err = txWorker(e.q, func(_ context.Context, tx kv.Tx, item layer.Item) error {
 					err := handle(item)
 					if err == nil {
 						addOne(tx, item)
@@ -346,7 +383,7 @@ func TestTxWorkerFailure(t *testing.T) {
 	onEngines(t, func(e *env) {
 		j := newJournal()
 		e.enqueue("A", "a1", "a2", "a3")
-		w, err := layer.NewTxWorker(e.q, func(_ context.Context, tx kv.Tx, item layer.Item) error {
+		w, err := txWorker(e.q, func(_ context.Context, tx kv.Tx, item layer.Item) error {
 			addOne(tx, item)
 			if string(item.Body) == "a2" {
 				panic("boom")
@@ -354,7 +391,7 @@ func TestTxWorkerFailure(t *testing.T) {
 			return nil
 		}, layer.WorkerOptions{
 			Concurrency: 1, Poll: quick, OnError: j.onError,
-			RetryDelay: func(int) time.Duration { return 100 * layer.MaxDelay }, // is cut
+			RetryDelay: func(int, error) time.Duration { return 100 * layer.MaxDelay }, // is cut
 		})
 		w = start(e.t, w, err)
 		j.await(e.t, 1)
@@ -376,7 +413,7 @@ func TestWorkerStopDrains(t *testing.T) {
 		j := newJournal()
 		in, out := make(chan context.Context), make(chan struct{})
 		e.enqueue("A", "a1", "a2", "a3")
-		w, err := layer.NewWorker(e.q, func(ctx context.Context, item layer.Item) error {
+		w, err := plainWorker(e.q, func(ctx context.Context, item layer.Item) error {
 			j.handle(item)
 			if string(item.Body) == "a2" {
 				in <- ctx
@@ -411,7 +448,7 @@ func TestWorkerStopByForce(t *testing.T) {
 		j := newJournal()
 		in, cause := make(chan struct{}), make(chan error, 1)
 		e.enqueue("A", "a1", "a2", "a3")
-		w, err := layer.NewWorker(e.q, func(ctx context.Context, item layer.Item) error {
+		w, err := plainWorker(e.q, func(ctx context.Context, item layer.Item) error {
 			if string(item.Body) == "a1" {
 				return nil
 			}
@@ -444,7 +481,7 @@ func TestWorkerLifecycle(t *testing.T) {
 			j.handle(item)
 			return nil
 		}
-		w, err := layer.NewWorker(e.q, handler, layer.WorkerOptions{Poll: quick, OnError: j.onError})
+		w, err := plainWorker(e.q, handler, layer.WorkerOptions{Poll: quick, OnError: j.onError})
 		require.NoError(e.t, err)
 		require.NoError(e.t, w.Stop(e.ctx), "never started")
 		require.NoError(e.t, w.Stop(e.ctx), "stopped twice")
@@ -456,7 +493,7 @@ func TestWorkerLifecycle(t *testing.T) {
 
 		// One goroutine, started twice, is one goroutine: two groups are never in flight at once.
 		in, out := make(chan string), make(chan struct{})
-		w, err = layer.NewWorker(e.q, func(_ context.Context, item layer.Item) error {
+		w, err = plainWorker(e.q, func(_ context.Context, item layer.Item) error {
 			in <- string(item.Body)
 			<-out
 			return nil
@@ -506,7 +543,7 @@ func TestWorkerExtends(t *testing.T) {
 		j := newJournal()
 		other := e.realTime(3, 0)
 		e.enqueue("A", "a1", "a2")
-		w, err := layer.NewWorker(e.realTime(2, 0), func(ctx context.Context, item layer.Item) error {
+		w, err := plainWorker(e.realTime(2, 0), func(ctx context.Context, item layer.Item) error {
 			if string(item.Body) == "a1" {
 				<-time.After(1500 * time.Millisecond) // the lease must be seen to pass
 				claims, err := other.Receive(e.ctx, layer.ReceiveOptions{})
@@ -532,7 +569,7 @@ func TestWorkerLosesClaim(t *testing.T) {
 		j := newJournal()
 		in, cause := make(chan struct{}), make(chan error, 1)
 		e.enqueue("A", "a1", "a2")
-		w, err := layer.NewWorker(e.realTime(2, 0), func(ctx context.Context, item layer.Item) error {
+		w, err := plainWorker(e.realTime(2, 0), func(ctx context.Context, item layer.Item) error {
 			close(in)
 			<-ctx.Done()
 			cause <- context.Cause(ctx)
@@ -567,7 +604,7 @@ func TestTxWorkerEffectOnce(t *testing.T) {
 		}
 		e.enqueue("A", names...)
 		calls := make(map[string]int)
-		w, err := layer.NewTxWorker(e.q, func(_ context.Context, tx kv.Tx, item layer.Item) error {
+		w, err := txWorker(e.q, func(_ context.Context, tx kv.Tx, item layer.Item) error {
 			body := string(item.Body)
 			if calls[body]++; calls[body] == 1 {
 				e.plan.ForceNext(kinds[slices.Index(names, body)%len(kinds)])
@@ -601,7 +638,7 @@ func TestWorkersUnderLoad(t *testing.T) {
 		o := layer.WorkerOptions{Concurrency: 3, Batch: 4, Poll: quick, OnError: j.onError}
 		var workers []*layer.Worker
 		for n := range uint64(3) {
-			w, err := layer.NewTxWorker(e.handle(2+n), func(_ context.Context, tx kv.Tx, item layer.Item) error {
+			w, err := txWorker(e.handle(2+n), func(_ context.Context, tx kv.Tx, item layer.Item) error {
 				addOne(tx, item)
 				return nil
 			}, o)
@@ -636,10 +673,10 @@ func TestWorkerLeavesNoGoroutine(t *testing.T) {
 	j := newJournal()
 	before := runtime.NumGoroutine()
 	for range 3 {
-		w, err := layer.NewWorker(e.q, func(_ context.Context, item layer.Item) error {
+		w, err := plainWorker(e.q, func(_ context.Context, item layer.Item) error {
 			j.handle(item)
 			return errors.New("again")
-		}, layer.WorkerOptions{Poll: quick, RetryDelay: func(int) time.Duration { return -time.Second }})
+		}, layer.WorkerOptions{Poll: quick, RetryDelay: func(int, error) time.Duration { return -time.Second }})
 		require.NoError(t, err)
 		w.Start()
 		j.await(t, 3)
@@ -661,7 +698,7 @@ func TestWorkerOptions(t *testing.T) {
 			{Concurrency: -1}, {Concurrency: 1 << 20}, {Batch: -1}, {Batch: layer.MaxBatch + 1},
 			{Lease: time.Millisecond}, {Lease: 2 * layer.MaxLease}, {Poll: -1},
 		} {
-			w, err := layer.NewWorker(e.q, func(context.Context, layer.Item) error { return nil }, o)
+			w, err := plainWorker(e.q, func(context.Context, layer.Item) error { return nil }, o)
 			var limit *layer.LimitError
 			require.ErrorAs(e.t, err, &limit, "%+v", o)
 			require.Nil(e.t, w)

@@ -68,8 +68,8 @@ func (o *office) book(ctx context.Context, number int64, flight, passenger strin
 // assign is the worker's handler: it gives the request the first free seat, in the transaction that acks the
 // message. If that does not commit, the seat is not sold and the message comes again; if it does, the message
 // is gone. So a crash at any point sells no seat twice and forgets no request.
-func (o *office) assign(ctx context.Context, tx kv.Tx, item layer.Item) error {
-	number, _, err := tuple.DecodeInt(item.Body)
+func (o *office) assign(ctx context.Context, tx kv.Tx, d *layer.Delivery) error {
+	number, _, err := tuple.DecodeInt(d.Body)
 	if err != nil {
 		return fmt.Errorf("message: %w", err)
 	}

@@ -97,7 +97,7 @@ func run(ctx context.Context, out io.Writer, seed uint64, faults bool) (err erro
 func (o *office) sell(ctx context.Context, seed uint64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	worker, err := layer.NewTxWorker(o.queue, o.assign, layer.WorkerOptions{
+	worker, err := layer.NewWorker(o.queue, layer.HandleTx(o.assign), layer.WorkerOptions{
 		Concurrency: workers,
 		Lease:       2 * time.Second, // a claim whose commit was never heard of is free again after that
 		Poll:        20 * time.Millisecond,

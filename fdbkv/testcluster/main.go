@@ -3,8 +3,12 @@
 //	go run ./testcluster -- go test ./...
 //
 // The command finds the cluster by FDB_CLUSTER_FILE. If that is set already, it is left alone. Otherwise a throw-away
-// cluster of one process is started on loopback, with the fdbserver and fdbcli of FDB_BIN or the PATH and the storage
-// engine FDB_ENGINE (memory or ssd), and is stopped after the command.
+// cluster is started on loopback, with the fdbserver and fdbcli of FDB_BIN or the PATH and the storage engine
+// FDB_ENGINE (memory or ssd), and is stopped after the command. It has one process, or FDB_SERVERS (7 or more), which
+// keep two copies and commit by two proxies and two resolvers. With a seed in FDB_TROUBLE these are meanwhile killed,
+// frozen, excluded and configured anew, as the seed draws it:
+//
+//	FDB_SERVERS=7 FDB_TROUBLE=1 go run ./testcluster -- go test ./layertest -run TestLinearizable
 //
 // The exit code is the command's. Where there is no cluster and nothing to start one with, testcluster prints one line
 // that begins with SKIP, and exits with 0.
@@ -45,7 +49,8 @@ func run(args []string) (code int, err error) {
 	defer stop()
 	file := os.Getenv(cluster.FileVariable)
 	if file == "" {
-		c, err := cluster.Start(ctx)
+		var end func() error
+		file, end, err = cluster.Provide(ctx)
 		if errors.Is(err, cluster.ErrNoBinaries) {
 			fmt.Println(cluster.Skip)
 			return 0, nil
@@ -53,8 +58,11 @@ func run(args []string) (code int, err error) {
 		if err != nil {
 			return 1, err
 		}
-		defer func() { err = errors.Join(err, c.Stop()) }()
-		file = c.File
+		defer func() {
+			if ended := end(); ended != nil {
+				code, err = max(code, 1), errors.Join(err, ended)
+			}
+		}()
 	}
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

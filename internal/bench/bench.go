@@ -25,6 +25,8 @@ type Space struct {
 type Env struct {
 	// Open opens a space that no other call has returned.
 	Open func(ctx context.Context) (Space, error)
+	// Folder makes a folder that no other call has returned. It need not be set if Sizes.SharedRounds is 0.
+	Folder func(ctx context.Context) (Folder, error)
 	// Progress, if not nil, is told how far a step of the benchmark has come.
 	Progress func(step string, done, total int64)
 }
@@ -108,6 +110,11 @@ type Sizes struct {
 	Wakes       int   // enqueues of wake_p50_roundtrips
 	Senders     int   // goroutines of coalescing_gain
 
+	SharedRounds         int // of shared_ratio and shared_cost; 0 = none of the figures of several processes
+	Takeovers            int // of takeover_ms
+	SlowGroups, SlowEach int // groups of worker_livelock, and items of each; each takes 0.9 s
+	WorkerGroups         int // of worker_ratio, a batch in each, in each slice
+
 	LongRounds int           // of the figures whose slices are long
 	LongSlice  time.Duration // of those with many claimers, which need time to get under way
 	Watch      time.Duration // how long idle receivers are watched
@@ -126,6 +133,8 @@ func Full() Sizes {
 		Shallow: 1000, Deep: 1_000_000, FewGroups: 100, ManyGroups: 100_000, Held: 10_000,
 		Claimers: 4, Enqueuers: 64, EnqueuesEach: 200, Batches: 1000,
 		Handles: []int{1, 2, 4, 8, 16, 32, 64}, ReadyGroups: 10_000, ScarceItems: 1000, Idle: 1000, Wakes: 300, Senders: 256,
+		SharedRounds: 15, Takeovers: 11,
+		SlowGroups: 8, SlowEach: 10, WorkerGroups: 1000,
 		LongRounds: 7, LongSlice: 300 * time.Millisecond, Watch: 10 * time.Second, Patience: 20 * time.Second,
 		Rounds: 31, Slices: 4, Slice: 100 * time.Millisecond, SliceBatches: 50,
 	}
@@ -137,6 +146,8 @@ func Tiny() Sizes {
 		Shallow: 100, Deep: 1000, FewGroups: 5, ManyGroups: 50, Held: 20,
 		Claimers: 4, Enqueuers: 8, EnqueuesEach: 5, Batches: 5,
 		Handles: []int{1, 2, 4}, ReadyGroups: 200, ScarceItems: 10, Idle: 10, Wakes: 3, Senders: 8,
+		SharedRounds: 1, Takeovers: 1,
+		SlowGroups: 2, SlowEach: 1, WorkerGroups: 10,
 		LongRounds: 1, LongSlice: time.Millisecond, Watch: 20 * time.Millisecond, Patience: 300 * time.Millisecond,
 		Rounds: 3, Slices: 2, Slice: time.Millisecond, SliceBatches: 2,
 	}
@@ -144,7 +155,7 @@ func Tiny() Sizes {
 
 // All returns the benchmarks, at the given sizes.
 func All(s Sizes) []Benchmark {
-	return []Benchmark{
+	all := []Benchmark{
 		engineRatio(s),
 		depthRatio(s),
 		groupsRatio(s),
@@ -160,7 +171,13 @@ func All(s Sizes) []Benchmark {
 		recipeRatio(s),
 		recipeRatioSingle(s),
 		upkeepSlowdown(s),
+		workerLivelock(s),
+		workerRatio(s),
 	}
+	if s.SharedRounds > 0 {
+		all = append(all, sharedRatio(s), sharedCost(s), takeover(s))
+	}
+	return all
 }
 
 // closing joins what closing the space says to the error of the work in it.

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"math"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -15,19 +18,69 @@ import (
 	"fdbfifo/kv/tuple"
 )
 
+// all are the benchmarks, at sizes of which nothing but their working is seen.
+func all() []bench.Benchmark {
+	s := bench.Tiny()
+	if !embedded.Sharable {
+		s.SharedRounds = 0
+	}
+	return bench.All(s)
+}
+
 var prefix = tuple.Tuple{"bench"}.Pack()
 
 func env(tb testing.TB, o embedded.Options) bench.Env {
-	return bench.Env{Open: func(context.Context) (bench.Space, error) {
-		return bench.Space{DB: embedded.OpenMemory(o), Prefix: prefix}, nil
-	}}
+	return bench.Env{
+		Open: func(context.Context) (bench.Space, error) {
+			return bench.Space{DB: embedded.OpenMemory(o), Prefix: prefix}, nil
+		},
+		Folder: func(context.Context) (bench.Folder, error) {
+			return folder(tb, func(db kv.DB) kv.DB { return db }), nil
+		},
+	}
 }
+
+// folder is one in which processes are goroutines, with a database each. What is opened here goes through wrap.
+func folder(tb testing.TB, wrap func(kv.DB) kv.DB) bench.Folder {
+	path := filepath.Join(tb.TempDir(), "db")
+	return bench.Folder{
+		Open: func(_ context.Context, exclusive bool) (kv.DB, error) {
+			db, err := embedded.OpenDisk(path, embedded.Options{Exclusive: exclusive})
+			return wrap(db), err
+		},
+		Start: func(ctx context.Context, stdout io.Writer) (bench.Process, error) {
+			db, err := embedded.OpenDisk(path, embedded.Options{})
+			if err != nil {
+				return nil, err
+			}
+			in, out := io.Pipe()
+			p := &process{PipeWriter: out, ended: make(chan struct{})}
+			go func() {
+				defer close(p.ended)
+				p.err = errors.Join(bench.Peer(ctx, db, in, stdout), db.Close())
+			}()
+			return p, nil
+		},
+		Remove: func() error { return os.RemoveAll(path) },
+	}
+}
+
+// process is a goroutine that can be told to end.
+type process struct {
+	*io.PipeWriter
+	ended chan struct{}
+	err   error // set before ended is closed
+}
+
+func (p *process) Stop() error { return p.PipeWriter.Close() }
+func (p *process) Kill() error { return p.Stop() }
+func (p *process) Wait() error { <-p.ended; return p.err }
 
 // Every benchmark runs, finds the queue right, and gives figures that can be told apart. What they are is of no
 // concern here, but for those that are counted and not timed.
 func TestBenchmarks(t *testing.T) {
 	seen := make(map[string]bool)
-	for _, b := range bench.All(bench.Tiny()) {
+	for _, b := range all() {
 		t.Run(b.Name, func(t *testing.T) {
 			results, err := b.Run(t.Context(), env(t, embedded.Options{}))
 			require.NoError(t, err)
@@ -52,7 +105,7 @@ func TestBenchmarks(t *testing.T) {
 
 // A benchmark ends with the context, and says so.
 func TestCancelled(t *testing.T) {
-	for _, b := range bench.All(bench.Tiny()) {
+	for _, b := range all() {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cause := errors.New("enough")
 		cancel(cause)
@@ -63,10 +116,15 @@ func TestCancelled(t *testing.T) {
 
 // Benchmarks find out when the queue is wrong: here an item of it is lost while they work.
 func TestWrongQueueIsFoundOut(t *testing.T) {
-	for _, b := range bench.All(bench.Tiny()) {
-		_, err := b.Run(t.Context(), bench.Env{Open: func(context.Context) (bench.Space, error) {
-			return bench.Space{DB: &losing{DB: embedded.OpenMemory(embedded.Options{})}, Prefix: prefix}, nil
-		}})
+	for _, b := range all() {
+		_, err := b.Run(t.Context(), bench.Env{
+			Open: func(context.Context) (bench.Space, error) {
+				return bench.Space{DB: &losing{DB: embedded.OpenMemory(embedded.Options{})}, Prefix: prefix}, nil
+			},
+			Folder: func(context.Context) (bench.Folder, error) {
+				return folder(t, func(db kv.DB) kv.DB { return &losing{DB: db} }), nil
+			},
+		})
 		require.Error(t, err, b.Name)
 	}
 }
@@ -94,7 +152,7 @@ func (t *losingTx) Set(key, value []byte) {
 
 // Each benchmark as a Go benchmark: one operation is a whole run at tiny sizes.
 func BenchmarkTiny(b *testing.B) {
-	for _, one := range bench.All(bench.Tiny()) {
+	for _, one := range all() {
 		b.Run(one.Name, func(b *testing.B) {
 			for b.Loop() {
 				results, err := one.Run(b.Context(), env(b, embedded.Options{}))

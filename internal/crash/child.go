@@ -22,15 +22,23 @@ type orders struct {
 	Archive bool
 	Kill    kill
 	Retry   [][]message // enqueues whose outcome is unknown
+	Other   bool        // it works on a queue of its own kind, which is not held to what it was told
 }
 
 var (
 	prefix    = tuple.Tuple{"crash"}.Pack()
 	queueName = "work"
+	// otherPrefix is where those work who are there to serve the child, and to be killed.
+	otherPrefix = tuple.Tuple{"others"}.Pack()
 )
 
 // effectKey is the row that a worker writes of its own when it acks item n.
-func effectKey(n int) []byte { return tuple.Tuple{"effect", int64(n)}.Pack() }
+func (o *orders) effectKey(n int) []byte {
+	if o.Other {
+		return append(otherPrefix[:len(otherPrefix):len(otherPrefix)], tuple.Tuple{"effect", int64(n)}.Pack()...)
+	}
+	return tuple.Tuple{"effect", int64(n)}.Pack()
+}
 
 const attempts = 3 // until an item is parked
 
@@ -57,24 +65,34 @@ func Child(in io.Reader, out io.Writer) error {
 		return fmt.Errorf("crash: orders: %w", err)
 	}
 	ctx := context.Background()
+	place, goroutines := prefix, workers
+	if o.Other {
+		place, goroutines = otherPrefix, 1
+	}
 	db, err := embedded.OpenDisk(o.Folder, embedded.Options{Hooks: o.Kill.hooks(o.Folder)})
 	if err != nil {
 		return fmt.Errorf("crash: open: %w", err)
 	}
-	q, err := layer.Create(ctx, db, prefix, queueName, o.options(0))
+	q, err := layer.Create(ctx, db, place, queueName, o.options(0))
 	if errors.Is(err, layer.ErrQueueExists) {
-		q, err = layer.Open(ctx, db, prefix, queueName, o.options(0))
+		q, err = layer.Open(ctx, db, place, queueName, o.options(0))
 	}
 	if err != nil {
 		return fmt.Errorf("crash: queue: %w", err)
 	}
-	other, err := layer.Open(ctx, db, prefix, queueName, o.options(1))
+	other, err := layer.Open(ctx, db, place, queueName, o.options(1))
 	if err != nil {
 		return fmt.Errorf("crash: second handle: %w", err)
 	}
 	j := &journal{out: out}
 	j.done(event{Kind: kindReady})
-	err = work(ctx, &o, []*layer.Queue{q, other}, j)
+	go func() {
+		for !db.Serves() {
+			time.Sleep(time.Millisecond)
+		}
+		j.done(event{Kind: kindServes})
+	}()
+	err = work(ctx, &o, []*layer.Queue{q, other}, j, goroutines)
 	j.done(event{Kind: kindBroken, Text: err.Error()})
 	return err
 }

@@ -10,4 +10,9 @@
 //
 // Some kills are power cuts: the parent puts a file in the place of the child's that has some of the pages of the last
 // commit, whole and torn, as a disk may leave them that lost power before or while it was told to sync.
+//
+// Where several processes have the folder open, the child is one of them. Others serve it, and work on a queue of their
+// own; they are killed under it, one after the other, by the parent or inside of a commit, and are stopped for a while.
+// The child goes on with who takes over, or takes over itself, until it is killed too. What it was told holds as
+// before.
 package crash

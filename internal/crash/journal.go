@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// The kinds of events. All but the last two are operations.
+// The kinds of events. All but the last three are operations.
 const (
 	kindEnqueue    = "enqueue"
 	kindResend     = "resend" // of messages that were enqueued before, under their dedup ids
@@ -20,7 +20,8 @@ const (
 	kindPurge      = "purge"
 	kindConfigure  = "configure"
 	kindSweep      = "sweep"
-	kindReady      = "ready" // the child has opened the queue
+	kindReady      = "ready"  // the child has opened the queue
+	kindServes     = "serves" // the child has the database open, and serves it to others
 	kindBroken     = "broken"
 )
 

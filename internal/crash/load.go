@@ -44,11 +44,11 @@ type actor struct {
 	mine []message // enqueued, acknowledged, with a dedup id, of a group that is not purged
 }
 
-// work runs the load until something breaks.
-func work(ctx context.Context, o *orders, handles []*layer.Queue, j *journal) error {
+// work runs the load until something breaks: so many goroutines, and an operator.
+func work(ctx context.Context, o *orders, handles []*layer.Queue, j *journal, goroutines int) error {
 	l := &load{o: o, j: j}
-	broken := make(chan error, workers+1)
-	for i := range workers {
+	broken := make(chan error, goroutines+1)
+	for i := range goroutines {
 		a := &actor{load: l, q: handles[i%len(handles)], rng: rand.New(rand.NewPCG(o.Seed, uint64(i)))}
 		var retry [][]message
 		if i == 0 {
@@ -194,10 +194,11 @@ func (a *actor) finish(ctx context.Context, c *layer.Claim) (more []*layer.Claim
 		return nil, a.ack(ctx, c, len(c.Items))
 	case n < 40:
 		if k := a.rng.IntN(len(c.Items)); k > 0 {
+			rest := c.Items[k:]
 			if err := a.ack(ctx, c, k); err != nil {
 				return nil, err
 			}
-			c.Items = c.Items[k:]
+			c.Items = rest // Ack sees to it, AckTx does not
 		}
 		return nil, a.ack(ctx, c, len(c.Items))
 	case n < 60:
@@ -239,7 +240,7 @@ func (a *actor) ack(ctx context.Context, c *layer.Claim, k int) error {
 	case 1:
 		err = a.q.Once(ctx, func(tx kv.Tx) error {
 			for _, n := range e.Items {
-				tx.Set(effectKey(n), []byte("done"))
+				tx.Set(a.o.effectKey(n), []byte("done"))
 			}
 			return a.q.AckTx(ctx, tx, c, ids...)
 		})

@@ -151,7 +151,7 @@ func (m *model) see(e event) {
 		return
 	}
 	switch e.Kind {
-	case kindReady:
+	case kindReady, kindServes:
 		return
 	case kindBroken:
 		m.problem("a child gave up: %s", e.Text)

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"fdbfifo/kv"
@@ -30,6 +31,11 @@ type Options struct {
 	Folder string           // for the files; the caller removes it
 	Child  func() *exec.Cmd // a process that calls Child
 
+	// Together lets others have the folder open beside the child, and serve it: they are killed too, and stopped by
+	// Stop until Continue.
+	Together       bool
+	Stop, Continue os.Signal
+
 	// For tests of the checks. Lie makes the disk lie once: what was acknowledged after some commit is lost. Tamper is
 	// called after each kill, before the check, until it says that it has done something.
 	Lie    bool
@@ -42,6 +48,8 @@ type Report struct {
 	Acknowledged map[string]int // operations by their kind
 	Unknown      map[string]*outcomes
 	Messages     int // that were enqueued, for certain
+	Stops        int // of a process that served
+	Takeovers    int
 	Took         time.Duration
 }
 
@@ -57,6 +65,9 @@ func (r *Report) String() string {
 	fmt.Fprintf(&b, "%d kills in %.1f s:", total(r.Kills), r.Took.Seconds())
 	for _, k := range slices.Sorted(maps.Keys(r.Kills)) {
 		fmt.Fprintf(&b, " %s %d", k, r.Kills[k])
+	}
+	if r.Takeovers > 0 {
+		fmt.Fprintf(&b, "; %d takeovers, %d stops", r.Takeovers, r.Stops)
 	}
 	fmt.Fprintf(&b, "\n%d operations acknowledged, %d messages:", total(r.Acknowledged), r.Messages)
 	for _, k := range slices.Sorted(maps.Keys(r.Acknowledged)) {
@@ -96,19 +107,23 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	begun := time.Now()
 	report := &Report{Kills: make(map[string]int), Acknowledged: make(map[string]int), Unknown: make(map[string]*outcomes)}
 	defer func() { report.Took = time.Since(begun) }()
-	for n := 0; n < o.Kills; n += roundLives {
+	for n := 0; total(report.Kills) < o.Kills; n += roundLives {
 		r := &run{o: o, report: report, lies: o.Lie && n == 0, folder: filepath.Join(o.Folder, fmt.Sprint("round", n/roundLives))}
-		if err := r.round(ctx, n, min(roundLives, o.Kills-n)); err != nil {
+		if err := r.round(ctx, n); err != nil {
 			return report, err
 		}
 	}
 	return report, nil
 }
 
-func (r *run) round(ctx context.Context, first, lives int) error {
+func (r *run) round(ctx context.Context, first int) error {
 	archive := rand.New(rand.NewPCG(r.o.Seed, uint64(first))).IntN(2) == 0
 	r.m = newModel(archive)
 	var retry [][]message
+	lives := roundLives
+	if !r.o.Together {
+		lives = min(lives, r.o.Kills-first)
+	}
 	for life := range lives {
 		rng := rand.New(rand.NewPCG(r.o.Seed, uint64(first+life+1)))
 		o := &orders{
@@ -119,10 +134,17 @@ func (r *run) round(ctx context.Context, first, lives int) error {
 			o.Kill = kill{Kind: killLie, Count: 5}
 		}
 		what := fmt.Sprintf("kill %d (%s)", o.Life, o.Kill)
-		if err := r.life(ctx, o); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
+		if r.o.Together {
+			o.Kill, what = kill{}, fmt.Sprintf("life %d", o.Life)
+			if err := r.lifeTogether(o, rng); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+		} else {
+			if err := r.life(o); err != nil {
+				return fmt.Errorf("%s: %w", what, err)
+			}
+			r.report.Kills[o.Kill.Kind]++
 		}
-		r.report.Kills[o.Kill.Kind]++
 		how := ""
 		var err error
 		switch o.Kill.Kind {
@@ -139,8 +161,12 @@ func (r *run) round(ctx context.Context, first, lives int) error {
 			r.ahead += 2 * time.Hour
 		}
 		retry = r.unknownEnqueues()
-		if err := r.check(ctx, life == lives-1); err != nil {
+		last := life == lives-1 || total(r.report.Kills) >= r.o.Kills
+		if err := r.check(ctx, last); err != nil {
 			return fmt.Errorf("%s %s: %w", what, how, err)
+		}
+		if last {
+			break
 		}
 	}
 	for _, it := range r.m.items {
@@ -168,69 +194,112 @@ func (r *run) unknownEnqueues() (retry [][]message) {
 // stuck is how long a child may live: far longer than any kill takes to come.
 const stuck = 60 * time.Second
 
-// life runs a child until it is dead, and takes in what it was told.
-func (r *run) life(ctx context.Context, o *orders) error {
+// child is a process at work.
+type child struct {
+	*exec.Cmd
+	stderr bytes.Buffer
+	lines  *bufio.Reader
+	guard  *time.Timer
+	once   sync.Once
+	late   atomic.Bool
+}
+
+// start starts a child, and gives it its orders. It is killed if it lives too long.
+func (r *run) start(o *orders) (*child, error) {
 	told, err := json.Marshal(o)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	child := r.o.Child()
-	var stderr bytes.Buffer
-	child.Stdin, child.Stderr = bytes.NewReader(told), &stderr
-	out, err := child.StdoutPipe()
+	c := &child{Cmd: r.o.Child()}
+	c.Stdin, c.Stderr = bytes.NewReader(told), &c.stderr
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	c.lines = bufio.NewReaderSize(out, 1<<20)
+	if err := c.Start(); err != nil {
+		return nil, err
+	}
+	c.guard = time.AfterFunc(stuck, func() {
+		c.late.Store(true)
+		c.slay()
+	})
+	return c, nil
+}
+
+func (c *child) slay() { c.once.Do(func() { _ = c.Process.Kill() }) } // it may be dead already
+
+// next returns the next line of the child's journal; false if there will be no more.
+func (c *child) next() (e event, more bool, err error) {
+	line, err := c.lines.ReadBytes('\n')
+	if errors.Is(err, io.EOF) {
+		return e, false, nil // a last line that was cut short was not told
+	}
+	if err == nil {
+		err = json.Unmarshal(line, &e)
+	}
+	if err != nil {
+		return e, false, fmt.Errorf("journal: %w", err)
+	}
+	return e, true, nil
+}
+
+// end waits for the child's end, when all that it told was read. It must have been killed.
+func (c *child) end() error {
+	err := c.Wait()
+	c.guard.Stop()
+	var exit *exec.ExitError
+	switch {
+	case c.late.Load():
+		return fmt.Errorf("the child did not come to its end within %s", stuck)
+	case !errors.As(err, &exit) || exit.Exited():
+		return fmt.Errorf("the child was not killed: %v: %s", err, &c.stderr)
+	case c.stderr.Len() > 0: // a race, if it was built to look for them
+		return fmt.Errorf("the child said: %s", &c.stderr)
+	}
+	return nil
+}
+
+// life runs a child until it is dead, and takes in what it was told.
+func (r *run) life(o *orders) error {
+	c, err := r.start(o)
 	if err != nil {
 		return err
 	}
-	if err := child.Start(); err != nil {
-		return err
-	}
-	var once sync.Once
-	slay := func() { once.Do(func() { _ = child.Process.Kill() }) } // it may be dead already
-	late := false
-	guard := time.AfterFunc(stuck, func() { late = true; slay() })
-	defer guard.Stop()
 	if o.Kill.Kind == killOpening {
-		defer time.AfterFunc(o.Kill.After, slay).Stop()
+		defer time.AfterFunc(o.Kill.After, c.slay).Stop()
 	}
-	lines, done := bufio.NewReaderSize(out, 1<<20), 0
-	for {
-		line, err := lines.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			break // a last line that was cut short was not told
-		}
+	for done := 0; ; {
+		e, more, err := c.next()
 		if err != nil {
-			return fmt.Errorf("journal: %w", err)
+			return err
 		}
-		var e event
-		if err := json.Unmarshal(line, &e); err != nil {
-			return fmt.Errorf("journal: %w", err)
+		if !more {
+			break
 		}
 		r.m.see(e)
 		switch {
 		case e.Kind == kindReady && o.Kill.Kind == killTimed:
-			defer time.AfterFunc(o.Kill.After, slay).Stop()
+			defer time.AfterFunc(o.Kill.After, c.slay).Stop()
 		case e.Done:
 			done++
 			if o.Kill.Kind == killCounted && done == o.Kill.Count || o.Kill.Kind == killLie && done == 300 {
-				slay()
+				c.slay()
 			}
 		}
 	}
-	err = child.Wait()
-	var exit *exec.ExitError
-	switch {
-	case late:
-		return fmt.Errorf("the child did not come to its end within %s", stuck)
-	case !errors.As(err, &exit) || exit.Exited():
-		return fmt.Errorf("the child was not killed: %v: %s", err, &stderr)
-	case stderr.Len() > 0: // a race, if it was built to look for them
-		return fmt.Errorf("the child said: %s", &stderr)
+	if err := c.end(); err != nil {
+		return err
 	}
+	r.acknowledge()
+	return nil
+}
+
+func (r *run) acknowledge() {
 	for kind, n := range r.m.Acknowledged {
 		r.report.Acknowledged[kind] += n
 	}
 	clear(r.m.Acknowledged)
-	return nil
 }
 
 // check opens the file, and holds what is in it to the model; with last, to the end of the queue.
@@ -255,6 +324,11 @@ func (r *run) check(ctx context.Context, last bool) (err error) {
 	}
 	if err := r.m.check(ctx, db, q, r.report.Unknown); err != nil {
 		return err
+	}
+	if r.o.Together {
+		if err := r.checkOther(ctx, db, o); err != nil {
+			return err
+		}
 	}
 	if last && len(r.m.problems) == 0 {
 		if err := r.drain(ctx, db); err != nil {

@@ -9,18 +9,29 @@ import (
 
 // History is what was done to the groups of a queue. Its methods may be called concurrently.
 type History struct {
+	// Stamp orders the calls. Histories of one queue that several processes write, to be joined, share it. nil = this
+	// history's own.
+	Stamp *atomic.Int64
+
 	stamp  atomic.Int64
 	mu     sync.Mutex
 	groups map[string][]Operation // guarded by mu
 }
 
+func (h *History) next() int64 {
+	if h.Stamp != nil {
+		return h.Stamp.Add(1)
+	}
+	return h.stamp.Add(1)
+}
+
 // Call notes that a client calls, at the time of its handle's clock.
 func (h *History) Call(client int, clockMS int64) Span {
-	return Span{Client: client, Call: h.stamp.Add(1), Begin: clockMS}
+	return Span{Client: client, Call: h.next(), Begin: clockMS}
 }
 
 // Return notes that the call has returned; fastestMS is the time of the fastest clock.
-func (h *History) Return(s *Span, fastestMS int64) { s.End, s.Return = fastestMS, h.stamp.Add(1) }
+func (h *History) Return(s *Span, fastestMS int64) { s.End, s.Return = fastestMS, h.next() }
 
 // Add adds what a call did to a group.
 func (h *History) Add(group string, o Operation) {

@@ -57,7 +57,7 @@ func TestRename(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 	}
-	for _, name := range []string{"README.md", "internal/lint/load.go", "fdbkv/go.mod"} {
+	for _, name := range []string{"README.md", "internal/lint/load.go", "fdbkv/go.mod", "docs/guide.md"} {
 		data, err := os.ReadFile(filepath.Join(tree, name))
 		require.NoError(t, err)
 		require.Contains(t, string(data), module, name)
@@ -94,16 +94,17 @@ func TestRename(t *testing.T) {
 func TestNames(t *testing.T) {
 	n := newNames("queue", []string{"go.mod", "layer/open.go", "cmd/queue/main.go", ".ci/run"})
 	for before, after := range map[string]string{
-		`import "queue/layer"`:                   `import "example.com/q/layer"`,
-		`"queue/layer" "queue/cmd"`:              `"example.com/q/layer" "example.com/q/cmd"`,
-		"queue/layer,queue/cmd queue/layer":      "example.com/q/layer,example.com/q/cmd example.com/q/layer",
-		`const module = "queue/"`:                `const module = "example.com/q/"`,
-		"`go doc queue/layer.Queue`":             "`go doc example.com/q/layer.Queue`",
-		"goimports -local queue -w":              "goimports -local example.com/q -w",
-		"go run ./cmd/queue layer":               "go run ./cmd/queue layer",
-		"/var/lib/queue/layer":                   "/var/lib/queue/layer",
-		"~/queue/layer, my-queue/layer, queue/x": "~/queue/layer, my-queue/layer, queue/x",
-		`"queue", "queue-demo", queue/layers`:    `"queue", "queue-demo", queue/layers`,
+		`import "queue/layer"`:                      `import "example.com/q/layer"`,
+		`"queue/layer" "queue/cmd"`:                 `"example.com/q/layer" "example.com/q/cmd"`,
+		"queue/layer,queue/cmd queue/layer":         "example.com/q/layer,example.com/q/cmd example.com/q/layer",
+		`const module = "queue/"`:                   `const module = "example.com/q/"`,
+		"`go doc queue/layer.Queue`":                "`go doc example.com/q/layer.Queue`",
+		"goimports -local queue -w":                 "goimports -local example.com/q -w",
+		"-require=queue@v0 -replace=queue=../queue": "-require=example.com/q@v0 -replace=example.com/q=../queue",
+		"go run ./cmd/queue layer":                  "go run ./cmd/queue layer",
+		"/var/lib/queue/layer":                      "/var/lib/queue/layer",
+		"~/queue/layer, my-queue/layer, queue/x":    "~/queue/layer, my-queue/layer, queue/x",
+		`"queue", "queue-demo", queue/layers`:       `"queue", "queue-demo", queue/layers`,
 	} {
 		require.Equal(t, after, n.replace(before, "example.com/q"))
 	}

@@ -116,7 +116,8 @@ func moduleLines(text, old, module string) string {
 }
 
 // names finds a module path in texts: where a package of the module is named, as in fdbfifo/layer; quoted with a slash
-// behind, "fdbfifo/", as in a program that looks at import paths; and after -local, a flag of goimports.
+// behind, "fdbfifo/", as in a program that looks at import paths; and after the flags of tools: -local of goimports,
+// -require and -replace of go mod edit.
 type names struct {
 	old     string
 	pattern *regexp.Regexp
@@ -134,7 +135,7 @@ func newNames(old string, files []string) *names {
 	slices.Sort(folders)
 	quoted := regexp.QuoteMeta(old)
 	return &names{old: old, pattern: regexp.MustCompile(
-		`(-local[ =])` + quoted + `()\b` + `|` +
+		`(-local[ =]|-require=|-replace=)` + quoted + `()\b` + `|` +
 			`(^|[^\w./~-])` + quoted + `(/(?:` + strings.Join(slices.Compact(folders), "|") + `)\b|/")`)}
 }
 

@@ -19,17 +19,19 @@ import (
 
 // actor makes calls on one handle, one after the other.
 type actor struct {
-	w    *world
-	id   int
-	who  int // the handle
-	q    *layer.Queue
-	rng  *rand.Rand
-	role func(*actor)
-	left int  // how many calls it still makes, about
-	over bool // its role has ended
-	n    int  // of its messages, or of the calls of its handler
-	ctx  context.Context
-	end  context.CancelFunc
+	w        *world
+	id       int
+	who      int // the handle
+	q        *layer.Queue
+	rng      *rand.Rand
+	role     func(*actor)
+	left     int           // how many calls it still makes, about
+	over     bool          // its role has ended
+	produces bool          // its role is to enqueue
+	n        int           // of its messages, or of the calls of its handler
+	lease    time.Duration // of its worker's claims
+	ctx      context.Context
+	end      context.CancelFunc
 }
 
 func (a *actor) chance(p float64) bool { return a.rng.Float64() < p }
@@ -162,41 +164,46 @@ func (o *op) sentAs(sent []layer.Sent) {
 // produce enqueues.
 func (a *actor) produce() {
 	for a.more() {
-		o := &op{kind: "enqueue"}
-		msgs := a.messages(o)
-		inTx := a.rng.IntN(4) == 0
-		err := a.call(o, func(ctx context.Context) error {
-			var sent []layer.Sent
-			var err error
-			if inTx {
-				o.kind = "enqueue-tx"
-				err = a.q.Once(ctx, func(tx kv.Tx) error {
-					var err error
-					sent, err = a.q.EnqueueTx(ctx, tx, msgs...)
-					return err
-				})
-			} else {
-				sent, err = a.q.Enqueue(ctx, msgs...)
-			}
-			if err == nil {
-				o.sentAs(sent)
-			}
-			return err
-		})
-		if full := new(layer.FullError); errors.As(err, &full) {
-			a.w.mark("enqueue refused: full")
-			o.full = full.Group
-			a.sleep(a.below(a.w.knobs.think))
-		}
-		for i, id := range o.sent {
-			if o.duplicate[i] {
-				a.w.mark("duplicate")
-			} else {
-				a.w.known = append(a.w.known, id)
-			}
-		}
+		a.send()
 		if a.rng.IntN(2) == 0 {
 			a.sleep(a.below(a.w.knobs.think))
+		}
+	}
+}
+
+// send makes one enqueue.
+func (a *actor) send() {
+	o := &op{kind: "enqueue"}
+	msgs := a.messages(o)
+	inTx := a.rng.IntN(4) == 0
+	err := a.call(o, func(ctx context.Context) error {
+		var sent []layer.Sent
+		var err error
+		if inTx {
+			o.kind = "enqueue-tx"
+			err = a.q.Once(ctx, func(tx kv.Tx) error {
+				var err error
+				sent, err = a.q.EnqueueTx(ctx, tx, msgs...)
+				return err
+			})
+		} else {
+			sent, err = a.q.Enqueue(ctx, msgs...)
+		}
+		if err == nil {
+			o.sentAs(sent)
+		}
+		return err
+	})
+	if full := new(layer.FullError); errors.As(err, &full) {
+		a.w.mark("enqueue refused: full")
+		o.full = full.Group
+		a.sleep(a.below(a.w.knobs.think))
+	}
+	for i, id := range o.sent {
+		if o.duplicate[i] {
+			a.w.mark("duplicate")
+		} else {
+			a.w.known = append(a.w.known, id)
 		}
 	}
 }
@@ -304,8 +311,10 @@ func (a *actor) work() {
 }
 
 // handle does with a claim what a worker may do. If may is set it can receive the next claims with the ack.
-func (a *actor) handle(c *layer.Claim, may bool) (next []*layer.Claim) {
+func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 	k := a.w.knobs
+	same := *given // the given claim stays as it was received: the history refers to it
+	c := &same
 	left := make([]layer.ID, len(c.Items))
 	for i, item := range c.Items {
 		left[i] = item.ID

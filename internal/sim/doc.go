@@ -19,7 +19,7 @@
 // What a queue may have is drawn with the rest: batches, leases, delays, shards, windows, retention, an archive, a rate of the
 // groups that stewards change all the time. The rate is held to by the clocks of those who deliver, in the order of the
 // commits (rate.go). Stewards also sweep in turns and pause the queue at the same time, workers ack what they do not hold
-// (turn.go), and handlers panic. The archive is replayed, a few times at most, and each replay held to what had been finished
+// (turn.go), and handlers panic. Workers of every kind are held to laws of progress (law.go, TestWorkers). The archive is replayed, a few times at most, and each replay held to what had been finished
 // when it began (replay.go). Some runs end with a drop of the queue amid other work, after everything else was verified; then
 // none of its keys may be left (drop.go).
 package sim

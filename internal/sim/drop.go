@@ -50,7 +50,7 @@ func (w *world) drop() error {
 	w.faulty, w.plan.Chances = true, k.faults
 	for i, role := range []func(*actor){
 		(*actor).produce, (*actor).produce, (*actor).work, (*actor).work, (*actor).take, (*actor).operate,
-		(*actor).drop,
+		(*actor).drop, (*actor).sendBare,
 	} {
 		a := w.actor(w.nextActor, handles[i%doomedHandles])
 		w.nextActor++ // a number that nobody had: the dead get no turns
@@ -194,6 +194,23 @@ func (a *actor) drop() {
 		a.recreate()
 		a.left = doomedCalls / 4
 		a.produce() // on the handle of the old queue
+	}
+}
+
+// sendBare enqueues in transactions outside of Once, which have no receipt: nothing but the guard of the drop makes
+// such a transaction conflict with the drop.
+func (a *actor) sendBare() {
+	for a.more() {
+		o := &op{kind: "enqueue-bare"}
+		msgs := a.messages(o)
+		a.call(o, func(ctx context.Context) error {
+			_, err := kv.Run(ctx, a.w.handleOf(a.who).engine, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				_, err := a.q.EnqueueTx(ctx, tx, msgs...)
+				return err
+			})
+			return err
+		})
+		a.sleep(a.below(100 * time.Millisecond))
 	}
 }
 

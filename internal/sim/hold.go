@@ -14,7 +14,7 @@ func (s *scheduler) hold(p *parked) bool {
 	if s.knobs.hold == 0 || p.what != "commit" || !p.until.IsZero() || s.rng.Float64() >= s.knobs.hold {
 		return false
 	}
-	least := float64(100 * time.Microsecond)
+	least := float64(s.knobs.holdLeast)
 	d := least * math.Pow(float64(holdMost)/least, s.rng.Float64()) // each order of magnitude as often as the others
 	p.until = time.Now().Add(time.Duration(d))
 	s.trace.note("held", p.place, time.Duration(d))

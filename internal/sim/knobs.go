@@ -12,18 +12,20 @@ import (
 // knobs is what a seed chooses for its whole run. Each fault is left out of about half of the runs (swarm testing): a
 // fault that always strikes hides what only its absence lets happen.
 type knobs struct {
-	handles, groups                          int
-	producers, workers, takers, operators    int
-	perActor                                 int // operations
-	batch                                    int // most messages of an enqueue
-	receive                                  int // most items of a receive
-	skew                                     []time.Duration
-	config                                   layer.Config
-	path                                     layer.Path
-	noCoalescing                             bool
-	profile                                  string  // see profiles
-	hold                                     float64 // chance that a commit is held before it is sent
-	seek                                     float64 // chance that it is held until others have written where it has read
+	handles, groups                       int
+	producers, workers, takers, operators int
+	perActor                              int // operations
+	batch                                 int // most messages of an enqueue
+	receive                               int // most items of a receive
+	skew                                  []time.Duration
+	config                                layer.Config
+	path                                  layer.Path
+	noCoalescing                          bool
+	profile                               string  // see profiles
+	hold                                  float64 // chance that a commit is held before it is sent
+	// seek is the chance that a commit is held until others have written where it has read; own, that these others must
+	// have written what the commit writes itself.
+	seek, own                                float64
 	shortPause, longPause                    float64 // chance of each a step
 	faults                                   map[fault.Kind]float64
 	versionJump, holdWatches                 float64 // chance of each a commit
@@ -36,15 +38,17 @@ type knobs struct {
 	crash, kill, stop           int     // of the store, of a process, a process that stands still: weights of blows
 	blowEvery                   int     // steps between two blows, on the mean; 0 = none
 	consumers                   int     // layer.Workers, at most one a handle
-	inTx                        float64 // chance that an actor does in a transaction of its own what it could do without
-	large, delayed, named, same float64 // chances that a message has parts, is kept back, has a dedup id, has a body that others have
+	inTx                        float64 // chance that an actor does in its own transaction what needs none
+	large, delayed, named, same float64 // chances that a message has parts, a delay, a dedup id, a body of others
 	repeat                      float64 // chance that a receive has a receive id
-	leap                        float64 // chance of each a step that an hour passes, or two
-	attempts                    int     // how many receive ids there are; 0 = each is used for one receive
-	twin                        float64 // chance that this is one of a receive under way
-	ids                         int     // how many dedup ids there are
-	operations                  []int   // of operators, by their numbers in operate; none = all
-	state                       float64 // chance that an ack sets the group's state
+	leap                        float64 // chance of each a step that leapLeast passes, and up to an hour more
+	leapLeast                   time.Duration
+	holdLeast                   time.Duration // the shortest that a commit is held
+	attempts                    int           // how many receive ids there are; 0 = each is used for one receive
+	twin                        float64       // chance that this is one of a receive under way
+	ids                         int           // how many dedup ids there are
+	operations                  []int         // of operators, by their numbers in operate; none = all
+	state                       float64       // chance that an ack sets the group's state
 	tending
 }
 
@@ -83,7 +87,7 @@ func drawKnobs(rng *rand.Rand) *knobs {
 		versionJump: half(0.005), holdWatches: half(0.5), giveUp: half(0.1),
 		die: half(0.1), freeze: half(0.1), partial: half(0.4), nack: half(0.3), reject: half(0.1), fuse: half(0.6),
 		think: time.Duration(rng.Int64N(int64(time.Second))), wait: time.Duration(rng.Int64N(int64(10 * time.Second))),
-		faults: make(map[fault.Kind]float64),
+		faults: make(map[fault.Kind]float64), leapLeast: time.Hour, holdLeast: 100 * time.Microsecond,
 	}
 	if rng.IntN(2) == 0 {
 		k.groups = 1 + rng.IntN(3) // scarce: everybody meets in the same groups, which are often empty
@@ -105,9 +109,11 @@ func drawKnobs(rng *rand.Rand) *knobs {
 	}
 	k.config = layer.Config{
 		Shards: []int{1, 1, 2, 7}[rng.IntN(4)], Schedule: layer.Schedule(rng.IntN(2)),
-		Lease:       layer.MinLease + time.Duration(rng.Int64N(int64(maxLease-layer.MinLease))),
-		Retry:       layer.RetryPolicy{Kind: layer.RetryKind(rng.IntN(3)), Base: 50 * time.Millisecond, Max: 5 * time.Second},
-		MaxAttempts: []int{0, 1, 2, 5}[rng.IntN(4)], OnFailure: layer.OnFailure(rng.IntN(3)),
+		Lease: layer.MinLease + time.Duration(rng.Int64N(int64(maxLease-layer.MinLease))),
+		Retry: layer.RetryPolicy{
+			Kind: layer.RetryKind(rng.IntN(3)), Base: 50 * time.Millisecond, Max: 5 * time.Second,
+		},
+		MaxAttempts: []int{layer.Unlimited, 1, 2, 5}[rng.IntN(4)], OnFailure: layer.OnFailure(rng.IntN(3)),
 	}
 	for _, s := range swarm {
 		if p := half(s.most); p > 0 {
@@ -160,7 +166,8 @@ func (k *knobs) drawMore(rng *rand.Rand, half func(float64) float64) {
 	if rng.IntN(3) == 0 {
 		k.named = rng.Float64()
 		k.same = rng.Float64()
-		c.DedupBy, c.DedupScope, c.DedupFor = layer.DedupBy(rng.IntN(2)), layer.DedupScope(rng.IntN(2)), layer.DedupFor(rng.IntN(2))
+		c.DedupBy, c.DedupScope = layer.DedupBy(rng.IntN(2)), layer.DedupScope(rng.IntN(2))
+		c.DedupFor = layer.DedupFor(rng.IntN(2))
 		c.DedupWindow = layer.MinDedupWindow + time.Duration(rng.Int64N(int64(time.Minute)))
 	}
 	if rng.IntN(4) == 0 {
@@ -173,7 +180,8 @@ func (k *knobs) drawMore(rng *rand.Rand, half func(float64) float64) {
 		c.Archive = time.Second + time.Duration(rng.Int64N(int64(time.Minute)))
 	}
 	if rng.IntN(6) == 0 {
-		c.Retention, c.OnExpiry = layer.MinRetention+time.Duration(rng.Int64N(int64(time.Minute))), layer.OnExpiry(rng.IntN(2))
+		c.Retention = layer.MinRetention + time.Duration(rng.Int64N(int64(time.Minute)))
+		c.OnExpiry = layer.OnExpiry(rng.IntN(2))
 	}
 	if rng.IntN(4) == 0 {
 		k.stage(rng)

@@ -145,7 +145,7 @@ func (c *historian) nack(o *op, r *linear.Operation) {
 	r.Kind, r.From = linear.Nack, n.From
 	switch {
 	case n.AtOnce, n.Release:
-	case n.Delay > 0 && config.MaxAttempts == 0 && n.Reject == "" && c.w.knobs.operators == 0:
+	case n.Delay > 0 && config.MaxAttempts == layer.Unlimited && n.Reject == "" && c.w.knobs.operators == 0:
 		r.Delay = n.Delay.Milliseconds()
 	default:
 		// It is drawn; or there is none, because the head is parked, which the records say; or somebody ends it.

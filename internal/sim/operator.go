@@ -2,10 +2,7 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"strings"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -111,6 +108,32 @@ func (a *actor) operate() {
 			inTx = func(ctx context.Context, tx kv.Tx) error {
 				return a.q.Admin().RedriveTx(ctx, tx, layer.RedriveOptions{ToTail: tail}, id)
 			}
+		case revive:
+			o.kind = "redrive"
+			var filter layer.DeadFilter
+			if id, ok := a.w.leftHint(); ok {
+				filter.IDs = []layer.ID{id}
+			}
+			fn = func(ctx context.Context) error {
+				_, err := a.q.Admin().Redrive(ctx, filter, layer.RedriveOptions{})
+				return err
+			}
+		case vacate:
+			granted, items, ok := a.awaitGrant()
+			switch {
+			case !ok:
+				continue
+			case len(items) > 0:
+				o.kind, o.group, o.ids = "cancel", granted, items
+				fn = func(ctx context.Context) error { return a.q.Admin().Cancel(ctx, items[0]) }
+			default:
+				o.kind, o.group = "pause-group", granted
+				fn = func(ctx context.Context) error {
+					_, err := a.q.Admin().PauseGroup(ctx, granted, layer.PauseOptions{})
+					return err
+				}
+				a.w.mark("pause of a granted group that is empty")
+			}
 		case 12, purge:
 			if n == 12 && a.rng.IntN(4) > 0 {
 				o.kind = "stats"
@@ -128,7 +151,7 @@ func (a *actor) operate() {
 		case 13:
 			o.kind = "configure"
 			lease := layer.MinLease + a.below(maxLease-layer.MinLease)
-			attempts := []int{0, 1, 2, 5}[a.rng.IntN(4)]
+			attempts := []int{layer.Unlimited, 1, 2, 5}[a.rng.IntN(4)]
 			change := func(c *layer.Config) { c.Lease, c.MaxAttempts = lease, attempts }
 			fn = func(ctx context.Context) (err error) {
 				_, o.token, err = a.q.Admin().Configure(ctx, change)
@@ -183,144 +206,4 @@ func (a *actor) operation(of int) int {
 		return some[a.rng.IntN(len(some))]
 	}
 	return a.rng.IntN(of)
-}
-
-// handlerPanic is what a handler panics with.
-const handlerPanic = "handler out of its mind"
-
-// errHandler is what a handler fails with.
-var errHandler = errors.New("handler failed")
-
-// consume lets a layer.Worker work, with handlers that fail, reject, or block past their lease.
-func (a *actor) consume() {
-	k := a.w.knobs
-	h := a.w.handleOf(a.who)
-	for a.left > 0 {
-		o := layer.WorkerOptions{
-			Concurrency: 1 + a.rng.IntN(3), Batch: 1 + a.rng.IntN(k.receive), Poll: time.Second + a.below(k.wait),
-			OnError: func(err error) { a.workerError(h, err) },
-		}
-		if k.path == layer.Direct {
-			o.Concurrency = 1 // two that look again at the same instant would have one name
-		}
-		if a.rng.IntN(2) == 0 {
-			o.Lease = layer.MinLease + a.below(maxLease-layer.MinLease)
-		}
-		if a.rng.IntN(3) == 0 {
-			delay := a.below(maxDelay)
-			o.RetryDelay = func(int) time.Duration { return delay }
-		}
-		var worker *layer.Worker
-		var err error
-		if a.rng.IntN(2) == 0 {
-			worker, err = layer.NewTxWorker(a.q, a.handleTx, o)
-		} else {
-			worker, err = layer.NewWorker(a.q, a.handleItem, o)
-		}
-		if err != nil {
-			a.w.violation("worker: %v", err)
-			return
-		}
-		h.consumer, h.consumed = worker, true
-		worker.Start()
-		enough := a.left - 1 - a.rng.IntN(20)
-		for turns := 0; a.left > enough && a.left > 0 && turns < 5; turns++ {
-			a.sleep(time.Second + a.below(2*time.Second))
-		}
-		ctx, cancel := a.ctx, context.CancelFunc(func() {})
-		if a.rng.IntN(2) == 0 {
-			ctx, cancel = context.WithTimeout(a.ctx, a.below(time.Second).Truncate(time.Microsecond)+time.Duration(500+a.id))
-		}
-		if err := worker.Stop(ctx); err != nil {
-			a.w.mark("worker stopped by force")
-		}
-		cancel()
-		a.park("stopped")
-		h.consumer = nil
-		a.left -= 3
-	}
-}
-
-// workerError judges what a worker reports.
-func (a *actor) workerError(h *handle, err error) {
-	if a.w.sched.ended(firstActor + a.id) {
-		return
-	}
-	var failed *layer.HandlerError
-	if errors.As(err, &failed) {
-		a.w.mark("handler failed")
-		if strings.Contains(failed.Error(), handlerPanic) {
-			a.w.mark("panic of a handler reported")
-		}
-		return
-	}
-	if errors.Is(err, layer.ErrClaimLost) {
-		a.w.mark("worker lost its claim")
-	}
-	if _, expected := judge(err, true); !expected && !h.dead {
-		a.w.violation("unexpected error of a worker: %v", err)
-	}
-}
-
-// handleItem is a handler.
-func (a *actor) handleItem(ctx context.Context, item layer.Item) error {
-	return a.handled(ctx, &op{kind: "handle", by: byWorker, ids: []layer.ID{item.ID}}, &item)
-}
-
-// handleTx is a handler in a transaction.
-func (a *actor) handleTx(ctx context.Context, tx kv.Tx, item layer.Item) error {
-	addEffect(tx, item.ID)
-	return a.handled(ctx, &op{kind: "handle-tx", by: byWorker, ids: []layer.ID{item.ID}, effect: true}, &item)
-}
-
-func (a *actor) handled(ctx context.Context, o *op, item *layer.Item) error {
-	k := a.w.knobs
-	if a.w.sched.ended(firstActor + a.id) {
-		return errHandler
-	}
-	a.left--
-	a.n++
-	a.begin(o)
-	o.group, o.item = item.ID.Group, item
-	n := a.n
-	park := func() bool {
-		a.w.sched.park(place{"handler", firstActor + a.id, n})
-		return !a.w.sched.ended(firstActor+a.id) && ctx.Err() == nil
-	}
-	sleep := func(d time.Duration) {
-		time.Sleep(d.Truncate(time.Microsecond) + time.Duration(1+n%900))
-	}
-	if !park() {
-		return errHandler
-	}
-	if a.rng.IntN(3) == 0 && o.kind == "handle" {
-		sleep(a.below(k.think))
-		if !park() {
-			return errHandler
-		}
-	}
-	if a.chance(k.freeze) {
-		a.w.mark("handler blocked past its lease")
-		sleep(maxLease + a.below(maxSkew))
-		if !park() {
-			a.w.mark("handler cut off")
-			return errHandler
-		}
-	}
-	switch {
-	case a.chance(k.nack):
-		return errHandler
-	case a.chance(k.reject):
-		a.w.mark("handler rejected")
-		return &layer.RejectError{Reason: "hopeless", Err: errHandler}
-	case k.panics > 0 && a.chance(k.panics):
-		// Nothing of it happens: the transaction of a TxHandler is not committed.
-		a.w.mark("handler panicked")
-		o.outcome, o.effect = refused, false
-		panic(handlerPanic)
-	}
-	o.handled = true
-	o.end, o.endAt = a.w.sched.steps, time.Now()
-	a.w.sched.trace.note("handled", a.id, item.ID)
-	return nil
 }

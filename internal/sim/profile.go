@@ -62,7 +62,8 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"aging": func(k *knobs, rng *rand.Rand) {
 		k.scarce(rng)
 		k.operators, k.delayed, k.think = 2, 0.4, time.Second
-		k.config.Retention, k.config.Lease = layer.MinRetention+time.Duration(rng.Int64N(int64(3*time.Second))), layer.MinLease
+		k.config.Retention = layer.MinRetention + time.Duration(rng.Int64N(int64(3*time.Second)))
+		k.config.Lease = layer.MinLease
 		if rng.IntN(2) == 0 {
 			k.config.Retention = 0
 		}
@@ -84,13 +85,36 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 		k.hold = 0.2 * rng.Float64()
 	},
 	// See seekprofile.go.
-	"buried": (*knobs).buried, "emptied": (*knobs).emptied, "granted": (*knobs).granted, "kept": (*knobs).kept,
-	"marked": (*knobs).marked, "purged": (*knobs).purged, "recalled": (*knobs).recalled, "renewed": (*knobs).renewed, "skewed": (*knobs).skewed, "stated": (*knobs).stated, "twinned": (*knobs).twinned,
-	"uncertain": (*knobs).uncertain, "vacated": (*knobs).vacated, "hourly": (*knobs).hourly,
+	"aged":      (*knobs).aged,
+	"buried":    (*knobs).buried,
+	"emptied":   (*knobs).emptied,
+	"granted":   (*knobs).granted,
+	"hourly":    (*knobs).hourly,
+	"kept":      (*knobs).kept,
+	"marked":    (*knobs).marked,
+	"monthly":   (*knobs).monthly,
+	"noted":     (*knobs).noted,
+	"purged":    (*knobs).purged,
+	"rationed":  (*knobs).rationed,
+	"recalled":  (*knobs).recalled,
+	"reloaded":  (*knobs).reloaded,
+	"renewed":   (*knobs).renewed,
+	"revived":   (*knobs).revived,
+	"skewed":    (*knobs).skewed,
+	"stated":    (*knobs).stated,
+	"succeeded": (*knobs).succeeded,
+	"twinned":   (*knobs).twinned,
+	"uncertain": (*knobs).uncertain,
+	"vacated":   (*knobs).vacated,
+	// See widen.go.
 	"paced":    (*knobs).paced,
-	"tended":   (*knobs).tended,
-	"doomed":   (*knobs).doomed,
+	"repaced":  (*knobs).repaced,
 	"replayed": (*knobs).replayed,
+	"tended":   (*knobs).tended,
+	// See drop.go.
+	"doomed": (*knobs).doomed,
+	// See worker.go.
+	"worked": (*knobs).worker,
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
@@ -106,6 +130,7 @@ func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
 // profileOf is the one that a seed has; half of the seeds have none.
 func profileOf(rng *rand.Rand) string {
 	names := Profiles()
+	names = slices.DeleteFunc(names, func(s string) bool { return s == "worked" }) // TestWorkers has it
 	if i := rng.IntN(2 * len(names)); i < len(names) {
 		return names[i]
 	}

@@ -48,6 +48,7 @@ type parked struct {
 	foot   *footprint
 	seeks  int  // so many commits are to be applied that meet its own, before it goes on
 	found  bool // they were
+	own    bool // no others count than those that write what it writes
 	resume chan struct{}
 }
 
@@ -265,7 +266,7 @@ func (s *scheduler) pass() {
 		time.Sleep(time.Duration(s.rng.Int64N(int64(20 * time.Millisecond))))
 	case u < s.knobs.longPause+s.knobs.shortPause+s.leap:
 		s.settle()
-		time.Sleep(time.Hour + time.Duration(s.rng.Int64N(int64(time.Hour))))
+		time.Sleep(s.knobs.leapLeast + time.Duration(s.rng.Int64N(int64(time.Hour))))
 	}
 }
 

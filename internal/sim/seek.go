@@ -63,13 +63,13 @@ func groupOf(key []byte) (string, bool) {
 	return group, ok
 }
 
-// meets reports whether what o has written is what f has read, or writes too.
-func (f *footprint) meets(o *footprint) bool {
+// meets reports whether what o has written is what f has read, or writes too; own: whether f writes it too.
+func (f *footprint) meets(o *footprint, own bool) bool {
 	return slices.ContainsFunc(o.written, func(w kv.KeyRange) bool {
 		in := func(r kv.KeyRange) bool {
 			return bytes.Compare(r.Begin, w.End) < 0 && bytes.Compare(w.Begin, r.End) < 0
 		}
-		return slices.ContainsFunc(f.read, in) || slices.ContainsFunc(f.written, in)
+		return !own && slices.ContainsFunc(f.read, in) || slices.ContainsFunc(f.written, in)
 	})
 }
 
@@ -89,6 +89,7 @@ func (s *scheduler) seek(p *parked) bool {
 	for p.seeks < seekMost && s.rng.IntN(3) == 0 {
 		p.seeks++
 	}
+	p.own = s.knobs.own > 0 && s.rng.Float64() < s.knobs.own
 	s.trace.note("seeks", p.place, p.seeks)
 	return true
 }
@@ -101,7 +102,7 @@ func (s *scheduler) applied(f *footprint) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.parked {
-		if p.seeks > 0 && p.foot.meets(f) {
+		if p.seeks > 0 && p.foot.meets(f, p.own) {
 			if p.seeks--; p.seeks == 0 {
 				p.until, p.found = time.Now(), true
 			}

@@ -19,6 +19,9 @@ func (a *actor) steward() {
 	if a.w.knobs.replays {
 		can = append(can, a.replay)
 	}
+	if a.w.knobs.rushes {
+		can = []func(){a.rush}
+	}
 	for len(can) > 0 && a.more() {
 		can[a.rng.IntN(len(can))]()
 		a.sleep(a.below(a.w.knobs.think))
@@ -31,6 +34,21 @@ func (a *actor) changeRate() {
 	if a.rng.IntN(3) > 0 {
 		rate = rates[a.rng.IntN(len(rates))]
 	}
+	a.setRate(rate)
+}
+
+// rush sends a message under a slow rate and receives what there is, and ends the rate.
+func (a *actor) rush() {
+	a.left -= 3 // it is four calls
+	a.setRate(slowRate)
+	a.send()
+	for _, c := range a.receive() {
+		a.handle(c, false)
+	}
+	a.setRate(layer.Rate{})
+}
+
+func (a *actor) setRate(rate layer.Rate) {
 	o := &op{kind: "configure", rates: true}
 	change := func(c *layer.Config) { c.MaxRate = rate }
 	plain := func(ctx context.Context) (err error) {

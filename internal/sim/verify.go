@@ -38,6 +38,7 @@ func (w *world) verify(drained bool) {
 	m.compareState()
 	m.compareEnqueues()
 	m.compareFinished()
+	m.compareLaws()
 	m.compareClaims()
 	w.compareRepeats()
 	m.compareStates()
@@ -250,6 +251,16 @@ func (m *model) compareDuplicate(o *op, i int) {
 	if !lasts && !m.movedIn[id] {
 		m.w.violation("G3: %s is a duplicate of %s, which is remembered no more: %s", o.bodies[i], id, o)
 	}
+	if !there && !m.movedIn[id] && m.voidedBefore(id, o.begin) {
+		m.w.violation("G3: %s is a duplicate of %s, which was purged before: %s", o.bodies[i], id, o)
+	}
+}
+
+// voidedBefore reports whether a purge that was applied before a step has made void what is remembered of a message.
+func (m *model) voidedBefore(id layer.ID, step int) bool {
+	return slices.ContainsFunc(m.voids, func(v voidAt) bool {
+		return v.r.to < step && m.entered[id].rv <= v.r.rv && (v.group == "" || v.group == id.Group)
+	})
 }
 
 // compareRefusal: for want of room a call is refused only if there was none at some moment of it.

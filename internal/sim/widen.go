@@ -11,6 +11,7 @@ import (
 type tending struct {
 	stewards int
 	rated    bool       // the rate of the groups is changed all the time
+	rushes   bool       // a message is sent and received while it is slow, and then there is none
 	calmRate layer.Rate // what it is when the faults stop
 	replays  bool       // the archive is replayed
 	turns    bool       // several sweep, and pause the queue, at the same time
@@ -19,6 +20,8 @@ type tending struct {
 	// recreated: if so, with a new queue of the name, beside the handles of the old one
 	recreated bool
 	panics    float64 // chance that a handler panics
+	worked    bool    // workers alone handle messages, see law.go
+	strict    bool    // likewise: without faults
 }
 
 // widen draws what stewards do. A run of a profile has what that says, and nothing of it by itself.
@@ -74,6 +77,18 @@ func (k *knobs) paced(rng *rand.Rand) {
 	k.rate(rng)
 	k.stewards = 2 + rng.IntN(3)
 	k.hold = 0.4 * rng.Float64()
+}
+
+// repaced: groups which are empty most of the time, a rate which is slow for one message, and sweeps which last until
+// the next change of the rate.
+func (k *knobs) repaced(rng *rand.Rand) {
+	k.paced(rng)
+	k.rushes, k.config.MaxRate, k.calmRate = true, layer.Rate{}, layer.Rate{}
+	k.groups, k.batch, k.handles = 1+rng.IntN(2), 1, mostHandles
+	k.producers, k.workers, k.takers, k.stewards = 1, 1, 0, 4
+	k.think, k.wait = 500*time.Millisecond, 0
+	k.nack, k.die, k.freeze, k.delayed, k.config.Delay = 0, 0, 0, 0, 0
+	k.hold, k.holdLeast = 0.25, time.Second
 }
 
 // replayed: an archive with large bodies, of which a transaction can replay a few, while more are finished.

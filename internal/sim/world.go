@@ -86,6 +86,8 @@ type world struct {
 	replays   int               // begun
 	large     map[string][]byte // values of records, by their digests
 	marks     map[string]int
+	laws      map[layer.ID]*lawful // of progress, see law.go
+	hangs     bool                 // a handler has ignored the end of its context
 
 	doom       *doom // nil = not yet
 	violations []string
@@ -156,7 +158,10 @@ func Run(o Options) *Report {
 		}
 	}
 	virtual := time.Since(begun)
-	time.Sleep(time.Hour) // what the dead have left behind wakes up and ends
+	ended := *w.sched.trace
+	w.sched.giveUp(0)
+	time.Sleep(time.Hour) // what the dead have left behind, and handlers that hang, wake up and end
+	w.sched.trace = &ended
 	if err := w.store.close(); err != nil {
 		w.violation("close: %v", err)
 	}
@@ -203,7 +208,7 @@ func (w *world) holdWatches() bool {
 
 // live runs the phases: open; work under faults; and without them until the queue is empty; close.
 func (w *world) live() error {
-	const ever = 30 * 24 * time.Hour
+	ever := 30*24*time.Hour + 100*w.knobs.leapLeast
 	w.sched.start(1, w.open)
 	if err := w.sched.drive(time.Hour); err != nil {
 		return err
@@ -234,9 +239,16 @@ func (w *world) live() error {
 	calm := time.Now()
 	for i, h := range w.alive() {
 		a := w.actor(100+i, h)
-		w.sched.start(firstActor+a.id, a.drain)
+		drain := a.drain
+		if w.knobs.worked {
+			drain = a.finish
+		}
+		w.sched.start(firstActor+a.id, drain)
 	}
 	bound := maxLease + maxDelay + 2*maxSkew + 30*time.Second + w.pacedFor()
+	if w.knobs.worked {
+		bound += endOf * time.Duration(len(w.rows(section("item"), 0)))
+	}
 	if err := w.sched.drive(bound); err != nil {
 		return fmt.Errorf("not drained in calm: %w", err)
 	}
@@ -331,7 +343,7 @@ func (w *world) startActor(a *actor) {
 
 func (w *world) startActors() {
 	id := 0
-	for _, role := range []struct {
+	for i, role := range []struct {
 		n  int
 		do func(*actor)
 	}{
@@ -341,7 +353,7 @@ func (w *world) startActors() {
 	} {
 		for range role.n {
 			a := w.actor(id, w.handles[id%w.knobs.handles])
-			a.role = role.do
+			a.role, a.produces = role.do, i == 1
 			w.startActor(a)
 			id++
 		}
@@ -352,7 +364,7 @@ func (w *world) startActors() {
 func (w *world) heal() {
 	a := w.actor(99, w.alive()[0])
 	a.call(&op{kind: "heal"}, func(ctx context.Context) error {
-		if _, _, err := a.q.Admin().Configure(ctx, func(c *layer.Config) { c.MaxAttempts, c.MaxRate = 0, a.w.knobs.calmRate }); err != nil {
+		if _, _, err := a.q.Admin().Configure(ctx, func(c *layer.Config) { c.MaxAttempts, c.MaxRate = layer.Unlimited, a.w.knobs.calmRate }); err != nil {
 			return err
 		}
 		if a.w.unswept() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -202,10 +203,9 @@ func (a *actor) finish(ctx context.Context, c *layer.Claim) ([]*layer.Claim, err
 		return a.q.AckReceive(ctx, c, o)
 	case n < 30:
 		a.count("ack of some")
-		if err := a.q.Ack(ctx, c, c.Items[0].ID); err != nil || len(c.Items) == 1 {
+		if err := a.q.Ack(ctx, c, c.Items[0].ID); err != nil || len(c.Items) == 0 {
 			return nil, err
 		}
-		c.Items = c.Items[1:]
 	case n < 36:
 		return nil, nack("nack", layer.NackOptions{Err: errors.New("it failed")})
 	case n < 40:
@@ -311,7 +311,9 @@ func (a *actor) churnWorker(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, q.Close(ctx)) }()
-	o := layer.WorkerOptions{Concurrency: 3, Batch: 1 + a.rng.IntN(10), OnError: func(error) {}}
+	o := layer.WorkerOptions{
+		Concurrency: 3, Batch: 1 + a.rng.IntN(10), OnError: func(error) {}, Logger: slog.New(slog.DiscardHandler),
+	}
 	failing := a.rng.IntN(4)
 	judge := func(item layer.Item) error {
 		a.backlog.Add(-1)
@@ -325,12 +327,22 @@ func (a *actor) churnWorker(ctx context.Context) (err error) {
 		}
 		return nil
 	}
-	var w *layer.Worker
-	if a.n%2 == 0 {
-		w, err = layer.NewWorker(q, func(_ context.Context, item layer.Item) error { return judge(item) }, o)
-	} else {
-		w, err = layer.NewTxWorker(q, func(_ context.Context, _ kv.Tx, item layer.Item) error { return judge(item) }, o)
+	kinds := []layer.Handler{
+		layer.Handle(func(_ context.Context, d *layer.Delivery) error { return judge(d.Item) }),
+		layer.HandleTx(func(_ context.Context, _ kv.Tx, d *layer.Delivery) error { return judge(d.Item) }),
+		layer.HandleCommit(
+			func(context.Context, *layer.Delivery) (int, error) { return 0, nil },
+			func(_ context.Context, _ kv.Tx, d *layer.Delivery, _ int) error { return judge(d.Item) }),
+		layer.HandleBatch(func(_ context.Context, ds []*layer.Delivery) error {
+			for i, d := range ds {
+				if err := judge(d.Item); err != nil {
+					return &layer.BatchError{Done: i, Err: err}
+				}
+			}
+			return nil
+		}),
 	}
+	w, err := layer.NewWorker(q, kinds[a.n%len(kinds)], o)
 	if err != nil {
 		return err
 	}

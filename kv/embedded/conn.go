@@ -202,6 +202,10 @@ func (c *conn) take(kind frameKind, f fields) error {
 	id := f.number()
 	switch kind {
 	case frameOpened, frameValue, frameRows:
+		// What hangs on a read version is asked for behind it: who reads waits for that, not for the version.
+		if v := f; kind == frameOpened && (v.version() <= 0 || v.end() != nil) {
+			return fmt.Errorf("%w: read version", errFrame)
+		}
 		c.mu.Lock()
 		k := c.calls[id]
 		delete(c.calls, id)

@@ -65,6 +65,10 @@ func (db *DB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 	return newTransaction(db, o), nil
 }
 
+// Serves reports whether this DB has the database open itself; it does in memory. It is false while another DB of the
+// folder has it, in this process or another, and turns true when this one takes over.
+func (db *DB) Serves() bool { return db.local.Load() != nil }
+
 // Close finishes the commits already sent, fails the watches with 1101 and gives the store back. A second Close
 // does nothing.
 func (db *DB) Close() error {

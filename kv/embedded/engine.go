@@ -58,6 +58,11 @@ func newEngine(s store, o Options, version int64, durable bool) *engine {
 // close finishes the commits already sent, fails the watches with 1101 and gives the store back. A second close does
 // nothing.
 func (e *engine) close() error {
+	// Clients first: what they have sent is answered as ever. A client told that the database is closed would give up,
+	// and the database goes on in another process.
+	if e.server != nil {
+		e.server.close()
+	}
 	e.mu.Lock()
 	if e.closed {
 		e.mu.Unlock()
@@ -65,9 +70,6 @@ func (e *engine) close() error {
 	}
 	e.closed = true
 	e.mu.Unlock()
-	if e.server != nil {
-		e.server.close()
-	}
 	e.queue.drain()
 	e.watches.close()
 

@@ -9,6 +9,8 @@ import (
 
 // Elsewhere a folder belongs to one process at a time.
 
+const Sharable = false
+
 func sharable(string) bool { return false }
 
 func lockFolder(string) (io.Closer, error) { return nil, errors.ErrUnsupported }

@@ -11,6 +11,9 @@ import (
 	"syscall"
 )
 
+// Sharable says whether several processes can have a folder open on this system.
+const Sharable = true
+
 // lockFolder locks the folder for this process, as long as that lives or the lock is closed; errHeld if another has it.
 func lockFolder(path string) (io.Closer, error) {
 	d, err := os.Open(path)

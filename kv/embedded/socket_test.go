@@ -1,11 +1,15 @@
 package embedded_test
 
 import (
+	"context"
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -80,6 +84,41 @@ func TestHandOver(t *testing.T) {
 	require.False(t, w.Ready(), "the value is the same")
 	put(t, client, "a", "2")
 	wait(t, w)
+}
+
+// A DB that has the database closes while others work: what they have under way is answered, or is tried again. Nobody
+// but the DB that closes is told that it is closed.
+func TestHandOverUnderLoad(t *testing.T) {
+	path := t.TempDir()
+	server := openDisk(t, path, embedded.Options{})
+	for range 10 {
+		client := openDisk(t, path, embedded.Options{})
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for n := range 16 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					_, err := kv.Run(t.Context(), client, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+						tx.Set(fmt.Appendf(nil, "%d", n), []byte("1"))
+						if n%2 == 0 {
+							return nil // a transaction that only writes
+						}
+						_, err := tx.Get([]byte("0")).Wait(t.Context())
+						return err
+					})
+					if !assert.NoError(t, err) {
+						return
+					}
+				}
+			})
+		}
+		time.Sleep(20 * time.Millisecond)
+		require.NoError(t, server.Close())
+		time.Sleep(20 * time.Millisecond)
+		cancel()
+		wg.Wait()
+		server = client
+	}
 }
 
 // A watch of another DB's change fires; one that was given up gives its place back; Close ends the others.

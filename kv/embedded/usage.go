@@ -8,7 +8,7 @@ type Usage struct {
 	Snapshots    int   // views of the store: the newest, if it was read, and older ones still read from
 	Transactions int   // transactions that hold a snapshot
 	Watches      int   // outstanding
-	FileSize     int64 // bytes; 0 in memory
+	FileSize     int64 // bytes; 0 in memory, and while another process has the file
 }
 
 // Usage returns what the database holds now.

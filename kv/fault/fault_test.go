@@ -271,37 +271,41 @@ func TestReadFaults(t *testing.T) {
 
 // Without a read version nothing of the attempt works, whichever call asks for it first.
 func TestReadVersionFault(t *testing.T) {
-	const code = kv.CodeGRVProxyMemoryLimit
-	for name, first := range map[string]func(kv.ManagedTx) error{
-		"ReadVersion": func(tx kv.ManagedTx) error { _, err := tx.ReadVersion().Wait(context.Background()); return err },
-		"Get":         func(tx kv.ManagedTx) error { _, err := tx.Get([]byte("a")).Wait(context.Background()); return err },
-		"Watch":       func(tx kv.ManagedTx) error { _, err := tx.Watch([]byte("a")).Wait(context.Background()); return err },
+	firsts := map[string]func(kv.ManagedTx) error{
+		"ReadVersion": func(tx kv.ManagedTx) error { _, err := wait(t, tx.ReadVersion()); return err },
+		"Get":         func(tx kv.ManagedTx) error { _, err := wait(t, tx.Get([]byte("a"))); return err },
+		"Watch":       func(tx kv.ManagedTx) error { _, err := wait(t, tx.Watch([]byte("a"))); return err },
 		"blind Commit": func(tx kv.ManagedTx) error {
 			tx.Set([]byte("a"), nil)
-			_, err := tx.Commit().Wait(context.Background())
-			return err
+			return commit(t, tx)
 		},
+	}
+	for kind, code := range map[fault.Kind]int{
+		fault.ReadVersionFailed: kv.CodeGRVProxyMemoryLimit,
+		fault.Throttled:         kv.CodeTagThrottled,
 	} {
-		t.Run(name, func(t *testing.T) {
-			plan := &fault.Plan{}
-			_, db := open(t, plan)
-			plan.ForceNext(fault.ReadVersionFailed)
-			tx := begin(t, db)
-			err := first(tx)
-			requireCode(t, code, err)
-			if name != "blind Commit" {
-				_, err := wait(t, tx.Snapshot().Get([]byte("b")))
+		for name, first := range firsts {
+			t.Run(fmt.Sprintf("%s %s", kind, name), func(t *testing.T) {
+				plan := &fault.Plan{}
+				_, db := open(t, plan)
+				plan.ForceNext(kind)
+				tx := begin(t, db)
+				err := first(tx)
 				requireCode(t, code, err)
-				_, err = wait(t, tx.ReadVersion())
-				requireCode(t, code, err)
-				requireCode(t, code, commit(t, tx))
-			}
-			_, err = wait(t, tx.OnError(err))
-			require.NoError(t, err)
-			tx.Set([]byte("a"), nil)
-			require.NoError(t, commit(t, tx))
-			require.Equal(t, map[fault.Kind]int{fault.ReadVersionFailed: 1}, plan.Counts())
-		})
+				if name != "blind Commit" {
+					_, err := wait(t, tx.Snapshot().Get([]byte("b")))
+					requireCode(t, code, err)
+					_, err = wait(t, tx.ReadVersion())
+					requireCode(t, code, err)
+					requireCode(t, code, commit(t, tx))
+				}
+				_, err = wait(t, tx.OnError(err))
+				require.NoError(t, err)
+				tx.Set([]byte("a"), nil)
+				require.NoError(t, commit(t, tx))
+				require.Equal(t, map[fault.Kind]int{kind: 1}, plan.Counts())
+			})
+		}
 	}
 }
 

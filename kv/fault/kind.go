@@ -12,6 +12,7 @@ const (
 
 	// At the first read, ReadVersion or blind commit of an attempt: it and all that follows in the attempt fail.
 	ReadVersionFailed // 1078
+	Throttled         // 1213, as a cluster that has too much to do answers
 
 	// At a Get, GetKey or GetRange, snapshot or not: the read fails, and so does the attempt's commit.
 	ReadTooOld    // 1007
@@ -65,6 +66,7 @@ var table = [kinds]struct {
 	ReadTooOld:        {"read-too-old", atRead, kv.CodeTransactionTooOld},
 	FutureVersion:     {"future-version", atRead, kv.CodeFutureVersion},
 	ProcessBehind:     {"process-behind", atRead, kv.CodeProcessBehind},
+	Throttled:         {"throttled", atReadVersion, kv.CodeTagThrottled},
 	Conflict:          {"conflict", atCommit, kv.CodeNotCommitted},
 	UnknownApplied:    {"unknown-applied", atCommit, kv.CodeCommitUnknownResult},
 	UnknownLost:       {"unknown-lost", atCommit, kv.CodeCommitUnknownResult},

@@ -68,6 +68,7 @@ func Default(seed uint64) *Plan {
 		FutureVersion:     0.01,
 		ProcessBehind:     0.01,
 		ReadVersionFailed: 0.01,
+		Throttled:         0.01,
 		WatchSpurious:     0.01,
 		WatchError:        0.01,
 	}}

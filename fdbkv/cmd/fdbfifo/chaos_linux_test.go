@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,15 +46,15 @@ type demoRun struct {
 	queue *layer.Queue
 }
 
-// startDemo starts a demo on a cluster and returns when its queue is there.
-func startDemo(t *testing.T, clusterFile, lease string) *demoRun {
+// startDemo starts a demo on a cluster, with more arguments, and returns when its queue is there.
+func startDemo(t *testing.T, clusterFile, lease string, limit time.Duration, more ...string) *demoRun {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	d := &demoRun{t: t, name: queue(t), ended: make(chan struct{})}
-	d.cmd = exec.CommandContext(ctx, self, "demo", "--engine", "fdb:"+clusterFile, "--queue", d.name,
-		"--data", departures(t, messages), "--processes", "4", "--lease", lease, "--json")
+	d.cmd = exec.CommandContext(ctx, self, append([]string{"demo", "--engine", "fdb:" + clusterFile, "--queue", d.name,
+		"--data", departures(t, messages), "--processes", "4", "--lease", lease, "--json"}, more...)...)
 	d.cmd.Env = append(os.Environ(), asCommand+"=1")
 	d.cmd.Stdout, d.cmd.Stderr = &d.stdout, &d.stderr
 	require.NoError(t, d.cmd.Start())
@@ -129,7 +130,7 @@ func TestServerKilled(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Stop()) })
 
-	d := startDemo(t, c.File, "3s")
+	d := startDemo(t, c.File, "3s", limit)
 	for _, at := range []struct{ enqueued, acked int64 }{{messages / 4, 0}, {messages, 1}, {messages, messages / 2}} {
 		d.until("the server was killed", func() bool {
 			s := d.stats()
@@ -141,6 +142,30 @@ func TestServerKilled(t *testing.T) {
 	d.finish()
 }
 
+// TestTrouble: a process of the demo is killed, and meanwhile the servers of a cluster of several are killed, frozen,
+// excluded and configured anew.
+func TestTrouble(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not with -short")
+	}
+	c, err := cluster.StartSeveral(t.Context(), cluster.MinServers)
+	if errors.Is(err, cluster.ErrNoBinaries) {
+		t.Skip("no cluster of its own to do harm to: ", err)
+	}
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, c.Stop()) })
+
+	seed := rand.Uint64N(1<<32) + 1
+	ended := make(chan error, 1)
+	go func() {
+		harm, err := c.Trouble(t.Context(), seed)
+		t.Logf("seed %d: %s", seed, harm)
+		ended <- err
+	}()
+	t.Cleanup(func() { require.NoError(t, <-ended) }) // before the cluster's end
+	startDemo(t, c.File, "3s", 5*limit, "--kill").finish()
+}
+
 // TestWorkerFrozenPastItsLease: a process is stopped with SIGSTOP while it has groups in flight, and goes on with
 // SIGCONT when others have taken all of them over. The acks that it then sends are refused, with the effects that
 // they carry.
@@ -148,7 +173,7 @@ func TestWorkerFrozenPastItsLease(t *testing.T) {
 	if testing.Short() {
 		t.Skip("not with -short")
 	}
-	d := startDemo(t, os.Getenv(cluster.FileVariable), layer.MinLease.String())
+	d := startDemo(t, os.Getenv(cluster.FileVariable), layer.MinLease.String(), limit)
 	d.until("work had begun", func() bool { return d.stats().Acked > messages/20 })
 
 	var number, pid int

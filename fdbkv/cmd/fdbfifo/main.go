@@ -19,7 +19,7 @@ const engine = "fdb"
 func app() *cli.App {
 	a := cli.New()
 	a.Engines[engine] = openCluster
-	a.Shared = []string{engine}
+	a.Shared = append(a.Shared, engine)
 	a.EngineHelp = "fdb or fdb:CLUSTERFILE is a FoundationDB cluster, by default that of FDB_CLUSTER_FILE or else of the " +
 		"system's file (API version 730)"
 	return a

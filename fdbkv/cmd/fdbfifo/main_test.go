@@ -16,12 +16,14 @@ import (
 	"time"
 
 	"github.com/apple/foundationdb/bindings/go/src/fdb"
+	"github.com/apple/foundationdb/bindings/go/src/fdb/directory"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/cli"
 	"fdbfifo/fdbkv"
 	"fdbfifo/fdbkv/internal/cluster"
 	"fdbfifo/kv"
+	"fdbfifo/layer"
 )
 
 // asCommand, set in the environment, makes the test's own binary the command: the tests run it in processes, as a
@@ -83,12 +85,44 @@ func TestCommands(t *testing.T) {
 	require.Equal(t, cli.ExitOK, code, stderr)
 	stdout, stderr, code := run(t, nil, "groups", "--engine", "fdb", "--queue", q, "--json")
 	require.Equal(t, cli.ExitOK, code, stderr)
-	require.Contains(t, stdout, `"group":"ATL","state":"ready","depth":2,`)
+	require.Contains(t, stdout, `"group":"ATL","status":"ready","depth":2,`)
 	stdout, stderr, code = run(t, nil, "work", "--engine", "fdb", "--queue", q, "--exec", "cat; echo", "--until-empty")
 	require.Equal(t, cli.ExitOK, code, stderr)
 	require.Equal(t, "hello\nagain\n", stdout)
 	_, stderr, code = run(t, nil, "check", "--engine", "fdb", "--queue", q)
 	require.Equal(t, cli.ExitOK, code, stderr)
+}
+
+// A queue in a directory that the bindings have made, in a partition too, is found by its path; and who looks elsewhere
+// is told the path.
+func TestDirectories(t *testing.T) {
+	require.NoError(t, selectAPIVersion())
+	db, err := fdb.OpenDatabase(os.Getenv(fdbkv.ClusterFileVariable))
+	require.NoError(t, err)
+	root := queue(t)
+	_, err = directory.CreateOrOpen(db, []string{root, "part"}, []byte("partition"))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_, err := directory.Root().Remove(db, []string{root})
+		require.NoError(t, err)
+	})
+	for _, path := range [][]string{{root, "queues"}, {root, "part", "queues"}} {
+		dir, err := directory.CreateOrOpen(db, path, nil)
+		require.NoError(t, err)
+		q, err := layer.Create(t.Context(), fdbkv.From(db), dir.Bytes(), "orders", layer.Options{})
+		require.NoError(t, err)
+		require.NoError(t, q.Close(t.Context()))
+		text := strings.Join(path, "/")
+		stdout, stderr, code := run(t, nil, "queues", "--engine", "fdb", "--directory", text)
+		require.Equal(t, cli.ExitOK, code, stderr)
+		require.Equal(t, "orders\n", stdout)
+		_, stderr, code = run(t, nil, "stats", "--engine", "fdb", "--directory", text, "--queue", "nowhere")
+		require.Equal(t, cli.ExitNoQueue, code, stderr)
+		require.Contains(t, stderr, "There are: orders.")
+	}
+	_, stderr, code := run(t, nil, "stats", "--engine", "fdb", "--directory", root+"/none")
+	require.Equal(t, cli.ExitNoQueue, code, stderr)
+	require.Contains(t, stderr, "has: part, queues.")
 }
 
 // Four worker processes, one of which ends by SIGKILL with groups in flight: by what is in the database nothing is
@@ -204,7 +238,7 @@ func TestHelp(t *testing.T) {
 	words := strings.Join(strings.Fields(stdout), " ")
 	require.Contains(t, words, "fdb:CLUSTERFILE")
 	require.Contains(t, words, "API version 730")
-	_, stderr, code := run(t, nil, "demo", "--processes", "2")
+	_, stderr, code := run(t, nil, "demo", "--processes", "2", "--engine", "memory")
 	require.Equal(t, cli.ExitUsage, code)
-	require.Contains(t, stderr, "--engine fdb")
+	require.Contains(t, stderr, "--engine disk or fdb")
 }

@@ -1,5 +1,8 @@
-// Package cluster runs a FoundationDB cluster of one process for tests: on loopback, in a temporary folder, thrown
-// away afterwards.
+// Package cluster runs a FoundationDB cluster for tests: of one process or of several, on loopback, in a temporary
+// folder, thrown away afterwards.
+//
+// A cluster of several keeps two copies of everything and commits by two proxies and two resolvers, so it goes on when
+// any one of its processes is gone. Trouble sees to it that one often is.
 package cluster
 
 import (
@@ -10,16 +13,17 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 )
 
 // Environment variables that tests and tools share.
 const (
-	FileVariable   = "FDB_CLUSTER_FILE" // a cluster that is running already
-	BinVariable    = "FDB_BIN"          // the folder of fdbserver and fdbcli; otherwise PATH is searched
-	EngineVariable = "FDB_ENGINE"       // storage engine, "memory" (the default) or "ssd"
+	FileVariable    = "FDB_CLUSTER_FILE" // a cluster that is running already
+	BinVariable     = "FDB_BIN"          // the folder of fdbserver and fdbcli; otherwise PATH is searched
+	EngineVariable  = "FDB_ENGINE"       // storage engine, "memory" (the default) or "ssd"
+	ServersVariable = "FDB_SERVERS"      // processes of a cluster that is started: 1 (the default), MinServers, ...
+	TroubleVariable = "FDB_TROUBLE"      // a seed: harm that it draws is done to a cluster of several: Trouble
 )
 
 // ErrNoBinaries is returned by Start where fdbserver or fdbcli is not installed.
@@ -30,22 +34,41 @@ const startTimeout = 90 * time.Second
 
 // Cluster is a running cluster.
 type Cluster struct {
-	File string // its cluster file
+	File    string // its cluster file
+	Servers []*Server
 
-	dir  string
-	cli  string
-	args []string // of the server, its program first
-
-	server *exec.Cmd     // the latest run; nil = there was none
-	exited chan struct{} // closed when it has ended; exit is set before
-	exit   error
+	dir string
+	cli string
 }
 
 // errEnded: the server ended by itself.
 var errEnded = errors.New("fdbserver ended")
 
-// Start starts a cluster and waits until it answers. The server ends with this process even if Stop is never called.
-func Start(ctx context.Context) (*Cluster, error) {
+// Start starts a cluster of one process and waits until it answers. Servers end with this process even if Stop is never
+// called.
+func Start(ctx context.Context) (*Cluster, error) { return start(ctx, []string{""}) }
+
+// MinServers is the least number of processes of a cluster of several: two for logs and two for the rest, and three for
+// storage, so that one of those can be excluded and two copies are left.
+const MinServers = 7
+
+// StartSeveral starts a cluster of n processes, MinServers or more, as Start does.
+func StartSeveral(ctx context.Context, n int) (*Cluster, error) {
+	if n < MinServers {
+		return nil, fmt.Errorf("cluster: %d servers, it takes %d", n, MinServers)
+	}
+	// The first three coordinate: one of each class.
+	classes := []string{"storage", "log", "stateless", "log", "stateless"}
+	for len(classes) < n {
+		classes = append(classes, "storage")
+	}
+	return start(ctx, classes)
+}
+
+// coordinators is how many of a cluster's first servers coordinate it.
+func coordinators(servers int) int { return min(servers, 3) }
+
+func start(ctx context.Context, classes []string) (*Cluster, error) {
 	server, err := find("fdbserver")
 	if err != nil {
 		return nil, err
@@ -56,10 +79,10 @@ func Start(ctx context.Context) (*Cluster, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	// Another process may take the port before the server does.
+	// Another process may take a port before the server does.
 	const attempts = 3
 	for n := 1; ; n++ {
-		c, err := launch(ctx, server, cli)
+		c, err := launch(ctx, server, cli, classes)
 		if err == nil {
 			return c, nil
 		}
@@ -69,13 +92,13 @@ func Start(ctx context.Context) (*Cluster, error) {
 	}
 }
 
-func launch(ctx context.Context, server, cli string) (*Cluster, error) {
+func launch(ctx context.Context, server, cli string, classes []string) (*Cluster, error) {
 	dir, err := os.MkdirTemp("", "fdb-testcluster-")
 	if err != nil {
 		return nil, err
 	}
 	c := &Cluster{File: filepath.Join(dir, "fdb.cluster"), dir: dir, cli: cli}
-	if err := c.start(ctx, server); err != nil {
+	if err := c.start(ctx, server, classes); err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
 	return c, nil
@@ -92,108 +115,100 @@ func find(name string) (string, error) {
 	return path, nil
 }
 
-func (c *Cluster) start(ctx context.Context, server string) error {
+func (c *Cluster) start(ctx context.Context, program string, classes []string) error {
 	engine := os.Getenv(EngineVariable)
 	if engine == "" {
 		engine = "memory"
 	}
-	address, err := freeAddress()
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(c.File, []byte("test:test@"+address+"\n"), 0o600); err != nil {
-		return err
-	}
-	data, logs := filepath.Join(c.dir, "data"), filepath.Join(c.dir, "logs")
-	for _, d := range []string{data, logs} {
-		if err := os.Mkdir(d, 0o700); err != nil {
+	var addresses []string
+	for n, class := range classes {
+		s, err := newServer(program, c.File, c.dir, class, n)
+		if err != nil {
 			return err
 		}
+		c.Servers = append(c.Servers, s)
+		addresses = append(addresses, s.Address)
 	}
-	c.args = []string{
-		server, "--cluster-file", c.File, "--public-address", address, "--datadir", data, "--logdir", logs,
-		"--memory", "4GiB", "--storage-memory", "1GiB", "--parentpid", strconv.Itoa(os.Getpid()),
-	}
-	if err := c.serve(); err != nil {
+	file := "test:test@" + strings.Join(addresses[:coordinators(len(addresses))], ",") + "\n"
+	if err := os.WriteFile(c.File, []byte(file), 0o600); err != nil {
 		return err
 	}
 	// Tenants are off in a new database, and the adapter has a test of them.
-	if err := c.run(ctx, "configure new single "+engine+" tenant_mode=optional_experimental"); err != nil {
-		return err
+	configure := "configure new single " + engine + " tenant_mode=optional_experimental"
+	if len(classes) > 1 {
+		configure = "configure new double " + engine + " tenant_mode=optional_experimental " + roles(2, 2)
 	}
 	// "configure" returns before the database is there.
-	return c.answers(ctx)
+	return c.serve(ctx, configure, answers)
 }
 
-// serve starts the server.
-func (c *Cluster) serve() error {
-	server, exited := exec.Command(c.args[0], c.args[1:]...), make(chan struct{})
-	if err := server.Start(); err != nil {
-		return err
+// roles is what "configure" is told of those that commit.
+func roles(proxies, resolvers int) string {
+	return fmt.Sprintf("commit_proxies=%d grv_proxies=1 resolvers=%d logs=2", proxies, resolvers)
+}
+
+// answers is a command that ends when a key can be read.
+const answers = "get ready"
+
+// serve starts all servers and executes commands, each of which ends at once if a server has ended.
+func (c *Cluster) serve(ctx context.Context, commands ...string) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	for _, s := range c.Servers {
+		if err := s.Start(); err != nil {
+			return err
+		}
+		run, exited := s.run, s.exited
+		go func() {
+			select {
+			case <-exited:
+				cancel(fmt.Errorf("%w: %s", errEnded, run.ProcessState))
+			case <-ctx.Done():
+			}
+		}()
 	}
-	c.server, c.exited = server, exited
-	go func() {
-		c.exit = server.Wait()
-		close(exited)
-	}()
+	for _, command := range commands {
+		if err := c.run(ctx, command); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// answers waits until a key can be read.
-func (c *Cluster) answers(ctx context.Context) error { return c.run(ctx, "get ready") }
-
-// Kill ends the server with SIGKILL, as a machine that fails does: what it had not synced is gone. Its folder stays.
-func (c *Cluster) Kill() error {
-	err := c.server.Process.Kill()
-	<-c.exited
+// Kill ends all servers with SIGKILL, as a power cut does: what they had not synced is gone. Their folders stay.
+func (c *Cluster) Kill() (err error) {
+	for _, s := range c.Servers {
+		err = errors.Join(err, s.Kill())
+	}
 	return err
 }
 
-// Restart starts the server anew after Kill, on the same data, and waits until it answers.
+// Restart starts the servers anew after Kill, on the same data, and waits until the cluster answers.
 func (c *Cluster) Restart(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := c.serve(); err != nil {
-		return fmt.Errorf("cluster: restart: %w", err)
-	}
-	if err := c.answers(ctx); err != nil {
+	if err := c.serve(ctx, answers); err != nil {
 		return fmt.Errorf("cluster: restart: %w", err)
 	}
 	return nil
 }
 
-// run executes one command of fdbcli. It fails at once if the server has ended.
+// run executes one command of fdbcli.
 func (c *Cluster) run(ctx context.Context, command string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	done := make(chan struct{})
-	defer close(done)
-	go func() {
-		select {
-		case <-c.exited:
-			cancel()
-		case <-done:
-		}
-	}()
 	out, err := exec.CommandContext(ctx, c.cli, "-C", c.File, "--exec", command).CombinedOutput()
 	if err == nil {
 		return nil
 	}
-	select {
-	case <-c.exited:
-		return fmt.Errorf("%w: %v", errEnded, c.exit)
-	default:
-		return fmt.Errorf("fdbcli %s: %w: %s", command, err, strings.TrimSpace(string(out)))
+	if cause := context.Cause(ctx); errors.Is(cause, errEnded) {
+		return cause
 	}
+	return fmt.Errorf("fdbcli %s: %w: %s", command, err, strings.TrimSpace(string(out)))
 }
 
-// Stop ends the server and removes its folder.
+// Stop ends the servers and removes their folders.
 func (c *Cluster) Stop() error {
-	if c.server != nil {
-		// It may have ended by itself: the folder has to go all the same.
-		_ = c.server.Process.Kill()
-		<-c.exited
-	}
+	// Some may have ended by themselves: the folder has to go all the same.
+	_ = c.Kill()
 	return os.RemoveAll(c.dir)
 }
 

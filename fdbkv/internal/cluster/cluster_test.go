@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -81,7 +82,7 @@ func TestStop(t *testing.T) {
 	requireNothingLeft(t)
 }
 
-// TestKillAndRestart: what was written before the server was killed is there after it was started anew.
+// TestKillAndRestart: what was written before the servers were killed is there after they were started anew.
 func TestKillAndRestart(t *testing.T) {
 	t.Setenv(cluster.EngineVariable, "ssd")
 	c, err := cluster.Start(t.Context())
@@ -90,14 +91,40 @@ func TestKillAndRestart(t *testing.T) {
 	}
 	require.NoError(t, err)
 	defer func() { require.NoError(t, c.Stop()) }()
-	fdbcli := func(command string) string {
-		out, err := exec.CommandContext(t.Context(), filepath.Join(os.Getenv(cluster.BinVariable), "fdbcli"),
-			"-C", c.File, "--exec", command).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		return string(out)
-	}
-	fdbcli("writemode on; set here still")
+	fdbcli(t, c, "writemode on; set here still")
 	require.NoError(t, c.Kill())
 	require.NoError(t, c.Restart(t.Context()))
-	require.Contains(t, fdbcli("get here"), "still")
+	require.Contains(t, fdbcli(t, c, "get here"), "still")
+}
+
+// TestTrouble: whatever is done to a cluster of several, what was written is there, and no server is left out then.
+func TestTrouble(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not with -short")
+	}
+	c, err := cluster.StartSeveral(t.Context(), cluster.MinServers)
+	if errors.Is(err, cluster.ErrNoBinaries) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Stop()) }()
+	require.Contains(t, fdbcli(t, c, "status"), "double")
+	fdbcli(t, c, "writemode on; set here still")
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	seed := rand.Uint64N(1<<32) + 1
+	harm, err := c.Trouble(ctx, seed)
+	require.NoError(t, err)
+	t.Logf("seed %d: %s", seed, harm)
+	require.NotEmpty(t, harm)
+	require.Contains(t, fdbcli(t, c, "get here"), "still")
+	require.Contains(t, fdbcli(t, c, "exclude"), "There are currently no servers")
+}
+
+func fdbcli(t *testing.T, c *cluster.Cluster, command string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), filepath.Join(os.Getenv(cluster.BinVariable), "fdbcli"),
+		"-C", c.File, "--exec", command).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return string(out)
 }

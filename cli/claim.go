@@ -1,0 +1,419 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"fdbfifo/layer"
+)
+
+// jsonClaim is a claim as receive prints it, for ack, nack and extend, of another process too.
+type jsonClaim struct {
+	Queue  string          `json:"queue"`
+	Prefix string          `json:"prefix,omitempty"` // as --prefix reads it; "" = fdbfifo's own
+	Group  string          `json:"group"`
+	Token  int64           `json:"token"`
+	Until  time.Time       `json:"until,omitzero"`
+	Items  []jsonItem      `json:"items,omitempty"`
+	State  *jsonClaimState `json:"state,omitempty"`
+}
+
+// jsonClaimState is the state of a claim's group.
+type jsonClaimState struct{ jsonBody }
+
+func (s *session) newJSONClaim(c *layer.Claim) jsonClaim {
+	j := jsonClaim{Queue: s.queue, Group: c.Group, Token: c.Token, Until: c.Until.UTC()}
+	if !bytes.Equal(s.prefix(), prefix()) {
+		j.Prefix = prefixFlagText(s.prefix())
+	}
+	for _, item := range c.Items {
+		j.Items = append(j.Items, newJSONItem(item))
+	}
+	if c.State != nil {
+		j.State = &jsonClaimState{newJSONBody(c.State)}
+	}
+	return j
+}
+
+// prefixFlagText is prefixText, but for the empty prefix, which as a text would stand for fdbfifo's own.
+func prefixFlagText(key []byte) string {
+	if len(key) == 0 {
+		return "0x"
+	}
+	return prefixText(key)
+}
+
+// receiveFlags are the flags of receive.
+type receiveFlags struct {
+	group string
+	id    string
+	o     layer.ReceiveOptions
+}
+
+const receiveHelp = `Claim ready groups, and print each claim as a line of JSON, with its messages. Until the lease ends
+the groups are in nobody else's hands: finish the messages with ack, or give them back with nack, from whatever process.
+A claim that is neither acked nor extended in time goes to the next who asks, with a failed attempt counted.
+
+If nothing is ready nothing is printed, and the exit code is 0. A claim that cannot be printed is given back.`
+
+func newReceiveCmd(s *session) *cobra.Command {
+	var f receiveFlags
+	c := &cobra.Command{
+		Use:   "receive [--max N] [--groups N] [--group GROUP] [--lease TIME] [--wait TIME]",
+		Short: "Claim messages and print the claims as JSON, for ack and nack",
+		Long:  receiveHelp,
+		Example: `  fdbfifo receive --max 10 --lease 5m > claim.json && ./handle < claim.json && fdbfifo ack claim.json
+  fdbfifo receive --wait 1m | jq -r '.items[].body'`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if f.o.Max < 1 || f.o.Max > layer.MaxBatch {
+				return usagef("--max is %d: 1 to %d are allowed", f.o.Max, layer.MaxBatch)
+			}
+			if c.Flags().Changed("group") {
+				f.o.Group = &f.group
+			}
+			f.o.ReceiveID = f.id
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				return s.receive(c.Context(), q, f.o)
+			})
+		},
+	}
+	c.Flags().IntVar(&f.o.Max, "max", 1, "at most `N` messages")
+	c.Flags().IntVar(&f.o.MaxGroups, "groups", 0, "of at most `N` groups; 0 = as many as it takes")
+	c.Flags().StringVar(&f.group, "group", "", "only from this `GROUP`")
+	c.Flags().DurationVar(&f.o.Lease, "lease", 0, "the `TIME` that the claims last; left out, the queue's")
+	c.Flags().DurationVar(&f.o.Wait, "wait", 0, "wait up to `TIME` for a group to become ready")
+	c.Flags().BoolVar(&f.o.State, "state", false, "print the groups' states too")
+	c.Flags().StringVar(&f.id, "receive-id", "", "an `ID`: the same command once more prints the same claims")
+	return c
+}
+
+func (s *session) receive(ctx context.Context, q *layer.Queue, o layer.ReceiveOptions) error {
+	claims, err := q.Receive(ctx, o)
+	if err != nil {
+		return asUsageIfOptions(err)
+	}
+	if len(claims) == 0 {
+		s.notice("nothing is ready")
+		return nil
+	}
+	for i, c := range claims {
+		if err := printJSON(s.stdout, s.newJSONClaim(c)); err != nil {
+			return errors.Join(err, s.giveBack(ctx, q, claims[i:]))
+		}
+	}
+	return nil
+}
+
+// giveBack gives back claims that nobody was told of.
+func (s *session) giveBack(ctx context.Context, q *layer.Queue, claims []*layer.Claim) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	for _, c := range claims {
+		if err := q.Nack(ctx, c, layer.NackOptions{Release: true}); err != nil {
+			return err
+		}
+		s.notice("gave back group %s, whose claim could not be printed", display(c.Group))
+	}
+	return nil
+}
+
+// claimFlags name a claim where no JSON does.
+type claimFlags struct {
+	group string
+	token int64
+}
+
+// claimHelp is said of each command that takes claims.
+const claimHelp = `
+
+The claims are what receive has printed: a FILE, or stdin; or one is named by --group and --token, which groups --json
+prints. A claim that came from another queue or prefix says so itself.`
+
+func (f *claimFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.group, "group", "", "the `GROUP` of a claim, without JSON")
+	c.Flags().Int64Var(&f.token, "token", 0, "its token, `N`")
+	c.Args = cobra.MaximumNArgs(1)
+}
+
+// read returns the claims that a command is given, and makes their queue the command's.
+func (f *claimFlags) read(s *session, c *cobra.Command, args []string) ([]*layer.Claim, error) {
+	named := c.Flags().Changed("group") || c.Flags().Changed("token")
+	if named {
+		if !c.Flags().Changed("group") || f.token <= 0 {
+			return nil, usagef("--group and --token go together, and a token is above 0")
+		}
+		if len(args) > 0 {
+			return nil, usagef("give either a file of claims, or --group and --token")
+		}
+		return []*layer.Claim{{Group: f.group, Token: f.token}}, nil
+	}
+	name := "-"
+	if len(args) > 0 {
+		name = args[0]
+	}
+	text, err := s.readInput(c.Context(), name)
+	if err != nil {
+		return nil, err
+	}
+	claims, err := s.readClaims(c, bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", inputName(name), err)
+	}
+	if len(claims) == 0 {
+		return nil, usagef("%s has no claim, as receive prints it", inputName(name))
+	}
+	return claims, nil
+}
+
+// readInput reads a file, or stdin if it is "-". A stdin that gives nothing more does not keep an interrupt from ending
+// the command.
+func (s *session) readInput(ctx context.Context, name string) ([]byte, error) {
+	if name != "-" {
+		return os.ReadFile(name)
+	}
+	if f, ok := s.stdin.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return nil, usagef("stdin is a terminal: give a file, or what receive has printed through a pipe")
+	}
+	var text []byte
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		text, err = io.ReadAll(&interruptible{ctx, s.stdin})
+	}()
+	select {
+	case <-done:
+		return text, err
+	case <-ctx.Done():
+		return nil, errInterrupted
+	}
+}
+
+func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, error) {
+	var claims []*layer.Claim
+	var first jsonClaim
+	for decoder := json.NewDecoder(in); ; {
+		var j jsonClaim
+		err := decoder.Decode(&j)
+		if errors.Is(err, io.EOF) {
+			return claims, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("no claim: %w", err)
+		}
+		if j.Token <= 0 || j.Queue == "" {
+			return nil, errors.New("no claim: it wants a queue, a group and a token")
+		}
+		if len(claims) == 0 {
+			first = j
+			if err := s.follow(c, j); err != nil {
+				return nil, err
+			}
+		} else if j.Queue != first.Queue || j.Prefix != first.Prefix {
+			return nil, errors.New("claims of several queues: give those of one at a time")
+		}
+		claim := &layer.Claim{Queue: j.Queue, Group: j.Group, Token: j.Token, Until: j.Until}
+		for _, item := range j.Items {
+			id, err := layer.ParseID(item.ID)
+			if err != nil {
+				return nil, err
+			}
+			claim.Items = append(claim.Items, layer.Item{ID: id})
+		}
+		claims = append(claims, claim)
+	}
+}
+
+// follow makes the claim's queue and prefix those of the command.
+func (s *session) follow(c *cobra.Command, j jsonClaim) error {
+	if c.Flags().Changed("queue") && s.queue != j.Queue {
+		return usagef("the claim is one of queue %s, and --queue is %s", display(j.Queue), display(s.queue))
+	}
+	s.queue = j.Queue
+	if j.Prefix == "" || c.Flags().Changed("prefix") || c.Flags().Changed("directory") {
+		return nil
+	}
+	key, err := parsePrefix(j.Prefix)
+	s.place.key = append([]byte{}, key...)
+	return err
+}
+
+type jsonSettled struct {
+	Done  string     `json:"done"`
+	Group string     `json:"group"`
+	Token int64      `json:"token"`
+	Until *time.Time `json:"until,omitempty"`
+}
+
+// settle does to each claim what do does, and says so. Those that are lost are named; the others are done all the same.
+func (s *session) settle(
+	c *cobra.Command, claims []*layer.Claim, verb string,
+	do func(q *layer.Queue, claim *layer.Claim) (time.Time, error),
+) error {
+	return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+		var failed []error
+		for _, claim := range claims {
+			until, err := do(q, claim)
+			if err != nil {
+				failed = append(failed, lost(err))
+				continue
+			}
+			if err := s.printSettled(verb, claim, until); err != nil {
+				return err
+			}
+		}
+		return errors.Join(failed...)
+	})
+}
+
+func (s *session) printSettled(verb string, claim *layer.Claim, until time.Time) error {
+	if s.json {
+		j := jsonSettled{Done: verb, Group: claim.Group, Token: claim.Token}
+		if !until.IsZero() {
+			utc := until.UTC()
+			j.Until = &utc
+		}
+		return printJSON(s.stdout, j)
+	}
+	text := verb + " group " + display(claim.Group)
+	if !until.IsZero() {
+		text += " until " + until.UTC().Format("2006-01-02 15:04:05.000 UTC")
+	}
+	_, err := fmt.Fprintln(s.stdout, text)
+	return err
+}
+
+// lost says what becomes of a claim's messages when the claim cannot be settled.
+func lost(err error) error {
+	hint := ""
+	switch {
+	case errors.Is(err, layer.ErrClaimLost):
+		hint = "It was settled before, or its lease has ended and the group is in other hands. What was not acked\n" +
+			"  is delivered again: fdbfifo groups says where."
+	case errors.Is(err, layer.ErrNotInClaim):
+		hint = "It was acked before, or was not delivered with this claim. Nothing was changed."
+	default:
+		return asUsageIfOptions(err)
+	}
+	return &Error{Text: strings.TrimPrefix(err.Error(), "layer: "), Hint: hint, Err: err}
+}
+
+// ids reads ids of messages.
+func ids(given []string) ([]layer.ID, error) {
+	var all []layer.ID
+	for _, text := range given {
+		id, err := layer.ParseID(text)
+		if err != nil {
+			return nil, asUsage(err)
+		}
+		all = append(all, id)
+	}
+	return all, nil
+}
+
+func newAckCmd(s *session) *cobra.Command {
+	var f claimFlags
+	var some []string
+	c := &cobra.Command{
+		Use:   "ack [FILE | --group GROUP --token N] [--id ID]...",
+		Short: "Finish the messages of claims that receive has printed",
+		Long: `Finish the messages of claims: they are never delivered again, and their groups are free. With --id, only
+those messages; the claim goes on for the others.` + claimHelp,
+		Example: `  fdbfifo receive | tee claim.json | ./handle && fdbfifo ack claim.json`,
+		RunE: func(c *cobra.Command, args []string) error {
+			claims, err := f.read(s, c, args)
+			if err != nil {
+				return err
+			}
+			chosen, err := ids(some)
+			if err != nil {
+				return err
+			}
+			if len(chosen) > 0 && len(claims) > 1 {
+				return usagef("--id goes with one claim: there are %d", len(claims))
+			}
+			return s.settle(c, claims, "acked", func(q *layer.Queue, claim *layer.Claim) (time.Time, error) {
+				return time.Time{}, q.Ack(c.Context(), claim, chosen...)
+			})
+		},
+	}
+	f.add(c)
+	c.Flags().StringArrayVar(&some, "id", nil, "only the message with this `ID` (repeatable)")
+	return c
+}
+
+func newNackCmd(s *session) *cobra.Command {
+	var f claimFlags
+	var o layer.NackOptions
+	var text string
+	var acked []string
+	c := &cobra.Command{
+		Use: "nack [FILE | --group GROUP --token N] [--error TEXT] " +
+			"[--release | --delay TIME | --at-once | --reject REASON]",
+		Short: "Give back claims that receive has printed",
+		Long: `Give back claims: what is left of them is delivered again, in the same order. The first message was tried
+and counts a failed attempt, and its group waits as the queue's retry policy says; with --release it was not tried, with
+--reject it has failed for good.` + claimHelp,
+		RunE: func(c *cobra.Command, args []string) error {
+			claims, err := f.read(s, c, args)
+			if err != nil {
+				return err
+			}
+			if text != "" {
+				o.Err = errors.New(text)
+			}
+			if c.Flags().Changed("reject") && o.Reject == "" {
+				return usagef("--reject wants a reason")
+			}
+			if o.Acked, err = ids(acked); err != nil {
+				return err
+			}
+			if len(o.Acked) > 0 && len(claims) > 1 {
+				return usagef("--acked goes with one claim: there are %d", len(claims))
+			}
+			return s.settle(c, claims, "nacked", func(q *layer.Queue, claim *layer.Claim) (time.Time, error) {
+				return time.Time{}, q.Nack(c.Context(), claim, o)
+			})
+		},
+	}
+	f.add(c)
+	c.Flags().StringVar(&text, "error", "", "what went wrong, `TEXT` that is kept with the attempt")
+	c.Flags().DurationVar(&o.Delay, "delay", 0, "deliver again after `TIME`; left out, as the retry policy has it")
+	c.Flags().BoolVar(&o.AtOnce, "at-once", false, "deliver again at once")
+	c.Flags().BoolVar(&o.Release, "release", false, "it was not tried: count no attempt")
+	c.Flags().StringVar(&o.Reject, "reject", "", "it will never succeed, and why: `REASON`")
+	c.Flags().StringArrayVar(&acked, "acked", nil, "first finish the message with this `ID` (repeatable)")
+	return c
+}
+
+func newExtendCmd(s *session) *cobra.Command {
+	var f claimFlags
+	var lease time.Duration
+	c := &cobra.Command{
+		Use:   "extend [FILE | --group GROUP --token N] [--lease TIME]",
+		Short: "Make claims that receive has printed last longer",
+		Long:  "Make claims last longer: for TIME from now, or for the queue's lease." + claimHelp,
+		RunE: func(c *cobra.Command, args []string) error {
+			claims, err := f.read(s, c, args)
+			if err != nil {
+				return err
+			}
+			return s.settle(c, claims, "extended", func(q *layer.Queue, claim *layer.Claim) (time.Time, error) {
+				return q.Extend(c.Context(), claim, lease)
+			})
+		},
+	}
+	f.add(c)
+	c.Flags().DurationVar(&lease, "lease", 0, "the `TIME` from now; left out, the queue's lease")
+	return c
+}

@@ -1,0 +1,243 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// elsewhere is what a look for queues under any prefix has found.
+type elsewhere struct {
+	places []foundPlace
+	// paths are the paths of directories by their prefixes.
+	paths map[string]string
+	// cut says that the look ended before all was seen.
+	cut bool
+}
+
+// foundPlace is a prefix that has queues.
+type foundPlace struct {
+	prefix []byte
+	queues []string
+}
+
+// What a look may cost: reads of one key, one after the other, and time.
+const (
+	lookReads = 2000
+	lookTime  = 3 * time.Second
+	// lookWidth is how many branches of one place are told apart. A place with more holds data, not prefixes.
+	lookWidth = 200
+	// lookPart is how many reads go into one transaction, so that none becomes too old.
+	lookPart = 100
+)
+
+// lookElsewhere looks for queues under any prefix. It reads keys, not values, and only where the keys branch: from a
+// key it goes on behind all that begin as that one does, up to an element of the tuple, and later into those, the
+// shorter beginnings first.
+func lookElsewhere(ctx context.Context, db kv.DB) (elsewhere, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	l := &look{next: []branch{{end: []byte{0xfe}}}, found: make(map[string][]string), reads: lookReads}
+	for len(l.next) > 0 && l.reads > 0 {
+		_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			return l.part(ctx, tx.Snapshot())
+		})
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			return elsewhere{}, err
+		}
+	}
+	e := elsewhere{cut: l.cut || len(l.next) > 0}
+	for prefix, queues := range l.found {
+		slices.Sort(queues)
+		e.places = append(e.places, foundPlace{[]byte(prefix), queues})
+	}
+	slices.SortFunc(e.places, func(a, b foundPlace) int { return bytes.Compare(a.prefix, b.prefix) })
+	if len(e.places) == 0 {
+		return e, nil
+	}
+	_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) (err error) {
+		e.paths, err = directoryPaths(ctx, tx.Snapshot())
+		return err
+	})
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = nil
+	}
+	return e, err
+}
+
+// look is a look under way. What it knows survives an attempt of a transaction that failed: all of it is true.
+type look struct {
+	next  []branch
+	found map[string][]string // queues by prefix
+	reads int                 // that are left
+	cut   bool
+}
+
+// branch is a range of keys that begin alike.
+type branch struct {
+	prefix, begin, end []byte
+	children           int // that were seen
+}
+
+// part looks at as many keys as go into a transaction.
+func (l *look) part(ctx context.Context, tx kv.ReadTx) error {
+	for n := 0; n < lookPart && len(l.next) > 0 && l.reads > 0; n++ {
+		l.reads--
+		at := &l.next[0]
+		key, err := tx.GetKey(kv.FirstGreaterOrEqual(at.begin)).Wait(ctx)
+		if err != nil {
+			return err
+		}
+		if bytes.Compare(key, at.end) >= 0 {
+			l.next = l.next[1:]
+			continue
+		}
+		begin, name, isQueue, err := l.queueOf(ctx, tx, key)
+		if err != nil {
+			return err
+		}
+		if isQueue {
+			if p := string(begin); !slices.Contains(l.found[p], name) {
+				l.found[p] = append(l.found[p], name)
+			}
+			section, _ := layer.Section(begin, name, "")
+			at.begin = section.End
+			continue
+		}
+		all := kv.PrefixRange(key[:len(at.prefix)+l.step(at, key[len(at.prefix):])])
+		at.begin = all.End
+		if len(all.Begin) < len(key) {
+			below := branch{prefix: all.Begin, begin: all.Begin, end: all.End}
+			if bytes.Equal(key, all.Begin) {
+				below.begin = kv.KeyAfter(key)
+			}
+			l.next = append(l.next, below)
+		}
+	}
+	return nil
+}
+
+// step is how many bytes of rest, which follows the prefix of at, a key must share to be passed over with it: a whole
+// element of the tuple, and less when there are very many.
+func (l *look) step(at *branch, rest []byte) int {
+	n := elementLength(rest)
+	at.children++
+	for _, wide := range []struct{ children, step int }{{lookWidth, 2}, {2 * lookWidth, 1}} {
+		if at.children > wide.children && n > wide.step {
+			l.cut, n = true, wide.step
+		}
+	}
+	return n
+}
+
+// queueOf says which queue has the key, if any. The name of the queue stands before a word that all of its keys have;
+// whether there is such a queue, its own keys say.
+func (l *look) queueOf(ctx context.Context, tx kv.ReadTx, key []byte) (prefix []byte, name string, ok bool, err error) {
+	for begin := range key {
+		if key[begin] != stringCode {
+			continue
+		}
+		name, rest, err := tuple.DecodeString(key[begin:])
+		if err != nil || len(rest) == 0 {
+			continue
+		}
+		kind, _, err := tuple.DecodeString(rest)
+		if err != nil || !slices.Contains(layer.KeyNames(), kind) {
+			continue
+		}
+		l.reads--
+		format := tuple.Append(slices.Clone(key[:begin]), name, "meta", "format")
+		v, err := tx.Get(format).Wait(ctx)
+		if err != nil {
+			return nil, "", false, err
+		}
+		if v != nil {
+			return key[:begin:begin], name, true, nil
+		}
+	}
+	return nil, "", false, nil
+}
+
+// stringCode is the first byte of a string in a tuple.
+const stringCode = 0x02
+
+// elementLength is the length of the tuple's element that b begins with, or 1 if it begins with none.
+func elementLength(b []byte) int {
+	var rest []byte
+	var err error
+	switch code := b[0]; {
+	case code == 0x01:
+		_, rest, err = tuple.DecodeBytes(b)
+	case code == stringCode:
+		_, rest, err = tuple.DecodeString(b)
+	case code >= 0x0c && code <= 0x1c:
+		if _, rest, err = tuple.DecodeInt(b); err != nil {
+			_, rest, err = tuple.DecodeUint(b)
+		}
+	case code == 0x30:
+		_, rest, err = tuple.DecodeUUID(b)
+	case code == 0x33:
+		_, rest, err = tuple.DecodeVersionstamp(b)
+	default:
+		return 1
+	}
+	if err != nil {
+		return 1
+	}
+	return len(b) - len(rest)
+}
+
+// What is shown of other places.
+const (
+	shownPlaces = 10
+	shownQueues = 5
+)
+
+// others is the places but the one at prefix.
+func (e elsewhere) others(prefix []byte) []foundPlace {
+	return slices.DeleteFunc(slices.Clone(e.places), func(p foundPlace) bool { return bytes.Equal(p.prefix, prefix) })
+}
+
+// hint names the places but the one at prefix, as flags that lead there; "" if there are none.
+func (e elsewhere) hint(prefix []byte) string {
+	others := e.others(prefix)
+	if len(others) == 0 {
+		return ""
+	}
+	var s strings.Builder
+	s.WriteString("\n  There are queues under these prefixes too:")
+	for i, p := range others {
+		if i == shownPlaces {
+			s.WriteString("\n    and " + commas(int64(len(others)-i)) + " more: fdbfifo queues --all")
+			return s.String()
+		}
+		s.WriteString("\n    " + placeFlag(p.prefix, e.paths) + "  " + names(p.queues, shownQueues))
+	}
+	if e.cut {
+		s.WriteString("\n    and perhaps more: not all keys were looked at")
+	}
+	return s.String()
+}
+
+// names lists up to shown names.
+func names(all []string, shown int) string {
+	var list []string
+	for _, name := range all[:min(shown, len(all))] {
+		list = append(list, display(name))
+	}
+	text := strings.Join(list, ", ")
+	if len(all) > shown {
+		text += " and " + commas(int64(len(all)-shown)) + " more"
+	}
+	return text
+}

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// prefix is where the queues of the command line live unless it says otherwise: below the tuple ("fdbfifo"), so that
+// they can share a database with others.
+func prefix() []byte { return tuple.Tuple{"fdbfifo"}.Pack() }
+
+// place is where the queues of a command are: the flags --prefix and --directory.
+type place struct {
+	prefix    string
+	directory string
+	key       []byte // what the flags come to; nil = fdbfifo's own prefix, or a directory that is to be looked up
+}
+
+// prefix is where the queues of the command are.
+func (s *session) prefix() []byte {
+	if s.place.key == nil {
+		return prefix()
+	}
+	return s.place.key
+}
+
+func (p *place) add(c *cobra.Command) {
+	flags := c.PersistentFlags()
+	flags.StringVar(&p.prefix, "prefix", "",
+		"what a program's queues are kept below: a `KEY` as text, 0x…, or a tuple like '(\"app\", 1)'")
+	flags.StringVar(&p.directory, "directory", "",
+		"likewise, as a `PATH` of FoundationDB's directory layer: app/queues, or a tuple of names")
+}
+
+// without are the commands that have no queue of a program's.
+var without = map[string]bool{"demo": true, demoWorkerName: true, "bench": true}
+
+// parse reads the flags, as far as that goes without a database.
+func (p *place) parse(c *cobra.Command) error {
+	prefixed, directed := c.Flags().Changed("prefix"), c.Flags().Changed("directory")
+	switch {
+	case !prefixed && !directed:
+		return nil
+	case prefixed && directed:
+		return usagef("give either --prefix or --directory")
+	case without[c.Name()]:
+		return usagef("%s has a queue of its own: no --prefix and no --directory", c.Name())
+	case directed:
+		_, err := directoryPath(p.directory)
+		return err
+	}
+	key, err := parsePrefix(p.prefix)
+	if err != nil {
+		return usagef("--prefix: %w", err)
+	}
+	p.key = append([]byte{}, key...)
+	return nil
+}
+
+// parsePrefix reads a tuple, which begins with a bracket, bytes in hexadecimal after 0x, or text as fdbcli prints keys.
+// A text that begins like one of the others has that as \x28 or \x30.
+func parsePrefix(text string) ([]byte, error) {
+	switch {
+	case strings.HasPrefix(text, "("):
+		parts, err := tuple.Parse(text)
+		if err != nil {
+			return nil, err
+		}
+		return parts.Pack(), nil
+	case strings.HasPrefix(text, "0x"):
+		return hex.DecodeString(text[2:])
+	}
+	return tuple.ParsePrintable(text)
+}
+
+// prefixText is the shortest readable form that parsePrefix reads.
+func prefixText(key []byte) string {
+	if parts, err := tuple.Unpack(key); err == nil && len(parts) > 0 {
+		return parts.String()
+	}
+	text := tuple.Printable(key)
+	for _, taken := range []string{"(", "0x"} {
+		if strings.HasPrefix(text, taken) {
+			return fmt.Sprintf(`\x%02x`, text[0]) + text[1:]
+		}
+	}
+	return text
+}
+
+// placeFlag is the flag that leads to the queues below key.
+func placeFlag(key []byte, directories map[string]string) string {
+	if path, ok := directories[string(key)]; ok {
+		return "--directory " + shellWord(path)
+	}
+	return "--prefix " + shellWord(prefixText(key))
+}
+
+// shellWord quotes a word for a shell if that is needed.
+func shellWord(word string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune("/._-:@+,=", r)
+	}
+	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// locate looks the directory up, if one is named.
+func (s *session) locate(ctx context.Context, db kv.DB) error {
+	if s.place.directory == "" || s.place.key != nil {
+		return nil
+	}
+	path, err := directoryPath(s.place.directory)
+	if err != nil {
+		return err
+	}
+	key, err := s.findDirectory(ctx, db, path)
+	s.place.key = key
+	return err
+}
+
+// withPrefix calls fn once the prefix is known. For that a database is asked only if a directory is named.
+func (s *session) withPrefix(ctx context.Context, fn func() error) error {
+	if s.place.directory == "" {
+		return fn()
+	}
+	return s.withEngine(ctx, false, func(kv.DB) error { return fn() })
+}

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+func newSubscriptionsCmd(s *session) *cobra.Command {
+	return &cobra.Command{
+		Use:   "subscriptions",
+		Short: "List who is told of the queue's changes, and how far each has come",
+		Long: `List the subscriptions to the queue's changes (see config: changes): who holds each, and how many
+transactions with changes it has not seen yet. What every subscription has seen is cleared by the next sweep.`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				all, err := q.Admin().Subscriptions(c.Context())
+				if err != nil {
+					return err
+				}
+				return s.printSubscriptions(all)
+			})
+		},
+	}
+}
+
+type jsonSubscription struct {
+	Queue  string     `json:"queue"`
+	Name   string     `json:"subscription"`
+	Owner  string     `json:"owner,omitempty"`
+	Until  *time.Time `json:"until,omitempty"`
+	Behind int64      `json:"behind"`
+	Next   *time.Time `json:"next,omitempty"`
+}
+
+func (s *session) printSubscriptions(all []layer.SubscriptionInfo) error {
+	if s.json {
+		for _, sub := range all {
+			j := jsonSubscription{Queue: s.queue, Name: sub.Name, Owner: sub.Owner, Behind: sub.Behind}
+			if !sub.Until.IsZero() {
+				j.Until = &sub.Until
+			}
+			if !sub.Next.IsZero() {
+				j.Next = &sub.Next
+			}
+			if err := printJSON(s.stdout, j); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(s.stdout, "no subscriptions")
+		return err
+	}
+	t := newTable("subscription", "behind", "oldest", "held by")
+	alignRight(t, 2)
+	for _, sub := range all {
+		behind, oldest, owner := commas(sub.Behind), "", ""
+		if sub.Behind == layer.MaxBehind {
+			behind += "+"
+		}
+		if !sub.Next.IsZero() {
+			oldest = s.app.Now().Sub(sub.Next).Round(time.Second).String()
+		}
+		if sub.Owner != "" {
+			owner = display(sub.Owner)
+		}
+		t.AppendRow(tableRow{display(sub.Name), behind, oldest, owner})
+	}
+	return s.printTable(t)
+}
+
+func newUnsubscribeCmd(s *session) *cobra.Command {
+	return &cobra.Command{
+		Use:   "unsubscribe NAME",
+		Short: "Forget a subscription and its place",
+		Long: `Forget a subscription and its place, so that the changes it has not seen can be cleared. A program that
+still runs under this name begins anew, with the changes to come.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("unsubscribe wants one name (see %s --help)", c.CommandPath())
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				if err := q.Admin().Unsubscribe(c.Context(), args[0]); err != nil {
+					return err
+				}
+				if s.json {
+					return printJSON(s.stdout, struct {
+						Queue string `json:"queue"`
+						Name  string `json:"unsubscribed"`
+					}{s.queue, args[0]})
+				}
+				_, err := fmt.Fprintf(s.stdout, "forgot subscription %s\n", display(args[0]))
+				return err
+			})
+		},
+	}
+}

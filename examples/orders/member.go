@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// member is one process of a trial.
+type member struct {
+	name string
+	args []string
+
+	cmd     *exec.Cmd
+	stdin   io.Closer
+	stderr  *bytes.Buffer
+	address string // of its HTTP server, the same after each start
+}
+
+func (m *member) url() string { return "http://" + m.address }
+
+// start starts the process, and returns when it answers. The process ends when its stdin does, also if this one dies.
+func (m *member) start() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	args := m.args
+	if m.address != "" {
+		args = append(args[:len(args):len(args)], "-listen", m.address)
+	}
+	m.cmd, m.stderr = exec.Command(self, args...), new(bytes.Buffer)
+	m.cmd.Env = append(os.Environ(), childMark+"=1")
+	m.cmd.Stderr = m.stderr
+	stdout, err := m.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if m.stdin, err = m.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	if err := m.cmd.Start(); err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		err = errors.Join(err, m.stdin.Close(), m.cmd.Wait())
+		return fmt.Errorf("%s has not begun: %w\n%s", m.name, err, m.stderr)
+	}
+	m.address = strings.TrimPrefix(strings.TrimSpace(line), "http://")
+	return nil
+}
+
+// kill ends the process with SIGKILL.
+func (m *member) kill() error {
+	if err := m.cmd.Process.Kill(); err != nil {
+		return err
+	}
+	_ = m.cmd.Wait() // says that it was killed
+	return nil
+}
+
+// stop ends the process in good order.
+func (m *member) stop() error { return errors.Join(m.stdin.Close(), m.wait()) }
+
+// wait waits for the end of a process that was told to stop.
+func (m *member) wait() error {
+	if err := m.cmd.Wait(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", m.name, err, m.stderr)
+	}
+	return nil
+}
+
+// health asks the process how it is.
+func (m *member) health(ctx context.Context) (h health, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url()+"/healthz", nil)
+	if err != nil {
+		return h, err
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return h, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return h, fmt.Errorf("%s: %s", m.name, answer.Status)
+	}
+	return h, json.NewDecoder(answer.Body).Decode(&h)
+}
+
+// childMark, in the environment of a test's binary, makes it the command.
+const childMark = "ORDERS_CHILD"

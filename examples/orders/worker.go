@@ -1,0 +1,26 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"fdbfifo/layer"
+)
+
+// worker books orders until ctx ends; then each handler finishes the order that it is at, and the rest of its claims
+// is given back. Beside that it serves what each process serves.
+func (p *process) worker(ctx context.Context) error {
+	w, err := p.newWorker()
+	if err != nil {
+		return err
+	}
+	w.Start()
+	err = p.serve(ctx, p.operator())
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	return errors.Join(err, w.Stop(stopping))
+}
+
+func (p *process) newWorker() (*layer.Worker, error) {
+	return layer.NewWorker(p.shop.queue, layer.HandleTx(p.shop.book), layer.WorkerOptions{Lease: p.lease})
+}

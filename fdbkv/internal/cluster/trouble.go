@@ -1,0 +1,137 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Harm counts what Trouble did, by kind.
+type Harm map[string]int
+
+func (h Harm) String() string {
+	var kinds []string
+	for _, kind := range slices.Sorted(maps.Keys(h)) {
+		kinds = append(kinds, fmt.Sprintf("%s %d", kind, h[kind]))
+	}
+	return strings.Join(kinds, ", ")
+}
+
+// The kinds of harm.
+const (
+	harmKill      = "killed"      // SIGKILL, and a restart after at most maxDown
+	harmFreeze    = "frozen"      // SIGSTOP, and SIGCONT after at most maxFrozen
+	harmExclude   = "excluded"    // an operator takes a server's work away, and includes it again
+	harmConfigure = "configured"  // another number of proxies and of resolvers
+	harmPower     = "power cuts"  // all at once killed and started anew
+	harmEnded     = "ended alone" // a server that ended by itself, and was started anew
+)
+
+// harms is the kinds by how often each is drawn.
+var harms = []string{
+	harmKill, harmKill, harmKill, harmKill, harmFreeze, harmFreeze, harmFreeze, harmExclude, harmConfigure, harmPower,
+}
+
+const (
+	maxDown   = 4 * time.Second
+	maxFrozen = 8 * time.Second
+	maxCalm   = 4 * time.Second // between two harms, that work gets done
+)
+
+// trouble is a run of Trouble.
+type trouble struct {
+	*Cluster
+	rng  *rand.Rand
+	harm Harm
+}
+
+// Trouble does harm to a cluster of several, one kind at a time, as seed draws it: servers are killed, frozen and
+// excluded, and the configuration changes. Each time it waits until the cluster answers before it goes on. It ends
+// with ctx, and then all servers run and do their work, or with an error if the cluster did not come back.
+func (c *Cluster) Trouble(ctx context.Context, seed uint64) (Harm, error) {
+	t := &trouble{c, rand.New(rand.NewPCG(seed, 0)), Harm{}}
+	for {
+		t.pause(ctx, maxCalm)
+		if ctx.Err() != nil {
+			return t.harm, t.mended(context.WithoutCancel(ctx), "include all", "configure "+roles(2, 2))
+		}
+		kind := harms[t.rng.IntN(len(harms))]
+		t.harm[kind]++
+		// What was begun is brought to its end, or the next would come to a cluster that two are missing from.
+		what, err := t.do(ctx, kind)
+		if err == nil {
+			err = t.mended(context.WithoutCancel(ctx))
+		}
+		if err != nil {
+			return t.harm, fmt.Errorf("cluster: trouble, seed %d, after %s (%s): %w", seed, what, t.harm, err)
+		}
+	}
+}
+
+// pause waits some of most, and less if ctx ends.
+func (t *trouble) pause(ctx context.Context, most time.Duration) {
+	select {
+	case <-time.After(time.Duration(t.rng.Int64N(int64(most)))):
+	case <-ctx.Done():
+	}
+}
+
+// do does one kind of harm, and undoes it. what says which.
+func (t *trouble) do(ctx context.Context, kind string) (what string, err error) {
+	victim := t.Servers[t.rng.IntN(len(t.Servers))]
+	what = kind + " " + victim.String()
+	switch kind {
+	case harmKill:
+		err = victim.Kill()
+		t.pause(ctx, maxDown)
+	case harmFreeze:
+		err = victim.Freeze()
+		t.pause(ctx, maxFrozen)
+		err = errors.Join(err, victim.Thaw())
+	case harmExclude:
+		err = t.tell(ctx, "exclude no_wait "+victim.Address)
+		t.pause(ctx, maxDown)
+		err = errors.Join(err, t.tell(context.WithoutCancel(ctx), "include "+victim.Address))
+	case harmConfigure:
+		err = t.tell(ctx, "configure "+roles(1+t.rng.IntN(3), 1+t.rng.IntN(3)))
+	case harmPower:
+		err = t.Kill()
+	}
+	if ctx.Err() != nil {
+		err = nil // a command that was cut short; mended undoes what it did
+	}
+	return what, err
+}
+
+// tell executes a command of an operator, which may meet a cluster that is recovering.
+func (t *trouble) tell(ctx context.Context, command string) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	return t.run(ctx, command)
+}
+
+// mended starts the servers that do not run, executes commands, and waits until the cluster answers.
+func (t *trouble) mended(ctx context.Context, commands ...string) error {
+	for _, s := range t.Servers {
+		if !s.ended() {
+			continue
+		}
+		if s.run.ProcessState.ExitCode() >= 0 { // by itself: not by a signal
+			t.harm[harmEnded]++
+		}
+		if err := s.Start(); err != nil {
+			return err
+		}
+	}
+	for _, command := range append(commands, answers) {
+		if err := t.tell(ctx, command); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,1 @@
+../../layer/claim_keep_test.go

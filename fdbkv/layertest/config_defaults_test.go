@@ -1,0 +1,1 @@
+../../layer/config_defaults_test.go

@@ -1,0 +1,1 @@
+../../layer/ensure_test.go

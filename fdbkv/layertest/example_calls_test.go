@@ -1,0 +1,1 @@
+../../layer/example_calls_test.go

@@ -1,0 +1,1 @@
+../../layer/example_guide_test.go

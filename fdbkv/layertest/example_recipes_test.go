@@ -1,0 +1,1 @@
+../../layer/example_recipes_test.go

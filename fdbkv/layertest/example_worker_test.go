@@ -1,0 +1,1 @@
+../../layer/example_worker_test.go

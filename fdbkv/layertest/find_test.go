@@ -1,0 +1,1 @@
+../../layer/find_test.go

@@ -1,0 +1,1 @@
+../../layer/message_test.go

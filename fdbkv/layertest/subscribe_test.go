@@ -1,0 +1,1 @@
+../../layer/subscribe_test.go

@@ -1,0 +1,1 @@
+../../layer/worker_fault_test.go

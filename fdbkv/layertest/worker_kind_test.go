@@ -1,0 +1,1 @@
+../../layer/worker_kind_test.go

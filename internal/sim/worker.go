@@ -1,0 +1,340 @@
+package sim
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"strings"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// handlerPanic is what a handler panics with.
+const handlerPanic = "handler out of its mind"
+
+// errHandler is what a handler fails with.
+var errHandler = errors.New("handler failed")
+
+// consume lets a layer.Worker work, with handlers that fail, reject, panic, or block past their lease.
+func (a *actor) consume() {
+	h := a.w.handleOf(a.who)
+	for !a.w.readyToWork() {
+		a.sleep(time.Second)
+	}
+	for a.left > 0 {
+		worker := a.newWorker(h)
+		if worker == nil {
+			return
+		}
+		worker.Start()
+		enough := a.left - 1 - a.rng.IntN(20)
+		for turns := 0; a.left > enough && a.left > 0 && turns < 5; turns++ {
+			a.sleep(time.Second + a.below(2*time.Second))
+		}
+		a.stop(h, worker)
+		a.left -= 3
+	}
+}
+
+// newWorker makes a worker of any kind.
+func (a *actor) newWorker(h *handle) *layer.Worker {
+	k := a.w.knobs
+	o := layer.WorkerOptions{
+		Concurrency: 1 + a.rng.IntN(3), Batch: 1 + a.rng.IntN(k.receive), Poll: time.Second + a.below(k.wait),
+		OnError: func(err error) { a.workerError(h, err) }, Logger: slog.New(slog.DiscardHandler),
+	}
+	if k.path == layer.Direct {
+		o.Concurrency = 1 // two that look again at the same instant would have one name
+	}
+	if a.rng.IntN(2) == 0 {
+		o.Lease = layer.MinLease + a.below(maxLease-layer.MinLease)
+	}
+	a.lease = cmp.Or(o.Lease, k.config.Lease)
+	if a.rng.IntN(3) == 0 {
+		delay := a.below(maxDelay)
+		o.RetryDelay = func(int, error) time.Duration { return delay }
+	}
+	switch {
+	case k.worked:
+		o.Timeout = workTimeout
+	case a.rng.IntN(2) == 0:
+		o.Timeout = time.Second + a.below(maxLease)
+	}
+	kinds := []layer.Handler{
+		layer.Handle(a.handleItem), layer.HandleTx(a.handleTx), layer.HandleCommit(a.handleWork, a.handleCommit),
+		layer.HandleBatch(a.handleBatch),
+	}
+	worker, err := layer.NewWorker(a.q, kinds[a.rng.IntN(len(kinds))], o)
+	if err != nil {
+		a.w.violation("worker: %v", err)
+		return nil
+	}
+	h.consumer, h.consumed = worker, true
+	return worker
+}
+
+// stop stops a worker, in half of the cases by force.
+func (a *actor) stop(h *handle, worker *layer.Worker) {
+	ctx, cancel := a.ctx, context.CancelFunc(func() {})
+	if !a.w.strict() && a.rng.IntN(2) == 0 {
+		after := a.below(time.Second).Truncate(time.Microsecond) + time.Duration(500+a.id)
+		ctx, cancel = context.WithTimeout(a.ctx, after)
+	}
+	defer cancel()
+	err := worker.Stop(ctx)
+	if stopped := new(layer.StopError); errors.As(err, &stopped) {
+		if ctx.Err() != nil {
+			a.w.mark("worker stopped by force")
+		}
+		if len(stopped.Running) > 0 {
+			a.w.mark("handler left behind")
+		}
+	}
+	a.park("stopped")
+	h.consumer = nil
+}
+
+// workerError judges what a worker reports.
+func (a *actor) workerError(h *handle, err error) {
+	if a.w.sched.ended(firstActor + a.id) {
+		return
+	}
+	var failed *layer.HandlerError
+	if errors.As(err, &failed) {
+		a.w.mark("handler failed")
+		if strings.Contains(failed.Error(), handlerPanic) {
+			a.w.mark("panic of a handler reported")
+		}
+		if strings.Contains(failed.Error(), "Goexit") {
+			a.w.mark("Goexit of a handler reported")
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			a.w.mark("handler timed out")
+		}
+		return
+	}
+	if stuck := new(layer.StuckError); errors.As(err, &stuck) {
+		a.w.mark("handler stuck")
+		return
+	}
+	if errors.Is(err, layer.ErrClaimLost) {
+		a.w.mark("worker lost its claim")
+		if a.w.strict() && !a.w.hangs {
+			a.w.violation("a worker lost a claim without a fault: %v", err)
+		}
+	}
+	if _, expected := judge(err, true); !expected && !h.dead {
+		a.w.violation("unexpected error of a worker: %v", err)
+	}
+}
+
+// handleItem is a handler.
+func (a *actor) handleItem(ctx context.Context, d *layer.Delivery) error {
+	return a.handled(ctx, &op{kind: "handle", by: byWorker, ids: []layer.ID{d.ID}}, d)
+}
+
+// handleTx is a handler in a transaction.
+func (a *actor) handleTx(ctx context.Context, tx kv.Tx, d *layer.Delivery) error {
+	addEffect(tx, d.ID)
+	return a.handled(ctx, &op{kind: "handle-tx", by: byWorker, ids: []layer.ID{d.ID}, effect: true}, d)
+}
+
+// handleWork is the slow half of a handler, whose effect is that of handleCommit.
+func (a *actor) handleWork(ctx context.Context, d *layer.Delivery) (string, error) {
+	return d.ID.String(), a.handled(ctx, &op{kind: "handle-work", by: byWorker}, d)
+}
+
+func (a *actor) handleCommit(_ context.Context, tx kv.Tx, d *layer.Delivery, result string) error {
+	if result != d.ID.String() {
+		a.w.violation("the result for %s was given to the commit of %s", result, d.ID)
+	}
+	addEffect(tx, d.ID)
+	o := &op{kind: "handle-tx", by: byWorker, ids: []layer.ID{d.ID}, effect: true}
+	a.begin(o)
+	o.group, o.token, o.item, o.handled = d.ID.Group, d.Token, &d.Item, true
+	o.end, o.endAt = a.w.sched.steps, time.Now()
+	return nil
+}
+
+// handleBatch is a handler of all items of a claim.
+func (a *actor) handleBatch(ctx context.Context, ds []*layer.Delivery) error {
+	for i, d := range ds {
+		o := &op{kind: "handle-batch", by: byWorker, ids: []layer.ID{d.ID}}
+		if err := a.handled(ctx, o, ds[:i+1]...); err != nil {
+			return &layer.BatchError{Done: i, Err: err}
+		}
+	}
+	a.w.mark("batch handled")
+	return nil
+}
+
+// handled is the body of every handler, for the last of ds; the others are those before in its batch.
+func (a *actor) handled(ctx context.Context, o *op, ds ...*layer.Delivery) error {
+	d, before := ds[len(ds)-1], ds[:len(ds)-1]
+	if a.w.sched.ended(firstActor + a.id) {
+		return errHandler
+	}
+	a.left--
+	a.n++
+	a.begin(o)
+	o.group, o.token, o.item = d.ID.Group, d.Token, &d.Item
+	h := &handling{a: a, ctx: ctx, o: o, d: d, n: a.n, before: before}
+	if !h.park() {
+		return errHandler
+	}
+	act := h.drawn
+	if a.w.knobs.worked {
+		act = h.planned
+	}
+	a.w.law(d.ID).claims[d.Token]++
+	if err := act(); err != nil {
+		return err
+	}
+	o.handled = true
+	o.end, o.endAt = a.w.sched.steps, time.Now()
+	a.w.sched.trace.note("handled", a.id, d.ID)
+	return nil
+}
+
+// handling is one call of a handler.
+type handling struct {
+	a   *actor
+	ctx context.Context
+	o   *op
+	d   *layer.Delivery
+	n   int // its number
+	// before are the items of its batch that come before.
+	before []*layer.Delivery
+}
+
+// park reports whether the handler is to go on.
+func (h *handling) park() bool {
+	who := firstActor + h.a.id
+	h.a.w.sched.park(place{"handler", who, h.n})
+	return !h.a.w.sched.ended(who) && h.ctx.Err() == nil
+}
+
+// sleep pays no attention to the context.
+func (h *handling) sleep(d time.Duration) bool {
+	time.Sleep(d.Truncate(time.Microsecond) + time.Duration(1+h.n%900))
+	return h.park()
+}
+
+// drawn does what the knobs say.
+func (h *handling) drawn() error {
+	a, k := h.a, h.a.w.knobs
+	if a.rng.IntN(3) == 0 && h.o.kind != "handle-tx" && !h.sleep(a.below(k.think)) {
+		return errHandler
+	}
+	if a.chance(k.freeze) {
+		a.w.mark("handler blocked past its lease")
+		if !h.sleep(maxLease + a.below(maxSkew)) {
+			a.w.mark("handler cut off")
+			return errHandler
+		}
+	}
+	switch {
+	case a.chance(k.nack):
+		if a.rng.IntN(3) == 0 {
+			return &layer.RetryError{After: a.below(time.Second), Uncounted: a.rng.IntN(2) == 0, Err: errHandler}
+		}
+		return errHandler
+	case a.chance(k.reject):
+		a.w.mark("handler rejected")
+		return &layer.RejectError{Reason: "hopeless", Err: errHandler}
+	case k.panics > 0 && a.chance(k.panics):
+		h.vanish(a.rng.IntN(2) == 0)
+	}
+	return nil
+}
+
+// vanish does not return. Nothing of the handler happens: a transaction is not committed.
+func (h *handling) vanish(panics bool) {
+	h.o.outcome, h.o.effect = refused, false
+	h.loseBatch()
+	if panics {
+		h.a.w.mark("handler panicked")
+		panic(handlerPanic)
+	}
+	h.a.w.mark("handler ended its goroutine")
+	runtime.Goexit()
+}
+
+// loseBatch notes that a batch will not say how far it came: the items before this one are handled again.
+func (h *handling) loseBatch() {
+	for _, d := range h.before {
+		h.a.w.law(d.ID).lost++
+		h.a.w.mark("batch lost with its handler")
+	}
+}
+
+// workTimeout is the Timeout of workers whose handlers go by a plan.
+const workTimeout = 30 * time.Second
+
+// planned does what the item's plan says: it fails in some way a few times, and then takes its time and succeeds.
+func (h *handling) planned() error {
+	w, id := h.a.w, h.d.ID
+	draw := uint(id.Random[0]) | uint(id.Random[1])<<8
+	law := w.law(id)
+	if fails := []int{0, 0, 0, 1, 2}[draw%5]; law.failed < fails {
+		law.failed++
+		return h.misbehave(draw/5 + uint(law.failed))
+	}
+	law.good++
+	times := []time.Duration{0, 0, 100 * time.Millisecond, 1100 * time.Millisecond}
+	switch h.o.kind {
+	case "handle-tx":
+		times = append(times, 4500*time.Millisecond)
+	case "handle", "handle-work":
+		times = append(times, 4500*time.Millisecond, maxLease+5*time.Second)
+	}
+	took := times[draw/64%uint(len(times))]
+	if h.o.kind == "handle-tx" {
+		took = min(took, h.a.lease*8/10) // what takes longer than the lease has failed
+	}
+	if took > 0 && !h.sleep(took) {
+		w.mark("planned handler cut off")
+		return errHandler
+	}
+	return nil
+}
+
+func (h *handling) misbehave(how uint) error {
+	w := h.a.w
+	switch how % 7 {
+	case 0:
+		return errHandler
+	case 1:
+		h.vanish(true)
+	case 2:
+		h.vanish(false)
+	case 3:
+		return &layer.RetryError{After: time.Second, Uncounted: true}
+	case 4: // longer than a transaction
+		w.mark("handler took too long for a transaction")
+		if h.o.kind == "handle-tx" {
+			w.mark("transaction held for too long")
+			w.hangs = w.hangs || h.a.lease < 6*time.Second
+		}
+		h.sleep(5300 * time.Millisecond)
+		if h.o.kind == "handle-tx" && !w.sched.ended(firstActor+h.a.id) {
+			return nil // but it cannot be committed
+		}
+		return errHandler
+	case 5:
+		w.mark("handler waited for the end of its context")
+		<-h.ctx.Done()
+		h.park()
+		return fmt.Errorf("cut off: %w", h.ctx.Err())
+	}
+	w.mark("handler ignored its context")
+	w.hangs = true
+	h.loseBatch()
+	h.sleep(workTimeout + 2*maxLease + 20*time.Second)
+	return errHandler
+}

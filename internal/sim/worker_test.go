@@ -1,0 +1,59 @@
+package sim_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/internal/sim"
+)
+
+// seenOfWorkers is what runs of workers have met.
+var seenOfWorkers = []string{
+	"run without faults", "batch handled", "handler failed", "handler panicked", "panic of a handler reported",
+	"handler ended its goroutine", "Goexit of a handler reported", "handler took too long for a transaction",
+	"handler timed out",
+	"handler waited for the end of its context", "handler ignored its context", "handler stuck", "item parked",
+	"takeover of an expired claim", "worker lost its claim", "worker stopped by force", "death of a handle",
+}
+
+// TestWorkers: workers of every kind keep the laws of progress (law.go), with handlers that take from nothing to
+// longer than the lease, the timeout and a transaction, that fail, panic, end their goroutine, and hang; half of the
+// runs have no faults.
+func TestWorkers(t *testing.T) {
+	seeds := min(*seedsFlag, 40)
+	if testing.Short() {
+		seeds = 10
+	}
+	reports := make([]*sim.Report, seeds)
+	t.Run("seeds", func(t *testing.T) {
+		for i := range seeds {
+			seed := *seedFlag + uint64(i)
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				o := sim.Options{
+					Seed: seed, Operations: *operationsFlag, Profile: "worked", Trace: *linesFlag, Linear: true,
+				}
+				reports[i] = runAs(t, o)
+				requireSound(t, reports[i], *operationsFlag)
+			})
+		}
+	})
+	sum := sim.Report{Marks: make(map[string]int)}
+	for _, r := range reports {
+		if r != nil {
+			sum.Add(r)
+		}
+	}
+	t.Logf("%s", &sum)
+	if seeds < 40 {
+		return
+	}
+	for _, name := range seenOfWorkers {
+		if sum.Marks[name] == 0 {
+			t.Errorf("not seen: %s", name)
+		}
+	}
+	require.Zero(t, sum.Lost+sum.Doubled+sum.Unexpected)
+}

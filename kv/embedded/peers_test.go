@@ -1,0 +1,379 @@
+//go:build linux || darwin
+
+package embedded
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+)
+
+// openHere opens a folder, to be closed with the test.
+func openHere(t *testing.T, path string, o Options) *DB {
+	t.Helper()
+	db, err := OpenDisk(path, o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, db.Close()) })
+	return db
+}
+
+// rawPeer is a connection to the process that serves a folder, of somebody who need not speak the protocol.
+func rawPeer(t *testing.T, path string, greets bool) net.Conn {
+	t.Helper()
+	c, err := net.Dial("unix", filepath.Join(path, socketName))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Close() })
+	if !greets {
+		return c
+	}
+	var id clientID
+	copy(id[:], fmt.Sprintf("%p", c))
+	_, err = c.Write(appendFrame(nil, frameHello, func(b []byte) []byte {
+		return append(appendNumbers(appendText(b, protocolMagic), protocolVersion), id[:]...)
+	}))
+	require.NoError(t, err)
+	kind, _, err := (&frameReader{r: c, limit: maxHello}).next()
+	require.NoError(t, err)
+	require.Equal(t, frameWelcome, kind)
+	return c
+}
+
+// numbered is a frame whose first field is a number.
+func numbered(kind frameKind, id uint64, more func(b []byte) []byte) []byte {
+	return appendFrame(nil, kind, func(b []byte) []byte { return more(appendNumbers(b, id)) })
+}
+
+func change(t *testing.T, db kv.DB, key, value string) {
+	t.Helper()
+	_, err := kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		tx.Set([]byte(key), []byte(value))
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+func look(t *testing.T, db kv.DB, key string) (value string) {
+	t.Helper()
+	_, err := kv.Run(t.Context(), db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		v, err := tx.Get([]byte(key)).Wait(t.Context())
+		value = string(v)
+		return err
+	})
+	require.NoError(t, err)
+	return value
+}
+
+// sessions are those of the clients that a database serves.
+func (db *DB) sessions() (all []*session) {
+	s := db.local.Load().server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.sessions {
+		all = append(all, n)
+	}
+	return all
+}
+
+// TestBadPeersHarmNobody: peers that say nothing, garbage, a frame of 4 GiB, half of a frame, or ask for much and read
+// nothing, are there by the dozen. Who speaks the protocol does not notice, and what the server keeps is bounded. Who
+// reads nothing is cut off after a while.
+func TestBadPeersHarmNobody(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	server := openHere(t, path, Options{})
+	client := openHere(t, path, Options{})
+	const size = 90_000
+	change(t, client, "large", string(make([]byte, size)))
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	none := func(b []byte) []byte { return b }
+	huge := []byte{0xff, 0xff, 0xff, 0xff, byte(frameCommit), 1, 2, 3}
+	half := []byte{0, 0x90, 0, 0, byte(frameCommit), 1, 2, 3}
+	asks := numbered(frameOpen, 1, func(b []byte) []byte { return appendNumbers(b, 0) })
+	for id := range uint64(2000) {
+		asks = append(asks, numbered(frameGet, 2+id, func(b []byte) []byte {
+			return appendText(appendNumbers(b, 1), "large")
+		})...)
+	}
+	var greedy []net.Conn
+	for n := range 8 {
+		for _, bad := range []struct {
+			greets bool
+			sends  []byte
+		}{
+			{false, nil}, {false, []byte("GET / HTTP/1.1\r\n\r\n")}, {false, huge}, {false, half},
+			{true, nil}, {true, huge}, {true, half}, {true, []byte("garbage, and not a frame at all")},
+			{true, numbered(frameKind(99), 1, none)}, {true, numbered(frameRows, 1, none)}, {true, asks},
+		} {
+			c := rawPeer(t, path, bad.greets)
+			_ = c.SetWriteDeadline(time.Now().Add(time.Second)) // it may not be listened to any more
+			_, _ = c.Write(bad.sends)
+			if len(bad.sends) == len(asks) {
+				greedy = append(greedy, c)
+			}
+		}
+		change(t, client, "a", fmt.Sprint(n))
+		require.Equal(t, fmt.Sprint(n), look(t, client, "a"))
+		require.Equal(t, fmt.Sprint(n), look(t, server, "a"))
+	}
+	for _, s := range server.sessions() {
+		require.LessOrEqual(t, s.out.size(), maxUnread+size+1000, "answers that nobody reads")
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	// Each that reads nothing has what waits for it twice: in the writer's hands, and behind.
+	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(len(greedy)+1)*4*maxUnread)
+	if testing.Short() {
+		return
+	}
+	deadline := time.Now().Add(3 * slowClient)
+	for _, c := range greedy {
+		// What was sent before is still there to be read; the end follows.
+		time.Sleep(time.Until(deadline.Add(-2*slowClient + time.Second)))
+		require.NoError(t, c.SetReadDeadline(deadline))
+		_, err := io.Copy(io.Discard, c)
+		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "it was not cut off")
+	}
+	require.Equal(t, "7", look(t, client, "a"))
+}
+
+// TestClientIsBounded: snapshots, watches and commits of one client are bounded, and one that has too many is told so.
+func TestClientIsBounded(t *testing.T) {
+	db := OpenMemory(Options{})
+	defer db.Close()
+	s := newSession(db.local.Load(), nopConn{})
+	answered := func() (kind frameKind) {
+		r := frameReader{r: readerOf(s.out), limit: maxFrame}
+		for {
+			k, _, err := r.next()
+			if err != nil {
+				return kind
+			}
+			kind = k
+		}
+	}
+	zero := func(b []byte) []byte { return appendNumbers(b, 0) }
+	for id := range uint64(maxSnapshots + 1) {
+		f := fields{rest: string(appendNumbers(zero(nil)))}
+		require.NoError(t, s.open(id+1, f))
+	}
+	require.Equal(t, frameFailed, answered(), "a snapshot too many")
+	require.Len(t, s.snapshots, maxSnapshots)
+	for id := range s.snapshots {
+		require.NoError(t, s.handle(frameRelease, fields{rest: string(appendNumbers(nil, id))}))
+	}
+	require.Zero(t, db.Usage().Transactions)
+
+	baseline := string(make([]byte, kv.MaxValueSize))
+	for id := range uint64(maxWatchedBytes/kv.MaxValueSize + 1) {
+		f := appendValue(appendText(nil, fmt.Sprintf("k%06d", id)), value{baseline, true})
+		require.NoError(t, s.watch(id+1, fields{rest: string(f)}))
+	}
+	s.mu.Lock()
+	require.LessOrEqual(t, s.watched, maxWatchedBytes+kv.MaxValueSize)
+	s.mu.Unlock()
+}
+
+// readerOf takes what waits in an outbox.
+func readerOf(o *outbox) io.Reader {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	r := &buffer{o.waiting}
+	o.waiting = nil
+	return r
+}
+
+type buffer struct{ rest []byte }
+
+func (b *buffer) Read(p []byte) (int, error) {
+	if len(b.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, b.rest)
+	b.rest = b.rest[n:]
+	return n, nil
+}
+
+// TestCommitsUnderWayAreBounded: a client that sends commits faster than the disk takes them is not listened to until
+// some are done. None is lost.
+func TestCommitsUnderWayAreBounded(t *testing.T) {
+	path := t.TempDir()
+	slow := make(chan struct{})
+	server := openHere(t, path, Options{Hooks: Hooks{Apply: func() error { <-slow; return nil }}})
+	c := rawPeer(t, path, true)
+	const commits = 60
+	sent := make(chan error, 1)
+	go func() {
+		for id := range uint64(commits) {
+			m := &commit{mutations: []mutation{}, writes: []keyRange{{"a", "b"}}}
+			for k := range 10 {
+				key := fmt.Sprintf("a%03d.%d", id, k)
+				m.mutations = append(m.mutations, mutation{opSet, key, string(make([]byte, kv.MaxValueSize))})
+			}
+			frame := numbered(frameCommit, id+1, func(b []byte) []byte { return appendCommit(b, m) })
+			if _, err := c.Write(frame); err != nil {
+				sent <- err
+				return
+			}
+		}
+		sent <- nil
+	}()
+	var most int
+	require.Eventually(t, func() bool {
+		s := server.sessions()[0]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		still := most == s.committing && most > maxCommitting/2
+		most = s.committing
+		return still
+	}, time.Minute, 100*time.Millisecond)
+	require.LessOrEqual(t, most, maxCommitting+2<<20)
+	select {
+	case err := <-sent:
+		t.Fatalf("all was taken in: %v", err)
+	default:
+	}
+	close(slow)
+	r := frameReader{r: c, limit: maxFrame}
+	for range commits {
+		kind, _, err := r.next()
+		require.NoError(t, err)
+		require.Equal(t, frameCommitted, kind)
+	}
+	require.NoError(t, <-sent)
+	require.Len(t, look(t, server, fmt.Sprintf("a%03d.9", commits-1)), kv.MaxValueSize)
+}
+
+// impostor has a folder's lock and its socket, and speaks what it likes.
+func impostor(t *testing.T, path string, speaks func(c net.Conn)) {
+	t.Helper()
+	lock, err := lockFolder(path)
+	require.NoError(t, err)
+	l, err := listen(path)
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer c.Close()
+				speaks(c)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		require.NoError(t, l.Close())
+		all.Wait()
+		require.NoError(t, lock.Close())
+	})
+}
+
+// TestServerThatTalksNonsense: who opens a folder that somebody serves who does not speak the protocol is told that it
+// is in use, where, and why.
+func TestServerThatTalksNonsense(t *testing.T) {
+	for name, speaks := range map[string]func(c net.Conn){
+		"hangs up": func(net.Conn) {},
+		"garbage":  func(c net.Conn) { _, _ = c.Write([]byte("220 ready\r\n")) },
+		"4 GiB":    func(c net.Conn) { _, _ = c.Write([]byte{0xff, 0xff, 0xff, 0xff, byte(frameWelcome), 1}) },
+		"silence":  func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
+		"a later protocol": func(c net.Conn) {
+			_, _ = c.Write(appendFrame(nil, frameWelcome, func(b []byte) []byte { return appendNumbers(b, 99) }))
+			_, _ = io.Copy(io.Discard, c)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if name == "silence" && testing.Short() {
+				t.Skip("takes the whole handshake's limit")
+			}
+			path := t.TempDir()
+			impostor(t, path, speaks)
+			begun := time.Now()
+			_, err := OpenDisk(path, Options{})
+			require.ErrorIs(t, err, ErrLocked)
+			require.ErrorContains(t, err, path)
+			require.Less(t, time.Since(begun), 3*handshakeLimit)
+			if name == "a later protocol" {
+				require.ErrorContains(t, err, "another protocol: 99")
+			}
+		})
+	}
+}
+
+// TestServerThatTurnsBad: a client whose server begins to talk nonsense drops the connection and tries again, until its
+// context ends; nothing panics, and nothing is taken for an answer.
+func TestServerThatTurnsBad(t *testing.T) {
+	none := func(b []byte) []byte { return b }
+	opened := numbered(frameOpened, 1, func(b []byte) []byte { return appendNumbers(b, 7) })
+	for name, says := range map[string][]byte{
+		"garbage":      []byte("garbage, and not a frame at all"),
+		"4 GiB":        {0xff, 0xff, 0xff, 0xff, byte(frameRows), 1},
+		"version":      numbered(frameOpened, 1, func(b []byte) []byte { return append(b, 0xff) }),
+		"value":        append(opened, numbered(frameValue, 2, func(b []byte) []byte { return append(b, 9, 9, 9) })...),
+		"other answer": append(opened, numbered(frameRows, 2, func(b []byte) []byte { return append(b, 0, 0) })...),
+		"commit":       numbered(frameCommitted, 1, none),
+		"a client's":   numbered(frameHello, 1, none),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := t.TempDir()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			var met atomic.Int32
+			impostor(t, path, func(c net.Conn) {
+				if _, _, err := (&frameReader{r: c, limit: maxHello}).next(); err != nil {
+					return
+				}
+				_, _ = c.Write(appendFrame(nil, frameWelcome, func(b []byte) []byte {
+					return appendNumbers(b, protocolVersion)
+				}))
+				if _, _, err := (&frameReader{r: c, limit: maxFrame}).next(); err != nil {
+					return
+				}
+				if met.Add(1) == 3 {
+					cancel()
+				}
+				_, _ = c.Write(says)
+				_, _ = io.Copy(io.Discard, c)
+			})
+			db := openHere(t, path, Options{})
+			_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				_, err := tx.Get([]byte("a")).Wait(ctx)
+				return err
+			})
+			require.ErrorIs(t, err, context.Canceled, "it has tried again and again")
+		})
+	}
+}
+
+// TestNoSocket: where no socket can be made, as on some file systems, a folder belongs to its first process. The others
+// are told so; nothing is lost, and a later one has it.
+func TestNoSocket(t *testing.T) {
+	path := t.TempDir()
+	require.NoError(t, os.MkdirAll(filepath.Join(path, socketName, "in the way"), 0o700))
+	first, err := OpenDisk(path, Options{})
+	require.NoError(t, err)
+	change(t, first, "a", "1")
+	_, err = OpenDisk(path, Options{})
+	require.ErrorIs(t, err, ErrLocked)
+	require.ErrorContains(t, err, path)
+	require.Equal(t, "1", look(t, first, "a"))
+	require.NoError(t, first.Close())
+	require.Equal(t, "1", look(t, openHere(t, path, Options{}), "a"))
+}

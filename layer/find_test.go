@@ -1,0 +1,173 @@
+package layer_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/fault"
+	"fdbfifo/layer"
+)
+
+// found is Find, which must not fail.
+func (e *env) found(group, id string) layer.Found {
+	e.t.Helper()
+	f, err := e.calm().Find(e.ctx, group, id)
+	require.NoError(e.t, err)
+	return f
+}
+
+// TestFind follows messages by their dedup ids through all places.
+func TestFind(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.configure(func(c *layer.Config) { c.DedupFor, c.MaxAttempts = layer.DedupForPending, 1 })
+		require.Equal(e.t, layer.Found{Where: layer.WhereUnknown}, e.found("", "x"))
+		e.enqueue("A", "first")
+		due := e.clock.now().Add(time.Minute)
+		sent, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", DedupID: "x", DeliverAt: due})
+		require.NoError(e.t, err)
+		id := sent[0].ID
+		waiting := layer.Found{Where: layer.WhereWaiting, ID: id, Ahead: 1, DeliverAt: due}
+		require.Equal(e.t, waiting, e.found("", "x"))
+		require.Equal(e.t, waiting, e.found("any", "x"), "the group does not matter")
+		first := e.receive(e.q, 10)
+		require.Len(e.t, first.Items, 1)
+		require.Equal(e.t, waiting, e.found("", "x"), "another item of the group is in flight")
+		require.NoError(e.t, e.q.Ack(e.ctx, first))
+
+		e.clock.advance(time.Minute)
+		c := e.receive(e.q, 1)
+		require.NotNil(e.t, c)
+		inFlight := layer.Found{
+			Where: layer.WhereInFlight, ID: id, Owner: "worker-1", Token: c.Token, Until: c.Until,
+		}
+		require.Equal(e.t, inFlight, e.found("", "x"))
+		e.clock.advance(time.Hour)
+		require.Equal(e.t, inFlight, e.found("", "x"), "as long as nobody has taken over")
+		require.Nil(e.t, e.receive(e.q, 1), "that was its last attempt")
+		require.Equal(e.t, layer.Found{Where: layer.WhereDead, ID: id, Reason: "1 attempt failed"}, e.found("", "x"))
+
+		require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+			return e.q.Admin().RedriveTx(e.ctx, tx, layer.RedriveOptions{ToTail: true}, id)
+		}))
+		moved := e.found("", "x")
+		require.Equal(e.t, layer.WhereWaiting, moved.Where)
+		require.Equal(e.t, id.Random, moved.ID.Random, "it goes on under another id, and is found")
+		e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+		require.NoError(e.t, e.q.Ack(e.ctx, e.receive(e.q, 1)))
+		done := layer.Found{Where: layer.WhereArchived, ID: moved.ID, Completed: e.clock.now()}
+		require.Equal(e.t, done, e.found("", "x"))
+		e.clock.advance(2 * time.Hour)
+		_, err = e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
+		require.NoError(e.t, err)
+		require.Contains(e.t, []layer.Where{layer.WhereGone, layer.WhereUnknown}, e.found("", "x").Where)
+	})
+}
+
+// TestFindOfScopes: within groups the group says which message is meant; in a window the entry outlives the message.
+func TestFindOfScopes(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.configure(func(c *layer.Config) { c.DedupScope = layer.DedupInGroup })
+	a, b := e.sendAs(e.q, "A", "x").ID, e.sendAs(e.q, "B", "x").ID
+	until := e.clock.now().Add(layer.DefaultDedupWindow)
+	for group, id := range map[string]layer.ID{"A": a, "B": b} {
+		require.Equal(t, layer.Found{Where: layer.WhereWaiting, ID: id, Remembered: until}, e.found(group, "x"))
+	}
+	require.Equal(t, layer.Found{Where: layer.WhereUnknown}, e.found("", "x"))
+	require.NoError(t, e.q.Admin().Cancel(e.ctx, a))
+	require.Equal(t, layer.Found{Where: layer.WhereGone, ID: a, Remembered: until}, e.found("A", "x"))
+
+	e.clock.advance(time.Second)
+	e.configure(func(c *layer.Config) { c.DedupScope = layer.DedupInQueue })
+	e.clock.advance(time.Second)
+	require.Equal(t, b, e.found("B", "x").ID, "what was remembered otherwise is found, too")
+	again := e.sendAs(e.q, "A", "x").ID
+	require.Equal(t, again, e.found("B", "x").ID, "the last which was accepted")
+}
+
+// TestReschedule: the message keeps its place; those behind wait with it, and what moves past its head's delay does not
+// overtake.
+func TestReschedule(t *testing.T) {
+	onEngines(t, func(e *env) {
+		ids := e.enqueue("A", "a1", "a2", "a3")
+		in := func(d time.Duration) time.Time { return e.clock.now().Add(d) }
+		require.NoError(e.t, e.q.Reschedule(e.ctx, ids[0], in(time.Hour)))
+		require.Nil(e.t, e.receive(e.q, 10), "those behind wait, too")
+		require.NoError(e.t, e.q.Reschedule(e.ctx, ids[1], time.Time{}))
+		require.Nil(e.t, e.receive(e.q, 10))
+		s, err := e.calm().Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.Equal(e.t, []int64{0, 1}, []int64{s.ReadyGroups, s.DelayedGroups})
+
+		require.NoError(e.t, e.q.Reschedule(e.ctx, ids[0], in(time.Minute)), "earlier")
+		e.clock.advance(time.Minute)
+		c := e.receive(e.q, 1)
+		require.Equal(e.t, []string{"a1"}, bodies(c.Items))
+		require.ErrorIs(e.t, e.q.Reschedule(e.ctx, ids[0], in(time.Hour)), layer.ErrInFlight)
+		require.NoError(e.t, e.q.Reschedule(e.ctx, ids[1], in(time.Minute)), "another of the group is in flight")
+		require.NoError(e.t, e.q.Ack(e.ctx, c))
+		require.ErrorIs(e.t, e.q.Reschedule(e.ctx, ids[0], in(time.Hour)), layer.ErrNoItem)
+		require.Nil(e.t, e.receive(e.q, 10))
+		require.NoError(e.t, e.q.Reschedule(e.ctx, ids[1], in(-time.Hour)), "at once")
+		c = e.receive(e.q, 10)
+		require.Equal(e.t, []string{"a2", "a3"}, bodies(c.Items))
+		require.Equal(e.t, e.clock.now(), c.Items[0].DeliverAt)
+	})
+}
+
+// TestRescheduleHasItsEffectOnce (trap 4), and so has a replacement.
+func TestRescheduleHasItsEffectOnce(t *testing.T) {
+	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
+		e := newEnv(t, anyEngine, false)
+		id := e.enqueue("A", "a1")[0]
+		e.plan.ForceNext(kind)
+		require.NoError(t, e.q.Reschedule(e.ctx, id, e.clock.now().Add(time.Minute)))
+		require.Nil(t, e.receive(e.q, 1))
+		e.plan.ForceNext(kind)
+		require.NoError(t, e.q.Reschedule(e.ctx, id, time.Time{}))
+		e.plan.ForceNext(kind)
+		require.NoError(t, e.q.Replace(e.ctx, id, []byte("new"), map[string]string{"h": "v"}))
+		c := e.receive(e.q, 1)
+		require.Equal(t, []string{"new"}, bodies(c.Items))
+		require.Equal(t, map[string]string{"h": "v"}, c.Items[0].Headers)
+	}
+}
+
+// TestReplaceLargeBody: a body in parts gives way to a small one, and the other way round.
+func TestReplaceLargeBody(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.sendAs(e.q, "A", "x")
+		id := e.found("", "x").ID
+		large := make([]byte, 300_000)
+		require.NoError(e.t, e.q.Replace(e.ctx, id, large, nil))
+		require.Equal(e.t, []string{string(large)}, e.all("A"))
+		require.NoError(e.t, e.q.Reschedule(e.ctx, id, e.clock.now().Add(time.Minute)))
+		e.clock.advance(time.Minute)
+		require.NoError(e.t, e.q.Replace(e.ctx, id, []byte("small"), nil))
+		c := e.receive(e.q, 1)
+		require.Equal(e.t, []string{"small"}, bodies(c.Items))
+		require.Equal(e.t, "x", c.Items[0].DedupID)
+		require.ErrorIs(e.t, e.q.Replace(e.ctx, id, nil, nil), layer.ErrInFlight)
+	})
+}
+
+// TestDelayIsNoRetention: a message whose delay ends early, by RetryNow or by Reschedule, has not waited for the
+// retention yet.
+func TestDelayIsNoRetention(t *testing.T) {
+	for name, now := range map[string]func(e *env, id layer.ID) error{
+		"retry now":  func(e *env, id layer.ID) error { return e.q.Admin().RetryNow(e.ctx, id.Group, layer.RetryOptions{}) },
+		"reschedule": func(e *env, id layer.ID) error { return e.q.Reschedule(e.ctx, id, time.Time{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			e.configure(func(c *layer.Config) { c.Retention = time.Hour })
+			sent, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: 24 * time.Hour})
+			require.NoError(t, err)
+			e.clock.advance(12 * time.Hour)
+			require.NoError(t, now(e, sent[0].ID))
+			require.NotNil(t, e.receive(e.q, 1), "it is delivered, not dropped")
+		})
+	}
+}

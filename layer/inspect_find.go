@@ -1,0 +1,170 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// Where says where a message is.
+type Where string
+
+// The places of a message.
+const (
+	WhereUnknown  Where = "unknown"   // no message is remembered under the dedup id
+	WhereWaiting  Where = "waiting"   // in its group: not in flight, perhaps delayed
+	WhereInFlight Where = "in_flight" // delivered under a claim, and not acked yet
+	WhereDead     Where = "dead"      // among the dead letters
+	WhereArchived Where = "archived"  // finished, and in the archive
+	WhereGone     Where = "gone"      // acked, taken, cancelled, purged, discarded, or past retention
+)
+
+// Found is a message found by its dedup id. Where says which fields are set besides ID and Remembered.
+type Found struct {
+	Where Where
+	ID    ID // zero if unknown
+	// Remembered is until when messages with the dedup id are refused as duplicates; zero = as long as the message is
+	// in the queue. In the past: the window is over, and no sweep has come by yet.
+	Remembered time.Time
+
+	// Ahead is how many items of the group come before a waiting message; AheadMore: at least so many, the counting
+	// stopped there.
+	Ahead     int64
+	AheadMore bool
+	// DeliverAt is the earliest delivery of a waiting message; zero if never delayed. Admin.Why says what else the
+	// message waits for.
+	DeliverAt time.Time
+	// Owner holds a message in flight, under Token, until Until. Until in the past: the next receive takes over.
+	Owner string
+	Token int64
+	Until time.Time
+	// Reason is why a dead letter has failed for good.
+	Reason string
+	// Completed is when an archived message was finished.
+	Completed time.Time
+}
+
+// Find says where the message with a dedup id is, at this moment: for a program which knows its messages by ids of its
+// own. The returned ID is what Reschedule, Replace and Admin.Cancel take. group is the message's group where duplicates
+// are looked for within groups (DedupInGroup), and does not matter otherwise. Find conflicts with nothing, changes
+// nothing, and reads a bounded number of keys.
+//
+// A message is found as long as its dedup id is remembered: with DedupForPending as long as the message is in the queue
+// or among the dead letters, with DedupForWindow for the window. So give messages with long delays a long window, or
+// use DedupForPending. Of several messages sent under the id, one after the other, Find finds the last which was
+// accepted.
+//
+// Errors: ErrOptions without a dedup id, *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the engine's. A
+// message which is not found is no error: WhereUnknown.
+func (q *Queue) Find(ctx context.Context, group, dedupID string) (Found, error) {
+	if err := checkGroup(group); err != nil {
+		return Found{}, wrap("find", err)
+	}
+	if err := checkDedupID(dedupID); err != nil {
+		return Found{}, wrap("find", err)
+	}
+	if dedupID == "" {
+		return Found{}, wrap("find", fmt.Errorf("%w: no dedup id", ErrOptions))
+	}
+	var f Found
+	err := q.view(ctx, func(tx kv.ReadTx) error {
+		r, found, err := q.lastRemembered(ctx, tx, group, dedupID)
+		if f = (Found{Where: WhereUnknown}); err != nil || !found {
+			return err
+		}
+		if f.ID = r.id; r.untilMS > 0 {
+			f.Remembered = fromMillis(r.untilMS)
+		}
+		return f.locate(ctx, q, tx)
+	})
+	if err != nil {
+		return Found{}, wrap("find", err)
+	}
+	return f, nil
+}
+
+// lastRemembered reads the entry of a dedup id. The scope may have been changed: of two entries the newer counts.
+func (q *Queue) lastRemembered(
+	ctx context.Context, tx kv.ReadTx, group, dedupID string,
+) (last remembered, found bool, err error) {
+	var keys [2][]byte
+	var values [2]kv.Future[[]byte]
+	for i, scope := range []DedupScope{DedupInQueue, DedupInGroup} {
+		keys[i] = q.keys.dedupKey(scope, group, dedupID)
+		values[i] = tx.Get(keys[i])
+	}
+	for i := range values {
+		v, err := values[i].Wait(ctx)
+		if err != nil {
+			return last, false, fmt.Errorf("read dedup entry: %w", err)
+		}
+		if v == nil {
+			continue
+		}
+		r, err := unpackRemembered(keys[i], v)
+		if err != nil {
+			return last, false, err
+		}
+		if !found || r.clock > last.clock {
+			last, found = r, true
+		}
+	}
+	return last, found, nil
+}
+
+// locate finds the message f.ID.
+func (f *Found) locate(ctx context.Context, q *Queue, tx kv.ReadTx) error {
+	itemKey, deadKey, archiveKey := q.keys.item(f.ID), q.keys.dead(f.ID), q.keys.archive(f.ID)
+	item, dead, finished := tx.Get(itemKey), tx.Get(deadKey), tx.Get(archiveKey)
+	r, err := q.readLock(ctx, tx, f.ID.Group)
+	if err != nil {
+		return err
+	}
+	v, err := item.Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read item: %w", err)
+	}
+	if v != nil {
+		return f.present(ctx, q, tx, r, kv.KV{Key: itemKey, Value: v})
+	}
+	if v, err = dead.Wait(ctx); err != nil {
+		return fmt.Errorf("read dead letter: %w", err)
+	}
+	if v != nil {
+		d, err := unpackDead(deadKey, v)
+		f.Where, f.Reason = WhereDead, d.reason
+		return err
+	}
+	if v, err = finished.Wait(ctx); err != nil {
+		return fmt.Errorf("read archived item: %w", err)
+	}
+	if v == nil {
+		f.Where = WhereGone
+		return nil
+	}
+	a, err := unpackArchived(archiveKey, v)
+	f.Where, f.Completed = WhereArchived, fromMillis(a.completedMS)
+	return err
+}
+
+// present describes a message which is in its group; r is the group's record.
+func (f *Found) present(ctx context.Context, q *Queue, tx kv.ReadTx, r *record, row kv.KV) error {
+	if c := r.claim(); c.holds(f.ID) {
+		f.Where, f.Owner, f.Token, f.Until = WhereInFlight, c.owner, c.token, fromMillis(c.endMS)
+		return nil
+	}
+	e, _, err := openEnvelope(row.Value)
+	if err != nil {
+		return corrupt(row.Key, err)
+	}
+	f.Where = WhereWaiting
+	if e.dueMS > 0 {
+		f.DeliverAt = fromMillis(e.dueMS)
+	}
+	before := kv.KeyRange{Begin: q.keys.items(f.ID.Group).Begin, End: row.Key}
+	f.Ahead, err = countKeys(ctx, tx, before, whyCap)
+	f.AheadMore = f.Ahead == whyCap
+	return err
+}

@@ -1,0 +1,603 @@
+package layer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+)
+
+// A subscription is a named place in the row of all changes of a queue, which the database keeps. One process at a time
+// reads on from there, under a lease, and moves the place behind what its handler has seen. Two keys hold a
+// subscription: the cursor, with the place and the token of the process that holds it, and the reader, with the end of
+// the lease. A heartbeat writes only the reader, a handler's transaction reads only the cursor. So a heartbeat does not
+// make the transaction of a slow handler conflict, and a process which holds the subscription no longer cannot move the
+// place.
+
+const (
+	// subscribePoll is the pause between two looks of a subscription which no change wakes, in case a watch was lost.
+	subscribePoll = 10 * time.Second
+	// closedLook is how often a waiting subscription looks whether its handle was closed.
+	closedLook = 500 * time.Millisecond
+	// handlerTxLife bounds a handler's call in a transaction: a transaction cannot commit 5 s after its first read.
+	handlerTxLife = 4 * time.Second
+	// storeLife bounds the store of a place, also after the end of a subscription's context.
+	storeLife = 5 * time.Second
+	// leastPause and longestPause bound the pause after a handler's error, which doubles with each error in a row.
+	leastPause   = 100 * time.Millisecond
+	longestPause = 30 * time.Second
+)
+
+// subscription is a running call of Subscribe or SubscribeTx.
+type subscription struct {
+	q     *Queue
+	name  string
+	o     SubscribeOptions
+	plain func(ctx context.Context, changes []Change) error
+	inTx  func(ctx context.Context, tx kv.Tx, changes []Change) error
+	token uuid.UUID // of this call
+	wants [changeKinds]bool
+
+	at    position
+	width int // changes of the next call: less than o.Max after an error
+	fails int // in a row
+}
+
+func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions) (*subscription, error) {
+	s := &subscription{q: q, name: name, o: o, token: q.random.uuid()}
+	if noHandler {
+		return nil, fmt.Errorf("%w: no handler", ErrOptions)
+	}
+	if err := checkSubscription(name); err != nil {
+		return nil, err
+	}
+	for _, k := range o.Kinds {
+		if k < 0 || k >= changeKinds {
+			return nil, &ValueError{What: "kind of change", Got: k.String(), Allowed: fmt.Sprint(changeKindNames)}
+		}
+		s.wants[k] = true
+	}
+	if len(o.Kinds) == 0 {
+		for k := range s.wants {
+			s.wants[k] = true
+		}
+	}
+	for _, limit := range []struct {
+		what      string
+		value     *int
+		otherwise int
+		max       int
+	}{{"max", &s.o.Max, DefaultChanges, MaxBatch}, {"parallel", &s.o.Parallel, 1, MaxParallel}} {
+		if *limit.value == 0 {
+			*limit.value = limit.otherwise
+		}
+		if *limit.value < 1 || *limit.value > limit.max {
+			return nil, &LimitError{What: limit.what, Got: int64(*limit.value), Min: 1, Max: int64(limit.max)}
+		}
+	}
+	if s.o.Lease == 0 {
+		s.o.Lease = DefaultLease
+	}
+	if err := checkLease(s.o.Lease); err != nil {
+		return nil, err
+	}
+	s.width = s.o.Max
+	return s, nil
+}
+
+// run takes the subscription again and again, until ctx ends or the queue is gone.
+func (s *subscription) run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		wait, err := s.acquire(ctx)
+		switch {
+		case final(err):
+			return err
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			s.report(err)
+			wait = errorPause
+		case wait == 0:
+			err = s.serve(ctx)
+			if final(err) {
+				return err
+			}
+			if ctx.Err() != nil {
+				s.release(context.WithoutCancel(ctx))
+				return nil
+			}
+			s.report(err)
+			wait = leastPause
+		}
+		if err := s.pause(ctx, wait, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// final reports whether an error ends the subscription.
+func final(err error) bool {
+	return errors.Is(err, ErrNoQueue) || errors.Is(err, ErrClosed) || errors.Is(err, ErrOptions) || isCorrupt(err)
+}
+
+// report tells the owner of the subscription an error which does not end it.
+func (s *subscription) report(err error) {
+	switch {
+	case err == nil || errors.Is(err, errNotHolder):
+	case s.o.OnError != nil:
+		s.o.OnError(err)
+	default:
+		slog.Default().Warn("subscription: error", "queue", s.q.name, "subscription", s.name, "error", err)
+	}
+}
+
+// pause waits for d, for the end of ctx, or for woken, and returns ErrClosed if the handle was closed.
+func (s *subscription) pause(ctx context.Context, d time.Duration, woken kv.Future[struct{}]) error {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	watch := make(chan struct{})
+	if woken != nil {
+		go func() {
+			defer close(watch)
+			woken.Wait(ctx) //nolint:errcheck // a lost watch is a look too many
+		}()
+	}
+	look := time.NewTicker(closedLook)
+	defer look.Stop()
+	for {
+		select {
+		case <-watch:
+			s.q.yield(ctx, "subscription woken")
+			return s.closed()
+		case <-ctx.Done():
+			s.q.yield(ctx, "subscription paused")
+			return s.closed()
+		case <-look.C:
+			if err := s.closed(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (s *subscription) closed() error {
+	if s.q.isClosed() {
+		return ErrClosed
+	}
+	return nil
+}
+
+// errNotHolder: another process has taken the subscription over.
+var errNotHolder = errors.New("the subscription is held by another process")
+
+// update runs a transaction of the subscription's own, with the guard against a drop of the queue.
+func (s *subscription) update(ctx context.Context, fn func(tx kv.Tx, config *following) error) error {
+	if s.q.isClosed() {
+		return ErrClosed
+	}
+	_, err := kv.Run(ctx, s.q.db, s.q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		follow := s.q.follow(tx)
+		if err := fn(tx, follow); err != nil {
+			return err
+		}
+		return s.q.guardReceiptDrop(ctx, tx, follow)
+	})
+	return err
+}
+
+// acquire takes the subscription, and returns 0; or how long to wait because another process holds it.
+func (s *subscription) acquire(ctx context.Context) (wait time.Duration, err error) {
+	err = s.update(ctx, func(tx kv.Tx, follow *following) error {
+		config, err := follow.wait(ctx)
+		if err != nil {
+			return err
+		}
+		if config.Changes == 0 {
+			return fmt.Errorf("%w: queue %q keeps no changes: set changes", ErrOptions, s.q.name)
+		}
+		wait, err = s.take(ctx, tx)
+		return err
+	})
+	return wait, err
+}
+
+// take is acquire in a transaction. A repeated take, for example after a commit of unknown outcome, finds its own
+// token.
+//
+// Footprint: reads cursor and reader with a conflict, and writes both.
+func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, err error) {
+	cursorKey, readerKey := s.q.keys.cursor(s.name), s.q.keys.reader(s.name)
+	cursorRead, readerRead := tx.Get(cursorKey), guardSubscribeHold.get(tx, readerKey)
+	held, err := readerRead.Wait(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read reader: %w", err)
+	}
+	if held != nil {
+		r, err := unpackReader(readerKey, held)
+		if err != nil {
+			return 0, err
+		}
+		if left := r.endMS - s.q.nowMS(); r.token != s.token && left > 0 {
+			return min(time.Duration(left)*time.Millisecond, s.o.Lease), nil
+		}
+	}
+	v, err := cursorRead.Wait(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read cursor: %w", err)
+	}
+	if v == nil {
+		s.at, err = s.begin(ctx, tx)
+	} else {
+		var p progress
+		p, err = unpackProgress(cursorKey, v)
+		s.at = p.position
+	}
+	if err != nil {
+		return 0, err
+	}
+	tx.Set(cursorKey, (&progress{token: s.token, position: s.at}).pack())
+	s.setReader(tx)
+	return 0, nil
+}
+
+// begin is the place of a new subscription.
+func (s *subscription) begin(ctx context.Context, tx kv.Tx) (position, error) {
+	keys := s.q.keys
+	section := keys.section(nameChange)
+	from := section.Begin
+	missed, err := readMissed(ctx, keys, tx.Snapshot().Get(keys.meta(metaMissed)))
+	if err != nil {
+		return position{}, err
+	}
+	if missed != nil {
+		from = kv.KeyAfter(keys.absolute(missed))
+	}
+	if !s.o.FromOldest {
+		// Whatever commits after this read version gets a greater stamp than all that is there.
+		last, err := tx.Snapshot().GetKey(kv.LastLessThan(section.End)).Wait(ctx)
+		if err != nil {
+			return position{}, fmt.Errorf("read changes: %w", err)
+		}
+		if section.Contains(last) {
+			from = kv.KeyAfter(last)
+		}
+	}
+	return position{from: keys.relative(from)}, nil
+}
+
+func (s *subscription) setReader(tx kv.Tx) {
+	r := reader{token: s.token, owner: s.q.opts.Owner, endMS: s.q.nowMS() + s.o.Lease.Milliseconds()}
+	tx.Set(s.q.keys.reader(s.name), r.pack())
+}
+
+// release gives the subscription back, so that another process need not wait for the end of the lease.
+func (s *subscription) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	s.report(s.update(ctx, func(tx kv.Tx, _ *following) error {
+		return s.ifMine(ctx, tx, func() { tx.Clear(s.q.keys.reader(s.name)) })
+	}))
+}
+
+// ifMine calls write if this call still holds the subscription. Footprint: reads the reader with a conflict.
+func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func()) error {
+	key := s.q.keys.reader(s.name)
+	v, err := guardSubscribeHold.get(tx, key).Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read reader: %w", err)
+	}
+	if v == nil {
+		return errNotHolder
+	}
+	r, err := unpackReader(key, v)
+	if err != nil {
+		return err
+	}
+	if r.token != s.token {
+		return errNotHolder
+	}
+	write()
+	return nil
+}
+
+// serve reads changes and calls the handler, beside a heartbeat, until another has taken over or ctx ends.
+func (s *subscription) serve(ctx context.Context) error {
+	ctx, lose := context.WithCancelCause(ctx)
+	var heart sync.WaitGroup
+	heart.Add(1)
+	go func() {
+		defer heart.Done()
+		s.q.yield(ctx, "heartbeat begins")
+		lose(s.beat(ctx))
+	}()
+	defer heart.Wait()
+	defer lose(nil)
+	for {
+		if err := s.step(ctx); err != nil {
+			if cause := context.Cause(ctx); cause != nil && !final(err) {
+				return cause // not what a call met because another has taken over
+			}
+			return err
+		}
+	}
+}
+
+// beat extends the lease three times in its length, and returns why there is nothing to extend any more.
+func (s *subscription) beat(ctx context.Context) error {
+	end := s.q.opts.Now().Add(s.o.Lease)
+	for {
+		if err := s.pause(ctx, s.o.Lease/3, nil); err != nil || ctx.Err() != nil {
+			return err
+		}
+		begun := s.q.opts.Now()
+		err := s.update(ctx, func(tx kv.Tx, _ *following) error {
+			return s.ifMine(ctx, tx, func() { s.setReader(tx) })
+		})
+		switch {
+		case err == nil:
+			end = begun.Add(s.o.Lease)
+		case errors.Is(err, errNotHolder), final(err), ctx.Err() != nil:
+			return err
+		case s.q.opts.Now().After(end):
+			return fmt.Errorf("%w: the lease could not be extended: %w", errNotHolder, err)
+		}
+	}
+}
+
+// step reads the next changes, and either handles them and moves the place, or waits for more.
+func (s *subscription) step(ctx context.Context) error {
+	page, err := s.read(ctx)
+	if err != nil {
+		return err
+	}
+	if page.missed != nil {
+		s.report(&MissedError{Subscription: s.name})
+		s.at = position{from: page.missed}
+		return nil
+	}
+	if len(page.changes) == 0 && !page.skipped {
+		return s.wait(ctx, page.woken)
+	}
+	err = s.handle(ctx, page)
+	if err == nil {
+		s.at, s.fails, s.width = page.next, 0, min(2*s.width, s.o.Max)
+		return nil
+	}
+	var failed *ChangeError
+	if ctx.Err() != nil || !errors.As(err, &failed) {
+		return err
+	}
+	s.report(err)
+	s.width = max(1, min(s.width, len(page.changes))/2)
+	pause := min(leastPause<<min(s.fails, 10), longestPause)
+	s.fails++
+	if err := s.pause(ctx, pause, nil); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+// wait waits until a change is written, or for the poll.
+func (s *subscription) wait(ctx context.Context, woken kv.Future[struct{}]) error {
+	defer woken.Cancel()
+	if err := s.pause(ctx, subscribePoll, woken); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+// changePage is what a look at the changes has found.
+type changePage struct {
+	changes []Change            // wanted
+	next    position            // behind them
+	skipped bool                // there were changes that nobody wants
+	missed  []byte              // changes up to this place were cleared unseen; nil = none
+	woken   kv.Future[struct{}] // if there was nothing: a watch on the next change
+}
+
+// changePageRows bounds the rows of a look.
+const changePageRows = 100
+
+// read looks at the changes behind the subscription's place.
+//
+// Footprint: reads at snapshot; writes nothing.
+func (s *subscription) read(ctx context.Context) (page changePage, err error) {
+	q := s.q
+	if q.isClosed() {
+		return page, ErrClosed
+	}
+	_, err = kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		follow, snapshot := q.follow(tx), tx.Snapshot()
+		all := kv.KeyRange{Begin: q.keys.absolute(s.at.from), End: q.keys.section(nameChange).End}
+		rows := snapshot.GetRange(all.Selectors(), kv.RangeOptions{Limit: min(changePageRows, s.width+1)})
+		lost := snapshot.Get(q.keys.meta(metaMissed))
+		if page, err = s.choose(ctx, rows); err != nil {
+			return err
+		}
+		missed, err := readMissed(ctx, q.keys, lost)
+		if err != nil {
+			return err
+		}
+		if missed != nil && bytes.Compare(missed, s.at.from) >= 0 {
+			page.missed = q.keys.relative(kv.KeyAfter(q.keys.absolute(missed)))
+		}
+		if _, err := follow.wait(ctx); err != nil {
+			return err
+		}
+		if len(page.changes) == 0 && !page.skipped && page.missed == nil {
+			page.woken = tx.Watch(q.keys.meta(metaChanged))
+		}
+		return nil
+	})
+	return page, err
+}
+
+// choose takes up to width wanted changes from rows.
+func (s *subscription) choose(ctx context.Context, read kv.Future[[]kv.KV]) (page changePage, err error) {
+	rows, err := read.Wait(ctx)
+	if err != nil {
+		return page, fmt.Errorf("read changes: %w", err)
+	}
+	page.next = s.at
+	for _, row := range rows {
+		_, all, err := unpackChanges(row.Key, row.Value)
+		if err != nil {
+			return page, err
+		}
+		done := int64(0)
+		if from := s.q.keys.relative(row.Key); bytes.Equal(from, s.at.from) {
+			done = s.at.done
+		}
+		for i := done; i < int64(len(all)); i++ {
+			if len(page.changes) == s.width {
+				page.next = position{from: s.q.keys.relative(row.Key), done: i}
+				return page, nil
+			}
+			if s.wants[all[i].Kind] {
+				page.changes = append(page.changes, all[i])
+			}
+		}
+		page.next, page.skipped = position{from: s.q.keys.relative(kv.KeyAfter(row.Key))}, true
+	}
+	return page, nil
+}
+
+// readMissed returns the relative key of the last row which was cleared before every subscription had seen the row; nil
+// if there is none.
+func readMissed(ctx context.Context, keys subspace, read kv.Future[[]byte]) ([]byte, error) {
+	v, err := read.Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read what was cleared: %w", err)
+	}
+	if v == nil {
+		return nil, nil
+	}
+	return unpackSweptTo(keys.meta(metaMissed), v)
+}
+
+// handle calls the handler for a page, and stores the place behind the page.
+func (s *subscription) handle(ctx context.Context, page changePage) error {
+	if s.inTx != nil && len(page.changes) > 0 {
+		return s.handleTx(ctx, page)
+	}
+	if err := s.callAll(ctx, page.changes); err != nil {
+		return err
+	}
+	// Also when ctx has ended meanwhile: a subscription which is stopped in peace repeats nothing.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLife)
+	defer cancel()
+	return s.update(ctx, func(tx kv.Tx, _ *following) error {
+		_, err := s.move(ctx, tx, page.next)
+		return err
+	})
+}
+
+// move moves the place in a transaction. moved is false if the place is there already: an earlier attempt has landed.
+//
+// Footprint: reads and writes the cursor, with a conflict, so that only the holder moves the place.
+func (s *subscription) move(ctx context.Context, tx kv.Tx, next position) (moved bool, err error) {
+	key := s.q.keys.cursor(s.name)
+	v, err := guardSubscribeMove.get(tx, key).Wait(ctx)
+	if err != nil {
+		return false, fmt.Errorf("read cursor: %w", err)
+	}
+	if v == nil {
+		return false, errNotHolder // somebody has removed the subscription
+	}
+	p, err := unpackProgress(key, v)
+	if err != nil {
+		return false, err
+	}
+	if p.token != s.token && !lacks(guardSubscribeMove) {
+		return false, errNotHolder
+	}
+	if bytes.Equal(p.from, next.from) && p.done == next.done {
+		return false, nil
+	}
+	tx.Set(key, (&progress{token: s.token, position: next}).pack())
+	return true, nil
+}
+
+// handleTx calls the handler in a transaction which also moves the place.
+func (s *subscription) handleTx(ctx context.Context, page changePage) error {
+	var own error // the handler's, of the last attempt
+	err := s.update(ctx, func(tx kv.Tx, _ *following) error {
+		own = nil
+		moved, err := s.move(ctx, tx, page.next)
+		if err != nil || !moved {
+			return err
+		}
+		begun := time.Now()
+		bounded, cancel := context.WithTimeout(ctx, handlerTxLife)
+		defer cancel()
+		own = s.call(page.changes, func() error { return s.inTx(bounded, tx, page.changes) })
+		if took := time.Since(begun); own == nil && took > handlerTxLife {
+			own = s.failed(page.changes, fmt.Errorf("took %s, allowed are %s", took, handlerTxLife))
+		}
+		if own != nil && kv.Code(own) != 0 && time.Since(begun) > handlerTxLife {
+			// The engine's error is the handler's fault: retried, it would come again for ever.
+			return s.failed(page.changes, fmt.Errorf("took too long: %s", own)) //nolint:errorlint
+		}
+		return own
+	})
+	return err
+}
+
+// callAll calls a plain handler: once, or in parallel with the changes of some groups each.
+func (s *subscription) callAll(ctx context.Context, all []Change) error {
+	if len(all) == 0 {
+		return nil
+	}
+	if s.o.Parallel == 1 {
+		return s.call(all, func() error { return s.plain(ctx, all) })
+	}
+	shares := make([][]Change, s.o.Parallel)
+	share := subspace{shards: int64(s.o.Parallel)}
+	for _, c := range all {
+		n := share.shard(c.ID.Group)
+		shares[n] = append(shares[n], c)
+	}
+	errs := make([]error, len(shares))
+	var calls sync.WaitGroup
+	for i, mine := range shares {
+		if len(mine) > 0 {
+			calls.Go(func() {
+				s.q.yield(ctx, fmt.Sprintf("share %d", i))
+				errs[i] = s.call(mine, func() error { return s.plain(ctx, mine) })
+			})
+		}
+	}
+	calls.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// call calls a handler and makes an error or a panic a *ChangeError.
+func (s *subscription) call(changes []Change, handler func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = s.failed(changes, fmt.Errorf("panic: %v\n%s", r, debug.Stack()))
+		}
+	}()
+	if err := handler(); err != nil {
+		return s.failed(changes, err)
+	}
+	return nil
+}
+
+func (s *subscription) failed(changes []Change, err error) error {
+	return &ChangeError{Subscription: s.name, First: changes[0], Changes: len(changes), Err: err}
+}

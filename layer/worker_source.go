@@ -1,0 +1,193 @@
+package layer
+
+import (
+	"context"
+	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// source is a queue that a worker serves.
+type source struct {
+	q       *Queue
+	handler Handler
+	receive ReceiveOptions
+	weight  float64
+	state   atomic.Bool // handlers ask for the groups' state
+
+	// Guarded by the worker's mutex.
+	gone bool
+	pass float64   // items given, divided by the weight: who has the least is next
+	idle time.Time // until then it is taken to have nothing ready
+}
+
+func newSource(from Source, receive ReceiveOptions) *source {
+	return &source{q: from.Queue, handler: from.Handler, receive: receive, weight: float64(max(from.Weight, 1))}
+}
+
+// lookAgain is for how long one of several queues that had nothing ready is not looked at, while others have.
+const lookAgain = 100 * time.Millisecond
+
+// received is what a receive of one of the queues has come to.
+type received struct {
+	source *source
+	claims []*Claim
+	state  bool // the claims have the groups' state
+	err    error
+}
+
+// finished is the ack that ends a claim, and travels with the next receive.
+type finished struct {
+	source *source
+	settle *settlement
+}
+
+// receiveFrom settles and receives.
+func (s *source) receiveFrom(ctx context.Context, done *settlement, wait time.Duration, stop <-chan struct{}) received {
+	r := &reception{o: s.receive, stop: stop}
+	r.o.Wait, r.o.State = wait, s.state.Load()
+	claims, err := s.q.receive(ctx, done, r)
+	return received{source: s, claims: claims, state: r.o.State, err: err}
+}
+
+// live is the sources that are not gone, the one whose turn it is first. The second result are those of them that are
+// not known to be idle.
+func (w *Worker) live(now time.Time) (all, ready []*source) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, s := range w.sources {
+		if !s.gone {
+			all = append(all, s)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *source) int {
+		switch {
+		case a.pass < b.pass:
+			return -1
+		case a.pass > b.pass:
+			return 1
+		}
+		return 0
+	})
+	for _, s := range all {
+		if !s.idle.After(now) {
+			ready = append(ready, s)
+		}
+	}
+	return all, ready
+}
+
+// next receives from the queue whose turn it is. done is settled first, in the same transaction if it can be.
+func (w *Worker) next(ctx context.Context, done *finished) received {
+	if len(w.sources) == 1 {
+		s := w.sources[0]
+		var settle *settlement
+		if done != nil {
+			settle = done.settle
+		}
+		return s.receiveFrom(ctx, settle, s.receive.Wait, w.stopping)
+	}
+	all, ready := w.live(time.Now())
+	for _, s := range ready {
+		var settle *settlement
+		if done != nil && done.source == s {
+			settle, done = done.settle, nil
+		} else if err := w.settle(ctx, done); err != nil {
+			return received{source: done.source, err: err}
+		}
+		done = nil
+		r := s.receiveFrom(ctx, settle, 0, w.stopping)
+		if r.err != nil || len(r.claims) > 0 {
+			w.given(r, all)
+			return r
+		}
+		w.mu.Lock()
+		s.idle = time.Now().Add(lookAgain)
+		w.mu.Unlock()
+	}
+	if err := w.settle(ctx, done); err != nil {
+		return received{source: done.source, err: err}
+	}
+	r := w.await(ctx, all)
+	w.given(r, all)
+	return r
+}
+
+// settle settles alone; done may be nil.
+func (w *Worker) settle(ctx context.Context, done *finished) error {
+	if done == nil {
+		return nil
+	}
+	return done.source.q.submit(ctx, &operation{settle: done.settle})
+}
+
+// given counts what a queue was given. One that comes back from idleness has no claim on what it has not used.
+func (w *Worker) given(r received, all []*source) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := r.source
+	if s == nil || len(r.claims) == 0 {
+		return
+	}
+	if !s.idle.IsZero() {
+		least := math.Inf(1)
+		for _, o := range all {
+			if o != s && o.idle.IsZero() {
+				least = min(least, o.pass)
+			}
+		}
+		if !math.IsInf(least, 1) {
+			s.pass = max(s.pass, least)
+		}
+	}
+	s.idle = time.Time{}
+	s.pass += float64(len(r.claims[0].Items)) / s.weight
+}
+
+// await waits on all queues at once. What comes beside the first claim is given back.
+func (w *Worker) await(ctx context.Context, all []*source) received {
+	stop := make(chan struct{})
+	var once sync.Once
+	end := func() { once.Do(func() { close(stop) }) }
+	defer context.AfterFunc(w.taking, end)()
+	results := make([]received, len(all))
+	var wg sync.WaitGroup
+	for i, s := range all {
+		ctx := s.q.named(ctx, "wait of %d for %s", i, s.q.name)
+		wg.Go(func() {
+			results[i] = s.receiveFrom(ctx, nil, s.receive.Wait, stop)
+			if results[i].err != nil || len(results[i].claims) > 0 {
+				end()
+			}
+		})
+	}
+	wg.Wait()
+	first := received{}
+	for _, r := range results {
+		switch {
+		case len(first.claims) == 0 && (len(r.claims) > 0 || r.err != nil):
+			first = r
+		case len(r.claims) > 0:
+			r.source.q.giveBackAll(r.claims)
+		}
+	}
+	return first
+}
+
+// leave takes a queue out that is gone; without another one the worker ends.
+func (w *Worker) leave(s *source, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s.gone {
+		return
+	}
+	s.gone = true
+	for _, o := range w.sources {
+		if !o.gone {
+			return
+		}
+	}
+	w.end(err)
+}
