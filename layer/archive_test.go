@@ -73,7 +73,7 @@ func TestArchiveInOrder(t *testing.T) {
 						e.t.Error(err)
 						return
 					}
-					if len(c.Items) > 1 {
+					if len(c.Items) > 0 {
 						if err := q.Ack(e.ctx, c); err != nil {
 							e.t.Error(err)
 							return

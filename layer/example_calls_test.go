@@ -22,7 +22,7 @@ func ExampleEnsure() {
 	must(err)
 	defer first.Close(ctx)
 
-	want := layer.Config{Lease: 2 * time.Minute, MaxAttempts: 5}
+	want := layer.Config{Lease: 2 * time.Minute, MaxWaiting: 100}
 	second, different, err := layer.Ensure(ctx, db, nil, "orders", layer.Options{Config: want})
 	must(err)
 	defer second.Close(ctx)
@@ -37,9 +37,9 @@ func ExampleEnsure() {
 	}
 	// Output:
 	// lease is 1m, wanted is 2m
-	// max_attempts is 0, wanted is 5
+	// max_waiting is 0, wanted is 100
 	// lease is 1m, wanted is 2m: mended
-	// max_attempts is 0, wanted is 5: mended
+	// max_waiting is 0, wanted is 100: mended
 }
 
 // A batch is enqueued whole or not at all. A duplicate is no error; a bad message is named.

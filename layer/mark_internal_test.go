@@ -262,7 +262,7 @@ func TestMarkUnderAClaim(t *testing.T) {
 
 func ids(c *Claim) []ID {
 	var all []ID
-	for _, item := range c.Items[1:] {
+	for _, item := range c.Items {
 		all = append(all, item.ID)
 	}
 	return all

@@ -661,7 +661,9 @@ func (m *modelTest) pick(t *rapid.T) (*modelClaim, []layer.ID) {
 	}
 	// The late ones more often: most of the old ones are lost.
 	i := min(rapid.IntRange(0, len(m.claims)-1).Draw(t, "claim"), rapid.IntRange(0, len(m.claims)-1).Draw(t, "or"))
-	c := m.claims[len(m.claims)-1-i]
+	given := m.claims[len(m.claims)-1-i]
+	same := *given.claim // as it was given, so that acks twice are tried
+	c := &modelClaim{given.w, &same}
 	var ids []layer.ID
 	for _, item := range c.claim.Items {
 		if rapid.Bool().Draw(t, "this") {

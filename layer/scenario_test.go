@@ -416,7 +416,8 @@ func (s *scenario) ackReceive(a *arguments) (string, error) {
 }
 
 func (s *scenario) settle(a *arguments) (string, error) {
-	q, c := s.worker(a).q, s.claim(a)
+	same := *s.claim(a) // as it was given: later steps may name what was acked
+	q, c := s.worker(a).q, &same
 	o := layer.NackOptions{Acked: s.ids(a, c, "acked"), Delay: a.duration("delay"), AtOnce: slices.Contains(a.words(), "at-once"), Reject: a.text("reject", "")}
 	if text := a.text("error", ""); text != "" {
 		o.Err = errors.New(text)

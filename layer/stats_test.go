@@ -106,7 +106,7 @@ func TestInFlightAndDelayed(t *testing.T) {
 		_, err := e.q.Extend(e.ctx, c, time.Minute)
 		require.NoError(e.t, err)
 		figures(3, 0, 4)
-		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Release: true, From: &c.Items[2].ID}))
+		require.NoError(e.t, e.q.Nack(e.ctx, c, layer.NackOptions{Release: true, From: &c.Items[1].ID}))
 		figures(1, 0, 4)
 		e.clock.advance(time.Hour)
 		figures(1, 0, 4)
@@ -204,14 +204,15 @@ func TestMarkedGroupsAreNotReady(t *testing.T) {
 			stats, err := q.Stats(e.ctx)
 			require.NoError(t, err)
 			require.Equal(t, layer.Stats{
-				Enqueued: 5, Received: 1, Depth: 5, ReadyGroups: 1, BusyGroups: 1, HeldGroups: 1, PausedGroups: 4,
-				OldestReady: time.Second, OldestHead: 2 * time.Second,
+				Enqueued: 5, Received: 1, Depth: 5, InFlight: 1, ReadyGroups: 1, BusyGroups: 1, HeldGroups: 1,
+				PausedGroups: 4,
+				OldestReady:  time.Second, OldestHead: 2 * time.Second,
 			}, stats)
 			e.clock.advance(time.Minute)
 			stats, err = q.Stats(e.ctx)
 			require.NoError(t, err)
 			require.Equal(t, layer.Stats{
-				Enqueued: 5, Received: 1, Depth: 5, ReadyGroups: 1, PausedGroups: 4,
+				Enqueued: 5, Received: 1, Depth: 5, InFlight: 1, ReadyGroups: 1, PausedGroups: 4,
 				OldestReady: time.Minute + time.Second, OldestHead: time.Minute + time.Second,
 			}, stats)
 			claims, err = q.Receive(e.ctx, layer.ReceiveOptions{Max: 10})
