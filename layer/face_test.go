@@ -220,7 +220,7 @@ func TestErrorOfOnce(t *testing.T) {
 	own := errors.New("no seat")
 	require.True(t, e.q.Once(e.ctx, func(kv.Tx) error { return own }) == own)
 	err := e.q.Once(e.ctx, func(tx kv.Tx) error { return e.q.AckTx(e.ctx, tx, &layer.Claim{Group: "A", Token: 1}) })
-	require.EqualError(t, err, `layer: ack: claim lost: group "A", token 1`)
+	require.EqualError(t, err, `layer: ack: claim lost: group "A", token 1: nobody holds the group: the claim has ended`)
 	err = e.q.Admin().Edit(e.ctx, e.enqueue("A", "a1")[0], func(*layer.Message) error {
 		return fmt.Errorf("look first: %w", last(e.q.Peek(e.ctx, "A", 0)))
 	})
