@@ -117,7 +117,7 @@ func TestInFlightAndDelayed(t *testing.T) {
 		figures(0, 3, 3)
 		e.clock.advance(time.Minute)
 		figures(0, 0, 3)
-		c = e.receive(e.q, 3)
+		require.NotNil(e.t, e.receive(e.q, 3))
 		_, err = e.q.Admin().ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{})
 		require.NoError(e.t, err)
 		figures(0, 0, 3)
