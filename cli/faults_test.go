@@ -211,3 +211,22 @@ func TestMemoryKeepsNothing(t *testing.T) {
 	var usage *usageError
 	require.True(t, errors.As((&session{engine: "memory"}).lasting(), &usage))
 }
+
+// A command that takes longer than --timeout is killed, and that is a failure of its message; others go on.
+func TestWorkTimeout(t *testing.T) {
+	app, q := onMemory(t, 0)
+	_, _, err := q.Admin().Configure(context.Background(), func(c *layer.Config) { c.MaxAttempts = 1 })
+	require.NoError(t, err)
+	for _, body := range []string{"60", "0"} {
+		_, err := q.Enqueue(context.Background(), layer.Message{Group: body, Body: []byte(body)})
+		require.NoError(t, err)
+	}
+	var stderr bytes.Buffer
+	args := []string{"work", "--exec", "sleep $(cat)", "--timeout", "300ms", "--until-empty"}
+	err = app.Run(context.Background(), args, nil, new(bytes.Buffer), &stderr)
+	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), "the handler has not ended after 300ms")
+	require.Contains(t, stderr.String(), "handled 1 message, 1 failed, 1 given back")
+	err = app.Run(context.Background(), []string{"work", "--exec", "true", "--timeout", "-1s"}, nil, nil, &stderr)
+	require.Equal(t, ExitUsage, ExitCode(err))
+}

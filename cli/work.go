@@ -23,6 +23,7 @@ type workFlags struct {
 	batch      int
 	max        int64
 	lease      time.Duration
+	timeout    time.Duration
 	untilEmpty bool
 }
 
@@ -62,6 +63,9 @@ func newWorkCmd(s *session) *cobra.Command {
 			if c.Flags().Changed("lease") && (f.lease < layer.MinLease || f.lease > layer.MaxLease) {
 				return usagef("--lease is %s: %s to %s are allowed", f.lease, layer.MinLease, layer.MaxLease)
 			}
+			if f.timeout < 0 {
+				return usagef("--timeout is %s: 0 or more", f.timeout)
+			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error { return s.work(c.Context(), q, f) })
 		},
 	}
@@ -70,6 +74,8 @@ func newWorkCmd(s *session) *cobra.Command {
 	c.Flags().IntVar(&f.batch, "batch", 1, "take, and finish, at most `N` messages of a group together")
 	c.Flags().DurationVar(&f.lease, "lease", 0, "`TIME` after which a dead worker's group is free again; a live worker extends it; left out, the queue's")
 	c.Flags().Int64Var(&f.max, "max", 0, "end when `N` messages were tried, failed ones included")
+	c.Flags().DurationVar(&f.timeout, "timeout", 0,
+		"`TIME` after which a command is killed, and has failed; left out, never")
 	c.Flags().BoolVar(&f.untilEmpty, "until-empty", false, "end when the queue has no messages left")
 	return c
 }
@@ -127,8 +133,12 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		stderr: func(line []byte) { w.progress.print(func() { s.stderr.Write(line) }) },
 		unset:  w.tellUnset,
 	}
+	timeout := f.timeout
+	if timeout == 0 {
+		timeout = -1
+	}
 	worker, err := layer.NewWorker(q, layer.Handle(w.handle), layer.WorkerOptions{
-		Concurrency: f.workers, Batch: f.batch, Lease: f.lease, Timeout: -1, OnError: w.failure,
+		Concurrency: f.workers, Batch: f.batch, Lease: f.lease, Timeout: timeout, OnError: w.failure,
 		Logger: slog.New(slog.DiscardHandler), // failure tells
 	})
 	if err != nil {
@@ -258,7 +268,7 @@ func (w *working) handle(ctx context.Context, d *layer.Delivery) error {
 	switch {
 	case err == nil:
 		w.handled.Add(1)
-	case ctx.Err() != nil:
+	case ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		w.cutOff.Add(1)
 	default:
 		w.failed.Add(1)
