@@ -685,8 +685,8 @@ func (m *model) read(id layer.ID, value []byte, after map[string][]byte) stored 
 	return stored{envelope: e, value: value, body: body, version: m.r.version}
 }
 
-// madeDue reports whether an item whose delay was ended is due since a time that fits: in a queue with a retention it is
-// due since the moment of the call, so that what it has waited does not count; in others it has no due time any more.
+// madeDue reports whether an item whose delay was ended is due since a time that fits: in a queue with a retention
+// since the moment of the call, so that the time it has waited does not count; in others there is no due time left.
 func (m *model) madeDue(dueMS, wasMS int64) bool {
 	return m.w.knobs.config.Retention > 0 && dueMS < wasMS && dueMS <= m.r.nowMS
 }
