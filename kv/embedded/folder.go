@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // folder is where a database lies, and how it is opened.
@@ -148,12 +149,15 @@ func (l *listener) Close() error { return errors.Join(l.Listener.Close(), os.Rem
 func listen(path string) (net.Listener, error) {
 	var l *net.UnixListener
 	err := short(path, func(path string) (err error) {
-		left, err := filepath.Glob(filepath.Join(path, socketName+"-*"))
+		left, err := os.ReadDir(path) // not Glob: the path may have a bracket in it
 		if err != nil {
 			return err
 		}
-		for _, dir := range left {
-			if err := os.RemoveAll(dir); err != nil {
+		for _, entry := range left {
+			if !strings.HasPrefix(entry.Name(), socketName+"-") {
+				continue
+			}
+			if err := os.RemoveAll(filepath.Join(path, entry.Name())); err != nil {
 				return err
 			}
 		}
