@@ -98,10 +98,10 @@ func (a *actor) finish() {
 		a.sleep(time.Second)
 	}
 	err := worker.Stop(a.ctx)
+	a.park("stopped")
 	if stopped := new(layer.StopError); err != nil && !errors.As(err, &stopped) {
 		a.w.violation("worker: %v", err)
 	}
-	a.park("stopped")
 	h.consumer = nil
 }
 

@@ -87,15 +87,16 @@ func (a *actor) stop(h *handle, worker *layer.Worker) {
 	}
 	defer cancel()
 	err := worker.Stop(ctx)
+	forced := ctx.Err() != nil
+	a.park("stopped") // before it touches what all actors share
 	if stopped := new(layer.StopError); errors.As(err, &stopped) {
-		if ctx.Err() != nil {
+		if forced {
 			a.w.mark("worker stopped by force")
 		}
 		if len(stopped.Running) > 0 {
 			a.w.mark("handler left behind")
 		}
 	}
-	a.park("stopped")
 	h.consumer = nil
 }
 
