@@ -18,6 +18,7 @@ type dump struct {
 	effects map[int]bool
 	states  map[string]string
 	locks   map[string]int64 // token by group
+	held    int64            // items under claims
 	faults  []string
 }
 
@@ -56,6 +57,12 @@ func readAll(ctx context.Context, db kv.DB) (*dump, error) {
 			v, err := tuple.Unpack(value)
 			token, _ := element[int64](v, 0)
 			d.locks[group] = token
+			for _, h := range v[min(2, len(v)):] {
+				// (kind, token, owner, end, and index, random, parts of each item)
+				if h, ok := h.(tuple.Tuple); ok && len(h) > 4 && h[0] == "claim" {
+					d.held += int64(len(h)-4) / 3
+				}
+			}
 			return firstOf(wellFormed(ok, t), err)
 		}
 		return nil

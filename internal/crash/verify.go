@@ -220,6 +220,9 @@ func (m *model) soundness(ctx context.Context, q *layer.Queue, d *dump) error {
 		m.problem("half of an operation: the counters say %d waiting, %d dead; there are %d and %d", stats.Depth, stats.Dead,
 			in[waiting], in[dead])
 	}
+	if stats.InFlight != d.held {
+		m.problem("half of an operation: the counters say %d in flight; there are claims on %d", stats.InFlight, d.held)
+	}
 	return nil
 }
 
