@@ -118,7 +118,7 @@ func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string, o RetryOp
 		if r != nil && !r.is(kindDelay) {
 			return fmt.Errorf("%w: group %q", ErrNotDelayed, group)
 		}
-		if err := w.sawHead(group, o.Head); err != nil {
+		if err := w.q.sawHead(w.ctx, w.tx.Snapshot(), group, o.Head); err != nil {
 			return err
 		}
 		early, err := w.hasten(group)

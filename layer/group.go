@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -309,17 +310,20 @@ func seenHead(seen, head ID) error {
 	return fmt.Errorf("%w: the head is %s, not %s", ErrChanged, head, seen)
 }
 
-// sawHead is seenHead for the present head of a group; the caller has a read conflict on the lock.
-func (w *txn) sawHead(group string, seen ID) error {
+// sawHead is seenHead for the present head of a group.
+func (q *Queue) sawHead(ctx context.Context, tx kv.ReadTx, group string, seen ID) error {
 	if seen == (ID{}) {
 		return nil
 	}
-	items := w.q.keys.items(group)
-	key, err := w.q.firstItem(w.ctx, w.tx.Snapshot(), items)
-	if err != nil || key == nil {
-		return errors.Join(err, seenHead(seen, ID{}))
+	items := q.keys.items(group)
+	key, err := q.firstItem(ctx, tx, items)
+	if err != nil {
+		return err
 	}
-	p, err := w.q.keys.parseItem(key, group, items)
+	if key == nil {
+		return seenHead(seen, ID{})
+	}
+	p, err := q.keys.parseItem(key, group, items)
 	if err != nil {
 		return err
 	}

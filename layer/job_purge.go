@@ -3,7 +3,6 @@ package layer
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 
 	"fdbfifo/kv"
@@ -117,15 +116,7 @@ func (p *purger) begin() error {
 		return fmt.Errorf("%w: the head of no group", ErrOptions)
 	}
 	return p.q.view(p.ctx, func(tx kv.ReadTx) error {
-		key, err := p.q.firstItem(p.ctx, tx, p.section)
-		if err != nil {
-			return err
-		}
-		var head parsedKey
-		if key != nil {
-			head, err = p.q.keys.parse(key)
-		}
-		return errors.Join(err, seenHead(p.o.Head, head.itemID()))
+		return p.q.sawHead(p.ctx, tx, *p.o.Group, p.o.Head)
 	})
 }
 

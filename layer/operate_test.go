@@ -421,6 +421,33 @@ func (e *env) resume(group string) error {
 	return err
 }
 
+// TestReadErrorIsNoChange (trap 6): a head which cannot be read is not taken for another head than the caller has seen.
+func TestReadErrorIsNoChange(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	id := e.enqueue("A", "a1")[0]
+	require.NoError(t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Delay: time.Hour}))
+	options := e.options(2)
+	options.Tx.Retries = 1
+	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, options)
+	require.NoError(t, err)
+	failed := 0
+	for range 100 {
+		e.plan.Chances = map[fault.Kind]float64{fault.ProcessBehind: 0.6}
+		_, err := kv.Run(e.ctx, e.db, options.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+			if err := q.Admin().RetryNowTx(e.ctx, tx, "A", layer.RetryOptions{Head: id}); err != nil {
+				return err
+			}
+			return errors.New("not committed")
+		})
+		e.plan.Chances = nil
+		if kv.Code(err) != 0 {
+			require.NotErrorIs(t, err, layer.ErrChanged)
+			failed++
+		}
+	}
+	require.NotZero(t, failed)
+}
+
 // TestActsOnWhatWasSeen: an operator's call that says what the operator has seen does nothing if that has changed
 // since: another head, another mark, another claim. Repeated, a call that was done does nothing more (Contract).
 func TestActsOnWhatWasSeen(t *testing.T) {
