@@ -1,6 +1,11 @@
 package layer
 
-import "fdbfifo/kv"
+import (
+	"context"
+	"fmt"
+
+	"fdbfifo/kv"
+)
 
 // The counters of items.
 const (
@@ -37,4 +42,36 @@ func (q *Queue) add(tx kv.Tx, name string, n int) {
 		return
 	}
 	tx.Atomic(kv.Add, q.keys.count(name, q.slot), packCount(int64(n)))
+}
+
+// readCounts returns the counters by name.
+func (q *Queue) readCounts(ctx context.Context, tx kv.ReadTx) (map[string]int64, error) {
+	rows, err := tx.GetRange(q.keys.section(nameCount).Selectors(), kv.RangeOptions{}).Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read counters: %w", err)
+	}
+	counts := make(map[string]int64)
+	for _, row := range rows {
+		p, err := q.keys.parse(row.Key)
+		if err != nil {
+			return nil, err
+		}
+		n, err := unpackCount(row.Key, row.Value)
+		if err != nil {
+			return nil, err
+		}
+		counts[p.field] += n
+	}
+	return counts, nil
+}
+
+// depth returns the number of items in the queue.
+func depth(counts map[string]int64) int64 {
+	n := counts[countEnqueued] + counts[countRedriven]
+	for _, gone := range []string{
+		countAcked, countTaken, countDeadLettered, countCancelled, countPurged, countAgedOut,
+	} {
+		n -= counts[gone]
+	}
+	return n
 }

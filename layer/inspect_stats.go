@@ -232,32 +232,20 @@ var counters = map[string]func(s *Stats) *int64{
 	countForced:       func(s *Stats) *int64 { return &s.Forced },
 	countPausedGroups: func(s *Stats) *int64 { return &s.PausedGroups },
 	countHaltedGroups: func(s *Stats) *int64 { return &s.HaltedGroups },
-	// Both leave flight; readCounters takes the sum off what was received.
-	countReturned: func(s *Stats) *int64 { return &s.InFlight },
 }
 
 // readCounters reads the counters, and sets the figures which follow from the counters alone.
 func (s *Stats) readCounters(ctx context.Context, q *Queue, tx kv.ReadTx) error {
-	rows, err := tx.GetRange(q.keys.section(nameCount).Selectors(), kv.RangeOptions{}).Wait(ctx)
+	counts, err := q.readCounts(ctx, tx)
 	if err != nil {
-		return fmt.Errorf("read counters: %w", err)
+		return err
 	}
-	for _, row := range rows {
-		p, err := q.keys.parse(row.Key)
-		if err != nil {
-			return err
-		}
-		n, err := unpackCount(row.Key, row.Value)
-		if err != nil {
-			return err
-		}
-		if field := counters[p.field]; field != nil {
-			*field(s) += n
-		}
+	for name, field := range counters {
+		*field(s) = counts[name]
 	}
-	s.InFlight = s.Received - s.Acked - s.InFlight
+	s.InFlight = s.Received - s.Acked - counts[countReturned]
 	s.Dead = s.DeadLettered - s.Redriven - s.Discarded
-	s.Depth = s.Enqueued - s.Acked - s.Taken - s.DeadLettered + s.Redriven - s.Cancelled - s.Purged - s.PastRetention
+	s.Depth = depth(counts)
 	return nil
 }
 

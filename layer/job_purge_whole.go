@@ -2,9 +2,6 @@ package layer
 
 import (
 	"bytes"
-	"fmt"
-
-	"fdbfifo/kv"
 )
 
 // A purge of the whole queue first tries to remove all items in a single transaction, whatever their number: by ranges,
@@ -12,12 +9,6 @@ import (
 // retry, and nothing is paused; if there are neither dead letters nor an archive, whose parts lie between those of the
 // items; and if nobody else changes the queue meanwhile. Otherwise the purge goes group by group. Example: a purge of
 // 200,000 items in 20,000 groups takes 4,000 steps, or this one.
-
-// countSigns says how each counter changes the number of items, see Stats.Depth.
-var countSigns = map[string]int64{
-	countEnqueued: 1, countRedriven: 1, countAcked: -1, countTaken: -1, countDeadLettered: -1, countCancelled: -1,
-	countPurged: -1, countAgedOut: -1,
-}
 
 // whole removes all items of the queue, or does nothing and returns false.
 //
@@ -38,9 +29,13 @@ func (s *purgeStep) whole() (bool, error) {
 	if err != nil || !clearParts {
 		return false, err
 	}
-	n, err := s.depth(snapshot)
-	if err != nil || n <= 0 {
-		return false, err // the counters of a damaged queue may be wrong: count the items
+	counts, err := s.q.readCounts(s.ctx, snapshot)
+	if err != nil {
+		return false, err
+	}
+	n := depth(counts)
+	if n <= 0 {
+		return false, nil // the counters of a damaged queue may be wrong: count the items
 	}
 	if err := guardPurgeWholeLock.read(s.tx, records); err != nil {
 		return false, err
@@ -75,25 +70,4 @@ func (s *purgeStep) partsAreItems() (bool, error) {
 		}
 	}
 	return true, nil
-}
-
-// depth returns the number of items, by the counters.
-func (s *purgeStep) depth(tx kv.ReadTx) (int64, error) {
-	rows, err := tx.GetRange(s.q.keys.section(nameCount).Selectors(), kv.RangeOptions{}).Wait(s.ctx)
-	if err != nil {
-		return 0, fmt.Errorf("read counters: %w", err)
-	}
-	sum := int64(0)
-	for _, row := range rows {
-		p, err := s.q.keys.parse(row.Key)
-		if err != nil {
-			return 0, err
-		}
-		n, err := unpackCount(row.Key, row.Value)
-		if err != nil {
-			return 0, err
-		}
-		sum += countSigns[p.field] * n
-	}
-	return sum, nil
 }
