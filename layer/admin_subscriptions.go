@@ -31,19 +31,15 @@ func (a Admin) Subscriptions(ctx context.Context) ([]SubscriptionInfo, error) {
 	var all []SubscriptionInfo
 	err := a.q.view(ctx, func(tx kv.ReadTx) error {
 		all = nil
-		for rest := newCursor(a.q.keys.section(nameCursor)); !rest.exhausted; {
-			rows, err := rest.read(tx, sweepPage).Wait(ctx)
+		for row, err := range walk(ctx, tx, a.q.keys.section(nameCursor), sweepPage) {
 			if err != nil {
 				return fmt.Errorf("read cursors: %w", err)
 			}
-			rest.passed(rows, sweepPage)
-			for _, row := range rows {
-				s, err := a.q.subscriptionInfo(ctx, tx, row)
-				if err != nil {
-					return err
-				}
-				all = append(all, s)
+			s, err := a.q.subscriptionInfo(ctx, tx, row)
+			if err != nil {
+				return err
 			}
+			all = append(all, s)
 		}
 		return nil
 	})
@@ -77,8 +73,11 @@ func (q *Queue) subscriptionInfo(ctx context.Context, tx kv.ReadTx, row kv.KV) (
 		}
 	}
 	rows, err := first.Wait(ctx)
-	if err != nil || len(rows) == 0 {
-		return s, err
+	if err != nil {
+		return s, fmt.Errorf("read changes: %w", err)
+	}
+	if len(rows) == 0 {
+		return s, nil
 	}
 	ms, _, err := unpackChanges(rows[0].Key, rows[0].Value)
 	if err != nil {

@@ -252,9 +252,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	if !e.redriven {
 		a.accepted++
 	}
-	if a.config.Changes > 0 {
-		a.change(e.told, id)
-	}
+	a.change(e.told, id)
 	return Sent{ID: id}, nil
 }
 

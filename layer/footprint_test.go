@@ -78,6 +78,14 @@ func (p *keyPrinter) print(key []byte) string {
 			if t[0] == "count" {
 				parts[i] = "slot"
 			}
+			if t[0] == "change" && i == 3 {
+				parts[i] = "row" // counted by the process
+			}
+		case tuple.Versionstamp:
+			// A conflict range begins at the read version, which differs from run to run.
+			if parts[i] = "stamp"; !v.Complete() {
+				parts[i] = "stamp of the commit"
+			}
 		default:
 			parts[i] = fmt.Sprint(v)
 		}
@@ -263,6 +271,10 @@ var footprints = map[string]struct {
 		_, err := e.q.Admin().Sweep(e.ctx, layer.SweepOptions{})
 		return err
 	}},
+	"enqueue-changes": {telling(func(*env) any { return nil }), func(e *env, _ any) error { return enqueueN(e, "A", "A", "B") }},
+	"ack-changes": {telling(holding(2, 2)), func(e *env, c any) error {
+		return e.q.Ack(e.ctx, c.(*layer.Claim))
+	}},
 	"ack-archive":      {archiving(holding(2, 2)), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim)) }},
 	"ack-some-archive": {archiving(holding(3, 2)), func(e *env, c any) error { return e.q.Ack(e.ctx, c.(*layer.Claim), c.(*layer.Claim).Items[0].ID) }},
 	"take-archive":     {archiving(having("a1", "a2")), once(take)},
@@ -349,6 +361,13 @@ var groupA = layer.ArchiveFilter{Group: ptr("A")}
 func archiving(setup func(e *env) any) func(e *env) any {
 	return func(e *env) any {
 		e.configure(func(c *layer.Config) { c.Archive = time.Hour })
+		return setup(e)
+	}
+}
+
+func telling(setup func(e *env) any) func(e *env) any {
+	return func(e *env) any {
+		e.configure(func(c *layer.Config) { c.Changes = time.Hour })
 		return setup(e)
 	}
 }

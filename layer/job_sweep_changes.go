@@ -23,7 +23,7 @@ func (s *sweeper) changes() error {
 			return 0, nil
 		}
 		follow := s.q.follow(tx)
-		seen, any, err := s.slowest(tx.Snapshot())
+		seen, err := s.slowest(tx.Snapshot())
 		if err != nil {
 			return 0, err
 		}
@@ -34,7 +34,7 @@ func (s *sweeper) changes() error {
 				continue // Check names the row
 			}
 			at := s.q.keys.relative(row.Key)
-			passed := any && bytes.Compare(at, seen) < 0
+			passed := bytes.Compare(at, seen) < 0 // never if there is no subscription
 			if !passed && config.Changes > 0 && ms > oldest {
 				break
 			}
@@ -44,7 +44,7 @@ func (s *sweeper) changes() error {
 				unseen = at
 			}
 		}
-		if unseen == nil || !any {
+		if unseen == nil || seen == nil {
 			return cleared, nil
 		}
 		if _, err := follow.wait(s.ctx); err != nil {
@@ -56,23 +56,19 @@ func (s *sweeper) changes() error {
 	}, &s.report.Changes, func(rows int, cleared int64) bool { return cleared < int64(rows) })
 }
 
-// slowest returns the place of the subscription which is furthest behind; any is false if there is no subscription.
-func (s *sweeper) slowest(tx kv.ReadTx) (from []byte, any bool, err error) {
-	for rest := newCursor(s.q.keys.section(nameCursor)); !rest.exhausted; {
-		rows, err := rest.read(tx, sweepPage).Wait(s.ctx)
+// slowest returns the place of the subscription which is furthest behind; nil if there is no subscription.
+func (s *sweeper) slowest(tx kv.ReadTx) (from []byte, err error) {
+	for row, err := range walk(s.ctx, tx, s.q.keys.section(nameCursor), sweepPage) {
 		if err != nil {
-			return nil, false, fmt.Errorf("read cursors: %w", err)
+			return nil, fmt.Errorf("read cursors: %w", err)
 		}
-		rest.passed(rows, sweepPage)
-		for _, row := range rows {
-			p, err := unpackProgress(row.Key, row.Value)
-			if err != nil {
-				return nil, false, err
-			}
-			if !any || bytes.Compare(p.from, from) < 0 {
-				from, any = p.from, true
-			}
+		p, err := unpackProgress(row.Key, row.Value)
+		if err != nil {
+			return nil, err
+		}
+		if from == nil || bytes.Compare(p.from, from) < 0 {
+			from = p.from
 		}
 	}
-	return from, any, nil
+	return from, nil
 }

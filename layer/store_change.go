@@ -52,7 +52,6 @@ type changed struct {
 	group string
 	items []delivered // none of a purge
 	n     int         // only of a purge: how many items
-	own   bool        // items is nobody else's slice, so more may be appended
 }
 
 // changeSize is how many bytes a change takes in its row, at most, beside the group's name.

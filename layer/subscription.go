@@ -529,27 +529,25 @@ func (s *subscription) move(ctx context.Context, tx kv.Tx, next position) (moved
 
 // handleTx calls the handler in a transaction which also moves the place.
 func (s *subscription) handleTx(ctx context.Context, page changePage) error {
-	var own error // the handler's, of the last attempt
-	err := s.update(ctx, func(tx kv.Tx, _ *following) error {
-		own = nil
+	return s.update(ctx, func(tx kv.Tx, _ *following) error {
 		moved, err := s.move(ctx, tx, page.next)
 		if err != nil || !moved {
 			return err
 		}
-		begun := time.Now()
-		bounded, cancel := context.WithTimeout(ctx, handlerTxLife)
+		late := &timeoutError{handlerTxLife, "its transaction"}
+		bounded, cancel := context.WithTimeoutCause(ctx, handlerTxLife, late)
 		defer cancel()
-		own = s.call(page.changes, func() error { return s.inTx(bounded, tx, page.changes) })
-		if took := time.Since(begun); own == nil && took > handlerTxLife {
-			own = s.failed(page.changes, fmt.Errorf("took %s, allowed are %s", took, handlerTxLife))
+		begun := time.Now()
+		err = s.call(page.changes, func() error { return s.inTx(bounded, tx, page.changes) })
+		switch {
+		case time.Since(begun) < handlerTxLife, err != nil && kv.Code(err) == 0:
+			return err
+		case err == nil:
+			return s.failed(page.changes, late)
 		}
-		if own != nil && kv.Code(own) != 0 && time.Since(begun) > handlerTxLife {
-			// The engine's error is the handler's fault: retried, it would come again for ever.
-			return s.failed(page.changes, fmt.Errorf("took too long: %s", own)) //nolint:errorlint
-		}
-		return own
+		// Not the engine's error itself: retried, the call would take as long for ever.
+		return s.failed(page.changes, fmt.Errorf("%w: %v", late, errors.Unwrap(err)))
 	})
-	return err
 }
 
 // callAll calls a plain handler: once, or in parallel with the changes of some groups each.

@@ -21,25 +21,31 @@ var changeRows atomic.Int64
 // change notes a change of one item.
 func (w *txn) change(kind ChangeKind, id ID) {
 	d := delivered{index: id.Index, random: id.Random}
-	if n := len(w.changes) - 1; n >= 0 {
-		if last := &w.changes[n]; last.own && last.kind == kind && last.group == id.Group {
-			last.items = append(last.items, d)
-			return
-		}
+	if n := len(w.changes) - 1; n >= 0 && w.changes[n].kind == kind && w.changes[n].group == id.Group {
+		w.changes[n].items = append(w.changes[n].items, d)
+		return
 	}
-	w.changes = append(w.changes, changed{kind: kind, group: id.Group, items: []delivered{d}, own: true})
+	w.note(changed{kind: kind, group: id.Group, items: []delivered{d}})
 }
 
 // changeAll notes a change of several items of a group, in order.
 func (w *txn) changeAll(kind ChangeKind, group string, items []delivered) {
 	if len(items) > 0 {
-		w.changes = append(w.changes, changed{kind: kind, group: group, items: items})
+		// The slice stays the caller's: what is appended goes into a copy.
+		w.note(changed{kind: kind, group: group, items: items[:len(items):len(items)]})
 	}
 }
 
 // changePurged notes that n items of a group are gone.
 func (w *txn) changePurged(group string, n int) {
-	w.changes = append(w.changes, changed{kind: ChangePurged, group: group, n: n})
+	w.note(changed{kind: ChangePurged, group: group, n: n})
+}
+
+// note keeps changes for writeChanges, unless the queue is known to keep none.
+func (w *txn) note(c changed) {
+	if w.follow.stored != nil || w.follow.config.Changes > 0 {
+		w.changes = append(w.changes, c)
+	}
 }
 
 // writeChanges writes what the transaction has noted, and touches the key which subscriptions watch.
