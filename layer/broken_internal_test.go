@@ -107,6 +107,7 @@ var missing = map[guard]string{
 	guardDropLook:        "TestDropAgainstASlowReadVersion",
 	guardSubscribeHold:   "TestHolderOfASubscription/extended_meanwhile",
 	guardSubscribeMove:   "TestHolderOfASubscription/taken_over_meanwhile",
+	guardSubscribeAgain:  "TestChangesOfUnknownCommit/unknown-applied",
 	guardIncarnation:     "TestHandleOfADroppedQueue",
 	guardSweepTurn:       "TestOneOfManySweeps",
 	guardPaceSweep:       "TestSweepKeepsWhatIsWrittenAnew/pace",

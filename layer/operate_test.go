@@ -166,6 +166,12 @@ func TestOperatorsUnknownCommitHasItsEffectOnce(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, layer.Mark{Status: layer.Paused, By: "worker-1", Reason: "why", Since: e.clock.now()}, m)
 			}
+			id = e.enqueue("B", "b1")[0]
+			e.plan.ForceNext(kind)
+			require.NoError(t, e.q.Reschedule(e.ctx, id, e.clock.now().Add(time.Minute)))
+			e.plan.ForceNext(kind)
+			require.NoError(t, e.q.Replace(e.ctx, id, []byte("b2"), nil))
+			require.Equal(t, []string{"b2"}, e.all("B"))
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/fault"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
@@ -199,6 +200,40 @@ func TestChangesExactlyOnce(t *testing.T) {
 		}
 		require.Zero(e.t, waiting, "what is told as waiting is what waits")
 	})
+}
+
+// TestChangesOfUnknownCommit (G3, trap 4): if the outcome of the commit of a handler's transaction is unknown, its
+// effect is there once: the handler is called again only if the commit did not land.
+func TestChangesOfUnknownCommit(t *testing.T) {
+	for kind, most := range map[fault.Kind]int{fault.UnknownApplied: 1, fault.UnknownLost: 2} {
+		t.Run(kind.String(), func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			e.keepChanges(time.Hour)
+			e.enqueue("A", "a1")
+			effect, calls := []byte("effect"), 0
+			ctx, cancel := context.WithCancel(e.ctx)
+			defer cancel()
+			stop := e.subscribed(func(context.Context) error {
+				return e.q.SubscribeTx(ctx, "s", func(_ context.Context, tx kv.Tx, _ []layer.Change) error {
+					if calls++; calls == 1 {
+						e.plan.ForceNext(kind)
+					}
+					tx.Atomic(kv.Add, effect, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+					return nil
+				}, layer.SubscribeOptions{FromOldest: true})
+			})
+			require.Eventually(t, func() bool {
+				all, err := e.calm().Admin().Subscriptions(e.ctx)
+				return err == nil && len(all) == 1 && all[0].Behind == 0
+			}, 10*time.Second, time.Millisecond)
+			cancel()
+			require.NoError(t, stop())
+			require.Equal(t, most, calls)
+			rows := e.rows(kv.SingleKey(effect))
+			require.Len(t, rows, 1)
+			require.Equal(t, []byte{1, 0, 0, 0, 0, 0, 0, 0}, rows[0].Value)
+		})
+	}
 }
 
 // TestSubscriptionKeepsOrder: a handler that fails, panics or is slow gets the same changes again, fewer at a time, and

@@ -520,7 +520,7 @@ func (s *subscription) move(ctx context.Context, tx kv.Tx, next position) (moved
 	if p.token != s.token && !lacks(guardSubscribeMove) {
 		return false, errNotHolder
 	}
-	if bytes.Equal(p.from, next.from) && p.done == next.done {
+	if bytes.Equal(p.from, next.from) && p.done == next.done && !lacks(guardSubscribeAgain) {
 		return false, nil
 	}
 	tx.Set(key, (&progress{token: s.token, position: next}).pack())
