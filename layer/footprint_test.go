@@ -523,7 +523,8 @@ func TestFootprints(t *testing.T) {
 		for _, tx := range r.Take() {
 			out.WriteString(sortRanges(record.Footprint(tx, printer.print)))
 		}
-		fmt.Fprintf(&out, "%d key reads, %d range reads, %d mutations\n", count.KeyReads, count.RangeReads, count.Mutations)
+		fmt.Fprintf(
+			&out, "%d key reads, %d range reads, %d mutations\n", count.KeyReads, count.RangeReads, count.Mutations)
 		return out.String()
 	})
 }

@@ -225,8 +225,8 @@ const (
 	// guardSubscribeMove (contract): a process which has lost its subscription commits the effect of changes which
 	// another process has handled.
 	guardSubscribeMove guard = "subscribe-move"
-	// guardSubscribeAgain (G3, trap 4): after a commit of unknown outcome which has landed, the handler's transaction is
-	// done again.
+	// guardSubscribeAgain (G3, trap 4): after a commit of unknown outcome which has landed, the handler's transaction
+	// is done again.
 	guardSubscribeAgain guard = "subscribe-again"
 	// guardIncarnation (G3): a handle from before a drop goes on with the next queue of the name, by the number of
 	// shards of the last, and nobody finds the hints.

@@ -117,10 +117,7 @@ func (h *hand) failed(r received, done *finished) {
 	w := h.w
 	switch {
 	case isGone(r.err):
-		w.mu.Lock()
-		known := r.source.gone || w.stopped
-		w.mu.Unlock()
-		if w.leave(r.source, r.err); known {
+		if !w.leave(r.source, r.err) {
 			return
 		}
 		w.emit(w.o.Hooks.Gone, slog.LevelError, "worker: queue is gone", func() Event {

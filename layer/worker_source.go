@@ -176,18 +176,20 @@ func (w *Worker) await(ctx context.Context, all []*source) received {
 	return first
 }
 
-// leave takes a queue out that is gone; without another one the worker ends.
-func (w *Worker) leave(s *source, err error) {
+// leave takes a queue out that is gone; without another one the worker ends. It reports whether that is news: the first
+// of the hands that meets it tells, unless the worker is being stopped.
+func (w *Worker) leave(s *source, err error) (news bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s.gone {
-		return
+		return false
 	}
-	s.gone = true
+	s.gone, news = true, !w.stopped
 	for _, o := range w.sources {
 		if !o.gone {
-			return
+			return news
 		}
 	}
 	w.end(err)
+	return news
 }
