@@ -36,6 +36,7 @@ var allowed = map[string][]string{
 	"internal/sim":         {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer", "internal/linear"},
 	"cli":                  {"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},
 	"cmd/fdbfifo":          {"cli", "kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},
+	"examples/first":       {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"examples/orders":      {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"examples/bookings":    {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer"},
 }
