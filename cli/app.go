@@ -167,6 +167,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newWorkCmd(s),
 		newPeekCmd(s),
 		newGroupsCmd(s),
+		newBlockedCmd(s),
 		newWhyCmd(s),
 		newCancelCmd(s),
 		newEditCmd(s),
