@@ -168,6 +168,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newPeekCmd(s),
 		newGroupsCmd(s),
 		newBlockedCmd(s),
+		newConsoleCmd(s),
 		newWhyCmd(s),
 		newCancelCmd(s),
 		newEditCmd(s),

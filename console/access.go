@@ -33,14 +33,15 @@ func same(a, b string) bool { return hmac.Equal([]byte(a), []byte(b)) }
 func (c *Console) login(w http.ResponseWriter, r *http.Request) {
 	token := r.URL.Query().Get("token")
 	if c.o.Token == "" || !same(token, c.o.Token) {
-		c.refuse(w, r, http.StatusUnauthorized, "this link is not valid any more: the console prints the link when it starts")
+		c.refuse(w, r, http.StatusUnauthorized, "this link is not valid any more: the console prints a new one")
 		return
 	}
 	http.SetCookie(w, &http.Cookie{
 		Name: cookieName, Value: cookie(token), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
 		Secure: r.TLS != nil,
 	})
-	// A page, and no redirect: with SameSite=Strict the browser would not send the cookie along from another site's link.
+	// A page, and no redirect: with SameSite=Strict the browser would not send the cookie along from another site's
+	// link.
 	w.Header().Set("Refresh", "0; url=./")
 	c.render(w, http.StatusOK, &page{Title: "Welcome", Name: "welcome", Role: Nobody})
 }

@@ -114,7 +114,9 @@ func New(o Options) (*Console, error) {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	c := &Console{o: o, guard: http.NewCrossOriginProtection(), open: map[string]*layer.Queue{}, rates: map[string]*history{}}
+	c := &Console{
+		o: o, guard: http.NewCrossOriginProtection(), open: map[string]*layer.Queue{}, rates: map[string]*history{},
+	}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	c.cache.init(o.Now)
 	c.audit.log = o.Logger
@@ -153,8 +155,8 @@ func cached(h http.Handler) http.Handler {
 }
 
 // contentPolicy allows what the console itself serves, and nothing else: no inline script or style.
-const contentPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; " +
-	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+const contentPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; " +
+	"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // ServeHTTP answers a request.
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"log/slog"
 	"net/http"
@@ -26,7 +27,8 @@ import (
 
 // hostile are names of groups and queues that a page might stumble over.
 var hostile = []string{
-	"", ".", "..", "a/b", "a?b&c=d#e", `<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, "a\x00b\n\x1b[31m",
+	"", ".", "..", "a/b", "a?b&c=d#e", `<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`,
+	"a\x00b\n\x1b[31m",
 	"\u202Eevil\u202C", "javascript:alert(1)", "%2e%2e", "+ ", strings.Repeat("x", 1024),
 }
 
@@ -136,8 +138,8 @@ func TestPagesOfHostileNames(t *testing.T) {
 			}
 		}
 	}
-	for _, page := range []string{"/", "/queue?q=orders", "/blocked?q=orders", "/groups?q=orders&marked=1", "/dead?q=orders",
-		"/config?q=orders", "/check?q=orders", "/archive?q=orders", "/audit"} {
+	for _, page := range []string{"/", "/queue?q=orders", "/blocked?q=orders", "/groups?q=orders&marked=1",
+		"/dead?q=orders", "/config?q=orders", "/check?q=orders", "/archive?q=orders", "/audit"} {
 		r, body := s.ask("GET", page, nil, nil)
 		require.Equal(t, http.StatusOK, r.StatusCode, "%s: %s", page, body)
 		require.Contains(t, r.Header.Get("Content-Security-Policy"), "default-src 'none'")
@@ -146,7 +148,7 @@ func TestPagesOfHostileNames(t *testing.T) {
 	}
 	for _, name := range hostile {
 		r, _ := s.ask("GET", "/"+link("queue", "q", name), nil, nil)
-		require.Contains(t, []int{http.StatusNotFound, http.StatusServiceUnavailable, http.StatusBadRequest}, r.StatusCode)
+		require.Contains(t, []int{404, 503, 400}, r.StatusCode)
 	}
 }
 
@@ -255,7 +257,7 @@ func (s *site) button(page, label string) url.Values {
 }
 
 func htmlText(s string) string {
-	return strings.NewReplacer("&amp;", "&", "&lt;", "<", "&gt;", ">", "&#34;", `"`, "&#39;", "'", "&#43;", "+").Replace(s)
+	return html.UnescapeString(s)
 }
 
 // press presses a button, over its page of confirmation if it has one, and wants the status.
@@ -270,7 +272,8 @@ func (s *site) press(page, label string, want int) string {
 	require.Equal(s.t, want, r.StatusCode, body)
 	if want == http.StatusSeeOther {
 		require.NotContains(s.t, r.Header.Get("Location"), "//")
-		require.Contains(s.t, s.get(strings.TrimPrefix(r.Header.Get("Location"), ".")), `role="status"><p class="card said`)
+		next := s.get(strings.TrimPrefix(r.Header.Get("Location"), "."))
+		require.Contains(s.t, next, `role="status"><p class="card said`)
 	}
 	return body
 }
@@ -302,7 +305,9 @@ func TestRemedies(t *testing.T) {
 			_, err := s.q.Admin().PauseGroup(t.Context(), "A", layer.PauseOptions{})
 			require.NoError(t, err)
 		}, "Resume", func(t *testing.T, g layer.GroupInfo) { require.Equal(t, layer.Ready, g.Status) }},
-		"retry": {failA, "Retry now", func(t *testing.T, g layer.GroupInfo) { require.Equal(t, layer.Ready, g.Status) }},
+		"retry": {failA, "Retry now", func(t *testing.T, g layer.GroupInfo) {
+			require.Equal(t, layer.Ready, g.Status)
+		}},
 		"skip": {failA, "Set the head aside", func(t *testing.T, g layer.GroupInfo) {
 			require.EqualValues(t, 1, g.Depth)
 			require.Equal(t, layer.Ready, g.Status)
@@ -372,7 +377,8 @@ func TestEditPurgeAndLetters(t *testing.T) {
 	s.press("/queue?q=orders", "Resume the queue", http.StatusSeeOther)
 	_, err = s.q.Admin().ResumeGroup(t.Context(), "A", layer.ResumeOptions{})
 	require.NoError(t, err)
-	r, _ = s.post(url.Values{"q": {"orders"}, "verb": {"configure"}, "setting": {"lease"}, "old": {"1s"}, "value": {"2m"}})
+	config := url.Values{"q": {"orders"}, "verb": {"configure"}, "setting": {"lease"}, "old": {"1s"}, "value": {"2m"}}
+	r, _ = s.post(config)
 	require.Equal(t, http.StatusConflict, r.StatusCode)
 	require.Contains(t, s.press("/check?q=orders", "Check now", http.StatusSeeOther), "")
 	require.Contains(t, s.c.audit.latest()[0].Result, "all rules hold")

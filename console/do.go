@@ -49,7 +49,8 @@ func (d *deed) group() string { return d.in.Get("g") }
 // act does what is asked for, and remembers it.
 func (c *Console) act(ctx context.Context, who identity, in url.Values) (Action, error) {
 	a := Action{
-		At: c.o.Now(), By: who.name, Verb: in.Get("verb"), Queue: in.Get("q"), Target: in.Get("g"), Reason: in.Get("reason"),
+		At: c.o.Now(), By: who.name, Verb: in.Get("verb"), Queue: in.Get("q"), Target: in.Get("g"),
+		Reason: in.Get("reason"),
 	}
 	if id := in.Get("id"); id != "" {
 		a.Target = id
@@ -88,7 +89,7 @@ func (c *Console) do(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	back := form.Get("back")
-	if back == "" || !strings.HasPrefix(back, "./") || strings.ContainsAny(back, "\\\r\n") || strings.HasPrefix(back, ".//") {
+	if !strings.HasPrefix(back, "./") || strings.HasPrefix(back, ".//") || strings.ContainsAny(back, "\\\r\n") {
 		back = "./" + link("queue", "q", a.Queue)
 	}
 	sep := "?"
@@ -308,13 +309,12 @@ type confirmData struct {
 	Count             string // what would be done, found by a dry run
 	Fields            []field
 	Back              string
-	Danger            bool
 }
 
 // carried are the fields that a confirmation hands on.
 var carried = []string{
-	"q", "g", "anygroup", "id", "head", "token", "text", "from", "before", "all", "tail", "mark", "mark_by", "mark_reason",
-	"mark_since", "back",
+	"q", "g", "anygroup", "id", "head", "token", "text", "from", "before", "all", "tail", "mark", "mark_by",
+	"mark_reason", "mark_since", "back",
 }
 
 func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
@@ -323,7 +323,7 @@ func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
 	if !ok {
 		return nil, fmt.Errorf("%w: there is no verb %q", errAsk, verb)
 	}
-	d := confirmData{Verb: verb, Label: words.Label, Hint: words.Hint, Target: in.Get("g"), Back: in.Get("back"), Danger: true}
+	d := confirmData{Verb: verb, Label: words.Label, Hint: words.Hint, Target: in.Get("g"), Back: in.Get("back")}
 	for _, name := range carried {
 		if in.Has(name) {
 			d.Fields = append(d.Fields, field{name, in.Get(name)})

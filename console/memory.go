@@ -34,7 +34,9 @@ func (c *cache) init(now func() time.Time) { c.now, c.answers = now, map[questio
 
 // get returns the answer to a question, asked anew if it is older than every. Who asks while another does waits for the
 // other's answer.
-func (c *cache) get(ctx context.Context, q question, every time.Duration, ask func() (any, error)) (any, time.Time, error) {
+func (c *cache) get(
+	ctx context.Context, q question, every time.Duration, ask func() (any, error),
+) (any, time.Time, error) {
 	c.mu.Lock()
 	a := c.answers[q]
 	if a != nil {

@@ -34,8 +34,8 @@ type input struct {
 // queue is the queue that the page is about.
 func (in input) queue() string { return in.Get("q") }
 
-// escaped ends the name of a field whose value is escaped as in a query, because a form would change the value: a browser
-// turns a line feed into two characters, and a zero byte into another.
+// escaped ends the name of a field whose value is escaped as in a query, because a form would change the value: a
+// browser turns a line feed into two characters, and a zero byte into another.
 const escaped = "~"
 
 // plainNames returns the values with the escaped ones as they were.
@@ -69,7 +69,7 @@ func init() {
 		"/message": {"message", "Message", Viewer, false, (*Console).messagePage},
 		"/dead":    {"dead", "Dead letters", Viewer, false, (*Console).deadPage},
 		"/config":  {"config", "Configuration", Viewer, false, (*Console).configPage},
-		"/check":   {"check", "Check", Viewer, false, func(*Console, context.Context, input) (any, error) { return nil, nil }},
+		"/check":   {"check", "Check", Viewer, false, (*Console).checkPage},
 		"/archive": {"archive", "Archive", Viewer, false, (*Console).archivePage},
 		"/audit":   {"audit", "Actions", Viewer, false, (*Console).auditPage},
 		"/confirm": {"confirm", "Confirm", Operator, false, (*Console).confirmPage},
@@ -593,5 +593,7 @@ func (c *Console) archivePage(ctx context.Context, in input) (any, error) {
 	}
 	return d, nil
 }
+
+func (c *Console) checkPage(context.Context, input) (any, error) { return nil, nil }
 
 func (c *Console) auditPage(context.Context, input) (any, error) { return c.audit.latest(), nil }

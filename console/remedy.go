@@ -48,8 +48,8 @@ var remedyWords = map[string]remedy{
 	"skip":          {Label: "Set the head aside", Hint: "moves the first message to the dead letters", Confirm: true},
 	"cancel":        {Label: "Cancel the head", Hint: "removes the first message for good", Confirm: true},
 	"purge":         {Label: "Purge", Hint: "removes all messages of the group for good", Confirm: true},
-	"release":       {Label: "Release by force", Hint: "takes the group from its holder; its handler is not stopped", Confirm: true},
-	"release-count": {Label: "Release, count the attempt", Hint: "the same, and the attempt counts as failed", Confirm: true},
+	"release":       {Label: "Release by force", Hint: "takes the group away; its handler goes on", Confirm: true},
+	"release-count": {Label: "Release, count the attempt", Hint: "likewise, and counts an attempt", Confirm: true},
 	"redrive":       {Label: "Redrive", Hint: "puts dead letters back to their old places", Confirm: true},
 	"discard":       {Label: "Discard", Hint: "removes dead letters for good", Confirm: true},
 }
