@@ -177,6 +177,8 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newWorkCmd(s),
 		newPeekCmd(s),
 		newGroupsCmd(s),
+		newBlockedCmd(s),
+		newConsoleCmd(s),
 		newWhyCmd(s),
 		newFindCmd(s),
 		newCancelCmd(s),
