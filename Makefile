@@ -88,6 +88,10 @@ linear: ## HISTORIES runs of concurrent callers of each sort on each engine, as 
 socket: ## the layer's tests through the socket of a folder that another DB has open
 	$(GO) test ./layer -count 1 -parallel 8 -timeout 20m -args -layer.socket
 
+.PHONY: conformance
+conformance: ## the engines' suite with every pair of range selectors, of which make test tries a quarter
+	KVTEST_WHOLE=1 $(GO) test ./kv/... -run Conformance -count 1
+
 MINUTES ?= 10
 ENGINE ?= memory
 .PHONY: soak
@@ -157,7 +161,7 @@ fdb-suites: # of test-fdb, which sets FDB_CLUSTER_FILE
 	else \
 		command -v "$${FDB_BIN:+$$FDB_BIN/}fdbserver" >/dev/null || \
 			echo "SKIP: the tests that kill, restart or lock a cluster of their own: no fdbserver in FDB_BIN or on the PATH"; \
-		echo "$$client" && $(GO) vet ./... && $(FDBKV_STATICCHECK) ./... && $(GO) test -count 1 -timeout 10m ./...; \
+		echo "$$client" && $(GO) vet ./... && $(FDBKV_STATICCHECK) ./... && KVTEST_WHOLE=1 $(GO) test -count 1 -timeout 10m ./...; \
 	fi
 
 .PHONY: trouble
@@ -186,6 +190,6 @@ release-check: ## pack both modules as a release would, build and run a new prog
 	@$(GO) run ./internal/release check
 
 .PHONY: ci
-ci: lint bare test socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb model ## all checks, under 20 minutes on 2 cores
+ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb model ## all checks, under 20 minutes on 2 cores
 	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100
