@@ -316,8 +316,12 @@ func (x *explaining) ready(l *record, head parsedKey) error {
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}
+	named, err := x.tx.GetRange(x.q.keys.namedFor(x.id.Group).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
+	if err != nil {
+		return fmt.Errorf("read requests: %w", err)
+	}
 	waiting := int64(0)
-	for _, row := range rows {
+	for _, row := range append(rows, named...) {
 		r, err := unpackRequest(row.Key, row.Value)
 		if err != nil {
 			return err
@@ -330,7 +334,7 @@ func (x *explaining) ready(l *record, head parsedKey) error {
 		x.add(Reason{Cause: CauseNobodyWaits})
 		return nil
 	}
-	x.add(Reason{Cause: CauseReady, Count: waiting, More: len(rows) == whyRows})
+	x.add(Reason{Cause: CauseReady, Count: waiting, More: len(rows) >= whyRows || len(named) == whyRows})
 	return nil
 }
 
