@@ -175,7 +175,7 @@ func waits(batch []*operation) bool {
 // namedBy returns the groups which waiting receives of the batch name.
 func namedBy(batch []*operation) (groups []string) {
 	for _, o := range batch {
-		if o.waits && o.receive.o.Group != nil {
+		if o.waits && o.names() {
 			groups = append(groups, *o.receive.o.Group)
 		}
 	}

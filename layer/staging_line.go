@@ -154,7 +154,7 @@ func (l *waitingLine) awaits(group string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(l.waiting, func(o *operation) bool {
-		return o.receive.o.Group != nil && *o.receive.o.Group == group
+		return o.names() && *o.receive.o.Group == group
 	})
 }
 
@@ -262,7 +262,7 @@ func (l *waitingLine) call() (r rest, failed bool) {
 		t = &turn{}
 		called := false
 		next, bad := l.give(t, func(o *operation) bool {
-			more := o.receive.o.Group != nil && !slices.Contains(turns, o.turn)
+			more := o.names() && !slices.Contains(turns, o.turn)
 			called = called || more
 			return more
 		})
@@ -294,7 +294,7 @@ func (l *waitingLine) give(t *turn, may func(o *operation) bool) (r rest, failed
 	named := 0
 	for _, o := range l.waiting {
 		if len(called) < n && named < namedWave && may(o) {
-			if o.turn = t; o.receive.o.Group != nil {
+			if o.turn = t; o.names() {
 				named++
 			}
 			called = append(called, o)

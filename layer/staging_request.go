@@ -23,7 +23,7 @@ func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged,
 	}
 	unserved, named := 0, w.stageNamed(waiting)
 	for _, o := range waiting {
-		if o.receive.o.Group == nil && o.receive.unserved() {
+		if !o.names() && o.receive.unserved() {
 			unserved++
 		}
 	}
@@ -38,7 +38,7 @@ func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged,
 func (w *txn) stageNamed(waiting []*operation) (written map[string]int64) {
 	_, known := w.q.staging.groups()
 	for _, o := range waiting {
-		if o.receive.o.Group == nil || !o.receive.unserved() {
+		if !o.names() || !o.receive.unserved() {
 			continue
 		}
 		group := *o.receive.o.Group
@@ -64,7 +64,7 @@ func (w *txn) clearNamed(waiting []*operation, outcome *staged) {
 	groups, _ := w.q.staging.groups()
 	for _, group := range groups {
 		awaited := func(o *operation) bool {
-			return o.receive.o.Group != nil && *o.receive.o.Group == group && o.receive.unserved()
+			return o.names() && *o.receive.o.Group == group && o.receive.unserved()
 		}
 		if slices.ContainsFunc(waiting, awaited) || w.q.line.awaits(group) {
 			continue
