@@ -55,7 +55,7 @@ type staged struct {
 	gone       bool // the request was cleared, or not found
 	// named are the requests for groups which were written, with their deadlines; 0 = cleared.
 	named map[string]int64
-	rest       rest // what waiting receives wait for after a turn which found nothing
+	rest  rest // what waiting receives wait for after a turn which found nothing
 }
 
 // staging is the handle's request in the waiting line of all handles, as far as the handle knows. The receives behind
