@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
 )
 
@@ -76,6 +77,7 @@ func newWorkCmd(s *session) *cobra.Command {
 	c.Flags().Int64Var(&f.max, "max", 0, "end when `N` messages were tried, failed ones included")
 	c.Flags().DurationVar(&f.timeout, "timeout", 0,
 		"`TIME` after which a command is killed, and has failed; left out, never")
+	s.beside.add(c)
 	c.Flags().BoolVar(&f.untilEmpty, "until-empty", false, "end when the queue has no messages left")
 	return c
 }
@@ -140,6 +142,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	worker, err := layer.NewWorker(q, layer.Handle(w.handle), layer.WorkerOptions{
 		Concurrency: f.workers, Batch: f.batch, Lease: f.lease, Timeout: timeout, OnError: w.failure,
 		Logger: slog.New(slog.DiscardHandler), // failure tells
+		Hooks:  s.beside.hooks(),
 	})
 	if err != nil {
 		return err
@@ -305,7 +308,7 @@ func (w *working) failure(err error) {
 	case errors.Is(err, errUntried):
 	case errors.As(err, &handler):
 		w.progress.print(func() { w.s.notice("given back: %s: %v", handler.ID, handler.Err) })
-	case kv.Code(err) == kv.CodeIOError, errors.Is(err, layer.ErrCorrupt):
+	case kv.Code(err) == kv.CodeIOError, errors.Is(err, embedded.ErrReadOnly), errors.Is(err, layer.ErrCorrupt):
 		w.end(err)
 	default:
 		w.tell(err.Error())

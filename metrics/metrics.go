@@ -79,6 +79,15 @@ func (e *Exporter) Add(q *layer.Queue) {
 	e.of(q.Name())
 }
 
+// Remove ends the export of a queue's figures, and forgets what workers have done on it.
+func (e *Exporter) Remove(q *layer.Queue) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.queues = slices.DeleteFunc(e.queues, func(s *source) bool { return s.q == q })
+	delete(e.work, q.Name())
+	delete(e.errors, q.Name())
+}
+
 // ServeHTTP writes all metrics.
 func (e *Exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var b bytes.Buffer
@@ -142,7 +151,9 @@ func (e *Exporter) figures(ctx context.Context, p *printer, s *source) {
 	} {
 		p.add("fdbfifo_queue_groups", float64(n), "queue", name, "state", state)
 	}
-	for of, age := range map[string]time.Duration{"ready": st.OldestReady, "head": st.OldestHead, "hold": st.LongestHold} {
+	for of, age := range map[string]time.Duration{
+		"ready": st.OldestReady, "head": st.OldestHead, "hold": st.LongestHold,
+	} {
 		p.add("fdbfifo_queue_oldest_age_seconds", age.Seconds(), "of", of, "queue", name)
 	}
 	for event, n := range map[string]int64{

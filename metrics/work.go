@@ -115,4 +115,3 @@ func (h *histogram) print(p *printer, queue, outcome string) {
 	p.line(name, name+"_sum", h.sum, "error_type", outcome, "queue", queue)
 	p.line(name, name+"_count", float64(h.n), "error_type", outcome, "queue", queue)
 }
-
