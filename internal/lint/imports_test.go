@@ -25,7 +25,7 @@ var allowed = map[string][]string{
 	"console":              {"kv", "kv/tuple", "layer"},
 	"metrics":              {"kv", "kv/tuple", "layer"},
 	"data":                 {},
-	"internal/bench":       {"kv", "kv/tuple", "kv/record", "layer"},
+	"internal/bench":       {"kv", "kv/tuple", "kv/record", "layer", "console", "metrics"},
 	"internal/crash":       {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"internal/linear":      {"kv", "layer", "kv/tuple"},
 	"internal/lint":        {},
