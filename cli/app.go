@@ -165,6 +165,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newNackCmd(s),
 		newExtendCmd(s),
 		newWorkCmd(s),
+		newServeCmd(s),
 		newPeekCmd(s),
 		newGroupsCmd(s),
 		newWhyCmd(s),

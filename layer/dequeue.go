@@ -666,7 +666,7 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 		first.Attempts = f.attempts
 	}
 	if f.record == nil && f.key != nil && !f.head && (first.ID.Index == f.index || f.attempts == 0) {
-		return nil // the hint has said how often the head has failed; in turn (RoundRobin) it does not say of which item
+		return nil // the hint has said how often the head has failed; in turn (RoundRobin) not of which item
 	}
 	id := first.ID
 	var record attempt

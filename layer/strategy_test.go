@@ -485,8 +485,8 @@ func TestLayersOfLargeBodies(t *testing.T) {
 	}
 }
 
-// TestRoundRobinTellsAttempts: a group that takes its turn has a hint whose place is not the head's; how often the head has
-// failed is told all the same, also in a take.
+// TestRoundRobinTellsAttempts: a group that takes its turn has a hint whose place is not the head's; how often the head
+// has failed is told all the same, also in a take.
 func TestRoundRobinTellsAttempts(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.configure(func(c *layer.Config) { c.Schedule = layer.RoundRobin })

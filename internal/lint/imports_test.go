@@ -34,10 +34,13 @@ var allowed = map[string][]string{
 	"internal/model":       {},
 	"internal/release":     {},
 	"internal/sim":         {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer", "internal/linear"},
-	"cli":                  {"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},
-	"cmd/fdbfifo":          {"cli", "kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},
-	"examples/orders":      {"kv", "kv/tuple", "kv/embedded", "layer"},
-	"examples/bookings":    {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer"},
+	"sqs":                  {"kv", "kv/tuple", "layer"},
+	"cli":                  {"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "sqs", "data", "internal/bench"},
+	"cmd/fdbfifo": {
+		"cli", "sqs", "kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench",
+	},
+	"examples/orders":   {"kv", "kv/tuple", "kv/embedded", "layer"},
+	"examples/bookings": {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer"},
 }
 
 // vendors may not be imported by the core: what a queue operation sees of an engine is kv.
