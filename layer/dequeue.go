@@ -494,6 +494,9 @@ func (c *claimer) next() (*look, bool, error) {
 	if paused, err := c.paused(); err != nil || paused {
 		return nil, false, err
 	}
+	if short, err := c.short(); err != nil || short {
+		return nil, false, err
+	}
 	l := c.looks[0]
 	c.looks = c.looks[1:]
 	if c.met[l.group] {
@@ -551,7 +554,7 @@ func (c *claimer) settle(r *reception, l *look, limit int) error {
 		f, err := c.see(l)
 		if err == nil && f.verdict == verdictDeliver {
 			err = c.take(r, f, l.state, limit)
-			if err == nil && !r.stopped {
+			if err == nil && !r.stopped && c.shortMS == 0 {
 				c.met[l.group] = true
 			}
 			return r.spoilt(err)
@@ -608,7 +611,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	}
 	n, size := r.items, r.bytes
 	// Rows may exceed limit: earlier groups of the same wave have used part of what was wanted at the read.
-	items, out, err := c.run(f, limit, func(next int) bool {
+	items, out, err := c.runWithin(f, limit, func(next int) bool {
 		r.stopped = n > 0 && size+next > r.o.MaxBytes
 		n, size = n+1, size+next
 		return !r.stopped

@@ -42,7 +42,7 @@ var guards = []guard{
 	guardPurgeItems, guardPurgeGap, guardPurgeWholeLock, guardPurgeWholeExclude, guardPurgeWholeItems,
 	guardStateLock, guardStateExclude, guardKeepExclude, guardAgeLock,
 	guardAgeExclude, guardRedriveLock, guardRedriveExclude, guardLetter, guardRequestClear, guardGrantRequest,
-	guardGrantLock, guardPaceSweep, guardPaceEmpty, guardPaceExclude, guardPaceFresh, guardGrantLease,
+	guardGrantLock, guardTotalDraw, guardPaceSweep, guardPaceEmpty, guardPaceExclude, guardPaceFresh, guardGrantLease,
 	guardRequestDeadline, guardWithdrawRequest, guardWithdrawLock, guardSweepRequest, guardRenewRequest,
 	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,

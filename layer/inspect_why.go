@@ -40,6 +40,9 @@ const (
 	CauseHeadDelayed Cause = "head delayed"
 	// CauseRateLimited: the group has used up its rate (Config.MaxRate), for Left.
 	CauseRateLimited Cause = "rate limited"
+	// CauseQueueRateLimited: the queue has used up its rate (Config.MaxRateTotal), for Left; a handle which has drawn a
+	// portion before may deliver from it.
+	CauseQueueRateLimited Cause = "queue rate limited"
 	// CauseFailed, CauseHeadFailed: the delivery of the item, or of the head of its group, has failed Count times; Err
 	// is the last error.
 	CauseFailed     Cause = "failed"
@@ -171,7 +174,11 @@ func (x *explaining) explain() error {
 	if err != nil {
 		return err
 	}
-	if !free || early || waits || paused != nil {
+	short, err := x.pacedTotal()
+	if err != nil {
+		return err
+	}
+	if !free || early || waits || short || paused != nil {
 		return nil
 	}
 	return x.ready(l, first)
@@ -237,6 +244,20 @@ func (x *explaining) paced() (bool, error) {
 		return false, err
 	}
 	x.add(Reason{Cause: CauseRateLimited, Left: time.Duration(a.untilMS-x.nowMS) * time.Millisecond})
+	return true, nil
+}
+
+// pacedTotal says whether the queue's rate is used up.
+func (x *explaining) pacedTotal() (bool, error) {
+	rate := x.q.Config().MaxRateTotal
+	if rate.isNone() {
+		return false, nil
+	}
+	a, err := x.q.allowanceTotal(x.ctx, x.tx, rate, x.nowMS)
+	if err != nil || a.untilMS <= x.nowMS {
+		return false, err
+	}
+	x.add(Reason{Cause: CauseQueueRateLimited, Left: time.Duration(a.untilMS-x.nowMS) * time.Millisecond})
 	return true, nil
 }
 
@@ -419,6 +440,8 @@ func (r Reason) String() string {
 		return fmt.Sprintf("the first message of its group is not to be delivered before %s have passed", r.Left)
 	case CauseRateLimited:
 		return fmt.Sprintf("its group has used up its rate; the next message may be delivered in %s", r.Left)
+	case CauseQueueRateLimited:
+		return fmt.Sprintf("the queue has used up its rate; the next message may be delivered in %s", r.Left)
 	case CauseFailed, CauseHeadFailed:
 		text := "it has failed " + countWords(int(r.Count), "time")
 		if r.Cause == CauseHeadFailed {

@@ -332,6 +332,7 @@ const (
 	metaMissed  = "missed"   // tuple (key): the last row of changes cleared before every subscription had seen the row
 	// tuple (key): where the next sweep of the dead letters goes on
 	metaSweptDead = "swept_dead"
+	metaPace      = "pace"   // as the value of pace: up to when the rate of the whole queue is used up
 	metaPurged    = "purged" // tuple (clock, when (ms)) of the last step of a purge of the queue: see enqueue_dedup.go
 )
 

@@ -26,12 +26,12 @@ var floors = []floor{
 		"store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
-		"handle.go", "counters.go", "tx.go", "tx_change.go", "tx_config.go",
+		"handle.go", "counters.go", "tx.go", "tx_budget.go", "tx_change.go", "tx_config.go",
 		"tx_once.go", "tx_read.go", "tx_receipt.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
 		"group.go", "group_delay.go", "group_failure.go", "group_mark.go", "group_rate.go", "group_retention.go",
-		"group_verdict.go",
+		"group_total.go", "group_verdict.go",
 	}},
 	{"verbs", "enqueue, receive, take, ack, nack, extend, state, each in one transaction.", []string{
 		"enqueue.go", "enqueue_dedup.go", "enqueue_room.go", "dequeue.go", "claim_grant.go", "claim_inflight.go",
