@@ -83,7 +83,7 @@ func (s *Server) receiveMessage(
 	result, now := &receiveMessageResult{}, s.options.Now()
 	for _, claim := range claims {
 		for _, item := range claim.Items {
-			h := receipt{
+			h := receiptHandle{
 				queue: q.Name(), id: item.ID, token: claim.Token, received: now, until: now.Add(visible),
 			}
 			result.Messages = append(result.Messages, s.received(q, load(item), h, in))
@@ -118,7 +118,7 @@ func (s *Server) receive(ctx context.Context, q *queue, o layer.ReceiveOptions) 
 }
 
 // received is a message as it is answered.
-func (s *Server) received(q *queue, m stored, h receipt, in *receiveMessageRequest) receivedMessage {
+func (s *Server) received(q *queue, m stored, h receiptHandle, in *receiveMessageRequest) receivedMessage {
 	r := receivedMessage{MessageId: m.id(), ReceiptHandle: h.String(), MD5OfBody: digest(m.body), Body: m.body}
 	wanted := slices.Concat(in.AttributeNames, in.MessageSystemAttributeNames)
 	if len(wanted) > 0 {
@@ -143,8 +143,8 @@ func (s *Server) received(q *queue, m stored, h receipt, in *receiveMessageReque
 	return r
 }
 
-// receipt is what a receipt handle says: of which message of which claim, and until when at first.
-type receipt struct {
+// receiptHandle is what a receipt handle says: of which message of which claim, and until when at first.
+type receiptHandle struct {
 	queue           string
 	id              layer.ID
 	token           int64
@@ -154,7 +154,7 @@ type receipt struct {
 const receiptVersion = 1
 
 // String is the receipt handle.
-func (h receipt) String() string {
+func (h receiptHandle) String() string {
 	b := []byte{receiptVersion}
 	b = append(binary.AppendUvarint(b, uint64(len(h.queue))), h.queue...)
 	b = append(b, h.id.Random[:]...)
@@ -165,21 +165,21 @@ func (h receipt) String() string {
 }
 
 // parseReceipt reads a receipt handle of a queue.
-func parseReceipt(queue string, text *string) (receipt, error) {
+func parseReceipt(queue string, text *string) (receiptHandle, error) {
 	if text == nil {
-		return receipt{}, missing("ReceiptHandle")
+		return receiptHandle{}, missing("ReceiptHandle")
 	}
 	bad := badHandle(*text)
 	b, err := base64.StdEncoding.DecodeString(*text)
 	if err != nil || len(b) == 0 || b[0] != receiptVersion {
-		return receipt{}, bad
+		return receiptHandle{}, bad
 	}
 	n, used := binary.Uvarint(b[1:])
 	b = b[1+max(used, 0):]
 	if used <= 0 || n > uint64(len(b)) || string(b[:n]) != queue || len(b[n:]) < len(uuid.UUID{})+4*8 {
-		return receipt{}, bad
+		return receiptHandle{}, bad
 	}
-	h := receipt{queue: queue}
+	h := receiptHandle{queue: queue}
 	b = b[n:]
 	b = b[copy(h.id.Random[:], b):]
 	var numbers [4]int64
@@ -190,13 +190,13 @@ func parseReceipt(queue string, text *string) (receipt, error) {
 	h.received, h.until = time.UnixMilli(numbers[2]), time.UnixMilli(numbers[3])
 	h.id.Group = string(b)
 	if _, err := layer.ParseID(h.id.String()); err != nil {
-		return receipt{}, bad
+		return receiptHandle{}, bad
 	}
 	return h, nil
 }
 
 // claim is the claim of one message, for the calls of the layer that settle it.
-func (h receipt) claim() *layer.Claim {
+func (h receiptHandle) claim() *layer.Claim {
 	return &layer.Claim{
 		Queue: h.queue, Group: h.id.Group, Token: h.token, Items: []layer.Item{{ID: h.id}}, Until: h.until,
 	}

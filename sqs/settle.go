@@ -24,7 +24,7 @@ func (s *Server) deleteMessage(ctx context.Context, c *call, in *deleteMessageRe
 }
 
 // delete deletes one message. To delete what is deleted is no error.
-func (s *Server) delete(ctx context.Context, q *queue, h receipt, handle string) error {
+func (s *Server) delete(ctx context.Context, q *queue, h receiptHandle, handle string) error {
 	if q.fifo() && s.options.Now().After(h.until) {
 		over, err := s.over(ctx, q, h)
 		if err != nil {
@@ -50,7 +50,7 @@ func (s *Server) delete(ctx context.Context, q *queue, h receipt, handle string)
 
 // deleteAnyway deletes a message of a standard queue that may have been received by another, or be visible,
 // meanwhile.
-func (s *Server) deleteAnyway(ctx context.Context, q *queue, h receipt) error {
+func (s *Server) deleteAnyway(ctx context.Context, q *queue, h receiptHandle) error {
 	err := q.Once(ctx, func(tx kv.Tx) error {
 		err := q.Admin().CancelTx(ctx, tx, h.id)
 		if !errors.Is(err, layer.ErrInFlight) {
@@ -69,7 +69,7 @@ func (s *Server) deleteAnyway(ctx context.Context, q *queue, h receipt) error {
 
 // over reports whether the lease of a receipt's claim has ended, though nobody may have taken over yet. It may have
 // been extended since the receipt was given.
-func (s *Server) over(ctx context.Context, q *queue, h receipt) (bool, error) {
+func (s *Server) over(ctx context.Context, q *queue, h receiptHandle) (bool, error) {
 	why, err := q.Admin().Why(ctx, h.id)
 	if err != nil {
 		return false, err
@@ -86,7 +86,7 @@ func (s *Server) over(ctx context.Context, q *queue, h receipt) (bool, error) {
 }
 
 // there reports whether a message is in the queue.
-func (s *Server) there(ctx context.Context, q *queue, h receipt) (bool, error) {
+func (s *Server) there(ctx context.Context, q *queue, h receiptHandle) (bool, error) {
 	why, err := q.Admin().Why(ctx, h.id)
 	if err != nil {
 		return false, err
@@ -121,7 +121,7 @@ func (s *Server) deleteMessageBatch(
 		}
 		claims.add(i, h)
 	}
-	claims.each(func(entries []int, receipts []receipt) {
+	claims.each(func(entries []int, receipts []receiptHandle) {
 		if len(entries) > 1 && s.options.Now().Before(receipts[0].until) {
 			all := make([]layer.ID, len(receipts))
 			for i, h := range receipts {
@@ -142,7 +142,7 @@ func (s *Server) deleteMessageBatch(
 type claims struct {
 	keys     []claimKey
 	entries  map[claimKey][]int
-	receipts map[claimKey][]receipt
+	receipts map[claimKey][]receiptHandle
 }
 
 type claimKey struct {
@@ -150,10 +150,10 @@ type claimKey struct {
 	token int64
 }
 
-func (c *claims) add(entry int, h receipt) {
+func (c *claims) add(entry int, h receiptHandle) {
 	key := claimKey{h.id.Group, h.token}
 	if c.entries == nil {
-		c.entries, c.receipts = make(map[claimKey][]int), make(map[claimKey][]receipt)
+		c.entries, c.receipts = make(map[claimKey][]int), make(map[claimKey][]receiptHandle)
 	}
 	if c.entries[key] == nil {
 		c.keys = append(c.keys, key)
@@ -162,7 +162,7 @@ func (c *claims) add(entry int, h receipt) {
 }
 
 // each calls do for each claim, at the same time, so that what they ask of the layer travels together.
-func (c *claims) each(do func(entries []int, receipts []receipt)) {
+func (c *claims) each(do func(entries []int, receipts []receiptHandle)) {
 	if len(c.keys) == 1 {
 		do(c.entries[c.keys[0]], c.receipts[c.keys[0]])
 		return
@@ -204,7 +204,7 @@ func (s *Server) changeMessageVisibility(ctx context.Context, c *call, in *chang
 }
 
 // checkTimeout holds a new visibility timeout to the rules: twelve hours from the receive on are the end.
-func (s *Server) checkTimeout(h receipt, timeout *int64) error {
+func (s *Server) checkTimeout(h receiptHandle, timeout *int64) error {
 	if timeout == nil {
 		return missing(visibilityTimeout)
 	}
@@ -220,7 +220,7 @@ func (s *Server) checkTimeout(h receipt, timeout *int64) error {
 }
 
 // setVisibility gives a message back, with those behind it in its group, or moves the end of its claim.
-func (s *Server) setVisibility(ctx context.Context, q *queue, h receipt, handle string, timeout int64) error {
+func (s *Server) setVisibility(ctx context.Context, q *queue, h receiptHandle, handle string, timeout int64) error {
 	lost := func(err error) error {
 		if !errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, layer.ErrNotInClaim) {
 			return err
@@ -283,7 +283,7 @@ func (s *Server) changeMessageVisibilityBatch(
 		}
 		claims.add(i, h)
 	}
-	claims.each(func(entries []int, receipts []receipt) {
+	claims.each(func(entries []int, receipts []receiptHandle) {
 		// Of a claim there is one end: the latest that is asked for. What is given back comes last, from the back on.
 		latest := int64(0)
 		for _, entry := range entries {
