@@ -22,6 +22,7 @@ var allowed = map[string][]string{
 	"kv/kvtest":            {"kv"},
 	"kv/kvtest/history":    {"kv"},
 	"layer":                {"kv", "kv/tuple"},
+	"console":              {"kv", "kv/tuple", "layer"},
 	"data":                 {},
 	"internal/bench":       {"kv", "kv/tuple", "kv/record", "layer"},
 	"internal/crash":       {"kv", "kv/tuple", "kv/embedded", "layer"},
@@ -35,10 +36,13 @@ var allowed = map[string][]string{
 	"internal/release":     {},
 	"internal/sim":         {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer", "internal/linear"},
 	"sqs":                  {"kv", "kv/tuple", "layer"},
-	"cli":                  {"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "sqs", "data", "internal/bench"},
-	"cmd/fdbfifo": {
-		"cli", "sqs", "kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench",
+	"cli": {
+		"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "sqs", "data", "internal/bench", "console",
 	},
+	"cmd/fdbfifo": {
+		"cli", "kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "sqs", "data", "internal/bench", "console",
+	},
+	"examples/first":    {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"examples/orders":   {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"examples/bookings": {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer"},
 }
