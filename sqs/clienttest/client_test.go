@@ -284,7 +284,8 @@ func TestKilled(t *testing.T) {
 				again(func() error {
 					_, err := c.SendMessage(ctx, &client.SendMessageInput{
 						QueueUrl:       url,
-						MessageGroupId: aws.String(fmt.Sprint(g)), MessageBody: aws.String(fmt.Sprintf("%d:%03d", g, i)),
+						MessageGroupId: aws.String(fmt.Sprint(g)),
+						MessageBody:    aws.String(fmt.Sprintf("%d:%03d", g, i)),
 					})
 					return err
 				})
