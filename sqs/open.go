@@ -11,7 +11,10 @@ import (
 	"fdbfifo/layer"
 )
 
-// opened is a queue that the server has open. All fields but handle are guarded by Server.mu.
+// lostWakeAfter is how often a handle whose long polls wait looks without being woken.
+const lostWakeAfter = 3 * time.Second
+
+// opened is a queue that the server has open. All fields but handle and line are guarded by Server.mu.
 type opened struct {
 	handle *layer.Queue
 	record record
@@ -20,6 +23,8 @@ type opened struct {
 	users  int       // requests at work
 	used   time.Time // by the last of them
 	gone   bool      // close it when nobody uses it
+
+	line line // of its long polls
 }
 
 // queue is a queue as one request uses it: what it goes by does not change while it is answered.
@@ -181,7 +186,7 @@ func (s *Server) closeIdle() {
 
 // handle opens the layer's queue, or makes it, if whoever wrote the record did not come that far.
 func (s *Server) handle(ctx context.Context, name string, r record) (*layer.Queue, error) {
-	o := layer.Options{Now: s.options.Now}
+	o := layer.Options{Now: s.options.Now, Poll: lostWakeAfter}
 	r.configure(&o.Config)
 	handle, _, err := layer.Ensure(ctx, s.db, s.options.Prefix, name, o)
 	if err != nil || !r.Behind {

@@ -110,7 +110,13 @@ func (s *Server) receive(ctx context.Context, q *queue, o layer.ReceiveOptions) 
 	waiting, end := context.WithCancel(ctx)
 	defer end()
 	defer context.AfterFunc(s.stopped, end)()
+	until := time.Now().Add(o.Wait)
+	if !q.opened.line.enter(waiting, until) {
+		return nil, context.Cause(ctx) // nil if its time is over, or the server is stopped
+	}
+	o.Wait = max(time.Until(until), 0)
 	claims, err := q.Receive(waiting, o)
+	q.opened.line.leave(len(claims) > 0)
 	if err != nil && s.stopped.Err() != nil && ctx.Err() == nil {
 		return nil, nil
 	}

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -662,5 +664,35 @@ func TestReceipts(t *testing.T) {
 		forged.token++
 		code, _ = e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": forged.String()})
 		require.Equal(e, invalid("").shape[len(unmodelled):], code)
+	})
+}
+
+// TestLongPollsStandInLine: of many polls one is in the database; each message reaches one of them at once, and
+// those that get none return when their time is over.
+func TestLongPollsStandInLine(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		const polls, sent = 50, 20
+		url := e.create("jobs")
+		var got, none atomic.Int64
+		var group sync.WaitGroup
+		begun := time.Now()
+		for range polls {
+			group.Go(func() {
+				n := len(e.receive(url, "WaitTimeSeconds", 20, "MaxNumberOfMessages", 1, "VisibilityTimeout", 100))
+				got.Add(int64(n))
+				if n == 0 {
+					none.Add(1)
+					require.Equal(e, 20, int(time.Since(begun).Round(time.Second).Seconds()))
+				}
+			})
+		}
+		time.Sleep(3 * time.Second)
+		for range sent {
+			e.send(url, "", "b")
+		}
+		time.Sleep(time.Second)
+		require.EqualValues(e, sent, got.Load())
+		group.Wait()
+		require.EqualValues(e, polls-sent, none.Load())
 	})
 }

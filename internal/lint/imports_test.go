@@ -24,7 +24,7 @@ var allowed = map[string][]string{
 	"layer":                {"kv", "kv/tuple"},
 	"console":              {"kv", "kv/tuple", "layer"},
 	"data":                 {},
-	"internal/bench":       {"kv", "kv/tuple", "kv/record", "layer"},
+	"internal/bench":       {"kv", "kv/tuple", "kv/record", "layer", "sqs"},
 	"internal/crash":       {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"internal/linear":      {"kv", "layer", "kv/tuple"},
 	"internal/lint":        {},
