@@ -333,11 +333,15 @@ func sqsIdle(sizes Sizes) Benchmark {
 					return err
 				}
 			}
-			errs := make([]error, sizes.Idle)
+			errs, arrived := make([]error, sizes.Idle), make(chan struct{}, sizes.Idle)
 			for i := range sizes.Idle {
 				wg.Go(func() {
 					for polling.Err() == nil && errs[i] == nil {
-						_, errs[i] = s.receive(polling, fmt.Sprintf("idle-%d.fifo", i%queues), 20, 30)
+						var got []received
+						got, errs[i] = s.receive(polling, fmt.Sprintf("idle-%d.fifo", i%queues), 20, inHand)
+						for range got {
+							arrived <- struct{}{}
+						}
 					}
 				})
 			}
@@ -350,8 +354,22 @@ func sqsIdle(sizes Sizes) Benchmark {
 				return err
 			}
 			perSecond = float64(attempts(counting.Counters().Sub(before))) / time.Since(begun).Seconds()
+			err := s.send(ctx, "idle-0.fifo", groupName(0), "one")
+			if err == nil {
+				select {
+				case <-arrived:
+				case <-time.After(10 * sizes.Patience):
+					err = fmt.Errorf("%w: no poll got the message", errWrong)
+				}
+			}
 			stop()
 			wg.Wait()
+			if err == nil && len(arrived) > 0 {
+				err = fmt.Errorf("%w: %d polls got the one message", errWrong, len(arrived)+1)
+			}
+			if err != nil {
+				return err
+			}
 			for _, err := range errs {
 				if err != nil && !errors.Is(err, context.Canceled) {
 					return err
