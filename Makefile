@@ -192,7 +192,16 @@ module: ## give the whole tree another module path: make module MODULE=example.c
 release-check: ## pack both modules as a release would, build and run a new program on them, without a replace
 	@$(GO) run ./internal/release check
 
+SQS_NODE ?= $(CURDIR)/bin/node
+.PHONY: e2e-sqs
+e2e-sqs: ## the SQS server with the SDK for Go, and with boto3, the AWS CLI and npm's clients where they are; killed amid eight workers
+	@mkdir -p $(SQS_NODE) && { ! command -v npm > /dev/null || test -d $(SQS_NODE)/node_modules/sqs-consumer \
+		|| npm install --silent --no-audit --no-fund --prefix $(SQS_NODE) @aws-sdk/client-sqs@3 sqs-consumer@14 > /dev/null 2>&1 \
+		|| echo "npm could not install the clients for JavaScript"; }
+	@cd sqs/clienttest && $(GO) mod tidy -diff && $(GO) vet . && { ! test -d $(SQS_NODE)/node_modules || export SQS_NODE=$(SQS_NODE); } \
+		&& $(GO) test . -count 1 -v | grep -vE '^ *=== '; exit $${PIPESTATUS[0]}
+
 .PHONY: ci
-ci: lint bare test e2e socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb model ## all checks, under 20 minutes on 2 cores
+ci: lint bare test socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb e2e e2e-sqs model ## all checks, under 20 minutes on 2 cores
 	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100

@@ -176,6 +176,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newNackCmd(s),
 		newExtendCmd(s),
 		newWorkCmd(s),
+		newServeCmd(s),
 		newPeekCmd(s),
 		newGroupsCmd(s),
 		newBlockedCmd(s),

@@ -671,8 +671,8 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	if !f.timer && first.ID.Index == f.index {
 		first.Attempts = f.attempts
 	}
-	if f.record == nil && f.key != nil && !f.head {
-		return nil // the hint has said how often the head has failed
+	if f.record == nil && f.key != nil && !f.head && (first.ID.Index == f.index || f.attempts == 0) {
+		return nil // the hint has said how often the head has failed; in turn (RoundRobin) not of which item
 	}
 	id := first.ID
 	var record attempt
