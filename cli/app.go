@@ -116,6 +116,7 @@ type session struct {
 	queue  string
 	place  place
 	json   bool
+	beside beside
 }
 
 const rootHelp = `fdbfifo keeps grouped FIFO queues: messages of a group are delivered in order, to one
@@ -175,6 +176,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newNackCmd(s),
 		newExtendCmd(s),
 		newWorkCmd(s),
+		newServeCmd(s),
 		newPeekCmd(s),
 		newGroupsCmd(s),
 		newBlockedCmd(s),

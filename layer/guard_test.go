@@ -182,7 +182,7 @@ func TestRepeatableIsNotGivenBack(t *testing.T) {
 	_, err = q.Receive(ctx, layer.ReceiveOptions{Max: 1, ReceiveID: "once"})
 	require.ErrorIs(t, err, context.Canceled)
 	close(gone)
-	require.Eventually(t, func() bool { return q.Paths().Shared > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return q.Paths().Shared > 0 }, time.Minute, time.Millisecond)
 	for range 20 { // each takes longer than it would take to begin to give back
 		_, err := q.Enqueue(e.ctx, layer.Message{Group: "B"})
 		require.NoError(t, err)

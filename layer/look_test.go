@@ -46,7 +46,7 @@ func TestWaitSurvivesADatabaseThatBeginsNothing(t *testing.T) {
 		}
 		got <- claims
 	}()
-	require.Eventually(t, func() bool { return q.Paths().Looks > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return q.Paths().Looks > 0 }, time.Minute, time.Millisecond)
 	db.refusing.Store(true)
 	<-db.refused
 	db.refusing.Store(false)

@@ -49,7 +49,7 @@ func (e *env) wait(n uint64, poll time.Duration, o layer.ReceiveOptions) *waiter
 		cancel()
 		require.NoError(e.t, q.Close(context.Background()))
 	})
-	require.Eventually(e.t, func() bool { return q.Paths().Looks > 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(e.t, func() bool { return q.Paths().Looks > 0 }, time.Minute, time.Millisecond)
 	return w
 }
 
@@ -61,7 +61,7 @@ func (w *waiter) get(t *testing.T) *layer.Claim {
 	case claims := <-w.claims:
 		require.Len(t, claims, 1)
 		return claims[0]
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		require.Fail(t, "the receive was not woken")
 		return nil
 	}
@@ -201,7 +201,7 @@ func TestDrainedWhileStaged(t *testing.T) {
 			}
 			return take(e, tx, nil)
 		}))
-		require.Eventually(t, func() bool { return w.q.Paths().Looks > looks }, 10*time.Second, time.Millisecond, "it was woken")
+		require.Eventually(t, func() bool { return w.q.Paths().Looks > looks }, time.Minute, time.Millisecond, "it was woken")
 	}
 	require.Empty(t, e.all("A"))
 	e.enqueue("B", "b1")
@@ -277,7 +277,7 @@ func TestDeadRequesterStrandsNoGroup(t *testing.T) {
 			require.NoError(e.t, w.q.Ack(e.ctx, c))
 			e.clock.advance(2 * time.Minute)
 			next := e.wait(3, 20*time.Millisecond, layer.ReceiveOptions{})
-			require.Eventually(e.t, func() bool { return e.requests() == 1 }, 10*time.Second, time.Millisecond, "swept")
+			require.Eventually(e.t, func() bool { return e.requests() == 1 }, time.Minute, time.Millisecond, "swept")
 			e.enqueue("A", "a2")
 			require.NoError(e.t, next.q.Ack(e.ctx, next.get(e.t)))
 		})
@@ -321,12 +321,12 @@ func TestReceiveThatGivesUpLeavesNothing(t *testing.T) {
 		w := e.wait(2, 50*time.Millisecond, layer.ReceiveOptions{})
 		w.cancel()
 		require.Empty(e.t, <-w.claims)
-		require.Eventually(e.t, func() bool { return e.requests() == 0 }, 10*time.Second, time.Millisecond)
+		require.Eventually(e.t, func() bool { return e.requests() == 0 }, time.Minute, time.Millisecond)
 
 		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Wait: 10 * time.Millisecond})
 		require.NoError(e.t, err)
 		require.Empty(e.t, claims, "the wait ended with nothing")
-		require.Eventually(e.t, func() bool { return e.requests() == 0 }, 10*time.Second, time.Millisecond)
+		require.Eventually(e.t, func() bool { return e.requests() == 0 }, time.Minute, time.Millisecond)
 
 		closing := e.wait(3, 50*time.Millisecond, layer.ReceiveOptions{})
 		go func() { <-closing.claims }()
@@ -379,11 +379,11 @@ func TestAbandonedReceiveGivesBack(t *testing.T) {
 	leaver, leave := context.WithCancel(e.ctx)
 	never, drop := context.WithCancel(e.ctx)
 	go receive(never)
-	require.Eventually(t, func() bool { return q.Paths().Queued == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return q.Paths().Queued == 1 }, time.Minute, time.Millisecond)
 	drop()
 	require.Nil(t, <-received, "it had not begun")
 	go receive(leaver)
-	require.Eventually(t, func() bool { return q.Paths().Queued == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return q.Paths().Queued == 1 }, time.Minute, time.Millisecond)
 	e.enqueue("B", "b1")
 	blocked.release <- struct{}{}
 	require.Equal(t, "A", (<-received).Group)
@@ -395,7 +395,7 @@ func TestAbandonedReceiveGivesBack(t *testing.T) {
 	require.Eventually(t, func() bool {
 		b = e.receive(e.q, 1)
 		return b != nil
-	}, 10*time.Second, time.Millisecond, "given back")
+	}, time.Minute, time.Millisecond, "given back")
 	require.Equal(t, "B", b.Group)
 	require.Zero(t, b.Items[0].Attempts)
 }

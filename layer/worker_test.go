@@ -93,7 +93,7 @@ func receiveFrom[T any](t *testing.T, c <-chan T) T {
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the signal never came")
 		panic("unreachable")
 	}
@@ -361,7 +361,7 @@ func TestWorkerRejects(t *testing.T) {
 			w = start(e.t, w, err)
 			if inTx {
 				require.Equal(e.t, []string{"error"}, j.await(e.t, 1))
-				require.Eventually(e.t, func() bool { return e.effects("a2") == 1 }, 10*time.Second, time.Millisecond)
+				require.Eventually(e.t, func() bool { return e.effects("a2") == 1 }, time.Minute, time.Millisecond)
 			} else {
 				require.Equal(e.t, []string{"error", "a2"}, j.await(e.t, 2))
 			}

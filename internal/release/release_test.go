@@ -93,6 +93,19 @@ func TestRename(t *testing.T) {
 	require.Equal(t, before, digests(t, tree))
 }
 
+// TestFiles: what others have installed or built in the tree is no part of it.
+func TestFiles(t *testing.T) {
+	tree := t.TempDir()
+	for _, name := range []string{"a.go", "e2e/b.go", "e2e/node_modules/c.go", "bin/d", ".git/e"} {
+		path := filepath.Join(tree, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+	}
+	all, err := files(tree)
+	require.NoError(t, err)
+	require.Equal(t, []string{"a.go", "e2e/b.go"}, all)
+}
+
 // TestNames: a module path that is an ordinary word, too, is found where a package is named, and nowhere else.
 func TestNames(t *testing.T) {
 	n := newNames("queue", []string{"go.mod", "layer/open.go", "cmd/queue/main.go", ".ci/run"})

@@ -28,6 +28,8 @@ func files(root string) (all []string, err error) {
 			return err
 		}
 		switch {
+		case d.IsDir() && d.Name() == "node_modules": // what npm has installed for a test
+			return filepath.SkipDir
 		case slices.Contains(skipped, name):
 			if d.IsDir() {
 				return filepath.SkipDir

@@ -12,7 +12,7 @@ import (
 )
 
 // patience bounds every wait of a test; nothing that works comes near it.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 func wait[T any](t *testing.T, f kv.Future[T]) T {
 	t.Helper()

@@ -41,7 +41,7 @@ func TestOpenSnapshotDoesNotStopGrowth(t *testing.T) {
 	db, err := openDisk(t.TempDir(), Options{Clock: &steppedClock{now: time.Unix(0, 0)}}, 1<<16)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, db.Close()) }()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 
 	left, err := db.Begin(kv.TxOptions{})

@@ -33,7 +33,7 @@ func begin(t *testing.T, db kv.DB) kv.ManagedTx {
 
 // wait awaits f, which must end by itself.
 func wait[T any](t *testing.T, f kv.Future[T]) (T, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	v, err := f.Wait(ctx)
 	require.NoError(t, ctx.Err())
