@@ -15,7 +15,8 @@ import (
 )
 
 const topHelp = `Show a queue's figures and its blocked groups, anew every few seconds, until q or Ctrl-C. Keys: up and
-down, or k and j, scroll; space asks anew at once. --once prints the same once, for scripts and logs. It changes nothing.`
+down, or k and j, scroll; space asks anew at once. --once prints the same once, for scripts and logs. It changes
+nothing.`
 
 func newTopCmd(s *session) *cobra.Command {
 	var once bool
