@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 	"github.com/google/uuid"
 
 	"fdbfifo/layer"
@@ -206,9 +205,4 @@ func (h receiptHandle) claim() *layer.Claim {
 	return &layer.Claim{
 		Queue: h.queue, Group: h.id.Group, Token: h.token, Items: []layer.Item{{ID: h.id}}, Until: h.until,
 	}
-}
-
-// notInFlight is the error of a change of the visibility of a message that nobody has.
-func notInFlight() error {
-	return fail(schemas.MessageNotInflight, "The specified message isn't in flight.")
 }
