@@ -198,16 +198,20 @@ func (c *call) success(answer any) []byte {
 	if c.asJSON {
 		members := map[string]any{"ResponseMetadata": metadata}
 		if op.out != nil {
-			members[c.action+"Result"] = result
+			members[c.action+"Result"] = listed(op.out, result)
 		}
 		return marshal(map[string]any{c.action + "Response": members})
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, `%s<%sResponse xmlns="%s">`, xmlHeader, c.action, namespace)
 	if op.out != nil {
-		b.WriteString("<" + c.action + "Result>")
-		writeMembers(&b, op.out, result)
-		b.WriteString("</" + c.action + "Result>")
+		var members strings.Builder
+		writeMembers(&members, op.out, result)
+		if members.Len() == 0 {
+			fmt.Fprintf(&b, "<%sResult/>", c.action)
+		} else {
+			fmt.Fprintf(&b, "<%[1]sResult>%[2]s</%[1]sResult>", c.action, members.String())
+		}
 	}
 	fmt.Fprintf(&b, "<ResponseMetadata><RequestId>%s</RequestId></ResponseMetadata></%sResponse>", c.request, c.action)
 	return []byte(b.String())
