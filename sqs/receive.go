@@ -194,7 +194,7 @@ func parseReceipt(queue string, text *string) (receiptHandle, error) {
 	h.id.Index, h.token = numbers[0], numbers[1]
 	h.received, h.until = time.UnixMilli(numbers[2]), time.UnixMilli(numbers[3])
 	h.id.Group = string(b)
-	if _, err := layer.ParseID(h.id.String()); err != nil {
+	if _, err := layer.ParseID(h.id.String()); err != nil || h.id.Random == uuid.Nil {
 		return receiptHandle{}, bad
 	}
 	return h, nil

@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -717,6 +718,10 @@ func TestReceipts(t *testing.T) {
 			}
 		}
 		forged := h
+		forged.id.Random = uuid.Nil
+		code, _ = e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": forged.String()})
+		require.Equal(e, "ReceiptHandleIsInvalid", code)
+		forged = h
 		forged.token++
 		code, _ = e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": forged.String()})
 		require.Equal(e, invalid("").shape[len(unmodelled):], code)
