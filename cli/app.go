@@ -180,6 +180,7 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newPeekCmd(s),
 		newGroupsCmd(s),
 		newBlockedCmd(s),
+		newTopCmd(s),
 		newConsoleCmd(s),
 		newWhyCmd(s),
 		newFindCmd(s),
