@@ -159,7 +159,7 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 	}
 	s.forget(name)
 	s.begin(func() { // takes two seconds; if the server is stopped, another goes on
-		if err := s.drop(s.stopped, name); err != nil {
+		if err := s.drop(s.stopped, name); err != nil && s.stopped.Err() == nil {
 			s.options.Logger.Warn("sqs: a deleted queue is not dropped yet", "queue", name, "err", err)
 		}
 	})
