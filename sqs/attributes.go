@@ -69,6 +69,17 @@ var counted = []string{
 	"CreatedTimestamp", "LastModifiedTimestamp", "QueueArn",
 }
 
+// plainTruths are attributes with True and FALSE as true and false.
+func plainTruths(attributes map[string]string) map[string]string {
+	plain := maps.Clone(attributes)
+	for name, value := range plain {
+		if lower := strings.ToLower(value); slices.Contains(choices[name], lower) {
+			plain[name] = lower
+		}
+	}
+	return plain
+}
+
 // settable reports whether there is an attribute of the name that can be set.
 func settable(name string) bool {
 	_, number := numbers[name]

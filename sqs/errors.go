@@ -80,6 +80,9 @@ func expired(handle string) *apiError {
 	return invalidValue(handle, "ReceiptHandle", "The receipt handle has expired.")
 }
 
+// errUnknownOperation is the answer to a look at the URL of a queue, as with a browser.
+var errUnknownOperation = refuse(http.StatusNotFound, "UnknownOperationException", "UnknownOperationException", "")
+
 // told is err as a client is told it. What the server does not expect is an internal error, whose text stays here.
 func told(err error) *apiError {
 	var known *apiError

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
@@ -46,7 +47,7 @@ const (
 )
 
 // store is the message as the layer keeps it.
-func (m *outgoing) store(q *queue, sender string) (layer.Message, error) {
+func (m *outgoing) store(q *queue, c *call) layer.Message {
 	headers := map[string]string{}
 	out := layer.Message{Body: []byte(*m.MessageBody), Headers: headers}
 	if len(m.MessageAttributes) > 0 {
@@ -60,8 +61,10 @@ func (m *outgoing) store(q *queue, sender string) (layer.Message, error) {
 	}
 	if v := m.MessageSystemAttributes[traceHeader].StringValue; v != nil {
 		headers[headerTrace] = *v
+	} else if c.trace != "" && len(c.trace) <= maxTrace && utf8.ValidString(c.trace) {
+		headers[headerTrace] = c.trace
 	}
-	if sender != "" {
+	if sender := c.sender(q.server); sender != "" {
 		headers[headerSender] = sender
 	}
 	if m.DelaySeconds != nil && !q.fifo() {
@@ -73,7 +76,7 @@ func (m *outgoing) store(q *queue, sender string) (layer.Message, error) {
 		if m.MessageGroupId != nil {
 			headers[headerGroup] = *m.MessageGroupId
 		}
-		return out, nil
+		return out
 	}
 	out.Group = *m.MessageGroupId
 	if m.MessageDeduplicationId != nil {
@@ -81,7 +84,7 @@ func (m *outgoing) store(q *queue, sender string) (layer.Message, error) {
 	} else {
 		out.DedupID = sha(*m.MessageBody)
 	}
-	return out, nil
+	return out
 }
 
 // stored is a message as the layer has kept it.
@@ -281,7 +284,9 @@ func badAttributeName(name string) string {
 	switch {
 	case name == "" || len(name) > 256:
 		return "Message (user) attribute names must be shorter than 256 Bytes"
-	case strings.ContainsFunc(name, func(r rune) bool { return !isWord(r) && r != '-' && r != '.' }):
+	case strings.ContainsFunc(name, func(r rune) bool {
+		return !unicode.IsLetter(r) && !isWord(r) && r != '-' && r != '.'
+	}):
 		return "Message (user) attributes name can only contain upper and lower score characters, digits, periods, " +
 			"hyphens and underscores. "
 	case strings.HasPrefix(lower, "aws."), strings.HasPrefix(lower, "amazon."),

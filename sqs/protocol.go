@@ -34,12 +34,16 @@ type call struct {
 	base    string // scheme and host by which the client has come
 	path    string // of the request
 	account string // of the client
+	trace   string // the client's trace, which its messages carry
 	queue   string // the name of the queue that it is about, for the log
 }
 
 // ServeHTTP answers one request of a client.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	c := &call{request: uuid.NewString(), base: s.base(r), path: r.URL.Path, account: s.options.Account}
+	c := &call{
+		request: uuid.NewString(), base: s.base(r), path: r.URL.Path, account: s.options.Account,
+		trace: r.Header.Get("X-Amzn-Trace-Id"),
+	}
 	begun := time.Now()
 	answer, err := s.answer(w, r, c)
 	if err != nil && errors.Is(err, context.Canceled) && r.Context().Err() != nil {
@@ -86,16 +90,20 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, e
 	if err != nil {
 		return nil, malformed(err)
 	}
-	op, ok := operations[form.Get("Action")]
-	if !ok {
-		if form.Get("Action") == "" {
+	action, ofQueue := form.Get("Action"), strings.Count(c.path, "/") > 1
+	op, ok := operations[action]
+	if !ok || ofQueue && (action == "CreateQueue" || action == "ListQueues") {
+		if action == "" && ofQueue {
+			return nil, errUnknownOperation
+		}
+		if action == "" {
 			return nil, refuse(http.StatusBadRequest, "MissingAction", "MissingAction",
 				"The request must contain the parameter Action.")
 		}
 		return nil, refuse(http.StatusBadRequest, "InvalidAction", "InvalidAction",
-			"The action %s is not valid for this endpoint.", form.Get("Action"))
+			"The action %s is not valid for this endpoint.", action)
 	}
-	c.action = form.Get("Action")
+	c.action = action
 	request, err := json.Marshal(newParams(form).tree(op.in))
 	if err != nil {
 		return nil, malformed(err)
@@ -129,7 +137,10 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 func (c *call) write(w http.ResponseWriter, answer any, err error) int {
 	w.Header().Set("X-Amzn-Requestid", c.request)
 	status, body := http.StatusOK, []byte(nil)
-	if err != nil {
+	if err == errUnknownOperation {
+		c.asJSON = false
+		status, body = errUnknownOperation.status, []byte("<UnknownOperationException/>\n")
+	} else if err != nil {
 		e := told(err)
 		status = e.status
 		if c.json && c.modes {
@@ -187,16 +198,20 @@ func (c *call) success(answer any) []byte {
 	if c.asJSON {
 		members := map[string]any{"ResponseMetadata": metadata}
 		if op.out != nil {
-			members[c.action+"Result"] = result
+			members[c.action+"Result"] = listed(op.out, result)
 		}
 		return marshal(map[string]any{c.action + "Response": members})
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, `%s<%sResponse xmlns="%s">`, xmlHeader, c.action, namespace)
 	if op.out != nil {
-		b.WriteString("<" + c.action + "Result>")
-		writeMembers(&b, op.out, result)
-		b.WriteString("</" + c.action + "Result>")
+		var members strings.Builder
+		writeMembers(&members, op.out, result)
+		if members.Len() == 0 {
+			fmt.Fprintf(&b, "<%sResult/>", c.action)
+		} else {
+			fmt.Fprintf(&b, "<%[1]sResult>%[2]s</%[1]sResult>", c.action, members.String())
+		}
 	}
 	fmt.Fprintf(&b, "<ResponseMetadata><RequestId>%s</RequestId></ResponseMetadata></%sResponse>", c.request, c.action)
 	return []byte(b.String())

@@ -22,6 +22,7 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 	if in.QueueName == nil {
 		return nil, missing("QueueName")
 	}
+	in.Attributes = plainTruths(in.Attributes)
 	name, fifo := *in.QueueName, in.Attributes[fifoQueue] == "true"
 	c.queue = name
 	if err := checkAttributes(fifo, in.Attributes); err != nil {
@@ -158,7 +159,7 @@ func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) err
 	}
 	s.forget(name)
 	s.begin(func() { // takes two seconds; if the server is stopped, another goes on
-		if err := s.drop(s.stopped, name); err != nil {
+		if err := s.drop(s.stopped, name); err != nil && s.stopped.Err() == nil {
 			s.options.Logger.Warn("sqs: a deleted queue is not dropped yet", "queue", name, "err", err)
 		}
 	})
@@ -305,7 +306,8 @@ func (s *Server) getQueueAttributes(
 		if err != nil {
 			return nil, err
 		}
-		for i, n := range []int64{stats.Depth - stats.InFlight - stats.Delayed, stats.Delayed, stats.InFlight} {
+		flying := q.flying(stats)
+		for i, n := range []int64{stats.Depth - flying - stats.Delayed, stats.Delayed, flying} {
 			all[counted[i]] = strconv.FormatInt(max(n, 0), 10)
 		}
 	}
@@ -314,12 +316,22 @@ func (s *Server) getQueueAttributes(
 	return result, nil
 }
 
+// flying is how many messages are in flight. The layer counts those whose timeout is over until somebody receives
+// again. In a standard queue each group has one message, so no more are in flight than groups are held.
+func (q *queue) flying(stats layer.Stats) int64 {
+	if !q.fifo() || stats.HeldGroups == 0 {
+		return min(stats.InFlight, stats.HeldGroups)
+	}
+	return stats.InFlight
+}
+
 func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAttributesRequest) error {
 	q, err := s.queue(ctx, c, in.QueueUrl)
 	if err != nil {
 		return err
 	}
 	defer q.release()
+	in.Attributes = plainTruths(in.Attributes)
 	if err := checkAttributes(q.fifo(), in.Attributes); err != nil {
 		return err
 	}

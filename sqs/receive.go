@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
 	"github.com/google/uuid"
 
 	"fdbfifo/layer"
@@ -195,7 +194,7 @@ func parseReceipt(queue string, text *string) (receiptHandle, error) {
 	h.id.Index, h.token = numbers[0], numbers[1]
 	h.received, h.until = time.UnixMilli(numbers[2]), time.UnixMilli(numbers[3])
 	h.id.Group = string(b)
-	if _, err := layer.ParseID(h.id.String()); err != nil {
+	if _, err := layer.ParseID(h.id.String()); err != nil || h.id.Random == uuid.Nil {
 		return receiptHandle{}, bad
 	}
 	return h, nil
@@ -206,9 +205,4 @@ func (h receiptHandle) claim() *layer.Claim {
 	return &layer.Claim{
 		Queue: h.queue, Group: h.id.Group, Token: h.token, Items: []layer.Item{{ID: h.id}}, Until: h.until,
 	}
-}
-
-// notInFlight is the error of a change of the visibility of a message that nobody has.
-func notInFlight() error {
-	return fail(schemas.MessageNotInflight, "The specified message isn't in flight.")
 }

@@ -124,6 +124,39 @@ func (p *params) tree(s *smithy.Schema) tree {
 	return *p.value
 }
 
+// listed is a tree as the Query protocol has it in JSON, if that is asked for: maps are lists of names and values,
+// and the list of messages has a small letter.
+func listed(s *smithy.Schema, t tree) tree {
+	switch s.Type() {
+	case smithy.ShapeTypeStructure:
+		members := make(map[string]any)
+		for name, v := range t.(map[string]any) {
+			member := s.Member(name)
+			if name == "Messages" {
+				name = "messages"
+			}
+			members[name] = listed(member, v)
+		}
+		return members
+	case smithy.ShapeTypeList:
+		list := []any{}
+		for _, v := range t.([]any) {
+			list = append(list, listed(s.ListMember(), v))
+		}
+		return list
+	case smithy.ShapeTypeMap:
+		list, entries := []any{}, t.(map[string]any)
+		for _, key := range slices.Sorted(maps.Keys(entries)) {
+			list = append(list, map[string]any{
+				wireName(s.MapKey(), "key"):     key,
+				wireName(s.MapValue(), "value"): listed(s.MapValue(), entries[key]),
+			})
+		}
+		return list
+	}
+	return t
+}
+
 // writeXML writes what tree has of a shape, as elements named name. Members are written in the order of their names.
 func writeXML(b *strings.Builder, s *smithy.Schema, name string, t tree) {
 	switch s.Type() {

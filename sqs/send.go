@@ -32,11 +32,7 @@ func (s *Server) sendMessage(ctx context.Context, c *call, in *sendMessageReques
 	if err := in.check(q); err != nil {
 		return nil, err
 	}
-	message, err := in.store(q, c.sender(s))
-	if err != nil {
-		return nil, err
-	}
-	sent, err := q.Enqueue(ctx, message)
+	sent, err := q.Enqueue(ctx, in.store(q, c))
 	if err != nil {
 		return nil, err
 	}
@@ -113,16 +109,11 @@ func (s *Server) sendMessageBatch(
 	var good []sendMessageBatchRequestEntry
 	var messages []layer.Message
 	for _, e := range in.Entries {
-		err := e.check(q)
-		var m layer.Message
-		if err == nil {
-			m, err = e.store(q, c.sender(s))
-		}
-		if err != nil {
+		if err := e.check(q); err != nil {
 			result.Failed = append(result.Failed, failed(e.Id, err))
 			continue
 		}
-		good, messages = append(good, e), append(messages, m)
+		good, messages = append(good, e), append(messages, e.store(q, c))
 	}
 	sent, err := q.Enqueue(ctx, messages...)
 	if err != nil {

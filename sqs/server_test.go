@@ -16,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -531,7 +532,7 @@ func TestQueryProtocol(t *testing.T) {
 		require.Contains(e, body, "<Attribute><Name>SenderId</Name><Value>000000000000</Value></Attribute>")
 		require.Contains(e, body, "<BinaryValue>AAE=</BinaryValue>")
 		_, body = e.query("Action=ReceiveMessage" + at)
-		require.Equal(e, open("ReceiveMessage")+"<ReceiveMessageResult></ReceiveMessageResult>"+
+		require.Equal(e, open("ReceiveMessage")+"<ReceiveMessageResult/>"+
 			metadata("ReceiveMessage"), body)
 		_, body = e.query("Action=ListQueueTags" + at)
 		require.Contains(e, body, "<Tag><Key>k</Key><Value>v</Value></Tag>")
@@ -556,7 +557,63 @@ func TestQueryProtocol(t *testing.T) {
 		get.Header.Set("Accept", "application/json")
 		_, h, body := e.do(get)
 		require.Equal(e, "application/json", h.Get("Content-Type"))
-		require.Contains(e, body, `"GetQueueAttributesResult":{"Attributes":{"VisibilityTimeout":"40"}}`)
+		require.Contains(e, body, `{"Attributes":[{"Name":"VisibilityTimeout","Value":"40"}]}`)
+	})
+}
+
+// TestURLOfQueue: what a look at the URL of a queue is told, and what cannot be asked there.
+func TestURLOfQueue(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		e.create("jobs")
+		get := func(query string) (int, string) {
+			status, _, body := e.do(httptest.NewRequest(http.MethodGet, "http://sqs.test/000000000000/jobs"+query, nil))
+			return status, body
+		}
+		status, body := get("")
+		require.Equal(e, http.StatusNotFound, status)
+		require.Contains(e, body, "<UnknownOperationException")
+		for _, action := range []string{"ListQueues", "CreateQueue"} {
+			status, body = get("?Action=" + action)
+			require.Equal(e, http.StatusBadRequest, status)
+			require.Contains(e, body, "The action "+action+" is not valid for this endpoint.")
+		}
+		status, body = get("?Action=GetQueueUrl&QueueName=jobs")
+		require.Equal(e, http.StatusOK, status)
+		require.Contains(e, body, "/000000000000/jobs</QueueUrl>")
+	})
+}
+
+// TestStandardVisibility: of a standard queue any receipt handle of a message changes its visibility, also when its
+// time is over; and True is true.
+func TestStandardVisibility(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		e.create("orders.fifo", fifoQueue, "True", contentBased, "TRUE")
+		url := e.create("jobs", visibilityTimeout, "2")
+		e.send(url, "", "b")
+		first := e.receive(url)[0]
+		time.Sleep(3 * time.Second)
+		require.Equal(e, "0", e.attributes(url)["ApproximateNumberOfMessagesNotVisible"])
+		require.Equal(e, "1", e.attributes(url)["ApproximateNumberOfMessages"])
+		require.Len(e, e.receive(url, "VisibilityTimeout", 60), 1)
+		e.visible(url, first, 0)
+		again := e.receive(url)
+		require.Len(e, again, 1)
+		require.Equal(e, "3", again[0].Attributes["ApproximateReceiveCount"])
+		e.visible(url, again[0], 0)
+		e.visible(url, again[0], 5) // nobody has it
+		require.Len(e, e.receive(url), 1)
+	})
+}
+
+// TestTraceHeader: a message carries the trace of the request that has sent it.
+func TestTraceHeader(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("jobs")
+		r := post("SendMessage", object{"QueueUrl": url, "MessageBody": "b"})
+		r.Header.Set("X-Amzn-Trace-Id", "Root=1")
+		status, _, _ := e.do(r)
+		require.Equal(e, http.StatusOK, status)
+		require.Equal(e, "Root=1", e.receive(url)[0].Attributes[traceHeader])
 	})
 }
 
@@ -661,6 +718,10 @@ func TestReceipts(t *testing.T) {
 			}
 		}
 		forged := h
+		forged.id.Random = uuid.Nil
+		code, _ = e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": forged.String()})
+		require.Equal(e, "ReceiptHandleIsInvalid", code)
+		forged = h
 		forged.token++
 		code, _ = e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": forged.String()})
 		require.Equal(e, invalid("").shape[len(unmodelled):], code)

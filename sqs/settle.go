@@ -221,17 +221,19 @@ func (s *Server) checkTimeout(h receiptHandle, timeout *int64) error {
 
 // setVisibility gives a message back, with those behind it in its group, or moves the end of its claim.
 func (s *Server) setVisibility(ctx context.Context, q *queue, h receiptHandle, handle string, timeout int64) error {
+	again := false
 	lost := func(err error) error {
 		if !errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, layer.ErrNotInClaim) {
 			return err
 		}
 		if there, err := s.there(ctx, q, h); err != nil || there && !q.fifo() {
-			return errors.Join(err, notInFlight())
+			again = err == nil
+			return err
 		}
 		return invalidValue(handle, "ReceiptHandle",
 			"Message does not exist or is not available for visibility timeout change.")
 	}
-	if s.options.Now().After(h.until) {
+	if q.fifo() && s.options.Now().After(h.until) {
 		over, err := s.over(ctx, q, h)
 		if err == nil && over {
 			err = lost(layer.ErrClaimLost)
@@ -240,9 +242,38 @@ func (s *Server) setVisibility(ctx context.Context, q *queue, h receiptHandle, h
 			return err
 		}
 	}
+	err := lost(s.giveBack(ctx, q, h, timeout))
+	if !again {
+		return err
+	}
+	// Of a standard queue any receipt handle of a message will do. If it is visible there is nothing to do.
+	token, err := s.holder(ctx, q, h)
+	if err != nil || token == 0 || token == h.token {
+		return err
+	}
+	h.token = token
+	return lost(s.giveBack(ctx, q, h, timeout))
+}
+
+// holder is the token under which a message is in flight; 0 = it is not.
+func (s *Server) holder(ctx context.Context, q *queue, h receiptHandle) (int64, error) {
+	why, err := q.Admin().Why(ctx, h.id)
+	if err != nil {
+		return 0, err
+	}
+	for _, r := range why.Reasons {
+		if r.Cause == layer.CauseInFlight {
+			return r.Token, nil
+		}
+	}
+	return 0, nil
+}
+
+// giveBack gives a message back at once, or makes its claim last for timeout seconds from now on.
+func (s *Server) giveBack(ctx context.Context, q *queue, h receiptHandle, timeout int64) error {
 	if timeout > 0 {
 		_, err := q.Extend(ctx, h.claim(), time.Duration(timeout)*time.Second)
-		return lost(err)
+		return err
 	}
 	// A message that is the first of its group was tried: that counts a receive. Those behind another were not.
 	first, err := q.Peek(ctx, h.id.Group, 1)
@@ -250,9 +281,9 @@ func (s *Server) setVisibility(ctx context.Context, q *queue, h receiptHandle, h
 		return err
 	}
 	if len(first) > 0 && first[0].ID == h.id {
-		return lost(q.Nack(ctx, h.claim(), layer.NackOptions{AtOnce: true}))
+		return q.Nack(ctx, h.claim(), layer.NackOptions{AtOnce: true})
 	}
-	return lost(q.Nack(ctx, h.claim(), layer.NackOptions{Release: true, From: &h.id}))
+	return q.Nack(ctx, h.claim(), layer.NackOptions{Release: true, From: &h.id})
 }
 
 func (s *Server) changeMessageVisibilityBatch(
