@@ -56,6 +56,10 @@ const (
 	CauseNobodyWaits Cause = "nobody waits"
 	// CauseReady: the group is ready, and Count handles have receives which wait: delivery is about to happen.
 	CauseReady Cause = "ready"
+	// CauseCorrupt: the lock or the head of the group cannot be read; Err says why. See Check.
+	CauseCorrupt Cause = "corrupt"
+	// CauseEmpty: there are no items in the group that was asked about.
+	CauseEmpty Cause = "empty"
 	// CauseUnreachable: the queue breaks its rules: nothing leads to the group. See Check.
 	CauseUnreachable Cause = "unreachable"
 )
@@ -106,6 +110,52 @@ func (a Admin) Why(ctx context.Context, id ID) (Explanation, error) {
 		return Explanation{ID: id}, wrap("why", err)
 	}
 	return e, nil
+}
+
+// WhyGroup says why the first message of a group is not being delivered, as Why does for its id. The explanation of an
+// empty group has the group in its ID, and nothing else of the ID; its reasons are what keeps the group, a mark for
+// example, and CauseEmpty.
+//
+// Errors: *LimitError and ErrInvalidUTF8 for the name, ErrCorrupt, ErrClosed, and the engine's.
+func (a Admin) WhyGroup(ctx context.Context, group string) (Explanation, error) {
+	q := a.q
+	if err := checkGroup(group); err != nil {
+		return Explanation{}, wrap("why", err)
+	}
+	e := Explanation{ID: ID{Group: group}}
+	err := q.view(ctx, func(tx kv.ReadTx) error {
+		x := &explaining{q: q, ctx: ctx, tx: tx, id: ID{Group: group}, nowMS: q.nowMS()}
+		err := x.explainGroup()
+		e.ID, e.Reasons = x.id, x.reasons
+		return err
+	})
+	if err != nil {
+		return Explanation{ID: ID{Group: group}}, wrap("why", err)
+	}
+	return e, nil
+}
+
+// explainGroup is explain for the head, whichever item is the head.
+func (x *explaining) explainGroup() error {
+	first, err := x.q.firstItem(x.ctx, x.tx, x.q.keys.items(x.id.Group))
+	if err != nil {
+		return err
+	}
+	if first != nil {
+		p, err := x.q.keys.parse(first)
+		if err != nil {
+			return err
+		}
+		x.id = p.itemID()
+		return x.explain()
+	}
+	l, err := x.q.readLock(x.ctx, x.tx, x.id.Group)
+	if err != nil {
+		return err
+	}
+	x.locked(l)
+	x.add(Reason{Cause: CauseEmpty})
+	return nil
 }
 
 // explaining is a look at an item.
@@ -312,25 +362,15 @@ func (x *explaining) ready(l *record, head parsedKey) error {
 			x.add(Reason{Cause: CauseTurn, Count: older, More: older == whyCap})
 		}
 	}
-	rows, err := x.tx.GetRange(x.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
+	waiting, more, err := x.q.waitingHandles(x.ctx, x.tx, x.nowMS)
 	if err != nil {
-		return fmt.Errorf("read requests: %w", err)
-	}
-	waiting := int64(0)
-	for _, row := range rows {
-		r, err := unpackRequest(row.Key, row.Value)
-		if err != nil {
-			return err
-		}
-		if r.deadlineMS > x.nowMS {
-			waiting++
-		}
+		return err
 	}
 	if waiting == 0 {
 		x.add(Reason{Cause: CauseNobodyWaits})
 		return nil
 	}
-	x.add(Reason{Cause: CauseReady, Count: waiting, More: len(rows) == whyRows})
+	x.add(Reason{Cause: CauseReady, Count: waiting, More: more})
 	return nil
 }
 
@@ -460,6 +500,10 @@ func (r Reason) String() string {
 	case CauseReady:
 		return fmt.Sprintf("its group is ready, and %s: it is about to be delivered",
 			verb(count("handle"), "waits", "wait"))
+	case CauseCorrupt:
+		return "its group cannot be read: " + strings.TrimSpace(r.Err)
+	case CauseEmpty:
+		return "there are no messages in the group"
 	case CauseUnreachable:
 		return "nothing leads to its group: the queue breaks its rules, see check"
 	}

@@ -49,8 +49,8 @@ var floors = []floor{
 	{"operator and inspection", "what people do to a queue, and look at.", []string{
 		"admin.go", "admin_config.go", "admin_force.go", "admin_items.go", "admin_lists.go", "admin_pause.go",
 		"admin_reschedule.go", "admin_state.go", "admin_subscriptions.go",
-		"inspect_check.go", "inspect_describe.go", "inspect_find.go", "inspect_groups.go", "inspect_marked.go",
-		"inspect_peek.go",
+		"inspect_blocked.go", "inspect_check.go", "inspect_describe.go", "inspect_find.go", "inspect_groups.go",
+		"inspect_marked.go", "inspect_peek.go",
 		"inspect_stats.go", "inspect_why.go",
 	}},
 	{"face", "what a program begins with: opening a queue, and workers.", []string{
