@@ -26,12 +26,13 @@ const (
 )
 
 // heat counts which share of a queue's mutations falls on the hottest place of each kind. A cluster splits a key range
-// where it is hot, but no place here can be split: a place is a single key, or the end of a range that grows in the order
-// of time, where every new key is a neighbour of the last. So the largest share bounds the queue: if one storage team
-// bears M mutations a second, the whole queue has no more than M / share.
+// where it is hot, but no place here can be split: a place is a single key, or the end of a range that grows in the
+// order of time, where every new key is a neighbour of the last. So the largest share bounds the queue: if one storage
+// team bears M mutations a second, the whole queue has no more than M / share.
 func heat(s Sizes) Benchmark {
 	const name = "heat"
-	means := fmt.Sprintf("%d × the share at %[1]d shards, over that at 1: the worst of timers, hints and counters", heatAim)
+	means := fmt.Sprintf("%d × the share at %[1]d shards, over that at 1: the worst of timers, hints and counters",
+		heatAim)
 	return Benchmark{name, means, func(ctx context.Context, env Env) ([]Result, error) {
 		var rows, headlines, costs []Result
 		worst, worstOf := 0.0, ""
@@ -48,7 +49,8 @@ func heat(s Sizes) Benchmark {
 					rows, share[r.Name] = append(rows, r), r.Value
 				}
 				if items == 1 {
-					rows = append(rows, Result{fmt.Sprintf("reads_per_empty_look_%d", shards), float64(m.emptyLook), "reads",
+					look := fmt.Sprintf("reads_per_empty_look_%d", shards)
+					rows = append(rows, Result{look, float64(m.emptyLook), "reads",
 						"keys and ranges that a receive reads when nothing is ready", "", Target{}})
 				}
 				if shards == 1 {
@@ -61,7 +63,7 @@ func heat(s Sizes) Benchmark {
 				if r := of(heatAim) / even; r > worst {
 					worst, worstOf = r, fmt.Sprintf("%s, claims of %d", kind.means, items)
 				}
-				if items == 1 { // a claim of one item writes as many hints and timers as one of ten, and less beside them
+				if items == 1 { // such a claim writes as many hints and timers as one of ten, and less beside them
 					headlines = append(headlines, Result{kind.figure, of(heatAim), "share",
 						fmt.Sprintf("of all mutations on the hottest %s, %d shards, claims of 1", kind.place, heatAim),
 						fmt.Sprintf("at 1 shard %.4g", of(1)), atMost(math.Ceil(even*heatSlack*1e4) / 1e4)})
@@ -114,8 +116,9 @@ func heatOf(ctx context.Context, env Env, shards, items, groups int) (_ heatMap,
 	}
 	c := &crew{q: q}
 	for n := range heatHandles {
-		// The same seeds at each setting: where a handle's counters are is its own choice, which would differ by chance.
-		h, err := layer.Open(ctx, space.DB, space.Prefix, q.Name(), layer.Options{Test: &layer.TestOptions{Seed: uint64(n + 1)}})
+		// The same seeds at each setting: where a handle's counters are is the handle's choice, and chance otherwise.
+		o := layer.Options{Test: &layer.TestOptions{Seed: uint64(n + 1)}}
+		h, err := layer.Open(ctx, space.DB, space.Prefix, q.Name(), o)
 		if err != nil {
 			return heatMap{}, errors.Join(err, c.close(ctx))
 		}
@@ -350,7 +353,8 @@ func (m *heatMap) costs(items int) (results []Result) {
 			{"ranges", c.ranges, "ranges", "conflict ranges, read and written"},
 		} {
 			means := fmt.Sprintf("a transaction that %ss %d", operation, items)
-			results = append(results, Result{operation + "_" + f.name + suffix, float64(f.n) / float64(m.lives), f.unit, means, f.means, Target{}})
+			name, value := operation+"_"+f.name+suffix, float64(f.n)/float64(m.lives)
+			results = append(results, Result{name, value, f.unit, means, f.means, Target{}})
 		}
 	}
 	return results
