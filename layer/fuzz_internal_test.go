@@ -186,7 +186,7 @@ func again[T any](r receipt[T]) func(key, value []byte) ([]byte, error) {
 func TestEveryValueIsFuzzed(t *testing.T) {
 	elsewhere := map[string]string{
 		nameItem: "FuzzEnvelope", nameMeta: "FuzzConfig, and kinds of their own",
-		nameReady: "integer", nameGrant: "integer", namePart: "any bytes", nameWake: "count",
+		nameNamed: "as request", nameReady: "integer", nameGrant: "integer", namePart: "any bytes", nameWake: "count",
 		nameMark: "no bytes",
 	}
 	for _, name := range KeyNames() {
@@ -253,6 +253,8 @@ func (s subspace) rebuild(p parsedKey) []byte {
 			return s.dedupKey(DedupInGroup, p.group, p.field)
 		}
 		return s.dedupKey(DedupInQueue, "", p.field)
+	case nameNamed:
+		return s.named(p.group, p.id)
 	case nameRequest:
 		return s.request(p.index, p.id)
 	case nameGrant:

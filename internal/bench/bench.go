@@ -166,6 +166,9 @@ func All(s Sizes) []Benchmark {
 		claimersFloor(s),
 		transactionsPerItem(s),
 		idleTransactions(s),
+		consoleTransactions(s),
+		blockedRatio(s),
+		seriesPerQueue(s),
 		wakeRoundTrips(s),
 		coalescingGain(s),
 		transactionsPerBatch(s),
@@ -175,6 +178,9 @@ func All(s Sizes) []Benchmark {
 		workerLivelock(s),
 		workerRatio(s),
 		heat(s),
+		sqsRatio(s),
+		sqsBlocked(s),
+		sqsIdle(s),
 	}
 	if s.SharedRounds > 0 {
 		all = append(all, sharedRatio(s), sharedCost(s), takeover(s))
