@@ -114,6 +114,7 @@ type Sizes struct {
 	Takeovers            int // of takeover_ms
 	SlowGroups, SlowEach int // groups of worker_livelock, and items of each; each takes 0.9 s
 	WorkerGroups         int // of worker_ratio, a batch in each, in each slice
+	HeatGroups           int // of heat, each enqueued to once; the more, the more evenly they fall into shards
 
 	LongRounds int           // of the figures whose slices are long
 	LongSlice  time.Duration // of those with many claimers, which need time to get under way
@@ -134,7 +135,7 @@ func Full() Sizes {
 		Claimers: 4, Enqueuers: 64, EnqueuesEach: 200, Batches: 1000,
 		Handles: []int{1, 2, 4, 8, 16, 32, 64}, ReadyGroups: 10_000, ScarceItems: 1000, Idle: 1000, Wakes: 300, Senders: 256,
 		SharedRounds: 15, Takeovers: 11,
-		SlowGroups: 8, SlowEach: 10, WorkerGroups: 1000,
+		SlowGroups: 8, SlowEach: 10, WorkerGroups: 1000, HeatGroups: 2000,
 		LongRounds: 7, LongSlice: 300 * time.Millisecond, Watch: 10 * time.Second, Patience: 20 * time.Second,
 		Rounds: 31, Slices: 4, Slice: 100 * time.Millisecond, SliceBatches: 50,
 	}
@@ -147,7 +148,7 @@ func Tiny() Sizes {
 		Claimers: 4, Enqueuers: 8, EnqueuesEach: 5, Batches: 5,
 		Handles: []int{1, 2, 4}, ReadyGroups: 200, ScarceItems: 10, Idle: 10, Wakes: 3, Senders: 8,
 		SharedRounds: 1, Takeovers: 1,
-		SlowGroups: 2, SlowEach: 1, WorkerGroups: 10,
+		SlowGroups: 2, SlowEach: 1, WorkerGroups: 10, HeatGroups: 20,
 		LongRounds: 1, LongSlice: time.Millisecond, Watch: 20 * time.Millisecond, Patience: 300 * time.Millisecond,
 		Rounds: 3, Slices: 2, Slice: time.Millisecond, SliceBatches: 2,
 	}
@@ -176,6 +177,7 @@ func All(s Sizes) []Benchmark {
 		upkeepSlowdown(s),
 		workerLivelock(s),
 		workerRatio(s),
+		heat(s),
 		sqsRatio(s),
 		sqsBlocked(s),
 		sqsIdle(s),
