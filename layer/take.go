@@ -147,11 +147,16 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 
 // attemptsOf sets how often the items have failed before.
 func (w *txn) attemptsOf(f *found, items []Item) error {
+	for i := range items {
+		items[i].FirstDelivered = fromMillis(w.nowMS)
+	}
 	if f.record == nil && !f.head {
 		if items[0].ID.Index == f.index {
 			items[0].Attempts = f.attempts // as the hint says
 		}
-		return nil
+		if items[0].Attempts == 0 {
+			return nil
+		}
 	}
 	// The attempts include the failure counted just now.
 	attempts, err := w.q.readAttempts(w.ctx, w.tx.Snapshot(), items[0].ID, items[len(items)-1].ID)
@@ -159,7 +164,7 @@ func (w *txn) attemptsOf(f *found, items []Item) error {
 		return err
 	}
 	for i := range items {
-		items[i].Attempts = attempts[items[i].ID].count
+		items[i].failedBefore(attempts[items[i].ID])
 	}
 	return nil
 }
