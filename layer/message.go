@@ -114,13 +114,6 @@ type Item struct {
 	FirstDelivered time.Time
 }
 
-// failedBefore sets what the record of the item's failed deliveries says.
-func (i *Item) failedBefore(record attempt) {
-	if i.Attempts = record.count; record.deliveredMS > 0 {
-		i.FirstDelivered = fromMillis(record.deliveredMS)
-	}
-}
-
 // message returns the message which the item was made of, for an edit.
 func (i *Item) message() Message {
 	m := Message{

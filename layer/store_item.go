@@ -60,6 +60,13 @@ func unpackAttempt(key, value []byte) (attempt, error) {
 	return a, d.end(key)
 }
 
+// failedBefore sets what the record of the item's failed deliveries says.
+func (i *Item) failedBefore(record attempt) {
+	if i.Attempts = record.count; record.deliveredMS > 0 {
+		i.FirstDelivered = fromMillis(record.deliveredMS)
+	}
+}
+
 // The values of an item, of a dead letter and of an archived item have the same form: a head, and a rest.
 //
 //	byte 0       version of the form: 1
