@@ -77,6 +77,7 @@ func newWorkCmd(s *session) *cobra.Command {
 	c.Flags().Int64Var(&f.max, "max", 0, "end when `N` messages were tried, failed ones included")
 	c.Flags().DurationVar(&f.timeout, "timeout", 0,
 		"`TIME` after which a command is killed, and has failed; left out, never")
+	s.beside.add(c)
 	c.Flags().BoolVar(&f.untilEmpty, "until-empty", false, "end when the queue has no messages left")
 	return c
 }
@@ -141,6 +142,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	worker, err := layer.NewWorker(q, layer.Handle(w.handle), layer.WorkerOptions{
 		Concurrency: f.workers, Batch: f.batch, Lease: f.lease, Timeout: timeout, OnError: w.failure,
 		Logger: slog.New(slog.DiscardHandler), // failure tells
+		Hooks:  s.beside.hooks(),
 	})
 	if err != nil {
 		return err
@@ -170,7 +172,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	case dead > 0:
 		return &Error{
 			Text: fmt.Sprintf("%s failed for good while the queue was emptied", plural(dead, "message")),
-			Hint: "fdbfifo dead list says why; fdbfifo dead redrive gives them back.",
+			Hint: "fdbfifo dead list says why; fdbfifo dead redrive --all gives them back.",
 		}
 	}
 	return nil
@@ -180,7 +182,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 func (w *working) print(line []byte) (err error) {
 	w.progress.print(func() { _, err = w.s.stdout.Write(line) })
 	if err != nil {
-		w.end(err)
+		w.end(&Error{Text: err.Error(), Hint: "What was being handled was given back, and comes again.", Err: err})
 	}
 	return err
 }

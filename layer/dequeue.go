@@ -677,7 +677,7 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	for i := range claim.Items {
 		claim.Items[i].FirstDelivered = fromMillis(c.nowMS)
 	}
-	if f.record == nil && f.key != nil && !f.head && first.Attempts == 0 {
+	if f.record == nil && f.key != nil && !f.head && f.attempts == 0 {
 		return nil // the hint has said that the head has never failed
 	}
 	id := first.ID

@@ -154,7 +154,7 @@ func (w *txn) attemptsOf(f *found, items []Item) error {
 		if items[0].ID.Index == f.index {
 			items[0].Attempts = f.attempts // as the hint says
 		}
-		if items[0].Attempts == 0 {
+		if f.attempts == 0 {
 			return nil
 		}
 	}

@@ -165,6 +165,9 @@ func All(s Sizes) []Benchmark {
 		claimersFloor(s),
 		transactionsPerItem(s),
 		idleTransactions(s),
+		consoleTransactions(s),
+		blockedRatio(s),
+		seriesPerQueue(s),
 		wakeRoundTrips(s),
 		coalescingGain(s),
 		transactionsPerBatch(s),
@@ -173,6 +176,9 @@ func All(s Sizes) []Benchmark {
 		upkeepSlowdown(s),
 		workerLivelock(s),
 		workerRatio(s),
+		sqsRatio(s),
+		sqsBlocked(s),
+		sqsIdle(s),
 	}
 	if s.SharedRounds > 0 {
 		all = append(all, sharedRatio(s), sharedCost(s), takeover(s))
