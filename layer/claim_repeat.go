@@ -133,7 +133,7 @@ func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *Rece
 			continue
 		}
 		c := &Claim{Queue: q.name, Group: ref.group, Token: ref.token, Until: fromMillis(h.endMS)}
-		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), ref.group, h.items); err != nil {
+		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), ref.group, h); err != nil {
 			return nil, err
 		}
 		if c.State, err = waitState(ctx, state); err != nil {
@@ -145,7 +145,8 @@ func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *Rece
 }
 
 // reloadItems reads the items of a held claim. A late item, not of the claim, may stand between two.
-func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out []delivered) ([]Item, error) {
+func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, h *holding) ([]Item, error) {
+	out := h.items
 	if len(out) == 0 {
 		return nil, corrupt(q.keys.lock(group), errors.New("a claim of nothing"))
 	}
@@ -172,8 +173,8 @@ func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, out
 		if err != nil {
 			return nil, err
 		}
-		if len(items) == 0 {
-			item.Attempts = record.count
+		if item.FirstDelivered = fromMillis(h.sinceMS); len(items) == 0 {
+			item.failedBefore(record)
 		}
 		items = append(items, item)
 	}

@@ -640,7 +640,10 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	}
 	end := c.nowMS + lease.Milliseconds()
 	claim.Until = fromMillis(end)
-	c.hold(f, holding{kind: kindClaim, token: token, owner: c.q.opts.Owner, endMS: end, items: out}, out[0].index)
+	held := holding{
+		kind: kindClaim, token: token, owner: c.q.opts.Owner, endMS: end, items: out, sinceMS: c.nowMS,
+	}
+	c.hold(f, held, out[0].index)
 	c.spend(f.group, f.allowed, len(out))
 	r.claims = append(r.claims, claim)
 	r.items += len(items)
@@ -671,8 +674,11 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	if !f.timer && first.ID.Index == f.index {
 		first.Attempts = f.attempts
 	}
-	if f.record == nil && f.key != nil && !f.head && (first.ID.Index == f.index || f.attempts == 0) {
-		return nil // the hint has said how often the head has failed; in turn (RoundRobin) not of which item
+	for i := range claim.Items {
+		claim.Items[i].FirstDelivered = fromMillis(c.nowMS)
+	}
+	if f.record == nil && f.key != nil && !f.head && f.attempts == 0 {
+		return nil // the hint has said that the head has never failed
 	}
 	id := first.ID
 	var record attempt
@@ -689,7 +695,7 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	}
 	for i := range claim.Items {
 		if claim.Items[i].ID == id {
-			claim.Items[i].Attempts = record.count
+			claim.Items[i].failedBefore(record)
 		}
 	}
 	return nil

@@ -53,6 +53,8 @@ func (w *txn) hasten(group string) (early bool, err error) {
 		return false, err
 	}
 	e := head.envelope
+	// The timer would be found stale when it is due. Until then it would count as a delayed group.
+	w.clear(w.q.keys.timer(e.dueMS, group))
 	e.dueMS = 0 // rather than now: clocks differ
 	if config.Retention > 0 {
 		e.dueMS = w.nowMS // otherwise the item would have waited for the retention since the enqueue

@@ -61,7 +61,7 @@ func (w *txn) judgeTried(group string, claim *holding, text string) (*failure, e
 	if err != nil {
 		return nil, err
 	}
-	f, err := w.judge(id, record.failed(w.nowMS, text), "")
+	f, err := w.judge(id, record.failed(claim.sinceMS, w.nowMS, text), "")
 	return &f, err
 }
 
@@ -129,6 +129,7 @@ func (w *txn) putDeadLetter(f *failure, value []byte) {
 	d := dead{
 		reason: f.reason, lastErr: f.record.lastErr, attempts: f.record.count,
 		firstMS: f.record.firstMS, lastMS: f.record.lastMS, deadMS: w.nowMS, item: value,
+		deliveredMS: f.record.deliveredMS,
 	}
 	w.tx.Set(keys.dead(f.id), d.pack())
 	w.tx.Clear(keys.item(f.id))

@@ -50,7 +50,7 @@ func (q *Queue) peek(ctx context.Context, group string, after *ID, max int) ([]I
 			if err != nil {
 				return err
 			}
-			item.Attempts = record.count
+			item.failedBefore(record)
 			items = append(items, item)
 		}
 		return nil

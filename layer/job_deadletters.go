@@ -22,12 +22,14 @@ type DeadLetter struct {
 	Enqueued time.Time
 	DedupID  string // the dedup id in use; "sha256:…" if made from the body; "" = none
 	// Reason is the number of failed attempts, the text of the reject, who skipped the item, or the exceeded retention.
-	Reason       string
-	LastError    string // of the last failed delivery with an error
-	Attempts     int    // failed deliveries
-	First        time.Time
-	Last         time.Time // failed delivery; zero if none has failed, see Skip
-	DeadLettered time.Time
+	Reason    string
+	LastError string // of the last failed delivery with an error
+	Attempts  int    // failed deliveries
+	// FirstDelivered is when the delivery began that failed first, see Item.FirstDelivered; zero if none has failed.
+	FirstDelivered time.Time
+	First          time.Time
+	Last           time.Time // failed delivery; zero if none has failed, see Skip
+	DeadLettered   time.Time
 }
 
 // DeadFilter chooses the dead letters for which every set field holds. The zero value chooses all.
@@ -306,6 +308,9 @@ func (r *deadRow) open() error {
 	}
 	if d.attempts > 0 {
 		r.letter.First, r.letter.Last = fromMillis(d.firstMS), fromMillis(d.lastMS)
+		if d.deliveredMS > 0 {
+			r.letter.FirstDelivered = fromMillis(d.deliveredMS)
+		}
 	}
 	return nil
 }

@@ -107,6 +107,11 @@ type Item struct {
 	// exact, and decides. Attempts may be too small after a rare race of two enqueues, or if dead letters were redriven
 	// to their places before the item.
 	Attempts int
+	// FirstDelivered is when the item was first delivered, by the clock of who received it: exact to the millisecond if
+	// that delivery failed, or is this one. A delivery that was given back uncounted (Release), or in which the item
+	// stood behind another that was tried, leaves no trace: then it is the first that failed, or this one. A redrive
+	// and a Replace begin anew. Zero in what was not delivered, and what was is looked at before a delivery has failed.
+	FirstDelivered time.Time
 }
 
 // message returns the message which the item was made of, for an edit.

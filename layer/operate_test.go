@@ -533,3 +533,19 @@ func TestActsOnWhatWasSeen(t *testing.T) {
 		require.ErrorIs(e.t, err, layer.ErrOptions)
 	})
 }
+
+// TestRetryNowLeavesNoTimer: after RetryNow a group is ready, and counts no more as delayed.
+func TestRetryNowLeavesNoTimer(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: time.Hour})
+	require.NoError(t, err)
+	s, err := e.q.Stats(e.ctx)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, s.DelayedGroups)
+	require.NoError(t, e.q.Admin().RetryNow(e.ctx, "A", layer.RetryOptions{}))
+	s, err = e.q.Stats(e.ctx)
+	require.NoError(t, err)
+	require.Zero(t, s.DelayedGroups)
+	require.EqualValues(t, 1, s.ReadyGroups)
+	require.NotNil(t, e.receive(e.q, 1))
+}

@@ -342,7 +342,7 @@ func (s *settlement) giveBack(w *txn) error {
 		if s.back.Err != nil {
 			text = s.back.Err.Error()
 		}
-		record = record.failed(w.nowMS, text)
+		record = record.failed(s.held.claim().sinceMS, w.nowMS, text)
 		w.count(countNacked, 1)
 		f, err := w.judge(first, record, s.back.Reject)
 		if err != nil {

@@ -15,12 +15,15 @@ type attempt struct {
 	firstMS int64
 	lastMS  int64
 	lastErr string
+	// deliveredMS is when the delivery began that failed first; 0 = not known.
+	deliveredMS int64
 }
 
-// failed returns a with another failure added. A failure without a text leaves lastErr as it is.
-func (a attempt) failed(nowMS int64, text string) attempt {
+// failed returns a with another failure added, of a delivery which began at sinceMS. A failure without a text leaves
+// lastErr as it is.
+func (a attempt) failed(sinceMS, nowMS int64, text string) attempt {
 	if a.count == 0 {
-		a.firstMS = nowMS
+		a.firstMS, a.deliveredMS = nowMS, sinceMS
 	}
 	a.count, a.lastMS = a.count+1, nowMS
 	if text != "" {
@@ -30,13 +33,38 @@ func (a attempt) failed(nowMS int64, text string) attempt {
 }
 
 func (a attempt) pack() []byte {
-	return tuple.Tuple{int64(a.count), a.firstMS, a.lastMS, a.lastErr}.Pack()
+	return withTime(tuple.Tuple{int64(a.count), a.firstMS, a.lastMS, a.lastErr}, a.deliveredMS).Pack()
+}
+
+// withTime returns t with a time at the end, which is left out if it is 0.
+func withTime(t tuple.Tuple, ms int64) tuple.Tuple {
+	if ms > 0 {
+		t = append(t, ms)
+	}
+	return t
+}
+
+// timeAtEnd reads what withTime has added.
+func (d *decoder) timeAtEnd() (ms int64) {
+	if d.more() {
+		ms = d.int()
+		d.check(ms > 0, "time %d", ms)
+	}
+	return ms
 }
 
 func unpackAttempt(key, value []byte) (attempt, error) {
 	d := decoder{rest: value}
 	a := attempt{count: int(d.int()), firstMS: d.int(), lastMS: d.int(), lastErr: d.str()}
+	a.deliveredMS = d.timeAtEnd()
 	return a, d.end(key)
+}
+
+// failedBefore sets what the record of the item's failed deliveries says.
+func (i *Item) failedBefore(record attempt) {
+	if i.Attempts = record.count; record.deliveredMS > 0 {
+		i.FirstDelivered = fromMillis(record.deliveredMS)
+	}
 }
 
 // The values of an item, of a dead letter and of an archived item have the same form: a head, and a rest.
@@ -73,7 +101,7 @@ func openHead(what string, value []byte) (head decoder, rest []byte) {
 
 // dead is the value of a dead letter. The tuple of its head is
 //
-//	(reason, last error, attempts, first (ms), last (ms), dead-lettered (ms))
+//	(reason, last error, attempts, first (ms), last (ms), dead-lettered (ms), first delivered (ms))
 //
 // The texts are cut so that the value stays below FoundationDB's limit. The parts of a large body belong to the dead
 // letter and stay under the item's own key, which the dead letter has too.
@@ -85,10 +113,13 @@ type dead struct {
 	lastMS   int64
 	deadMS   int64
 	item     []byte // the item's value
+	// deliveredMS is as of attempt: left out if 0.
+	deliveredMS int64
 }
 
 func (d *dead) pack() []byte {
-	return packHead(tuple.Tuple{d.reason, d.lastErr, int64(d.attempts), d.firstMS, d.lastMS, d.deadMS}, d.item)
+	head := tuple.Tuple{d.reason, d.lastErr, int64(d.attempts), d.firstMS, d.lastMS, d.deadMS}
+	return packHead(withTime(head, d.deliveredMS), d.item)
 }
 
 // unpackDead splits the value of a dead letter; item aliases value.
@@ -98,6 +129,7 @@ func unpackDead(key, value []byte) (*dead, error) {
 		reason: head.str(), lastErr: head.str(), attempts: int(head.int()),
 		firstMS: head.int(), lastMS: head.int(), deadMS: head.int(), item: item,
 	}
+	d.deliveredMS = head.timeAtEnd()
 	return d, head.end(key)
 }
 

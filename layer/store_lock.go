@@ -38,6 +38,8 @@ type holding struct {
 	owner string
 	endMS int64
 	items []delivered // of a claim, in key order: delivered and not yet acked
+	// sinceMS is when a claim was made, by the claimer's clock; 0 = nobody has noted that.
+	sinceMS int64
 }
 
 // delivered is one item under a claim. parts is the number of parts of the item's body, so that an ack can clear the
@@ -87,7 +89,8 @@ func (r *record) grantedTo() (uuid.UUID, bool) {
 }
 
 // The value of a lock is a tuple: the token, the mark as a nested tuple or nil, then a nested tuple for each holding:
-// kind, token, owner, end (ms), and index, random and number of parts of each item.
+// kind, token, owner, end (ms), and index, random and number of parts of each item; and last, of a claim, when the claim
+// was made (ms).
 func (r *record) pack() []byte {
 	t := append(make(tuple.Tuple, 0, 2+len(r.holdings)), r.token, r.mark.note())
 	for _, h := range r.holdings {
@@ -95,7 +98,9 @@ func (r *record) pack() []byte {
 		for _, d := range h.items {
 			packed = append(packed, d.index, d.random, d.parts)
 		}
-		t = append(t, packed)
+		if t = append(t, packed); h.sinceMS > 0 {
+			t = append(t, h.sinceMS)
+		}
 	}
 	return t.Pack()
 }
@@ -105,6 +110,11 @@ func unpackRecord(key, value []byte) (*record, error) {
 	r := &record{token: d.int(), mark: d.note()}
 	if d.more() {
 		r.holdings = []holding{d.holding()}
+	}
+	if d.more() {
+		h := &r.holdings[0]
+		h.sinceMS = d.int()
+		d.check(h.sinceMS > 0 && h.kind == kindClaim, "time %d beside a %s", h.sinceMS, h.kind)
 	}
 	if d.err == nil {
 		d.err = r.check()

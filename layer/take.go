@@ -147,11 +147,14 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 
 // attemptsOf sets how often the items have failed before.
 func (w *txn) attemptsOf(f *found, items []Item) error {
+	for i := range items {
+		items[i].FirstDelivered = fromMillis(w.nowMS)
+	}
 	if f.record == nil && !f.head {
 		if items[0].ID.Index == f.index {
 			items[0].Attempts = f.attempts // as the hint says
 		}
-		if items[0].ID.Index == f.index || f.attempts == 0 {
+		if f.attempts == 0 {
 			return nil
 		}
 	}
@@ -161,7 +164,7 @@ func (w *txn) attemptsOf(f *found, items []Item) error {
 		return err
 	}
 	for i := range items {
-		items[i].Attempts = attempts[items[i].ID].count
+		items[i].failedBefore(attempts[items[i].ID])
 	}
 	return nil
 }

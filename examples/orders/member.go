@@ -82,21 +82,26 @@ func (m *member) wait() error {
 
 // health asks the process how it is.
 func (m *member) health(ctx context.Context) (h health, err error) {
+	return h, m.ask(ctx, "/healthz", &h)
+}
+
+// ask reads the JSON answer to a GET.
+func (m *member) ask(ctx context.Context, path string, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url()+"/healthz", nil)
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url()+path, nil)
 	if err != nil {
-		return h, err
+		return err
 	}
 	answer, err := http.DefaultClient.Do(r)
 	if err != nil {
-		return h, err
+		return err
 	}
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
-		return h, fmt.Errorf("%s: %s", m.name, answer.Status)
+		return fmt.Errorf("%s: %s", m.name, answer.Status)
 	}
-	return h, json.NewDecoder(answer.Body).Decode(&h)
+	return json.NewDecoder(answer.Body).Decode(into)
 }
 
 // childMark, in the environment of a test's binary, makes it the command.

@@ -165,7 +165,7 @@ func TestAPI(t *testing.T) {
 	require.Equal(t, 404, status)
 	status, answer = ask(t, h, "GET", "/healthz", "")
 	require.Equal(t, 200, status)
-	require.Contains(t, answer, `"depth":0`)
+	require.Contains(t, answer, `"serving":true`)
 
 	report, err := p.shop.queue.Admin().Check(t.Context(), layer.CheckOptions{})
 	require.NoError(t, err)

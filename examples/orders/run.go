@@ -180,8 +180,8 @@ func (t *trial) restart(n int) error {
 // drained waits until the queue is empty.
 func (t *trial) drained(ctx context.Context) error {
 	for {
-		h, err := t.crew[0].health(ctx)
-		if err == nil && h.Depth == 0 {
+		var s struct{ Depth int64 }
+		if err := t.crew[0].ask(ctx, "/admin/stats", &s); err == nil && s.Depth == 0 {
 			return nil
 		}
 		select {

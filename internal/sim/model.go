@@ -102,7 +102,7 @@ func lockOf(group string, value []byte) (*lockState, error) {
 		return l, nil
 	}
 	h, _ := t[2].(tuple.Tuple)
-	if len(t) > 3 || len(h)%3 != 1 {
+	if len(t) > 4 || len(h)%3 != 1 { // a claim is followed by the time at which it was made
 		return nil, fmt.Errorf("lock of %q: %v", group, t)
 	}
 	l.kind, _ = h[0].(string)

@@ -1,0 +1,1 @@
+../../layer/first_delivered_test.go
