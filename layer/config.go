@@ -128,7 +128,7 @@ var settings = []setting{
 	durationSetting("dead_retention", func(c *Config) *time.Duration { return &c.DeadRetention }, 0, 0, MaxRetention,
 		"how long dead letters are kept, 1s or more; 0 = for ever"),
 	facetsSetting("headers by which items can be received; fixed at creation"),
-	viewsSetting("sets of facets that templates name, and * for whole groups; fixed at creation"),
+	viewsSetting("what templates may name, as *; state; state,region; fixed at creation"),
 }
 
 // withDefaults returns c with each zero field set to its default, and checks the limits.

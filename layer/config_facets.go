@@ -39,7 +39,7 @@ const wholeView = "*"
 // facetsSetting is the setting for the names of the facets, and viewsSetting for the views. Both are left out of the
 // stored document while empty, so that a queue without facets is stored as ever.
 func facetsSetting(help string) setting {
-	s := setting{name: settingFacets, allowed: "names of headers, as state,region", help: help, sparse: true}
+	s := setting{name: settingFacets, allowed: "names of headers, with commas", help: help, sparse: true}
 	s.value = func(c *Config) any { return strings.Join(c.Facets, ",") }
 	s.parse = func(c *Config, text string) error {
 		var facets []string
@@ -57,7 +57,7 @@ func facetsSetting(help string) setting {
 }
 
 func viewsSetting(help string) setting {
-	s := setting{name: settingViews, allowed: `sets of facets, as "*; state; state,region"`, help: help, sparse: true}
+	s := setting{name: settingViews, allowed: "sets of facets; *", help: help, sparse: true}
 	s.value = func(c *Config) any { return c.Views }
 	s.parse = func(c *Config, text string) error {
 		if strings.ContainsAny(text, unnamed) {

@@ -122,7 +122,10 @@ var descriptions = map[string]description{
 		},
 		value: func(_, value []byte) (string, error) { return fmt.Sprintf("%d bytes", len(value)), nil },
 	},
-	nameLock: {groupIsKey, func(p parsedKey) string { return "lock of " + p.laneWords() }, words(unpackRecord, (*record).words)},
+	nameLock: {
+		groupIsKey, func(p parsedKey) string { return "lock of " + p.laneWords() },
+		words(unpackRecord, (*record).words),
+	},
 	nameMark: {groupIsKey, func(p parsedKey) string {
 		return "note that " + p.laneWords() + " is paused or halted"
 	}, func(key, value []byte) (string, error) { return "the lock says why", checkMarkKey(key, value) }},
@@ -145,6 +148,7 @@ var descriptions = map[string]description{
 		value: describeTimer,
 	},
 	nameLane: {
+		group: groupFirst,
 		key:   func(p parsedKey) string { return "item " + itemWords(p) + ", as one of a lane: " + p.laneWords() },
 		value: func(key, value []byte) (string, error) { return "nothing more", checkMarkKey(key, value) },
 	},
@@ -161,6 +165,7 @@ var descriptions = map[string]description{
 		value: describeTimer,
 	},
 	nameKept: {
+		group: groupFirst,
 		key: func(p parsedKey) string {
 			by := parsedKey{lane: p.holder}
 			return fmt.Sprintf("ready hint of %s, put aside while %s is locked", p.laneWords(), by.laneWords())

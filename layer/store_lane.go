@@ -14,22 +14,7 @@ import (
 // group's name because a name is UTF-8, and the tuple (group, view, values …). So the functions about groups serve lanes
 // too. Example: the items of group A with state NEW, in the first view, are the lane 0xff ("A", 1, "NEW").
 //
-// The keys of a lane that is no whole group are
-//
-//	lane  ("lane", group, view, values …, index, random)  empty: the item belongs to the lane
-//	lock  ("lock", group, view, values …)                 as of a group
-//	mark  ("mark", group, view, values …)                 as of a group
-//	open  ("open", view, shard, values …, index, group)   as a ready hint
-//	due   ("due", view, values …, due (ms), group)        as a timer
-//	grant ("grant", random, group, view, values …)        as of a group
-//	await ("await", view, values …, index, random)        as a request
-//
-// and of any lane of a queue with facets
-//
-//	kept  ("kept", group, holder, lane, index)            as a ready hint
-//
-// holder and lane are nested tuples, (view, values …), or () for the whole group: a hint of the lane, put aside because
-// the lock of the holder, an intersecting lane, makes the hint useless. The release of the lock puts the hint back.
+// The keys of lanes stand in subspace.go, behind those of every queue.
 const (
 	nameLane  = "lane"
 	nameOpen  = "open"

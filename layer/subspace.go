@@ -43,7 +43,18 @@ import (
 //	reader   ("reader", subscription)                tuple: holder's token, owner, lease end (ms)
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
 //
-// A queue with facets has further keys, see store_lane.go.
+// A queue with facets (store_lane.go) has further keys. Of a lane that is no whole group:
+//
+//	lane     ("lane", group, view, values …, index, random)  empty: the item belongs to the lane
+//	lock     ("lock", group, view, values …)         as of a group, and so for mark and grant
+//	open     ("open", view, shard, values …, index, group)   as a ready hint
+//	due      ("due", view, values …, due (ms), group)  as a timer
+//	await    ("await", view, values …, index, random)  as a request
+//	kept     ("kept", group, holder, lane, index)    as a ready hint, of any lane
+//
+// In kept, holder and lane are nested tuples, (view, values …), or () for the whole group: a hint of the lane, put aside
+// because the lock of the holder, an intersecting lane, makes the hint useless. The release of the lock puts the hint
+// back.
 //
 // index is a hybrid clock: max(index of the group's tail + 1, read version + offset). It grows within a group and
 // compares ages across groups. The index of a request is made like the index of an item in a group of one item. The
