@@ -52,13 +52,13 @@ LINES ?= 60
 FRESH ?= 0
 LINEAR ?= 1
 .PHONY: sim
-sim: ## the simulation: SEEDS fresh seeds from SEED on, OPERATIONS calls each, every LINEAR. with porcupine; a failed one prints how to replay it
+sim: ## the simulation: SEEDS fresh seeds from SEED on, OPERATIONS calls each, every LINEAR. with porcupine, half as many of workers (40 at most); a failed one prints how to replay it
 	@echo "SEED=$(SEED) SEEDS=$(SEEDS) OPERATIONS=$(OPERATIONS)"
-	$(GO) test ./internal/sim -run '^TestSeeds$$' -count 1 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) -fresh $(FRESH) -linear $(LINEAR) \
-		-operations $(OPERATIONS) -lines $(LINES) | grep -vE '^ *(=== |--- PASS: TestSeeds/)'; exit $${PIPESTATUS[0]}
+	$(GO) test ./internal/sim -run '^Test(Seeds|Workers|SameSeedSameTrace)$$' -count 1 -timeout 1h -v -args -seed $(SEED) -seeds $(SEEDS) -fresh $(FRESH) -linear $(LINEAR) \
+		-operations $(OPERATIONS) -lines $(LINES) | grep -vE '^ *(=== |--- PASS: Test(Seeds|Workers)/)'; exit $${PIPESTATUS[0]}
 
 .PHONY: sim-ci
-sim-ci: ## the simulation as CI runs it: 600 fixed seeds and 100 fresh ones, over 200,000 calls; every fault and rare path seen
+sim-ci: ## the simulation as CI runs it (make test has 20 seeds): 600 fixed seeds and 100 fresh ones, over 200,000 calls, and 40 of workers; every fault and rare path seen
 	$(MAKE) --no-print-directory sim SEED=1 SEEDS=600 FRESH=100
 
 .PHONY: broken

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -82,7 +83,7 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 	if app.spawn == nil {
 		app.spawn = spawnSelf
 	}
-	s := &session{app: &app, stdin: stdin, stdout: &results{stdout}, stderr: stderr}
+	s := &session{app: &app, args: args, stdin: stdin, stdout: &results{stdout}, stderr: stderr}
 	root, parsed := s.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)
@@ -106,6 +107,7 @@ func (a *App) Run(ctx context.Context, args []string, stdin io.Reader, stdout, s
 // session is one run of the command line: its streams and the flags that all commands share.
 type session struct {
 	app    *App
+	args   []string
 	stdin  io.Reader
 	stdout io.Writer
 	stderr io.Writer
@@ -145,7 +147,15 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 	root.Flags().Bool("version", false, "print what this program was built from")
 	root.SetVersionTemplate("fdbfifo {{.Version}}\n")
 	root.SetHelpCommand(newHelpCmd())
-	root.SetFlagErrorFunc(suggestFlag)
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		if c == root {
+			// The flag may be right, and the command before it misspelt: "enqeue --body x".
+			if i := slices.IndexFunc(s.args, func(a string) bool { return !strings.HasPrefix(a, "-") }); i == 0 {
+				return knownCommand(root, s.args[:1])
+			}
+		}
+		return suggestFlag(c, err)
+	})
 	flags := root.PersistentFlags()
 	engines := "where queues are kept: disk (in your data directory), `disk:PATH`, or memory"
 	if s.app.EngineHelp != "" {
@@ -167,8 +177,13 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newWorkCmd(s),
 		newPeekCmd(s),
 		newGroupsCmd(s),
+		newBlockedCmd(s),
+		newConsoleCmd(s),
 		newWhyCmd(s),
+		newFindCmd(s),
 		newCancelCmd(s),
+		newRescheduleCmd(s),
+		newReplaceCmd(s),
 		newEditCmd(s),
 		newSkipCmd(s),
 		newReleaseCmd(s),

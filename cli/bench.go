@@ -211,6 +211,9 @@ func makeBenchFolder(parent string) (folder string, remove func() error, err err
 		if _, err := os.Stat(parent); errors.Is(err, os.ErrNotExist) {
 			made = parent
 		}
+		if _, readOnly := embedded.ReadOnly(parent); readOnly {
+			return "", nil, fmt.Errorf("%w: %s", embedded.ErrReadOnly, parent)
+		}
 		if err := os.MkdirAll(parent, 0o755); err != nil {
 			return "", nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -178,7 +179,7 @@ const settle = 100 * time.Millisecond
 
 // killWorker ends the process that has the most groups in flight, of those that do not serve the database, and returns
 // what those were; nobody, if none has any just now. To be sure of it, all of them are frozen while it looks.
-func (c *crew) killWorker(ctx context.Context, q *layer.Queue) (v *victim, err error) {
+func (c *crew) killWorker(ctx context.Context, e demoEngine) (v *victim, err error) {
 	for _, p := range c.processes {
 		if p.dead || p.isServing() {
 			continue
@@ -196,7 +197,7 @@ func (c *crew) killWorker(ctx context.Context, q *layer.Queue) (v *victim, err e
 		}()
 	}
 	time.Sleep(settle)
-	groups, err := allGroups(ctx, q, layer.GroupsOptions{MaxDepth: 1})
+	groups, err := allGroups(ctx, e.q, layer.GroupsOptions{MaxDepth: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -210,6 +211,9 @@ func (c *crew) killWorker(ctx context.Context, q *layer.Queue) (v *victim, err e
 	}
 	if v == nil {
 		return nil, nil
+	}
+	if err := newEffects(c.s.queue).count(ctx, e, v.held); err != nil {
+		return nil, err
 	}
 	return v, v.end()
 }
@@ -235,6 +239,9 @@ func (c *crew) killServer(ctx context.Context, e demoEngine, late bool) (*victim
 		return nil, err
 	}
 	v.held = v.claims(groups)
+	if err := newEffects(c.s.queue).count(ctx, e, v.held); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	for c.servers() == before && !e.serves() {
@@ -250,8 +257,8 @@ func (c *crew) killServer(ctx context.Context, e demoEngine, late bool) (*victim
 // victim is a process that the demo has killed.
 type victim struct {
 	*demoProcess
-	served bool        // the database, to the others
-	held   []heldClaim // what it had in flight
+	served bool              // the database, to the others
+	held   map[heldClaim]int // what it had in flight, and the effects that had left by then
 }
 
 func (v *victim) end() error {
@@ -272,11 +279,11 @@ func (v *victim) String() string {
 }
 
 // claims are those of groups that the process has in flight.
-func (p *demoProcess) claims(groups []layer.GroupInfo) []heldClaim {
-	var held []heldClaim
+func (p *demoProcess) claims(groups []layer.GroupInfo) map[heldClaim]int {
+	held := make(map[heldClaim]int)
 	for _, g := range groups {
 		if g.Owner == p.flags.owner() {
-			held = append(held, heldClaim{g.Group, g.Token})
+			held[heldClaim{g.Group, g.Token}] = 0
 		}
 	}
 	return held
@@ -347,9 +354,9 @@ type crewWatch struct {
 
 // judge says what the processes have left.
 func (w *crewWatch) judge(ctx context.Context, by *witness) (r demoReport, err error) {
-	var held []heldClaim
+	held := make(map[heldClaim]int)
 	for _, v := range w.victims {
-		held = append(held, v.held...)
+		maps.Copy(held, v.held)
 	}
 	j := newJudgement(by, held)
 	if err := newEffects(w.s.queue).read(ctx, w.engine, j.see); err != nil {
@@ -433,7 +440,7 @@ func (w *crewWatch) killOne(ctx context.Context) error {
 	var err error
 	switch {
 	case worker && !serves && w.done >= w.total/2, worker && serves && w.done >= w.total/3:
-		v, err = w.killWorker(ctx, w.engine.q)
+		v, err = w.killWorker(ctx, w.engine)
 	case server && w.done >= w.total*2/3:
 		v, err = w.killServer(ctx, w.engine, w.done >= w.total*9/10)
 	}

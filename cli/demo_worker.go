@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"log/slog"
 	"strconv"
 	"sync"
 	"time"
@@ -75,13 +75,13 @@ func (s *session) demoWorker(ctx context.Context, f demoWorkerFlags) error {
 	}()
 	s.app.Owner = f.owner()
 	var counting *record.Recorder
-	w := &demoWorker{flags: f, effects: newEffects(s.queue)}
 	err := s.withEngine(ctx, false, func(db kv.DB) (err error) {
 		counting = record.WrapCounting(db)
-		if w.q, err = s.openQueue(ctx, counting, false); err != nil {
+		q, err := s.openQueue(ctx, counting, false)
+		if err != nil {
 			return err
 		}
-		defer closeQueue(ctx, w.q, &err)
+		defer closeQueue(ctx, q, &err)
 		serves := servesOthers(db)
 		served := serves()
 		if err := printJSON(s.stdout, demoWorkerLine{Ready: true, Serves: served}); err != nil {
@@ -98,7 +98,7 @@ func (s *session) demoWorker(ctx context.Context, f demoWorkerFlags) error {
 				}
 			}
 		})
-		return w.run(ctx)
+		return s.demoWork(ctx, q, f)
 	})
 	if err != nil {
 		return err
@@ -106,78 +106,42 @@ func (s *session) demoWorker(ctx context.Context, f demoWorkerFlags) error {
 	return printJSON(s.stdout, demoWorkerLine{Conflicts: counting.Counters().Conflicts})
 }
 
-// demoWorker is one run of demo-worker.
-type demoWorker struct {
-	q       *layer.Queue
-	flags   demoWorkerFlags
-	effects effects
-}
-
-// run returns when ctx has ended and nothing is in flight any more, or with an error.
-func (w *demoWorker) run(ctx context.Context) error {
+// demoWork is a worker as a service runs one: it handles each departure, and commits the effect together with the ack.
+// It returns when ctx has ended and nothing is in flight any more, or with an error.
+func (s *session) demoWork(ctx context.Context, q *layer.Queue, f demoWorkerFlags) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	// Transactions outlast ctx for a while: a receive cut short might have claimed a group and not know it.
-	txCtx, giveUp := context.WithCancel(context.WithoutCancel(ctx))
-	defer giveUp()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, giveUp) })()
-	var wg sync.WaitGroup
-	for range w.flags.workers {
-		wg.Go(func() {
-			if err := w.loop(ctx, txCtx); err != nil {
-				fail(err)
-			}
+	effects := newEffects(s.queue)
+	worker, err := layer.NewWorker(q,
+		layer.HandleCommit(
+			func(_ context.Context, d *layer.Delivery) (effect, error) {
+				time.Sleep(demoWork)
+				return newEffect(d, f.number), nil
+			},
+			func(_ context.Context, tx kv.Tx, _ *layer.Delivery, done effect) error {
+				return effects.write(tx, done)
+			}),
+		layer.WorkerOptions{
+			Concurrency: f.workers,
+			Lease:       f.lease,
+			Logger:      slog.New(slog.DiscardHandler), // the demo shows the progress
+			OnError: func(err error) {
+				// One that was frozen past its lease goes on: another has the group, and the effect was not written.
+				if !errors.Is(err, layer.ErrClaimLost) {
+					fail(err)
+				}
+			},
 		})
+	if err != nil {
+		return err
 	}
-	wg.Wait()
-	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+	worker.Start()
+	<-ctx.Done()
+	if err := s.stop(worker); err != nil {
+		return err
+	}
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err
 	}
 	return nil
-}
-
-// demoIdle is the longest wait before another look at a queue in which nothing was ready.
-const demoIdle = 50 * time.Millisecond
-
-func (w *demoWorker) loop(ctx, txCtx context.Context) error {
-	for ctx.Err() == nil {
-		claims, err := w.q.Receive(txCtx, layer.ReceiveOptions{MaxGroups: 1, Lease: w.flags.lease})
-		if err != nil {
-			return err
-		}
-		if len(claims) == 0 {
-			select {
-			case <-ctx.Done():
-			case <-time.After(rand.N(demoIdle)):
-			}
-			continue
-		}
-		if err := w.handle(ctx, txCtx, claims[0]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// handle handles all of a claim and commits the effects together with the ack; what was not handled is given back.
-func (w *demoWorker) handle(ctx, txCtx context.Context, c *layer.Claim) error {
-	select {
-	case <-ctx.Done():
-	case <-time.After(time.Duration(len(c.Items)) * demoWork):
-	}
-	var err error
-	if ctx.Err() != nil {
-		err = w.q.Nack(txCtx, c, layer.NackOptions{Release: true})
-	} else {
-		err = w.q.Once(txCtx, func(tx kv.Tx) error {
-			if err := w.q.AckTx(txCtx, tx, c); err != nil {
-				return err
-			}
-			return w.effects.write(tx, c, w.flags.number)
-		})
-	}
-	if errors.Is(err, layer.ErrClaimLost) {
-		return nil // another has it now, and these effects were not written
-	}
-	return err
 }

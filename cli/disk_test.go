@@ -5,6 +5,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -108,4 +109,58 @@ func TestNoFolder(t *testing.T) {
 	_, stderr, code := onDisk("enqueue", "--body", "x", "--engine", "disk:"+filepath.Join(file, "queues"))
 	require.Equal(t, ExitFailed, code)
 	require.Contains(t, stderr, file)
+}
+
+// A copy that nobody may write is inspected as it lies there, with a word about that and as of when; what writes is
+// refused, with a cure; and nothing is left in the folder.
+func TestReadOnlyCopy(t *testing.T) {
+	folder := t.TempDir()
+	run := func(args string) (string, string, int) {
+		return onDisk(append(strings.Fields(args), "--engine", "disk:"+folder)...)
+	}
+	stdout, stderr, code := run("enqueue --group a --body hello")
+	require.Equal(t, ExitOK, code, stderr)
+	id := strings.Fields(stdout)[1]
+	_, stderr, code = run("enqueue --group b --body there")
+	require.Equal(t, ExitOK, code, stderr)
+	stdout, stderr, code = run("receive --group b")
+	require.Equal(t, ExitOK, code, stderr)
+	require.NotEmpty(t, stdout)
+	name := filepath.Join(folder, "kv.bbolt")
+	require.NoError(t, os.Chmod(name, 0o400))
+	require.NoError(t, os.Chmod(folder, 0o500))
+	t.Cleanup(func() { require.NoError(t, os.Chmod(folder, 0o700)) })
+	before, err := os.ReadFile(name)
+	require.NoError(t, err)
+	info, err := os.Stat(name)
+	require.NoError(t, err)
+	told := "fdbfifo: " + folder + " is read-only: seen as it was last written, " +
+		info.ModTime().UTC().Format("2006-01-02 15:04:05 UTC") + "\n"
+
+	for args, want := range map[string]string{
+		"stats --json": `"depth":2`, "groups": "held", "peek": "hello", "why " + id: "ready", "check": "",
+		"queues": "default", "config": "lease", "dead list": "no dead letters", "archive list": "",
+		"state --group a": "", "find nothing": "", "subscriptions": "",
+	} {
+		stdout, stderr, code := run(args)
+		require.Equal(t, ExitOK, code, "%s: %s", args, stderr)
+		require.True(t, strings.HasPrefix(stderr, told), "%s: %s", args, stderr)
+		require.Contains(t, stdout, want, args)
+	}
+	for _, args := range []string{
+		"enqueue --body x", "enqueue --queue new --body x", "create new", "receive", "work --until-empty --exec cat",
+		"sweep", "pause", "pause --group a", "cancel " + id, "purge --yes", "drop default --yes", "demo",
+		"config default --set lease=1m", "reschedule " + id + " --after 1h", "bench --run enqueue_conflicts",
+	} {
+		_, stderr, code := run(args)
+		require.Equal(t, ExitFailed, code, "%s: %s", args, stderr)
+		require.Contains(t, stderr, "the folder is read-only: "+folder, args)
+		require.Contains(t, stderr, "Nothing was written.", args)
+	}
+	entries, err := os.ReadDir(folder)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	after, err := os.ReadFile(name)
+	require.NoError(t, err)
+	require.True(t, bytes.Equal(before, after))
 }

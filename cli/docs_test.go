@@ -149,6 +149,53 @@ func TestGuideCommands(t *testing.T) {
 	}
 }
 
+// TestReadmeCommands: the commands of README's first screen do what they say, beside its first program.
+func TestReadmeCommands(t *testing.T) {
+	text, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	t.Chdir(t.TempDir())
+	db, err := embedded.OpenDisk("shop.data", embedded.Options{})
+	require.NoError(t, err)
+	defer db.Close()
+	q, _, err := layer.Ensure(t.Context(), db, []byte("shop/"), "orders", layer.Options{})
+	require.NoError(t, err)
+	defer q.Close(t.Context())
+	commands := regexp.MustCompile(`(?m)^ {4}\.\./fdbfifo/bin/fdbfifo (.*)$`).FindAllStringSubmatch(string(text), -1)
+	require.Len(t, commands, 2)
+	for _, m := range commands {
+		var stderr strings.Builder
+		require.NoError(t, Run(t.Context(), shellWords(m[1]), nil, io.Discard, &stderr), "%s: %s", m[1], &stderr)
+		require.Empty(t, stderr.String())
+	}
+	items, err := q.Peek(t.Context(), "customer-9", 2)
+	require.NoError(t, err)
+	require.Len(t, items, 1)
+	require.Equal(t, "3 pears", string(items[0].Body))
+}
+
+// TestReadmeNamesCommands: the table in README has each command, and no other.
+func TestReadmeNamesCommands(t *testing.T) {
+	text, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	_, table, ok := strings.Cut(string(text), "\n| to | commands |\n")
+	require.True(t, ok)
+	table, _, _ = strings.Cut(table, "\n\n")
+	named := make(map[string]bool)
+	for _, m := range regexp.MustCompile("`([a-z]+)").FindAllStringSubmatch(table, -1) {
+		named[m[1]] = true
+	}
+	root, _ := (&session{app: New()}).root()
+	for _, c := range root.Commands() {
+		switch name := c.Name(); {
+		case c.Hidden, name == "help", name == "key", name == "decode": // docs/fdbcli.md has the last two
+		default:
+			require.True(t, named[name], "README names %s", name)
+		}
+		delete(named, c.Name())
+	}
+	require.Empty(t, named)
+}
+
 // shellWords splits a command at its blanks; single quotes keep blanks together.
 func shellWords(command string) (words []string) {
 	for i, part := range strings.Split(command, "'") {

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -34,16 +35,21 @@ type effect struct {
 	token   int64
 }
 
-// write adds the effects of all of a claim's items.
-func (e effects) write(tx kv.Tx, c *layer.Claim, process int) error {
-	for i, item := range c.Items {
-		key, err := tuple.PackWithVersionstamp(e.prefix, tuple.Tuple{c.Group, tuple.IncompleteVersionstamp(uint16(i))})
-		if err != nil {
-			return fmt.Errorf("effect of %s: %w", item.ID, err)
-		}
-		value := tuple.Tuple{item.Headers[lineHeader], item.Body, int64(process), c.Token}.Pack()
-		tx.Atomic(kv.SetVersionstampedKey, key, value)
+// newEffect is what it leaves that a process has handled d.
+func newEffect(d *layer.Delivery, process int) effect {
+	return effect{
+		group: d.ID.Group, line: d.Headers[lineHeader], body: d.Body, process: int64(process), token: d.Token,
 	}
+}
+
+// write adds an effect.
+func (e effects) write(tx kv.Tx, one effect) error {
+	key, err := tuple.PackWithVersionstamp(e.prefix, tuple.Tuple{one.group, tuple.IncompleteVersionstamp(0)})
+	if err != nil {
+		return fmt.Errorf("effect on group %q: %w", one.group, err)
+	}
+	value := tuple.Tuple{one.line, one.body, one.process, one.token}.Pack()
+	tx.Atomic(kv.SetVersionstampedKey, key, value)
 	return nil
 }
 
@@ -75,7 +81,28 @@ func (e effects) clear(ctx context.Context, db kv.DB) error {
 
 // read calls see with each effect: group by group, and within a group in the order of the commits.
 func (e effects) read(ctx context.Context, db kv.DB, see func(effect)) error {
-	for row, err := range kv.Rows(ctx, db, kv.PrefixRange(e.prefix)) {
+	return e.readUnder(ctx, db, e.prefix, see)
+}
+
+// count says how many effects each of the claims has left so far.
+func (e effects) count(ctx context.Context, db kv.DB, held map[heldClaim]int) error {
+	for c := range held {
+		n := 0
+		err := e.readUnder(ctx, db, append(slices.Clip(e.prefix), tuple.Tuple{c.group}.Pack()...), func(one effect) {
+			if one.token == c.token {
+				n++
+			}
+		})
+		if err != nil {
+			return err
+		}
+		held[c] = n
+	}
+	return nil
+}
+
+func (e effects) readUnder(ctx context.Context, db kv.DB, prefix []byte, see func(effect)) error {
+	for row, err := range kv.Rows(ctx, db, kv.PrefixRange(prefix)) {
 		if err != nil {
 			return fmt.Errorf("read effects: %w", err)
 		}
@@ -124,16 +151,13 @@ type judgement struct {
 	w         *witness
 	last      map[string]int64 // by group: the newest token so far
 	overtaken int64            // effects under a token older than one seen before
-	held      map[heldClaim]bool
-	late      map[heldClaim]bool // those of held that have an effect all the same
+	held      map[heldClaim]int
+	seen      map[heldClaim]int // the effects of those of held
 }
 
-func newJudgement(w *witness, held []heldClaim) *judgement {
-	j := &judgement{w: w, last: make(map[string]int64), held: make(map[heldClaim]bool), late: make(map[heldClaim]bool)}
-	for _, c := range held {
-		j.held[c] = true
-	}
-	return j
+// newJudgement is told the claims of the processes that were killed, with the effects that each had left by then.
+func newJudgement(w *witness, held map[heldClaim]int) *judgement {
+	return &judgement{w: w, last: make(map[string]int64), held: held, seen: make(map[heldClaim]int)}
 }
 
 func (j *judgement) see(e effect) {
@@ -141,8 +165,9 @@ func (j *judgement) see(e effect) {
 		j.overtaken++
 	}
 	j.last[e.group] = max(j.last[e.group], e.token)
-	if c := (heldClaim{e.group, e.token}); j.held[c] {
-		j.late[c] = true
+	c := heldClaim{e.group, e.token}
+	if _, held := j.held[c]; held {
+		j.seen[c]++
 	}
 	item := layer.Item{ID: layer.ID{Group: e.group}, Body: e.body, Headers: map[string]string{lineHeader: e.line}}
 	j.w.begin(item)
@@ -153,8 +178,8 @@ func (j *judgement) see(e effect) {
 // when their process was killed.
 func (j *judgement) takenOver() int {
 	n := 0
-	for c := range j.held {
-		if !j.late[c] && j.last[c.group] > c.token {
+	for c, before := range j.held {
+		if j.seen[c] == before && j.last[c.group] > c.token {
 			n++
 		}
 	}

@@ -57,7 +57,7 @@ func openDisk(_ context.Context, o EngineOptions) (kv.DB, error) {
 			Err: fs.ErrNotExist,
 		}
 	}
-	db, err := embedded.OpenDisk(folder, embedded.Options{})
+	db, err := openFolder(folder, o)
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", folder, err)
 	}
@@ -65,6 +65,24 @@ func openDisk(_ context.Context, o EngineOptions) (kv.DB, error) {
 		o.Notice("queues are kept in %s", folder)
 	}
 	return db, nil
+}
+
+// openFolder opens a folder; one that is not to be written, for reading alone.
+func openFolder(folder string, o EngineOptions) (*embedded.DB, error) {
+	written, readOnly := embedded.ReadOnly(folder)
+	if !readOnly {
+		return embedded.OpenDisk(folder, embedded.Options{})
+	}
+	db, err := embedded.OpenDisk(folder, embedded.Options{ReadOnly: true})
+	if errors.Is(err, embedded.ErrLocked) {
+		// A process has it open that may write there. Ask that one.
+		return embedded.OpenDisk(folder, embedded.Options{})
+	}
+	if err == nil {
+		asOf := written.UTC().Format("2006-01-02 15:04:05 UTC")
+		o.Notice("%s is read-only: seen as it was last written, %s", folder, asOf)
+	}
+	return db, err
 }
 
 // dataFolder is fdbfifo's folder in the user's data directory, by the XDG base directory rules.

@@ -227,7 +227,7 @@ func (h *harness) run(t *testing.T, args []string, stdin string) string {
 		if len(args) < 4 || args[3] == "--json" {
 			require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 		}
-	case "peek", "groups", "queues", "why", "stats", "check", "decode", "key", "subscriptions":
+	case "peek", "groups", "blocked", "queues", "why", "stats", "check", "decode", "key", "subscriptions", "find":
 		require.Equal(t, before, dump(t, h.db), "a read-only command has changed the database")
 	}
 	var s strings.Builder

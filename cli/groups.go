@@ -89,6 +89,14 @@ type jsonGroup struct {
 	Mark *jsonMark `json:"mark,omitempty"`
 }
 
+func newJSONGroup(g layer.GroupInfo) jsonGroup {
+	return jsonGroup{
+		Group: g.Group, State: string(g.Status), Depth: g.Depth, HeadAgeMS: g.HeadAge.Milliseconds(),
+		Attempts: g.Attempts, LastError: g.LastError, Owner: g.Owner, Token: g.Token,
+		Outstanding: g.Outstanding, LeftMS: g.Left.Milliseconds(), Mark: newJSONMark(g.Mark),
+	}
+}
+
 // jsonMark says why a group is paused or halted, or will be when its claim ends.
 type jsonMark struct {
 	State  string    `json:"status"`
@@ -107,11 +115,7 @@ func newJSONMark(m *layer.Mark) *jsonMark {
 func (s *session) printGroups(groups []layer.GroupInfo, total int) error {
 	if s.json {
 		for _, g := range groups {
-			err := printJSON(s.stdout, jsonGroup{
-				Group: g.Group, State: string(g.Status), Depth: g.Depth, HeadAgeMS: g.HeadAge.Milliseconds(),
-				Attempts: g.Attempts, LastError: g.LastError, Owner: g.Owner, Token: g.Token,
-				Outstanding: g.Outstanding, LeftMS: g.Left.Milliseconds(), Mark: newJSONMark(g.Mark),
-			})
+			err := printJSON(s.stdout, newJSONGroup(g))
 			if err != nil {
 				return err
 			}

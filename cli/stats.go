@@ -18,6 +18,9 @@ type jsonStats struct {
 	BusyGroups    int64     `json:"busy_groups"`
 	HeldGroups    int64     `json:"held_groups"`
 	DelayedGroups int64     `json:"delayed_groups"`
+	FailingGroups int64     `json:"failing_groups"`
+	LongestHoldMS int64     `json:"longest_hold_ms"`
+	Waiting       int64     `json:"waiting_handles"`
 	PausedGroups  int64     `json:"paused_groups"`
 	ParkedGroups  int64     `json:"halted_groups"`
 	OldestReadyMS int64     `json:"oldest_ready_ms"`
@@ -66,7 +69,8 @@ func (s *session) printStats(st layer.Stats) error {
 		return printJSON(s.stdout, jsonStats{
 			Queue: s.queue, Paused: newJSONMark(st.Paused), Depth: st.Depth,
 			InFlight: st.InFlight, Delayed: st.Delayed, Duplicates: st.Duplicates, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
-			HeldGroups: st.HeldGroups, DelayedGroups: st.DelayedGroups, PausedGroups: st.PausedGroups, ParkedGroups: st.HaltedGroups,
+			HeldGroups: st.HeldGroups, DelayedGroups: st.DelayedGroups, FailingGroups: st.FailingGroups,
+			LongestHoldMS: st.LongestHold.Milliseconds(), Waiting: st.WaitingHandles, PausedGroups: st.PausedGroups, ParkedGroups: st.HaltedGroups,
 			OldestReadyMS: st.OldestReady.Milliseconds(), OldestHeadMS: st.OldestHead.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
 			Acked: st.Acked, Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken,
 			Parked: st.DeadLettered, Redriven: st.Redriven, Discarded: st.Discarded, Dead: st.Dead,
@@ -84,10 +88,13 @@ func (s *session) printStats(st layer.Stats) error {
 		{"busy groups", commas(st.BusyGroups), ""},
 		{"  held", commas(st.HeldGroups), ""},
 		{"  delayed", commas(st.DelayedGroups), "wait for a retry, a time or their rate"},
+		{"    failing", commas(st.FailingGroups), "of these, wait for a retry"},
 		{"paused groups", commas(st.PausedGroups), ""},
 		{"halted groups", commas(st.HaltedGroups), "their head has failed for good"},
 		{"oldest ready", short(st.OldestReady), ""},
 		{"oldest head", short(st.OldestHead), "of ready and busy groups"},
+		{"longest hold", short(st.LongestHold), "of a claim whose lease lasts; about"},
+		{"waiting", commas(st.WaitingHandles), "processes whose receives wait"},
 	})
 	t.AppendSeparator()
 	t.AppendRows([]tableRow{

@@ -9,19 +9,30 @@ import (
 )
 
 func newWhyCmd(s *session) *cobra.Command {
-	return &cobra.Command{
-		Use:   "why ID",
-		Short: "Say why a message is not being delivered",
-		Long: `Say why a message is not being delivered, or not yet: one reason a line, each of which must come to an end first.
-peek --json prints ids. It changes nothing.`,
-		Args: oneID,
+	var group string
+	c := &cobra.Command{
+		Use:   "why ID | --group GROUP",
+		Short: "Say why a message, or the first of a group, is not being delivered",
+		Long: `Say why a message is not being delivered, or not yet: one reason a line, each of which must come to an
+end first. With --group it is the first message of the group, and what keeps a group that is empty. peek --json prints
+ids. It changes nothing.`,
+		Args: func(c *cobra.Command, args []string) error {
+			if !c.Flags().Changed("group") {
+				return oneID(c, args)
+			}
+			return noArgs(c, args)
+		},
 		RunE: func(c *cobra.Command, args []string) error {
-			id, err := layer.ParseID(args[0])
-			if err != nil {
-				return usagef("%w", err)
+			ask := func(q *layer.Queue) (layer.Explanation, error) { return q.Admin().WhyGroup(c.Context(), group) }
+			if !c.Flags().Changed("group") {
+				id, err := layer.ParseID(args[0])
+				if err != nil {
+					return usagef("%w", err)
+				}
+				ask = func(q *layer.Queue) (layer.Explanation, error) { return q.Admin().Why(c.Context(), id) }
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				e, err := q.Admin().Why(c.Context(), id)
+				e, err := ask(q)
 				if err != nil {
 					return err
 				}
@@ -29,10 +40,12 @@ peek --json prints ids. It changes nothing.`,
 			})
 		},
 	}
+	c.Flags().StringVar(&group, "group", "", "the first message of this `GROUP`")
+	return c
 }
 
 type jsonWhy struct {
-	ID      string       `json:"id"`
+	ID      string       `json:"id,omitempty"` // none of an empty group
 	Group   string       `json:"group"`
 	Reasons []jsonReason `json:"reasons"`
 }
@@ -49,16 +62,24 @@ type jsonReason struct {
 	Mark   *jsonMark `json:"mark,omitempty"`
 }
 
+func newJSONReasons(reasons []layer.Reason) []jsonReason {
+	all := make([]jsonReason, len(reasons))
+	for i, r := range reasons {
+		all[i] = jsonReason{
+			Cause: string(r.Cause), Text: r.String(), Count: r.Count, More: r.More, Owner: r.Owner, Token: r.Token,
+			LeftMS: r.Left.Milliseconds(), Error: r.Err, Mark: newJSONMark(r.Mark),
+		}
+	}
+	return all
+}
+
 func (s *session) printWhy(e layer.Explanation) error {
 	if s.json {
-		all := make([]jsonReason, len(e.Reasons))
-		for i, r := range e.Reasons {
-			all[i] = jsonReason{
-				Cause: string(r.Cause), Text: r.String(), Count: r.Count, More: r.More, Owner: r.Owner, Token: r.Token,
-				LeftMS: r.Left.Milliseconds(), Error: r.Err, Mark: newJSONMark(r.Mark),
-			}
+		why := jsonWhy{Group: e.ID.Group, Reasons: newJSONReasons(e.Reasons)}
+		if e.ID != (layer.ID{Group: e.ID.Group}) {
+			why.ID = e.ID.String()
 		}
-		return printJSON(s.stdout, jsonWhy{ID: e.ID.String(), Group: e.ID.Group, Reasons: all})
+		return printJSON(s.stdout, why)
 	}
 	for _, r := range e.Reasons {
 		// Errors and reasons are what others have written: they must not steer the terminal.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
 )
 
@@ -305,7 +306,7 @@ func (w *working) failure(err error) {
 	case errors.Is(err, errUntried):
 	case errors.As(err, &handler):
 		w.progress.print(func() { w.s.notice("given back: %s: %v", handler.ID, handler.Err) })
-	case kv.Code(err) == kv.CodeIOError, errors.Is(err, layer.ErrCorrupt):
+	case kv.Code(err) == kv.CodeIOError, errors.Is(err, embedded.ErrReadOnly), errors.Is(err, layer.ErrCorrupt):
 		w.end(err)
 	default:
 		w.tell(err.Error())

@@ -36,6 +36,7 @@ const (
 	CodeUsedDuringCommit       = 2017
 	CodeTransactionInvalidVer  = 2020
 	CodeNoCommitVersion        = 2021
+	CodeTransactionReadOnly    = 2023
 	CodeTransactionTooLarge    = 2101
 	CodeKeyTooLarge            = 2102
 	CodeValueTooLarge          = 2103
@@ -82,6 +83,7 @@ var names = map[int]string{
 	CodeUsedDuringCommit:       "used_during_commit",
 	CodeTransactionInvalidVer:  "transaction_invalid_version",
 	CodeNoCommitVersion:        "no_commit_version: the transaction wrote nothing",
+	CodeTransactionReadOnly:    "transaction_read_only",
 	CodeTransactionTooLarge:    "transaction_too_large: more than 10,000,000 bytes",
 	CodeKeyTooLarge:            "key_too_large: more than 10,000 bytes",
 	CodeValueTooLarge:          "value_too_large: more than 100,000 bytes",

@@ -78,8 +78,7 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 		return Mark{}, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
 	}
 	if o.Token != 0 && q.keys.plan != nil {
-		return Mark{}, wrap("pause", fmt.Errorf("%w: a token in a queue with facets, whose groups may have several holders",
-			ErrOptions))
+		return Mark{}, wrap("pause", fmt.Errorf("%w: a token, where groups may have several holders", ErrOptions))
 	}
 	var now mark
 	err := q.operate(ctx, tx, func(w *txn) error {

@@ -16,9 +16,9 @@ import (
 // again to the same template, in a later claim. change may run several times; an error of change ends the call without
 // effect.
 //
-// Errors: ErrClaimLost, ErrNotInClaim, ErrCorrupt if an item cannot be read; ErrOptions if change sets anything but body
-// and headers; *LimitError and ErrInvalidUTF8 as Enqueue's, and for the value of a facet; ErrClosed, and the engine's.
-// Nothing was changed then.
+// Errors: ErrClaimLost, ErrNotInClaim, ErrCorrupt if an item cannot be read; ErrOptions if change sets anything but
+// body and headers; *LimitError and ErrInvalidUTF8 as Enqueue's, and for the value of a facet; ErrClosed, and the
+// engine's. Nothing was changed then.
 func (q *Queue) Advance(ctx context.Context, c *Claim, change func(m *Message) error, ids ...ID) error {
 	if ids != nil && len(ids) == 0 {
 		return nil

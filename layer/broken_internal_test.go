@@ -115,6 +115,7 @@ var missing = map[guard]string{
 	guardSubscribeAgain:  "TestChangesOfUnknownCommit/unknown-applied",
 	guardIncarnation:     "TestHandleOfADroppedQueue",
 	guardSweepTurn:       "TestOneOfManySweeps",
+	guardTotalDraw:       "TestTotalDrawsOfTwoHandles",
 	guardPaceSweep:       "TestSweepKeepsWhatIsWrittenAnew/pace",
 	guardPaceEmpty:       "TestScenarios/memory/bug_rate_changed_amid_sweep",
 	guardPaceExclude:     "TestConflicts/take_that_awaits_the_rate,_change_of_it",

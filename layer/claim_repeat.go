@@ -133,7 +133,8 @@ func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *Rece
 			continue
 		}
 		c := &Claim{
-			Queue: q.name, Group: groupOf(ref.lane), Where: q.whereOf(ref.lane), Token: ref.token, Until: fromMillis(h.endMS),
+			Queue: q.name, Group: groupOf(ref.lane), Where: q.whereOf(ref.lane), Token: ref.token,
+			Until: fromMillis(h.endMS),
 		}
 		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), ref.lane, h.items); err != nil {
 			return nil, err

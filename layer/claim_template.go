@@ -1,8 +1,6 @@
 package layer
 
 import (
-	"fmt"
-
 	"fdbfifo/kv"
 )
 
@@ -28,7 +26,7 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 		return nil, err
 	}
 	if where != "" && o.State {
-		return nil, fmt.Errorf("%w: the state of a group with a template: the group may have several holders", ErrOptions)
+		return nil, errLaneState
 	}
 	return &reception{o: o, where: where}, nil
 }

@@ -45,6 +45,11 @@ type Config struct {
 	// rate is saved for a second, or for the time of one item if longer: over any time T at most rate × T plus a
 	// second's worth start. A claim gets at most a second's worth, and at least a single item. See Configure.
 	MaxRate Rate
+	// MaxRateTotal bounds the same over all groups and all handles of the queue together; none = any number. Each
+	// handle draws a portion at a time, which the handle may use for a second, so over any time T at most
+	// rate × (T + 1 s) plus a second's worth start, one at least. A portion, half a second's worth at most, is lost if
+	// its handle dies or has no use for it. Claims of different groups conflict no more than without the setting.
+	MaxRateTotal Rate
 	// Retry says how long a group waits after its head has failed, unless the nack says so.
 	Retry RetryPolicy
 	// MaxAttempts is after how many failed deliveries an item has failed for good, up to 1,000,000; 0 =
@@ -96,6 +101,8 @@ var settings = []setting{
 		"messages without a group are refused"),
 	rateSetting("max_rate", func(c *Config) *Rate { return &c.MaxRate },
 		"items of a group that may start their delivery in a time; 0 = any number"),
+	rateSetting("max_rate_total", func(c *Config) *Rate { return &c.MaxRateTotal },
+		"the same for all groups of the queue together; 0 = any number"),
 	choiceSetting("dedup_by", func(c *Config) *DedupBy { return &c.DedupBy }, dedupByNames,
 		"duplicates have the same dedup id, or else the same body"),
 	choiceSetting("dedup_scope", func(c *Config) *DedupScope { return &c.DedupScope }, dedupScopeNames,

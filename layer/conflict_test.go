@@ -607,6 +607,8 @@ func TestConflicts(t *testing.T) {
 		{"claim of a group with a rate, take from it", rated("2/s", having("a1", "a2")), claimOne, take, must, nil},
 		{"claim of a group with a rate, enqueue to it", rated("2/s", having("a1")), claimOne, enqueueTo("A"), mustNot, nil},
 		{"claim of a group with a rate, claim of another", rated("2/s", and(having("a1"))), claimFrom("A"), claimFrom("B"), mustNot, nil},
+		{"claim in a queue with a rate, claim of another group", totalled("4/s", and(having("a1"))),
+			claimFrom("A"), claimFrom("B"), mustNot, nil},
 		{"claim that awaits the rate, enqueue to the group", usedUp, claimAll, enqueueTo("A"), mustNot, nil},
 		{"claim that awaits the rate, enqueue to another group", usedUp, claimAll, enqueueTo("B"), mustNot, nil},
 		{"claim that awaits the rate, claim that awaits it", usedUp, claimAll, claimAll, mustNot, nil},

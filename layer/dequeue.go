@@ -23,9 +23,9 @@ type ReceiveOptions struct {
 	Strategy Strategy
 	// Group, if not nil, is the only group to receive from; see OnlyGroup.
 	Group *string
-	// Where, if not nil, is a template: the receive gets the items that agree with the template, a claim for each group,
-	// and other items of those groups stay free for others. nil = whole groups. In a queue with facets only: see Config.
-	// Not with State.
+	// Where, if not nil, is a template: the receive gets the items that agree with the template, a claim for each
+	// group, and other items of those groups stay free for others. nil = whole groups. In a queue with facets only: see
+	// Config. Not with State.
 	Where Template
 	// State asks for the groups' state, too: Claim.State. The price is a read more per group, beside the others.
 	State bool
@@ -515,6 +515,9 @@ func (c *claimer) next() (*look, bool, error) {
 	if paused, err := c.paused(); err != nil || paused {
 		return nil, false, err
 	}
+	if short, err := c.short(); err != nil || short {
+		return nil, false, err
+	}
 	l := c.looks[0]
 	c.looks = c.looks[1:]
 	if c.met[l.lane] {
@@ -572,7 +575,7 @@ func (c *claimer) settle(r *reception, l *look, limit int) error {
 		f, err := c.see(l)
 		if err == nil && f.verdict == verdictDeliver {
 			err = c.take(r, f, l.state, limit)
-			if err == nil && !r.stopped {
+			if err == nil && !r.stopped && c.shortMS == 0 {
 				c.met[l.lane] = true
 			}
 			return r.spoilt(err)
@@ -629,7 +632,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	}
 	n, size := r.items, r.bytes
 	// Rows may exceed limit: earlier groups of the same wave have used part of what was wanted at the read.
-	items, out, err := c.run(f, limit, func(next int) bool {
+	items, out, err := c.runWithin(f, limit, func(next int) bool {
 		r.stopped = n > 0 && size+next > r.o.MaxBytes
 		n, size = n+1, size+next
 		return !r.stopped

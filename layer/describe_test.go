@@ -86,8 +86,9 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 	_, err = lanes.q.Enqueue(e.ctx, layer.Message{Group: "B", Headers: facetsOf("NEW", "EU"), Delay: time.Hour})
 	require.NoError(t, err)
 	e.write(func(tx kv.Tx) {
-		tx.Set(append(append([]byte(nil), testPrefix...), tuple.Tuple{"lanes", "await", int64(1), "NEW", int64(1), random}.Pack()...),
-			tuple.Tuple{"host", int64(2), int64(1_700_000_000_000)}.Pack())
+		await := tuple.Tuple{"lanes", "await", int64(1), "NEW", int64(1), random}.Pack()
+		value := tuple.Tuple{"host", int64(2), int64(1_700_000_000_000)}.Pack()
+		tx.Set(append(append([]byte(nil), testPrefix...), await...), value)
 	})
 
 	number := regexp.MustCompile(`\d{6,}`) // indexes and tokens
@@ -117,22 +118,15 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		require.Contains(t, names, name)
 	}
 	for key, value := range map[string]string{
-		`setting "format"`:                                       `2`,
-		`item N of group "ready", id ID.ready`:                   `enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "z"`,
-		`item N of group "delayed", id ID.delayed`:               `enqueued 2023-11-14 22:13:20.000 UTC, body of 0 bytes`,
-		`lock of group "held"`:                                   `claim: held by "worker-1" under token N until 2023-11-14 22:13:50.000 UTC, 2 items delivered and not acked: N, N`,
-		`pace of group "paced"`:                                  `its rate is used up to 2023-11-14 22:13:20.000 UTC`,
-		`state of group "ready"`:                                 `4 bytes: "kept"`,
-		`what the receive with id "once" was given`:              `at 2023-11-14 22:13:20.000 UTC: group "named" under token N`,
-		`archived item N of group "done", id ID.done`:            `completed 2023-11-14 22:13:20.000 UTC; enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "d"`,
-		`what one ack at N has finished, from N of random ID on`: `completed 2023-11-14 22:13:20.000 UTC, 1 item of group "done", the first is ID.done`,
-		`lock of group "A" with NEW in view 1`: `claim: held by "worker-10" under token N until 2023-11-14 22:13:50.000 UTC, ` +
-			`1 item delivered and not acked: N`,
-		`item N of group "A", id ID.A, as one of a lane: group "A" with DONE in view 1`:   `nothing more`,
-		`ready hint of group "A" with DONE in view 1, its head has index N`:               `failed deliveries of the head: none`,
-		`timer of group "A" with NEW in view 1, due 2023-11-14 22:13:50.000 UTC`:          `a lease ends then; the group's head had index N`,
-		`ready hint of group "A", put aside while group "A" with NEW in view 1 is locked`: `failed deliveries of the head: none`,
-		`request of a handle whose receives wait for lanes with NEW, since 1, random ID`:  `of "host", wants 2 lanes, counts as dead after 2023-11-14 22:13:20.000 UTC`,
+		`setting "format"`:                                            `2`,
+		`item N of group "ready", id ID.ready`:                        `enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "z"`,
+		`item N of group "delayed", id ID.delayed`:                    `enqueued 2023-11-14 22:13:20.000 UTC, body of 0 bytes`,
+		`lock of group "held"`:                                        `claim: held by "worker-1" under token N until 2023-11-14 22:13:50.000 UTC, 2 items delivered and not acked: N, N`,
+		`pace of group "paced"`:                                       `its rate is used up to 2023-11-14 22:13:20.000 UTC`,
+		`state of group "ready"`:                                      `4 bytes: "kept"`,
+		`what the receive with id "once" was given`:                   `at 2023-11-14 22:13:20.000 UTC: group "named" under token N`,
+		`archived item N of group "done", id ID.done`:                 `completed 2023-11-14 22:13:20.000 UTC; enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "d"`,
+		`what one ack at N has finished, from N of random ID on`:      `completed 2023-11-14 22:13:20.000 UTC, 1 item of group "done", the first is ID.done`,
 		`lock of group "delayed"`:                                     `held by nobody, a retry waits until 2023-11-14 22:14:20.000 UTC`,
 		`timer of group "held", due 2023-11-14 22:13:50.000 UTC`:      `a lease ends then; the group's head had index N`,
 		`timer of group "delayed", due 2023-11-14 22:14:20.000 UTC`:   `the delay of a retry ends then; the group's head had index N`,
@@ -151,6 +145,20 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		`what is remembered of dedup id "x"`:                  `message ID.named, until 2023-11-14 22:18:20.000 UTC`,
 		`what is remembered of dedup id "x" in group "named"`: `message ID.named, while it is in the queue`,
 		`the last purge of group "purged"`:                    `at 2023-11-14 22:13:20.000 UTC, clock N`,
+	} {
+		require.Equal(t, value, words[key], "%s, of %v", key, words)
+	}
+	none := `failed deliveries of the head: none`
+	for key, value := range map[string]string{
+		`item N of group "A", id ID.A, as one of a lane: group "A" with DONE in view 1`: `nothing more`,
+
+		`ready hint of group "A" with DONE in view 1, its head has index N`:               none,
+		`ready hint of group "A", put aside while group "A" with NEW in view 1 is locked`: none,
+
+		`timer of group "A" with NEW in view 1, due 2023-11-14 22:13:50.000 UTC`: `a lease ends then; ` +
+			`the group's head had index N`,
+		`request of a handle whose receives wait for lanes with NEW, since 1, random ID`: `of "host", wants 2 lanes, ` +
+			`counts as dead after 2023-11-14 22:13:20.000 UTC`,
 	} {
 		require.Equal(t, value, words[key], "%s, of %v", key, words)
 	}

@@ -35,8 +35,8 @@ func (a *appending) readLaneTails(all []*enqueuing) {
 	}
 }
 
-// joinLanes adds a new item to its lanes. A lane that was empty gets a hint, or the timer of its head. Of a lane that was
-// not, the last key gets a read conflict: whoever removes that item may leave the lane empty and without a hint.
+// joinLanes adds a new item to its lanes. A lane that was empty gets a hint, or the timer of its head. Of a lane that
+// was not, the last key gets a read conflict: whoever removes that item may leave the lane empty and without a hint.
 func (a *appending) joinLanes(m *Message, id ID, due int64) error {
 	plan := a.q.keys.plan
 	if plan == nil {
@@ -67,9 +67,6 @@ func (a *appending) joinLanes(m *Message, id ID, due int64) error {
 	}
 	return nil
 }
-
-// wholeGroups reports whether whole groups can be received, so that they need hints.
-func (s subspace) wholeGroups() bool { return s.plan == nil || s.plan.whole }
 
 // laneKeysSize estimates how many bytes the lanes of a message add to a transaction. key is the size of an item's key.
 func (c *Config) laneKeysSize(key int) int {

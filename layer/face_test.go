@@ -129,10 +129,14 @@ func badCalls(e *env) map[string]badCall {
 			_, _, err := a.ConfigureTx(ctx, tx, func(c *layer.Config) { c.Schedule = 9 })
 			return err
 		}), options},
-		"Admin.ReadConfig":     {func() error { _, _, err := closed.Admin().ReadConfig(ctx); return err }, layer.ErrClosed},
-		"Admin.Purge":          {func() error { return last(a.Purge(ctx, layer.PurgeOptions{Group: layer.OnlyGroup(bad)})) }, utf8},
-		"Admin.Sweep":          {func() error { return last(a.Sweep(ctx, layer.SweepOptions{Every: -1})) }, limit},
-		"Admin.Check":          {func() error { return last(closed.Admin().Check(ctx, layer.CheckOptions{})) }, layer.ErrClosed},
+		"Admin.ReadConfig": {func() error { _, _, err := closed.Admin().ReadConfig(ctx); return err }, layer.ErrClosed},
+		"Admin.Purge":      {func() error { return last(a.Purge(ctx, layer.PurgeOptions{Group: layer.OnlyGroup(bad)})) }, utf8},
+		"Admin.Sweep":      {func() error { return last(a.Sweep(ctx, layer.SweepOptions{Every: -1})) }, limit},
+		"Admin.Check":      {func() error { return last(closed.Admin().Check(ctx, layer.CheckOptions{})) }, layer.ErrClosed},
+		"Admin.Blocked": {func() error {
+			return last(a.Blocked(ctx, layer.BlockedOptions{Limit: layer.MaxBlocked + 1}))
+		}, limit},
+		"Admin.WhyGroup":       {func() error { return last(a.WhyGroup(ctx, bad)) }, utf8},
 		"Admin.Why":            {func() error { return last(a.Why(ctx, layer.ID{})) }, id},
 		"Admin.Group":          {func() error { return last(a.Group(ctx, bad)) }, utf8},
 		"Admin.Groups":         {func() error { return last(a.Groups(ctx, layer.GroupsOptions{After: &bad})) }, utf8},

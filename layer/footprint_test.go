@@ -313,6 +313,14 @@ var footprints = map[string]struct {
 		_, err := e.q.Admin().Why(e.ctx, id.(layer.ID))
 		return err
 	}},
+	"why-group": {having("a1"), func(e *env, _ any) error { _, err := e.q.Admin().WhyGroup(e.ctx, "A"); return err }},
+	"blocked": {func(e *env) any {
+		e.enqueue("B", "b1")
+		delayed(2)(e)
+		_, err := e.q.Admin().PauseGroup(e.ctx, "C", layer.PauseOptions{})
+		require.NoError(e.t, err)
+		return nil
+	}, func(e *env, _ any) error { _, err := e.q.Admin().Blocked(e.ctx, layer.BlockedOptions{}); return err }},
 	"sweep": {func(e *env) any {
 		e.leaveReceipts(1)
 		e.clock.advance(2 * time.Hour)

@@ -9,11 +9,11 @@ import (
 
 // Lanes of one group may be held at the same time if no item can be in both. A lane cannot be claimed while another
 // lane that may share an item is held: the hint that led to the lane is then put aside under the lock of that lane,
-// kept, and the release of the lock puts the hint back. Meanwhile nobody finds the lane, and nobody looks at it in vain.
-// Beside the kept hint stands a timer at the end of the lease, for the case that nobody releases.
+// kept, and the release of the lock puts the hint back. Meanwhile nobody finds the lane, and nobody looks at it in
+// vain. Beside the kept hint stands a timer at the end of the lease, for the case that nobody releases.
 //
-// Whoever puts a hint aside has a read conflict on the lock, and whoever releases a lock reads the hints put aside under
-// the lock with a conflict. So a hint can be lost neither way.
+// Whoever puts a hint aside has a read conflict on the lock, and whoever releases a lock reads the hints put aside
+// under the lock with a conflict. So a hint can be lost neither way.
 
 // heldLane is a lock of another lane of a group, one that may share an item with the lane that is looked at.
 type heldLane struct {
@@ -92,8 +92,8 @@ type laneRead struct {
 	ended  bool
 }
 
-// readItems starts reading the first items of a lane. tx reads the lane's keys; values reads the items of a lane that is
-// no whole group, which need no conflict of their own.
+// readItems starts reading the first items of a lane. tx reads the lane's keys; values reads the items of a lane that
+// is no whole group, which need no conflict of their own.
 func (q *Queue) readItems(tx, values kv.ReadTx, lane string, limit int) kv.Future[[]kv.KV] {
 	first := tx.GetRange(q.keys.items(lane).Selectors(), kv.RangeOptions{Limit: limit})
 	if !isPart(lane) {
@@ -277,8 +277,8 @@ func (w *txn) groupLocks(g guard, group string) ([]heldLane, error) {
 	return others, err
 }
 
-// hintLanes adds an item that has come to its place, or become due, to its lanes, and writes a hint of each. A hint of a
-// lane that is held, or whose head is not due, is cleared when met.
+// hintLanes adds an item that has come to its place, or become due, to its lanes, and writes a hint of each. A hint of
+// a lane that is held, or whose head is not due, is cleared when met.
 func (w *txn) hintLanes(id ID, facets string) error {
 	for _, lane := range w.q.keys.plan.lanesOf(id.Group, facets) {
 		if isPart(lane) {

@@ -109,9 +109,13 @@ func (w *txn) spend(group string, a allowance, n int) {
 	if a.rate.isNone() {
 		return
 	}
+	w.tx.Set(w.q.keys.pace(group), a.after(int64(n)).pack())
+}
+
+// after is up to when the rate is used up once n of the allowed items have started.
+func (a allowance) after(n int64) pace {
 	count := int64(a.rate.Count)
-	left := a.saved - int64(n)*a.rate.Per.Microseconds()
+	left := a.saved - n*a.rate.Per.Microseconds()
 	back := (left + count - 1) / count
-	p := pace{us: a.nowUS - back, part: back*count - left, of: count}
-	w.tx.Set(w.q.keys.pace(group), p.pack())
+	return pace{us: a.nowUS - back, part: back*count - left, of: count}
 }

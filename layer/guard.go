@@ -161,6 +161,8 @@ const (
 	guardGrantRequest guard = "grant-request"
 	// guardGrantLock (G2): a group is granted which a worker has just claimed.
 	guardGrantLock guard = "grant-lock"
+	// guardTotalDraw (contract): two handles draw the same portion of the queue's rate at the same time.
+	guardTotalDraw guard = "total-draw"
 	// guardPaceSweep (contract): a sweep clears the rate record of a group which a claim has just updated.
 	guardPaceSweep guard = "pace-sweep"
 	// guardPaceEmpty (G5, I1): a sweep clears the rate record of an empty group while a new message is left to the

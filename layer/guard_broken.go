@@ -33,8 +33,8 @@ func Guards() []string {
 
 // guards lists all guards, in the order of guard.go.
 var guards = []guard{
-	guardTail, guardLaneTail, guardIndex, guardBehindAll, guardRandom, guardDedup, guardDedupItem, guardDedupPurge, guardDedupRename,
-	guardDedupSweep, guardDedupSlack, guardPurgeNote, guardPurgeSweep, guardLease, guardClaimLock,
+	guardTail, guardLaneTail, guardIndex, guardBehindAll, guardRandom, guardDedup, guardDedupItem, guardDedupPurge,
+	guardDedupRename, guardDedupSweep, guardDedupSlack, guardPurgeNote, guardPurgeSweep, guardLease, guardClaimLock,
 	guardOverLock, guardOtherLock, guardKeptLock, guardKept, guardStaleLock,
 	guardStaleEmpty, guardEmptyLock, guardMarkLock, guardParkLock, guardOverdueLock, guardEarlyLock, guardEarlyGap,
 	guardTokenGrows, guardToken, guardSettleLock, guardExactClear, guardAhead, guardReleaseEmpty, guardTakeLock,
@@ -43,7 +43,7 @@ var guards = []guard{
 	guardPurgeItems, guardPurgeGap, guardPurgeWholeLock, guardPurgeWholeExclude, guardPurgeWholeItems,
 	guardStateLock, guardStateExclude, guardKeepExclude, guardAgeLock,
 	guardAgeExclude, guardRedriveLock, guardRedriveExclude, guardLetter, guardRequestClear, guardGrantRequest,
-	guardGrantLock, guardPaceSweep, guardPaceEmpty, guardPaceExclude, guardPaceFresh, guardGrantLease,
+	guardGrantLock, guardTotalDraw, guardPaceSweep, guardPaceEmpty, guardPaceExclude, guardPaceFresh, guardGrantLease,
 	guardRequestDeadline, guardWithdrawRequest, guardWithdrawLock, guardSweepRequest, guardRenewRequest,
 	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,

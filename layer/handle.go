@@ -74,6 +74,7 @@ type Queue struct {
 	paths    pathCounts
 	slot     int64
 	followed followed
+	budget   budget
 	// incarnation tells the queue from others of the same name, before and after it: see tx_config.go. Drawn by Create,
 	// read by Open, and never changed after.
 	incarnation uuid.UUID

@@ -649,7 +649,7 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 	if found, err := c.timedOrKept(tx, group, rows[0].Value); err != nil || found {
 		return "", "", err
 	}
-	return RuleReachable, fmt.Sprintf("%s is neither ready nor held nor awaited", parsedKey{lane: group}.laneWords()), nil
+	return RuleReachable, parsedKey{lane: group}.laneWords() + " is neither ready nor held nor awaited", nil
 }
 
 // markSound checks the key of a mark against the lock, at one version.

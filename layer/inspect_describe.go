@@ -132,9 +132,7 @@ var descriptions = map[string]description{
 	nameState: {groupIsKey, ofGroup("state of group"), func(key, value []byte) (string, error) {
 		return countWords(len(value), "byte") + ": " + bodyWords(value), checkStoredState(key, value)
 	}},
-	namePace: {groupIsKey, ofGroup("pace of group"), words(unpackPace, func(used pace) string {
-		return "its rate is used up to " + timeWords(used.us/1000)
-	})},
+	namePace: {groupIsKey, ofGroup("pace of group"), paceWords},
 	nameReady: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("ready hint of group %q, its head has index %d", p.group, p.index)
@@ -294,7 +292,10 @@ func words[T any](
 }
 
 var (
-	intWords   = words(unpackInt, decimal)
+	intWords  = words(unpackInt, decimal)
+	paceWords = words(unpackPace, func(used pace) string {
+		return "its rate is used up to " + timeWords(used.us/1000)
+	})
 	purgeWords = words(unpackPurged, func(n purgeNote) string {
 		return fmt.Sprintf("at %s, clock %d", timeWords(n.ms), n.clock)
 	})
@@ -303,6 +304,7 @@ var (
 		metaPaused:    words(unpackPause, (*mark).words),
 		metaSweptTo:   words(unpackSweptTo, tuple.Printable),
 		metaPurged:    purgeWords,
+		metaPace:      paceWords,
 		metaMissed:    words(unpackSweptTo, tuple.Printable),
 		metaSweptDead: words(unpackSweptTo, tuple.Printable),
 		metaChanged:   words(unpackCount, decimal),

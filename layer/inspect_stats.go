@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -17,6 +18,8 @@ const (
 	// of key reads at most, and in 3 if the groups have a message or two.
 	statsDelayed = 100
 	statsDeep    = 1000
+	// statsHolds bounds the locks which Stats reads to find the longest hold.
+	statsHolds = 20
 )
 
 // groupCounts counts the groups of a queue by state, from hints and timers alone, so that the cost is bounded and does
@@ -34,6 +37,8 @@ type groupCounts struct {
 	oldestReady, oldest        head     // of the ready groups, and of all ready or busy groups
 	waiting                    []string // the first delayed groups, each once
 	further                    int64    // the delayed groups which are not in waiting
+	failing                    int64    // the delayed groups which wait for a retry
+	claims                     []head   // the held groups
 }
 
 // head is a group and the index of its head, as of when the hint or timer was written.
@@ -113,8 +118,14 @@ func (c *groupCounts) timers() error {
 				c.oldestReady.older(h)
 			case kind == kindClaim || kind == kindGrant:
 				c.held++
+				if kind == kindClaim {
+					c.claims = append(c.claims, h)
+				}
 			default:
 				c.delayed++
+				if kind == kindDelay {
+					c.failing++
+				}
 				switch {
 				case len(c.waiting) == statsDelayed:
 					c.further++
@@ -155,6 +166,27 @@ func (c *groupCounts) age(h head) (time.Duration, error) {
 		return 0, corrupt(rows[0].Key, err)
 	}
 	return max(0, time.Duration(c.nowMS-e.waitsSince())*time.Millisecond), nil
+}
+
+// longestHold is about how long the oldest claim has been held. A claim is younger than the head that it was made for:
+// so the oldest claim is most often among those of the oldest heads.
+func (c *groupCounts) longestHold() (time.Duration, error) {
+	if len(c.claims) == 0 {
+		return 0, nil
+	}
+	rv, err := c.tx.ReadVersion().Wait(c.ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read version: %w", err)
+	}
+	slices.SortFunc(c.claims, func(x, y head) int { return cmp.Compare(x.index, y.index) })
+	records, err := c.q.readLocks(c.ctx, c.tx, c.claims[:min(statsHolds, len(c.claims))])
+	longest := time.Duration(0)
+	for _, r := range records {
+		if h := r.claim(); h != nil {
+			longest = max(longest, time.Duration(rv+c.q.offset-h.token)*time.Microsecond)
+		}
+	}
+	return longest, err
 }
 
 // Stats are figures about a queue. The counters run from its creation on and count items, each redelivery again. All
@@ -200,6 +232,13 @@ type Stats struct {
 	// for a delayed head, or by the rate. Only the first 10,000 timers are read: beyond, both numbers are too small.
 	HeldGroups    int64
 	DelayedGroups int64
+	// FailingGroups are those of DelayedGroups which wait for a retry of their head.
+	FailingGroups int64
+	// LongestHold is about how long the oldest claim whose lease lasts has been held: by the tokens of the 20 held
+	// groups with the oldest heads, of those counted in HeldGroups. A version of the database counts as a microsecond.
+	LongestHold time.Duration
+	// WaitingHandles is how many handles have receives which wait, up to 1,000.
+	WaitingHandles int64
 	// Groups which are paused or halted, or will be when their claim ends; empty groups included.
 	PausedGroups int64
 	HaltedGroups int64
@@ -272,6 +311,13 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 			return err
 		}
 		s.ReadyGroups, s.BusyGroups, s.HeldGroups, s.DelayedGroups = c.ready, c.busy, c.held, c.delayed
+		s.FailingGroups = c.failing
+		if s.LongestHold, err = c.longestHold(); err != nil {
+			return err
+		}
+		if s.WaitingHandles, _, err = q.waitingHandles(ctx, tx, c.nowMS); err != nil {
+			return err
+		}
 		if s.Delayed, err = c.messages(); err != nil {
 			return err
 		}

@@ -40,6 +40,9 @@ const (
 	CauseHeadDelayed Cause = "head delayed"
 	// CauseRateLimited: the group has used up its rate (Config.MaxRate), for Left.
 	CauseRateLimited Cause = "rate limited"
+	// CauseQueueRateLimited: the queue has used up its rate (Config.MaxRateTotal), for Left; a handle which has drawn a
+	// portion before may deliver from it.
+	CauseQueueRateLimited Cause = "queue rate limited"
 	// CauseFailed, CauseHeadFailed: the delivery of the item, or of the head of its group, has failed Count times; Err
 	// is the last error.
 	CauseFailed     Cause = "failed"
@@ -53,6 +56,10 @@ const (
 	CauseNobodyWaits Cause = "nobody waits"
 	// CauseReady: the group is ready, and Count handles have receives which wait: delivery is about to happen.
 	CauseReady Cause = "ready"
+	// CauseCorrupt: the lock or the head of the group cannot be read; Err says why. See Check.
+	CauseCorrupt Cause = "corrupt"
+	// CauseEmpty: there are no items in the group that was asked about.
+	CauseEmpty Cause = "empty"
 	// CauseUnreachable: the queue breaks its rules: nothing leads to the group. See Check.
 	CauseUnreachable Cause = "unreachable"
 )
@@ -103,6 +110,52 @@ func (a Admin) Why(ctx context.Context, id ID) (Explanation, error) {
 		return Explanation{ID: id}, wrap("why", err)
 	}
 	return e, nil
+}
+
+// WhyGroup says why the first message of a group is not being delivered, as Why does for its id. The explanation of an
+// empty group has the group in its ID, and nothing else of the ID; its reasons are what keeps the group, a mark for
+// example, and CauseEmpty.
+//
+// Errors: *LimitError and ErrInvalidUTF8 for the name, ErrCorrupt, ErrClosed, and the engine's.
+func (a Admin) WhyGroup(ctx context.Context, group string) (Explanation, error) {
+	q := a.q
+	if err := checkGroup(group); err != nil {
+		return Explanation{}, wrap("why", err)
+	}
+	e := Explanation{ID: ID{Group: group}}
+	err := q.view(ctx, func(tx kv.ReadTx) error {
+		x := &explaining{q: q, ctx: ctx, tx: tx, id: ID{Group: group}, nowMS: q.nowMS()}
+		err := x.explainGroup()
+		e.ID, e.Reasons = x.id, x.reasons
+		return err
+	})
+	if err != nil {
+		return Explanation{ID: ID{Group: group}}, wrap("why", err)
+	}
+	return e, nil
+}
+
+// explainGroup is explain for the head, whichever item is the head.
+func (x *explaining) explainGroup() error {
+	first, err := x.q.firstItem(x.ctx, x.tx, x.q.keys.items(x.id.Group))
+	if err != nil {
+		return err
+	}
+	if first != nil {
+		p, err := x.q.keys.parse(first)
+		if err != nil {
+			return err
+		}
+		x.id = p.itemID()
+		return x.explain()
+	}
+	l, err := x.q.readLock(x.ctx, x.tx, x.id.Group)
+	if err != nil {
+		return err
+	}
+	x.locked(l)
+	x.add(Reason{Cause: CauseEmpty})
+	return nil
 }
 
 // explaining is a look at an item.
@@ -171,7 +224,11 @@ func (x *explaining) explain() error {
 	if err != nil {
 		return err
 	}
-	if !free || early || waits || paused != nil {
+	short, err := x.pacedTotal()
+	if err != nil {
+		return err
+	}
+	if !free || early || waits || short || paused != nil {
 		return nil
 	}
 	return x.ready(l, first)
@@ -240,6 +297,20 @@ func (x *explaining) paced() (bool, error) {
 	return true, nil
 }
 
+// pacedTotal says whether the queue's rate is used up.
+func (x *explaining) pacedTotal() (bool, error) {
+	rate := x.q.Config().MaxRateTotal
+	if rate.isNone() {
+		return false, nil
+	}
+	a, err := x.q.allowanceTotal(x.ctx, x.tx, rate, x.nowMS)
+	if err != nil || a.untilMS <= x.nowMS {
+		return false, err
+	}
+	x.add(Reason{Cause: CauseQueueRateLimited, Left: time.Duration(a.untilMS-x.nowMS) * time.Millisecond})
+	return true, nil
+}
+
 // locked says for what a lock keeps the group, and returns whether the lock lets a receive pass.
 func (x *explaining) locked(r *record) (free bool) {
 	var holder Reason
@@ -291,25 +362,15 @@ func (x *explaining) ready(l *record, head parsedKey) error {
 			x.add(Reason{Cause: CauseTurn, Count: older, More: older == whyCap})
 		}
 	}
-	rows, err := x.tx.GetRange(x.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
+	waiting, more, err := x.q.waitingHandles(x.ctx, x.tx, x.nowMS)
 	if err != nil {
-		return fmt.Errorf("read requests: %w", err)
-	}
-	waiting := int64(0)
-	for _, row := range rows {
-		r, err := unpackRequest(row.Key, row.Value)
-		if err != nil {
-			return err
-		}
-		if r.deadlineMS > x.nowMS {
-			waiting++
-		}
+		return err
 	}
 	if waiting == 0 {
 		x.add(Reason{Cause: CauseNobodyWaits})
 		return nil
 	}
-	x.add(Reason{Cause: CauseReady, Count: waiting, More: len(rows) == whyRows})
+	x.add(Reason{Cause: CauseReady, Count: waiting, More: more})
 	return nil
 }
 
@@ -419,6 +480,8 @@ func (r Reason) String() string {
 		return fmt.Sprintf("the first message of its group is not to be delivered before %s have passed", r.Left)
 	case CauseRateLimited:
 		return fmt.Sprintf("its group has used up its rate; the next message may be delivered in %s", r.Left)
+	case CauseQueueRateLimited:
+		return fmt.Sprintf("the queue has used up its rate; the next message may be delivered in %s", r.Left)
 	case CauseFailed, CauseHeadFailed:
 		text := "it has failed " + countWords(int(r.Count), "time")
 		if r.Cause == CauseHeadFailed {
@@ -437,6 +500,10 @@ func (r Reason) String() string {
 	case CauseReady:
 		return fmt.Sprintf("its group is ready, and %s: it is about to be delivered",
 			verb(count("handle"), "waits", "wait"))
+	case CauseCorrupt:
+		return "its group cannot be read: " + strings.TrimSpace(r.Err)
+	case CauseEmpty:
+		return "there are no messages in the group"
 	case CauseUnreachable:
 		return "nothing leads to its group: the queue breaks its rules, see check"
 	}

@@ -17,7 +17,7 @@ import (
 func (s *purgeStep) whole() (bool, error) {
 	config, err := s.config()
 	if err != nil || config.Changes != 0 || s.q.keys.plan != nil {
-		return false, err // with facets, locks are many; and subscriptions are told how many items of each group are gone
+		return false, err // subscriptions are told how many items of each group are gone; lanes have keys of their own
 	}
 	keys, snapshot := s.q.keys, s.tx.Snapshot()
 	items, records := keys.section(nameItem), keys.section(nameLock)

@@ -117,8 +117,10 @@ func TestLaneConflicts(t *testing.T) {
 		return l.claim(isPaid, 1)
 	}
 	for _, p := range []lanePair{
-		{"claim by template, claim of the whole group", "*; state", sending("NEW"), claimWhere(isNew), claimWhere(nil), must},
-		{"claim of the whole group, claim by template", "*; state", sending("NEW"), claimWhere(nil), claimWhere(isNew), must},
+		{"claim by template, claim of the whole group", "*; state", sending("NEW"),
+			claimWhere(isNew), claimWhere(nil), must},
+		{"claim of the whole group, claim by template", "*; state", sending("NEW"),
+			claimWhere(nil), claimWhere(isNew), must},
 		{"claim by template, claim by the same", "state", sending("NEW"), claimWhere(isNew), claimWhere(isNew), must},
 		{"claim by template, claim by another of the same view", "state", sending("NEW", "PAID"),
 			claimWhere(isNew), claimWhere(isPaid), mustNot},
@@ -126,12 +128,14 @@ func TestLaneConflicts(t *testing.T) {
 			claimWhere(isNew), claimWhere(layer.Template{"region": "EU"}), must},
 		{"claim by template, take by an intersecting one", "state; state,region", sending("NEW"),
 			claimWhere(isNew), takeWhere(layer.Template{"state": "NEW", "region": "EU"}), must},
-		{"take by template, take of the whole group", "*; state", sending("NEW"), takeWhere(isNew), takeWhere(nil), must},
+		{"take by template, take of the whole group", "*; state", sending("NEW"),
+			takeWhere(isNew), takeWhere(nil), must},
 		{"take by template, take by another of the same view", "state", sending("NEW", "PAID"),
 			takeWhere(isNew), takeWhere(isPaid), mustNot},
 		{"enqueue, ack of the lane's tail", "state", handing(isNew, "NEW", "PAID"), enqueueState("NEW"), ackLane, must},
 		{"ack of the lane's tail, enqueue", "state", handing(isNew, "NEW", "PAID"), ackLane, enqueueState("NEW"), must},
-		{"enqueue, ack of another lane's tail", "state", handing(isNew, "NEW", "PAID"), enqueueState("PAID"), ackLane, mustNot},
+		{"enqueue, ack of another lane's tail", "state", handing(isNew, "NEW", "PAID"),
+			enqueueState("PAID"), ackLane, mustNot},
 		{"ack, claim by another template of the same view", "state", handing(isNew, "NEW", "PAID"),
 			ackLane, claimWhere(isPaid), mustNot},
 		{"advance, claim of the lane that the item joins", "state", handing(isNew, "NEW", "PAID"),
@@ -150,7 +154,7 @@ func TestLaneConflicts(t *testing.T) {
 		}, claimWhere(nil), extendLane, must},
 		{"claim that clears a hint of an empty lane, advance back into it (trap 1)", "*; state", stale,
 			claimWhere(isNew), advanceTo("NEW"), must},
-		{"claim that clears a hint of an empty lane, redrive into it (trap 1)", "*; state", func(l *laned) *layer.Claim {
+		{"claim that clears a hint of an empty lane, redrive (trap 1)", "*; state", func(l *laned) *layer.Claim {
 			l.send("NEW")
 			_, err := l.q.Admin().Skip(l.ctx, "A", layer.SkipOptions{})
 			require.NoError(l.t, err)

@@ -500,7 +500,8 @@ func TestTemplatesAreChecked(t *testing.T) {
 	require.ErrorContains(t, err, `facet "region"`)
 	for _, bad := range []layer.Config{
 		{Facets: []string{"a"}}, {Views: "a"}, {Facets: []string{"a", "a"}, Views: "a"},
-		{Facets: []string{"a"}, Views: "b"}, {Facets: []string{"a"}, Views: "a; a"}, {Facets: []string{"a b"}, Views: "*"},
+		{Facets: []string{"a"}, Views: "b"}, {Facets: []string{"a"}, Views: "a; a"},
+		{Facets: []string{"a b"}, Views: "*"},
 		{Facets: []string{"a", "b", "c", "d", "e"}, Views: "a"},
 		{Facets: []string{"a", "b", "c"}, Views: "a; b; c; a,b"},
 		{Facets: []string{"a"}, Views: "a", MaxRate: layer.Rate{Count: 1, Per: time.Second}},

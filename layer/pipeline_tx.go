@@ -93,7 +93,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 	if slot {
 		defer q.staging.release()
 	}
-	f := &flight{}
+	f, booked := &flight{}, &bookings{}
 	defer q.flights.end(f)
 	err := q.once(ctx,
 		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
@@ -103,7 +103,8 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			w := q.txn(ctx, tx)
 			w.mayStage = slot
 			q.flights.end(f) // the groups which a failed attempt was about to claim
-			w.flight, w.beside = f, others
+			q.budget.giveBack(booked)
+			w.flight, w.beside, w.booked = f, others, booked
 			outcome.rest.cancel() // the watch of a failed attempt
 			var err error
 			if outcome, err = w.perform(batch, a.Conflicts); err != nil || !w.wrote {
@@ -133,6 +134,9 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 		})
 	if err != nil {
 		outcome.rest.cancel()
+		if !unknown(err) {
+			q.budget.giveBack(booked)
+		}
 		return err
 	}
 	if conflicts == 0 {

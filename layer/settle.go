@@ -137,7 +137,7 @@ func (s *settlement) checkClaim(q *Queue) (err error) {
 	}
 	s.claim = s.claim.snapshot()
 	if s.sets && s.claim.Where != nil {
-		return fmt.Errorf("%w: the state of a group with a template: the group may have several holders", ErrOptions)
+		return errLaneState
 	}
 	s.lane, err = s.claim.lane(q)
 	return err

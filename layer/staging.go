@@ -205,6 +205,9 @@ func (w *txn) rest(t turning, requests []kv.KV) (rest, error) {
 	if paused {
 		left.wait = poll // a due timer is of no use while the queue is paused
 	}
+	if w.shortMS > 0 { // nor while its rate is used up
+		left.wait = min(poll, max(time.Duration(w.shortMS-w.nowMS)*time.Millisecond, time.Millisecond))
+	}
 	left.watch = w.tx.Watch(q.keys.wake(q.staging.random))
 	return left, nil
 }

@@ -203,6 +203,7 @@ func TestMarkedGroupsAreNotReady(t *testing.T) {
 			e.clock.advance(time.Second)
 			stats, err := q.Stats(e.ctx)
 			require.NoError(t, err)
+			stats.LongestHold = 0 // of the versions' time
 			require.Equal(t, layer.Stats{
 				Enqueued: 5, Received: 1, Depth: 5, InFlight: 1, ReadyGroups: 1, BusyGroups: 1, HeldGroups: 1,
 				PausedGroups: 4,
@@ -211,6 +212,7 @@ func TestMarkedGroupsAreNotReady(t *testing.T) {
 			e.clock.advance(time.Minute)
 			stats, err = q.Stats(e.ctx)
 			require.NoError(t, err)
+			stats.LongestHold = 0 // of the versions' time
 			require.Equal(t, layer.Stats{
 				Enqueued: 5, Received: 1, Depth: 5, InFlight: 1, ReadyGroups: 1, PausedGroups: 4,
 				OldestReady: time.Minute + time.Second, OldestHead: time.Minute + time.Second,

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"fmt"
 	"slices"
 
 	"fdbfifo/kv"
@@ -10,9 +11,9 @@ import (
 // A lane is what is delivered in order, and what a lock, a hint, a timer, a grant and a mark are about: in a queue
 // without facets a whole group. In a queue with facets a lane is a whole group, or what a template sees of a group.
 //
-// The code names a lane by a string: a whole group by the group's name, any other lane by the byte 0xff, which begins no
-// group's name because a name is UTF-8, and the tuple (group, view, values …). So the functions about groups serve lanes
-// too. Example: the items of group A with state NEW, in the first view, are the lane 0xff ("A", 1, "NEW").
+// The code names a lane by a string: a whole group by the group's name, any other lane by the byte 0xff, which begins
+// no group's name because a name is UTF-8, and the tuple (group, view, values …). So the functions about groups serve
+// lanes too. Example: the items of group A with state NEW, in the first view, are the lane 0xff ("A", 1, "NEW").
 //
 // The keys of lanes stand in subspace.go, behind those of every queue.
 const (
@@ -22,6 +23,9 @@ const (
 	nameKept  = "kept"
 	nameAwait = "await"
 )
+
+// errLaneState: a group's state belongs to the holder of the whole group.
+var errLaneState = fmt.Errorf("%w: the state of a group with a template: others may hold the group, too", ErrOptions)
 
 // laneByte begins the name of a lane that is no whole group.
 const laneByte = 0xff
@@ -430,3 +434,6 @@ func (p *parsedKey) parseLane(d *decoder) bool {
 	p.lane = laneName(p.group, where)
 	return true
 }
+
+// wholeGroups reports whether whole groups can be received, so that they need hints.
+func (s subspace) wholeGroups() bool { return s.plan == nil || s.plan.whole }

@@ -241,6 +241,26 @@ func TestChangesOfUnknownCommit(t *testing.T) {
 	}
 }
 
+// TestSubscriptionEndsAsItBegins: a call whose context ends while it takes the subscription does not leave it held.
+func TestSubscriptionEndsAsItBegins(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.keepChanges(time.Hour)
+	for commits := range 3 {
+		ctx, cancel := context.WithCancel(e.ctx)
+		db := &beforeCommit{DB: e.raw, run: cancel}
+		q, err := layer.Open(e.ctx, db, testPrefix, testQueue, e.options(3))
+		require.NoError(t, err)
+		db.skip.Store(int64(commits))
+		db.left.Store(1)
+		require.NoError(t, q.Subscribe(ctx, "s", (&told{}).handler, layer.SubscribeOptions{Lease: layer.MinLease}))
+		all, err := e.q.Admin().Subscriptions(e.ctx)
+		require.NoError(t, err)
+		for _, s := range all {
+			require.Zero(t, s.Until)
+		}
+	}
+}
+
 // TestSubscriptionKeepsOrder: a handler that fails, panics or is slow gets the same changes again, fewer at a time, and
 // nothing passes it; a slow transaction is not disturbed by the heartbeat.
 func TestSubscriptionKeepsOrder(t *testing.T) {

@@ -97,30 +97,23 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 func (s *subscription) run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		wait, err := s.acquire(ctx)
-		switch {
-		case final(err):
-			return err
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			s.report(err)
+		if err == nil && wait == 0 {
+			err, wait = s.serve(ctx), leastPause
+		} else if err != nil {
 			wait = errorPause
-		case wait == 0:
-			err = s.serve(ctx)
-			if final(err) {
-				return err
-			}
-			if ctx.Err() != nil {
-				s.release(context.WithoutCancel(ctx))
-				return nil
-			}
-			s.report(err)
-			wait = leastPause
 		}
+		if final(err) {
+			return err
+		}
+		if ctx.Err() != nil {
+			break // also if the subscription was taken, perhaps, at the very end
+		}
+		s.report(err)
 		if err := s.pause(ctx, wait, nil); err != nil {
 			return err
 		}
 	}
+	s.release(context.WithoutCancel(ctx))
 	return nil
 }
 
@@ -279,12 +272,18 @@ func (s *subscription) setReader(tx kv.Tx) {
 	tx.Set(s.q.keys.reader(s.name), r.pack())
 }
 
-// release gives the subscription back, so that another process need not wait for the end of the lease.
+// release gives the subscription back, so that another process need not wait for the end of the lease. It excludes a
+// take of this call whose commit is still under way.
 func (s *subscription) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	s.report(s.update(ctx, func(tx kv.Tx, _ *following) error {
-		return s.ifMine(ctx, tx, func() { tx.Clear(s.q.keys.reader(s.name)) })
+		key := s.q.keys.reader(s.name)
+		err := s.ifMine(ctx, tx, func() { tx.Clear(key) })
+		if errors.Is(err, errNotHolder) {
+			return tx.AddWriteConflictRange(kv.SingleKey(key)) // a take that lands now would hold it for a lease
+		}
+		return err
 	}))
 }
 

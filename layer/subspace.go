@@ -52,9 +52,9 @@ import (
 //	await    ("await", view, values …, index, random)  as a request
 //	kept     ("kept", group, holder, lane, index)    as a ready hint, of any lane
 //
-// In kept, holder and lane are nested tuples, (view, values …), or () for the whole group: a hint of the lane, put aside
-// because the lock of the holder, an intersecting lane, makes the hint useless. The release of the lock puts the hint
-// back.
+// In kept, holder and lane are nested tuples, (view, values …), or () for the whole group: a hint of the lane, put
+// aside because the lock of the holder, an intersecting lane, makes the hint useless. The release of the lock puts the
+// hint back.
 //
 // index is a hybrid clock: max(index of the group's tail + 1, read version + offset). It grows within a group and
 // compares ages across groups. The index of a request is made like the index of an item in a group of one item. The
@@ -375,6 +375,7 @@ const (
 	metaMissed  = "missed"   // tuple (key): the last row of changes cleared before every subscription had seen the row
 	// tuple (key): where the next sweep of the dead letters goes on
 	metaSweptDead = "swept_dead"
+	metaPace      = "pace"   // as the value of pace: up to when the rate of the whole queue is used up
 	metaPurged    = "purged" // tuple (clock, when (ms)) of the last step of a purge of the queue: see enqueue_dedup.go
 )
 

@@ -81,6 +81,9 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 			return nil, err
 		}
 		for _, c := range found {
+			if short, err := w.short(); err != nil || short {
+				return nil, err
+			}
 			items, err := w.takeFrom(c, max)
 			if err != nil || len(items) > 0 {
 				return items, err
@@ -131,11 +134,11 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 // takeItems takes up to limit items of a group which nobody holds.
 func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	n, size := 0, 0
-	items, out, err := w.run(f, limit, func(next int) bool {
+	items, out, err := w.runWithin(f, limit, func(next int) bool {
 		n, size = n+1, size+next
 		return n == 1 || size <= DefaultMaxBytes
 	})
-	if err != nil {
+	if err != nil || len(out) == 0 {
 		return nil, err
 	}
 	if err := w.excludeHolders(guardTakeExclude, f.lane); err != nil {

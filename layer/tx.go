@@ -36,6 +36,9 @@ type txn struct {
 	wrote    bool    // something a retry must not do again
 	cleared  bool    // something stale
 	illegal  error   // a forbidden step of a group; see put
+	// shortMS: the queue's rate is used up, and there may be more from then on; 0 = it is not, as far as known.
+	shortMS int64
+	booked  *bookings // of the queue's rate; nil = what is booked stays so, because the transaction is the caller's
 	// grants has the keys of the grants to this handle which are not taken yet.
 	grants map[string]bool
 	// Items past retention which this transaction has removed, and the bytes of their values.
@@ -225,8 +228,9 @@ func (w *txn) touch(random uuid.UUID) {
 	w.tx.Atomic(kv.Add, w.q.keys.wake(random), packCount(1))
 }
 
-// wakeOldest touches the wake key of the oldest request which is alive and wants groups, or lanes by the lane's template. The read is at snapshot,
-// because transactions which make groups ready must conflict neither with requests nor with each other.
+// wakeOldest touches the wake key of the oldest request which is alive and wants groups, or lanes by the lane's
+// template. The read is at snapshot, because transactions which make groups ready must conflict neither with requests
+// nor with each other.
 func (w *txn) wakeOldest(lane string) error {
 	w.readRequests(lane)
 	_, where := splitLane(lane)

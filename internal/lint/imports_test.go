@@ -22,6 +22,7 @@ var allowed = map[string][]string{
 	"kv/kvtest":            {"kv"},
 	"kv/kvtest/history":    {"kv"},
 	"layer":                {"kv", "kv/tuple"},
+	"console":              {"kv", "kv/tuple", "layer"},
 	"data":                 {},
 	"internal/bench":       {"kv", "kv/tuple", "kv/record", "layer"},
 	"internal/crash":       {"kv", "kv/tuple", "kv/embedded", "layer"},
@@ -34,10 +35,15 @@ var allowed = map[string][]string{
 	"internal/model":       {},
 	"internal/release":     {},
 	"internal/sim":         {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer", "internal/linear"},
-	"cli":                  {"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},
-	"cmd/fdbfifo":          {"cli", "kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench"},
-	"examples/orders":      {"kv", "kv/tuple", "kv/embedded", "layer"},
-	"examples/bookings":    {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer"},
+	"cli": {
+		"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench", "console",
+	},
+	"cmd/fdbfifo": {
+		"cli", "kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench", "console",
+	},
+	"examples/first":    {"kv", "kv/tuple", "kv/embedded", "layer"},
+	"examples/orders":   {"kv", "kv/tuple", "kv/embedded", "layer"},
+	"examples/bookings": {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer"},
 }
 
 // vendors may not be imported by the core: what a queue operation sees of an engine is kv.

@@ -9,16 +9,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReadmeCodeIsTheExample: the code in the README stands in the layer's Example, which the tests run.
+// TestReadmeCodeIsTheExample: the code in the README stands in the layer's Example, or is examples/first; the tests run
+// both.
 func TestReadmeCodeIsTheExample(t *testing.T) {
 	readme, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)
 	example, err := os.ReadFile("../../layer/example_test.go")
 	require.NoError(t, err)
+	first, err := os.ReadFile("../../examples/first/main.go")
+	require.NoError(t, err)
+	code := words(string(example)) + words(string(first))
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(readme, -1)
 	require.NotEmpty(t, blocks)
 	for _, b := range blocks {
-		require.Contains(t, words(string(example)), words(string(b[1])))
+		require.Contains(t, code, words(string(b[1])))
 	}
 }
 

@@ -42,6 +42,9 @@ func (t *transaction) send(c *commit) error {
 		// Nothing is checked and nothing sent. A watch is registered with the value at the read version.
 		c.version = noVersion
 		c.finish(t.db)
+	} else if t.db.refuses != nil {
+		c.err = t.db.refuses
+		c.finish(t.db)
 	} else {
 		if t.far != nil {
 			t.letGo() // both leave in one write

@@ -23,6 +23,8 @@ type DB struct {
 	closed atomic.Bool
 	local  atomic.Pointer[engine] // nil while another process has the database
 	link   *link                  // to that process; nil if this one has had the database from the beginning
+
+	refuses error // what a commit that writes ends with; nil = none is refused
 }
 
 var _ kv.DB = (*DB)(nil)

@@ -14,6 +14,8 @@ import (
 
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
+
+	"fdbfifo/kv"
 )
 
 // diskStore keeps pairs in a bbolt file. A bbolt read transaction is a snapshot; one update is a commit group.
@@ -60,6 +62,9 @@ func mapSize() int {
 func OpenDisk(path string, o Options) (*DB, error) { return openDisk(path, o, mapSize()) }
 
 func openDisk(path string, o Options, mapped int) (*DB, error) {
+	if o.ReadOnly {
+		return openReadOnly(path, o.withDefaults(), mapped)
+	}
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return nil, fmt.Errorf("embedded: folder for the database: %w", err)
 	}
@@ -202,6 +207,51 @@ func openFile(name string, mapped int) (_ *diskStore, version int64, err error) 
 		return nil, 0, errors.Join(err, db.Close())
 	}
 	return &diskStore{file: db}, version, nil
+}
+
+// openReadOnly opens the database in the folder without leaving anything there.
+func openReadOnly(path string, o Options, mapped int) (_ *DB, err error) {
+	name := filepath.Join(path, fileName)
+	if err := verifyFile(name); err != nil {
+		return nil, openError(path, err)
+	}
+	defer recoverCorrupt(&err)
+	settings := boltOptions()
+	settings.InitialMmapSize, settings.ReadOnly = mapped, true
+	file, err := bbolt.Open(name, 0, settings)
+	if err != nil {
+		return nil, openError(path, err)
+	}
+	var version int64
+	err = file.View(func(tx *bbolt.Tx) error {
+		version = int64(binary.BigEndian.Uint64(tx.Bucket(metaBucket).Get(versionKey))) + reopenJump
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(openError(path, err), file.Close())
+	}
+	db := newDB(o)
+	db.refuses = &kv.Error{Code: kv.CodeTransactionReadOnly, Cause: fmt.Errorf("%w: %s", ErrReadOnly, path)}
+	db.local.Store(newEngine(&diskStore{file: file}, o, version, true))
+	return db, nil
+}
+
+// ReadOnly reports whether the folder at path has a database that is not to be written: this process may not write the
+// file, or nobody may write the file or the folder, by their modes; root goes by these too. Open such a folder with
+// Options.ReadOnly. written is when the file was last written, which of a copy may be when the copy was made.
+func ReadOnly(path string) (written time.Time, ok bool) {
+	name := filepath.Join(path, fileName)
+	file, err := os.Stat(name)
+	if err != nil {
+		return time.Time{}, false
+	}
+	folder, err := os.Stat(path)
+	if err != nil {
+		return time.Time{}, false
+	}
+	const write = 0o222
+	ok = file.Mode()&write == 0 || folder.Mode()&write == 0 || !mayWrite(name)
+	return file.ModTime(), ok
 }
 
 func putVersion(meta *bbolt.Bucket, version int64) error {

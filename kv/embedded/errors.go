@@ -18,6 +18,10 @@ var (
 	// ErrNewerFormat says that a newer release wrote the file. Open it with that release.
 	ErrNewerFormat = errors.New("embedded: file format is newer than this release")
 
+	// ErrReadOnly says that a transaction that writes was refused, because the folder is open for reading alone. It
+	// comes as the cause of a *kv.Error with CodeTransactionReadOnly. Nothing was written.
+	ErrReadOnly = errors.New("embedded: the folder is read-only")
+
 	errClosed = errors.New("embedded: database is closed")
 )
 

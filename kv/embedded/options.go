@@ -15,6 +15,12 @@ type Options struct {
 	// socket.
 	Exclusive bool
 
+	// ReadOnly opens a folder as it lies there: a copy without write permission, say, or one on a read-only file
+	// system. Nothing is created or changed. Reads see the last commit; a commit that writes ends with 2023 and
+	// ErrReadOnly. While another process has the folder open to write, the error is ErrLocked, for either side. A
+	// folder without a database is fs.ErrNotExist. OpenMemory has no use for it.
+	ReadOnly bool
+
 	Hooks Hooks
 }
 

@@ -11,6 +11,9 @@ import (
 
 const Sharable = false
 
+// mayWrite is answered by the modes alone.
+func mayWrite(string) bool { return true }
+
 func sharable(string) bool { return false }
 
 func lockFolder(string) (io.Closer, error) { return nil, errors.ErrUnsupported }

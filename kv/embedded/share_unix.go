@@ -30,6 +30,12 @@ func lockFolder(path string) (io.Closer, error) {
 	return d, nil
 }
 
+// mayWrite reports whether this process may write the file: by its user, and by the file system.
+func mayWrite(name string) bool {
+	const write = 2 // W_OK
+	return syscall.Access(name, write) == nil
+}
+
 // owner returns the user that a file belongs to.
 func owner(path string) (int, error) {
 	info, err := os.Lstat(path)

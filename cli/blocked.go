@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+func newBlockedCmd(s *session) *cobra.Command {
+	var causes []string
+	var heldFor, readyFor time.Duration
+	var n int
+	c := &cobra.Command{
+		Use:   "blocked [--cause CAUSE]... [-n N]",
+		Short: "List the groups that do not go on, the worst first, and why",
+		Long: `List the groups that do not go on, the worst first, and why: halted and paused groups, groups that wait
+for a retry of their first message, groups held for long, and groups that nobody takes. What waits by design, for a time
+or by its rate, is not listed. It reads a bounded number of keys, however deep the queue is, and changes nothing.
+Causes: ` + strings.Join(causeNames(), ", ") + `.`,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if n < 1 || n > layer.MaxBlocked {
+				return usagef("-n is %d: 1 to %d are allowed", n, layer.MaxBlocked)
+			}
+			o := layer.BlockedOptions{HeldFor: heldFor, ReadyFor: readyFor, Limit: n}
+			for _, name := range causes {
+				if !slices.Contains(causeNames(), name) {
+					return usagef("unknown --cause %q: there are %s", name, strings.Join(causeNames(), ", "))
+				}
+				o.Causes = append(o.Causes, layer.Cause(strings.ReplaceAll(name, "-", " ")))
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				page, err := q.Admin().Blocked(c.Context(), o)
+				if err != nil {
+					return err
+				}
+				return s.printBlocked(page)
+			})
+		},
+	}
+	c.Flags().StringArrayVar(&causes, "cause", nil, "only groups blocked for this `CAUSE`; may be given several times")
+	c.Flags().DurationVar(&heldFor, "held-for", 0, "how long a group must have been held, `TIME`; left out, ten leases")
+	c.Flags().DurationVar(&readyFor, "ready-for", 0, "how long a ready group must wait, `TIME`; left out, a minute")
+	c.Flags().IntVarP(&n, "number", "n", layer.DefaultBlocked, "how many groups, `N`")
+	return c
+}
+
+// causeNames are the causes as a flag takes them.
+func causeNames() []string {
+	var names []string
+	for _, c := range layer.BlockedCauses() {
+		names = append(names, strings.ReplaceAll(string(c), " ", "-"))
+	}
+	return names
+}
+
+type jsonBlocked struct {
+	jsonGroup
+	More    bool         `json:"more,omitempty"`
+	Cause   string       `json:"cause"`
+	Reasons []jsonReason `json:"reasons"`
+	Since   *time.Time   `json:"since,omitempty"`
+}
+
+type jsonBlockedSummary struct {
+	Summary map[layer.Cause]int64 `json:"summary"`
+	Sampled bool                  `json:"sampled,omitempty"`
+	Paused  *jsonMark             `json:"paused,omitempty"`
+	Waiting int64                 `json:"waiting_handles"`
+}
+
+func (s *session) printBlocked(page layer.BlockedPage) error {
+	if s.json {
+		return s.printBlockedJSON(page)
+	}
+	t := newTable("group", "messages", "since", "failed", "why")
+	alignRight(t, 2, 3, 4)
+	now := s.app.Now()
+	for _, g := range page.Groups {
+		depth, since, failed := commas(g.Depth), "", ""
+		if g.More {
+			depth += "+"
+		}
+		if !g.Since.IsZero() {
+			since = short(max(0, now.Sub(g.Since)))
+		}
+		if g.Attempts > 0 {
+			failed = strconv.Itoa(g.Attempts)
+		}
+		texts := make([]string, len(g.Reasons))
+		for i, r := range g.Reasons {
+			texts[i] = r.String()
+		}
+		why := oneLine([]byte(strings.Join(texts, "; ")), maxWhyWidth)
+		t.AppendRow(tableRow{oneLine([]byte(display(g.Group)), maxNameWidth), depth, since, failed, why})
+	}
+	if len(page.Groups) > 0 {
+		if err := s.printTable(t); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintln(s.stdout, blockedWords(page))
+	return err
+}
+
+// blockedWords is the summary of a page, in a line or two.
+func blockedWords(page layer.BlockedPage) string {
+	var parts []string
+	for _, c := range layer.BlockedCauses() {
+		if n := page.Summary[c]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s: %s", c, commas(n)))
+		}
+	}
+	text := "no group is blocked"
+	if len(parts) > 0 {
+		text = strings.Join(parts, ", ")
+	}
+	if page.Sampled {
+		text += "; a sample: there are more than were looked at"
+	}
+	if page.Paused != nil {
+		text += "\nthe queue is " + markWords(*page.Paused)
+	}
+	return text
+}
+
+func (s *session) printBlockedJSON(page layer.BlockedPage) error {
+	for _, g := range page.Groups {
+		row := jsonBlocked{
+			jsonGroup: newJSONGroup(g.GroupInfo), More: g.More, Cause: string(g.Cause),
+			Reasons: newJSONReasons(g.Reasons),
+		}
+		if !g.Since.IsZero() {
+			since := g.Since.UTC()
+			row.Since = &since
+		}
+		if err := printJSON(s.stdout, row); err != nil {
+			return err
+		}
+	}
+	return printJSON(s.stdout, jsonBlockedSummary{
+		Summary: page.Summary, Sampled: page.Sampled, Paused: newJSONMark(page.Paused), Waiting: page.Waiting,
+	})
+}

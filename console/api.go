@@ -1,0 +1,268 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// The JSON of the console has the names of the command's --json.
+
+// JSONMark says why a group or a queue is paused or halted.
+type JSONMark struct {
+	Status string    `json:"status"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+}
+
+// JSONReason is a reason why something is not delivered.
+type JSONReason struct {
+	Cause  string    `json:"cause"`
+	Text   string    `json:"text"`
+	Count  int64     `json:"count,omitempty"`
+	More   bool      `json:"more,omitempty"`
+	Owner  string    `json:"owner,omitempty"`
+	Token  int64     `json:"token,omitempty"`
+	LeftMS int64     `json:"left_ms,omitempty"`
+	Error  string    `json:"error,omitempty"`
+	Mark   *JSONMark `json:"mark,omitempty"`
+}
+
+// JSONGroup is a group.
+type JSONGroup struct {
+	Group       string       `json:"group"`
+	Status      string       `json:"status"`
+	Depth       int64        `json:"depth"`
+	More        bool         `json:"more,omitempty"`
+	Head        string       `json:"head,omitempty"`
+	HeadAgeMS   int64        `json:"head_age_ms"`
+	Attempts    int          `json:"attempts"`
+	LastError   string       `json:"last_error,omitempty"`
+	Owner       string       `json:"owner,omitempty"`
+	Token       int64        `json:"token,omitempty"`
+	Outstanding int          `json:"outstanding"`
+	LeftMS      int64        `json:"left_ms"`
+	Mark        *JSONMark    `json:"mark,omitempty"`
+	Cause       string       `json:"cause,omitempty"`
+	Reasons     []JSONReason `json:"reasons,omitempty"`
+	Since       *time.Time   `json:"since,omitempty"`
+}
+
+func jsonMark(m *layer.Mark) *JSONMark {
+	if m == nil {
+		return nil
+	}
+	return &JSONMark{Status: string(m.Status), By: m.By, Reason: m.Reason, Since: m.Since.UTC()}
+}
+
+func jsonReasons(reasons []layer.Reason) (all []JSONReason) {
+	for _, r := range reasons {
+		all = append(all, JSONReason{
+			Cause: string(r.Cause), Text: r.String(), Count: r.Count, More: r.More, Owner: r.Owner, Token: r.Token,
+			LeftMS: r.Left.Milliseconds(), Error: r.Err, Mark: jsonMark(r.Mark),
+		})
+	}
+	return all
+}
+
+func jsonGroup(g layer.GroupInfo) JSONGroup {
+	j := JSONGroup{
+		Group: g.Group, Status: string(g.Status), Depth: g.Depth, HeadAgeMS: g.HeadAge.Milliseconds(),
+		Attempts: g.Attempts, LastError: g.LastError, Owner: g.Owner, Token: g.Token, Outstanding: g.Outstanding,
+		LeftMS: g.Left.Milliseconds(), Mark: jsonMark(g.Mark),
+	}
+	if g.Head != (layer.ID{}) {
+		j.Head = g.Head.String()
+	}
+	return j
+}
+
+func jsonBlocked(g layer.BlockedGroup) JSONGroup {
+	j := jsonGroup(g.GroupInfo)
+	j.More, j.Cause, j.Reasons = g.More, string(g.Cause), jsonReasons(g.Reasons)
+	if !g.Since.IsZero() {
+		since := g.Since.UTC()
+		j.Since = &since
+	}
+	return j
+}
+
+func writeJSON(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // the client has gone
+}
+
+// questions are what GET /api/v1/NAME answers.
+var questions = map[string]func(c *Console, ctx context.Context, in input) (any, error){
+	"queues":  func(c *Console, ctx context.Context, _ input) (any, error) { return c.names(ctx) },
+	"stats":   func(c *Console, ctx context.Context, in input) (any, error) { return c.stats(ctx, in.queue()) },
+	"blocked": (*Console).apiBlocked,
+	"groups":  (*Console).apiGroups,
+	"group":   (*Console).apiGroup,
+	"why":     (*Console).apiWhy,
+	"dead":    (*Console).apiDead,
+	"audit":   (*Console).auditPage,
+}
+
+func (c *Console) apiGet(w http.ResponseWriter, r *http.Request) {
+	answer := questions[r.PathValue("what")]
+	if answer == nil {
+		c.fail(w, r, http.StatusNotFound, "there is no such question")
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), actTimeout)
+	defer cancel()
+	v, err := answer(c, ctx, input{plainNames(r.URL.Query()), asking(r)})
+	if err != nil {
+		c.fail(w, r, status(err), text(err))
+		return
+	}
+	writeJSON(w, http.StatusOK, v)
+}
+
+func (c *Console) apiBlocked(ctx context.Context, in input) (any, error) {
+	o, err := blockedOptions(in)
+	if err != nil {
+		return nil, err
+	}
+	page, err := c.blocked(ctx, in.queue(), o)
+	if err != nil {
+		return nil, err
+	}
+	groups := []JSONGroup{}
+	for _, g := range page.Groups {
+		groups = append(groups, jsonBlocked(g))
+	}
+	return map[string]any{
+		"groups": groups, "summary": page.Summary, "sampled": page.Sampled, "paused": jsonMark(page.Paused),
+		"waiting_handles": page.Waiting, "next": page.Next,
+	}, nil
+}
+
+func (c *Console) apiGroups(ctx context.Context, in input) (any, error) {
+	d, err := c.groupsPage(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	groups := []JSONGroup{}
+	for _, g := range d.(groupsData).Groups {
+		groups = append(groups, jsonGroup(g))
+	}
+	return groups, nil
+}
+
+func (c *Console) apiGroup(ctx context.Context, in input) (any, error) {
+	d, err := c.groupPage(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	g := d.(*groupData)
+	j := jsonGroup(g.Info)
+	j.Reasons = jsonReasons(g.Why.Reasons)
+	return j, nil
+}
+
+func (c *Console) apiWhy(ctx context.Context, in input) (any, error) {
+	id, err := layer.ParseID(in.Get("id"))
+	if err != nil {
+		return nil, err
+	}
+	q, err := c.queue(ctx, in.queue())
+	if err != nil {
+		return nil, err
+	}
+	e, err := q.Admin().Why(ctx, id)
+	return map[string]any{"id": id.String(), "group": id.Group, "reasons": jsonReasons(e.Reasons)}, err
+}
+
+// JSONLetter is a dead letter, without its body.
+type JSONLetter struct {
+	ID           string    `json:"id"`
+	Group        string    `json:"group"`
+	Reason       string    `json:"reason"`
+	LastError    string    `json:"last_error,omitempty"`
+	Attempts     int       `json:"attempts"`
+	Size         int64     `json:"size"`
+	Enqueued     time.Time `json:"enqueued"`
+	DeadLettered time.Time `json:"dead_lettered"`
+}
+
+func (c *Console) apiDead(ctx context.Context, in input) (any, error) {
+	d, err := c.deadPage(ctx, in)
+	if err != nil {
+		return nil, err
+	}
+	letters := []JSONLetter{}
+	for _, l := range d.(deadData).Letters {
+		letters = append(letters, JSONLetter{
+			ID: l.ID.String(), Group: l.ID.Group, Reason: l.Reason, LastError: l.LastError, Attempts: l.Attempts,
+			Size: l.Size, Enqueued: l.Enqueued.UTC(), DeadLettered: l.DeadLettered.UTC(),
+		})
+	}
+	return letters, nil
+}
+
+// apiDeed is the body of POST /api/v1/do.
+type apiDeed struct {
+	Queue  string `json:"queue"`
+	Verb   string `json:"verb"`
+	Group  string `json:"group"`
+	ID     string `json:"id"`
+	Reason string `json:"reason"`
+	DryRun bool   `json:"dry_run"`
+	Expect struct {
+		Head  string    `json:"head"`
+		Token int64     `json:"token"`
+		Mark  *JSONMark `json:"mark"`
+	} `json:"expect"`
+}
+
+func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
+	var d apiDeed
+	dec := json.NewDecoder(r.Body)
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&d); err != nil {
+		c.fail(w, r, http.StatusBadRequest, "the request is no JSON of an action")
+		return
+	}
+	if d.Verb == "edit" || d.Verb == "configure" {
+		c.fail(w, r, http.StatusBadRequest, d.Verb+" is for people: use the page, or the command")
+		return
+	}
+	in := url.Values{"q": {d.Queue}, "verb": {d.Verb}, "g": {d.Group}, "reason": {d.Reason}, "head": {d.Expect.Head}}
+	if d.ID != "" {
+		in.Set("id", d.ID)
+	}
+	if d.DryRun {
+		in.Set("dry_run", "1")
+	}
+	if d.Expect.Token != 0 {
+		in.Set("token", strconv.FormatInt(d.Expect.Token, 10))
+	}
+	if m := d.Expect.Mark; m != nil {
+		for _, f := range markFields(&layer.Mark{
+			Status: layer.Status(m.Status), By: m.By, Reason: m.Reason, Since: m.Since,
+		}) {
+			in.Set(f.Name, f.Value)
+		}
+	}
+	if d.DryRun && d.Verb != "redrive" && d.Verb != "discard" {
+		c.fail(w, r, http.StatusBadRequest, "only redrive and discard can be tried without effect")
+		return
+	}
+	a, err := c.act(r.Context(), asking(r), in)
+	if err != nil {
+		c.fail(w, r, status(err), a.Result)
+		return
+	}
+	writeJSON(w, http.StatusOK, a)
+}

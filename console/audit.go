@@ -1,0 +1,69 @@
+package console
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Action is what somebody has done, or tried, in the console.
+type Action struct {
+	N      int64     `json:"n"`
+	At     time.Time `json:"at"`
+	By     string    `json:"by"`
+	Verb   string    `json:"verb"`
+	Queue  string    `json:"queue"`
+	Target string    `json:"target,omitempty"` // a group or an id
+	Reason string    `json:"reason,omitempty"`
+	Result string    `json:"result"`
+	Failed bool      `json:"failed,omitempty"`
+}
+
+// maxActions is how many actions the console remembers; the log has them all.
+const maxActions = 1000
+
+type audit struct {
+	log *slog.Logger
+	mu  sync.Mutex
+	all []Action // the oldest first; guarded by mu
+	n   int64    // guarded by mu
+}
+
+// add remembers an action, and returns its number.
+func (a *audit) add(x Action) int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.n++
+	x.N = a.n
+	if len(a.all) == maxActions {
+		a.all = append(a.all[:0], a.all[1:]...)
+	}
+	a.all = append(a.all, x)
+	a.log.Info("console: action", "by", x.By, "verb", x.Verb, "queue", x.Queue, "target", x.Target, "reason", x.Reason,
+		"result", x.Result, "failed", x.Failed)
+	return x.N
+}
+
+// find returns an action by its number.
+func (a *audit) find(n int64) *Action {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range a.all {
+		if a.all[i].N == n {
+			x := a.all[i]
+			return &x
+		}
+	}
+	return nil
+}
+
+// latest returns the actions, the latest first.
+func (a *audit) latest() []Action {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all := make([]Action, len(a.all))
+	for i, x := range a.all {
+		all[len(all)-1-i] = x
+	}
+	return all
+}

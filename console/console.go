@@ -1,0 +1,254 @@
+// Package console is a web page for operators: which groups of a queue are blocked, why, and the remedies that fit. It
+// is an http.Handler, to be served alone (fdbfifo console) or mounted in any program:
+//
+//	c, err := console.New(console.Options{DB: db})
+//	mux.Handle("/queues/", http.StripPrefix("/queues", c))
+//
+// The pages are made on the server and work without JavaScript; a script of this package keeps them fresh. All open
+// pages of a queue share what is read of it, and nothing is read while nobody looks.
+package console
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// Role is what somebody may do in the console.
+type Role int
+
+// The roles.
+const (
+	Nobody   Role = iota // may see nothing
+	Viewer               // may look, but not at bodies and headers
+	Operator             // may do everything
+)
+
+// Options say what a console shows, and to whom.
+type Options struct {
+	// DB and Prefix are where the queues are.
+	DB     kv.DB
+	Prefix []byte
+	// Queues opens a queue that somebody looks at; nil = layer.Open, with an owner that names the console.
+	Queues func(ctx context.Context, name string) (*layer.Queue, error)
+	// Token, if not "", must come once, in the link of LoginPath; a cookie follows. Whoever has the token is Operator.
+	Token string
+	// Role, if not nil, says who somebody is, by a header that a proxy sets for example. name is for the audit. Without
+	// Role and Token everybody is Operator: for a console behind an access control of the program's own.
+	Role func(r *http.Request) (role Role, name string)
+	// ReadOnly refuses all actions, whoever asks.
+	ReadOnly bool
+	// Hosts are the names, with their ports, under which the console may be asked for; nil = those of this machine
+	// alone (localhost, 127.0.0.1, [::1], any port). Any other is refused, so that no foreign page can rebind its name.
+	Hosts []string
+	// Every is how old what a page shows may be; 0 = DefaultEvery. Actions forget what was read before.
+	Every time.Duration
+	// MaxStreams bounds the pages that are kept fresh at a time; 0 = DefaultMaxStreams. Further pages reload by hand.
+	MaxStreams int
+	// Now is the clock; nil = time.Now.
+	Now func() time.Time
+	// Logger gets actions, refusals and errors, never bodies and headers; nil = slog.Default.
+	Logger *slog.Logger
+}
+
+// Defaults of a console.
+const (
+	DefaultEvery      = 5 * time.Second
+	DefaultMaxStreams = 200
+)
+
+// Bounds of what one request may cost.
+const (
+	readTimeout = 3 * time.Second  // for what a page shows
+	actTimeout  = 30 * time.Second // for an action
+	maxForm     = 4 << 20          // bytes; an edited body included
+)
+
+//go:embed assets templates
+var files embed.FS
+
+// Console is the handler. Close a Console when done, before the engine.
+type Console struct {
+	o       Options
+	mux     *http.ServeMux
+	guard   *http.CrossOriginProtection
+	pages   *template.Template
+	cache   cache
+	audit   audit
+	streams atomic.Int64
+
+	ctx    context.Context // ends with Close
+	end    context.CancelFunc
+	mu     sync.Mutex
+	open   map[string]*layer.Queue // guarded by mu
+	rates  map[string]*history     // guarded by mu
+	closed bool                    // guarded by mu
+}
+
+// New makes a console. Nothing is read before somebody looks.
+func New(o Options) (*Console, error) {
+	if o.DB == nil && o.Queues == nil {
+		return nil, errors.New("console: no database")
+	}
+	if o.Every == 0 {
+		o.Every = DefaultEvery
+	}
+	if o.MaxStreams == 0 {
+		o.MaxStreams = DefaultMaxStreams
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	c := &Console{
+		o: o, guard: http.NewCrossOriginProtection(), open: map[string]*layer.Queue{}, rates: map[string]*history{},
+	}
+	c.ctx, c.end = context.WithCancel(context.Background())
+	c.cache.init(o.Now)
+	c.audit.log = o.Logger
+	var err error
+	if c.pages, err = template.New("").Funcs(c.functions()).ParseFS(files, "templates/*.html"); err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	return c, c.route()
+}
+
+func (c *Console) route() error {
+	assets, err := fs.Sub(files, "assets")
+	if err != nil {
+		return fmt.Errorf("console: %w", err)
+	}
+	c.mux = http.NewServeMux()
+	c.mux.Handle("GET /assets/", http.StripPrefix("/assets/", cached(http.FileServerFS(assets))))
+	c.mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	c.mux.HandleFunc("GET /login", c.login)
+	c.mux.HandleFunc("GET /events", c.allow(Viewer, c.events))
+	for path, p := range views {
+		c.mux.HandleFunc("GET "+path, c.allow(p.role, func(w http.ResponseWriter, r *http.Request) { c.show(w, r, p) }))
+	}
+	c.mux.HandleFunc("POST /do", c.allow(Operator, c.do))
+	c.mux.HandleFunc("GET /api/v1/{what}", c.allow(Viewer, c.apiGet))
+	c.mux.HandleFunc("POST /api/v1/do", c.allow(Operator, c.apiDo))
+	return nil
+}
+
+// cached lets a browser keep what is part of the program for a while.
+func cached(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "private, max-age=300")
+		h.ServeHTTP(w, r)
+	})
+}
+
+// contentPolicy allows what the console itself serves, and nothing else: no inline script or style.
+const contentPolicy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; " +
+	"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// ServeHTTP answers a request.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", contentPolicy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	if !c.knownHost(r.Host) {
+		c.refuse(w, r, http.StatusMisdirectedRequest, "this console does not answer to the name "+r.Host)
+		return
+	}
+	if err := c.guard.Check(r); err != nil {
+		c.refuse(w, r, http.StatusForbidden, "the request comes from another site")
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	c.mux.ServeHTTP(w, r)
+}
+
+// refuse answers with an error page, and logs the refusal.
+func (c *Console) refuse(w http.ResponseWriter, r *http.Request, code int, text string) {
+	c.o.Logger.Warn("console: refused", "status", code, "method", r.Method, "path", r.URL.Path, "why", text)
+	c.fail(w, r, code, text)
+}
+
+// fail answers with an error: as a page, or as JSON.
+func (c *Console) fail(w http.ResponseWriter, r *http.Request, code int, text string) {
+	if strings.HasPrefix(r.URL.Path, "/api/") {
+		writeJSON(w, code, map[string]any{"error": text, "status": code})
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(code)
+	v := &page{Title: http.StatusText(code), Name: "error", Data: text, Role: Nobody}
+	if err := c.pages.ExecuteTemplate(w, "page", v); err != nil {
+		c.o.Logger.Error("console: page", "error", err)
+	}
+}
+
+// Close ends the streams, and closes the queues that were opened.
+func (c *Console) Close(ctx context.Context) error {
+	c.end()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	var all []error
+	for _, q := range c.open {
+		all = append(all, q.Close(ctx))
+	}
+	clear(c.open)
+	return errors.Join(all...)
+}
+
+// queue returns the console's handle of a queue.
+func (c *Console) queue(ctx context.Context, name string) (*layer.Queue, error) {
+	c.mu.Lock()
+	q, closed := c.open[name], c.closed
+	c.mu.Unlock()
+	if q != nil || closed {
+		return q, closedError(closed)
+	}
+	open := c.o.Queues
+	if open == nil {
+		open = func(ctx context.Context, name string) (*layer.Queue, error) {
+			return layer.Open(ctx, c.o.DB, c.o.Prefix, name, layer.Options{Now: c.o.Now, Owner: "console"})
+		}
+	}
+	q, err := open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if other := c.open[name]; other != nil {
+		return other, nil // of another request; q has written nothing
+	}
+	c.open[name] = q
+	return q, closedError(c.closed)
+}
+
+func closedError(closed bool) error {
+	if closed {
+		return layer.ErrClosed
+	}
+	return nil
+}
+
+// forget drops the handle of a queue that is gone.
+func (c *Console) forget(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.open, name)
+	delete(c.rates, name)
+}

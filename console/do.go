@@ -1,0 +1,386 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// deed is one action on a queue, as a form or a call of the API asks for it.
+type deed struct {
+	c    *Console
+	q    *layer.Queue
+	in   url.Values
+	by   string
+	what string // the target, for the audit
+}
+
+// verbs are what an operator can do. Each returns what was done, in words. What was seen comes along, and if that has
+// changed nothing is done: a second click finds it changed.
+var verbs = map[string]func(d *deed, ctx context.Context) (string, error){
+	"pause-queue":   (*deed).pauseQueue,
+	"resume-queue":  (*deed).resumeQueue,
+	"pause":         (*deed).pause,
+	"resume":        (*deed).resume,
+	"retry":         (*deed).retry,
+	"skip":          (*deed).skip,
+	"cancel":        (*deed).cancel,
+	"edit":          (*deed).edit,
+	"purge":         (*deed).purge,
+	"release":       (*deed).release,
+	"release-count": (*deed).release,
+	"redrive":       (*deed).redrive,
+	"discard":       (*deed).discard,
+	"configure":     (*deed).configure,
+	"check":         (*deed).check,
+}
+
+// ofGroup are the verbs that are about a group; the page that follows is the group's.
+func (d *deed) group() string { return d.in.Get("g") }
+
+// act does what is asked for, and remembers it.
+func (c *Console) act(ctx context.Context, who identity, in url.Values) (Action, error) {
+	a := Action{
+		At: c.o.Now(), By: who.name, Verb: in.Get("verb"), Queue: in.Get("q"), Target: in.Get("g"),
+		Reason: in.Get("reason"),
+	}
+	if id := in.Get("id"); id != "" {
+		a.Target = id
+	}
+	do, ok := verbs[a.Verb]
+	if !ok {
+		return a, fmt.Errorf("%w: there is no verb %q", errAsk, a.Verb)
+	}
+	ctx, cancel := context.WithTimeout(ctx, actTimeout)
+	defer cancel()
+	q, err := c.queue(ctx, a.Queue)
+	if err == nil {
+		a.Result, err = do(&deed{c: c, q: q, in: in, by: who.name}, ctx)
+	}
+	if err != nil {
+		a.Result, a.Failed = text(err), true
+		if isGone(err) {
+			c.forget(a.Queue)
+		}
+	}
+	a.N = c.audit.add(a)
+	c.cache.forget(a.Queue)
+	return a, err
+}
+
+// do is the action of a form: a page follows that says what was done (303).
+func (c *Console) do(w http.ResponseWriter, r *http.Request) {
+	if err := r.ParseForm(); err != nil {
+		c.fail(w, r, http.StatusBadRequest, "the form cannot be read")
+		return
+	}
+	form := plainNames(r.PostForm)
+	a, err := c.act(r.Context(), asking(r), form)
+	if err != nil {
+		c.fail(w, r, status(err), a.Result)
+		return
+	}
+	back := form.Get("back")
+	if !strings.HasPrefix(back, "./") || strings.HasPrefix(back, ".//") || strings.ContainsAny(back, "\\\r\n") {
+		back = "./" + link("queue", "q", a.Queue)
+	}
+	sep := "?"
+	if strings.Contains(back, "?") {
+		sep = "&"
+	}
+	// Relative, so that it is right wherever the console is mounted; http.Redirect would make it absolute.
+	w.Header().Set("Location", back+sep+"said="+strconv.FormatInt(a.N, 10))
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+func (d *deed) pauseQueue(ctx context.Context) (string, error) {
+	m, err := d.q.Admin().Pause(ctx, layer.PauseOptions{By: d.by, Reason: d.in.Get("reason")})
+	return "the queue is " + m.String(), err
+}
+
+func (d *deed) resumeQueue(ctx context.Context) (string, error) {
+	mark, err := d.mark()
+	if err != nil {
+		return "", err
+	}
+	m, err := d.q.Admin().Resume(ctx, layer.ResumeOptions{Mark: mark})
+	return "the queue goes on; it was " + m.String(), err
+}
+
+func (d *deed) pause(ctx context.Context) (string, error) {
+	m, err := d.q.Admin().PauseGroup(ctx, d.group(), layer.PauseOptions{By: d.by, Reason: d.in.Get("reason")})
+	return "the group is " + m.String(), err
+}
+
+// mark is the mark that the page has shown; nil = the form says none.
+func (d *deed) mark() (*layer.Mark, error) {
+	if d.in.Get("mark") == "" {
+		return nil, nil
+	}
+	ms, err := strconv.ParseInt(d.in.Get("mark_since"), 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("%w: mark_since: %w", errAsk, err)
+	}
+	return &layer.Mark{
+		Status: layer.Status(d.in.Get("mark")), By: d.in.Get("mark_by"), Reason: d.in.Get("mark_reason"),
+		Since: time.UnixMilli(ms),
+	}, nil
+}
+
+func (d *deed) resume(ctx context.Context) (string, error) {
+	mark, err := d.mark()
+	if err != nil {
+		return "", err
+	}
+	m, err := d.q.Admin().ResumeGroup(ctx, d.group(), layer.ResumeOptions{Mark: mark})
+	return "the group goes on; it was " + m.String(), err
+}
+
+// id is the id in a field.
+func (d *deed) id(name string) (layer.ID, error) {
+	if d.in.Get(name) == "" {
+		return layer.ID{}, fmt.Errorf("%w: %s is wanted", errAsk, name)
+	}
+	return layer.ParseID(d.in.Get(name))
+}
+
+func (d *deed) retry(ctx context.Context) (string, error) {
+	head, err := d.id("head")
+	if err != nil {
+		return "", err
+	}
+	return "the group is ready", d.q.Admin().RetryNow(ctx, d.group(), layer.RetryOptions{Head: head})
+}
+
+func (d *deed) skip(ctx context.Context) (string, error) {
+	head, err := d.id("head")
+	if err != nil {
+		return "", err
+	}
+	id, err := d.q.Admin().Skip(ctx, d.group(), layer.SkipOptions{Head: head, By: d.by, Reason: d.in.Get("reason")})
+	return fmt.Sprintf("%s is among the dead letters", id), err
+}
+
+func (d *deed) cancel(ctx context.Context) (string, error) {
+	id, err := d.id("id")
+	if err != nil {
+		return "", err
+	}
+	return "the message was removed", d.q.Admin().Cancel(ctx, id)
+}
+
+func (d *deed) edit(ctx context.Context) (string, error) {
+	id, err := d.id("id")
+	if err != nil {
+		return "", err
+	}
+	// A browser sends a line of a text area with a carriage return; a body that has any is not edited here.
+	seen, body := d.in.Get("seen"), strings.ReplaceAll(d.in.Get("body"), "\r\n", "\n")
+	err = d.q.Admin().Edit(ctx, id, func(m *layer.Message) error {
+		if digest(m.Body) != seen {
+			return layer.ErrChanged
+		}
+		m.Body = []byte(body)
+		return nil
+	})
+	return fmt.Sprintf("the message has a new body of %d bytes", len(body)), err
+}
+
+func (d *deed) purge(ctx context.Context) (string, error) {
+	head, err := d.id("head")
+	if err != nil {
+		return "", err
+	}
+	report, err := d.q.Admin().Purge(ctx, layer.PurgeOptions{Group: layer.OnlyGroup(d.group()), Head: head})
+	return fmt.Sprintf("%s removed, %d left in flight", plural(report.Items, "message"), report.Kept), err
+}
+
+func (d *deed) release(ctx context.Context) (string, error) {
+	token, err := strconv.ParseInt(d.in.Get("token"), 10, 64)
+	if err != nil || token == 0 {
+		return "", fmt.Errorf("%w: the token that was seen is wanted", errAsk)
+	}
+	o := layer.ForceReleaseOptions{Token: token, CountAttempt: d.in.Get("verb") == "release-count"}
+	if o.CountAttempt {
+		o.Reason = "by " + d.by
+		if d.in.Get("reason") != "" {
+			o.Reason += ": " + d.in.Get("reason")
+		}
+	}
+	h, err := d.q.Admin().ForceRelease(ctx, d.group(), o)
+	return fmt.Sprintf("taken from %q with %s in flight", h.Owner, plural(int64(h.Outstanding), "message")), err
+}
+
+// letters is what a redrive or a discard chooses: never all without a word.
+func (d *deed) letters() (layer.DeadFilter, error) {
+	f, err := deadFilter(input{Values: d.in})
+	if err == nil && f.Group == nil && f.IDs == nil && f.Text == "" && f.From.IsZero() && f.Before.IsZero() &&
+		d.in.Get("all") == "" {
+		err = fmt.Errorf("%w: say which dead letters", errAsk)
+	}
+	return f, err
+}
+
+func (d *deed) redrive(ctx context.Context) (string, error) {
+	f, err := d.letters()
+	if err != nil {
+		return "", err
+	}
+	o := layer.RedriveOptions{ToTail: d.in.Get("tail") != "", DryRun: d.in.Get("dry_run") != ""}
+	report, err := d.q.Admin().Redrive(ctx, f, o)
+	return deadWords(report, "given back", o.DryRun), err
+}
+
+func (d *deed) discard(ctx context.Context) (string, error) {
+	f, err := d.letters()
+	if err != nil {
+		return "", err
+	}
+	o := layer.DiscardOptions{DryRun: d.in.Get("dry_run") != ""}
+	report, err := d.q.Admin().Discard(ctx, f, o)
+	return deadWords(report, "removed for good", o.DryRun), err
+}
+
+func deadWords(r layer.DeadReport, done string, dry bool) string {
+	if dry {
+		return plural(r.Done, "dead letter") + " would be " + done
+	}
+	return plural(r.Done, "dead letter") + " " + done
+}
+
+func (d *deed) configure(ctx context.Context) (string, error) {
+	name, old, value := d.in.Get("setting"), d.in.Get("old"), d.in.Get("value")
+	changed := func(c *layer.Config) error {
+		now, err := c.Setting(name)
+		if err == nil && now != old {
+			err = fmt.Errorf("%w: %s is %s now", layer.ErrChanged, name, now)
+		}
+		if err != nil {
+			return err
+		}
+		return c.Set(name, value)
+	}
+	config, _, err := d.q.Admin().ReadConfig(ctx)
+	if err == nil {
+		err = changed(&config)
+	}
+	if err != nil {
+		return "", err
+	}
+	_, version, err := d.q.Admin().Configure(ctx, func(c *layer.Config) {
+		if next := *c; changed(&next) == nil {
+			*c = next
+		}
+	})
+	return fmt.Sprintf("%s is %s, version %d", name, value, version), err
+}
+
+func (d *deed) check(ctx context.Context) (string, error) {
+	report, err := d.q.Admin().Check(ctx, layer.CheckOptions{})
+	if err != nil {
+		return "", err
+	}
+	words := fmt.Sprintf("%s in %s looked at: ", plural(report.Items, "message"), plural(report.Groups, "group"))
+	if len(report.Violations) == 0 {
+		return words + "all rules hold", nil
+	}
+	for i, v := range report.Violations {
+		if i == 10 {
+			words += fmt.Sprintf("; and %d more", len(report.Violations)-i)
+			break
+		}
+		words += "; " + v.String()
+	}
+	return words, nil
+}
+
+// confirmData is what a page of confirmation says and carries.
+type confirmData struct {
+	Verb, Label, Hint string
+	Target            string
+	Count             string // what would be done, found by a dry run
+	Fields            []field
+	Back              string
+}
+
+// carried are the fields that a confirmation hands on.
+var carried = []string{
+	"q", "g", "anygroup", "id", "head", "token", "text", "from", "before", "all", "tail", "mark", "mark_by",
+	"mark_reason", "mark_since", "back",
+}
+
+func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
+	verb := in.Get("verb")
+	words, ok := remedyWords[verb]
+	if !ok {
+		return nil, fmt.Errorf("%w: there is no verb %q", errAsk, verb)
+	}
+	d := confirmData{Verb: verb, Label: words.Label, Hint: words.Hint, Target: in.Get("g"), Back: in.Get("back")}
+	for _, name := range carried {
+		if in.Has(name) {
+			d.Fields = append(d.Fields, field{name, in.Get(name)})
+		}
+	}
+	q, err := c.queue(ctx, in.queue())
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case slices.Contains([]string{"redrive", "discard"}, verb):
+		dry := url.Values{}
+		for k, vs := range in.Values {
+			dry[k] = vs
+		}
+		dry.Set("dry_run", "1")
+		d.Count, err = verbs[verb](&deed{c: c, q: q, in: dry, by: in.who.name}, ctx)
+	case in.Has("g"):
+		var g layer.GroupInfo
+		if g, err = q.Admin().Group(ctx, in.Get("g")); err == nil {
+			d.Count = fmt.Sprintf("the group is %s and has %s", g.Status, plural(g.Depth, "message"))
+			if want := in.Get("head"); want != "" && want != g.Head.String() {
+				err = fmt.Errorf("%w: another message is the first of the group now", layer.ErrChanged)
+			}
+		}
+	}
+	return d, err
+}
+
+type editData struct {
+	ID   string
+	Body string
+	Seen string
+	Back string
+}
+
+// maxEditable bounds the body that a page shows for an edit.
+const maxEditable = 1 << 20
+
+func (c *Console) editPage(ctx context.Context, in input) (any, error) {
+	id, err := layer.ParseID(in.Get("id"))
+	if err != nil {
+		return nil, err
+	}
+	q, err := c.queue(ctx, in.queue())
+	if err != nil {
+		return nil, err
+	}
+	item, err := findItem(ctx, q, id)
+	if err != nil {
+		return nil, err
+	}
+	if item == nil {
+		return nil, fmt.Errorf("%w: %s is not among the first of its group", layer.ErrNoItem, id)
+	}
+	if body := string(item.Body); len(body) > maxEditable || !printable(body) || strings.Contains(body, "\r") {
+		return nil, errors.Join(errAsk, errors.New("the body is no text, or too long for a page: use fdbfifo edit"))
+	}
+	return editData{ID: id.String(), Body: string(item.Body), Seen: digest(item.Body), Back: in.Get("back")}, nil
+}

@@ -1,0 +1,110 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// The stream of events of a page sends the live part of the page anew when it has changed. It is made by the templates
+// that made the page, of answers that all pages share.
+
+// streamLife is how long a stream lasts: then the browser asks anew, and so shows that somebody is still there.
+const streamLife = 10 * time.Minute
+
+// sendTimeout is how long a slow client may take for an event.
+const sendTimeout = 10 * time.Second
+
+func (c *Console) events(w http.ResponseWriter, r *http.Request) {
+	in := input{plainNames(r.URL.Query()), asking(r)}
+	path := in.Get("page")
+	if path == "/" {
+		path = "/{$}"
+	}
+	v := views[path]
+	if v == nil || !v.live {
+		c.fail(w, r, http.StatusNotFound, "no such page is live")
+		return
+	}
+	if c.streams.Add(1) > int64(c.o.MaxStreams) {
+		c.streams.Add(-1)
+		c.refuse(w, r, http.StatusServiceUnavailable, "too many pages are open: reload by hand")
+		return
+	}
+	defer c.streams.Add(-1)
+	back := "./" + strings.TrimPrefix(in.Get("page"), "/")
+	in.Del("page")
+	if query := in.Encode(); query != "" {
+		back += "?" + query
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), streamLife)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+	w.Header().Set("Content-Type", "text/event-stream")
+	s := stream{c: c, w: w, control: http.NewResponseController(w), view: v, in: in, back: back}
+	tick := time.NewTicker(c.o.Every)
+	defer tick.Stop()
+	for s.send(ctx) == nil {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// stream is the events of one page.
+type stream struct {
+	c       *Console
+	w       http.ResponseWriter
+	control *http.ResponseController
+	view    *view
+	in      input
+	back    string
+	last    [32]byte
+}
+
+// event is what the script of the page is sent.
+type event struct {
+	HTML string `json:"html,omitempty"`
+	At   string `json:"at"`
+	Err  string `json:"err,omitempty"`
+}
+
+// send sends the live part if it has changed, and else only that it is fresh.
+func (s *stream) send(ctx context.Context) error {
+	now := s.c.o.Now()
+	e := event{At: now.UTC().Format(time.TimeOnly) + " UTC"}
+	data, err := s.view.data(s.c, ctx, s.in)
+	if err == nil {
+		var b bytes.Buffer
+		of := content{Queue: s.in.queue(), Role: s.in.who.role, Back: s.back, At: now, D: data}
+		if err = s.c.pages.ExecuteTemplate(&b, s.view.name+".live", of); err == nil {
+			if sum := sha256.Sum256(b.Bytes()); sum != s.last {
+				s.last, e.HTML = sum, b.String()
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		e.Err = text(err)
+	}
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	if err := s.control.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil && s.w.Header() == nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(s.w, "data: %s\n\n", line); err != nil {
+		return err
+	}
+	return s.control.Flush()
+}

@@ -1,0 +1,179 @@
+package console
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// cache keeps the answers to questions for a short time, so that any number of pages costs the database what one costs,
+// and nothing when nobody looks: there is no poller, only questions whose answer is too old.
+type cache struct {
+	now func() time.Time
+	mu  sync.Mutex
+	// answers by queue and question; guarded by mu.
+	answers map[question]*answer
+}
+
+type question struct{ queue, text string }
+
+// answer is the last answer to a question. value, err and at are written before done is closed.
+type answer struct {
+	done  chan struct{}
+	value any
+	err   error
+	at    time.Time
+}
+
+// maxAnswers bounds the cache: beyond, answers that nobody may use any more are dropped.
+const maxAnswers = 1000
+
+func (c *cache) init(now func() time.Time) { c.now, c.answers = now, map[question]*answer{} }
+
+// get returns the answer to a question, asked anew if it is older than every. Who asks while another does waits for the
+// other's answer.
+func (c *cache) get(
+	ctx context.Context, q question, every time.Duration, ask func() (any, error),
+) (any, time.Time, error) {
+	c.mu.Lock()
+	a := c.answers[q]
+	if a != nil {
+		select {
+		case <-a.done:
+			// A little less than every: pages look every so often, and not a moment too early.
+			if c.now().Sub(a.at) >= every-every/20 || a.err != nil {
+				a = nil
+			}
+		default: // under way
+		}
+	}
+	mine := a == nil
+	if mine {
+		c.drop(every)
+		a = &answer{done: make(chan struct{})}
+		c.answers[q] = a
+	}
+	c.mu.Unlock()
+	if mine {
+		a.value, a.err = ask()
+		a.at = c.now()
+		close(a.done)
+	}
+	select {
+	case <-a.done:
+		return a.value, a.at, a.err
+	case <-ctx.Done():
+		return nil, time.Time{}, ctx.Err()
+	}
+}
+
+// drop makes room. c.mu is held.
+func (c *cache) drop(every time.Duration) {
+	if len(c.answers) < maxAnswers {
+		return
+	}
+	for q, a := range c.answers {
+		select {
+		case <-a.done:
+			if c.now().Sub(a.at) >= every {
+				delete(c.answers, q)
+			}
+		default:
+		}
+	}
+}
+
+// forget drops what was read of a queue: somebody has acted.
+func (c *cache) forget(queue string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for q := range c.answers {
+		if q.queue == queue {
+			delete(c.answers, q)
+		}
+	}
+}
+
+// ask asks a question about a queue through the cache.
+func ask[T any](
+	c *Console, ctx context.Context, queue, text string, fn func(ctx context.Context, q *layer.Queue) (T, error),
+) (T, error) {
+	value, _, err := c.cache.get(ctx, question{queue, text}, c.o.Every, func() (any, error) {
+		// Not the request's context: others may wait for the answer.
+		ctx, cancel := context.WithTimeout(c.ctx, readTimeout)
+		defer cancel()
+		q, err := c.queue(ctx, queue)
+		if err != nil {
+			return nil, err
+		}
+		return fn(ctx, q)
+	})
+	if err != nil {
+		if isGone(err) {
+			c.forget(queue)
+		}
+		var none T
+		return none, err
+	}
+	return value.(T), nil
+}
+
+// stats asks for the figures of a queue, and notes them for the charts.
+func (c *Console) stats(ctx context.Context, queue string) (layer.Stats, error) {
+	return ask(c, ctx, queue, "stats", func(ctx context.Context, q *layer.Queue) (layer.Stats, error) {
+		s, err := q.Stats(ctx)
+		if err == nil {
+			c.note(queue, s)
+		}
+		return s, err
+	})
+}
+
+// history is the figures of a queue in the last hour, as far as somebody looked.
+type history struct{ samples []sample }
+
+type sample struct {
+	at                        time.Time
+	enqueued, acked, depth    int64
+	oldest                    time.Duration
+	ready, held, bad, waiting int64
+}
+
+const (
+	kept       = time.Hour
+	maxSamples = 720
+)
+
+func (c *Console) note(queue string, s layer.Stats) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.rates[queue]
+	if h == nil {
+		h = &history{}
+		c.rates[queue] = h
+	}
+	now := c.o.Now()
+	h.samples = append(h.samples, sample{
+		at: now, enqueued: s.Enqueued, acked: s.Acked + s.Taken, depth: s.Depth, oldest: s.OldestReady,
+		ready: s.ReadyGroups, held: s.HeldGroups, bad: s.HaltedGroups + s.PausedGroups + s.FailingGroups,
+		waiting: s.WaitingHandles,
+	})
+	first := 0
+	for first < len(h.samples) && now.Sub(h.samples[first].at) > kept {
+		first++
+	}
+	first = max(first, len(h.samples)-maxSamples)
+	h.samples = append([]sample(nil), h.samples[first:]...)
+}
+
+// history returns what the console remembers of a queue.
+func (c *Console) history(queue string) []sample {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := c.rates[queue]; h != nil {
+		return h.samples
+	}
+	return nil
+}

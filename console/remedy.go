@@ -1,0 +1,109 @@
+package console
+
+import (
+	"strconv"
+
+	"fdbfifo/layer"
+)
+
+// remedy is something that an operator can do about a blocked group, with what the page has shown: if that has changed,
+// nothing is done.
+type remedy struct {
+	Verb    string
+	Label   string
+	Hint    string
+	Fields  []field // what the action is given, besides queue and group
+	Confirm bool    // goes over a page that says what will happen
+}
+
+type field struct{ Name, Value string }
+
+// remediesOf are the verbs that fit a cause, the best first.
+var remediesOf = map[layer.Cause][]string{
+	layer.CauseQueuePaused:  {"resume-queue"},
+	layer.CauseGroupPaused:  {"resume"},
+	layer.CauseGroupHalted:  {"edit", "resume", "skip", "purge"},
+	layer.CauseDelayed:      {"retry", "edit", "skip", "pause"},
+	layer.CauseHeadFailed:   {"edit", "skip", "pause"},
+	layer.CauseGroupHeld:    {"pause", "release", "release-count"},
+	layer.CauseInFlight:     {"pause", "release", "release-count"},
+	layer.CauseLeaseExpired: {"release-count", "release"},
+	layer.CauseHeadDelayed:  {"retry", "cancel"},
+	layer.CauseItemDelayed:  {"retry", "cancel"},
+	layer.CauseCorrupt:      {"cancel", "purge"},
+	layer.CauseTurn:         {"pause"},
+	layer.CauseNobodyWaits:  {"pause"},
+	layer.CauseReady:        {"pause"},
+	layer.CauseRateLimited:  {"pause"},
+	layer.CauseEmpty:        {"pause"},
+}
+
+var remedyWords = map[string]remedy{
+	"resume-queue":  {Label: "Resume the queue", Hint: "all groups go on"},
+	"pause-queue":   {Label: "Pause the queue", Hint: "nothing is delivered until it is resumed"},
+	"resume":        {Label: "Resume", Hint: "the group goes on; the head of a halted group is tried anew"},
+	"retry":         {Label: "Retry now", Hint: "ends the delay"},
+	"pause":         {Label: "Pause", Hint: "keeps the group from everybody; a claim may end first"},
+	"edit":          {Label: "Edit the head", Hint: "changes the body of the first message"},
+	"skip":          {Label: "Set the head aside", Hint: "moves the first message to the dead letters", Confirm: true},
+	"cancel":        {Label: "Cancel the head", Hint: "removes the first message for good", Confirm: true},
+	"purge":         {Label: "Purge", Hint: "removes all messages of the group for good", Confirm: true},
+	"release":       {Label: "Release by force", Hint: "takes the group away; its handler goes on", Confirm: true},
+	"release-count": {Label: "Release, count the attempt", Hint: "likewise, and counts an attempt", Confirm: true},
+	"redrive":       {Label: "Redrive", Hint: "puts dead letters back to their old places", Confirm: true},
+	"discard":       {Label: "Discard", Hint: "removes dead letters for good", Confirm: true},
+}
+
+// groupRemedies are what can be done about a group, for all its reasons, each once.
+func groupRemedies(g layer.GroupInfo, reasons []layer.Reason) []remedy {
+	var all []remedy
+	seen := map[string]bool{}
+	for _, reason := range reasons {
+		for _, verb := range remediesOf[reason.Cause] {
+			fields, fits := seenFields(verb, g)
+			if seen[verb] || !fits {
+				continue
+			}
+			seen[verb] = true
+			r := remedyWords[verb]
+			r.Verb, r.Fields = verb, fields
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// seenFields is what an action of a verb on a group is given of what was seen. fits is false if the verb does not fit
+// the group as seen.
+func seenFields(verb string, g layer.GroupInfo) (fields []field, fits bool) {
+	head := field{"head", ""}
+	if g.Head != (layer.ID{}) {
+		head.Value = g.Head.String()
+	}
+	switch verb {
+	case "resume":
+		return markFields(g.Mark), g.Mark != nil
+	case "pause":
+		return nil, g.Mark == nil
+	case "release", "release-count":
+		return []field{{"token", strconv.FormatInt(g.Token, 10)}}, g.Token != 0
+	case "resume-queue":
+		return nil, true
+	case "edit", "cancel":
+		return []field{{"id", head.Value}}, head.Value != "" && g.Status != layer.Held
+	case "skip", "retry":
+		return []field{head}, head.Value != "" && g.Status != layer.Held
+	}
+	return []field{head}, head.Value != ""
+}
+
+// markFields are a mark as a form carries it.
+func markFields(m *layer.Mark) []field {
+	if m == nil {
+		return nil
+	}
+	return []field{
+		{"mark", string(m.Status)}, {"mark_by", m.By}, {"mark_reason", m.Reason},
+		{"mark_since", strconv.FormatInt(m.Since.UnixMilli(), 10)},
+	}
+}

@@ -1,0 +1,226 @@
+package console
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"html/template"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"fdbfifo/layer"
+)
+
+// functions are what the templates can call.
+func (c *Console) functions() template.FuncMap {
+	return template.FuncMap{
+		"link": link, "esc": url.QueryEscape, "short": short, "commas": commas, "plural": plural, "name": displayed,
+		"ago": func(t time.Time) string {
+			if t.IsZero() {
+				return ""
+			}
+			return short(max(0, c.o.Now().Sub(t)))
+		},
+		"stamp":  func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+		"iso":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
+		"shape":  shape,
+		"causes": layer.BlockedCauses,
+		"remedies": func(g layer.BlockedGroup) []remedy {
+			all := groupRemedies(g.GroupInfo, g.Reasons)
+			return all[:min(3, len(all))]
+		},
+		"operator":   func(r Role) bool { return r == Operator },
+		"markFields": markFields,
+		"one":        plainText, "itemName": itemName,
+		"live": func(name string, v any) (template.HTML, error) {
+			var b strings.Builder
+			err := c.pages.ExecuteTemplate(&b, name+".live", v)
+			return template.HTML(b.String()), err // made by a template, so it is escaped
+		},
+		"body": func(name string, v any) (template.HTML, error) {
+			var b strings.Builder
+			err := c.pages.ExecuteTemplate(&b, name, v)
+			return template.HTML(b.String()), err // likewise
+		},
+		"navigate": func(p *page, path, text string) navigation {
+			return navigation{Path: path, Text: text, Queue: p.Queue, Here: p.Name == path}
+		},
+		"act":         func(queue, group, back string, r remedy) act { return act{r, queue, group, back} },
+		"dashed":      func(v any) string { return strings.ReplaceAll(fmt.Sprint(v), " ", "-") },
+		"len64":       func(items []layer.Item) int64 { return int64(len(items)) },
+		"summary":     summary,
+		"blockedOf":   blockedOf,
+		"letterVerbs": func() []string { return []string{"redrive", "discard"} },
+		"confirmDead": confirmDead,
+	}
+}
+
+// navigation is a link to a page of the queue.
+type navigation struct {
+	Path, Text, Queue string
+	Here              bool
+}
+
+// act is a remedy of a group on a page.
+type act struct {
+	R                  remedy
+	Queue, Group, Back string
+}
+
+// counted is how many groups are blocked for a cause.
+type counted struct {
+	Cause, Words string
+	N            int64
+}
+
+func summary(p layer.BlockedPage) (all []counted) {
+	for _, c := range layer.BlockedCauses() {
+		if n := p.Summary[c]; n > 0 {
+			all = append(all, counted{Cause: string(c), Words: string(c), N: n})
+		}
+	}
+	return all
+}
+
+// blockedOf is the page of blocked groups that a page shows.
+func blockedOf(d any) layer.BlockedPage {
+	switch d := d.(type) {
+	case queueData:
+		return d.Blocked
+	case blockedData:
+		return d.Page
+	}
+	return layer.BlockedPage{}
+}
+
+// confirmDead is the link to the confirmation of a verb for all dead letters that a filter chooses.
+func confirmDead(verb, queue, back string, filter url.Values) string {
+	query := url.Values{"verb": {verb}, "q": {queue}, "back": {back}}
+	for _, name := range []string{"g", "anygroup", "text", "from", "before"} {
+		if filter.Has(name) {
+			query.Set(name, filter.Get(name))
+		}
+	}
+	if !filter.Has("g") || filter.Get("anygroup") != "" {
+		query.Set("anygroup", "1")
+		query.Set("all", "1")
+	}
+	return "confirm?" + query.Encode()
+}
+
+// link is a relative URL with a query of names and values; empty values are left out, but for groups, which may be "".
+func link(path string, pairs ...string) string {
+	query := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if name, value := pairs[i], pairs[i+1]; value != "" || name == "g" || name == "q" || name == "after" {
+			query.Set(name, value)
+		}
+	}
+	if len(query) == 0 {
+		return path
+	}
+	return path + "?" + query.Encode()
+}
+
+// displayed is a name as people see it: quoted if it is empty or not plain.
+func displayed(name string) string {
+	plain := func(r rune) bool { return r != ' ' && r != '"' && unicode.IsPrint(r) && r != utf8.RuneError }
+	if name == "" || strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
+		name = strconv.Quote(name)
+	}
+	return cutText(name, maxShownName)
+}
+
+// maxShownName is how much of a name a list shows, in runes.
+const maxShownName = 80
+
+func cutText(s string, n int) string {
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	return string([]rune(s)[:n-1]) + "…"
+}
+
+// plainText is a text of somebody else's as a page shows it: without control characters, and cut.
+func plainText(s string, n int) string {
+	return cutText(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) && r != '\n' {
+			return utf8.RuneError
+		}
+		return r
+	}, s), n)
+}
+
+// itemName tells items apart for people; the link has the whole id.
+func itemName(id layer.ID) string { return fmt.Sprintf("%.8s@%d", id.Random, id.Index) }
+
+func printable(s string) bool {
+	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool {
+		return !unicode.IsPrint(r) && r != '\n' && r != '\t' && r != '\r'
+	})
+}
+
+// digest tells whether a body has changed since it was shown.
+func digest(body []byte) string {
+	sum := sha256.Sum256(body)
+	return hex.EncodeToString(sum[:8])
+}
+
+// shape is a sign for a cause or a status, beside its word and its colour: nobody needs to tell colours apart.
+func shape(s any) string {
+	switch fmt.Sprint(s) {
+	case "corrupt", "unreachable":
+		return "✖"
+	case "halted", "group halted", "dead":
+		return "■"
+	case "paused", "group paused", "queue paused":
+		return "❚❚"
+	case "delayed", "head failed", "failed":
+		return "↻"
+	case "held", "group held", "in flight", "granted":
+		return "◆"
+	case "expired", "lease expired":
+		return "⌛"
+	case "nobody waits", "turn":
+		return "▲"
+	}
+	return "●"
+}
+
+// commas writes n, an int or int64, with its thousands apart.
+func commas(n any) string {
+	s := fmt.Sprint(n)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+// plural returns "1 group" or "20 groups".
+func plural(n any, noun string) string {
+	if n != 1 && n != int64(1) {
+		noun += "s"
+	}
+	return commas(n) + " " + noun
+}
+
+// short writes a duration with as many digits as people want.
+func short(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "-" + short(-d)
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1fs", d.Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%.0fs", d.Seconds())
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 24*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
+}

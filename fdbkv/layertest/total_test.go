@@ -1,0 +1,1 @@
+../../layer/total_test.go

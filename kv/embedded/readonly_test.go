@@ -1,0 +1,111 @@
+package embedded_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+)
+
+// contents is what lies in a folder: names, modes, times of writing, and bytes.
+func contents(t *testing.T, path string) map[string]string {
+	t.Helper()
+	found := make(map[string]string)
+	require.NoError(t, filepath.WalkDir(path, func(name string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		found[name] = info.Mode().String() + info.ModTime().String()
+		if d.Type().IsRegular() {
+			text, err := os.ReadFile(name)
+			found[name] += string(text)
+			return err
+		}
+		return nil
+	}))
+	return found
+}
+
+// TestReadOnlyFolder: a copy without write permission can be read, by several at once; what writes is refused, and
+// nothing is left in the folder. By its modes the folder is read-only for root too.
+func TestReadOnlyFolder(t *testing.T) {
+	path := t.TempDir()
+	db := openDisk(t, path, embedded.Options{})
+	put(t, db, "a", "1")
+	require.NoError(t, db.Close())
+	_, readOnly := embedded.ReadOnly(path)
+	require.False(t, readOnly)
+	name := filepath.Join(path, "kv.bbolt")
+	require.NoError(t, os.Chmod(name, 0o400))
+	_, readOnly = embedded.ReadOnly(path)
+	require.True(t, readOnly, "the file")
+	require.NoError(t, os.Chmod(name, 0o600))
+	require.NoError(t, os.Chmod(path, 0o500))
+	t.Cleanup(func() { require.NoError(t, os.Chmod(path, 0o700)) })
+	_, readOnly = embedded.ReadOnly(path)
+	require.True(t, readOnly, "the folder")
+	require.NoError(t, os.Chmod(name, 0o400))
+	info, err := os.Stat(name)
+	require.NoError(t, err)
+	before := contents(t, path)
+
+	one := openDisk(t, path, embedded.Options{ReadOnly: true})
+	other := openDisk(t, path, embedded.Options{ReadOnly: true})
+	written, readOnly := embedded.ReadOnly(path)
+	require.True(t, readOnly)
+	require.Equal(t, info.ModTime(), written)
+	for _, db := range []*embedded.DB{one, other} {
+		require.Equal(t, "1", read(t, db, "a"))
+		tx := begin(t, db)
+		tx.Set([]byte("a"), []byte("2"))
+		require.Equal(t, "2", string(wait(t, tx.Get([]byte("a")))), "its own write")
+		stamp := tx.Versionstamp()
+		_, err := waitErr(t, tx.Commit())
+		require.Equal(t, kv.CodeTransactionReadOnly, kv.Code(err))
+		require.ErrorIs(t, err, embedded.ErrReadOnly)
+		require.Contains(t, err.Error(), path)
+		requireCode(t, kv.CodeTransactionInvalidVer, stamp)
+		tx = begin(t, db)
+		require.Equal(t, "1", string(wait(t, tx.Get([]byte("a")))))
+		wait(t, tx.Commit()) // it writes nothing
+		require.Equal(t, "1", read(t, db, "a"))
+	}
+	_, err = kv.Run(t.Context(), one, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		tx.Clear([]byte("a"))
+		return nil
+	})
+	require.ErrorIs(t, err, embedded.ErrReadOnly, "not tried for ever")
+	require.Equal(t, before, contents(t, path))
+}
+
+// TestReadOnlyWithout: a folder, or a database in it, that is not there is not made; one that others write in is
+// locked, and a damaged one is found out.
+func TestReadOnlyWithout(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "none")
+	_, err := embedded.OpenDisk(path, embedded.Options{ReadOnly: true})
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.NoDirExists(t, path)
+	require.NoError(t, os.Mkdir(path, 0o500))
+	_, err = embedded.OpenDisk(path, embedded.Options{ReadOnly: true})
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	_, readOnly := embedded.ReadOnly(path)
+	require.False(t, readOnly, "no database")
+
+	path = t.TempDir()
+	db := openDisk(t, path, embedded.Options{})
+	_, err = embedded.OpenDisk(path, embedded.Options{ReadOnly: true})
+	require.ErrorIs(t, err, embedded.ErrLocked)
+	require.NoError(t, db.Close())
+	require.NoError(t, os.WriteFile(filepath.Join(path, "kv.bbolt"), make([]byte, 8192), 0o400))
+	_, err = embedded.OpenDisk(path, embedded.Options{ReadOnly: true})
+	require.ErrorIs(t, err, embedded.ErrCorrupt)
+}

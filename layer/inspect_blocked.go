@@ -1,0 +1,535 @@
+package layer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// A list of blocked groups is found by marks, timers and hints alone, never by a walk over items: the cost is bounded,
+// and does not grow with the depth of the queue. What the bounds leave out is said (BlockedPage.Sampled).
+//
+// Since when a claim lasts, and how old a hint is, follows from versions, which advance by a million a second: that is
+// about right, and wrong by the jump for what is older than a recovery of the cluster.
+
+// BlockedOptions say which groups to list. The zero value lists the first DefaultBlocked of all.
+type BlockedOptions struct {
+	// Causes chooses the groups blocked for one of these; nil = all of BlockedCauses.
+	Causes []Cause
+	// HeldFor is how long a claim must have lasted for its group to be listed; 0 = ten times the queue's lease.
+	HeldFor time.Duration
+	// ReadyFor is how long a group must have been ready, or its lease or delay over, to be listed; 0 = one minute.
+	ReadyFor time.Duration
+	// Limit is the number of groups of a page, 1 to MaxBlocked; 0 = DefaultBlocked.
+	Limit int
+	// After is the place behind which the page begins: BlockedPage.Next of the page before.
+	After *BlockedPlace
+}
+
+// Defaults and bounds of a list of blocked groups.
+const (
+	DefaultBlocked  = 20
+	MaxBlocked      = 100
+	DefaultReadyFor = time.Minute
+	// BlockedDepth is up to where the messages of a blocked group are counted.
+	BlockedDepth = 1000
+	// heldForLeases is how many leases a claim lasts before its group counts as blocked, if HeldFor does not say.
+	heldForLeases = 10
+)
+
+// Bounds of what a list of blocked groups reads.
+const (
+	blockedTimers = 10_000 // timers, the first due first, in pages of blockedPage
+	blockedPage   = 1000
+	blockedHints  = 1000 // of all shards together, the oldest of each shard
+	blockedHolds  = 100  // locks of held groups, those of the oldest heads
+	blockedLooks  = 1000 // groups described for one page; all but a few of these do not fit Causes
+)
+
+// BlockedCauses returns the causes for which groups are listed as blocked, the worst first. The slice belongs to the
+// caller.
+func BlockedCauses() []Cause { return slices.Clone(blockedCauses[:]) }
+
+var blockedCauses = [...]Cause{
+	CauseCorrupt, CauseGroupHalted, CauseGroupPaused, CauseDelayed, CauseHeadFailed, CauseGroupHeld, CauseLeaseExpired,
+	CauseNobodyWaits, CauseTurn,
+}
+
+// BlockedGroup is a group that does not go on, and why.
+type BlockedGroup struct {
+	GroupInfo
+	// More says that the counting of Depth stopped there, at BlockedDepth.
+	More bool
+	// Cause is the worst of Reasons, and what BlockedOptions.Causes chooses by.
+	Cause Cause
+	// Reasons are why the first message of the group is not delivered, as those of Why.
+	Reasons []Reason
+	// Since is when that began: the mark, the first failure, the claim (about), the end of the lease, or the enqueue of
+	// the first message. Zero = not known.
+	Since time.Time
+}
+
+// BlockedPlace is a place in a list of blocked groups.
+type BlockedPlace struct {
+	Rank  int   // of the cause, as found by a key
+	Index int64 // of the head, as of when the key was written
+	Group string
+}
+
+func (p BlockedPlace) compare(o BlockedPlace) int {
+	return cmp.Or(cmp.Compare(p.Rank, o.Rank), cmp.Compare(p.Index, o.Index), cmp.Compare(p.Group, o.Group))
+}
+
+// BlockedPage is a part of a list of blocked groups, and a summary of them all.
+type BlockedPage struct {
+	Groups []BlockedGroup
+	// Summary is about how many groups are blocked for each cause, whatever Causes says: marks from the counters, all
+	// else from the timers and hints that were read, of which a few may be stale.
+	Summary map[Cause]int64
+	// Sampled: there are more timers, hints, marks or claims than the list reads. Summary is then too small, and groups
+	// are missing from the list.
+	Sampled bool
+	// Paused is the pause of the whole queue: no group is received from; nil = not paused.
+	Paused *Mark
+	// Waiting is how many handles have receives which wait.
+	Waiting int64
+	Next    *BlockedPlace // pass as After to go on; nil = there are no more
+}
+
+// Blocked lists the groups that do not go on, the worst cause first, and within a cause the group with the oldest head
+// first: halted and paused groups, empty ones too, by name; groups that wait for a retry; groups held for long; groups
+// whose lease has run out, and ready groups, which nobody takes. Groups that wait by design, because their head is
+// delayed or their rate is used up, are not listed. Blocked conflicts with nothing, changes nothing, and reads a
+// bounded number of keys, whatever the depth of the queue. All is of one moment.
+//
+// Errors: *LimitError, ErrOptions for a cause which is none of BlockedCauses, ErrClosed, and the engine's.
+func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, error) {
+	q := a.q
+	if err := o.check(q.Config().Lease); err != nil {
+		return BlockedPage{}, wrap("blocked", err)
+	}
+	var page BlockedPage
+	err := q.view(ctx, func(tx kv.ReadTx) error {
+		b := &blockedLook{q: q, ctx: ctx, tx: tx, o: &o, nowMS: q.nowMS()}
+		b.page.Summary = map[Cause]int64{}
+		err := b.look()
+		page = b.page
+		return err
+	})
+	if err != nil {
+		return BlockedPage{}, wrap("blocked", err)
+	}
+	return page, nil
+}
+
+// check sets the defaults, and holds the options to their bounds.
+func (o *BlockedOptions) check(lease time.Duration) error {
+	if o.Limit == 0 {
+		o.Limit = DefaultBlocked
+	}
+	if o.Limit < 1 || o.Limit > MaxBlocked {
+		return &LimitError{What: "page", Unit: "groups", Got: int64(o.Limit), Min: 1, Max: MaxBlocked}
+	}
+	if o.HeldFor < 0 {
+		return durationLimit("held for", o.HeldFor, 0, maxBlockedAge)
+	}
+	if o.ReadyFor < 0 {
+		return durationLimit("ready for", o.ReadyFor, 0, maxBlockedAge)
+	}
+	if o.HeldFor == 0 {
+		o.HeldFor = heldForLeases * lease
+	}
+	if o.ReadyFor == 0 {
+		o.ReadyFor = DefaultReadyFor
+	}
+	if o.Causes == nil {
+		o.Causes = blockedCauses[:]
+	}
+	for _, c := range o.Causes {
+		if !slices.Contains(blockedCauses[:], c) {
+			return fmt.Errorf("%w: no group is listed as blocked by %q", ErrOptions, c)
+		}
+	}
+	return nil
+}
+
+const maxBlockedAge = time.Duration(noLimit)
+
+// blockedLook is one look at the blocked groups of a queue.
+type blockedLook struct {
+	q     *Queue
+	ctx   context.Context
+	tx    kv.ReadTx
+	o     *BlockedOptions
+	nowMS int64
+	clock int64 // of the queue now: indexes and tokens
+	page  BlockedPage
+
+	marked map[string]bool // nil = there are none
+	held   []head          // under a claim whose lease lasts
+	found  []stalled
+}
+
+// stalled is a group that a key says is blocked. Its record and its head decide.
+type stalled struct {
+	place BlockedPlace
+	cause Cause
+}
+
+func (b *blockedLook) look() error {
+	rv, err := b.tx.ReadVersion().Wait(b.ctx)
+	if err != nil {
+		return fmt.Errorf("read version: %w", err)
+	}
+	b.clock = rv + b.q.offset
+	paused, err := b.q.readPause(b.ctx, b.tx)
+	if err != nil {
+		return err
+	}
+	b.page.Paused = paused.public()
+	waiting, more, err := b.q.waitingHandles(b.ctx, b.tx, b.nowMS)
+	if err != nil {
+		return err
+	}
+	b.page.Waiting, b.page.Sampled = waiting, more
+	for _, find := range []func() error{b.marks, b.timers, b.holds, b.hints} {
+		if err := find(); err != nil {
+			return err
+		}
+	}
+	slices.SortFunc(b.found, func(x, y stalled) int { return x.place.compare(y.place) })
+	b.found = slices.CompactFunc(b.found, func(x, y stalled) bool { return x.place.Group == y.place.Group })
+	return b.describe()
+}
+
+// chosen reports whether the options ask for a cause.
+func (b *blockedLook) chosen(c Cause) bool { return slices.Contains(b.o.Causes, c) }
+
+// rank is the place of a cause in the list. Pauses and halts have one rank, because a mark's key does not tell which.
+func rank(c Cause) int {
+	if c == CauseGroupPaused {
+		c = CauseGroupHalted
+	}
+	return slices.Index(blockedCauses[:], c)
+}
+
+// find notes a group that a key says is blocked.
+func (b *blockedLook) find(c Cause, h head) {
+	b.page.Summary[c]++
+	if b.chosen(c) {
+		b.found = append(b.found, stalled{BlockedPlace{rank(c), h.index, h.group}, c})
+	}
+}
+
+// marks finds the paused and halted groups.
+func (b *blockedLook) marks() error {
+	counts, err := b.q.readCounts(b.ctx, b.tx)
+	if err != nil {
+		return err
+	}
+	for c, name := range map[Cause]string{CauseGroupPaused: countPausedGroups, CauseGroupHalted: countHaltedGroups} {
+		if n := counts[name]; n > 0 {
+			b.page.Summary[c] = n
+		}
+	}
+	if len(b.page.Summary) == 0 {
+		return nil
+	}
+	c := groupCounts{q: b.q, ctx: b.ctx, tx: b.tx, nowMS: b.nowMS}
+	if err := c.readMarked(); err != nil {
+		return err
+	}
+	b.marked = c.marked
+	if len(b.marked) == statsMarks {
+		b.page.Sampled = true
+	}
+	if !slices.ContainsFunc([]Cause{CauseCorrupt, CauseGroupHalted, CauseGroupPaused}, b.chosen) {
+		return nil
+	}
+	for group := range b.marked {
+		place := BlockedPlace{Rank: rank(CauseGroupHalted), Group: group}
+		b.found = append(b.found, stalled{place, CauseGroupHalted})
+	}
+	return nil
+}
+
+// timers finds the groups that wait for a retry, those whose lease or delay is over, and those held.
+func (b *blockedLook) timers() error {
+	timers := newCursor(b.q.keys.section(nameTimer))
+	for read := 0; !timers.exhausted; {
+		if read >= blockedTimers {
+			b.page.Sampled = true
+			return nil
+		}
+		rows, err := timers.read(b.tx, blockedPage).Wait(b.ctx)
+		if err != nil {
+			return fmt.Errorf("read timers: %w", err)
+		}
+		timers.passed(rows, blockedPage)
+		read += len(rows)
+		for _, row := range rows {
+			if err := b.timer(row); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (b *blockedLook) timer(row kv.KV) error {
+	p, err := b.q.keys.parse(row.Key)
+	if err != nil {
+		return err
+	}
+	kind, index, err := unpackTimer(row.Key, row.Value)
+	if err != nil {
+		return err
+	}
+	h := head{group: p.group, index: index, found: true}
+	overMS := b.nowMS - p.index // since the timer was due
+	late := overMS >= b.o.ReadyFor.Milliseconds()
+	switch {
+	case b.marked[p.group]:
+	case overMS < 0 && kind == kindClaim:
+		b.held = append(b.held, h)
+	case overMS < 0 && kind == kindDelay:
+		b.find(CauseDelayed, h)
+	case overMS >= 0 && late && kind == kindClaim:
+		b.find(CauseLeaseExpired, h)
+	case overMS >= 0 && late:
+		b.find(b.untaken(), h)
+	}
+	return nil
+}
+
+// untaken is why nobody takes a ready group.
+func (b *blockedLook) untaken() Cause {
+	if b.page.Waiting == 0 {
+		return CauseNobodyWaits
+	}
+	return CauseTurn
+}
+
+// before is the clock of the queue some time ago.
+func (b *blockedLook) before(d time.Duration) int64 { return b.clock - d.Microseconds() }
+
+// heldSince is about when a claim with the token began.
+func heldSince(nowMS, clock, token int64) int64 { return nowMS - max(0, clock-token)/1000 }
+
+// holds finds the groups held for long. A claim is younger than the head that it was made for: so only groups with an
+// old head can be held for long, and their locks are read, the oldest heads first.
+func (b *blockedLook) holds() error {
+	old := slices.DeleteFunc(b.held, func(h head) bool { return h.index > b.before(b.o.HeldFor) })
+	slices.SortFunc(old, func(x, y head) int { return cmp.Compare(x.index, y.index) })
+	if len(old) > blockedHolds {
+		old, b.page.Sampled = old[:blockedHolds], true
+	}
+	records, err := b.q.readLocks(b.ctx, b.tx, old)
+	for i, r := range records {
+		if c := r.claim(); c != nil && c.token <= b.before(b.o.HeldFor) {
+			b.find(CauseGroupHeld, old[i])
+		}
+	}
+	return err
+}
+
+// readLocks reads the records of groups, all together. A record that cannot be read is left out, as nil.
+func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, groups []head) ([]*record, error) {
+	values := make([]kv.Future[[]byte], len(groups))
+	for i, h := range groups {
+		values[i] = tx.Get(q.keys.lock(h.group))
+	}
+	records := make([]*record, len(groups))
+	for i, h := range groups {
+		v, err := values[i].Wait(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("read lock: %w", err)
+		}
+		if v == nil {
+			continue
+		}
+		r, err := unpackRecord(q.keys.lock(h.group), v)
+		if err == nil {
+			records[i] = r
+		}
+	}
+	return records, nil
+}
+
+// hints finds the ready groups: those whose head has failed, and those that are ready for long.
+func (b *blockedLook) hints() error {
+	keys := b.q.keys
+	limit := int(max(10, blockedHints/keys.shards))
+	pages := make([]kv.Future[[]kv.KV], keys.shards)
+	for shard := range keys.shards {
+		hints := newCursor(keys.readyFrom(shard, 0))
+		pages[shard] = hints.read(b.tx, limit)
+	}
+	for _, page := range pages {
+		rows, err := page.Wait(b.ctx)
+		if err != nil {
+			return fmt.Errorf("read hints: %w", err)
+		}
+		if len(rows) == limit {
+			b.page.Sampled = true
+		}
+		for _, row := range rows {
+			p, err := keys.parse(row.Key)
+			if err != nil {
+				return err
+			}
+			h := head{group: p.group, index: p.index, found: true}
+			switch {
+			case b.marked[p.group]:
+			case len(row.Value) > 0:
+				b.find(CauseHeadFailed, h)
+			case p.index <= b.before(b.o.ReadyFor):
+				b.find(b.untaken(), h)
+			}
+		}
+	}
+	return nil
+}
+
+// describe reads the groups of the page. A stalled that is not blocked after all is left out: its hint was stale.
+func (b *blockedLook) describe() error {
+	if b.o.After != nil {
+		i, there := slices.BinarySearchFunc(b.found, *b.o.After, func(c stalled, at BlockedPlace) int {
+			return c.place.compare(at)
+		})
+		if there {
+			i++
+		}
+		b.found = b.found[i:]
+	}
+	for i, c := range b.found {
+		if len(b.page.Groups) == b.o.Limit || i == blockedLooks {
+			last := b.found[i-1].place
+			b.page.Next = &last
+			break
+		}
+		g, err := b.group(c)
+		if err != nil {
+			return err
+		}
+		if b.chosen(g.Cause) {
+			b.page.Groups = append(b.page.Groups, g)
+		}
+	}
+	ranges := make([]kv.KeyRange, len(b.page.Groups))
+	for i, g := range b.page.Groups {
+		ranges[i] = b.q.keys.items(g.Group)
+	}
+	depths, err := countKeysOfEach(b.ctx, b.tx, ranges, BlockedDepth)
+	for i, n := range depths {
+		b.page.Groups[i].Depth, b.page.Groups[i].More = n, n == BlockedDepth
+	}
+	return err
+}
+
+// group describes a stalled. Cause is "" if the group is not blocked.
+func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
+	first, err := b.q.firstItem(b.ctx, b.tx, b.q.keys.items(c.place.Group))
+	if err != nil {
+		return BlockedGroup{}, err
+	}
+	info, err := b.q.describe(b.ctx, b.tx, c.place.Group, first, 0)
+	g := BlockedGroup{GroupInfo: info}
+	if err != nil {
+		return g, err
+	}
+	b.explain(&g, c.cause)
+	if g.Cause == "" || info.Status == Corrupt {
+		return g, nil
+	}
+	return g, b.since(&g)
+}
+
+// explain says why a group is blocked, by what describe has read. found is the cause for which a key led here.
+func (b *blockedLook) explain(g *BlockedGroup, found Cause) {
+	add := func(r Reason) {
+		g.Reasons = append(g.Reasons, r)
+		if g.Cause == "" {
+			g.Cause = r.Cause
+		}
+	}
+	if g.Status == Corrupt {
+		add(Reason{Cause: CauseCorrupt, Err: g.LastError})
+		return
+	}
+	if g.Mark != nil {
+		add(Reason{Cause: g.Mark.cause(), Mark: g.Mark})
+	}
+	holder := Reason{Owner: g.Owner, Token: g.Token, Left: g.Left}
+	if g.Status == Held && (found == CauseGroupHeld || g.Mark != nil) {
+		holder.Cause = CauseGroupHeld
+		add(holder)
+	}
+	if g.Status == Expired {
+		holder.Cause = CauseLeaseExpired
+		add(holder)
+	}
+	if g.Status == Delayed && found == CauseDelayed {
+		add(Reason{Cause: CauseDelayed, Left: g.Left})
+	}
+	failed := Reason{Cause: CauseHeadFailed, Count: int64(g.Attempts), Err: g.LastError}
+	if g.Status == Ready {
+		if g.Attempts > 0 && found == CauseHeadFailed {
+			add(failed)
+		}
+		add(Reason{Cause: b.untaken(), Count: b.page.Waiting})
+	}
+	if g.Cause != "" && g.Cause != CauseHeadFailed && g.Attempts > 0 {
+		add(failed)
+	}
+}
+
+// cause is the cause of a reason that a mark is.
+func (m *Mark) cause() Cause {
+	if m.Status == Halted {
+		return CauseGroupHalted
+	}
+	return CauseGroupPaused
+}
+
+// since sets when the group's cause began.
+func (b *blockedLook) since(g *BlockedGroup) error {
+	now := fromMillis(b.nowMS)
+	switch c := g.Cause; {
+	case g.Mark != nil:
+		g.Since = g.Mark.Since
+	case c == CauseGroupHeld:
+		g.Since = fromMillis(heldSince(b.nowMS, b.clock, g.Token))
+	case c == CauseLeaseExpired:
+		g.Since = now.Add(g.Left)
+	case g.Attempts > 0:
+		record, err := b.q.readAttempt(b.ctx, b.tx, g.Head)
+		g.Since = fromMillis(record.firstMS)
+		return err
+	default:
+		g.Since = now.Add(-g.HeadAge)
+	}
+	return nil
+}
+
+// waitingHandles counts the handles whose receives wait, up to whyRows; more says that there may be more.
+func (q *Queue) waitingHandles(ctx context.Context, tx kv.ReadTx, nowMS int64) (n int64, more bool, err error) {
+	rows, err := tx.GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(ctx)
+	if err != nil {
+		return 0, false, fmt.Errorf("read requests: %w", err)
+	}
+	for _, row := range rows {
+		r, err := unpackRequest(row.Key, row.Value)
+		if err != nil {
+			return 0, false, err
+		}
+		if r.deadlineMS > nowMS {
+			n++
+		}
+	}
+	return n, len(rows) == whyRows, nil
+}
