@@ -61,6 +61,7 @@ var floors = []floor{
 	{"face", "what a program begins with: opening a queue, and workers.", []string{
 		"queue.go", "subscribe.go", "subscription.go",
 		"worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_handler.go", "worker_source.go",
+		"worker_stage.go",
 	}},
 }
 
