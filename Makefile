@@ -20,6 +20,13 @@ orders: ## a service of three processes on one folder: 5,000 orders, four of its
 test: ## every test, under 3 minutes
 	$(GO) test ./...
 
+.PHONY: e2e
+e2e: ## the console in a real browser; says SKIP, and how to get it, where chromium or npm is missing
+	@if command -v npm > /dev/null && [ ! -d e2e/node_modules/axe-core ]; then \
+	  npm --prefix e2e install --no-audit --no-fund --no-package-lock; fi
+	$(GO) -C e2e vet ./...
+	@set -o pipefail; $(GO) -C e2e test ./... -count 1 -v | grep -v '^=== '
+
 .PHONY: build
 build: ## the command, into bin/
 	CGO_ENABLED=0 $(GO) build -o bin/fdbfifo ./cmd/fdbfifo
@@ -186,6 +193,6 @@ release-check: ## pack both modules as a release would, build and run a new prog
 	@$(GO) run ./internal/release check
 
 .PHONY: ci
-ci: lint bare test socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb model ## all checks, under 20 minutes on 2 cores
+ci: lint bare test e2e socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb model ## all checks, under 20 minutes on 2 cores
 	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100

@@ -116,6 +116,7 @@ type session struct {
 	queue  string
 	place  place
 	json   bool
+	beside beside
 }
 
 const rootHelp = `fdbfifo keeps grouped FIFO queues: messages of a group are delivered in order, to one

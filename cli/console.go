@@ -16,6 +16,8 @@ import (
 
 	"fdbfifo/console"
 	"fdbfifo/kv"
+	"fdbfifo/layer"
+	"fdbfifo/metrics"
 )
 
 // consoleFlags are the flags of console.
@@ -56,6 +58,7 @@ func newConsoleCmd(s *session) *cobra.Command {
 			return s.withEngine(c.Context(), false, func(db kv.DB) error { return s.console(c.Context(), db, f) })
 		},
 	}
+	s.beside.addMetrics(c)
 	c.Flags().StringVar(&f.listen, "listen", "127.0.0.1:7411", "the `ADDRESS` to listen on; port 0 = any that is free")
 	c.Flags().BoolVar(&f.readOnly, "read-only", false, "show, and do nothing")
 	c.Flags().StringSliceVar(&f.hosts, "host", nil, "a `NAME` with its port under which it may be asked for too")
@@ -99,6 +102,16 @@ func (s *session) console(ctx context.Context, db kv.DB, f consoleFlags) (err er
 	if _, err := fmt.Fprintf(s.stdout, "console: %s://%s%s\n", scheme, l.Addr(), path); err != nil {
 		return errors.Join(err, l.Close())
 	}
+	if s.beside.metrics == "" {
+		return serve(ctx, l, h)
+	}
+	all := &allQueues{s: s, db: db, e: metrics.New(metrics.Options{Now: s.app.Now}), open: map[string]*layer.Queue{}}
+	defer all.close(ctx)
+	stop, err := s.serveBeside(ctx, "metrics", s.beside.metrics, all)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	defer stop()
 	return serve(ctx, l, h)
 }
 

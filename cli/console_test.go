@@ -55,3 +55,67 @@ func TestConsoleRefuses(t *testing.T) {
 		require.Equal(t, ExitUsage, ExitCode(err), "%v: %v", args, err)
 	}
 }
+
+// addresses are what a command has said that it serves, by what it is.
+func addresses(t *testing.T, stderr io.Reader, want ...string) map[string]string {
+	t.Helper()
+	found, lines := map[string]string{}, bufio.NewScanner(stderr)
+	for len(found) < len(want) && lines.Scan() {
+		for _, what := range want {
+			if url, ok := strings.CutPrefix(lines.Text(), "fdbfifo: "+what+": "); ok {
+				found[what] = url
+			}
+		}
+	}
+	require.Len(t, found, len(want))
+	go io.Copy(io.Discard, stderr)
+	return found
+}
+
+// TestServedBeside: work serves the console and its metrics meanwhile, and a console the metrics of all queues.
+func TestServedBeside(t *testing.T) {
+	h := newHarness(t)
+	for _, q := range []string{"default", "other"} {
+		args := []string{"enqueue", "--queue", q, "--group", "g", "--body", "x"}
+		require.NoError(t, h.app().Run(t.Context(), args, strings.NewReader(""), io.Discard, io.Discard))
+	}
+	for _, c := range []struct {
+		args []string
+		want []string
+		says []string
+	}{
+		{
+			[]string{"work", "--exec", "cat", "--metrics", "127.0.0.1:0", "--console", "127.0.0.1:0"},
+			[]string{"metrics", "console"},
+			[]string{`fdbfifo_queue_messages{queue="default"}`, "messaging_client_consumed_messages_total"},
+		},
+		{
+			[]string{"console", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"}, []string{"metrics"},
+			[]string{`fdbfifo_queue_messages{queue="default"}`, `fdbfifo_queue_messages{queue="other"} 1`},
+		},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		stderr, w := io.Pipe()
+		ended := make(chan error, 1)
+		go func() { ended <- h.app().Run(ctx, c.args, strings.NewReader(""), io.Discard, w) }()
+		for what, url := range addresses(t, stderr, c.want...) {
+			r, err := http.Get(url)
+			require.NoError(t, err)
+			body, err := io.ReadAll(r.Body)
+			require.NoError(t, err)
+			require.Equal(t, http.StatusOK, r.StatusCode, "%s: %s", url, body)
+			for _, part := range c.says {
+				if what == "metrics" {
+					require.Contains(t, string(body), part)
+				}
+			}
+		}
+		cancel()
+		require.NoError(t, <-ended)
+	}
+	for _, flag := range []string{"--metrics", "--console"} {
+		args := []string{"work", "--exec", "true", flag, "0.0.0.0:0"}
+		err := h.app().Run(t.Context(), args, strings.NewReader(""), io.Discard, io.Discard)
+		require.Equal(t, ExitUsage, ExitCode(err))
+	}
+}

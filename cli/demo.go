@@ -82,6 +82,7 @@ func newDemoCmd(s *session) *cobra.Command {
 	}
 	c.Flags().StringVar(&f.data, "data", "", "a CSV `FILE` with a column \"origin\"; left out, the departures built in")
 	c.Flags().IntVar(&f.workers, "workers", 8, "drain with `N` workers, each with one group in flight at a time")
+	s.beside.add(c)
 	c.Flags().BoolVar(&f.keep, "keep", false, "keep the folder with the queue, to look at it")
 	c.Flags().BoolVar(&f.inProcess, "in-process", false, "let the workers be of this process, as --processes 1 does")
 	c.Flags().IntVar(&f.processes, "processes", demoProcesses, "spread the workers over `N` processes")
@@ -240,6 +241,13 @@ func (s *session) withDemo(ctx context.Context, fresh bool, fn func(e demoEngine
 			return err
 		}
 		defer closeQueue(ctx, e.q, &err)
+		if fresh {
+			stop, err := s.beside.start(ctx, s, db, e.q)
+			if err != nil {
+				return err
+			}
+			defer stop()
+		}
 		return fn(e)
 	})
 }

@@ -31,6 +31,11 @@ func (s *session) withQueue(ctx context.Context, create bool, fn func(q *layer.Q
 			return err
 		}
 		defer closeQueue(ctx, q, &err)
+		stop, err := s.beside.start(ctx, s, db, q)
+		if err != nil {
+			return err
+		}
+		defer stop()
 		return fn(q)
 	})
 }

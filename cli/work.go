@@ -77,6 +77,7 @@ func newWorkCmd(s *session) *cobra.Command {
 	c.Flags().Int64Var(&f.max, "max", 0, "end when `N` messages were tried, failed ones included")
 	c.Flags().DurationVar(&f.timeout, "timeout", 0,
 		"`TIME` after which a command is killed, and has failed; left out, never")
+	s.beside.add(c)
 	c.Flags().BoolVar(&f.untilEmpty, "until-empty", false, "end when the queue has no messages left")
 	return c
 }
@@ -141,6 +142,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	worker, err := layer.NewWorker(q, layer.Handle(w.handle), layer.WorkerOptions{
 		Concurrency: f.workers, Batch: f.batch, Lease: f.lease, Timeout: timeout, OnError: w.failure,
 		Logger: slog.New(slog.DiscardHandler), // failure tells
+		Hooks:  s.beside.hooks(),
 	})
 	if err != nil {
 		return err

@@ -16,11 +16,9 @@ import (
 
 // deed is one action on a queue, as a form or a call of the API asks for it.
 type deed struct {
-	c    *Console
-	q    *layer.Queue
-	in   url.Values
-	by   string
-	what string // the target, for the audit
+	q  *layer.Queue
+	in url.Values
+	by string
 }
 
 // verbs are what an operator can do. Each returns what was done, in words. What was seen comes along, and if that has
@@ -43,7 +41,7 @@ var verbs = map[string]func(d *deed, ctx context.Context) (string, error){
 	"check":         (*deed).check,
 }
 
-// ofGroup are the verbs that are about a group; the page that follows is the group's.
+// group is the group that the action is about.
 func (d *deed) group() string { return d.in.Get("g") }
 
 // act does what is asked for, and remembers it.
@@ -63,7 +61,7 @@ func (c *Console) act(ctx context.Context, who identity, in url.Values) (Action,
 	defer cancel()
 	q, err := c.queue(ctx, a.Queue)
 	if err == nil {
-		a.Result, err = do(&deed{c: c, q: q, in: in, by: who.name}, ctx)
+		a.Result, err = do(&deed{q: q, in: in, by: who.name}, ctx)
 	}
 	if err != nil {
 		a.Result, a.Failed = text(err), true
@@ -340,7 +338,7 @@ func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
 			dry[k] = vs
 		}
 		dry.Set("dry_run", "1")
-		d.Count, err = verbs[verb](&deed{c: c, q: q, in: dry, by: in.who.name}, ctx)
+		d.Count, err = verbs[verb](&deed{q: q, in: dry, by: in.who.name}, ctx)
 	case in.Has("g"):
 		var g layer.GroupInfo
 		if g, err = q.Admin().Group(ctx, in.Get("g")); err == nil {

@@ -47,15 +47,19 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request) {
 	defer context.AfterFunc(c.ctx, cancel)()
 	w.Header().Set("Content-Type", "text/event-stream")
 	s := stream{c: c, w: w, control: http.NewResponseController(w), view: v, in: in, back: back}
-	tick := time.NewTicker(c.o.Every)
-	defer tick.Stop()
 	for s.send(ctx) == nil {
 		select {
-		case <-tick.C:
+		case <-time.After(c.untilNext(time.Now())):
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// untilNext is how long a page waits before it looks anew. All pages look at the same moments, so that one asks the
+// database and the others get the same answer.
+func (c *Console) untilNext(now time.Time) time.Duration {
+	return now.Truncate(c.o.Every).Add(c.o.Every).Sub(now)
 }
 
 // stream is the events of one page.

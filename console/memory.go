@@ -42,7 +42,7 @@ func (c *cache) get(
 	if a != nil {
 		select {
 		case <-a.done:
-			// A little less than every: pages look every so often, and not a moment too early.
+			// A little less than every, because timers are not exact.
 			if c.now().Sub(a.at) >= every-every/20 || a.err != nil {
 				a = nil
 			}
@@ -57,8 +57,8 @@ func (c *cache) get(
 	}
 	c.mu.Unlock()
 	if mine {
-		a.value, a.err = ask()
 		a.at = c.now()
+		a.value, a.err = ask()
 		close(a.done)
 	}
 	select {

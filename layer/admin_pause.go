@@ -187,7 +187,7 @@ func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, err
 	return *now.public(), wrap("pause", err)
 }
 
-// Resume ends the pause of the queue, returns the ended pause, and wakes a waiting receive.
+// Resume ends the pause of the queue, returns the ended pause, and wakes waiting receives.
 //
 // Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
 func (a Admin) Resume(ctx context.Context, o ResumeOptions) (Mark, error) {

@@ -127,7 +127,7 @@ type Claim struct {
 // A group whose next item cannot be read is skipped; if there is no other group, the error wraps ErrCorrupt.
 //
 // Waiting costs next to nothing: all receives of a handle wait on one request of the handle, which wakes when somebody
-// makes a group ready. Receives waiting for one Group look now and then.
+// makes a group ready. For each Group that receives of the handle name there is another, which that group alone wakes.
 func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -170,16 +170,16 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || r.o.Group != nil || r.where != "" || q.opts.Test.Path == Direct {
+	if r.o.Wait == 0 || r.where != "" || q.opts.Test.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
 }
 
-// receiveNow receives without waiting, or by looking now and then: for one group.
+// receiveNow receives without waiting, or by looking now and then: where nothing is staged.
 func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
 	end := time.Now().Add(r.o.Wait)
-	for pause := firstWait; ; pause = min(2*pause, groupPoll) {
+	for pause := firstWait; ; pause = min(2*pause, directPoll) {
 		if err := q.submit(ctx, &operation{settle: s, receive: r}); err != nil {
 			return nil, err
 		}
@@ -206,8 +206,8 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 	}
 }
 
-// groupPoll is the longest pause between two looks of a receive waiting for one group.
-const groupPoll = time.Second
+// directPoll is the longest pause between two looks of a receive which is not staged.
+const directPoll = time.Second
 
 // ReceiveTx claims in the caller's transaction: the claims hold if and only if the transaction commits. The leases
 // begin now, not at the commit. ReceiveTx cannot wait. The caller answers for an unknown commit: use Once.
@@ -249,6 +249,7 @@ type reception struct {
 	stopped bool  // the next item would go over o.MaxBytes
 	broken  error // the error of the first unreadable group
 	more    bool  // more items are past retention than one transaction may remove
+	dueMS   int64 // of a receive from one group: when to look again, because a time ends then; 0 = nobody knows
 	// repeated: the receive was answered as an earlier receive with the same receive id.
 	repeated bool
 }
@@ -256,7 +257,7 @@ type reception struct {
 // begin forgets what an earlier attempt left.
 func (r *reception) begin() {
 	r.claims, r.items, r.bytes, r.stopped, r.broken, r.repeated = nil, 0, 0, false, nil, false
-	r.more = false
+	r.more, r.dueMS = false, 0
 }
 
 // unserved reports whether r has got nothing, so that a receive which waits goes on waiting. A repetition of which
@@ -377,7 +378,9 @@ func (c *claimer) receive(r *reception) error {
 		if paused, err := c.paused(); err != nil || paused {
 			return err
 		}
-		return c.settle(r, l, r.o.Max)
+		err := c.settle(r, l, r.o.Max)
+		r.dueMS = l.seen.dueMS()
+		return err
 	}
 	if r.o.Strategy == Layers {
 		return c.receiveLayers(r)

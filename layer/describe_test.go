@@ -75,6 +75,7 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		tx.Set(key("cursor", "audit"), tuple.Tuple{random, []byte{2, 'c', 0}, int64(1)}.Pack())
 		tx.Set(key("reader", "audit"), tuple.Tuple{random, "host", int64(1_700_000_000_000)}.Pack())
 		tx.Set(key("grant", random, "ready"), key0(int64(1234567)))
+		tx.Set(key("reqgroup", "empty", random), tuple.Tuple{"host", int64(1), int64(1_700_000_000_000)}.Pack())
 		tx.Set(key("wake", random), []byte{3, 0, 0, 0, 0, 0, 0, 0})
 	})
 
@@ -118,6 +119,8 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		require.Contains(t, names, name)
 	}
 	for key, value := range map[string]string{
+		`request of a handle whose receives wait for group "empty", random ID`: `of "host", ` +
+			`counts as dead after 2023-11-14 22:13:20.000 UTC`,
 		`setting "format"`:                                            `2`,
 		`item N of group "ready", id ID.ready`:                        `enqueued 2023-11-14 22:13:20.000 UTC, body of 1 byte: "z"`,
 		`item N of group "delayed", id ID.delayed`:                    `enqueued 2023-11-14 22:13:20.000 UTC, body of 0 bytes`,

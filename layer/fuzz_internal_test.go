@@ -187,9 +187,9 @@ func again[T any](r receipt[T]) func(key, value []byte) ([]byte, error) {
 func TestEveryValueIsFuzzed(t *testing.T) {
 	elsewhere := map[string]string{
 		nameItem: "FuzzEnvelope", nameMeta: "FuzzConfig, and kinds of their own",
-		nameReady: "integer", nameGrant: "integer", namePart: "any bytes", nameWake: "count",
+		nameNamed: "as request", nameReady: "integer", nameGrant: "integer", namePart: "any bytes", nameWake: "count",
 		nameMark: "no bytes", nameLane: "no bytes", nameOpen: "integer", nameKept: "integer",
-		nameDue: "as of a timer", nameAwait: "as of a request",
+		nameDue: "as of a timer", nameAwait: "as request",
 	}
 	for _, name := range KeyNames() {
 		require.True(t, stored[name] != nil || elsewhere[name] != "", name)
@@ -255,6 +255,8 @@ func (s subspace) rebuild(p parsedKey) []byte {
 			return s.dedupKey(DedupInGroup, p.group, p.field)
 		}
 		return s.dedupKey(DedupInQueue, "", p.field)
+	case nameNamed:
+		return s.named(p.group, p.id)
 	case nameRequest:
 		return s.request(p.index, p.id)
 	case nameGrant:

@@ -208,6 +208,9 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 		w.readKept(lane)
 		return
 	}
+	if was != nil && is != nil && is.endMS < was.endMS {
+		w.readKept(lane) // the timers beside the kept hints are at the old end
+	}
 	w.tx.Set(keys.lock(lane), next.pack())
 }
 

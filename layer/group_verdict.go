@@ -37,6 +37,20 @@ type found struct {
 	allowed allowance // of deliver
 }
 
+// dueMS returns when the time ends which keeps the group from receives; 0 = no time does.
+func (f *found) dueMS() int64 {
+	switch {
+	case f == nil:
+		return 0
+	case f.verdict == verdictEarly:
+		return f.untilMS
+	}
+	if h := f.record.holding(); h != nil {
+		return h.endMS
+	}
+	return 0
+}
+
 // assess sets the verdict. It writes nothing.
 func (w *txn) assess(f *found) error {
 	cond := f.record.at(w.nowMS)

@@ -516,9 +516,16 @@ func (b *blockedLook) since(g *BlockedGroup) error {
 	return nil
 }
 
-// waitingHandles counts the handles whose receives wait, up to whyRows; more says that there may be more.
+// waitingHandles counts the handles whose receives wait for any group, up to whyRows; more says that there may be more.
 func (q *Queue) waitingHandles(ctx context.Context, tx kv.ReadTx, nowMS int64) (n int64, more bool, err error) {
-	rows, err := tx.GetRange(q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(ctx)
+	return q.waitingIn(ctx, tx, q.keys.section(nameRequest), nowMS)
+}
+
+// waitingIn is waitingHandles for the requests in r.
+func (q *Queue) waitingIn(
+	ctx context.Context, tx kv.ReadTx, r kv.KeyRange, nowMS int64,
+) (n int64, more bool, err error) {
+	rows, err := tx.GetRange(r.Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(ctx)
 	if err != nil {
 		return 0, false, fmt.Errorf("read requests: %w", err)
 	}

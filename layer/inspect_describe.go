@@ -220,6 +220,14 @@ var descriptions = map[string]description{
 				timeWords(r.deadlineMS))
 		}),
 	},
+	nameNamed: {
+		key: func(p parsedKey) string {
+			return fmt.Sprintf("request of a handle whose receives wait for group %q, random %s", p.group, p.id)
+		},
+		value: words(unpackRequest, func(r request) string {
+			return fmt.Sprintf("of %q, counts as dead after %s", r.owner, timeWords(r.deadlineMS))
+		}),
+	},
 	nameGrant: {
 		key:   func(p parsedKey) string { return fmt.Sprintf("grant of %s to the request of %s", p.laneWords(), p.id) },
 		value: func(key, value []byte) (string, error) { n, err := intWords(key, value); return "token " + n, err },

@@ -366,6 +366,11 @@ func (x *explaining) ready(l *record, head parsedKey) error {
 	if err != nil {
 		return err
 	}
+	named, moreNamed, err := x.q.waitingIn(x.ctx, x.tx, x.q.keys.namedFor(head.group), x.nowMS)
+	if err != nil {
+		return err
+	}
+	waiting, more = waiting+named, more || moreNamed
 	if waiting == 0 {
 		x.add(Reason{Cause: CauseNobodyWaits})
 		return nil

@@ -76,7 +76,7 @@ func (d *dropping) mark(tx kv.Tx, a kv.Attempt) error {
 	}
 	tx.Set(d.keys.meta(metaDropped), packInt(millis(time.Now())))
 	tx.Clear(d.keys.meta(metaConfig))
-	rows, err := tx.Snapshot().GetRange(d.keys.section(nameRequest).Selectors(),
+	rows, err := tx.Snapshot().GetRange(d.keys.requests().Selectors(),
 		kv.RangeOptions{Limit: dropWakes}).Wait(d.ctx)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)

@@ -49,7 +49,7 @@ type SweepReport struct {
 	Dead          int64 // dead letters discarded, because kept for as long as Config.DeadRetention says
 	Repeats       int64 // receive ids, cleared: older than an hour
 	Receipts      int64 // cleared: left by processes that were killed, older than an hour
-	Wakes         int64 // wake keys cleared: of handles without a request
+	Wakes         int64 // cleared: wake keys of handles without a request, and requests of dead handles for groups
 	Dedup         int64 // entries cleared which make nothing a duplicate any more
 	Purges        int64 // notes of purges cleared: older than any dedup entry
 	Changes       int64 // changes cleared: seen by every subscription, or older than Config.Changes
@@ -77,13 +77,29 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 		return SweepReport{Skipped: true}, nil
 	}
 	for _, part := range []func() error{
-		s.receipts, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived, s.letters, s.changes,
+		s.receipts, s.named, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived, s.letters,
+		s.changes,
 	} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
 		}
 	}
 	return s.report, nil
+}
+
+// named clears the requests for groups of handles which have died.
+func (s *sweeper) named() error {
+	return s.pages(s.q.keys.section(nameNamed), func(tx kv.Tx, row kv.KV) (bool, error) {
+		r, err := unpackRequest(row.Key, row.Value)
+		if err != nil || r.deadlineMS > s.q.nowMS() {
+			return false, nil
+		}
+		if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
+			return false, err
+		}
+		tx.Clear(row.Key)
+		return true, nil
+	}, &s.report.Wakes)
 }
 
 // wakes clears the wake keys of handles without a request: killed handles, or handles which had just withdrawn when the
@@ -94,7 +110,7 @@ func (s *sweeper) wakes() error {
 			return 0, nil
 		}
 		waiting := make(map[uuid.UUID]bool)
-		for row, err := range walk(s.ctx, tx.Snapshot(), s.q.keys.section(nameRequest), sweepPage) {
+		for row, err := range walk(s.ctx, tx.Snapshot(), s.q.keys.requests(), sweepPage) {
 			if err != nil {
 				return 0, fmt.Errorf("read requests: %w", err)
 			}

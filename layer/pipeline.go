@@ -33,6 +33,9 @@ type operation struct {
 	ticket
 }
 
+// names reports whether the operation receives from one named group.
+func (o *operation) names() bool { return o.receive != nil && o.receive.o.Group != nil }
+
 // ticket is the pipeline's note of an operation. The pipeline's mutex guards a ticket. The operation contains the
 // ticket, so that the pipeline needs no map.
 type ticket struct {

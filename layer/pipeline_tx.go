@@ -90,8 +90,10 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 	conflicts := 0
 	var outcome staged
 	slot := waits(batch) && q.staging.acquire()
+	var named []string // the groups for which there may be requests from now on
 	if slot {
 		defer q.staging.release()
+		named = q.staging.expect(namedBy(batch))
 	}
 	f, booked := &flight{}, &bookings{}
 	defer q.flights.end(f)
@@ -128,6 +130,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			if !slot {
 				return nil
 			}
+			named = nil // nobody knows which the transaction has written
 			var err error
 			outcome, err = q.findRequest(ctx, tx)
 			return err
@@ -149,6 +152,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 		}
 	}
 	q.staging.set(outcome)
+	q.staging.unexpect(named)
 	q.paths.granted.Add(int64(outcome.granted))
 	q.paths.count(batch, conflicts)
 	return nil
@@ -157,6 +161,16 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 // waits reports whether receives of the batch wait for a group to become ready.
 func waits(batch []*operation) bool {
 	return slices.ContainsFunc(batch, func(o *operation) bool { return o.waits })
+}
+
+// namedBy returns the groups which waiting receives of the batch name.
+func namedBy(batch []*operation) (groups []string) {
+	for _, o := range batch {
+		if o.waits && o.names() {
+			groups = append(groups, *o.receive.o.Group)
+		}
+	}
+	return groups
 }
 
 // perform does the work of all operations: first the settlements, for each group one after the other, then the

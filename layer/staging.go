@@ -3,6 +3,8 @@ package layer
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,7 +53,9 @@ type staged struct {
 	request    int64 // the request's index, if the request was registered or found
 	deadlineMS int64
 	gone       bool // the request was cleared, or not found
-	rest       rest // what waiting receives wait for after a turn which found nothing
+	// named are the requests for groups which were written, with their deadlines; 0 = cleared.
+	named map[string]int64
+	rest  rest // what waiting receives wait for after a turn which found nothing
 }
 
 // staging is the handle's request in the waiting line of all handles, as far as the handle knows. The receives behind
@@ -67,6 +71,8 @@ type staging struct {
 	deadlineMS int64 // guarded by mu
 	busy       bool  // guarded by mu: a transaction in flight may change the request
 	requests   bool  // guarded by mu: the handle has had a request, and so may have a wake key
+	// named are the groups for which the handle may have a request, with the deadlines; 0 = not known. Guarded by mu.
+	named map[string]int64
 }
 
 func (s *staging) set(o staged) {
@@ -75,7 +81,49 @@ func (s *staging) set(o staged) {
 	if o.request != 0 || o.gone {
 		s.index, s.deadlineMS = o.request, o.deadlineMS
 	}
-	s.requests = s.requests || o.request != 0
+	s.requests = s.requests || o.request != 0 || len(o.named) > 0
+	for group, deadlineMS := range o.named {
+		if deadlineMS == 0 {
+			delete(s.named, group)
+		} else {
+			s.named[group] = deadlineMS
+		}
+	}
+}
+
+// expect notes that a transaction is about to write requests for groups, and returns those that are new. If the outcome
+// is never known, the requests are cleared all the same when nobody waits any more.
+func (s *staging) expect(groups []string) (added []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(groups) > 0 && s.named == nil {
+		s.named = make(map[string]int64)
+	}
+	for _, group := range groups {
+		if _, known := s.named[group]; !known {
+			s.named[group] = 0
+			added = append(added, group)
+		}
+	}
+	return added
+}
+
+// unexpect forgets the groups for which no request was written after all.
+func (s *staging) unexpect(groups []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, group := range groups {
+		if s.named[group] == 0 {
+			delete(s.named, group)
+		}
+	}
+}
+
+// groups returns the groups for which the handle may have a request, in order, and the deadlines.
+func (s *staging) groups() (groups []string, deadlines map[string]int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.named)), maps.Clone(s.named)
 }
 
 // acquire lets one transaction at a time register or clear the request.
@@ -93,6 +141,13 @@ func (s *staging) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.busy = false
+}
+
+// hasNamed reports whether the handle may have requests for groups.
+func (s *staging) hasNamed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.named) > 0
 }
 
 // requested returns the index of the handle's request, or 0.
@@ -123,30 +178,43 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 func (q *Queue) lineEnv() lineEnv {
 	return lineEnv{
 		runTurn: q.pipeline.runTurn, yield: q.yield, alone: q.opts.Test.NoCoalescing, nowMS: q.nowMS,
-		requested: q.staging.requested, withdraw: q.withdraw, renew: q.renew, sweep: q.sweepRequests,
+		requested: q.staging.requested, named: q.staging.hasNamed,
+		withdraw: q.withdraw, renew: q.renew, sweep: q.sweepRequests,
 	}
 }
 
 // takeTurn claims for the called receives, grants the other ready groups to other handles, and stages the receives left
 // without a claim. If there was nothing to write, takeTurn sets a watch.
 func (w *txn) takeTurn(c *claimer, waiting []*operation) (staged, error) {
-	t, rs := w.beginTurn(), c.owed
+	named := func(r *reception) bool { return r.o.Group != nil }
+	t, rs := turning{}, c.owed
+	anyGroup := !slices.ContainsFunc(rs, named) || slices.ContainsFunc(rs, func(r *reception) bool { return !named(r) })
+	if anyGroup {
+		t = w.beginTurn()
+	}
 	if err := c.claim(); err != nil {
 		return staged{}, err
 	}
 	w.claimed(rs)
-	requests, err := t.requests.Wait(w.ctx)
-	if err != nil {
-		return staged{}, fmt.Errorf("read requests: %w", err)
-	}
-	if err := c.grantOthers(requests); err != nil {
-		return staged{}, err
+	var requests []kv.KV
+	if anyGroup { // a turn for named groups alone leaves the others to the handles which wait for any
+		var err error
+		if requests, err = t.requests.Wait(w.ctx); err != nil {
+			return staged{}, fmt.Errorf("read requests: %w", err)
+		}
+		if err := c.grantOthers(requests); err != nil {
+			return staged{}, err
+		}
 	}
 	outcome, err := w.stage(waiting, c, requests)
-	if err != nil || w.wrote || w.cleared {
+	if err != nil {
 		return outcome, err
 	}
-	outcome.rest, err = w.rest(t, requests)
+	w.clearNamed(waiting, &outcome)
+	if w.wrote || w.cleared {
+		return outcome, err
+	}
+	outcome.rest, err = w.rest(t, requests, rs)
 	return outcome, err
 }
 
@@ -165,38 +233,20 @@ func (w *txn) beginTurn() turning {
 }
 
 // rest returns what the handle waits for after a turn that wrote nothing.
-func (w *txn) rest(t turning, requests []kv.KV) (rest, error) {
+func (w *txn) rest(t turning, requests []kv.KV, receives []*reception) (rest, error) {
 	q := w.q
 	poll := q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)
 	left := rest{wait: poll}
-	first := false
-	if len(requests) > 0 {
-		p, err := q.keys.parse(requests[0].Key)
-		if err != nil {
+	if t.timer != nil {
+		if err := w.restOfAny(t, requests, &left); err != nil {
 			return left, err
 		}
-		r, err := unpackRequest(requests[0].Key, requests[0].Value)
-		if err != nil {
-			return left, err
-		}
-		first = p.id == q.staging.random
-		left.dead = !first && r.deadlineMS <= w.nowMS
 	}
-	k, err := t.timer.Wait(w.ctx)
-	if err != nil {
-		return left, fmt.Errorf("read timers: %w", err)
-	}
-	if q.keys.section(nameTimer).Contains(k) {
-		p, err := q.keys.parse(k)
-		if err != nil {
-			return left, err
+	for _, r := range receives {
+		if r.dueMS > 0 {
+			due := time.Duration(r.dueMS-w.nowMS) * time.Millisecond
+			left.wait = min(left.wait, max(due, time.Millisecond))
 		}
-		due := time.Duration(p.index-w.nowMS) * time.Millisecond
-		if !first {
-			// The oldest requester goes first; the others come a little later, in case the oldest is dead.
-			due += time.Duration(q.random.n(int(skewOfTurns)))
-		}
-		left.wait = min(left.wait, max(due, time.Millisecond))
 	}
 	paused, err := w.paused()
 	if err != nil {
@@ -212,6 +262,41 @@ func (w *txn) rest(t turning, requests []kv.KV) (rest, error) {
 	return left, nil
 }
 
+// restOfAny is rest for the receives which take any group: the queue's next timer ends the rest, too.
+func (w *txn) restOfAny(t turning, requests []kv.KV, left *rest) error {
+	q := w.q
+	first := false
+	if len(requests) > 0 {
+		p, err := q.keys.parse(requests[0].Key)
+		if err != nil {
+			return err
+		}
+		r, err := unpackRequest(requests[0].Key, requests[0].Value)
+		if err != nil {
+			return err
+		}
+		first = p.id == q.staging.random
+		left.dead = !first && r.deadlineMS <= w.nowMS
+	}
+	k, err := t.timer.Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read timers: %w", err)
+	}
+	if q.keys.section(nameTimer).Contains(k) {
+		p, err := q.keys.parse(k)
+		if err != nil {
+			return err
+		}
+		due := time.Duration(p.index-w.nowMS) * time.Millisecond
+		if !first {
+			// The oldest requester goes first; the others come a little later, in case the oldest is dead.
+			due += time.Duration(q.random.n(int(skewOfTurns)))
+		}
+		left.wait = min(left.wait, max(due, time.Millisecond))
+	}
+	return nil
+}
+
 // stopStaging ends the attendance, withdraws the request and clears the wake key. Whoever was about to touch the wake
 // key may write the key anew: then the next sweep clears the key. The pipeline is closed, so nobody waits any more.
 func (q *Queue) stopStaging(ctx context.Context) error {
@@ -223,7 +308,7 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 		}
 	}
 	index, _ := q.staging.requested()
-	if index != 0 {
+	if index != 0 || q.staging.hasNamed() {
 		return q.withdraw(ctx, index)
 	}
 	q.staging.mu.Lock()

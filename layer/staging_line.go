@@ -88,6 +88,7 @@ type lineEnv struct {
 	alone     bool // each operation has a transaction of its own
 	nowMS     func() int64
 	requested func() (index, deadlineMS int64)             // the handle's request; index 0 = there is none
+	named     func() bool                                  // the handle may have requests for groups
 	withdraw  func(ctx context.Context, index int64) error // clears the request
 	renew     func(ctx context.Context, index int64) error // moves the request's deadline
 	sweep     func(ctx context.Context) error              // clears the requests of dead handles
@@ -148,6 +149,15 @@ func (l *waitingLine) nudge() {
 	}
 }
 
+// awaits reports whether a receive in the line names the group.
+func (l *waitingLine) awaits(group string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.waiting, func(o *operation) bool {
+		return o.names() && *o.receive.o.Group == group
+	})
+}
+
 // length returns the number of waiting receives, without the receives that have a turn.
 func (l *waitingLine) length() int {
 	l.mu.Lock()
@@ -186,7 +196,7 @@ func (l *waitingLine) attend() {
 		waiting := l.length()
 		index, deadlineMS := l.env.requested()
 		switch {
-		case waiting == 0 && index != 0:
+		case waiting == 0 && (index != 0 || l.env.named()):
 			if err := l.env.withdraw(ctx, index); err != nil && !l.rest(ctx, errorPause, nil) {
 				return
 			}
@@ -241,21 +251,60 @@ func (l *waitingLine) dismiss() bool {
 	return !l.attended
 }
 
-// call gives the oldest waiting receives a turn, in their own transaction, and returns when the turn is over.
+// call gives the oldest waiting receives a turn, in their own transaction, and returns when the turn is over. If there
+// was nothing, the receives which name a group and have not had a turn have theirs, too: what the others have met says
+// nothing of these.
 func (l *waitingLine) call() (r rest, failed bool) {
 	t := &turn{}
+	turns := []*turn{t}
+	r, failed = l.give(t, func(*operation) bool { return true })
+	for r.watch != nil && !failed {
+		t = &turn{}
+		called := false
+		next, bad := l.give(t, func(o *operation) bool {
+			more := o.names() && !slices.Contains(turns, o.turn)
+			called = called || more
+			return more
+		})
+		if !called {
+			return r, failed
+		}
+		turns = append(turns, t)
+		failed = bad
+		if r.wait = min(r.wait, next.wait); next.watch == nil {
+			r.cancel() // there was something
+		}
+		next.cancel() // the first watch is older
+	}
+	return r, failed
+}
+
+// namedWave bounds the receives which name a group in one turn: each has reads of its own, and a transaction of many
+// reads does not come through where one in thirty fails.
+const namedWave = 16
+
+// give gives the turn to the oldest waiting receives of which may is true.
+func (l *waitingLine) give(t *turn, may func(o *operation) bool) (r rest, failed bool) {
 	l.mu.Lock()
-	n := min(len(l.waiting), maxWave)
+	n := maxWave
 	if l.env.alone {
-		n = min(n, 1)
+		n = 1
 	}
-	called := slices.Clone(l.waiting[:n])
-	l.waiting = slices.Clone(l.waiting[n:])
-	for _, o := range called {
-		o.turn = t
+	var called, left []*operation
+	named := 0
+	for _, o := range l.waiting {
+		if len(called) < n && named < namedWave && may(o) {
+			if o.turn = t; o.names() {
+				named++
+			}
+			called = append(called, o)
+		} else {
+			left = append(left, o)
+		}
 	}
+	l.waiting = left
 	l.mu.Unlock()
-	if n > 0 {
+	if len(called) > 0 {
 		l.env.runTurn(called)
 	}
 	return t.outcome()

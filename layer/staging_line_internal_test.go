@@ -79,6 +79,7 @@ func newTestLine() *testLine {
 	l.begin(lineEnv{
 		runTurn: l.runTurn, yield: func(context.Context, string) {}, nowMS: func() int64 { return time.Now().UnixMilli() },
 		requested: func() (int64, int64) { return l.index, l.deadline },
+		named:     func() bool { return false },
 		withdraw:  func(context.Context, int64) error { return note("withdraw", func() { l.index = 0 }) },
 		renew: func(context.Context, int64) error {
 			return note("renew", func() { l.deadline = time.Now().Add(requestLife).UnixMilli() })

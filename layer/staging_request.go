@@ -18,16 +18,69 @@ import (
 // taking the handle for dead, because nobody grants to a request which wants nothing. Clearing adds a read conflict on
 // the request, because a grant rewrites the request.
 func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged, error) {
-	q := w.q
 	if len(waiting) == 0 || !w.mayStage {
 		return staged{}, nil
 	}
-	unserved := 0
+	unserved, named := 0, w.stageNamed(waiting)
 	for _, o := range waiting {
-		if o.receive.unserved() {
+		if !o.names() && o.receive.unserved() {
 			unserved++
 		}
 	}
+	outcome, err := w.stageAny(unserved, c, requests)
+	outcome.named = named
+	return outcome, err
+}
+
+// stageNamed writes the requests for the groups which unserved receives name, unless the requests are there and have
+// half of their lives left. A handle writes its own requests only, so there is no conflict but with a sweep taking the
+// handle for dead.
+func (w *txn) stageNamed(waiting []*operation) (written map[string]int64) {
+	_, known := w.q.staging.groups()
+	for _, o := range waiting {
+		if !o.names() || !o.receive.unserved() {
+			continue
+		}
+		group := *o.receive.o.Group
+		if known[group]-w.nowMS > requestLife.Milliseconds()/2 {
+			continue
+		}
+		if written == nil {
+			written = make(map[string]int64)
+		}
+		r := request{owner: w.q.opts.Owner, wants: 1, deadlineMS: w.nowMS + requestLife.Milliseconds()}
+		w.tx.Set(w.q.keys.named(group, w.q.staging.random), r.pack())
+		written[group], known[group] = r.deadlineMS, r.deadlineMS
+		w.wrote = true
+	}
+	return written
+}
+
+// clearNamed clears the requests for groups for which no receive waits any more.
+func (w *txn) clearNamed(waiting []*operation, outcome *staged) {
+	if !w.mayStage {
+		return
+	}
+	groups, _ := w.q.staging.groups()
+	for _, group := range groups {
+		awaited := func(o *operation) bool {
+			return o.names() && *o.receive.o.Group == group && o.receive.unserved()
+		}
+		if slices.ContainsFunc(waiting, awaited) || w.q.line.awaits(group) {
+			continue
+		}
+		w.tx.Clear(w.q.keys.named(group, w.q.staging.random))
+		w.cleared = true
+		if outcome.named == nil {
+			outcome.named = make(map[string]int64)
+		}
+		outcome.named[group] = 0
+	}
+}
+
+// stageAny is stage for receives which take any group, of which so many are unserved.
+func (w *txn) stageAny(unserved int, c *claimer, requests []kv.KV) (staged, error) {
+	q := w.q
 	index, _ := q.staging.requested()
 	switch {
 	case unserved > 0 && index == 0:
@@ -120,7 +173,8 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 	return err
 }
 
-// withdraw clears the handle's request and gives back the granted groups. Repeating a withdraw does no harm.
+// withdraw clears the handle's requests and gives back the granted groups; index is 0 if there are requests for groups
+// alone. Repeating a withdraw does no harm.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if !q.staging.acquire() {
 		if !q.line.rest(ctx, busyPause, nil) { // a receive is about to use or clear the request
@@ -129,12 +183,21 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 		return nil
 	}
 	defer q.staging.release()
-	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error { return q.txn(ctx, tx).withdraw(index) })
+	groups, named := q.staging.groups()
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		for _, group := range groups {
+			tx.Clear(q.keys.named(group, q.staging.random))
+		}
+		return q.txn(ctx, tx).withdraw(index)
+	})
 	if errors.Is(err, ErrNoQueue) {
 		err = nil // the request went with the queue
 	}
 	if err == nil {
-		q.staging.set(staged{gone: true})
+		for group := range named {
+			named[group] = 0
+		}
+		q.staging.set(staged{gone: true, named: named})
 	}
 	return err
 }
@@ -143,6 +206,10 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 // rewrites the request; per grant, a read conflict on the lock, and the footprint of a release.
 func (w *txn) withdraw(index int64) error {
 	q, tx, random := w.q, w.tx, w.q.staging.random
+	if index == 0 {
+		tx.Clear(q.keys.wake(random))
+		return w.finish()
+	}
 	key := q.keys.request(index, random)
 	if err := guardWithdrawRequest.read(tx, kv.SingleKey(key)); err != nil {
 		return err

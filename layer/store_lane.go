@@ -341,13 +341,8 @@ func (s subspace) dueFrom(where string, fromMS, nowMS int64) kv.KeyRange {
 	}
 }
 
-// requests is the range of the requests by a template.
-func (s subspace) requests(where string) kv.KeyRange {
-	if where == "" {
-		return s.section(nameRequest)
-	}
-	return below(s.ofWhere(nameAwait, where, 1))
-}
+// awaiting is the range of the requests by a template.
+func (s subspace) awaiting(where string) kv.KeyRange { return below(s.ofWhere(nameAwait, where, 1)) }
 
 // keptUnder is the range of the hints put aside under a lock.
 func (s subspace) keptUnder(holder string) kv.KeyRange {

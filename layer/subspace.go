@@ -30,6 +30,7 @@ import (
 //	archive  ("archive", group, index, random)       when it was finished, then the item's value: see store_archive.go
 //	archived ("archived", place, index, random)      tuple: completed (ms), group; index, random, parts of each item
 //	request  ("request", index, random)              tuple: owner, groups wanted, deadline (ms)
+//	reqgroup ("reqgroup", group, random)             as of request: one that waits for this group alone
 //	grant    ("grant", random, group)                tuple: token
 //	wake     ("wake", random)                        int64, little-endian, changed by atomic add; watched
 //	dedup    ("dedup", "queue", id),                 tuple: group, index, random of the accepted message,
@@ -71,7 +72,9 @@ import (
 // the queue's: after a restore into a cluster with lower versions new changes still come behind old ones. n tells apart
 // the rows of one transaction, in the order of the calls.
 //
-// The random of request, grant and wake is the handle's: a handle has one request at a time.
+// The random of request, reqgroup, grant and wake is the handle's: a handle has one request at a time, and one for each
+// group that receives of the handle name. The name reqgroup lies right before request, so that a single range read
+// finds the oldest requests, and whether there are requests for groups.
 //
 // Each operation says which keys may be written, and with what the writes conflict.
 const (
@@ -90,6 +93,7 @@ const (
 	nameArchived = "archived"
 	nameDedup    = "dedup"
 	namePurged   = "purged"
+	nameNamed    = "reqgroup"
 	nameRequest  = "request"
 	nameGrant    = "grant"
 	nameWake     = "wake"
@@ -203,6 +207,19 @@ func (s subspace) readyFrom(shard, index int64) kv.KeyRange {
 
 func (s subspace) request(index int64, random uuid.UUID) []byte {
 	return tuple.AppendUUID(tuple.AppendInt(s.start(nameRequest, 9+17), index), random)
+}
+
+// named is the key of a handle's request for a group.
+func (s subspace) named(group string, random uuid.UUID) []byte {
+	return tuple.AppendUUID(s.startGroup(nameNamed, group, 17), random)
+}
+
+// namedFor is the range of the requests for a group.
+func (s subspace) namedFor(group string) kv.KeyRange { return below(s.startGroup(nameNamed, group, 1)) }
+
+// requests is the range of all requests: those for groups first.
+func (s subspace) requests() kv.KeyRange {
+	return kv.KeyRange{Begin: s.section(nameNamed).Begin, End: s.section(nameRequest).End}
 }
 
 func (s subspace) grant(random uuid.UUID, group string) []byte {
@@ -327,6 +344,8 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.lane = p.group
 	case nameRequest:
 		p.index, p.id = d.int(), d.uuid()
+	case nameNamed:
+		p.group, p.id = d.str(), d.uuid()
 	case nameGrant:
 		p.id = d.uuid()
 		p.group, p.lane = d.lane()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -93,15 +95,20 @@ func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	return key
 }
 
-// readRequests starts reading the requests which may be woken for a lane.
+// readRequests starts reading the requests which may be woken for a lane: those for groups or for any group, or those by
+// the lane's template.
 func (w *txn) readRequests(lane string) {
 	_, where := splitLane(lane)
 	if w.requests[where] == nil {
 		if w.requests == nil {
 			w.requests = make(map[string]kv.Future[[]kv.KV])
 		}
+		all := w.q.keys.requests()
+		if where != "" {
+			all = w.q.keys.awaiting(where)
+		}
 		w.requests[where] = w.tx.Snapshot().GetRange(
-			w.q.keys.requests(where).Selectors(), kv.RangeOptions{Limit: wakeProbe},
+			all.Selectors(), kv.RangeOptions{Limit: wakeProbe},
 		)
 	}
 }
@@ -228,17 +235,87 @@ func (w *txn) touch(random uuid.UUID) {
 	w.tx.Atomic(kv.Add, w.q.keys.wake(random), packCount(1))
 }
 
-// wakeOldest touches the wake key of the oldest request which is alive and wants groups, or lanes by the lane's
-// template. The read is at snapshot, because transactions which make groups ready must conflict neither with requests
-// nor with each other.
-func (w *txn) wakeOldest(lane string) error {
-	w.readRequests(lane)
-	_, where := splitLane(lane)
-	rows, err := w.requests[where].Wait(w.ctx)
+// wakeOldest touches the wake key of the oldest request which is alive and wants groups, and of the requests for the
+// groups left ready. The reads are at snapshot, because transactions which make groups ready must conflict neither with
+// requests nor with each other. Only if there are requests for groups are there reads behind the first.
+func (w *txn) wakeOldest() error {
+	w.readRequests("")
+	rows, err := w.requests[""].Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}
-	for _, row := range rows {
+	if len(rows) > 0 && w.q.keys.section(nameNamed).Contains(rows[0].Key) {
+		oldest := w.tx.Snapshot().GetRange(
+			w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe},
+		)
+		if err := w.wakeNamed(); err != nil {
+			return err
+		}
+		if rows, err = oldest.Wait(w.ctx); err != nil {
+			return fmt.Errorf("read requests: %w", err)
+		}
+	}
+	return w.wake(rows, 1)
+}
+
+// wakeNamed touches the wake keys of the requests for the groups left ready, a few for each: one of the receives gets
+// the group, the others go on waiting, and a handle which has died keeps nobody waiting.
+func (w *txn) wakeNamed() error {
+	if len(w.ready) > wakeGroups {
+		for row, err := range walk(w.ctx, w.tx.Snapshot(), w.q.keys.section(nameNamed), wakePage) {
+			if err != nil {
+				return fmt.Errorf("read requests: %w", err)
+			}
+			if p, err := w.q.keys.parse(row.Key); err == nil && w.ready[p.group] {
+				if err := w.wake([]kv.KV{row}, 1); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	found := make([]kv.Future[[]kv.KV], 0, len(w.ready))
+	for _, group := range slices.Sorted(maps.Keys(w.ready)) {
+		found = append(found, w.tx.Snapshot().GetRange(
+			w.q.keys.namedFor(group).Selectors(), kv.RangeOptions{Limit: wakeProbe},
+		))
+	}
+	for _, f := range found {
+		rows, err := f.Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read requests: %w", err)
+		}
+		if err := w.wake(rows, wakeProbe); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wakeAll wakes the oldest request, which serves the others, and the requests for groups, up to wakePage.
+func (w *txn) wakeAll() error {
+	named, err := w.tx.Snapshot().GetRange(
+		w.q.keys.section(nameNamed).Selectors(), kv.RangeOptions{Limit: wakePage},
+	).Wait(w.ctx)
+	if err != nil {
+		return fmt.Errorf("read requests: %w", err)
+	}
+	if err := w.wake(named, wakePage); err != nil {
+		return err
+	}
+	return w.wakeOldest()
+}
+
+const (
+	// wakeGroups is the number of groups left ready up to which the requests for each are read by themselves.
+	wakeGroups = 16
+	// wakePage is how many requests for groups are read together otherwise.
+	wakePage = 200
+)
+
+// wake touches the wake keys of up to n of the requests which are alive and want groups.
+func (w *txn) wake(requests []kv.KV, n int) error {
+	for _, row := range requests {
 		p, err := w.q.keys.parse(row.Key)
 		if err != nil {
 			return err
@@ -249,7 +326,9 @@ func (w *txn) wakeOldest(lane string) error {
 		}
 		if r.wants > 0 && r.deadlineMS > w.nowMS {
 			w.touch(p.id)
-			return nil
+			if n--; n == 0 {
+				return nil
+			}
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package layer
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"fdbfifo/kv"
@@ -48,45 +49,34 @@ func unpackHint(row kv.KV) (attempts int, err error) {
 	return int(n), err
 }
 
-// wakeReady wakes a request for each template by which this transaction has left lanes ready.
+// wakeReady wakes the requests for what this transaction has left ready.
 func (w *txn) wakeReady() error {
 	if len(w.ready) == 0 {
 		return nil
 	}
-	lanes := make(map[string]string)
-	var order []string
+	if w.q.keys.plan == nil {
+		return w.wakeOldest()
+	}
+	wheres := make(map[string]bool)
 	for lane := range w.ready {
 		_, where := splitLane(lane)
-		if lanes[where] == "" {
-			order = append(order, where)
-			lanes[where] = laneName("", where)
+		wheres[where] = true
+	}
+	for _, where := range slices.Sorted(maps.Keys(wheres)) { // the same order in each run of a simulation
+		if where == "" {
+			if err := w.wakeOldest(); err != nil {
+				return err
+			}
+			continue
 		}
-	}
-	slices.Sort(order) // the same order in each run of a simulation
-	for _, where := range order {
-		if err := w.wakeOldest(lanes[where]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// wakeAll wakes a request for whole groups, and the requests by templates.
-func (w *txn) wakeAll() error {
-	if err := w.wakeOldest(""); err != nil || w.q.keys.plan == nil {
-		return err
-	}
-	rows, err := w.tx.Snapshot().GetRange(
-		w.q.keys.section(nameAwait).Selectors(), kv.RangeOptions{Limit: 1000}).Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read requests: %w", err)
-	}
-	for _, row := range rows {
-		p, err := w.q.keys.parse(row.Key)
+		w.readRequests(laneName("", where))
+		rows, err := w.requests[where].Wait(w.ctx)
 		if err != nil {
+			return fmt.Errorf("read requests: %w", err)
+		}
+		if err := w.wake(rows, wakeProbe); err != nil {
 			return err
 		}
-		w.touch(p.id)
 	}
 	return nil
 }

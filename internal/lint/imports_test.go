@@ -23,8 +23,9 @@ var allowed = map[string][]string{
 	"kv/kvtest/history":    {"kv"},
 	"layer":                {"kv", "kv/tuple"},
 	"console":              {"kv", "kv/tuple", "layer"},
+	"metrics":              {"kv", "kv/tuple", "layer"},
 	"data":                 {},
-	"internal/bench":       {"kv", "kv/tuple", "kv/record", "layer"},
+	"internal/bench":       {"kv", "kv/tuple", "kv/record", "layer", "console", "metrics"},
 	"internal/crash":       {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"internal/linear":      {"kv", "layer", "kv/tuple"},
 	"internal/lint":        {},
@@ -36,10 +37,10 @@ var allowed = map[string][]string{
 	"internal/release":     {},
 	"internal/sim":         {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer", "internal/linear"},
 	"cli": {
-		"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench", "console",
+		"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench", "console", "metrics",
 	},
 	"cmd/fdbfifo": {
-		"cli", "kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench", "console",
+		"cli", "kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench", "console", "metrics",
 	},
 	"examples/first":    {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"examples/orders":   {"kv", "kv/tuple", "kv/embedded", "layer"},

@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/console"
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+	"fdbfifo/metrics"
+)
+
+// beside is what a command serves while it does its work: nobody needs a second process to see how it goes.
+type beside struct {
+	console, metrics string // addresses; "" = not
+	exporter         *metrics.Exporter
+}
+
+func (b *beside) add(c *cobra.Command) {
+	c.Flags().StringVar(&b.console, "console", "", "serve the console at this `ADDRESS` meanwhile, see fdbfifo console")
+	b.addMetrics(c)
+}
+
+func (b *beside) addMetrics(c *cobra.Command) {
+	c.Flags().StringVar(&b.metrics, "metrics", "", "serve metrics for Prometheus at this `ADDRESS`, under /metrics")
+}
+
+// start serves what the flags ask for, until stop is called or the context ends.
+func (b *beside) start(ctx context.Context, s *session, db kv.DB, q *layer.Queue) (stop func(), err error) {
+	var stops []func()
+	stop = func() {
+		for _, f := range stops {
+			f()
+		}
+	}
+	if b.metrics != "" {
+		b.exporter = metrics.New(metrics.Options{Now: s.app.Now})
+		b.exporter.Add(q)
+		f, err := s.serveBeside(ctx, "metrics", b.metrics, b.exporter)
+		if err != nil {
+			return stop, err
+		}
+		stops = append(stops, f)
+	}
+	if b.console == "" {
+		return stop, nil
+	}
+	token := console.NewToken()
+	h, err := console.New(console.Options{
+		DB: db, Prefix: s.prefix(), Token: token, Now: s.app.Now, Logger: slog.New(slog.NewTextHandler(s.stderr, nil)),
+	})
+	if err != nil {
+		stop()
+		return stop, err
+	}
+	f, err := s.serveBeside(ctx, "console", b.console, h, console.LoginPath(token))
+	if err != nil {
+		stop()
+		return stop, err
+	}
+	stops = append(stops, func() {
+		f()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		if err := h.Close(ctx); err != nil {
+			s.notice("close the console: %v", err)
+		}
+	})
+	return stop, nil
+}
+
+// hooks count what a worker does, if somebody may ask.
+func (b *beside) hooks() layer.Hooks {
+	if b.exporter == nil {
+		return layer.Hooks{}
+	}
+	return b.exporter.Hooks(layer.Hooks{})
+}
+
+// serveBeside serves a handler on this machine alone; path is that of the link which it tells.
+func (s *session) serveBeside(
+	ctx context.Context, what, address string, h http.Handler, path ...string,
+) (stop func(), err error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, usagef("--%s %s: %w", what, address, err)
+	}
+	if addr, ok := l.Addr().(*net.TCPAddr); !ok || !addr.IP.IsLoopback() {
+		err := usagef("--%s %s is for other machines: give an address of this one", what, address)
+		return nil, errors.Join(err, l.Close())
+	}
+	where := "/metrics"
+	if len(path) > 0 {
+		where = path[0]
+	}
+	s.notice("%s: http://%s%s", what, l.Addr(), where)
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ctx, l, h) }()
+	return func() {
+		cancel()
+		if err := <-ended; err != nil {
+			s.notice("%s: %v", what, err)
+		}
+	}, nil
+}
+
+// allQueues exports the figures of all queues under the prefix, as they come and go.
+type allQueues struct {
+	s  *session
+	db kv.DB
+	e  *metrics.Exporter
+
+	mu     sync.Mutex
+	open   map[string]*layer.Queue // guarded by mu
+	looked time.Time               // guarded by mu
+}
+
+func (a *allQueues) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := a.look(r.Context()); err != nil {
+		http.Error(w, fmt.Sprintf("the queues cannot be listed: %v", err), http.StatusServiceUnavailable)
+		return
+	}
+	a.e.ServeHTTP(w, r)
+}
+
+// look opens the queues that are new, not more often than figures are read.
+func (a *allQueues) look(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.s.app.Now()
+	if !a.looked.IsZero() && now.Sub(a.looked) < metrics.DefaultEvery {
+		return nil
+	}
+	names, err := layer.Queues(ctx, a.db, a.s.prefix())
+	if err != nil {
+		return err
+	}
+	a.looked = now
+	gone := map[string]bool{}
+	for name := range a.open {
+		gone[name] = true
+	}
+	for _, name := range names {
+		delete(gone, name)
+		if a.open[name] != nil {
+			continue
+		}
+		q, err := layer.Open(ctx, a.db, a.s.prefix(), name, a.s.queueOptions())
+		if errors.Is(err, layer.ErrNoQueue) || errors.Is(err, layer.ErrDropping) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		a.open[name] = q
+		a.e.Add(q)
+	}
+	for name := range gone {
+		a.e.Remove(a.open[name])
+		delete(a.open, name)
+	}
+	return nil
+}
+
+func (a *allQueues) close(ctx context.Context) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, q := range a.open {
+		var err error
+		closeQueue(ctx, q, &err)
+	}
+}

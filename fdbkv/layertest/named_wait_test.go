@@ -1,0 +1,1 @@
+../../layer/named_wait_test.go

@@ -1,0 +1,260 @@
+// Package metrics says in Prometheus's text format how queues and workers are. It needs no module but this one.
+//
+//	m := metrics.New(metrics.Options{})
+//	m.Add(q)
+//	w, err := layer.NewWorker(q, h, layer.WorkerOptions{Hooks: m.Hooks(layer.Hooks{})})
+//	mux.Handle("GET /metrics", m)
+//
+// The figures of a queue come from its database: ask one process for them, or take their maximum over all processes; a
+// sum would count them several times. What a process has done itself is a sum. No label names a group, a message, an
+// owner or an error: their number has no bound.
+package metrics
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// Options are the settings of an exporter. The zero value is the normal use.
+type Options struct {
+	// Every is how old the figures of a queue may be; 0 = DefaultEvery. However many ask, a queue is read once in that
+	// time, and never while nobody asks.
+	Every time.Duration
+	// Now is the clock; nil = time.Now.
+	Now func() time.Time
+}
+
+// DefaultEvery is how old the figures of a queue may be.
+const DefaultEvery = 10 * time.Second
+
+// readTimeout bounds the reading of one queue. A queue that does not answer costs its figures, not the others'.
+const readTimeout = 5 * time.Second
+
+// Exporter is an http.Handler. It is safe for concurrent use.
+type Exporter struct {
+	o  Options
+	mu sync.Mutex
+	// Guarded by mu.
+	queues []*source
+	work   map[string]*work // by queue
+	errors map[string]int64 // reads of figures that have failed, by queue
+}
+
+// source is a queue whose figures are exported.
+type source struct {
+	q  *layer.Queue
+	mu sync.Mutex // held while the queue is read
+	// Guarded by mu.
+	stats layer.Stats
+	at    time.Time
+	took  time.Duration
+	ok    bool
+}
+
+// New makes an exporter without queues.
+func New(o Options) *Exporter {
+	if o.Every == 0 {
+		o.Every = DefaultEvery
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Exporter{o: o, work: map[string]*work{}, errors: map[string]int64{}}
+}
+
+// Add exports the figures of a queue too, until the handle is closed.
+func (e *Exporter) Add(q *layer.Queue) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.queues = append(e.queues, &source{q: q})
+	e.of(q.Name())
+}
+
+// Remove ends the export of a queue's figures, and forgets what workers have done on it.
+func (e *Exporter) Remove(q *layer.Queue) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.queues = slices.DeleteFunc(e.queues, func(s *source) bool { return s.q == q })
+	delete(e.work, q.Name())
+	delete(e.errors, q.Name())
+}
+
+// ServeHTTP writes all metrics.
+func (e *Exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var b bytes.Buffer
+	e.Write(r.Context(), &b)
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	_, _ = w.Write(b.Bytes()) // the scraper has gone
+}
+
+// Write writes all metrics. Queues that cannot be read are left out; fdbfifo_exporter_up says so.
+func (e *Exporter) Write(ctx context.Context, b *bytes.Buffer) {
+	e.mu.Lock()
+	sources := slices.Clone(e.queues)
+	e.mu.Unlock()
+	p := printer{families: map[string]*family{}}
+	for _, s := range sources {
+		e.figures(ctx, &p, s)
+	}
+	e.mu.Lock()
+	for name, work := range e.work {
+		work.print(&p, name)
+	}
+	for name, n := range e.errors {
+		p.add("fdbfifo_exporter_errors_total", float64(n), "queue", name)
+	}
+	e.mu.Unlock()
+	p.write(b)
+}
+
+// figures prints what the database and the handle say of a queue.
+func (e *Exporter) figures(ctx context.Context, p *printer, s *source) {
+	name := s.q.Name()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := e.o.Now(); s.at.IsZero() || now.Sub(s.at) >= e.o.Every {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readTimeout)
+		defer cancel()
+		stats, err := s.q.Stats(ctx)
+		s.at, s.took, s.stats, s.ok = now, e.o.Now().Sub(now), stats, err == nil
+		if err != nil {
+			e.mu.Lock()
+			e.errors[name]++
+			e.mu.Unlock()
+		}
+	}
+	p.add("fdbfifo_exporter_up", bit(s.ok), "queue", name)
+	p.add("fdbfifo_exporter_duration_seconds", s.took.Seconds(), "queue", name)
+	e.paths(p, s.q)
+	if !s.ok {
+		return
+	}
+	st := &s.stats
+	p.add("fdbfifo_queue_messages", float64(st.Depth), "queue", name)
+	p.add("fdbfifo_queue_messages_in_flight", float64(st.InFlight), "queue", name)
+	p.add("fdbfifo_queue_dead_letters", float64(st.Dead), "queue", name)
+	p.add("fdbfifo_queue_waiting_handles", float64(st.WaitingHandles), "queue", name)
+	p.add("fdbfifo_queue_paused", bit(st.Paused != nil), "queue", name)
+	p.add("fdbfifo_queue_counts_truncated", bit(st.ReadyGroups == layer.StatsCap), "queue", name)
+	for state, n := range map[string]int64{
+		"ready": st.ReadyGroups, "held": st.HeldGroups, "delayed": st.DelayedGroups, "failing": st.FailingGroups,
+		"paused": st.PausedGroups, "halted": st.HaltedGroups,
+	} {
+		p.add("fdbfifo_queue_groups", float64(n), "queue", name, "state", state)
+	}
+	for of, age := range map[string]time.Duration{
+		"ready": st.OldestReady, "head": st.OldestHead, "hold": st.LongestHold,
+	} {
+		p.add("fdbfifo_queue_oldest_age_seconds", age.Seconds(), "of", of, "queue", name)
+	}
+	for event, n := range map[string]int64{
+		"enqueued": st.Enqueued, "duplicate": st.Duplicates, "received": st.Received, "acked": st.Acked,
+		"nacked": st.Nacked, "expired": st.Expired, "taken": st.Taken, "dead_lettered": st.DeadLettered,
+		"redriven": st.Redriven, "discarded": st.Discarded, "cancelled": st.Cancelled, "purged": st.Purged,
+		"past_retention": st.PastRetention, "forced": st.Forced,
+	} {
+		p.add("fdbfifo_queue_events_total", float64(n), "event", event, "queue", name)
+	}
+}
+
+// paths prints how this process's handle came by its claims.
+func (e *Exporter) paths(p *printer, q *layer.Queue) {
+	name, paths := q.Name(), q.Paths()
+	for path, n := range map[string]int64{"direct": paths.Direct, "widened": paths.Widened, "staged": paths.Staged} {
+		p.add("fdbfifo_claims_total", float64(n), "path", path, "queue", name)
+	}
+	p.add("fdbfifo_transactions_total", float64(paths.Shared), "queue", name)
+	p.add("fdbfifo_transaction_conflicts_total", float64(paths.Conflicts), "queue", name)
+}
+
+func bit(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// metric is a family's type and help.
+type metric struct{ kind, help string }
+
+// known has every metric, by name.
+var known = map[string]metric{
+	"fdbfifo_queue_messages":              {"gauge", "Messages in the queue, by its counters."},
+	"fdbfifo_queue_messages_in_flight":    {"gauge", "Messages delivered and not acked, by the queue's counters."},
+	"fdbfifo_queue_dead_letters":          {"gauge", "Dead letters, by the queue's counters."},
+	"fdbfifo_queue_groups":                {"gauge", "Groups by state; failing groups are delayed too."},
+	"fdbfifo_queue_oldest_age_seconds":    {"gauge", "Age of the oldest ready head, oldest head, and longest hold."},
+	"fdbfifo_queue_waiting_handles":       {"gauge", "Processes whose receives wait."},
+	"fdbfifo_queue_paused":                {"gauge", "1 if the whole queue is paused."},
+	"fdbfifo_queue_counts_truncated":      {"gauge", "1 if there are more ready groups than are counted."},
+	"fdbfifo_queue_events_total":          {"counter", "What has happened to messages, by the queue's counters."},
+	"fdbfifo_claims_total":                {"counter", "Claims of this process's handle, by how they were got."},
+	"fdbfifo_claims_lost_total":           {"counter", "Claims that this process has lost to another."},
+	"fdbfifo_claims_taken_over_total":     {"counter", "Claims of groups whose holder's lease had ended."},
+	"fdbfifo_transactions_total":          {"counter", "Transactions of this process's handle."},
+	"fdbfifo_transaction_conflicts_total": {"counter", "Attempts of these that have failed with a conflict."},
+	"fdbfifo_worker_busy":                 {"gauge", "Handlers that run in this process, the stuck ones too."},
+	"fdbfifo_worker_stuck_total":          {"counter", "Handlers that did not return at the end of their context."},
+	"fdbfifo_exporter_up":                 {"gauge", "1 if the queue's figures could be read."},
+	"fdbfifo_exporter_duration_seconds":   {"gauge", "How long the last reading of the queue's figures took."},
+	"fdbfifo_exporter_errors_total":       {"counter", "Readings of the queue's figures that have failed."},
+	"messaging_process_duration_seconds":  {"histogram", "How long handlers took, by how they ended."},
+	"messaging_client_consumed_messages_total": {
+		"counter", "Messages delivered to this process, by how their handling ended.",
+	},
+}
+
+// family is the lines of one metric.
+type family struct{ lines []string }
+
+type printer struct{ families map[string]*family }
+
+// add adds a sample. labels are names and values, the names in order.
+func (p *printer) add(name string, v float64, labels ...string) {
+	p.line(name, name, v, labels...)
+}
+
+// line adds a line of a family; sample is the family's name, with the suffix of a histogram.
+func (p *printer) line(name, sample string, v float64, labels ...string) {
+	f := p.families[name]
+	if f == nil {
+		f = &family{}
+		p.families[name] = f
+	}
+	pairs := make([]string, 0, len(labels)/2)
+	for i := 0; i+1 < len(labels); i += 2 {
+		pairs = append(pairs, labels[i]+`="`+escapes.Replace(labels[i+1])+`"`)
+	}
+	f.lines = append(f.lines, sample+"{"+strings.Join(pairs, ",")+"} "+strconv.FormatFloat(v, 'g', -1, 64)+"\n")
+}
+
+var escapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+// write writes the families in order. A histogram's lines stay as they are.
+func (p *printer) write(b *bytes.Buffer) {
+	names := make([]string, 0, len(p.families))
+	for name := range p.families {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		m := known[name]
+		fmt.Fprintf(b, "# HELP %s %s\n# TYPE %s %s\n", name, m.help, name, m.kind)
+		lines := p.families[name].lines
+		if m.kind != "histogram" {
+			slices.Sort(lines)
+		}
+		for _, line := range lines {
+			b.WriteString(line)
+		}
+	}
+}

@@ -1,0 +1,227 @@
+package metrics
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/record"
+	"fdbfifo/layer"
+)
+
+// labels are the labels of each metric: nothing else may become one, because a label with a name of a group, a message,
+// an owner or an error has no bound.
+var labels = map[string]string{
+	"fdbfifo_claims_lost_total": "queue", "fdbfifo_claims_taken_over_total": "queue",
+	"fdbfifo_claims_total": "path queue", "fdbfifo_exporter_duration_seconds": "queue",
+	"fdbfifo_exporter_errors_total": "queue", "fdbfifo_exporter_up": "queue",
+	"fdbfifo_queue_counts_truncated": "queue", "fdbfifo_queue_dead_letters": "queue",
+	"fdbfifo_queue_events_total": "event queue", "fdbfifo_queue_groups": "queue state",
+	"fdbfifo_queue_messages": "queue", "fdbfifo_queue_messages_in_flight": "queue",
+	"fdbfifo_queue_oldest_age_seconds": "of queue", "fdbfifo_queue_paused": "queue",
+	"fdbfifo_queue_waiting_handles": "queue", "fdbfifo_transaction_conflicts_total": "queue",
+	"fdbfifo_transactions_total": "queue", "fdbfifo_worker_busy": "queue", "fdbfifo_worker_stuck_total": "queue",
+	"messaging_client_consumed_messages_total": "error_type queue",
+	"messaging_process_duration_seconds":       "error_type le queue",
+}
+
+// maxSeries is how many series a queue may have.
+const maxSeries = 150
+
+// scene is an exporter of a queue with a name that needs care.
+type scene struct {
+	q   *layer.Queue
+	e   *Exporter
+	rec *record.Recorder
+}
+
+// hardName is a queue's name that the format has to escape.
+const hardName = "a\\b \"c\"\nd é"
+
+func inScene(t *testing.T, test func(t *testing.T, s *scene)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &scene{e: New(Options{}), rec: record.Wrap(embedded.OpenMemory(embedded.Options{}))}
+		var err error
+		s.q, err = layer.Create(t.Context(), s.rec, nil, hardName, layer.Options{Owner: "w"})
+		require.NoError(t, err)
+		s.e.Add(s.q)
+		test(t, s)
+		require.NoError(t, s.q.Close(context.Background()))
+		require.NoError(t, s.rec.Close())
+	})
+}
+
+// work has a worker handle all kinds of messages.
+func (s *scene) work(t *testing.T) {
+	for i := range 20 {
+		_, err := s.q.Enqueue(t.Context(), layer.Message{Group: fmt.Sprint("g", i), Body: []byte{byte(i)}})
+		require.NoError(t, err)
+	}
+	worker, err := layer.NewWorker(s.q, layer.Handle(func(ctx context.Context, d *layer.Delivery) error {
+		time.Sleep(300 * time.Millisecond)
+		switch d.Body[0] {
+		case 1:
+			return errors.New("failed with a text of its own")
+		case 2:
+			return &layer.RejectError{Reason: "no use"}
+		}
+		return nil
+	}), layer.WorkerOptions{Hooks: s.e.Hooks(layer.Hooks{}), Logger: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	worker.Start()
+	time.Sleep(2 * time.Second)
+	require.NoError(t, worker.Stop(context.Background()))
+}
+
+func (s *scene) scrape() string {
+	w := httptest.NewRecorder()
+	s.e.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	return w.Body.String()
+}
+
+var (
+	sampleLine = regexp.MustCompile(`^([a-z_]+)\{(.*)\} (\S+)$`)
+	labelPair  = regexp.MustCompile(`([a-z_]+)="((?:[^"\\]|\\.)*)"`)
+)
+
+// TestLabelSets: the metrics and their labels are these and no others; a queue has few series.
+func TestLabelSets(t *testing.T) {
+	inScene(t, func(t *testing.T, s *scene) {
+		s.work(t)
+		text, series, seen := s.scrape(), 0, map[string]string{}
+		for line := range strings.Lines(text) {
+			line = strings.TrimSuffix(line, "\n")
+			if strings.HasPrefix(line, "#") {
+				continue
+			}
+			series++
+			m := sampleLine.FindStringSubmatch(line)
+			require.NotNil(t, m, line)
+			name := m[1]
+			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+				if cut, ok := strings.CutSuffix(name, suffix); ok && known[cut].kind == "histogram" {
+					name = cut
+				}
+			}
+			names := strings.Fields(seen[name])
+			for _, pair := range labelPair.FindAllStringSubmatch(m[2], -1) {
+				if !slices.Contains(names, pair[1]) {
+					names = append(names, pair[1])
+				}
+				require.NotContains(t, pair[2], "failed with")
+			}
+			slices.Sort(names)
+			seen[name] = strings.Join(names, " ")
+		}
+		want := map[string]string{}
+		for name, l := range labels {
+			if name != "fdbfifo_exporter_errors_total" { // none has failed
+				want[name] = l
+			}
+		}
+		require.Equal(t, want, seen)
+		require.Len(t, known, len(labels))
+		require.LessOrEqual(t, series, maxSeries)
+		t.Logf("series_per_queue %d", series)
+		for _, part := range []string{
+			`fdbfifo_queue_events_total{event="enqueued",queue="a\\b \"c\"\nd é"} 20`,
+			`messaging_client_consumed_messages_total{error_type="",queue="a\\b \"c\"\nd é"} 18`,
+			`messaging_client_consumed_messages_total{error_type="rejected",queue="a\\b \"c\"\nd é"} 1`,
+			`messaging_process_duration_seconds_bucket{error_type="",le="0.5",queue="a\\b \"c\"\nd é"} 18`,
+			`messaging_process_duration_seconds_bucket{error_type="",le="0.25",queue="a\\b \"c\"\nd é"} 0`,
+			`fdbfifo_worker_busy{queue="a\\b \"c\"\nd é"} 0`,
+		} {
+			require.Contains(t, text, part)
+		}
+	})
+}
+
+// TestScrapesShareOneReading: however often somebody asks, a queue is read once in ten seconds, and else never.
+func TestScrapesShareOneReading(t *testing.T) {
+	inScene(t, func(t *testing.T, s *scene) {
+		s.rec.Take()
+		time.Sleep(time.Hour)
+		require.Empty(t, s.rec.Take(), "nobody asks")
+		for range 100 {
+			require.Contains(t, s.scrape(), "fdbfifo_exporter_up")
+			time.Sleep(time.Second)
+		}
+		require.Len(t, s.rec.Take(), 10)
+	})
+}
+
+// TestExporterSaysThatItFails: a queue that cannot be read is left out, and the exporter says so.
+func TestExporterSaysThatItFails(t *testing.T) {
+	inScene(t, func(t *testing.T, s *scene) {
+		require.NoError(t, s.q.Close(t.Context()))
+		text := s.scrape()
+		require.Contains(t, text, `fdbfifo_exporter_up{queue="a\\b \"c\"\nd é"} 0`)
+		require.Contains(t, text, `fdbfifo_exporter_errors_total{queue="a\\b \"c\"\nd é"} 1`)
+		require.NotContains(t, text, "fdbfifo_queue_messages")
+	})
+}
+
+// promtool returns the path of Prometheus's tool, or skips.
+func promtool(t *testing.T) string {
+	path, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("SKIP: there is no promtool: apt-get install -y --no-install-recommends prometheus")
+	}
+	return path
+}
+
+// TestPromtoolTakesTheMetrics: Prometheus's own tool finds no fault.
+func TestPromtoolTakesTheMetrics(t *testing.T) {
+	tool, text := promtool(t), ""
+	inScene(t, func(t *testing.T, s *scene) {
+		s.work(t)
+		text = s.scrape()
+	})
+	cmd := exec.Command(tool, "check", "metrics")
+	cmd.Stdin = strings.NewReader(text)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Empty(t, string(bytes.TrimSpace(out)))
+}
+
+// TestPromtoolTakesTheRules: the rules of deploy are well formed, and their tests hold.
+func TestPromtoolTakesTheRules(t *testing.T) {
+	tool := promtool(t)
+	for _, args := range [][]string{{"check", "rules", "rules.yml"}, {"test", "rules", "rules_test.yml"}} {
+		cmd := exec.Command(tool, args...)
+		cmd.Dir = "../deploy"
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+}
+
+var metricName = regexp.MustCompile(`\b(?:fdbfifo|messaging)_[a-z_]+\b`)
+
+// TestDeployNamesWhatThereIs: the rules and the board name no metric that is not exported.
+func TestDeployNamesWhatThereIs(t *testing.T) {
+	for _, file := range []string{"rules.yml", "grafana.json"} {
+		text, err := os.ReadFile("../deploy/" + file)
+		require.NoError(t, err)
+		names := metricName.FindAllString(string(text), -1)
+		require.NotEmpty(t, names)
+		for _, name := range names {
+			_, plain := known[name]
+			_, bucket := known[strings.TrimSuffix(name, "_bucket")]
+			require.True(t, plain || bucket, "%s names %s", file, name)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+
+	"fdbfifo/layer"
+)
+
+// work is what this process's workers have done on a queue. The exporter's lock guards it.
+type work struct {
+	lost, takenOver, stuck int64
+	busy                   int64
+	ended                  map[string]*histogram // by outcome
+}
+
+// outcomes are how the handling of a message ends, as the label error_type says: "" = well. A panic is a "handler".
+var outcomes = []string{"", "handler", "rejected", "timeout"}
+
+// bounds are the upper bounds of the buckets in seconds, those of OpenTelemetry's messaging conventions.
+var bounds = []float64{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10}
+
+// histogram counts durations.
+type histogram struct {
+	counts []int64 // one for each bound, and one above
+	sum    float64
+	n      int64
+}
+
+func (h *histogram) observe(seconds float64) {
+	i, _ := slices.BinarySearch(bounds, seconds)
+	h.counts[i]++
+	h.sum += seconds
+	h.n++
+}
+
+// of returns the work on a queue. e.mu is held.
+func (e *Exporter) of(queue string) *work {
+	w := e.work[queue]
+	if w == nil {
+		w = &work{ended: map[string]*histogram{}}
+		for _, o := range outcomes {
+			w.ended[o] = &histogram{counts: make([]int64, len(bounds)+1)}
+		}
+		e.work[queue] = w
+	}
+	return w
+}
+
+// Hooks returns hooks for WorkerOptions that count, and then call those of next.
+func (e *Exporter) Hooks(next layer.Hooks) layer.Hooks {
+	counting := func(then func(layer.Event), count func(w *work, ev layer.Event)) func(layer.Event) {
+		return func(ev layer.Event) {
+			e.mu.Lock()
+			count(e.of(ev.Queue), ev)
+			e.mu.Unlock()
+			if then != nil {
+				then(ev)
+			}
+		}
+	}
+	h := next
+	h.TakenOver = counting(next.TakenOver, func(w *work, _ layer.Event) { w.takenOver++ })
+	h.Lost = counting(next.Lost, func(w *work, _ layer.Event) { w.lost++ })
+	h.Stuck = counting(next.Stuck, func(w *work, _ layer.Event) { w.stuck++ })
+	h.Started = counting(next.Started, func(w *work, _ layer.Event) { w.busy++ })
+	h.Done = counting(next.Done, func(w *work, ev layer.Event) {
+		w.busy--
+		w.ended[""].observe(ev.Took.Seconds())
+	})
+	h.Failed = counting(next.Failed, func(w *work, ev layer.Event) {
+		w.busy--
+		w.ended[outcome(ev.Err)].observe(ev.Took.Seconds())
+	})
+	return h
+}
+
+// outcome names the kind of a handler's error: a few words, never the error's own.
+func outcome(err error) string {
+	var reject *layer.RejectError
+	switch {
+	case errors.As(err, &reject):
+		return "rejected"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	}
+	return "handler"
+}
+
+func (w *work) print(p *printer, queue string) {
+	p.add("fdbfifo_claims_lost_total", float64(w.lost), "queue", queue)
+	p.add("fdbfifo_claims_taken_over_total", float64(w.takenOver), "queue", queue)
+	p.add("fdbfifo_worker_stuck_total", float64(w.stuck), "queue", queue)
+	p.add("fdbfifo_worker_busy", float64(max(0, w.busy)), "queue", queue)
+	for _, o := range outcomes {
+		h := w.ended[o]
+		p.add("messaging_client_consumed_messages_total", float64(h.n), "error_type", o, "queue", queue)
+		if h.n > 0 {
+			h.print(p, queue, o)
+		}
+	}
+}
+
+func (h *histogram) print(p *printer, queue, outcome string) {
+	const name = "messaging_process_duration_seconds"
+	n := int64(0)
+	for i, bound := range bounds {
+		n += h.counts[i]
+		le := strconv.FormatFloat(bound, 'g', -1, 64)
+		p.line(name, name+"_bucket", float64(n), "error_type", outcome, "le", le, "queue", queue)
+	}
+	p.line(name, name+"_bucket", float64(h.n), "error_type", outcome, "le", "+Inf", "queue", queue)
+	p.line(name, name+"_sum", h.sum, "error_type", outcome, "queue", queue)
+	p.line(name, name+"_count", float64(h.n), "error_type", outcome, "queue", queue)
+}
