@@ -17,7 +17,7 @@ orders: ## a service of three processes on one folder: 5,000 orders, four of its
 	@$(GO) run ./examples/orders run $(ARGS)
 
 .PHONY: test
-test: ## every test, under 3 minutes
+test: ## every test, under 3 minutes on 2 cores; what takes longer is in ci: sim-ci, conformance, release-check, crash, fuzz
 	$(GO) test ./...
 
 .PHONY: e2e
@@ -95,6 +95,10 @@ linear: ## HISTORIES runs of concurrent callers of each sort on each engine, as 
 socket: ## the layer's tests through the socket of a folder that another DB has open
 	$(GO) test ./layer -count 1 -parallel 8 -timeout 20m -args -layer.socket
 
+.PHONY: conformance
+conformance: ## the engines' suite with every pair of range selectors, of which make test tries a quarter
+	KVTEST_WHOLE=1 $(GO) test ./kv/... -run Conformance -count 1
+
 MINUTES ?= 10
 ENGINE ?= memory
 .PHONY: soak
@@ -164,7 +168,7 @@ fdb-suites: # of test-fdb, which sets FDB_CLUSTER_FILE
 	else \
 		command -v "$${FDB_BIN:+$$FDB_BIN/}fdbserver" >/dev/null || \
 			echo "SKIP: the tests that kill, restart or lock a cluster of their own: no fdbserver in FDB_BIN or on the PATH"; \
-		echo "$$client" && $(GO) vet ./... && $(FDBKV_STATICCHECK) ./... && $(GO) test -count 1 -timeout 10m ./...; \
+		echo "$$client" && $(GO) vet ./... && $(FDBKV_STATICCHECK) ./... && KVTEST_WHOLE=1 $(GO) test -count 1 -timeout 10m ./...; \
 	fi
 
 .PHONY: trouble
@@ -189,10 +193,20 @@ module: ## give the whole tree another module path: make module MODULE=example.c
 	@$(GO) run ./internal/release rename "$(MODULE)"
 
 .PHONY: release-check
-release-check: ## pack both modules as a release would, build and run a new program on them, without a replace
+release-check: ## pack both modules as a release would, build and run a new program on them, without a replace; build a renamed tree
+	$(GO) test ./internal/release -run '^TestRename$$' -count 1 -args -build
 	@$(GO) run ./internal/release check
 
+SQS_NODE ?= $(CURDIR)/bin/node
+.PHONY: e2e-sqs
+e2e-sqs: ## the SQS server with the SDK for Go, and with boto3, the AWS CLI and npm's clients where they are; killed amid eight workers
+	@mkdir -p $(SQS_NODE) && { ! command -v npm > /dev/null || test -d $(SQS_NODE)/node_modules/sqs-consumer \
+		|| npm install --silent --no-audit --no-fund --prefix $(SQS_NODE) @aws-sdk/client-sqs@3 sqs-consumer@14 > /dev/null 2>&1 \
+		|| echo "npm could not install the clients for JavaScript"; }
+	@cd sqs/clienttest && $(GO) mod tidy -diff && $(GO) vet . && { ! test -d $(SQS_NODE)/node_modules || export SQS_NODE=$(SQS_NODE); } \
+		&& $(GO) test . -count 1 -v | grep -vE '^ *=== '; exit $${PIPESTATUS[0]}
+
 .PHONY: ci
-ci: lint bare test e2e socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb model ## all checks, under 20 minutes on 2 cores
+ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb e2e e2e-sqs model ## all checks, under 20 minutes on 2 cores
 	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100

@@ -176,9 +176,11 @@ func (s *session) root() (root *cobra.Command, parsed *bool) {
 		newNackCmd(s),
 		newExtendCmd(s),
 		newWorkCmd(s),
+		newServeCmd(s),
 		newPeekCmd(s),
 		newGroupsCmd(s),
 		newBlockedCmd(s),
+		newTopCmd(s),
 		newConsoleCmd(s),
 		newWhyCmd(s),
 		newFindCmd(s),
@@ -222,10 +224,28 @@ func knownCommand(root *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	if names := root.SuggestionsFor(args[0]); len(names) > 0 {
+	names := root.SuggestionsFor(args[0])
+	if name, ok := elsewhereNames[args[0]]; ok {
+		names = []string{name}
+	}
+	if len(names) > 0 {
 		return usagef("unknown command %q: did you mean %s? (see fdbfifo --help)", args[0], strings.Join(names, " or "))
 	}
 	return usagef("unknown command %q (see fdbfifo --help)", args[0])
+}
+
+// elsewhereNames are what other queues call the commands.
+var elsewhereNames = map[string]string{
+	"send": "enqueue", "push": "enqueue", "put": "enqueue", "publish": "enqueue", "add": "enqueue",
+	"read": "receive", "pop": "receive", "get": "receive", "dequeue": "receive", "pull": "receive", "take": "receive",
+	"delete": "ack", "complete": "ack", "done": "ack", "finish": "ack",
+	"fail": "nack", "abandon": "nack", "requeue": "nack", "reject": "nack",
+	"renew": "extend", "heartbeat": "extend",
+	"worker": "work", "consume": "work", "run": "work",
+	"list": "queues", "ls": "queues", "rm": "drop", "remove": "drop", "clear": "purge", "truncate": "purge",
+	"metrics": "stats", "status": "stats", "count": "stats", "depth": "stats", "info": "stats",
+	"set": "config", "configure": "config", "alter": "config", "dlq": "dead", "replay": "archive", "redrive": "dead",
+	"unpause": "resume", "verify": "check", "lookup": "find", "search": "find", "snooze": "reschedule",
 }
 
 // newHelpCmd is cobra's, but for words that are no command: asking for the help of one is an error.
@@ -255,7 +275,8 @@ func newHelpCmd() *cobra.Command {
 // noArgs is for commands that take flags only.
 func noArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usagef("%s takes flags only, not %q (see %s --help)", c.Name(), args[0], c.CommandPath())
+		return usagef("%s takes flags only, not %q: --queue names a queue (see %s --help)",
+			c.Name(), args[0], c.CommandPath())
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fdbfifo/console"
 	"fdbfifo/layer"
 )
 
@@ -59,18 +60,10 @@ func causeNames() []string {
 	return names
 }
 
-type jsonBlocked struct {
-	jsonGroup
-	More    bool         `json:"more,omitempty"`
-	Cause   string       `json:"cause"`
-	Reasons []jsonReason `json:"reasons"`
-	Since   *time.Time   `json:"since,omitempty"`
-}
-
 type jsonBlockedSummary struct {
 	Summary map[layer.Cause]int64 `json:"summary"`
 	Sampled bool                  `json:"sampled,omitempty"`
-	Paused  *jsonMark             `json:"paused,omitempty"`
+	Paused  *console.JSONMark     `json:"paused,omitempty"`
 	Waiting int64                 `json:"waiting_handles"`
 }
 
@@ -131,19 +124,11 @@ func blockedWords(page layer.BlockedPage) string {
 
 func (s *session) printBlockedJSON(page layer.BlockedPage) error {
 	for _, g := range page.Groups {
-		row := jsonBlocked{
-			jsonGroup: newJSONGroup(g.GroupInfo), More: g.More, Cause: string(g.Cause),
-			Reasons: newJSONReasons(g.Reasons),
-		}
-		if !g.Since.IsZero() {
-			since := g.Since.UTC()
-			row.Since = &since
-		}
-		if err := printJSON(s.stdout, row); err != nil {
+		if err := printJSON(s.stdout, console.JSONOfBlocked(g)); err != nil {
 			return err
 		}
 	}
 	return printJSON(s.stdout, jsonBlockedSummary{
-		Summary: page.Summary, Sampled: page.Sampled, Paused: newJSONMark(page.Paused), Waiting: page.Waiting,
+		Summary: page.Summary, Sampled: page.Sampled, Paused: console.JSONOfMark(page.Paused), Waiting: page.Waiting,
 	})
 }

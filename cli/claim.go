@@ -103,15 +103,39 @@ func (s *session) receive(ctx context.Context, q *layer.Queue, o layer.ReceiveOp
 		return asUsageIfOptions(err)
 	}
 	if len(claims) == 0 {
-		s.notice("nothing is ready")
-		return nil
+		return s.tellNothingReady(ctx, q, o)
 	}
 	for i, c := range claims {
 		if err := printJSON(s.stdout, s.newJSONClaim(c)); err != nil {
-			return errors.Join(err, s.giveBack(ctx, q, claims[i:]))
+			return &Error{
+				Text: err.Error(), Hint: "The claims that could not be printed were given back: receive again.",
+				Err: errors.Join(err, s.giveBack(ctx, q, claims[i:])),
+			}
 		}
 	}
 	return nil
+}
+
+// tellNothingReady says so, and who knows more if there are messages all the same: those of a group come one after the
+// other.
+func (s *session) tellNothingReady(ctx context.Context, q *layer.Queue, o layer.ReceiveOptions) error {
+	st, err := q.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	if st.Depth == 0 || o.Group != nil {
+		s.notice("nothing is ready")
+		return nil
+	}
+	s.notice("nothing is ready: fdbfifo groups says what %s for", waits(st.Depth))
+	return nil
+}
+
+func waits(n int64) string {
+	if n == 1 {
+		return "1 message waits"
+	}
+	return plural(n, "message") + " wait"
 }
 
 // giveBack gives back claims that nobody was told of.

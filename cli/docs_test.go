@@ -196,6 +196,18 @@ func TestReadmeNamesCommands(t *testing.T) {
 	require.Empty(t, named)
 }
 
+// What other queues call a command leads to one that there is, and takes no command's own name.
+func TestElsewhereNames(t *testing.T) {
+	root, _ := (&session{app: New()}).root()
+	for name, command := range elsewhereNames {
+		found, _, err := root.Find([]string{command})
+		require.NoError(t, err)
+		require.Equal(t, command, found.Name(), name)
+		own, _, _ := root.Find([]string{name})
+		require.Equal(t, root, own, name)
+	}
+}
+
 // shellWords splits a command at its blanks; single quotes keep blanks together.
 func shellWords(command string) (words []string) {
 	for i, part := range strings.Split(command, "'") {

@@ -32,13 +32,15 @@ type enqueueFlags struct {
 	headerFields []string
 	partial      bool
 	ids          bool
+	alone        bool
 }
 
 const enqueueHelp = `Append a message, or all messages of a file, to the queue; it is created if it does not exist.
 
 A file is CSV with a header line, or JSON lines (one object a line); - is stdin. Each record becomes a
 message whose body is the record as it stands. --group-field names the CSV column or the JSON field that
-is the group; without it all go to --group, or to the default group. --dedup-field names that which is the
+is the group; without it all go to --group, or to the default group, and are handled one after the other: --alone
+gives each a group of its own, as in a queue without order. --dedup-field names that which is the
 dedup id; a record where it is empty has none. --header-field names one that becomes a header; where it is empty,
 or missing in JSON, there is none. --ids prints the id of each message, in the order of the records.
 
@@ -88,7 +90,8 @@ func newEnqueueCmd(s *session) *cobra.Command {
 	c.Flags().StringArrayVar(&f.headers, "header", nil, "a header `NAME=VALUE` of every message (repeatable)")
 	c.Flags().StringArrayVar(&f.headerFields, "header-field", nil,
 		"`NAME` of a header that is the CSV column or JSON field NAME, or NAME=FIELD (repeatable)")
-	c.Flags().BoolVar(&f.ids, "ids", false, "print the id of each message of a file, one a line")
+	c.Flags().BoolVar(&f.alone, "alone", false, "give each message a group of its own: it waits for no other")
+	c.Flags().BoolVar(&f.ids, "ids", false, "print the id of each message, one a line")
 	c.Flags().BoolVar(&f.partial, "partial", false, "enqueue what stands before a bad record, rather than nothing")
 	return c
 }
@@ -97,7 +100,7 @@ func newEnqueueCmd(s *session) *cobra.Command {
 func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error) {
 	o := sourceOptions{
 		group: f.group, groupField: f.groupField, format: f.format, dedupID: f.dedupID, dedupField: f.dedupField,
-		delay: f.delay, atOnce: changed("delay") && f.delay == 0,
+		delay: f.delay, alone: f.alone, atOnce: changed("delay") && f.delay == 0,
 	}
 	one, given := changed("body") || changed("body-file"), 0
 	for _, name := range []string{"body", "body-file", "file"} {
@@ -110,8 +113,8 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 		return o, usagef("give one of --body TEXT, --body-file FILE and --file FILE (- is stdin)")
 	case one && (changed("group-field") || changed("format") || changed("partial")):
 		return o, usagef("--group-field, --format and --partial go with --file, not with --body")
-	case one && (changed("header-field") || changed("ids")):
-		return o, usagef("--header-field and --ids go with --file; --header is for one message")
+	case one && changed("header-field"):
+		return o, usagef("--header-field goes with --file; --header is for one message too")
 	case one && changed("dedup-field"), changed("file") && changed("dedup-id"):
 		return o, usagef("--dedup-id goes with --body, --dedup-field with --file")
 	case changed("dedup-id") && f.dedupID == "", changed("dedup-field") && f.dedupField == "":
@@ -124,6 +127,8 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 		return o, usagef("--group-field needs a name")
 	case changed("group") && changed("group-field"):
 		return o, usagef("give either --group or --group-field")
+	case f.alone && (changed("group") || changed("group-field")):
+		return o, usagef("give either --alone or a group")
 	}
 	var err error
 	if o.headers, err = parseHeaders(f.headers); err != nil {

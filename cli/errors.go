@@ -50,7 +50,7 @@ func ExitCode(err error) int {
 		return own.Exit
 	case kv.Code(err) == kv.CodeDatabaseLocked:
 		return ExitLocked
-	case errors.As(err, &output):
+	case errors.As(err, &output) && own == nil:
 		return ExitOutput
 	}
 	return ExitFailed

@@ -57,8 +57,10 @@ func TestReceiveCannotBePrinted(t *testing.T) {
 	app, q := onMemory(t, 3)
 	var stderr bytes.Buffer
 	err := app.Run(context.Background(), []string{"receive", "--max", "2"}, nil, full{}, &stderr)
-	require.Equal(t, ExitOutput, ExitCode(err), stderr.String())
+	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
 	require.Contains(t, stderr.String(), "gave back group g")
+	require.Contains(t, stderr.String(), "receive again")
+	require.NotContains(t, stderr.String(), "is done")
 	requireGivenBack(t, q, 3)
 }
 
@@ -93,7 +95,9 @@ func TestWorkOutputCannotBePrinted(t *testing.T) {
 	app, q := onMemory(t, 3)
 	var stderr bytes.Buffer
 	err := app.Run(context.Background(), []string{"work", "--exec", "cat"}, nil, full{}, &stderr)
-	require.Equal(t, ExitOutput, ExitCode(err), stderr.String())
+	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), "comes again")
+	require.NotContains(t, stderr.String(), "is done")
 	st, err := q.Stats(context.Background())
 	require.NoError(t, err)
 	require.EqualValues(t, 3, st.Depth, "nothing was acked")

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
+	"fdbfifo/console"
 	"fdbfifo/layer"
 )
 
@@ -74,48 +74,10 @@ func allGroups(ctx context.Context, q *layer.Queue, o layer.GroupsOptions) ([]la
 	return all, nil
 }
 
-type jsonGroup struct {
-	Group       string `json:"group"`
-	State       string `json:"status"`
-	Depth       int64  `json:"depth"`
-	HeadAgeMS   int64  `json:"head_age_ms"`
-	Attempts    int    `json:"attempts"`
-	LastError   string `json:"last_error,omitempty"`
-	Owner       string `json:"owner,omitempty"`
-	Token       int64  `json:"token,omitempty"`
-	Outstanding int    `json:"outstanding"`
-	LeftMS      int64  `json:"left_ms"`
-
-	Mark *jsonMark `json:"mark,omitempty"`
-}
-
-func newJSONGroup(g layer.GroupInfo) jsonGroup {
-	return jsonGroup{
-		Group: g.Group, State: string(g.Status), Depth: g.Depth, HeadAgeMS: g.HeadAge.Milliseconds(),
-		Attempts: g.Attempts, LastError: g.LastError, Owner: g.Owner, Token: g.Token,
-		Outstanding: g.Outstanding, LeftMS: g.Left.Milliseconds(), Mark: newJSONMark(g.Mark),
-	}
-}
-
-// jsonMark says why a group is paused or halted, or will be when its claim ends.
-type jsonMark struct {
-	State  string    `json:"status"`
-	By     string    `json:"by"`
-	Reason string    `json:"reason"`
-	Since  time.Time `json:"since"`
-}
-
-func newJSONMark(m *layer.Mark) *jsonMark {
-	if m == nil {
-		return nil
-	}
-	return &jsonMark{State: string(m.Status), By: m.By, Reason: m.Reason, Since: m.Since.UTC()}
-}
-
 func (s *session) printGroups(groups []layer.GroupInfo, total int) error {
 	if s.json {
 		for _, g := range groups {
-			err := printJSON(s.stdout, newJSONGroup(g))
+			err := printJSON(s.stdout, console.JSONOfGroup(g))
 			if err != nil {
 				return err
 			}

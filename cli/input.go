@@ -44,6 +44,7 @@ type sourceOptions struct {
 	headers map[string]string
 	delay   time.Duration
 	atOnce  bool
+	alone   bool
 }
 
 // headerField is a header whose value a field of the record has.
@@ -51,7 +52,7 @@ type headerField struct{ name, field string }
 
 // complete adds what every message has.
 func (o *sourceOptions) complete(m layer.Message) layer.Message {
-	m.Headers, m.Delay, m.AtOnce = o.headers, o.delay, o.atOnce
+	m.Headers, m.Delay, m.AtOnce, m.Alone = o.headers, o.delay, o.atOnce, o.alone
 	return m
 }
 

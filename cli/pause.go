@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fdbfifo/console"
 	"fdbfifo/layer"
 )
 
@@ -98,13 +99,15 @@ type jsonMarked struct {
 	Queue   string  `json:"queue"`
 	Group   *string `json:"group,omitempty"`
 	Resumed bool    `json:"resumed"`
-	jsonMark
+	console.JSONMark
 }
 
 // printMark prints the mark of a group, or of the queue if group is nil.
 func (s *session) printMark(resumed bool, group *string, m layer.Mark) error {
 	if s.json {
-		return printJSON(s.stdout, jsonMarked{Queue: s.queue, Group: group, Resumed: resumed, jsonMark: *newJSONMark(&m)})
+		return printJSON(s.stdout, jsonMarked{
+			Queue: s.queue, Group: group, Resumed: resumed, JSONMark: *console.JSONOfMark(&m),
+		})
 	}
 	what := "queue " + display(s.queue)
 	if group != nil {

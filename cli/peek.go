@@ -22,8 +22,8 @@ func newPeekCmd(s *session) *cobra.Command {
 		Use:   "peek [--group GROUP] [--header NAME=VALUE]... [-n N]",
 		Short: "Look at the first messages without taking them",
 		Long: `Print the first messages of a group; without --group, the first message of each group, the oldest
-first. --group "" is the default group. With --header, the first messages that have it, of the group or of all, group
-by group: all may have to be read for that. It changes nothing.`,
+first, or the first messages of the only group. --group "" is the default group. With --header, the first messages
+that have it, of the group or of all, group by group: all may have to be read for that. It changes nothing.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkPage(n); err != nil {
 				return err
@@ -86,6 +86,9 @@ func (s *session) peek(ctx context.Context, q *layer.Queue, group string, oneGro
 	groups, err := allGroups(ctx, q, layer.GroupsOptions{MaxDepth: 1})
 	if err != nil {
 		return nil, err
+	}
+	if len(groups) == 1 {
+		return q.Peek(ctx, groups[0].Group, n)
 	}
 	slices.SortStableFunc(groups, sortByAge)
 	var items []layer.Item

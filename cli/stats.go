@@ -5,42 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fdbfifo/console"
 	"fdbfifo/layer"
 )
-
-type jsonStats struct {
-	Queue         string    `json:"queue"`
-	Paused        *jsonMark `json:"paused,omitempty"`
-	Depth         int64     `json:"depth"`
-	InFlight      int64     `json:"in_flight"`
-	Delayed       int64     `json:"delayed"`
-	ReadyGroups   int64     `json:"ready_groups"`
-	BusyGroups    int64     `json:"busy_groups"`
-	HeldGroups    int64     `json:"held_groups"`
-	DelayedGroups int64     `json:"delayed_groups"`
-	FailingGroups int64     `json:"failing_groups"`
-	LongestHoldMS int64     `json:"longest_hold_ms"`
-	Waiting       int64     `json:"waiting_handles"`
-	PausedGroups  int64     `json:"paused_groups"`
-	ParkedGroups  int64     `json:"halted_groups"`
-	OldestReadyMS int64     `json:"oldest_ready_ms"`
-	OldestHeadMS  int64     `json:"oldest_head_ms"`
-	Enqueued      int64     `json:"enqueued"`
-	Duplicates    int64     `json:"duplicates"`
-	Received      int64     `json:"received"`
-	Acked         int64     `json:"acked"`
-	Nacked        int64     `json:"nacked"`
-	Expired       int64     `json:"expired"`
-	Taken         int64     `json:"taken"`
-	Parked        int64     `json:"dead_lettered"`
-	Redriven      int64     `json:"redriven"`
-	Discarded     int64     `json:"discarded"`
-	Dead          int64     `json:"dead"`
-	Cancelled     int64     `json:"cancelled"`
-	Purged        int64     `json:"purged"`
-	AgedOut       int64     `json:"past_retention"`
-	Forced        int64     `json:"forced"`
-}
 
 func newStatsCmd(s *session) *cobra.Command {
 	return &cobra.Command{
@@ -66,16 +33,7 @@ func (s *session) printStats(st layer.Stats) error {
 		}
 	}
 	if s.json {
-		return printJSON(s.stdout, jsonStats{
-			Queue: s.queue, Paused: newJSONMark(st.Paused), Depth: st.Depth,
-			InFlight: st.InFlight, Delayed: st.Delayed, Duplicates: st.Duplicates, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
-			HeldGroups: st.HeldGroups, DelayedGroups: st.DelayedGroups, FailingGroups: st.FailingGroups,
-			LongestHoldMS: st.LongestHold.Milliseconds(), Waiting: st.WaitingHandles, PausedGroups: st.PausedGroups, ParkedGroups: st.HaltedGroups,
-			OldestReadyMS: st.OldestReady.Milliseconds(), OldestHeadMS: st.OldestHead.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received,
-			Acked: st.Acked, Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken,
-			Parked: st.DeadLettered, Redriven: st.Redriven, Discarded: st.Discarded, Dead: st.Dead,
-			Cancelled: st.Cancelled, Purged: st.Purged, AgedOut: st.PastRetention, Forced: st.Forced,
-		})
+		return printJSON(s.stdout, console.JSONOfStats(s.queue, st))
 	}
 	t := newTable()
 	alignRight(t, 2)

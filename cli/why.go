@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"fdbfifo/console"
 	"fdbfifo/layer"
 )
 
@@ -45,37 +46,14 @@ ids. It changes nothing.`,
 }
 
 type jsonWhy struct {
-	ID      string       `json:"id,omitempty"` // none of an empty group
-	Group   string       `json:"group"`
-	Reasons []jsonReason `json:"reasons"`
-}
-
-type jsonReason struct {
-	Cause  string    `json:"cause"`
-	Text   string    `json:"text"`
-	Count  int64     `json:"count,omitempty"`
-	More   bool      `json:"more,omitempty"`
-	Owner  string    `json:"owner,omitempty"`
-	Token  int64     `json:"token,omitempty"`
-	LeftMS int64     `json:"left_ms,omitempty"`
-	Error  string    `json:"error,omitempty"`
-	Mark   *jsonMark `json:"mark,omitempty"`
-}
-
-func newJSONReasons(reasons []layer.Reason) []jsonReason {
-	all := make([]jsonReason, len(reasons))
-	for i, r := range reasons {
-		all[i] = jsonReason{
-			Cause: string(r.Cause), Text: r.String(), Count: r.Count, More: r.More, Owner: r.Owner, Token: r.Token,
-			LeftMS: r.Left.Milliseconds(), Error: r.Err, Mark: newJSONMark(r.Mark),
-		}
-	}
-	return all
+	ID      string               `json:"id,omitempty"` // none of an empty group
+	Group   string               `json:"group"`
+	Reasons []console.JSONReason `json:"reasons"`
 }
 
 func (s *session) printWhy(e layer.Explanation) error {
 	if s.json {
-		why := jsonWhy{Group: e.ID.Group, Reasons: newJSONReasons(e.Reasons)}
+		why := jsonWhy{Group: e.ID.Group, Reasons: console.JSONOfReasons(e.Reasons)}
 		if e.ID != (layer.ID{Group: e.ID.Group}) {
 			why.ID = e.ID.String()
 		}

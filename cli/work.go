@@ -172,7 +172,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	case dead > 0:
 		return &Error{
 			Text: fmt.Sprintf("%s failed for good while the queue was emptied", plural(dead, "message")),
-			Hint: "fdbfifo dead list says why; fdbfifo dead redrive gives them back.",
+			Hint: "fdbfifo dead list says why; fdbfifo dead redrive --all gives them back.",
 		}
 	}
 	return nil
@@ -182,7 +182,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 func (w *working) print(line []byte) (err error) {
 	w.progress.print(func() { _, err = w.s.stdout.Write(line) })
 	if err != nil {
-		w.end(err)
+		w.end(&Error{Text: err.Error(), Hint: "What was being handled was given back, and comes again.", Err: err})
 	}
 	return err
 }

@@ -11,88 +11,6 @@ import (
 	"fdbfifo/layer"
 )
 
-// The JSON of the console has the names of the command's --json.
-
-// JSONMark says why a group or a queue is paused or halted.
-type JSONMark struct {
-	Status string    `json:"status"`
-	By     string    `json:"by"`
-	Reason string    `json:"reason"`
-	Since  time.Time `json:"since"`
-}
-
-// JSONReason is a reason why something is not delivered.
-type JSONReason struct {
-	Cause  string    `json:"cause"`
-	Text   string    `json:"text"`
-	Count  int64     `json:"count,omitempty"`
-	More   bool      `json:"more,omitempty"`
-	Owner  string    `json:"owner,omitempty"`
-	Token  int64     `json:"token,omitempty"`
-	LeftMS int64     `json:"left_ms,omitempty"`
-	Error  string    `json:"error,omitempty"`
-	Mark   *JSONMark `json:"mark,omitempty"`
-}
-
-// JSONGroup is a group.
-type JSONGroup struct {
-	Group       string       `json:"group"`
-	Status      string       `json:"status"`
-	Depth       int64        `json:"depth"`
-	More        bool         `json:"more,omitempty"`
-	Head        string       `json:"head,omitempty"`
-	HeadAgeMS   int64        `json:"head_age_ms"`
-	Attempts    int          `json:"attempts"`
-	LastError   string       `json:"last_error,omitempty"`
-	Owner       string       `json:"owner,omitempty"`
-	Token       int64        `json:"token,omitempty"`
-	Outstanding int          `json:"outstanding"`
-	LeftMS      int64        `json:"left_ms"`
-	Mark        *JSONMark    `json:"mark,omitempty"`
-	Cause       string       `json:"cause,omitempty"`
-	Reasons     []JSONReason `json:"reasons,omitempty"`
-	Since       *time.Time   `json:"since,omitempty"`
-}
-
-func jsonMark(m *layer.Mark) *JSONMark {
-	if m == nil {
-		return nil
-	}
-	return &JSONMark{Status: string(m.Status), By: m.By, Reason: m.Reason, Since: m.Since.UTC()}
-}
-
-func jsonReasons(reasons []layer.Reason) (all []JSONReason) {
-	for _, r := range reasons {
-		all = append(all, JSONReason{
-			Cause: string(r.Cause), Text: r.String(), Count: r.Count, More: r.More, Owner: r.Owner, Token: r.Token,
-			LeftMS: r.Left.Milliseconds(), Error: r.Err, Mark: jsonMark(r.Mark),
-		})
-	}
-	return all
-}
-
-func jsonGroup(g layer.GroupInfo) JSONGroup {
-	j := JSONGroup{
-		Group: g.Group, Status: string(g.Status), Depth: g.Depth, HeadAgeMS: g.HeadAge.Milliseconds(),
-		Attempts: g.Attempts, LastError: g.LastError, Owner: g.Owner, Token: g.Token, Outstanding: g.Outstanding,
-		LeftMS: g.Left.Milliseconds(), Mark: jsonMark(g.Mark),
-	}
-	if g.Head != (layer.ID{}) {
-		j.Head = g.Head.String()
-	}
-	return j
-}
-
-func jsonBlocked(g layer.BlockedGroup) JSONGroup {
-	j := jsonGroup(g.GroupInfo)
-	j.More, j.Cause, j.Reasons = g.More, string(g.Cause), jsonReasons(g.Reasons)
-	if !g.Since.IsZero() {
-		since := g.Since.UTC()
-		j.Since = &since
-	}
-	return j
-}
-
 func writeJSON(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
@@ -104,7 +22,7 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 // questions are what GET /api/v1/NAME answers.
 var questions = map[string]func(c *Console, ctx context.Context, in input) (any, error){
 	"queues":  func(c *Console, ctx context.Context, _ input) (any, error) { return c.names(ctx) },
-	"stats":   func(c *Console, ctx context.Context, in input) (any, error) { return c.stats(ctx, in.queue()) },
+	"stats":   (*Console).apiStats,
 	"blocked": (*Console).apiBlocked,
 	"groups":  (*Console).apiGroups,
 	"group":   (*Console).apiGroup,
@@ -129,6 +47,19 @@ func (c *Console) apiGet(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, v)
 }
 
+// with adds the head, which an action is given as what was seen.
+func (j JSONGroup) with(head layer.ID) JSONGroup {
+	if head != (layer.ID{}) {
+		j.Head = head.String()
+	}
+	return j
+}
+
+func (c *Console) apiStats(ctx context.Context, in input) (any, error) {
+	s, err := c.stats(ctx, in.queue())
+	return JSONOfStats(in.queue(), s), err
+}
+
 func (c *Console) apiBlocked(ctx context.Context, in input) (any, error) {
 	o, err := blockedOptions(in)
 	if err != nil {
@@ -140,10 +71,10 @@ func (c *Console) apiBlocked(ctx context.Context, in input) (any, error) {
 	}
 	groups := []JSONGroup{}
 	for _, g := range page.Groups {
-		groups = append(groups, jsonBlocked(g))
+		groups = append(groups, JSONOfBlocked(g).with(g.Head))
 	}
 	return map[string]any{
-		"groups": groups, "summary": page.Summary, "sampled": page.Sampled, "paused": jsonMark(page.Paused),
+		"groups": groups, "summary": page.Summary, "sampled": page.Sampled, "paused": JSONOfMark(page.Paused),
 		"waiting_handles": page.Waiting, "next": page.Next,
 	}, nil
 }
@@ -155,7 +86,7 @@ func (c *Console) apiGroups(ctx context.Context, in input) (any, error) {
 	}
 	groups := []JSONGroup{}
 	for _, g := range d.(groupsData).Groups {
-		groups = append(groups, jsonGroup(g))
+		groups = append(groups, JSONOfGroup(g).with(g.Head))
 	}
 	return groups, nil
 }
@@ -166,8 +97,8 @@ func (c *Console) apiGroup(ctx context.Context, in input) (any, error) {
 		return nil, err
 	}
 	g := d.(*groupData)
-	j := jsonGroup(g.Info)
-	j.Reasons = jsonReasons(g.Why.Reasons)
+	j := JSONOfGroup(g.Info).with(g.Info.Head)
+	j.Reasons = JSONOfReasons(g.Why.Reasons)
 	return j, nil
 }
 
@@ -181,7 +112,7 @@ func (c *Console) apiWhy(ctx context.Context, in input) (any, error) {
 		return nil, err
 	}
 	e, err := q.Admin().Why(ctx, id)
-	return map[string]any{"id": id.String(), "group": id.Group, "reasons": jsonReasons(e.Reasons)}, err
+	return map[string]any{"id": id.String(), "group": id.Group, "reasons": JSONOfReasons(e.Reasons)}, err
 }
 
 // JSONLetter is a dead letter, without its body.

@@ -54,6 +54,7 @@ func (c *Console) functions() template.FuncMap {
 		"len64":       func(items []layer.Item) int64 { return int64(len(items)) },
 		"summary":     summary,
 		"blockedOf":   blockedOf,
+		"label":       func(verb string) string { return remedyWords[verb].Label },
 		"letterVerbs": func() []string { return []string{"redrive", "discard"} },
 		"confirmDead": confirmDead,
 	}

@@ -317,7 +317,7 @@ func TestRemediesByClicks(t *testing.T) {
 	w.open("dead?q=orders&text=no+such+account")
 	w.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		_, err := chromedp.Run(ctx, chromedp.Evaluate[bool](
-			`[...document.querySelectorAll("a.button")].find(a => a.textContent.startsWith("redrive")).click(), true`))
+			`[...document.querySelectorAll("a.button")].find(a => a.textContent.startsWith("Redrive")).click(), true`))
 		return err
 	}))
 	w.says("3 dead letters would be given back")

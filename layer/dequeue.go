@@ -692,7 +692,8 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	if !f.timer && first.ID.Index == f.index {
 		first.Attempts = f.attempts
 	}
-	if f.record == nil && f.key != nil && !f.head && c.q.keys.plan == nil {
+	told := first.ID.Index == f.index || f.attempts == 0 // in turn (RoundRobin) the hint does not say of which item
+	if f.record == nil && f.key != nil && !f.head && told && c.q.keys.plan == nil {
 		return nil // the hint has said how often the head has failed
 	}
 	id := first.ID

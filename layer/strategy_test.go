@@ -484,3 +484,22 @@ func TestLayersOfLargeBodies(t *testing.T) {
 		require.Len(t, c.Items, 1, "group %s", c.Group)
 	}
 }
+
+// TestRoundRobinTellsAttempts: a group that takes its turn has a hint whose place is not the head's; how often the head
+// has failed is told all the same, also in a take.
+func TestRoundRobinTellsAttempts(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.configure(func(c *layer.Config) { c.Schedule = layer.RoundRobin })
+	e.enqueue("A", "a1", "a2")
+	for attempts := range 3 {
+		claim := e.receive(e.q, 2)
+		require.Equal(t, attempts, claim.Items[0].Attempts)
+		require.Zero(t, claim.Items[1].Attempts)
+		require.NoError(t, e.q.Nack(e.ctx, claim, layer.NackOptions{AtOnce: true}))
+	}
+	e.write(func(tx kv.Tx) {
+		items, err := e.q.TakeTx(e.ctx, tx, 1)
+		require.NoError(t, err)
+		require.Equal(t, 3, items[0].Attempts)
+	})
+}

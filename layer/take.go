@@ -188,7 +188,9 @@ func (w *txn) attemptsOf(f *found, items []Item) error {
 		if items[0].ID.Index == f.index {
 			items[0].Attempts = f.attempts // as the hint says
 		}
-		return nil
+		if items[0].ID.Index == f.index || f.attempts == 0 {
+			return nil
+		}
 	}
 	// The attempts include the failure counted just now.
 	attempts, err := w.q.readAttempts(w.ctx, w.tx.Snapshot(), items[0].ID, items[len(items)-1].ID)

@@ -95,8 +95,8 @@ func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	return key
 }
 
-// readRequests starts reading the requests which may be woken for a lane: those for groups or for any group, or those by
-// the lane's template.
+// readRequests starts reading the requests which may be woken for a lane: those for groups or for any group, or those
+// by the lane's template.
 func (w *txn) readRequests(lane string) {
 	_, where := splitLane(lane)
 	if w.requests[where] == nil {

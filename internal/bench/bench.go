@@ -176,6 +176,9 @@ func All(s Sizes) []Benchmark {
 		upkeepSlowdown(s),
 		workerLivelock(s),
 		workerRatio(s),
+		sqsRatio(s),
+		sqsBlocked(s),
+		sqsIdle(s),
 	}
 	if s.SharedRounds > 0 {
 		all = append(all, sharedRatio(s), sharedCost(s), takeover(s))

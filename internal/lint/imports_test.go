@@ -25,7 +25,7 @@ var allowed = map[string][]string{
 	"console":              {"kv", "kv/tuple", "layer"},
 	"metrics":              {"kv", "kv/tuple", "layer"},
 	"data":                 {},
-	"internal/bench":       {"kv", "kv/tuple", "kv/record", "layer", "console", "metrics"},
+	"internal/bench":       {"kv", "kv/tuple", "kv/record", "layer", "console", "metrics", "sqs"},
 	"internal/crash":       {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"internal/linear":      {"kv", "layer", "kv/tuple"},
 	"internal/lint":        {},
@@ -36,11 +36,13 @@ var allowed = map[string][]string{
 	"internal/model":       {},
 	"internal/release":     {},
 	"internal/sim":         {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer", "internal/linear"},
+	"sqs":                  {"kv", "kv/tuple", "layer"},
 	"cli": {
-		"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench", "console", "metrics",
+		"kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench", "console", "metrics", "sqs",
 	},
 	"cmd/fdbfifo": {
 		"cli", "kv", "kv/tuple", "kv/record", "kv/embedded", "layer", "data", "internal/bench", "console", "metrics",
+		"sqs",
 	},
 	"examples/first":    {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"examples/orders":   {"kv", "kv/tuple", "kv/embedded", "layer"},

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/kv"
+	"fdbfifo/sqs"
+)
+
+// serveFlags are the flags of serve.
+type serveFlags struct {
+	address     string
+	keys        string
+	cert, key   string
+	connections int
+	verbose     bool
+	options     sqs.Options
+}
+
+const serveHelp = `Serve the queues to programs that speak Amazon SQS: any AWS SDK, the AWS CLI, and what is built on
+them. Point the client to the address as its endpoint; without --keys any access key will do.
+
+Queues that are made so are queues like any other, for all commands and for Go programs. Several servers may serve one
+cluster, or one folder on this machine.
+
+Without --keys the server listens on this machine alone (127.0.0.1, ::1 or localhost). The file of --keys has an access
+key, its secret and, if wanted, an account of 12 digits on each line; requests are then verified by their signatures.
+
+GET /health says that the server runs, GET /ready that its database answers. Ctrl-C ends waiting receives and
+finishes what is under way.`
+
+func newServeCmd(s *session) *cobra.Command {
+	var f serveFlags
+	c := &cobra.Command{
+		Use:   "serve --sqs ADDRESS [flags]",
+		Short: "Serve the queues to programs that speak Amazon SQS",
+		Long:  serveHelp,
+		Example: `  fdbfifo serve --sqs 127.0.0.1:9324
+  aws --endpoint-url http://127.0.0.1:9324 sqs create-queue --queue-name orders.fifo --attributes FifoQueue=true`,
+		RunE: func(c *cobra.Command, _ []string) error { return s.serve(c.Context(), &f) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.address, "sqs", "", "listen at `HOST:PORT`; 127.0.0.1:9324 is usual")
+	flags.StringVar(&f.keys, "keys", "", "verify requests by the keys in `FILE`")
+	flags.StringVar(&f.cert, "tls-cert", "", "speak TLS, with the certificates in `FILE`")
+	flags.StringVar(&f.key, "tls-key", "", "the `FILE` of the certificate's key")
+	flags.StringVar(&f.options.URL, "url", "",
+		"begin the URLs of queues with `URL`, for clients behind a proxy; left out, as each client has come")
+	flags.StringVar(&f.options.Region, "region", "us-east-1", "the `REGION` in ARNs")
+	flags.StringVar(&f.options.Account, "account", "000000000000", "the `ACCOUNT` in ARNs and URLs")
+	flags.BoolVar(&f.options.ReuseNames, "reuse-names", false,
+		"let a queue be made at once under the name of a deleted one; AWS wants a minute between")
+	flags.IntVar(&f.connections, "connections", sqs.DefaultConnections, "serve at most `N` connections at a time")
+	flags.BoolVar(&f.verbose, "verbose", false, "tell of each request, without bodies")
+	return c
+}
+
+func (s *session) serve(ctx context.Context, f *serveFlags) error {
+	host, _, err := net.SplitHostPort(f.address)
+	if f.address == "" || err != nil {
+		return usagef("--sqs HOST:PORT is wanted, such as --sqs 127.0.0.1:9324, not %q", f.address)
+	}
+	if f.connections < 1 {
+		return usagef("--connections is %d: 1 or more", f.connections)
+	}
+	if u, err := url.Parse(f.options.URL); err != nil || f.options.URL != "" && (u.Scheme == "" || u.Host == "") {
+		return usagef("--url is %q: want http://HOST or https://HOST, with a port if there is one", f.options.URL)
+	}
+	if (f.cert == "") != (f.key == "") {
+		return usagef("--tls-cert and --tls-key go together")
+	}
+	if f.keys == "" && !loopback(host) {
+		return usagef("without --keys the server listens on this machine alone: 127.0.0.1 or ::1, not %q", host)
+	}
+	if f.keys != "" {
+		if f.options.Keys, err = readKeys(f.keys); err != nil {
+			return err
+		}
+	}
+	return s.withEngine(ctx, true, func(db kv.DB) error { return s.listen(ctx, db, f) })
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+func readKeys(path string) (map[string]sqs.Key, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, usagef("--keys: %w", err)
+	}
+	defer file.Close()
+	keys, err := sqs.ReadKeys(file)
+	if err == nil && len(keys) == 0 {
+		err = fmt.Errorf("there are no keys in it")
+	}
+	if err != nil {
+		return nil, usagef("--keys: %s: %w", path, err)
+	}
+	return keys, nil
+}
+
+// listen serves until ctx ends, which is no failure.
+func (s *session) listen(ctx context.Context, db kv.DB, f *serveFlags) error {
+	l, err := net.Listen("tcp", f.address)
+	if err != nil {
+		return err
+	}
+	scheme := "http"
+	if f.cert != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return usagef("--tls-cert: %w", err)
+		}
+		config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+		l, scheme = tls.NewListener(l, config), "https"
+	}
+	level := slog.LevelWarn
+	if f.verbose {
+		level = slog.LevelDebug
+	}
+	o := f.options
+	o.Prefix, o.Now = s.prefix(), s.app.Now
+	o.Logger = slog.New(slog.NewTextHandler(s.stderr, &slog.HandlerOptions{Level: level}))
+	if s.engine == "memory" {
+		s.notice("the queues are kept in memory, and are gone when this ends")
+	}
+	s.notice("serving SQS at %s://%s", scheme, l.Addr())
+	return sqs.NewServer(db, o).Serve(ctx, l, f.connections)
+}

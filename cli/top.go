@@ -1,0 +1,243 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"fdbfifo/layer"
+)
+
+const topHelp = `Show a queue's figures and its blocked groups, anew every few seconds, until q or Ctrl-C. Keys: up and
+down, or k and j, scroll; space asks anew at once. --once prints the same once, for scripts and logs. It changes
+nothing.`
+
+func newTopCmd(s *session) *cobra.Command {
+	var once bool
+	var every time.Duration
+	c := &cobra.Command{
+		Use:   "top [--once] [--every TIME]",
+		Short: "Watch a queue: figures, rates, and which groups are blocked",
+		Long:  topHelp,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if every < minTopEvery {
+				return usagef("--every is %s: %s or more", every, minTopEvery)
+			}
+			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
+				return s.top(c.Context(), q, once, every)
+			})
+		},
+	}
+	c.Flags().BoolVar(&once, "once", false, "print once, and end")
+	c.Flags().DurationVar(&every, "every", 2*time.Second, "the `TIME` between two looks")
+	return c
+}
+
+// minTopEvery keeps a mistyped time from keeping the database busy.
+const minTopEvery = 100 * time.Millisecond
+
+// top is what the screen shows: view makes the screen of it, and nothing else does.
+type top struct {
+	queue   string
+	now     time.Time
+	stats   layer.Stats
+	before  layer.Stats
+	between time.Duration // from before to stats; 0 = there is no before
+	blocked layer.BlockedPage
+	err     error // of the last look; the figures are then older
+	scroll  int   // rows of blocked groups above the first shown
+}
+
+// look is the answers to one look.
+type topLook struct {
+	at      time.Time
+	stats   layer.Stats
+	blocked layer.BlockedPage
+	err     error
+}
+
+// looked returns the model after a look.
+func (t top) looked(l topLook) top {
+	if t.err = l.err; l.err != nil {
+		return t
+	}
+	if !t.now.IsZero() {
+		t.before, t.between = t.stats, l.at.Sub(t.now)
+	}
+	t.now, t.stats, t.blocked = l.at, l.stats, l.blocked
+	t.scroll = min(t.scroll, max(0, len(t.blocked.Groups)-1))
+	return t
+}
+
+// pressed returns the model after a key, and whether the key ends the command or asks anew.
+func (t top) pressed(key byte) (next top, quit, anew bool) {
+	switch key {
+	case 'q', 3: // Ctrl-C
+		return t, true, false
+	case ' ', 'r':
+		return t, false, true
+	case 'j', 'B': // an arrow ends with a letter
+		t.scroll = min(t.scroll+1, max(0, len(t.blocked.Groups)-1))
+	case 'k', 'A':
+		t.scroll = max(0, t.scroll-1)
+	}
+	return t, false, false
+}
+
+// view is the screen, at most height lines of at most width columns; height 0 = as many as there are.
+func (t top) view(width, height int) string {
+	rate := func(now, before int64) string {
+		if t.between <= 0 {
+			return "–"
+		}
+		return fmt.Sprintf("%.1f", max(0, float64(now-before)/t.between.Seconds()))
+	}
+	st := t.stats
+	lines := []string{
+		fmt.Sprintf("fdbfifo top   %s   %s", display(t.queue), t.now.UTC().Format(time.TimeOnly)+" UTC"),
+		fmt.Sprintf("messages %s   in flight %s   dead %s   in/s %s   out/s %s", commas(st.Depth), commas(st.InFlight),
+			commas(st.Dead), rate(st.Enqueued, t.before.Enqueued),
+			rate(st.Acked+st.Taken, t.before.Acked+t.before.Taken)),
+		fmt.Sprintf("groups   ready %s   held %s   failing %s   paused %s   halted %s   waiting handles %s",
+			commas(st.ReadyGroups), commas(st.HeldGroups), commas(st.FailingGroups), commas(st.PausedGroups),
+			commas(st.HaltedGroups), commas(st.WaitingHandles)),
+		fmt.Sprintf("oldest   ready %s   head %s   hold %s",
+			short(st.OldestReady), short(st.OldestHead), short(st.LongestHold)),
+	}
+	if t.err != nil {
+		lines = append(lines, "NOT FRESH: "+t.err.Error())
+	}
+	lines = append(lines, "")
+	lines = append(lines, strings.Split(blockedWords(t.blocked), "\n")...)
+	for i, g := range t.blocked.Groups {
+		if i < t.scroll {
+			continue
+		}
+		if i == t.scroll {
+			lines = append(lines, fmt.Sprintf("%-24s %8s %8s  %-14s %s", "group", "messages", "since", "cause", "why"))
+		}
+		lines = append(lines, t.row(g))
+	}
+	if height > 0 && len(lines) > height {
+		lines = lines[:height]
+	}
+	for i, line := range lines {
+		lines[i] = oneLine([]byte(line), width)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func (t top) row(g layer.BlockedGroup) string {
+	depth, since := commas(g.Depth), ""
+	if g.More {
+		depth += "+"
+	}
+	if !g.Since.IsZero() {
+		since = short(max(0, t.now.Sub(g.Since)))
+	}
+	why := make([]string, len(g.Reasons))
+	for i, r := range g.Reasons {
+		why[i] = r.String()
+	}
+	name := oneLine([]byte(display(g.Group)), maxNameWidth)
+	return fmt.Sprintf("%-24s %8s %8s  %-14s %s", name, depth, since, g.Cause, strings.Join(why, "; "))
+}
+
+// look asks the queue.
+func (s *session) look(ctx context.Context, q *layer.Queue, limit int) topLook {
+	l := topLook{at: s.app.Now()}
+	if l.stats, l.err = q.Stats(ctx); l.err == nil {
+		l.blocked, l.err = q.Admin().Blocked(ctx, layer.BlockedOptions{Limit: limit})
+	}
+	return l
+}
+
+// The screen's control sequences: another screen without a cursor, home and clear to the end of each line and below.
+const (
+	screenOn  = "\x1b[?1049h\x1b[?25l"
+	screenOff = "\x1b[?25h\x1b[?1049l"
+	home      = "\x1b[H"
+	clearLine = "\x1b[K"
+	clearRest = "\x1b[J"
+)
+
+func (s *session) top(ctx context.Context, q *layer.Queue, once bool, every time.Duration) (err error) {
+	t := top{queue: q.Name()}
+	width, _, ok := s.app.size(s.stdout)
+	if once || !ok {
+		l := s.look(ctx, q, layer.DefaultBlocked)
+		if l.err != nil {
+			return l.err
+		}
+		if !ok {
+			width = maxWhyWidth
+		}
+		_, err := fmt.Fprintln(s.stdout, t.looked(l).view(width, 0))
+		return err
+	}
+	keys := make(chan byte)
+	if in, ok := s.stdin.(*os.File); ok && term.IsTerminal(int(in.Fd())) {
+		state, err := term.MakeRaw(int(in.Fd()))
+		if err != nil {
+			return fmt.Errorf("read keys: %w", err)
+		}
+		defer func() { _ = term.Restore(int(in.Fd()), state) }()
+		go readKeyboard(in, keys)
+	}
+	if _, err := io.WriteString(s.stdout, screenOn); err != nil {
+		return err
+	}
+	defer func() { _, _ = io.WriteString(s.stdout, screenOff) }()
+	return s.topLoop(ctx, q, t, every, keys)
+}
+
+// readKeyboard sends what is pressed; it ends with the process.
+func readKeyboard(in io.Reader, keys chan<- byte) {
+	one := make([]byte, 1)
+	for {
+		if n, err := in.Read(one); err != nil || n == 0 {
+			return
+		}
+		keys <- one[0]
+	}
+}
+
+// topLoop shows looks until a key or the context ends it. The terminal's size is asked for with each screen.
+func (s *session) topLoop(ctx context.Context, q *layer.Queue, t top, every time.Duration, keys <-chan byte) error {
+	redraw := time.NewTicker(250 * time.Millisecond) // for a terminal that has another size now
+	defer redraw.Stop()
+	next := time.Now()
+	for {
+		if !time.Now().Before(next) {
+			t = t.looked(s.look(ctx, q, layer.MaxBlocked))
+			next = time.Now().Add(every)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		width, height, _ := s.app.size(s.stdout)
+		screen := strings.ReplaceAll(t.view(width, height), "\n", clearLine+"\r\n")
+		if _, err := io.WriteString(s.stdout, home+screen+clearLine+clearRest); err != nil {
+			return err
+		}
+		select {
+		case key := <-keys:
+			var quit, anew bool
+			if t, quit, anew = t.pressed(key); quit {
+				return nil
+			}
+			if anew {
+				next = time.Now()
+			}
+		case <-redraw.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer"
+)
+
+// TestTopView: the screen fits the terminal, says rates and how old it is, and no name or error steers the terminal.
+func TestTopView(t *testing.T) {
+	at := time.Date(2001, 3, 31, 12, 0, 0, 0, time.UTC)
+	m := top{queue: "orders"}.looked(topLook{at: at, stats: layer.Stats{Depth: 1234, Enqueued: 100}})
+	require.Contains(t, m.view(200, 0), "in/s –")
+	page := layer.BlockedPage{Summary: map[layer.Cause]int64{layer.CauseDelayed: 2}, Sampled: true}
+	for _, g := range []string{"A", "\x1b[31mB", strings.Repeat("long", 20)} {
+		page.Groups = append(page.Groups, layer.BlockedGroup{
+			GroupInfo: layer.GroupInfo{Group: g, Depth: 1000}, More: true, Cause: layer.CauseDelayed, Since: at,
+			Reasons: []layer.Reason{{Cause: layer.CauseHeadFailed, Count: 2, Err: "no \x1b luck"}},
+		})
+	}
+	m = m.looked(topLook{at: at.Add(2 * time.Second), stats: layer.Stats{Depth: 1234, Enqueued: 150}, blocked: page})
+	text := m.view(200, 0)
+	for _, part := range []string{"messages 1,234", "in/s 25.0", "delayed: 2; a sample", "1,000+", "2.0s", "no "} {
+		require.Contains(t, text, part)
+	}
+	require.NotContains(t, text, "\x1b")
+	for _, size := range [][2]int{{80, 24}, {60, 10}, {20, 3}, {1, 1}} {
+		lines := strings.Split(m.view(size[0], size[1]), "\n")
+		require.LessOrEqual(t, len(lines), size[1])
+		for _, line := range lines {
+			require.LessOrEqual(t, len([]rune(line)), size[0], line)
+		}
+	}
+	failed := m.looked(topLook{err: errors.New("no database")})
+	require.Contains(t, failed.view(80, 24), "NOT FRESH: no database")
+	require.Contains(t, failed.view(80, 24), "messages 1,234", "what was seen last stays")
+}
+
+// TestTopKeys: keys scroll within the list, ask anew, and end.
+func TestTopKeys(t *testing.T) {
+	m := top{blocked: layer.BlockedPage{Groups: make([]layer.BlockedGroup, 3)}}
+	for _, c := range []struct {
+		key        byte
+		scroll     int
+		quit, anew bool
+	}{{'k', 0, false, false}, {'j', 1, false, false}, {'B', 2, false, false}, {'j', 2, false, false},
+		{'A', 1, false, false}, {' ', 1, false, true}, {'x', 1, false, false}, {'q', 1, true, false},
+		{3, 1, true, false}} {
+		next, quit, anew := m.pressed(c.key)
+		require.Equal(t, c.scroll, next.scroll, "%q", c.key)
+		require.Equal(t, []bool{c.quit, c.anew}, []bool{quit, anew}, "%q", c.key)
+		m = next
+	}
+	m = m.looked(topLook{at: time.Now()})
+	require.Zero(t, m.scroll, "the list has become shorter")
+}
+
+// TestTopLeavesTheScreen: on a terminal top draws, and when the context ends it gives the screen back.
+func TestTopLeavesTheScreen(t *testing.T) {
+	h := newHarness(t)
+	args := []string{"enqueue", "--group", "g", "--body", "x"}
+	require.NoError(t, h.app().Run(t.Context(), args, strings.NewReader(""), io.Discard, io.Discard))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	app := h.app()
+	app.size = func(io.Writer) (int, int, bool) { return 80, 24, true }
+	out, w := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- app.Run(ctx, []string{"top"}, strings.NewReader(""), w, io.Discard)
+		w.Close()
+	}()
+	var seen strings.Builder
+	part := make([]byte, 4096)
+	for !strings.Contains(seen.String(), "messages 1") {
+		n, err := out.Read(part)
+		require.NoError(t, err)
+		seen.Write(part[:n])
+	}
+	cancel()
+	rest, err := io.ReadAll(out)
+	require.NoError(t, err)
+	require.NoError(t, <-ended)
+	require.True(t, strings.HasPrefix(seen.String(), screenOn))
+	require.True(t, strings.HasSuffix(string(rest), screenOff))
+}

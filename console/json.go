@@ -1,0 +1,139 @@
+package console
+
+import (
+	"time"
+
+	"fdbfifo/layer"
+)
+
+// The JSON of the API is that of the command's --json: one set of structs for both.
+
+// JSONMark says why a group or a queue is paused or halted.
+type JSONMark struct {
+	Status string    `json:"status"`
+	By     string    `json:"by"`
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
+}
+
+// JSONReason is a reason why something is not delivered.
+type JSONReason struct {
+	Cause  string    `json:"cause"`
+	Text   string    `json:"text"`
+	Count  int64     `json:"count,omitempty"`
+	More   bool      `json:"more,omitempty"`
+	Owner  string    `json:"owner,omitempty"`
+	Token  int64     `json:"token,omitempty"`
+	LeftMS int64     `json:"left_ms,omitempty"`
+	Error  string    `json:"error,omitempty"`
+	Mark   *JSONMark `json:"mark,omitempty"`
+}
+
+// JSONGroup is a group.
+type JSONGroup struct {
+	Group       string       `json:"group"`
+	Status      string       `json:"status"`
+	Depth       int64        `json:"depth"`
+	More        bool         `json:"more,omitempty"`
+	Head        string       `json:"head,omitempty"`
+	HeadAgeMS   int64        `json:"head_age_ms"`
+	Attempts    int          `json:"attempts"`
+	LastError   string       `json:"last_error,omitempty"`
+	Owner       string       `json:"owner,omitempty"`
+	Token       int64        `json:"token,omitempty"`
+	Outstanding int          `json:"outstanding"`
+	LeftMS      int64        `json:"left_ms"`
+	Mark        *JSONMark    `json:"mark,omitempty"`
+	Cause       string       `json:"cause,omitempty"`
+	Reasons     []JSONReason `json:"reasons,omitempty"`
+	Since       *time.Time   `json:"since,omitempty"`
+}
+
+// JSONOfMark is a mark as JSON; nil for nil.
+func JSONOfMark(m *layer.Mark) *JSONMark {
+	if m == nil {
+		return nil
+	}
+	return &JSONMark{Status: string(m.Status), By: m.By, Reason: m.Reason, Since: m.Since.UTC()}
+}
+
+// JSONOfReasons is reasons as JSON.
+func JSONOfReasons(reasons []layer.Reason) (all []JSONReason) {
+	for _, r := range reasons {
+		all = append(all, JSONReason{
+			Cause: string(r.Cause), Text: r.String(), Count: r.Count, More: r.More, Owner: r.Owner, Token: r.Token,
+			LeftMS: r.Left.Milliseconds(), Error: r.Err, Mark: JSONOfMark(r.Mark),
+		})
+	}
+	return all
+}
+
+// JSONOfGroup is a group as JSON.
+func JSONOfGroup(g layer.GroupInfo) JSONGroup {
+	return JSONGroup{
+		Group: g.Group, Status: string(g.Status), Depth: g.Depth, HeadAgeMS: g.HeadAge.Milliseconds(),
+		Attempts: g.Attempts, LastError: g.LastError, Owner: g.Owner, Token: g.Token, Outstanding: g.Outstanding,
+		LeftMS: g.Left.Milliseconds(), Mark: JSONOfMark(g.Mark),
+	}
+}
+
+// JSONOfBlocked is a blocked group as JSON.
+func JSONOfBlocked(g layer.BlockedGroup) JSONGroup {
+	j := JSONOfGroup(g.GroupInfo)
+	j.More, j.Cause, j.Reasons = g.More, string(g.Cause), JSONOfReasons(g.Reasons)
+	if !g.Since.IsZero() {
+		since := g.Since.UTC()
+		j.Since = &since
+	}
+	return j
+}
+
+// JSONStats is the figures of a queue.
+type JSONStats struct {
+	Queue         string    `json:"queue"`
+	Paused        *JSONMark `json:"paused,omitempty"`
+	Depth         int64     `json:"depth"`
+	InFlight      int64     `json:"in_flight"`
+	Delayed       int64     `json:"delayed"`
+	ReadyGroups   int64     `json:"ready_groups"`
+	BusyGroups    int64     `json:"busy_groups"`
+	HeldGroups    int64     `json:"held_groups"`
+	DelayedGroups int64     `json:"delayed_groups"`
+	FailingGroups int64     `json:"failing_groups"`
+	LongestHoldMS int64     `json:"longest_hold_ms"`
+	Waiting       int64     `json:"waiting_handles"`
+	PausedGroups  int64     `json:"paused_groups"`
+	HaltedGroups  int64     `json:"halted_groups"`
+	OldestReadyMS int64     `json:"oldest_ready_ms"`
+	OldestHeadMS  int64     `json:"oldest_head_ms"`
+	Enqueued      int64     `json:"enqueued"`
+	Duplicates    int64     `json:"duplicates"`
+	Received      int64     `json:"received"`
+	Acked         int64     `json:"acked"`
+	Nacked        int64     `json:"nacked"`
+	Expired       int64     `json:"expired"`
+	Taken         int64     `json:"taken"`
+	DeadLettered  int64     `json:"dead_lettered"`
+	Redriven      int64     `json:"redriven"`
+	Discarded     int64     `json:"discarded"`
+	Dead          int64     `json:"dead"`
+	Cancelled     int64     `json:"cancelled"`
+	Purged        int64     `json:"purged"`
+	PastRetention int64     `json:"past_retention"`
+	Forced        int64     `json:"forced"`
+}
+
+// JSONOfStats is the figures of a queue as JSON.
+func JSONOfStats(queue string, st layer.Stats) JSONStats {
+	return JSONStats{
+		Queue: queue, Paused: JSONOfMark(st.Paused), Depth: st.Depth, InFlight: st.InFlight, Delayed: st.Delayed,
+		Duplicates: st.Duplicates, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
+		HeldGroups: st.HeldGroups, DelayedGroups: st.DelayedGroups, FailingGroups: st.FailingGroups,
+		LongestHoldMS: st.LongestHold.Milliseconds(), Waiting: st.WaitingHandles, PausedGroups: st.PausedGroups,
+		HaltedGroups: st.HaltedGroups, OldestReadyMS: st.OldestReady.Milliseconds(),
+		OldestHeadMS: st.OldestHead.Milliseconds(), Enqueued: st.Enqueued, Received: st.Received, Acked: st.Acked,
+		Nacked: st.Nacked, Expired: st.Expired, Taken: st.Taken, DeadLettered: st.DeadLettered,
+		Redriven: st.Redriven, Discarded: st.Discarded, Dead: st.Dead, Cancelled: st.Cancelled, Purged: st.Purged,
+		PastRetention: st.PastRetention, Forced: st.Forced,
+	}
+}

@@ -1,0 +1,386 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"fdbfifo/kv/record"
+	"fdbfifo/layer"
+	"fdbfifo/sqs"
+)
+
+// service is a server of the queues of a space, on the loopback, and a client of it that speaks JSON as the SDKs do.
+type service struct {
+	space  Space
+	url    string
+	client *http.Client
+	stop   func() error
+}
+
+func newService(ctx context.Context, space Space) (*service, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	server := sqs.NewServer(space.DB, sqs.Options{Prefix: space.Prefix})
+	go func() { ended <- server.Serve(serving, l, 0) }()
+	transport := &http.Transport{MaxIdleConnsPerHost: 10_000}
+	return &service{
+		space: space, url: "http://" + l.Addr().String(), client: &http.Client{Transport: transport},
+		stop: func() error {
+			transport.CloseIdleConnections()
+			stop()
+			return <-ended
+		},
+	}, nil
+}
+
+// received is a message as the service answers.
+type received struct{ MessageId, ReceiptHandle string }
+
+// call calls an operation. answer is nil, or what the answer is read into.
+func (s *service) call(ctx context.Context, operation string, request, answer any) error {
+	text, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/x-amz-json-1.0")
+	r.Header.Set("X-Amz-Target", "AmazonSQS."+operation)
+	response, err := s.client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%w: %s: %s", errWrong, operation, body)
+	}
+	if answer == nil || len(body) == 0 {
+		return nil
+	}
+	return json.Unmarshal(body, answer)
+}
+
+// create makes a FIFO queue that takes the bodies for deduplication.
+func (s *service) create(ctx context.Context, name string) error {
+	attributes := map[string]string{"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+	return s.call(ctx, "CreateQueue", map[string]any{"QueueName": name, "Attributes": attributes}, nil)
+}
+
+func (s *service) send(ctx context.Context, queue, group, body string) error {
+	return s.call(ctx, "SendMessage", map[string]any{
+		"QueueUrl": queue, "MessageGroupId": group, "MessageBody": body, "MessageDeduplicationId": body,
+	}, nil)
+}
+
+func (s *service) receive(ctx context.Context, queue string, wait, visible int) ([]received, error) {
+	var answer struct{ Messages []received }
+	err := s.call(ctx, "ReceiveMessage", map[string]any{
+		"QueueUrl": queue, "MaxNumberOfMessages": batch, "WaitTimeSeconds": wait, "VisibilityTimeout": visible,
+	}, &answer)
+	return answer.Messages, err
+}
+
+// delete deletes messages that were received, in one call.
+func (s *service) delete(ctx context.Context, queue string, messages []received) error {
+	type entry struct{ Id, ReceiptHandle string }
+	entries := make([]entry, len(messages))
+	for i, m := range messages {
+		entries[i] = entry{fmt.Sprint(i), m.ReceiptHandle}
+	}
+	var answer struct{ Failed []any }
+	err := s.call(ctx, "DeleteMessageBatch", map[string]any{"QueueUrl": queue, "Entries": entries}, &answer)
+	if err == nil && len(answer.Failed) > 0 {
+		return fmt.Errorf("%w: DeleteMessageBatch: %v", errWrong, answer.Failed)
+	}
+	return err
+}
+
+// check holds a queue of the service to the layer's rules, and to how many items it should have.
+func (s *service) check(ctx context.Context, name string, items int64) (err error) {
+	q, err := layer.Open(ctx, s.space.DB, s.space.Prefix, name, layer.Options{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, q.Close(ctx)) }()
+	report, err := q.Admin().Check(ctx, layer.CheckOptions{})
+	switch {
+	case err != nil:
+		return err
+	case len(report.Violations) > 0:
+		return fmt.Errorf("%w: %s", errWrong, report.Violations[0])
+	case report.Items != items:
+		return fmt.Errorf("%w: %s has %d items, should be %d", errWrong, name, report.Items, items)
+	}
+	return nil
+}
+
+const (
+	servedQueue = "served.fifo"
+	inHand      = 43_200 // s; the longest visibility timeout
+)
+
+// serving opens a space and a service over it with one queue, and runs do.
+func serving(ctx context.Context, env Env, do func(space Space, s *service) error) (err error) {
+	space, err := env.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer space.closing(&err)
+	s, err := newService(ctx, space)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.stop()) }()
+	if err := s.create(ctx, servedQueue); err != nil {
+		return err
+	}
+	return do(space, s)
+}
+
+// sqsRatio compares the service with the layer's own calls, in the same batches.
+func sqsRatio(sizes Sizes) Benchmark {
+	const (
+		name  = "sqs_ratio"
+		means = "sqs_items_per_s / layer_items_per_s: what of the queue's speed is left to clients of SQS"
+	)
+	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
+		var c comparison
+		err = serving(ctx, env, func(space Space, s *service) error {
+			q, err := newQueue(ctx, env, space, "own")
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, q.Close(context.WithoutCancel(ctx))) }()
+			own := func(ctx context.Context, worker int) (int, error) {
+				if err := q.enqueue(ctx, messages(groupName(worker), batch)...); err != nil {
+					return 0, err
+				}
+				claims, err := q.receive(ctx)
+				if err != nil {
+					return 0, err
+				}
+				return q.ack(ctx, claims)
+			}
+			c, err = compare(ctx, env, sizes.LongRounds, sizes.Slices,
+				func(ctx context.Context) (float64, error) { return rate(ctx, sizes.Claimers, sizes.LongSlice, own) },
+				func(ctx context.Context) (float64, error) {
+					return rate(ctx, sizes.Claimers, sizes.LongSlice, s.cycle)
+				})
+			if err != nil {
+				return err
+			}
+			return errors.Join(s.drain(ctx), s.check(ctx, servedQueue, 0), q.verify(ctx))
+		})
+		if err != nil {
+			return nil, err
+		}
+		detail := fmt.Sprintf("%d clients, batches of %d, %d bytes each", sizes.Claimers, batch, bodySize)
+		return []Result{
+			{name, c.ratio(), "ratio", means, c.spread(), atLeast(0.5)},
+			{"sqs_items_per_s", c.b, "items/s", "the same by SQS over the loopback", detail, Target{}},
+			{"layer_items_per_s", c.a, "items/s", "enqueue + receive + ack, by calls", detail, Target{}},
+		}, nil
+	}}
+}
+
+// cycle sends a batch to a group, receives one, and deletes it.
+func (s *service) cycle(ctx context.Context, worker int) (int, error) {
+	type entry struct{ Id, MessageBody, MessageGroupId, MessageDeduplicationId string }
+	body, entries := strings.Repeat("x", bodySize), make([]entry, batch)
+	unique := fmt.Sprint(worker, "-", time.Now().UnixNano(), "-")
+	for i := range entries {
+		entries[i] = entry{fmt.Sprint(i), body, groupName(worker), unique + fmt.Sprint(i)}
+	}
+	request := map[string]any{"QueueUrl": servedQueue, "Entries": entries}
+	if err := s.call(ctx, "SendMessageBatch", request, nil); err != nil {
+		return 0, err
+	}
+	got, err := s.receive(ctx, servedQueue, 0, 30)
+	if err != nil || len(got) == 0 {
+		return 0, err
+	}
+	return len(got), s.delete(ctx, servedQueue, got)
+}
+
+// drain receives and deletes until nothing is left.
+func (s *service) drain(ctx context.Context) error {
+	for {
+		got, err := s.receive(ctx, servedQueue, 1, 30)
+		if err != nil || len(got) == 0 {
+			return err
+		}
+		if err := s.delete(ctx, servedQueue, got); err != nil {
+			return err
+		}
+	}
+}
+
+// sqsBlocked measures how long a message takes to a client that waits, past a group in flight with a deep backlog.
+func sqsBlocked(sizes Sizes) Benchmark {
+	const name = "sqs_blocked_ms"
+	backlog := sizes.Deep / 5
+	means := fmt.Sprintf("from SendMessage to a client that waits, behind %d messages of a group in flight", backlog)
+	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
+		var took []float64
+		err = serving(ctx, env, func(space Space, s *service) error {
+			q, err := layer.Open(ctx, space.DB, space.Prefix, servedQueue, layer.Options{})
+			if err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, q.Close(context.WithoutCancel(ctx))) }()
+			for done := 0; done < backlog; done += perLoad {
+				env.progress("loading", done, backlog)
+				if _, err := q.Enqueue(ctx, messages(groupName(0), min(perLoad, backlog-done))...); err != nil {
+					return err
+				}
+			}
+			if _, err := s.receive(ctx, servedQueue, 0, inHand); err != nil {
+				return err
+			}
+			for round := range sizes.LongRounds + 1 {
+				env.progress("measuring", round, sizes.LongRounds+1)
+				ms, err := s.pass(ctx, groupName(1), fmt.Sprint("round-", round), sizes.Watch/50)
+				if err != nil {
+					return err
+				}
+				if round > 0 {
+					took = append(took, ms)
+				}
+			}
+			return s.check(ctx, servedQueue, int64(backlog))
+		})
+		if err != nil {
+			return nil, err
+		}
+		detail := fmt.Sprintf("median of %d, %.3g–%.3g", len(took), slices.Min(took), slices.Max(took))
+		return []Result{{name, median(took), "ms", means, detail, atMost(100)}}, nil
+	}}
+}
+
+// pass lets a client wait, sends a message, and returns the milliseconds until the client has it.
+func (s *service) pass(ctx context.Context, group, body string, settle time.Duration) (float64, error) {
+	type outcome struct {
+		got []received
+		at  time.Time
+		err error
+	}
+	waiting := make(chan outcome, 1)
+	go func() {
+		got, err := s.receive(ctx, servedQueue, 20, 30)
+		waiting <- outcome{got, time.Now(), err}
+	}()
+	if err := sleep(ctx, settle); err != nil { // until it waits
+		return 0, err
+	}
+	begun := time.Now()
+	if err := s.send(ctx, servedQueue, group, body); err != nil {
+		return 0, err
+	}
+	o := <-waiting
+	if o.err == nil && len(o.got) != 1 {
+		o.err = fmt.Errorf("%w: %d messages came, should be the one", errWrong, len(o.got))
+	}
+	if o.err != nil {
+		return 0, o.err
+	}
+	return float64(o.at.Sub(begun)) / float64(time.Millisecond), s.delete(ctx, servedQueue, o.got)
+}
+
+// sqsIdle counts what many long polls cost in which nothing happens.
+func sqsIdle(sizes Sizes) Benchmark {
+	const (
+		name   = "sqs_idle_transactions_per_s"
+		queues = 10
+	)
+	means := fmt.Sprintf("transactions of %d long polls on %d idle queues", sizes.Idle, queues)
+	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
+		open, counting := env.Open, (*record.Recorder)(nil)
+		env.Open = func(ctx context.Context) (Space, error) {
+			space, err := open(ctx)
+			if err == nil {
+				counting = record.WrapCounting(space.DB)
+				space.DB = counting
+			}
+			return space, err
+		}
+		perSecond := 0.0
+		err = serving(ctx, env, func(_ Space, s *service) error {
+			polling, stop := context.WithCancel(ctx)
+			defer stop()
+			var wg sync.WaitGroup
+			for i := range queues {
+				if err := s.create(ctx, fmt.Sprintf("idle-%d.fifo", i)); err != nil {
+					return err
+				}
+			}
+			errs, arrived := make([]error, sizes.Idle), make(chan struct{}, sizes.Idle)
+			for i := range sizes.Idle {
+				wg.Go(func() {
+					for polling.Err() == nil && errs[i] == nil {
+						var got []received
+						got, errs[i] = s.receive(polling, fmt.Sprintf("idle-%d.fifo", i%queues), 20, inHand)
+						for range got {
+							arrived <- struct{}{}
+						}
+					}
+				})
+			}
+			env.progress("watching", 0, -1)
+			if err := sleep(ctx, sizes.Watch/5); err != nil { // until all of them wait
+				return err
+			}
+			before, begun := counting.Counters(), time.Now()
+			if err := sleep(ctx, 2*sizes.Watch); err != nil { // some polls end and begin anew
+				return err
+			}
+			perSecond = float64(attempts(counting.Counters().Sub(before))) / time.Since(begun).Seconds()
+			err := s.send(ctx, "idle-0.fifo", groupName(0), "one")
+			if err == nil {
+				select {
+				case <-arrived:
+				case <-time.After(10 * sizes.Patience):
+					err = fmt.Errorf("%w: no poll got the message", errWrong)
+				}
+			}
+			stop()
+			wg.Wait()
+			if err == nil && len(arrived) > 0 {
+				err = fmt.Errorf("%w: %d polls got the one message", errWrong, len(arrived)+1)
+			}
+			if err != nil {
+				return err
+			}
+			for _, err := range errs {
+				if err != nil && !errors.Is(err, context.Canceled) {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		detail := fmt.Sprintf("watched for %v", 2*sizes.Watch)
+		return []Result{{name, perSecond, "transactions/s", means, detail, atMost(20)}}, nil
+	}}
+}

@@ -1,0 +1,293 @@
+package sqs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
+
+	"fdbfifo/layer"
+)
+
+// The attributes of queues that the server looks at.
+const (
+	visibilityTimeout  = "VisibilityTimeout"
+	maximumMessageSize = "MaximumMessageSize"
+	retentionPeriod    = "MessageRetentionPeriod"
+	delaySeconds       = "DelaySeconds"
+	receiveWait        = "ReceiveMessageWaitTimeSeconds"
+	fifoQueue          = "FifoQueue"
+	contentBased       = "ContentBasedDeduplication"
+	dedupScope         = "DeduplicationScope"
+	throughputLimit    = "FifoThroughputLimit"
+	redrivePolicy      = "RedrivePolicy"
+	redriveAllowPolicy = "RedriveAllowPolicy"
+	policyAttribute    = "Policy"
+	kmsKey             = "KmsMasterKeyId"
+	kmsReuse           = "KmsDataKeyReusePeriodSeconds"
+	managedEncryption  = "SqsManagedSseEnabled"
+
+	scopeQueue, scopeGroup = "queue", "messageGroup"
+	perQueue, perGroup     = "perQueue", "perMessageGroupId"
+)
+
+// numbers are the attributes that are numbers: the least, the greatest, and what holds if nothing is said.
+var numbers = map[string]struct{ least, most, otherwise int64 }{
+	visibilityTimeout:  {0, 43_200, 30},
+	maximumMessageSize: {1024, 1 << 20, 1 << 20},
+	retentionPeriod:    {60, 1_209_600, 345_600},
+	delaySeconds:       {0, 900, 0},
+	receiveWait:        {0, 20, 0},
+	kmsReuse:           {60, 86_400, 300},
+}
+
+// choices are the attributes that have few values, the first of which holds if nothing is said.
+var choices = map[string][]string{
+	fifoQueue:         {"false", "true"},
+	contentBased:      {"false", "true"},
+	dedupScope:        {scopeQueue, scopeGroup},
+	throughputLimit:   {perQueue, perGroup},
+	managedEncryption: {"true", "false"},
+}
+
+// fifoOnly are the attributes of FIFO queues.
+var fifoOnly = []string{fifoQueue, contentBased, dedupScope, throughputLimit}
+
+// texts are the attributes that can be set, beside numbers and choices.
+var texts = []string{redrivePolicy, redriveAllowPolicy, policyAttribute, kmsKey}
+
+// counted are the attributes that the server works out.
+var counted = []string{
+	"ApproximateNumberOfMessages", "ApproximateNumberOfMessagesDelayed", "ApproximateNumberOfMessagesNotVisible",
+	"CreatedTimestamp", "LastModifiedTimestamp", "QueueArn",
+}
+
+// settable reports whether there is an attribute of the name that can be set.
+func settable(name string) bool {
+	_, number := numbers[name]
+	_, choice := choices[name]
+	return number || choice || slices.Contains(texts, name)
+}
+
+func unknownAttribute(name string) error {
+	return fail(schemas.InvalidAttributeName, "Unknown Attribute %s.", name)
+}
+
+func invalidAttribute(name string) *apiError {
+	return fail(schemas.InvalidAttributeValue, "Invalid value for the parameter %s.", name)
+}
+
+// checkAttributes holds attributes to the rules of a queue of the name.
+func checkAttributes(fifo bool, attributes map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		value := attributes[name]
+		switch {
+		case !fifo && (name == dedupScope || name == throughputLimit):
+			return fail(schemas.InvalidAttributeName,
+				"You can specify the %s only when FifoQueue is set to true.", name)
+		case !settable(name), !fifo && slices.Contains(fifoOnly, name):
+			return unknownAttribute(name)
+		case name == fifoQueue && value != "true":
+			e := invalidAttribute(name)
+			e.text += " Reason: Modifying queue type is not supported."
+			return e
+		}
+		if err := checkAttribute(name, value); err != nil {
+			return err
+		}
+	}
+	if attributes[kmsKey] != "" && attributes[managedEncryption] == "true" {
+		return fail(schemas.InvalidAttributeName, "You can use one type of server-side encryption (SSE) at one time. "+
+			"You can either enable KMS SSE or SQS SSE.")
+	}
+	return nil
+}
+
+func checkAttribute(name, value string) error {
+	if n, ok := numbers[name]; ok && value != "" {
+		v, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || v < n.least || v > n.most {
+			return invalidAttribute(name)
+		}
+	}
+	if all, ok := choices[name]; ok && value != "" && !slices.Contains(all, value) {
+		return invalidAttribute(name)
+	}
+	switch {
+	case value == "":
+	case name == redrivePolicy:
+		_, err := parseRedrivePolicy(value)
+		return err
+	case name == policyAttribute, name == redriveAllowPolicy:
+		var object map[string]any
+		if json.Unmarshal([]byte(value), &object) != nil {
+			return invalidAttribute(name)
+		}
+	}
+	return nil
+}
+
+// setAttributes puts attributes into those of a queue. An empty text takes back what was said.
+func setAttributes(into, attributes map[string]string) {
+	for name, value := range attributes {
+		if value == "" {
+			delete(into, name)
+		} else {
+			into[name] = value
+		}
+	}
+	switch {
+	case attributes[kmsKey] != "":
+		into[managedEncryption] = "false"
+	case attributes[managedEncryption] == "true":
+		delete(into, kmsKey)
+		delete(into, kmsReuse)
+	}
+}
+
+// number is an attribute of the queue that is a number.
+func (r record) number(name string) int64 {
+	if v, err := strconv.ParseInt(r.Attributes[name], 10, 64); err == nil {
+		return v
+	}
+	return numbers[name].otherwise
+}
+
+func (r record) duration(name string) time.Duration {
+	return time.Duration(r.number(name)) * time.Second
+}
+
+// choice is an attribute of the queue that has few values.
+func (r record) choice(name string) string {
+	if v := r.Attributes[name]; v != "" {
+		return v
+	}
+	return choices[name][0]
+}
+
+// fifo reports whether the queue is a FIFO queue.
+func (r record) fifo() bool { return r.choice(fifoQueue) == "true" }
+
+// dedupInGroup reports whether duplicates are looked for within groups.
+func (r record) dedupInGroup() bool { return r.choice(dedupScope) == scopeGroup }
+
+// all are the attributes of the queue that do not change by themselves, with those that nobody has set.
+func (r record) all() map[string]string {
+	all := make(map[string]string)
+	for name, n := range numbers {
+		if name != kmsReuse || r.Attributes[kmsKey] != "" {
+			all[name] = strconv.FormatInt(n.otherwise, 10)
+		}
+	}
+	for name, values := range choices {
+		if r.fifo() || !slices.Contains(fifoOnly, name) {
+			all[name] = values[0]
+		}
+	}
+	maps.Copy(all, r.Attributes)
+	all["CreatedTimestamp"] = strconv.FormatInt(r.Created, 10)
+	all["LastModifiedTimestamp"] = strconv.FormatInt(r.Modified, 10)
+	return all
+}
+
+// configure sets what the layer is to know of the queue's attributes. The other settings are the operator's.
+func (r record) configure(c *layer.Config) {
+	c.Lease = max(r.duration(visibilityTimeout), layer.MinLease)
+	c.Delay = r.duration(delaySeconds)
+	c.Retention, c.OnExpiry = r.duration(retentionPeriod), layer.DropExpired
+	c.Schedule = layer.RoundRobin // otherwise a message that always fails is the oldest, and comes first for ever
+	c.Retry = layer.RetryPolicy{Kind: layer.RetryAtOnce}
+	c.MaxAttempts, c.OnFailure = layer.Unlimited, layer.DeadLetterItem
+	if policy, err := parseRedrivePolicy(r.Attributes[redrivePolicy]); err == nil && policy.queue != "" {
+		c.MaxAttempts = policy.count
+	}
+	c.DedupBy, c.DedupFor, c.DedupWindow = layer.DedupByID, layer.DedupForWindow, layer.DefaultDedupWindow
+	c.GroupRequired = r.fifo()
+	if c.DedupScope = layer.DedupInQueue; r.dedupInGroup() {
+		c.DedupScope = layer.DedupInGroup
+	}
+}
+
+// redrive is a RedrivePolicy. The zero value is none.
+type redrive struct {
+	queue string // the name of the dead letter queue
+	count int    // after so many receives
+}
+
+// parseRedrivePolicy reads a RedrivePolicy, whose number may be a text.
+func parseRedrivePolicy(text string) (redrive, error) {
+	if text == "" {
+		return redrive{}, nil
+	}
+	bad := func(reason string) error { return invalidValue(text, redrivePolicy, reason) }
+	var p struct {
+		Target *string `json:"deadLetterTargetArn"`
+		Count  any     `json:"maxReceiveCount"`
+	}
+	if err := json.Unmarshal([]byte(text), &p); err != nil {
+		return redrive{}, bad("Redrive policy is not a valid JSON map.")
+	}
+	if p.Target == nil {
+		return redrive{}, bad("Redrive policy does not contain mandatory attribute: deadLetterTargetArn.")
+	}
+	if p.Count == nil {
+		return redrive{}, bad("Redrive policy does not contain mandatory attribute: maxReceiveCount.")
+	}
+	name, err := arnName(*p.Target)
+	if err != nil {
+		return redrive{}, bad("Invalid value for deadLetterTargetArn.")
+	}
+	count, err := strconv.Atoi(fmt.Sprint(p.Count))
+	if err != nil || count < 1 || count > 1000 {
+		return redrive{}, bad(fmt.Sprintf(
+			"Invalid value for maxReceiveCount: %v, valid values are from 1 to 1000 both inclusive.", p.Count))
+	}
+	return redrive{queue: name, count: count}, nil
+}
+
+var errARN = errors.New("no ARN of a queue")
+
+// arnName is the name of the queue that an ARN is of: arn:aws:sqs:us-east-1:000000000000:NAME.
+func arnName(arn string) (string, error) {
+	parts := strings.Split(arn, ":")
+	if len(parts) != 6 || parts[0] != "arn" || parts[2] != "sqs" || parts[5] == "" {
+		return "", errARN
+	}
+	return parts[5], nil
+}
+
+func (s *Server) arn(name string) string {
+	return "arn:aws:sqs:" + s.options.Region + ":" + s.options.Account + ":" + name
+}
+
+// fifoSuffix ends the names of FIFO queues, and of no others.
+const fifoSuffix = ".fifo"
+
+// checkName holds the name of a queue that is to be made to AWS's rules.
+func checkName(name string, fifo bool) error {
+	plain := strings.TrimSuffix(name, fifoSuffix)
+	good := len(name) >= 1 && len(name) <= 80 && plain != "" && !strings.ContainsFunc(plain, func(r rune) bool {
+		return !isWord(r) && r != '-'
+	})
+	if fifo && (!good || plain == name) {
+		return invalid("The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, " +
+			"must end with .fifo suffix and be 1 to 80 in length.")
+	}
+	if !fifo && (!good || plain != name) {
+		return refuse(http.StatusBadRequest, "InvalidParameterValueException", "InvalidParameterValue",
+			"Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length")
+	}
+	return nil
+}
+
+// isWord reports whether r is an ASCII letter, a digit, or an underscore.
+func isWord(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_'
+}

@@ -1,0 +1,213 @@
+package sqs
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/smithy-go/aws-http-auth/credentials"
+	"github.com/aws/smithy-go/aws-http-auth/sigv4"
+	v4 "github.com/aws/smithy-go/aws-http-auth/v4"
+)
+
+// Key is the secret of an access key, and the account that it stands for.
+type Key struct {
+	Secret  string
+	Account string // "" = the server's
+}
+
+// ReadKeys reads keys: on each line an access key, its secret, and, if wanted, an account of twelve digits. Empty
+// lines and lines that begin with # do not count.
+func ReadKeys(r io.Reader) (map[string]Key, error) {
+	keys := make(map[string]Key)
+	lines := bufio.NewScanner(r)
+	for n := 1; lines.Scan(); n++ {
+		words := strings.Fields(lines.Text())
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+			continue
+		}
+		key := Key{}
+		if len(words) == 3 {
+			key.Account = words[2]
+		}
+		if len(words) < 2 || len(words) > 3 || key.Account != "" && !isAccount(key.Account) {
+			return nil, fmt.Errorf("line %d: want ACCESS-KEY SECRET-KEY, and perhaps an account of 12 digits", n)
+		}
+		if key.Secret = words[1]; keys[words[0]] != (Key{}) {
+			return nil, fmt.Errorf("line %d: the access key was there before", n)
+		}
+		keys[words[0]] = key
+	}
+	return keys, lines.Err()
+}
+
+func isAccount(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 64)
+	return err == nil && len(text) == 12
+}
+
+const (
+	algorithm = "AWS4-HMAC-SHA256"
+	// clockSkew is how far a client's clock may be off.
+	clockSkew = 15 * time.Minute
+	// maxExpiry bounds how long a signature in a URL is valid.
+	maxExpiry = 7 * 24 * time.Hour
+)
+
+func denied(code, format string, args ...any) *apiError {
+	return refuse(http.StatusForbidden, code, code, format, args...)
+}
+
+// signature is what a request says of who has signed it.
+type signature struct {
+	access, day, region, service string
+	headers                      []string // lower-case
+	value                        string
+	inURL                        bool
+}
+
+// authenticate finds out whose request it is.
+func (s *Server) authenticate(r *http.Request, body []byte, c *call) error {
+	if s.options.Keys == nil {
+		// A page that somebody looks at on this machine could use the queues otherwise.
+		if r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != "" {
+			return denied("AccessDenied", "A server without keys does not serve web pages.")
+		}
+		return nil
+	}
+	sig, err := readSignature(r)
+	if err != nil {
+		return err
+	}
+	key, ok := s.options.Keys[sig.access]
+	if !ok {
+		return denied("InvalidClientTokenId", "The security token included in the request is invalid.")
+	}
+	at, err := s.checkTime(r, sig)
+	if err != nil {
+		return err
+	}
+	again, err := sig.again(r, body, key.Secret, at)
+	if err != nil || subtle.ConstantTimeCompare([]byte(again), []byte(sig.value)) != 1 {
+		return denied("SignatureDoesNotMatch", "The request signature we calculated does not match the signature "+
+			"you provided. Check your AWS Secret Access Key and signing method. "+
+			"Consult the service documentation for details.")
+	}
+	if key.Account != "" {
+		c.account = key.Account
+	}
+	return nil
+}
+
+func incomplete(text string) error {
+	return refuse(http.StatusBadRequest, "IncompleteSignature", "IncompleteSignature", "%s", text)
+}
+
+// readSignature reads the signature from the header, or from the URL.
+func readSignature(r *http.Request) (signature, error) {
+	fields := make(map[string]string)
+	header, query := r.Header.Get("Authorization"), r.URL.Query()
+	sig := signature{inURL: header == ""}
+	switch {
+	case sig.inURL && query.Get("X-Amz-Signature") == "":
+		return sig, denied("MissingAuthenticationToken", "Request is missing Authentication Token")
+	case sig.inURL:
+		for _, name := range []string{"Credential", "SignedHeaders", "Signature"} {
+			fields[name] = query.Get("X-Amz-" + name)
+		}
+	default:
+		rest, ok := strings.CutPrefix(header, algorithm)
+		if !ok {
+			return sig, incomplete("Authorization header requires the algorithm " + algorithm)
+		}
+		for field := range strings.SplitSeq(rest, ",") {
+			name, value, _ := strings.Cut(strings.TrimSpace(field), "=")
+			fields[name] = value
+		}
+	}
+	scope := strings.Split(fields["Credential"], "/")
+	if len(scope) < 5 || fields["SignedHeaders"] == "" || fields["Signature"] == "" {
+		return sig, incomplete("Authorization header requires 'Credential', 'SignedHeaders' and 'Signature'.")
+	}
+	n := len(scope)
+	sig.access, sig.day = strings.Join(scope[:n-4], "/"), scope[n-4]
+	sig.region, sig.service = scope[n-3], scope[n-2]
+	sig.headers, sig.value = strings.Split(strings.ToLower(fields["SignedHeaders"]), ";"), fields["Signature"]
+	if sig.service != "sqs" || scope[n-1] != "aws4_request" || !slices.Contains(sig.headers, "host") {
+		return sig, denied("SignatureDoesNotMatch",
+			"Credential should be scoped to correct service: 'sqs', and the host be signed.")
+	}
+	return sig, nil
+}
+
+// checkTime is when the request was signed, if that is near enough.
+func (s *Server) checkTime(r *http.Request, sig signature) (time.Time, error) {
+	const form = "20060102T150405Z"
+	text, expires := r.Header.Get("X-Amz-Date"), clockSkew
+	if sig.inURL {
+		text = r.URL.Query().Get("X-Amz-Date")
+		if n, err := strconv.Atoi(r.URL.Query().Get("X-Amz-Expires")); err == nil {
+			expires = min(time.Duration(n)*time.Second, maxExpiry)
+		}
+	}
+	at, err := time.Parse(form, text)
+	if err != nil {
+		if at, err = http.ParseTime(r.Header.Get("Date")); err != nil {
+			return at, incomplete("Authorization header requires existence of a 'X-Amz-Date' or a 'Date' header.")
+		}
+	}
+	now := s.options.Now()
+	if now.Sub(at) > expires || at.Sub(now) > clockSkew || at.UTC().Format("20060102") != sig.day {
+		return at, denied("SignatureDoesNotMatch", "Signature expired: %s is now %s (15 min.)",
+			at.UTC().Format(form), now.UTC().Format(form))
+	}
+	return at, nil
+}
+
+// IsSigned makes a signature the rule of which headers the signer takes.
+func (g signature) IsSigned(header string) bool { return slices.Contains(g.headers, header) }
+
+// again signs a copy of the request, with the headers that the client has signed.
+func (g signature) again(r *http.Request, body []byte, secret string, at time.Time) (string, error) {
+	copied := &http.Request{Method: r.Method, Host: r.Host, Header: make(http.Header)}
+	u := *r.URL
+	copied.URL = &u
+	for _, name := range g.headers {
+		if values := r.Header.Values(name); len(values) > 0 {
+			copied.Header[http.CanonicalHeaderKey(name)] = values
+		}
+	}
+	if slices.Contains(g.headers, "content-length") { // the HTTP server takes it out
+		copied.Header.Set("Content-Length", strconv.FormatInt(r.ContentLength, 10))
+	}
+	if slices.Contains(g.headers, "date") && r.Header.Get("Date") != "" {
+		copied.Header.Set("Date", r.Header.Get("Date"))
+	}
+	token, form := r.Header.Get("X-Amz-Security-Token"), v4.SignatureTypeHeader
+	if g.inURL {
+		query := u.Query()
+		token, form = query.Get("X-Amz-Security-Token"), v4.SignatureTypeQueryString
+		query.Del("X-Amz-Signature")
+		copied.URL.RawQuery = query.Encode()
+	}
+	sum := sha256.Sum256(body)
+	err := sigv4.New().SignRequest(&sigv4.SignRequestInput{
+		Request: copied, PayloadHash: sum[:], Service: g.service, Region: g.region, Time: at, SignatureType: form,
+		Credentials: credentials.Credentials{AccessKeyID: g.access, SecretAccessKey: secret, SessionToken: token},
+	}, func(o *v4.SignerOptions) { o.HeaderRules = g })
+	if err != nil {
+		return "", err
+	}
+	if g.inURL {
+		return copied.URL.Query().Get("X-Amz-Signature"), nil
+	}
+	_, value, _ := strings.Cut(copied.Header.Get("Authorization"), "Signature=")
+	return value, nil
+}

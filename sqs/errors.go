@@ -1,0 +1,97 @@
+package sqs
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
+	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/traits"
+
+	"fdbfifo/layer"
+)
+
+// apiError is an error as a client is told it.
+type apiError struct {
+	shape     string // __type of JSON
+	code      string // of the Query protocol, and of the entries of batches
+	status    int
+	text      string
+	queryText string // where the Query protocol has another text
+}
+
+func (e *apiError) Error() string { return e.code + ": " + e.text }
+
+// senderFault says whose fault it is.
+func (e *apiError) senderFault() bool { return e.status < http.StatusInternalServerError }
+
+const (
+	modelled   = "com.amazonaws.sqs#"
+	unmodelled = "com.amazon.coral.service#"
+)
+
+// fail makes an error that the service's model has.
+func fail(s *smithy.Schema, format string, args ...any) *apiError {
+	e := &apiError{
+		shape: modelled + s.ID().Name, code: s.ID().Name, status: http.StatusBadRequest,
+		text: fmt.Sprintf(format, args...),
+	}
+	if t, ok := smithy.SchemaTrait[*traits.AWSQueryError](s); ok {
+		e.code, e.status = t.ErrorCode, t.StatusCode
+	}
+	return e
+}
+
+// refuse makes an error that the model does not have, of a status.
+func refuse(status int, shape, code, format string, args ...any) *apiError {
+	return &apiError{shape: unmodelled + shape, code: code, status: status, text: fmt.Sprintf(format, args...)}
+}
+
+func invalid(format string, args ...any) *apiError {
+	return refuse(http.StatusBadRequest, "InvalidParameterValueException", "InvalidParameterValue", format, args...)
+}
+
+func invalidValue(value any, parameter, reason string) *apiError {
+	return invalid("Value %v for parameter %s is invalid. Reason: %s", value, parameter, reason)
+}
+
+func missing(parameter string) *apiError {
+	return refuse(http.StatusBadRequest, "MissingRequiredParameterException", "MissingParameter",
+		"The request must contain the parameter %s.", parameter)
+}
+
+func malformed(err error) *apiError {
+	return refuse(http.StatusBadRequest, "SerializationException", "MalformedInput",
+		"the request cannot be read: %v", err)
+}
+
+func noQueue() *apiError {
+	e := fail(schemas.QueueDoesNotExist, "The specified queue does not exist.")
+	e.queryText = "The specified queue does not exist for this wsdl version."
+	return e
+}
+
+func badHandle(handle string) *apiError {
+	return fail(schemas.ReceiptHandleIsInvalid, "The input receipt handle %q is not a valid receipt handle.", handle)
+}
+
+func expired(handle string) *apiError {
+	return invalidValue(handle, "ReceiptHandle", "The receipt handle has expired.")
+}
+
+// told is err as a client is told it. What the server does not expect is an internal error, whose text stays here.
+func told(err error) *apiError {
+	var known *apiError
+	var limit *layer.LimitError
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.Is(err, layer.ErrNoQueue):
+		return noQueue()
+	case errors.As(err, &limit):
+		return invalid("One or more parameters are invalid. Reason: %s", limit)
+	}
+	return refuse(http.StatusInternalServerError, "InternalFailure", "InternalFailure",
+		"We encountered an internal error. Please try again.")
+}

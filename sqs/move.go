@@ -1,0 +1,397 @@
+package sqs
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// task is a move task: messages of a dead letter queue go to another queue, or back to where they came from. Each
+// step is one transaction, which also counts the messages, so none is moved twice or lost. Whichever server is
+// alive goes on.
+type task struct {
+	ID      string `json:"id"`
+	Source  string `json:"source"`
+	To      string `json:"to,omitempty"` // "" = each message to the queue that it came from
+	Rate    int64  `json:"rate,omitempty"`
+	Started int64  `json:"started"` // ms
+	Total   int64  `json:"total"`   // messages when it began
+	Moved   int64  `json:"moved"`
+	Status  string `json:"status"`
+	Reason  string `json:"reason,omitempty"`
+	Until   int64  `json:"until"` // ms; until then the server that runs it is taken to be alive
+	Runner  string `json:"runner"`
+}
+
+const (
+	running    = "RUNNING"
+	completed  = "COMPLETED"
+	cancelling = "CANCELLING"
+	cancelled  = "CANCELLED"
+	broken     = "FAILED"
+
+	taskLease = 15 * time.Second
+	taskStep  = 50 // messages of a step, at most
+	taskBytes = 1 << 20
+	maxTasks  = 10 // that are listed
+	maxRate   = 500
+)
+
+func (t task) active() bool { return t.Status == running || t.Status == cancelling }
+
+// key sorts the tasks of a queue by their age.
+func (s *Server) taskKey(t task) []byte { return s.key("task", t.Source, t.Started, t.ID) }
+
+// tasks are the newest tasks of a queue, the newest first.
+func (s *Server) tasks(ctx context.Context, tx kv.ReadTx, source string, limit int) ([]task, error) {
+	rows, err := tx.GetRange(
+		kv.PrefixRange(s.key("task", source)).Selectors(), kv.RangeOptions{Limit: limit, Reverse: true}).Wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]task, len(rows))
+	for i, row := range rows {
+		if err := json.Unmarshal(row.Value, &all[i]); err != nil {
+			return nil, fmt.Errorf("sqs: move task of %q: %w", source, err)
+		}
+	}
+	return all, nil
+}
+
+func (s *Server) handleOf(t task) string {
+	return base64.StdEncoding.EncodeToString(marshal(struct {
+		Task   string `json:"taskId"`
+		Source string `json:"sourceArn"`
+	}{t.ID, s.arn(t.Source)}))
+}
+
+func noResource(format string, args ...any) error {
+	e := fail(schemas.ResourceNotFoundException, format, args...)
+	e.status = http.StatusNotFound
+	return e
+}
+
+// byARN opens the queue of an ARN that a parameter has.
+func (s *Server) byARN(ctx context.Context, arn *string, parameter string) (*queue, error) {
+	if arn == nil || *arn == "" {
+		return nil, missing(parameter)
+	}
+	name, err := arnName(*arn)
+	if err != nil {
+		return nil, invalid("You must use this format to specify the %s: "+
+			"arn:<partition>:<service>:<region>:<account-id>:<resource-id>", parameter)
+	}
+	q, err := s.open(ctx, name)
+	if isNoQueue(err) {
+		return nil, noResource("The resource that you specified for the %s parameter doesn't exist.", parameter)
+	}
+	return q, err
+}
+
+func (s *Server) startMessageMoveTask(
+	ctx context.Context, c *call, in *startMessageMoveTaskRequest,
+) (*startMessageMoveTaskResult, error) {
+	source, err := s.byARN(ctx, in.SourceArn, "SourceArn")
+	if err != nil {
+		return nil, err
+	}
+	defer source.release()
+	c.queue = source.Name()
+	if len(source.dead) == 0 {
+		return nil, invalid("Source queue must be configured as a Dead Letter Queue.")
+	}
+	now := s.options.Now()
+	t := task{
+		ID: uuid.NewString(), Source: source.Name(), Started: now.UnixMilli(), Status: running,
+		Until: now.Add(taskLease).UnixMilli(), Runner: s.id,
+	}
+	if in.DestinationArn != nil {
+		to, err := s.byARN(ctx, in.DestinationArn, "DestinationArn")
+		if err != nil {
+			return nil, err
+		}
+		t.To = to.Name()
+		to.release()
+	}
+	if r := in.MaxNumberOfMessagesPerSecond; r != nil {
+		if *r < 1 || *r > maxRate {
+			return nil, invalidValue(*r, "MaxNumberOfMessagesPerSecond", "Must be between 1 and 500, if provided.")
+		}
+		t.Rate = *r
+	}
+	stats, err := source.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t.Total = stats.Depth
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		before, err := s.tasks(ctx, tx, t.Source, 1)
+		if err != nil {
+			return err
+		}
+		if len(before) > 0 && before[0].ID != t.ID && before[0].active() {
+			return invalid("There is already a task running. " +
+				"Only one active task is allowed for a source queue arn at a given time.")
+		}
+		tx.Set(s.taskKey(t), marshal(t))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.run(t)
+	return &startMessageMoveTaskResult{TaskHandle: s.handleOf(t)}, nil
+}
+
+func (s *Server) cancelMessageMoveTask(
+	ctx context.Context, _ *call, in *cancelMessageMoveTaskRequest,
+) (*cancelMessageMoveTaskResult, error) {
+	bad := invalid("Value for parameter TaskHandle is invalid.")
+	text, err := base64.StdEncoding.DecodeString(in.TaskHandle)
+	var handle struct {
+		Task   string `json:"taskId"`
+		Source string `json:"sourceArn"`
+	}
+	if err != nil || json.Unmarshal(text, &handle) != nil || handle.Task == "" {
+		return nil, bad
+	}
+	source, err := s.byARN(ctx, &handle.Source, "SourceArn")
+	if err != nil {
+		return nil, err
+	}
+	defer source.release()
+	var moved int64
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		all, err := s.tasks(ctx, tx, source.Name(), maxTasks)
+		if err != nil {
+			return err
+		}
+		for _, t := range all {
+			if t.ID != handle.Task {
+				continue
+			}
+			if !t.active() {
+				return fail(schemas.UnsupportedOperation, "Only active tasks can be cancelled.")
+			}
+			t.Status, moved = cancelling, t.Moved
+			tx.Set(s.taskKey(t), marshal(t))
+			return nil
+		}
+		return noResource("Task does not exist.")
+	})
+	return &cancelMessageMoveTaskResult{ApproximateNumberOfMessagesMoved: moved}, err
+}
+
+func (s *Server) listMessageMoveTasks(
+	ctx context.Context, c *call, in *listMessageMoveTasksRequest,
+) (*listMessageMoveTasksResult, error) {
+	source, err := s.byARN(ctx, in.SourceArn, "SourceArn")
+	if err != nil {
+		return nil, err
+	}
+	defer source.release()
+	c.queue = source.Name()
+	limit := int64(1)
+	if in.MaxResults != nil {
+		limit = min(max(*in.MaxResults, 1), maxTasks)
+	}
+	var all []task
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		var err error
+		all, err = s.tasks(ctx, tx.Snapshot(), source.Name(), int(limit))
+		return err
+	})
+	result := &listMessageMoveTasksResult{}
+	for _, t := range all {
+		e := moveTaskEntry{
+			Status: t.Status, SourceArn: s.arn(t.Source), MaxNumberOfMessagesPerSecond: t.Rate, FailureReason: t.Reason,
+			ApproximateNumberOfMessagesMoved: t.Moved, ApproximateNumberOfMessagesToMove: t.Total,
+			StartedTimestamp: t.Started,
+		}
+		if t.Status == running {
+			e.TaskHandle = s.handleOf(t)
+		}
+		if t.To != "" {
+			e.DestinationArn = s.arn(t.To)
+		}
+		result.Results = append(result.Results, e)
+	}
+	return result, err
+}
+
+// resumeTasks goes on with the tasks of servers that are gone.
+func (s *Server) resumeTasks(ctx context.Context) error {
+	var left []task
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		left = nil
+		tasks := kv.PrefixRange(s.key("task")).Selectors()
+		rows, err := tx.Snapshot().GetRange(tasks, kv.RangeOptions{Limit: 1000}).Wait(ctx)
+		for _, row := range rows {
+			var t task
+			if json.Unmarshal(row.Value, &t) == nil && t.active() && s.options.Now().UnixMilli() > t.Until {
+				left = append(left, t)
+			}
+		}
+		return err
+	})
+	for _, t := range left {
+		s.run(t)
+	}
+	return err
+}
+
+// run runs a task, unless this server does so already.
+func (s *Server) run(t task) {
+	s.mu.Lock()
+	if s.moving[t.ID] {
+		s.mu.Unlock()
+		return
+	}
+	s.moving[t.ID] = true
+	s.mu.Unlock()
+	s.begin(func() {
+		defer func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.moving, t.ID)
+		}()
+		s.moveMessages(s.stopped, t)
+	})
+}
+
+// errNotOurs: another server runs the task.
+var errNotOurs = errors.New("sqs: another server runs the move task")
+
+// moveMessages does steps until the task is done, or the server stops.
+func (s *Server) moveMessages(ctx context.Context, t task) {
+	step, pause := taskStep, time.Duration(0)
+	if t.Rate > 0 {
+		step = int(min(max(t.Rate/4, 1), taskStep))
+		pause = time.Duration(step) * time.Second / time.Duration(t.Rate)
+	}
+	for {
+		after, err := s.moveStep(ctx, t, step)
+		var known *apiError
+		switch {
+		case err == nil && !after.active(), errors.Is(err, errNotOurs), ctx.Err() != nil:
+			return
+		case errors.As(err, &known):
+			if s.end(ctx, t, known.code) == nil {
+				return
+			}
+			pause = time.Second
+		case err != nil:
+			s.options.Logger.Warn("sqs: a step of a move task has failed", "queue", t.Source, "err", err)
+			pause = time.Second
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// own reads a task in its transaction, and holds it for this server.
+func (s *Server) own(ctx context.Context, tx kv.Tx, t task) (task, error) {
+	value, err := tx.Get(s.taskKey(t)).Wait(ctx)
+	if err != nil {
+		return t, err
+	}
+	now := s.options.Now()
+	if value == nil || json.Unmarshal(value, &t) != nil || !t.active() ||
+		t.Runner != s.id && now.UnixMilli() < t.Until {
+		return t, errNotOurs
+	}
+	t.Runner, t.Until = s.id, now.Add(taskLease).UnixMilli()
+	return t, nil
+}
+
+// end notes that a task has failed.
+func (s *Server) end(ctx context.Context, t task, reason string) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		now, err := s.own(ctx, tx, t)
+		if err != nil {
+			return err
+		}
+		now.Status, now.Reason = broken, reason
+		tx.Set(s.taskKey(now), marshal(now))
+		return nil
+	})
+	return err
+}
+
+// moveStep moves up to n messages, and notes so in the same transaction.
+func (s *Server) moveStep(ctx context.Context, t task, n int) (task, error) {
+	from, err := s.open(ctx, t.Source)
+	if err != nil {
+		return t, err
+	}
+	defer from.release()
+	targets := make(map[string]*queue)
+	defer func() {
+		for _, to := range targets {
+			to.release()
+		}
+	}()
+	var after task
+	err = from.Once(ctx, func(tx kv.Tx) error {
+		now, err := s.own(ctx, tx, t)
+		if err != nil {
+			return err
+		}
+		items, size := []layer.Item(nil), 0
+		for now.Status == running && len(items) < n && size < taskBytes {
+			more, err := from.TakeTx(ctx, tx, n-len(items))
+			if err != nil {
+				return err
+			}
+			if len(more) == 0 {
+				now.Status = completed
+				break
+			}
+			for _, item := range more {
+				items, size = append(items, item), size+len(item.Body)
+			}
+		}
+		for _, item := range items {
+			name := t.To
+			if name == "" {
+				name = item.Headers[headerSource]
+			}
+			if targets[name] == nil {
+				if targets[name], err = s.open(ctx, name); err != nil {
+					delete(targets, name)
+					return err
+				}
+			}
+			m := moved(from, targets[name], item)
+			delete(m.Headers, headerSource)
+			delete(m.Headers, headerReceived)
+			if targets[name].fifo() { // it is not to be lost as a duplicate of itself
+				m.DedupID = ""
+			}
+			if _, err := targets[name].EnqueueTx(ctx, tx, m); err != nil {
+				return err
+			}
+		}
+		if now.Status == cancelling {
+			now.Status = cancelled
+		}
+		now.Moved += int64(len(items))
+		tx.Set(s.taskKey(now), marshal(now))
+		after = now
+		return nil
+	})
+	return after, err
+}

@@ -1,0 +1,208 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+	"fdbfifo/layer"
+)
+
+// lostWakeAfter is how often a handle whose long polls wait looks without being woken.
+const lostWakeAfter = 3 * time.Second
+
+// opened is a queue that the server has open. All fields but handle and line are guarded by Server.mu.
+type opened struct {
+	handle *layer.Queue
+	record record
+	dead   []string  // the queues whose dead letter queue it is
+	read   time.Time // of record and dead
+	users  int       // requests at work
+	used   time.Time // by the last of them
+	gone   bool      // close it when nobody uses it
+
+	line line // of its long polls
+}
+
+// queue is a queue as one request uses it: what it goes by does not change while it is answered.
+type queue struct {
+	*layer.Queue
+	record record
+	dead   []string
+	server *Server
+	opened *opened
+}
+
+// queue opens the queue that a request is about. Release it when done.
+func (s *Server) queue(ctx context.Context, c *call, url string) (*queue, error) {
+	name, err := c.queueName(url)
+	if err != nil {
+		return nil, err
+	}
+	return s.open(ctx, name)
+}
+
+// open opens a queue, or goes by what the server knows of it, for up to a second.
+func (s *Server) open(ctx context.Context, name string) (*queue, error) {
+	if q := s.use(name, func(o *opened) bool { return time.Since(o.read) < freshFor }); q != nil {
+		return q, nil
+	}
+	now := time.Now()
+	r, dead, err := s.look(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if !r.live() {
+		s.forget(name)
+		return nil, noQueue()
+	}
+	q := s.use(name, func(o *opened) bool {
+		same := o.record.ID == r.ID && !r.Behind
+		if same {
+			o.record, o.dead, o.read = r, dead, now
+		}
+		return same
+	})
+	if q != nil {
+		return q, nil
+	}
+	handle, err := s.handle(ctx, name, r)
+	if err != nil {
+		return nil, err
+	}
+	s.forget(name)
+	s.mu.Lock()
+	s.queues[name] = &opened{handle: handle, record: r, dead: dead, read: now}
+	s.mu.Unlock()
+	if q := s.use(name, func(*opened) bool { return true }); q != nil {
+		return q, nil
+	}
+	return nil, noQueue() // forgotten meanwhile
+}
+
+// maxSources bounds how many queues' dead letters the server moves when their dead letter queue is received from.
+const maxSources = 1000
+
+// look reads the record of a queue, and whose dead letter queue it is.
+func (s *Server) look(ctx context.Context, name string) (r record, dead []string, err error) {
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		base := s.key("source", name)
+		sources := tx.Snapshot().GetRange(kv.PrefixRange(base).Selectors(), kv.RangeOptions{Limit: maxSources})
+		var err error
+		if r, err = s.readRecord(ctx, tx.Snapshot(), name); err != nil {
+			return err
+		}
+		rows, err := sources.Wait(ctx)
+		if err != nil {
+			return err
+		}
+		dead = make([]string, len(rows))
+		for i, row := range rows {
+			if dead[i], _, err = tuple.DecodeString(row.Key[len(base):]); err != nil {
+				return fmt.Errorf("sqs: key of a source of %q: %w", name, err)
+			}
+		}
+		return nil
+	})
+	return r, dead, err
+}
+
+// use takes the open queue of the name, if it is as wanted.
+func (s *Server) use(name string, wanted func(o *opened) bool) *queue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.queues[name]
+	if o == nil || !wanted(o) {
+		return nil
+	}
+	o.users++
+	return &queue{Queue: o.handle, record: o.record, dead: o.dead, server: s, opened: o}
+}
+
+// release ends a request's use of the queue.
+func (q *queue) release() {
+	q.server.mu.Lock()
+	defer q.server.mu.Unlock()
+	o := q.opened
+	o.users--
+	o.used = time.Now()
+	q.server.closeUnused(o)
+}
+
+// fifo reports whether it is a FIFO queue.
+func (q *queue) fifo() bool { return q.record.fifo() }
+
+// outdate has the record of a queue read again before it is used.
+func (s *Server) outdate(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o := s.queues[name]; o != nil {
+		o.read = time.Time{}
+	}
+}
+
+// forget drops what the server knows of a queue: it is gone, or has changed.
+func (s *Server) forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forgetLocked(name)
+}
+
+func (s *Server) forgetLocked(name string) {
+	if o := s.queues[name]; o != nil {
+		delete(s.queues, name)
+		o.gone = true
+		s.closeUnused(o)
+	}
+}
+
+// closeUnused closes a handle that was forgotten when nobody uses it any more. s.mu is held.
+func (s *Server) closeUnused(o *opened) {
+	if !o.gone || o.users > 0 {
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		_ = o.handle.Close(ctx) // the queue may be gone; what is left a sweep clears
+	}()
+}
+
+const closeTimeout = 10 * time.Second
+
+// closeIdle closes the queues that nobody has used for a while.
+func (s *Server) closeIdle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, o := range s.queues {
+		if o.users == 0 && time.Since(o.used) > idleFor {
+			s.forgetLocked(name)
+		}
+	}
+}
+
+// handle opens the layer's queue, or makes it, if whoever wrote the record did not come that far.
+func (s *Server) handle(ctx context.Context, name string, r record) (*layer.Queue, error) {
+	o := layer.Options{Now: s.options.Now, Poll: lostWakeAfter}
+	r.configure(&o.Config)
+	handle, _, err := layer.Ensure(ctx, s.db, s.options.Prefix, name, o)
+	if err != nil || !r.Behind {
+		return handle, err
+	}
+	if _, _, err := handle.Admin().Configure(ctx, r.configure); err != nil {
+		return nil, errors.Join(err, handle.Close(ctx))
+	}
+	_, err = s.changeRecord(ctx, name, func(now *record) error {
+		if now.ID == r.ID && now.Modified == r.Modified {
+			now.Behind = false
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, errors.Join(err, handle.Close(ctx))
+	}
+	return handle, nil
+}

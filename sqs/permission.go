@@ -1,0 +1,95 @@
+package sqs
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+)
+
+// policy is a queue's Policy as AddPermission makes it. What else a program has set is kept.
+type policy struct {
+	Version   string           `json:"Version"`
+	ID        string           `json:"Id,omitempty"`
+	Statement []map[string]any `json:"Statement"`
+}
+
+func (s *Server) readPolicy(name, text string) policy {
+	p := policy{Version: "2008-10-17", ID: s.arn(name) + "/SQSDefaultPolicy"}
+	if text != "" && json.Unmarshal([]byte(text), &p) != nil {
+		p.Statement = nil
+	}
+	return p
+}
+
+// labelled is the place of the statement with a label; -1 = there is none.
+func (p policy) labelled(label string) int {
+	return slices.IndexFunc(p.Statement, func(s map[string]any) bool { return s["Sid"] == label })
+}
+
+// oneOrMany is how policies have lists.
+func oneOrMany(list []string) any {
+	if len(list) == 1 {
+		return list[0]
+	}
+	return list
+}
+
+func (s *Server) addPermission(ctx context.Context, c *call, in *addPermissionRequest) error {
+	q, err := s.queue(ctx, c, in.QueueUrl)
+	if err != nil {
+		return err
+	}
+	defer q.release()
+	switch {
+	case in.Label == "":
+		return missing("Label")
+	case len(in.AWSAccountIds) == 0:
+		return missing("PrincipalId")
+	case len(in.Actions) == 0:
+		return missing("Actions")
+	}
+	var principals, actions []string
+	for _, account := range in.AWSAccountIds {
+		principals = append(principals, "arn:aws:iam::"+account+":root")
+	}
+	for _, action := range in.Actions {
+		if _, ok := operations[action]; !ok && action != "*" {
+			return invalidValue("SQS:"+action, "ActionName",
+				"Please refer to the appropriate WSDL for a list of valid actions. ")
+		}
+		actions = append(actions, "SQS:"+action)
+	}
+	return s.change(ctx, q, func(r *record) error {
+		p := s.readPolicy(q.Name(), r.Attributes[policyAttribute])
+		if p.labelled(in.Label) >= 0 {
+			return invalidValue(in.Label, "Label", "Already exists.")
+		}
+		p.Statement = append(p.Statement, map[string]any{
+			"Sid": in.Label, "Effect": "Allow", "Principal": map[string]any{"AWS": oneOrMany(principals)},
+			"Action": oneOrMany(actions), "Resource": s.arn(q.Name()),
+		})
+		r.Attributes[policyAttribute] = string(marshal(p))
+		return nil
+	})
+}
+
+func (s *Server) removePermission(ctx context.Context, c *call, in *removePermissionRequest) error {
+	q, err := s.queue(ctx, c, in.QueueUrl)
+	if err != nil {
+		return err
+	}
+	defer q.release()
+	return s.change(ctx, q, func(r *record) error {
+		p := s.readPolicy(q.Name(), r.Attributes[policyAttribute])
+		i := p.labelled(in.Label)
+		if i < 0 {
+			return invalidValue(in.Label, "Label", "can't find label.")
+		}
+		if p.Statement = slices.Delete(p.Statement, i, i+1); len(p.Statement) == 0 {
+			delete(r.Attributes, policyAttribute)
+			return nil
+		}
+		r.Attributes[policyAttribute] = string(marshal(p))
+		return nil
+	})
+}

@@ -1,0 +1,263 @@
+package sqs
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const (
+	jsonType     = "application/x-amz-json-1.0"
+	targetPrefix = "AmazonSQS."
+	xmlHeader    = `<?xml version="1.0" encoding="UTF-8"?>`
+	namespace    = "http://queue.amazonaws.com/doc/2012-11-05/"
+)
+
+// call is one request of a client.
+type call struct {
+	request string // its id
+	json    bool   // or else the Query protocol
+	asJSON  bool   // a Query request that asks for an answer in JSON
+	modes   bool   // the client wants the codes of the Query protocol beside those of JSON
+	action  string
+	base    string // scheme and host by which the client has come
+	path    string // of the request
+	account string // of the client
+	queue   string // the name of the queue that it is about, for the log
+}
+
+// ServeHTTP answers one request of a client.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	c := &call{request: uuid.NewString(), base: s.base(r), path: r.URL.Path, account: s.options.Account}
+	begun := time.Now()
+	answer, err := s.answer(w, r, c)
+	if err != nil && errors.Is(err, context.Canceled) && r.Context().Err() != nil {
+		return // the client has gone
+	}
+	status := c.write(w, answer, err)
+	s.log(c, status, err, time.Since(begun))
+}
+
+// answer reads the request, and does what it asks for.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, error) {
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	c.json = kind == jsonType
+	c.asJSON = !c.json && r.Method == http.MethodGet && strings.HasPrefix(r.Header.Get("Accept"), "application/json")
+	c.modes = r.Header.Get("X-Amzn-Query-Mode") == "true"
+	if r.Method != http.MethodPost && (c.json || r.Method != http.MethodGet) {
+		return nil, refuse(http.StatusMethodNotAllowed, "UnknownOperationException", "InvalidAction",
+			"use POST, or GET with the Query protocol")
+	}
+	body, err := s.readBody(w, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.authenticate(r, body, c); err != nil {
+		return nil, err
+	}
+	if c.json {
+		c.action = strings.TrimPrefix(r.Header.Get("X-Amz-Target"), targetPrefix)
+		op, ok := operations[c.action]
+		if !ok {
+			c.action = ""
+			return nil, refuse(http.StatusBadRequest, "UnknownOperationException", "InvalidAction", "")
+		}
+		return op.call(r.Context(), s, c, body)
+	}
+	form, err := url.ParseQuery(r.URL.RawQuery)
+	if err == nil && kind == "application/x-www-form-urlencoded" {
+		var more url.Values
+		more, err = url.ParseQuery(string(body))
+		for name, values := range more {
+			form[name] = append(form[name], values...)
+		}
+	}
+	if err != nil {
+		return nil, malformed(err)
+	}
+	op, ok := operations[form.Get("Action")]
+	if !ok {
+		if form.Get("Action") == "" {
+			return nil, refuse(http.StatusBadRequest, "MissingAction", "MissingAction",
+				"The request must contain the parameter Action.")
+		}
+		return nil, refuse(http.StatusBadRequest, "InvalidAction", "InvalidAction",
+			"The action %s is not valid for this endpoint.", form.Get("Action"))
+	}
+	c.action = form.Get("Action")
+	request, err := json.Marshal(newParams(form).tree(op.in))
+	if err != nil {
+		return nil, malformed(err)
+	}
+	return op.call(r.Context(), s, c, request)
+}
+
+// readBody reads the body whole, up to the limit. Of large ones few are held at a time.
+func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.ContentLength < 0 || r.ContentLength > smallBody {
+		select {
+		case s.large <- struct{}{}:
+			defer func() { <-s.large }()
+		case <-r.Context().Done():
+			return nil, context.Cause(r.Context())
+		}
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return nil, refuse(http.StatusRequestEntityTooLarge, "RequestEntityTooLargeException", "RequestEntityTooLarge",
+			"Request size exceeded the limit of %d bytes.", maxBody)
+	}
+	if err != nil {
+		return nil, malformed(errors.New("the body ended early"))
+	}
+	return body, nil
+}
+
+// write writes the answer, or the error, and returns the status.
+func (c *call) write(w http.ResponseWriter, answer any, err error) int {
+	w.Header().Set("X-Amzn-Requestid", c.request)
+	status, body := http.StatusOK, []byte(nil)
+	if err != nil {
+		e := told(err)
+		status = e.status
+		if c.json && c.modes {
+			w.Header().Set("X-Amzn-Query-Error", e.code+";"+e.fault())
+		}
+		body = c.failure(e)
+	} else {
+		body = c.success(answer)
+	}
+	switch {
+	case c.json:
+		w.Header().Set("Content-Type", jsonType)
+	case c.asJSON:
+		w.Header().Set("Content-Type", "application/json")
+	default:
+		w.Header().Set("Content-Type", "text/xml")
+	}
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client may have gone
+	return status
+}
+
+func (e *apiError) fault() string {
+	if e.senderFault() {
+		return "Sender"
+	}
+	return "Receiver"
+}
+
+// marshal is json.Marshal without escapes for HTML, which make bodies long.
+func marshal(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic(err) // of structs, maps and strings only
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+}
+
+func (c *call) success(answer any) []byte {
+	op := operations[c.action]
+	if c.json {
+		if op.out == nil {
+			return nil
+		}
+		return marshal(answer)
+	}
+	var result map[string]any
+	if err := json.Unmarshal(marshal(answer), &result); err != nil {
+		panic(err) // of what was marshalled just now
+	}
+	prune(result)
+	metadata := map[string]any{"RequestId": c.request}
+	if c.asJSON {
+		members := map[string]any{"ResponseMetadata": metadata}
+		if op.out != nil {
+			members[c.action+"Result"] = result
+		}
+		return marshal(map[string]any{c.action + "Response": members})
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `%s<%sResponse xmlns="%s">`, xmlHeader, c.action, namespace)
+	if op.out != nil {
+		b.WriteString("<" + c.action + "Result>")
+		writeMembers(&b, op.out, result)
+		b.WriteString("</" + c.action + "Result>")
+	}
+	fmt.Fprintf(&b, "<ResponseMetadata><RequestId>%s</RequestId></ResponseMetadata></%sResponse>", c.request, c.action)
+	return []byte(b.String())
+}
+
+// prune removes members that are null: lists that the JSON protocol wants to be there.
+func prune(members map[string]any) {
+	for name, v := range members {
+		if v == nil {
+			delete(members, name)
+		}
+	}
+}
+
+func (c *call) failure(e *apiError) []byte {
+	if c.json {
+		return marshal(map[string]string{"__type": e.shape, "message": e.text})
+	}
+	text := e.text
+	if e.queryText != "" {
+		text = e.queryText
+	}
+	if c.asJSON {
+		return marshal(map[string]any{
+			"Error":     map[string]any{"Type": e.fault(), "Code": e.code, "Message": text, "Detail": nil},
+			"RequestId": c.request,
+		})
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `%s<ErrorResponse xmlns="%s"><Error><Type>%s</Type><Code>%s</Code><Message>`,
+		xmlHeader, namespace, e.fault(), e.code)
+	_ = xml.EscapeText(&b, []byte(text)) // a Builder never fails
+	b.WriteString("</Message><Detail/></Error><RequestId>" + c.request + "</RequestId></ErrorResponse>")
+	return []byte(b.String())
+}
+
+// base is the scheme and the host by which the client has come.
+func (s *Server) base(r *http.Request) string {
+	if s.options.URL != "" {
+		return strings.TrimSuffix(s.options.URL, "/")
+	}
+	if r.TLS != nil {
+		return "https://" + r.Host
+	}
+	return "http://" + r.Host
+}
+
+// queueName is the name of the queue that a request is about: the end of its URL, or of the request's path.
+func (c *call) queueName(queueURL string) (string, error) {
+	if queueURL == "" {
+		queueURL = c.path
+	}
+	name := queueURL[strings.LastIndexByte(queueURL, '/')+1:]
+	if name == "" {
+		return "", missing("QueueUrl")
+	}
+	c.queue = name
+	return name, nil
+}
+
+// queueURL is the URL of a queue, for the client.
+func (s *Server) queueURL(c *call, name string) string {
+	return c.base + "/" + s.options.Account + "/" + name
+}

@@ -1,0 +1,491 @@
+package sqs
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs/schemas"
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueRequest) (*queueUrlResult, error) {
+	if in.QueueName == nil {
+		return nil, missing("QueueName")
+	}
+	name, fifo := *in.QueueName, in.Attributes[fifoQueue] == "true"
+	c.queue = name
+	if err := checkAttributes(fifo, in.Attributes); err != nil {
+		return nil, err
+	}
+	if err := checkName(name, fifo); err != nil {
+		return nil, err
+	}
+	if err := checkTags(in.Tags); err != nil {
+		return nil, err
+	}
+	now := s.options.Now()
+	wanted := record{ID: uuid.New(), Created: seconds(now), Modified: seconds(now)}.clone()
+	setAttributes(wanted.Attributes, in.Attributes)
+	maps.Copy(wanted.Tags, in.Tags)
+	if err := s.checkDeadLetterQueue(ctx, name, wanted); err != nil {
+		return nil, err
+	}
+	r, _, err := s.look(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if !r.live() {
+		if err := s.makeRoom(ctx, name, r); err != nil {
+			return nil, err
+		}
+	}
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		there, err := s.readRecord(ctx, tx, name)
+		switch {
+		case err != nil:
+			return err
+		case there.live():
+			return there.agrees(in.Attributes)
+		case there.Deleted != r.Deleted:
+			return recentlyDeleted()
+		}
+		return s.writeRecord(tx, name, there, wanted)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.outdate(wanted.deadLetterQueue())
+	q, err := s.open(ctx, name) // makes the layer's queue
+	if err != nil {
+		return nil, err
+	}
+	defer q.release()
+	return &queueUrlResult{QueueUrl: s.queueURL(c, name)}, nil
+}
+
+func recentlyDeleted() error {
+	return fail(schemas.QueueDeletedRecently,
+		"You must wait 60 seconds after deleting a queue before you can create another with the same name.")
+}
+
+// makeRoom looks whether a queue may have the name, and ends what is left of one that was deleted. r is its record.
+func (s *Server) makeRoom(ctx context.Context, name string, r record) error {
+	if r.ID == uuid.Nil {
+		q, err := layer.Open(ctx, s.db, s.options.Prefix, name, layer.Options{})
+		if errors.Is(err, layer.ErrNoQueue) && !errors.Is(err, layer.ErrDropping) {
+			return nil
+		}
+		if err == nil {
+			err = q.Close(ctx)
+		}
+		return errors.Join(err, fail(schemas.QueueNameExists,
+			"A queue of this name exists already, and was not made through this API"))
+	}
+	if !s.options.ReuseNames && s.options.Now().Sub(time.UnixMilli(r.Deleted)) < nameFreeAfter {
+		return recentlyDeleted()
+	}
+	if r.Cleared {
+		return nil
+	}
+	return s.drop(ctx, name)
+}
+
+// agrees reports whether the attributes of a CreateQueue are those of the queue that is there.
+func (r record) agrees(attributes map[string]string) error {
+	all := r.all()
+	for _, name := range slices.Sorted(maps.Keys(attributes)) {
+		if attributes[name] != all[name] {
+			return fail(schemas.QueueNameExists,
+				"A queue already exists with the same name and a different value for attribute %s", name)
+		}
+	}
+	return nil
+}
+
+// checkDeadLetterQueue holds a queue's dead letter queue to the rules.
+func (s *Server) checkDeadLetterQueue(ctx context.Context, name string, r record) error {
+	dead := r.deadLetterQueue()
+	if dead == "" {
+		return nil
+	}
+	text := r.Attributes[redrivePolicy]
+	target, _, err := s.look(ctx, dead)
+	if err != nil {
+		return err
+	}
+	if !target.live() {
+		return invalidValue(text, redrivePolicy, "Dead letter target does not exist.")
+	}
+	if target.fifo() != r.fifo() {
+		return invalidValue(text, redrivePolicy, "Dead-letter queue must be same type of queue as the source.")
+	}
+	var allow struct {
+		Permission string   `json:"redrivePermission"`
+		Sources    []string `json:"sourceQueueArns"`
+	}
+	if text := target.Attributes[redriveAllowPolicy]; text != "" && json.Unmarshal([]byte(text), &allow) != nil {
+		return nil
+	}
+	own := func(arn string) bool { n, err := arnName(arn); return err == nil && n == name }
+	if allow.Permission == "denyAll" || allow.Permission == "byQueue" && !slices.ContainsFunc(allow.Sources, own) {
+		return invalidValue(text, redrivePolicy,
+			"The RedriveAllowPolicy of the dead letter queue does not allow the queue "+name+".")
+	}
+	return nil
+}
+
+func (s *Server) deleteQueue(ctx context.Context, c *call, in *queueRequest) error {
+	name, err := c.queueName(in.QueueUrl)
+	if err != nil {
+		return err
+	}
+	_, err = s.changeRecord(ctx, name, func(r *record) error {
+		r.Deleted = s.options.Now().UnixMilli()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	s.forget(name)
+	s.begin(func() { // takes two seconds; if the server is stopped, another goes on
+		if err := s.drop(s.stopped, name); err != nil {
+			s.options.Logger.Warn("sqs: a deleted queue is not dropped yet", "queue", name, "err", err)
+		}
+	})
+	return nil
+}
+
+// drop removes the layer's queue of a record that says that it is deleted, and notes that it is gone.
+func (s *Server) drop(ctx context.Context, name string) error {
+	err := layer.Drop(ctx, s.db, s.options.Prefix, name, layer.DropOptions{})
+	if err != nil && !errors.Is(err, layer.ErrNoQueue) {
+		return err
+	}
+	_, err = kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		r, err := s.readRecord(ctx, tx, name)
+		if err != nil || r.ID == uuid.Nil || r.live() {
+			return err
+		}
+		after := r
+		after.Cleared = true
+		return s.writeRecord(tx, name, r, after)
+	})
+	return err
+}
+
+func (s *Server) getQueueURL(ctx context.Context, c *call, in *getQueueUrlRequest) (*queueUrlResult, error) {
+	if in.QueueName == nil {
+		return nil, missing("QueueName")
+	}
+	q, err := s.queue(ctx, c, *in.QueueName)
+	if err != nil {
+		return nil, err
+	}
+	defer q.release()
+	return &queueUrlResult{QueueUrl: s.queueURL(c, q.Name())}, nil
+}
+
+// page is the bounds of a listing: behind which name it begins, and how many it has.
+func page(token *string, limit *int64) (after string, count int, paged bool, err error) {
+	count = 1000
+	if limit != nil {
+		if *limit < 1 || *limit > 1000 {
+			return "", 0, false, invalidValue(*limit, "MaxResults", "MaxResults must be an integer between 1 and 1000.")
+		}
+		count, paged = int(*limit), true
+	}
+	if token != nil && *token != "" {
+		text, err := base64.StdEncoding.DecodeString(*token)
+		if err != nil {
+			return "", 0, false, invalid("Invalid or expired next token.")
+		}
+		after = string(text)
+	}
+	return after, count, paged, nil
+}
+
+func nextToken(names []string, more, paged bool) string {
+	if !more || !paged || len(names) == 0 {
+		return ""
+	}
+	return base64.StdEncoding.EncodeToString([]byte(names[len(names)-1]))
+}
+
+func (s *Server) listQueues(ctx context.Context, c *call, in *listQueuesRequest) (*listQueuesResult, error) {
+	after, count, paged, err := page(in.NextToken, in.MaxResults)
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for more := true; more && len(found) <= count; {
+		names, records, err := s.names(ctx, after, in.QueueNamePrefix, count+1, "queue")
+		if err != nil {
+			return nil, err
+		}
+		for i, name := range names {
+			if records[i].live() {
+				found = append(found, name)
+			}
+			after = name
+		}
+		more = len(names) > count
+	}
+	more := len(found) > count
+	found = found[:min(len(found), count)]
+	return &listQueuesResult{QueueUrls: s.urls(c, found), NextToken: nextToken(found, more, paged)}, nil
+}
+
+func (s *Server) urls(c *call, names []string) []string {
+	urls := make([]string, len(names))
+	for i, name := range names {
+		urls[i] = s.queueURL(c, name)
+	}
+	return urls
+}
+
+func (s *Server) listDeadLetterSourceQueues(
+	ctx context.Context, c *call, in *listDeadLetterSourceQueuesRequest,
+) (*listDeadLetterSourceQueuesResult, error) {
+	after, count, paged, err := page(in.NextToken, in.MaxResults)
+	if err != nil {
+		return nil, err
+	}
+	q, err := s.queue(ctx, c, in.QueueUrl)
+	if err != nil {
+		return nil, err
+	}
+	defer q.release()
+	names, _, err := s.names(ctx, after, "", count+1, "source", q.Name())
+	if err != nil {
+		return nil, err
+	}
+	more := len(names) > count
+	names = names[:min(len(names), count)]
+	return &listDeadLetterSourceQueuesResult{QueueUrls: s.urls(c, names), NextToken: nextToken(names, more, paged)}, nil
+}
+
+func (s *Server) getQueueAttributes(
+	ctx context.Context, c *call, in *getQueueAttributesRequest,
+) (*getQueueAttributesResult, error) {
+	q, err := s.queue(ctx, c, in.QueueUrl)
+	if err != nil {
+		return nil, err
+	}
+	defer q.release()
+	result := &getQueueAttributesResult{}
+	if len(in.AttributeNames) == 0 {
+		return result, nil
+	}
+	everything := slices.Contains(in.AttributeNames, "All")
+	wanted := func(name string) bool { return everything || slices.Contains(in.AttributeNames, name) }
+	for _, name := range in.AttributeNames {
+		if name != "All" && !settable(name) && !slices.Contains(counted, name) {
+			return nil, unknownAttribute(name)
+		}
+	}
+	all := q.record.all()
+	all["QueueArn"] = s.arn(q.Name())
+	if slices.ContainsFunc(counted[:3], wanted) {
+		for _, source := range q.dead {
+			if err := s.moveDead(ctx, source); err != nil {
+				return nil, err
+			}
+		}
+		stats, err := q.Stats(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for i, n := range []int64{stats.Depth - stats.InFlight - stats.Delayed, stats.Delayed, stats.InFlight} {
+			all[counted[i]] = strconv.FormatInt(max(n, 0), 10)
+		}
+	}
+	maps.DeleteFunc(all, func(name, _ string) bool { return !wanted(name) })
+	result.Attributes = all
+	return result, nil
+}
+
+func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAttributesRequest) error {
+	q, err := s.queue(ctx, c, in.QueueUrl)
+	if err != nil {
+		return err
+	}
+	defer q.release()
+	if err := checkAttributes(q.fifo(), in.Attributes); err != nil {
+		return err
+	}
+	wanted := q.record.clone()
+	setAttributes(wanted.Attributes, in.Attributes)
+	if in.Attributes[redrivePolicy] != "" {
+		if err := s.checkDeadLetterQueue(ctx, q.Name(), wanted); err != nil {
+			return err
+		}
+	}
+	return s.change(ctx, q, func(r *record) error {
+		setAttributes(r.Attributes, in.Attributes)
+		if r.choice(throughputLimit) == perGroup && !r.dedupInGroup() {
+			return fail(schemas.InvalidAttributeValue,
+				"Invalid value for the parameter FifoThroughputLimit. Reason: "+
+					"perMessageGroupId goes with the DeduplicationScope messageGroup.")
+		}
+		r.Behind = true
+		return nil
+	})
+}
+
+// change changes the record of a queue, and has all go by it from then on.
+func (s *Server) change(ctx context.Context, q *queue, change func(r *record) error) error {
+	after, err := s.changeRecord(ctx, q.Name(), func(r *record) error {
+		r.Modified = max(seconds(s.options.Now()), r.Created)
+		return change(r)
+	})
+	if err != nil {
+		return err
+	}
+	s.outdate(q.Name())
+	s.outdate(after.deadLetterQueue())
+	if !after.Behind {
+		return nil
+	}
+	if _, _, err := q.Admin().Configure(ctx, after.configure); err != nil {
+		return err
+	}
+	_, err = s.changeRecord(ctx, q.Name(), func(r *record) error {
+		r.Behind = r.Behind && r.Modified != after.Modified
+		return nil
+	})
+	return err
+}
+
+// checkTags holds the tags of a queue to AWS's rules.
+func checkTags(tags map[string]string) error {
+	if len(tags) > 50 {
+		return invalid("Too many tags added for queue. Maximum allowed is 50.")
+	}
+	for name, value := range tags {
+		if len(name) < 1 || len(name) > 128 || len(value) > 256 || strings.HasPrefix(name, "aws:") {
+			return invalid("The tag %q is not valid.", name)
+		}
+	}
+	return nil
+}
+
+func (s *Server) tagQueue(ctx context.Context, c *call, in *tagQueueRequest) error {
+	q, err := s.queue(ctx, c, in.QueueUrl)
+	if err != nil {
+		return err
+	}
+	defer q.release()
+	if len(in.Tags) == 0 {
+		return missing("Tags")
+	}
+	_, err = s.changeRecord(ctx, q.Name(), func(r *record) error {
+		maps.Copy(r.Tags, in.Tags)
+		return checkTags(r.Tags)
+	})
+	return err
+}
+
+func (s *Server) untagQueue(ctx context.Context, c *call, in *untagQueueRequest) error {
+	q, err := s.queue(ctx, c, in.QueueUrl)
+	if err != nil {
+		return err
+	}
+	defer q.release()
+	_, err = s.changeRecord(ctx, q.Name(), func(r *record) error {
+		maps.DeleteFunc(r.Tags, func(name, _ string) bool { return slices.Contains(in.TagKeys, name) })
+		return nil
+	})
+	return err
+}
+
+func (s *Server) listQueueTags(ctx context.Context, c *call, in *queueRequest) (*listQueueTagsResult, error) {
+	name, err := c.queueName(in.QueueUrl)
+	if err != nil {
+		return nil, err
+	}
+	r, _, err := s.look(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if !r.live() {
+		return nil, noQueue()
+	}
+	return &listQueueTagsResult{Tags: r.Tags}, nil
+}
+
+func (s *Server) purgeQueue(ctx context.Context, c *call, in *queueRequest) error {
+	q, err := s.queue(ctx, c, in.QueueUrl)
+	if err != nil {
+		return err
+	}
+	defer q.release()
+	_, err = s.changeRecord(ctx, q.Name(), func(r *record) error {
+		now := s.options.Now()
+		if now.Sub(time.UnixMilli(r.Purged)) < nameFreeAfter {
+			return fail(schemas.PurgeQueueInProgress,
+				"Only one PurgeQueue operation on %s is allowed every 60 seconds.", q.Name())
+		}
+		r.Purged = now.UnixMilli()
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	_, err = q.Admin().Purge(ctx, layer.PurgeOptions{Force: true})
+	return err
+}
+
+// tidy ends what was left behind: queues that are deleted and not yet dropped, records of names that are free
+// again, move tasks that nobody runs, and handles that nobody uses.
+func (s *Server) tidy(ctx context.Context) error {
+	s.closeIdle()
+	var failed []error
+	for after := ""; ; {
+		names, records, err := s.names(ctx, after, "", 1000, "queue")
+		if err != nil {
+			return errors.Join(append(failed, err)...)
+		}
+		for i, name := range names {
+			if r := records[i]; r.Deleted != 0 {
+				failed = append(failed, s.tidyName(ctx, name, r))
+			}
+			after = name
+		}
+		if len(names) < 1000 {
+			break
+		}
+	}
+	return errors.Join(append(failed, s.resumeTasks(ctx))...)
+}
+
+// tidyName drops a deleted queue a while after the server that was asked to should have, and then forgets the name.
+func (s *Server) tidyName(ctx context.Context, name string, r record) error {
+	age := s.options.Now().Sub(time.UnixMilli(r.Deleted))
+	if !r.Cleared {
+		if age < tidyEvery {
+			return nil
+		}
+		return s.drop(ctx, name)
+	}
+	if age < nameFreeAfter {
+		return nil
+	}
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		now, err := s.readRecord(ctx, tx, name)
+		if err == nil && now.ID == r.ID && !now.live() {
+			tx.Clear(s.recordKey(name))
+		}
+		return err
+	})
+	return err
+}

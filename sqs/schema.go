@@ -1,0 +1,161 @@
+package sqs
+
+import (
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/traits"
+)
+
+// tree is a request or an answer between the wire and the structs of shapes.go, as encoding/json has it:
+// map[string]any, []any, string, json.Number, bool.
+type tree = any
+
+// wireName is the name of a member in the Query protocol.
+func wireName(s *smithy.Schema, name string) string {
+	if t, ok := smithy.SchemaDirectTrait[*traits.XMLName](s); ok {
+		return t.Name
+	}
+	return name
+}
+
+// params are the parameters of a Query request, by the parts of their names. Example: Attribute.1.Name=DelaySeconds
+// has the value DelaySeconds at Attribute, 1, Name.
+type params struct {
+	value *string
+	parts map[string]*params
+}
+
+// maxParts is how deep the names of the service's parameters go, and one more.
+const maxParts = 8
+
+func newParams(form url.Values) *params {
+	root := &params{}
+	for name, values := range form {
+		at := root
+		for _, part := range strings.SplitN(name, ".", maxParts) {
+			if at.parts == nil {
+				at.parts = make(map[string]*params)
+			}
+			if at.parts[part] == nil {
+				at.parts[part] = &params{}
+			}
+			at = at.parts[part]
+		}
+		at.value = &values[0]
+	}
+	return root
+}
+
+// numbered are the parts named 1, 2, 3, …, in order. Gaps are allowed.
+func (p *params) numbered() []*params {
+	var numbers []int
+	for name := range p.parts {
+		if n, err := strconv.Atoi(name); err == nil && n > 0 && strconv.Itoa(n) == name {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	all := make([]*params, len(numbers))
+	for i, n := range numbers {
+		all[i] = p.parts[strconv.Itoa(n)]
+	}
+	return all
+}
+
+// tree reads a shape from the parameters; nil if there is none of it.
+func (p *params) tree(s *smithy.Schema) tree {
+	if p == nil {
+		return nil
+	}
+	switch s.Type() {
+	case smithy.ShapeTypeStructure:
+		members := make(map[string]any)
+		for name, member := range s.Members() {
+			if v := p.parts[wireName(member, name)].tree(member); v != nil {
+				members[name] = v
+			}
+		}
+		return members
+	case smithy.ShapeTypeList:
+		var list []any
+		for _, entry := range p.numbered() {
+			if v := entry.tree(s.ListMember()); v != nil {
+				list = append(list, v)
+			}
+		}
+		if list == nil {
+			return nil
+		}
+		return list
+	case smithy.ShapeTypeMap:
+		entries := make(map[string]any)
+		for _, entry := range p.numbered() {
+			key := entry.parts[wireName(s.MapKey(), "key")]
+			if key != nil && key.value != nil {
+				entries[*key.value] = entry.parts[wireName(s.MapValue(), "value")].tree(s.MapValue())
+			}
+		}
+		if len(entries) == 0 {
+			return nil
+		}
+		return entries
+	}
+	if p.value == nil {
+		return nil
+	}
+	switch s.Type() {
+	case smithy.ShapeTypeInteger, smithy.ShapeTypeLong:
+		if _, err := strconv.ParseInt(*p.value, 10, 64); err == nil {
+			return json.Number(*p.value)
+		}
+	case smithy.ShapeTypeBoolean:
+		if v, err := strconv.ParseBool(*p.value); err == nil {
+			return v
+		}
+	}
+	return *p.value
+}
+
+// writeXML writes what tree has of a shape, as elements named name. Members are written in the order of their names.
+func writeXML(b *strings.Builder, s *smithy.Schema, name string, t tree) {
+	switch s.Type() {
+	case smithy.ShapeTypeList:
+		for _, v := range t.([]any) {
+			writeXML(b, s.ListMember(), name, v)
+		}
+		return
+	case smithy.ShapeTypeMap:
+		entries := t.(map[string]any)
+		for _, key := range slices.Sorted(maps.Keys(entries)) {
+			fmt.Fprintf(b, "<%s>", name)
+			writeXML(b, s.MapKey(), wireName(s.MapKey(), "key"), key)
+			writeXML(b, s.MapValue(), wireName(s.MapValue(), "value"), entries[key])
+			fmt.Fprintf(b, "</%s>", name)
+		}
+		return
+	}
+	fmt.Fprintf(b, "<%s>", name)
+	if s.Type() == smithy.ShapeTypeStructure {
+		writeMembers(b, s, t)
+	} else {
+		_ = xml.EscapeText(b, []byte(fmt.Sprint(t))) // a Builder never fails
+	}
+	fmt.Fprintf(b, "</%s>", name)
+}
+
+func writeMembers(b *strings.Builder, s *smithy.Schema, t tree) {
+	members := t.(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		if member := s.Member(name); member != nil {
+			writeXML(b, member, wireName(member, name), members[name])
+		}
+	}
+}

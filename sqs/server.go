@@ -1,0 +1,160 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+)
+
+const (
+	// maxBody bounds a request: a batch of 1 MiB whose bytes are escaped, with attributes in base64.
+	maxBody = 8 << 20 // bytes
+	// smallBody is what every connection may hold; of larger requests only largeBodies are held at a time.
+	smallBody   = 256 << 10 // bytes
+	largeBodies = 32
+	// freshFor is how long a server goes by what it has read of a queue's record.
+	freshFor = time.Second
+	// idleFor is after how long a queue that nobody uses is closed.
+	idleFor = 5 * time.Minute
+	// tidyEvery is how often the server looks for what others have left behind: deleted queues, and tasks.
+	tidyEvery = 10 * time.Second
+	// nameFreeAfter is how long the name of a deleted queue cannot be used again.
+	nameFreeAfter = time.Minute
+)
+
+// Options configure a server. The zero value serves everybody, under AWS's placeholder account.
+type Options struct {
+	// Prefix is where the queues are, as for layer.Create.
+	Prefix []byte
+	// Keys are the secret keys of the clients, by their access keys. nil = requests are not authenticated, and
+	// requests of web pages are refused: listen on the loopback only.
+	Keys map[string]Key
+	// Region and Account are named in ARNs and URLs. "" = us-east-1 and 000000000000.
+	Region, Account string
+	// URL is the beginning of the queues' URLs. "" = scheme and host as each client has used them.
+	URL string
+	// ReuseNames lets a queue be made at once under the name of a queue that was deleted, instead of after a minute.
+	ReuseNames bool
+	// Now is the clock. nil = time.Now.
+	Now func() time.Time
+	// Logger is told of each request at the level of debugging, and of what goes wrong; never of bodies. nil =
+	// nobody.
+	Logger *slog.Logger
+}
+
+// Server answers the requests of SQS's clients. It is safe for concurrent use.
+type Server struct {
+	db      kv.DB
+	options Options
+	id      string        // of this server among those of the database
+	large   chan struct{} // slots for large bodies
+	stopped context.Context
+	stop    context.CancelFunc
+	work    sync.WaitGroup // goroutines of the server's own
+
+	mu     sync.Mutex
+	queues map[string]*opened // guarded by mu
+	moving map[string]bool    // sources whose move tasks this server runs; guarded by mu
+}
+
+// NewServer makes a server of the queues in db, and begins the work that goes on by itself. Close it before db is
+// closed.
+func NewServer(db kv.DB, o Options) *Server {
+	if o.Region == "" {
+		o.Region = "us-east-1"
+	}
+	if o.Account == "" {
+		o.Account = "000000000000"
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{
+		db: db, options: o, id: uuid.NewString(), large: make(chan struct{}, largeBodies),
+		queues: make(map[string]*opened), moving: make(map[string]bool),
+	}
+	s.stopped, s.stop = context.WithCancel(context.Background())
+	s.every(tidyEvery, s.tidy)
+	s.every(deadEvery, s.moveAllDead)
+	return s
+}
+
+// every does something at once, and again and again, until the server is stopped.
+func (s *Server) every(pause time.Duration, do func(ctx context.Context) error) {
+	s.begin(func() {
+		for s.stopped.Err() == nil {
+			if err := do(s.stopped); err != nil && s.stopped.Err() == nil {
+				s.options.Logger.Warn("sqs: work that goes on by itself has failed", "err", err)
+			}
+			select {
+			case <-time.After(pause):
+			case <-s.stopped.Done():
+			}
+		}
+	})
+}
+
+// begin runs fn in a goroutine that Close waits for; not after Stop.
+func (s *Server) begin(fn func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped.Err() == nil {
+		s.work.Go(fn)
+	}
+}
+
+// Stop lets waiting receives return, with no messages, and ends what goes on by itself. Requests are answered as
+// before.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stop()
+}
+
+// Close stops the server and closes the queues that it has open. Call it when all requests have been answered.
+func (s *Server) Close(ctx context.Context) error {
+	s.Stop()
+	s.work.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var failed []error
+	for name, q := range s.queues {
+		failed = append(failed, q.handle.Close(ctx))
+		delete(s.queues, name)
+	}
+	return errors.Join(failed...)
+}
+
+// Ready reports whether the database answers.
+func (s *Server) Ready(ctx context.Context) error {
+	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		_, err := tx.Snapshot().Get(s.key("ready")).Wait(ctx)
+		return err
+	})
+	return err
+}
+
+// log tells of a request. The text of an unexpected error stays here.
+func (s *Server) log(c *call, status int, err error, took time.Duration) {
+	level, code := slog.LevelDebug, ""
+	if err != nil {
+		code = told(err).code
+	}
+	if status >= http.StatusInternalServerError {
+		level = slog.LevelError
+	} else {
+		err = nil // its text may have what the client has sent
+	}
+	s.options.Logger.Log(context.Background(), level, "sqs: request",
+		"id", c.request, "action", c.action, "queue", c.queue, "status", status, "code", code, "took", took, "err", err)
+}

@@ -1,0 +1,698 @@
+package sqs
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/layer"
+)
+
+// env is a server over a database in memory, in virtual time: a wait costs nothing.
+type env struct {
+	*testing.T
+	db kv.DB
+	s  *Server
+}
+
+// bubble runs a test in a bubble of testing/synctest. At its end each queue is held to the layer's rules.
+func bubble(t *testing.T, o Options, test func(e *env)) {
+	synctest.Test(t, func(t *testing.T) {
+		db := embedded.OpenMemory(embedded.Options{})
+		e := &env{T: t, db: db, s: NewServer(db, o)}
+		defer func() { // also if the test has failed, because a bubble must come to an end
+			synctest.Wait()
+			require.NoError(t, db.Close())
+		}()
+		defer func() { require.NoError(t, e.s.Close(t.Context())) }()
+		test(e)
+		require.NoError(t, e.s.Close(t.Context()))
+		names, err := layer.Queues(t.Context(), db, o.Prefix)
+		require.NoError(t, err)
+		for _, name := range names {
+			q, err := layer.Open(t.Context(), db, o.Prefix, name, layer.Options{})
+			require.NoError(t, err)
+			report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})
+			require.NoError(t, err)
+			require.Empty(t, report.Violations, name)
+			require.NoError(t, q.Close(t.Context()))
+		}
+	})
+}
+
+type object = map[string]any
+
+// do sends a request, and returns the answer's status, header and body.
+func (e *env) do(r *http.Request) (int, http.Header, string) {
+	e.Helper()
+	w := httptest.NewRecorder()
+	e.s.ServeHTTP(w, r.WithContext(e.Context()))
+	require.NotEmpty(e, w.Header().Get("X-Amzn-Requestid"))
+	return w.Code, w.Header(), w.Body.String()
+}
+
+// post is a request of the JSON protocol.
+func post(action string, body any) *http.Request {
+	text, err := json.Marshal(body)
+	if err != nil {
+		panic(err)
+	}
+	r := httptest.NewRequest(http.MethodPost, "http://sqs.test:9324/", bytes.NewReader(text))
+	r.Header.Set("Content-Type", jsonType)
+	r.Header.Set("X-Amz-Target", targetPrefix+action)
+	return r
+}
+
+// call calls an operation by JSON, which must succeed.
+func (e *env) call(action string, request object) object {
+	e.Helper()
+	status, header, body := e.do(post(action, request))
+	require.Equal(e, http.StatusOK, status, "%s: %s", action, body)
+	require.Equal(e, jsonType, header.Get("Content-Type"))
+	answer := object{}
+	if body != "" {
+		require.NoError(e, json.Unmarshal([]byte(body), &answer))
+	}
+	return answer
+}
+
+// refused calls an operation by JSON, which must fail, and returns the code of the error and its text.
+func (e *env) refused(action string, request object) (code, text string) {
+	e.Helper()
+	status, _, body := e.do(post(action, request))
+	require.GreaterOrEqual(e, status, 400, body)
+	require.Less(e, status, 500, body)
+	var answer struct {
+		Type    string `json:"__type"`
+		Message string `json:"message"`
+	}
+	require.NoError(e, json.Unmarshal([]byte(body), &answer))
+	return answer.Type[strings.IndexByte(answer.Type, '#')+1:], answer.Message
+}
+
+// query calls an operation by Query, and returns the status and the XML.
+func (e *env) query(parameters string) (int, string) {
+	e.Helper()
+	r := httptest.NewRequest(http.MethodPost, "http://sqs.test:9324/", strings.NewReader(parameters))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded; charset=utf-8")
+	status, header, body := e.do(r)
+	require.Equal(e, "text/xml", header.Get("Content-Type"))
+	return status, strings.ReplaceAll(body, header.Get("X-Amzn-Requestid"), "ID")
+}
+
+// create makes a queue and returns its URL. FIFO queues take bodies for their deduplication.
+func (e *env) create(name string, attributes ...string) string {
+	e.Helper()
+	all := object{}
+	if strings.HasSuffix(name, fifoSuffix) {
+		all[fifoQueue], all[contentBased] = "true", "true"
+	}
+	for i := 0; i < len(attributes); i += 2 {
+		all[attributes[i]] = attributes[i+1]
+	}
+	return e.call("CreateQueue", object{"QueueName": name, "Attributes": all})["QueueUrl"].(string)
+}
+
+// send sends bodies to a group, or, if that is "", to a standard queue.
+func (e *env) send(url, group string, bodies ...string) {
+	e.Helper()
+	for _, body := range bodies {
+		m := object{"QueueUrl": url, "MessageBody": body}
+		if group != "" {
+			m["MessageGroupId"] = group
+		}
+		e.call("SendMessage", m)
+	}
+}
+
+// message is one that was received.
+type message struct {
+	MessageId, ReceiptHandle, Body string
+	Attributes                     map[string]string
+	MessageAttributes              map[string]struct{ DataType, StringValue string }
+}
+
+// receive receives up to ten messages, without waiting unless more says so.
+func (e *env) receive(url string, more ...any) (messages []message) {
+	e.Helper()
+	request := object{"QueueUrl": url, "MaxNumberOfMessages": 10, "AttributeNames": []string{"All"}}
+	for i := 0; i < len(more); i += 2 {
+		request[more[i].(string)] = more[i+1]
+	}
+	text, err := json.Marshal(e.call("ReceiveMessage", request)["Messages"])
+	require.NoError(e, err)
+	require.NoError(e, json.Unmarshal(text, &messages))
+	return messages
+}
+
+func bodies(messages []message) string {
+	all := make([]string, len(messages))
+	for i, m := range messages {
+		all[i] = m.Body
+	}
+	return strings.Join(all, " ")
+}
+
+func (e *env) delete(url string, messages ...message) {
+	e.Helper()
+	for _, m := range messages {
+		e.call("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": m.ReceiptHandle})
+	}
+}
+
+func (e *env) visible(url string, m message, seconds int) {
+	e.Helper()
+	e.call("ChangeMessageVisibility",
+		object{"QueueUrl": url, "ReceiptHandle": m.ReceiptHandle, "VisibilityTimeout": seconds})
+}
+
+// attributes are those of a queue.
+func (e *env) attributes(url string) object {
+	e.Helper()
+	answer := e.call("GetQueueAttributes", object{"QueueUrl": url, "AttributeNames": []string{"All"}})
+	return answer["Attributes"].(object)
+}
+
+// TestGroups: a group is delivered in order, and to nobody else while one of its messages is in flight; other
+// groups are.
+func TestGroups(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("orders.fifo")
+		e.send(url, "a", "a1", "a2", "a3")
+		e.send(url, "b", "b1")
+		got := e.receive(url, "MaxNumberOfMessages", 2)
+		require.Equal(e, "a1 a2", bodies(got))
+		require.Equal(e, "b1", bodies(e.receive(url)), "a3 waits for a1 and a2")
+		e.delete(url, got[0])
+		require.Empty(e, e.receive(url))
+		e.delete(url, got[1], got[1])
+		got = e.receive(url, "WaitTimeSeconds", 1)
+		require.Equal(e, "a3", bodies(got))
+		require.Equal(e, "a", got[0].Attributes["MessageGroupId"])
+	})
+}
+
+// TestVisibilityEnds: a message that is not deleted in time comes again, before those behind it, and counts a
+// receive; the old receipt handle is worth nothing.
+func TestVisibilityEnds(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("orders.fifo", visibilityTimeout, "5")
+		e.send(url, "a", "a1", "a2")
+		first := e.receive(url, "MaxNumberOfMessages", 1)
+		require.Equal(e, "1", first[0].Attributes["ApproximateReceiveCount"])
+		begun := time.Now()
+		again := e.receive(url, "WaitTimeSeconds", 20)
+		require.Equal(e, "a1 a2", bodies(again))
+		require.InDelta(e, 5, time.Since(begun).Seconds(), 1)
+		require.Equal(e, "2", again[0].Attributes["ApproximateReceiveCount"])
+		require.NotEqual(e, first[0].ReceiptHandle, again[0].ReceiptHandle)
+		code, text := e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": first[0].ReceiptHandle})
+		require.Equal(e, "InvalidParameterValueException", code)
+		require.Contains(e, text, "Reason: The receipt handle has expired.")
+		time.Sleep(6 * time.Second) // nobody has taken over
+		_, text = e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": again[0].ReceiptHandle})
+		require.Contains(e, text, "Reason: The receipt handle has expired.")
+		require.Equal(e, "a1 a2", bodies(e.receive(url)))
+	})
+}
+
+// TestChangeVisibility: longer, and at once. What is given back takes those behind it along, and none before.
+func TestChangeVisibility(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("orders.fifo", visibilityTimeout, "5")
+		e.send(url, "a", "a1", "a2", "a3")
+		got := e.receive(url)
+		e.visible(url, got[0], 60)
+		time.Sleep(30 * time.Second)
+		require.Empty(e, e.receive(url))
+		e.visible(url, got[1], 0)
+		require.Empty(e, e.receive(url), "a1 is in flight")
+		e.delete(url, got[0])
+		got = e.receive(url)
+		require.Equal(e, "a2 a3", bodies(got))
+		e.visible(url, got[0], 0)
+		got = e.receive(url, "VisibilityTimeout", 0)
+		require.Equal(e, "a2 a3", bodies(got))
+		require.Equal(e, "2", got[0].Attributes["ApproximateReceiveCount"])
+		got = e.receive(url)
+		require.Equal(e, "3", got[0].Attributes["ApproximateReceiveCount"], "a timeout of 0 has ended at once")
+		code, text := e.refused("ChangeMessageVisibility",
+			object{"QueueUrl": url, "ReceiptHandle": got[0].ReceiptHandle, "VisibilityTimeout": 43_201})
+		require.Equal(e, "InvalidParameterValueException", code)
+		require.Contains(e, text, "Value 43201 for parameter VisibilityTimeout is invalid.")
+		time.Sleep(4 * time.Second)
+		_, text = e.refused("ChangeMessageVisibility",
+			object{"QueueUrl": url, "ReceiptHandle": got[0].ReceiptHandle, "VisibilityTimeout": 43_200})
+		require.Contains(e, text, "beyond the limit [43200 seconds]")
+		e.delete(url, got...)
+		_, text = e.refused("ChangeMessageVisibility",
+			object{"QueueUrl": url, "ReceiptHandle": got[0].ReceiptHandle, "VisibilityTimeout": 1})
+		require.Contains(e, text, "Message does not exist or is not available for visibility timeout change.")
+	})
+}
+
+// TestStandardQueue: no message waits for another, and a message can be deleted with any receipt of it.
+func TestStandardQueue(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("jobs", visibilityTimeout, "5")
+		e.send(url, "", "1", "2", "3")
+		first := e.receive(url, "MaxNumberOfMessages", 1)
+		require.Len(e, e.receive(url), 2)
+		time.Sleep(6 * time.Second)
+		require.Len(e, e.receive(url), 3)
+		e.delete(url, first...)
+		require.Equal(e, "2", e.attributes(url)["ApproximateNumberOfMessagesNotVisible"])
+		time.Sleep(6 * time.Second)
+		require.Len(e, e.receive(url), 2)
+		e.call("SendMessage", object{"QueueUrl": url, "MessageBody": "later", "DelaySeconds": 30})
+		require.Equal(e, "1", e.attributes(url)["ApproximateNumberOfMessagesDelayed"])
+		begun := time.Now()
+		time.Sleep(6 * time.Second)
+		require.Len(e, e.receive(url, "VisibilityTimeout", 100), 2)
+		require.Empty(e, e.receive(url, "WaitTimeSeconds", 20))
+		require.Equal(e, "later", bodies(e.receive(url, "WaitTimeSeconds", 20)))
+		require.GreaterOrEqual(e, time.Since(begun), 30*time.Second)
+	})
+}
+
+// TestDeduplication: by an id or by the body, for five minutes, over the queue or in each group.
+func TestDeduplication(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("orders.fifo")
+		send := func(group, body, id string) object {
+			m := object{"QueueUrl": url, "MessageBody": body, "MessageGroupId": group}
+			if id != "" {
+				m["MessageDeduplicationId"] = id
+			}
+			return e.call("SendMessage", m)
+		}
+		a := send("g", "body", "")
+		require.Equal(e, a, send("h", "body", ""))
+		require.NotEqual(e, a["MessageId"], send("g", "body", "id")["MessageId"])
+		require.Len(e, a["SequenceNumber"], 20)
+		got := e.receive(url)
+		require.Equal(e, "body body", bodies(got))
+		require.Equal(e, "id", got[1].Attributes["MessageDeduplicationId"])
+		e.delete(url, got...)
+		send("g", "body", "")
+		require.Empty(e, e.receive(url), "remembered after the delete")
+		time.Sleep(5 * time.Minute)
+		send("g", "body", "")
+		require.Equal(e, "body", bodies(e.receive(url)))
+		url = e.create("scoped.fifo", dedupScope, scopeGroup, throughputLimit, perGroup)
+		send("g", "body", "")
+		send("h", "body", "")
+		send("h", "body", "")
+		require.Equal(e, "body body", bodies(e.receive(url)))
+	})
+}
+
+// TestDeadLetters: a message that was received as often as the policy says goes to the dead letter queue, with its
+// id, its group and its attributes, and a move task brings it back.
+func TestDeadLetters(t *testing.T) {
+	for _, suffix := range []string{"", fifoSuffix} {
+		bubble(t, Options{}, func(e *env) {
+			dead := e.create("dead" + suffix)
+			arn := e.attributes(dead)["QueueArn"].(string)
+			policy := fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":"2"}`, arn)
+			url := e.create("orders"+suffix, redrivePolicy, policy, visibilityTimeout, "5")
+			group := strings.TrimPrefix(suffix, ".")
+			sent := object{"QueueUrl": url, "MessageBody": "poison",
+				"MessageAttributes": object{"a": object{"DataType": "String", "StringValue": "v"}}}
+			if group != "" {
+				sent["MessageGroupId"] = group
+			}
+			id := e.call("SendMessage", sent)["MessageId"]
+			e.visible(url, e.receive(url)[0], 0)
+			require.Len(e, e.receive(url), 1)
+			time.Sleep(6 * time.Second)
+			e.send(url, group, "next")
+			require.Equal(e, "next", bodies(e.receive(url)))
+			got := e.receive(dead, "MessageAttributeNames", []string{"All"})
+			require.Equal(e, "poison", bodies(got))
+			require.Equal(e, id, got[0].MessageId)
+			require.Equal(e, "3", got[0].Attributes["ApproximateReceiveCount"])
+			require.Equal(e, "v", got[0].MessageAttributes["a"].StringValue)
+			require.Equal(e, strings.Replace(arn, "dead", "orders", 1), got[0].Attributes["DeadLetterQueueSourceArn"])
+			require.Equal(e, []any{url}, e.call("ListDeadLetterSourceQueues", object{"QueueUrl": dead})["queueUrls"])
+			e.visible(dead, got[0], 0)
+
+			_, text := e.refused("StartMessageMoveTask", object{"SourceArn": strings.Replace(arn, "dead", "orders", 1)})
+			require.Equal(e, "Source queue must be configured as a Dead Letter Queue.", text)
+			e.call("StartMessageMoveTask", object{"SourceArn": arn, "MaxNumberOfMessagesPerSecond": 1})
+			time.Sleep(3 * time.Second)
+			task := e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)[0].(object)
+			require.Equal(e, "COMPLETED", task["Status"])
+			require.EqualValues(e, 1, task["ApproximateNumberOfMessagesMoved"])
+			time.Sleep(3 * time.Second)
+			require.Contains(e, bodies(e.receive(url)), "poison")
+			require.Empty(e, e.receive(dead))
+		})
+	}
+}
+
+// TestMoveTaskGoesOn: a task whose server has gone is gone on with by another, and can be cancelled.
+func TestMoveTaskGoesOn(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		dead, to := e.create("dead"), e.create("to")
+		arn := e.attributes(dead)["QueueArn"].(string)
+		e.create("orders", redrivePolicy, fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, arn))
+		for i := range 100 {
+			e.send(dead, "", fmt.Sprint(i))
+		}
+		start := object{
+			"SourceArn": arn, "DestinationArn": e.attributes(to)["QueueArn"], "MaxNumberOfMessagesPerSecond": 1,
+		}
+		handle := e.call("StartMessageMoveTask", start)["TaskHandle"]
+		_, text := e.refused("StartMessageMoveTask", start)
+		require.Contains(e, text, "There is already a task running.")
+		time.Sleep(10 * time.Second)
+		require.NoError(e, e.s.Close(e.Context()))
+		e.s = NewServer(e.db, Options{})
+		time.Sleep(40 * time.Second)
+		task := e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)[0].(object)
+		require.Equal(e, "RUNNING", task["Status"])
+		require.Greater(e, task["ApproximateNumberOfMessagesMoved"], 20.0)
+		e.call("CancelMessageMoveTask", object{"TaskHandle": handle})
+		time.Sleep(2 * time.Second)
+		task = e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)[0].(object)
+		require.Equal(e, "CANCELLED", task["Status"])
+		require.Equal(e, fmt.Sprint(task["ApproximateNumberOfMessagesMoved"]),
+			e.attributes(to)["ApproximateNumberOfMessages"], "each once")
+	})
+}
+
+// TestQueueLife: made twice, changed, purged, deleted, and made anew after a minute.
+func TestQueueLife(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("jobs", delaySeconds, "0")
+		require.Equal(e, "http://sqs.test:9324/000000000000/jobs", url)
+		require.Equal(e, url, e.create("jobs"))
+		code, text := e.refused("CreateQueue", object{"QueueName": "jobs", "Attributes": object{delaySeconds: "1"}})
+		require.Equal(e, "QueueNameExists", code)
+		require.Contains(e, text, "a different value for attribute DelaySeconds")
+		e.call("SetQueueAttributes",
+			object{"QueueUrl": url, "Attributes": object{delaySeconds: "7", retentionPeriod: "60"}})
+		require.Equal(e, "7", e.attributes(url)[delaySeconds])
+		e.send(url, "", "1")
+		require.Empty(e, e.receive(url))
+		require.Equal(e, "1", bodies(e.receive(url, "WaitTimeSeconds", 10)))
+		e.call("PurgeQueue", object{"QueueUrl": url})
+		code, _ = e.refused("PurgeQueue", object{"QueueUrl": url})
+		require.Equal(e, "PurgeQueueInProgress", code)
+		require.Equal(e, "0", e.attributes(url)["ApproximateNumberOfMessagesNotVisible"])
+		e.call("TagQueue", object{"QueueUrl": url, "Tags": object{"a": "b", "c": ""}})
+		e.call("UntagQueue", object{"QueueUrl": url, "TagKeys": []string{"a"}})
+		require.Equal(e, object{"Tags": object{"c": ""}}, e.call("ListQueueTags", object{"QueueUrl": url}))
+
+		e.call("DeleteQueue", object{"QueueUrl": url})
+		code, text = e.refused("ReceiveMessage", object{"QueueUrl": url})
+		require.Equal(e, "QueueDoesNotExist", code)
+		require.Equal(e, "The specified queue does not exist.", text)
+		require.Empty(e, e.call("ListQueues", object{}))
+		time.Sleep(59 * time.Second)
+		code, _ = e.refused("CreateQueue", object{"QueueName": "jobs"})
+		require.Equal(e, "QueueDeletedRecently", code)
+		time.Sleep(2 * time.Second)
+		require.Equal(e, "0", e.attributes(e.create("jobs"))[delaySeconds])
+	})
+}
+
+// TestDeleteWhileWaiting: a receive that waits is told that its queue is gone.
+func TestDeleteWhileWaiting(t *testing.T) {
+	bubble(t, Options{ReuseNames: true}, func(e *env) {
+		url := e.create("jobs")
+		done := make(chan string)
+		go func() {
+			code, _ := e.refused("ReceiveMessage", object{"QueueUrl": url, "WaitTimeSeconds": 20})
+			done <- code
+		}()
+		time.Sleep(time.Second)
+		begun := time.Now()
+		e.call("DeleteQueue", object{"QueueUrl": url})
+		require.Equal(e, "QueueDoesNotExist", <-done)
+		require.Less(e, time.Since(begun), 5*time.Second)
+		e.create("jobs")
+	})
+}
+
+// TestServersShareAll: what one server has received another deletes, and a server that begins anew knows all.
+func TestServersShareAll(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("orders.fifo")
+		e.send(url, "a", "a1", "a2")
+		got := e.receive(url, "MaxNumberOfMessages", 1)
+		first := e.s
+		e.s = NewServer(e.db, Options{})
+		e.delete(url, got...)
+		require.Equal(e, "a2", bodies(e.receive(url)))
+		e.call("SetQueueAttributes", object{"QueueUrl": url, "Attributes": object{visibilityTimeout: "77"}})
+		time.Sleep(2 * time.Second)
+		require.NoError(e, e.s.Close(e.Context()))
+		e.s = first
+		require.Equal(e, "77", e.attributes(url)[visibilityTimeout])
+	})
+}
+
+// TestGoPrograms: a message that a Go program has enqueued is received with its headers as attributes, and the
+// other way around the body is what was sent.
+func TestGoPrograms(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("orders.fifo")
+		q, err := layer.Open(e.Context(), e.db, nil, "orders.fifo", layer.Options{})
+		require.NoError(e, err)
+		_, err = q.Enqueue(e.Context(), layer.Message{
+			Group: "g", Body: []byte("from Go \xff"), Headers: map[string]string{"trace": "t", "": "no", "a b": "no"},
+		})
+		require.NoError(e, err)
+		got := e.receive(url, "MessageAttributeNames", []string{"tr.*"})
+		require.Equal(e, "from Go \uFFFD", bodies(got))
+		require.Equal(e, "t", got[0].MessageAttributes["trace"].StringValue)
+		e.delete(url, got...)
+		e.send(url, "g", "from SQS")
+		claims, err := q.Receive(e.Context(), layer.ReceiveOptions{})
+		require.NoError(e, err)
+		require.Equal(e, "from SQS", string(claims[0].Items[0].Body))
+		require.NoError(e, q.Close(e.Context()))
+	})
+}
+
+// TestLargeAttributes: attributes that are too large for a header travel with the body.
+func TestLargeAttributes(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url := e.create("jobs")
+		value := strings.Repeat("v", 500_000)
+		e.call("SendMessage", object{"QueueUrl": url, "MessageBody": strings.Repeat("b", 500_000),
+			"MessageAttributes": object{"a": object{"DataType": "String", "StringValue": value}}})
+		got := e.receive(url, "MessageAttributeNames", []string{"All"})
+		require.Len(e, got[0].Body, 500_000)
+		require.Equal(e, value, got[0].MessageAttributes["a"].StringValue)
+		code, text := e.refused("SendMessage", object{"QueueUrl": url, "MessageBody": strings.Repeat("b", 1<<20+1)})
+		require.Equal(e, "InvalidParameterValueException", code)
+		require.Contains(e, text, "Reason: Message must be shorter than 1048576 bytes.")
+	})
+}
+
+// TestQueryProtocol: requests as AWS's documentation has them, by POST and GET, and the answers in XML.
+func TestQueryProtocol(t *testing.T) {
+	const header = xmlHeader
+	metadata := func(action string) string {
+		return "<ResponseMetadata><RequestId>ID</RequestId></ResponseMetadata></" + action + "Response>"
+	}
+	open := func(action string) string { return header + "<" + action + `Response xmlns="` + namespace + `">` }
+	bubble(t, Options{}, func(e *env) {
+		status, body := e.query("Action=CreateQueue&QueueName=jobs" +
+			"&Attribute.1.Name=VisibilityTimeout&Attribute.1.Value=40&Tag.1.Key=k&Tag.1.Value=v&Version=2012-11-05")
+		require.Equal(e, http.StatusOK, status, body)
+		require.Equal(e, open("CreateQueue")+"<CreateQueueResult>"+
+			"<QueueUrl>http://sqs.test:9324/000000000000/jobs</QueueUrl></CreateQueueResult>"+
+			metadata("CreateQueue"), body)
+		at := "&QueueUrl=" + url.QueryEscape("http://sqs.test:9324/000000000000/jobs")
+		_, body = e.query("Action=SendMessage&MessageBody=a%0D%26&MessageAttribute.1.Name=n" +
+			"&MessageAttribute.1.Value.DataType=Binary&MessageAttribute.1.Value.BinaryValue=AAE%3D&DelaySeconds=0" + at)
+		require.Contains(e, body, "<MD5OfMessageBody>"+digest("a\r&")+"</MD5OfMessageBody>")
+		_, body = e.query("Action=ReceiveMessage&AttributeName.1=SenderId&MessageAttributeName.1=All" + at)
+		require.Contains(e, body, "<Body>a&#xD;&amp;</Body>")
+		require.Contains(e, body, "<Attribute><Name>SenderId</Name><Value>000000000000</Value></Attribute>")
+		require.Contains(e, body, "<BinaryValue>AAE=</BinaryValue>")
+		_, body = e.query("Action=ReceiveMessage" + at)
+		require.Equal(e, open("ReceiveMessage")+"<ReceiveMessageResult></ReceiveMessageResult>"+
+			metadata("ReceiveMessage"), body)
+		_, body = e.query("Action=ListQueueTags" + at)
+		require.Contains(e, body, "<Tag><Key>k</Key><Value>v</Value></Tag>")
+		_, body = e.query("Action=SetQueueAttributes&Attribute.Name=DelaySeconds" + at)
+		require.Equal(e, open("SetQueueAttributes")+metadata("SetQueueAttributes"), body)
+
+		status, body = e.query("Action=SendMessage&MessageBody=b&QueueUrl=none")
+		require.Equal(e, http.StatusBadRequest, status)
+		require.Equal(e, header+`<ErrorResponse xmlns="`+namespace+`"><Error><Type>Sender</Type>`+
+			"<Code>AWS.SimpleQueueService.NonExistentQueue</Code>"+
+			"<Message>The specified queue does not exist for this wsdl version.</Message><Detail/></Error>"+
+			"<RequestId>ID</RequestId></ErrorResponse>", body)
+		_, body = e.query("Action=Nothing")
+		require.Contains(e, body, "<Code>InvalidAction</Code>")
+		_, body = e.query("a=b")
+		require.Contains(e, body, "<Code>MissingAction</Code>")
+
+		get := httptest.NewRequest(http.MethodGet, "http://sqs.test/000000000000/jobs"+
+			"?Action=GetQueueAttributes&AttributeName.1=VisibilityTimeout", nil)
+		_, _, body = e.do(get)
+		require.Contains(e, body, "<Attribute><Name>VisibilityTimeout</Name><Value>40</Value></Attribute>")
+		get.Header.Set("Accept", "application/json")
+		_, h, body := e.do(get)
+		require.Equal(e, "application/json", h.Get("Content-Type"))
+		require.Contains(e, body, `"GetQueueAttributesResult":{"Attributes":{"VisibilityTimeout":"40"}}`)
+	})
+}
+
+// TestJSONErrors: the header with Query's code, for clients that ask for it, and what cannot be read.
+func TestJSONErrors(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		r := post("GetQueueUrl", object{"QueueName": "none"})
+		r.Header.Set("X-Amzn-Query-Mode", "true")
+		status, header, body := e.do(r)
+		require.Equal(e, http.StatusBadRequest, status)
+		require.Equal(e, "AWS.SimpleQueueService.NonExistentQueue;Sender", header.Get("X-Amzn-Query-Error"))
+		require.JSONEq(e, `{"__type":"com.amazonaws.sqs#QueueDoesNotExist",
+			"message":"The specified queue does not exist."}`, body)
+		_, header, _ = e.do(post("GetQueueUrl", object{"QueueName": "none"}))
+		require.Empty(e, header.Get("X-Amzn-Query-Error"))
+		code, _ := e.refused("Nothing", object{})
+		require.Equal(e, "UnknownOperationException", code)
+		for _, text := range []string{"", "{", "[]", `{"QueueName": 5}`, "null null", strings.Repeat("[", 100_000)} {
+			r := post("GetQueueUrl", nil)
+			r.Body = io.NopCloser(strings.NewReader(text))
+			status, _, body = e.do(r)
+			require.Equal(e, http.StatusBadRequest, status, body)
+			require.Contains(e, body, "SerializationException", text)
+		}
+		r = post("GetQueueUrl", nil)
+		r.Body = io.NopCloser(io.LimitReader(strings.NewReader(strings.Repeat(" ", maxBody+1)), maxBody+1))
+		r.ContentLength = -1
+		status, _, _ = e.do(r)
+		require.Equal(e, http.StatusRequestEntityTooLarge, status)
+		for _, method := range []string{http.MethodPut, http.MethodHead, http.MethodOptions} {
+			status, _, _ = e.do(httptest.NewRequest(method, "http://sqs.test/", nil))
+			require.Equal(e, http.StatusMethodNotAllowed, status)
+		}
+		r = post("ListQueues", object{})
+		r.Header.Set("Origin", "http://evil.test")
+		status, _, _ = e.do(r)
+		require.Equal(e, http.StatusForbidden, status, "pages are not served without keys")
+	})
+}
+
+// TestRefusals: what is refused, with AWS's codes and words, as testdata/refusals.txt has it: the operation, its
+// queue and the request, and below them the code and what the text has.
+func TestRefusals(t *testing.T) {
+	text, err := os.ReadFile("testdata/refusals.txt")
+	require.NoError(t, err)
+	bubble(t, Options{}, func(e *env) {
+		e.create("orders.fifo", contentBased, "false")
+		standard, seen := e.create("jobs"), 0
+		for block := range strings.SplitSeq(strings.TrimSpace(string(text)), "\n\n") {
+			asked, answer, _ := strings.Cut(block, "\n")
+			action, rest, _ := strings.Cut(asked, " ")
+			queue, body, _ := strings.Cut(rest, " ")
+			wantCode, wantText, _ := strings.Cut(answer, " ")
+			request := object{}
+			require.NoError(e, json.Unmarshal([]byte(body), &request), body)
+			if queue != "-" {
+				request["QueueUrl"] = queue
+			}
+			code, text := e.refused(action, request)
+			require.Equal(e, wantCode, code, "%s: %s", asked, text)
+			require.Contains(e, text, wantText, asked)
+			seen++
+		}
+		require.Greater(e, seen, 35)
+		// Of a batch only what is wrong fails.
+		answer := e.call("SendMessageBatch", object{"QueueUrl": standard, "Entries": []object{
+			{"Id": "good", "MessageBody": "b"}, {"Id": "bad", "MessageBody": "\x01"},
+		}})
+		require.Equal(e, "good", answer["Successful"].([]any)[0].(object)["Id"])
+		require.Equal(e, "InvalidMessageContents", answer["Failed"].([]any)[0].(object)["Code"])
+	})
+}
+
+// TestAttributeDigest against the checksum that AWS's documentation and SDKs agree on.
+func TestAttributeDigest(t *testing.T) {
+	text := "traceparent\x1e00-774062d6c37081a5a0b9b5b88e30627c-2d2482211f6489da-01"
+	require.Equal(t, "8cbe4db156db8a94db8b801b7addb984",
+		digestAttributes(map[string]attributeValue{"attr1": {DataType: "Binary", BinaryValue: []byte(text)}}))
+	v := "foobar"
+	require.Equal(t, "adb59cd4678ea5a855436b949cd07ab6",
+		digestAttributes(map[string]attributeValue{"MyAttribute": {DataType: "String", StringValue: &v}}))
+	require.Empty(t, digestAttributes(nil))
+}
+
+// TestReceipts: a receipt handle reads back, and nothing else is one.
+func TestReceipts(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		url, other := e.create("orders.fifo"), e.create("others.fifo")
+		e.send(url, strings.Repeat("~", 128), "b")
+		text := e.receive(url)[0].ReceiptHandle
+		require.Less(e, len(text), 1024)
+		h, err := parseReceipt("orders.fifo", &text)
+		require.NoError(e, err)
+		require.Equal(e, text, h.String())
+		code, _ := e.refused("DeleteMessage", object{"QueueUrl": other, "ReceiptHandle": text})
+		require.Equal(e, "ReceiptHandleIsInvalid", code)
+		for i := range text {
+			cut := text[:i]
+			_, err := parseReceipt("orders.fifo", &cut)
+			if err == nil { // the group is at the end
+				require.Greater(e, i, 80)
+			}
+		}
+		forged := h
+		forged.token++
+		code, _ = e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": forged.String()})
+		require.Equal(e, invalid("").shape[len(unmodelled):], code)
+	})
+}
+
+// TestLongPollsStandInLine: of many polls one is in the database; each message reaches one of them at once, and
+// those that get none return when their time is over.
+func TestLongPollsStandInLine(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		const polls, sent = 50, 20
+		url := e.create("jobs")
+		var got, none atomic.Int64
+		var group sync.WaitGroup
+		begun := time.Now()
+		for range polls {
+			group.Go(func() {
+				n := len(e.receive(url, "WaitTimeSeconds", 20, "MaxNumberOfMessages", 1, "VisibilityTimeout", 100))
+				got.Add(int64(n))
+				if n == 0 {
+					none.Add(1)
+					require.Equal(e, 20, int(time.Since(begun).Round(time.Second).Seconds()))
+				}
+			})
+		}
+		time.Sleep(3 * time.Second)
+		for range sent {
+			e.send(url, "", "b")
+		}
+		time.Sleep(time.Second)
+		require.EqualValues(e, sent, got.Load())
+		group.Wait()
+		require.EqualValues(e, polls-sent, none.Load())
+	})
+}

@@ -1,0 +1,302 @@
+package sqs
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+func (s *Server) deleteMessage(ctx context.Context, c *call, in *deleteMessageRequest) error {
+	q, err := s.queue(ctx, c, in.QueueUrl)
+	if err != nil {
+		return err
+	}
+	defer q.release()
+	h, err := parseReceipt(q.Name(), in.ReceiptHandle)
+	if err != nil {
+		return err
+	}
+	return s.delete(ctx, q, h, *in.ReceiptHandle)
+}
+
+// delete deletes one message. To delete what is deleted is no error.
+func (s *Server) delete(ctx context.Context, q *queue, h receiptHandle, handle string) error {
+	if q.fifo() && s.options.Now().After(h.until) {
+		over, err := s.over(ctx, q, h)
+		if err != nil {
+			return err
+		}
+		if over {
+			return expired(handle)
+		}
+	}
+	err := q.Ack(ctx, h.claim(), h.id)
+	if !errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, layer.ErrNotInClaim) {
+		return err
+	}
+	if !q.fifo() {
+		return s.deleteAnyway(ctx, q, h)
+	}
+	there, err := s.there(ctx, q, h)
+	if err != nil || !there {
+		return err
+	}
+	return expired(handle)
+}
+
+// deleteAnyway deletes a message of a standard queue that may have been received by another, or be visible,
+// meanwhile.
+func (s *Server) deleteAnyway(ctx context.Context, q *queue, h receiptHandle) error {
+	err := q.Once(ctx, func(tx kv.Tx) error {
+		err := q.Admin().CancelTx(ctx, tx, h.id)
+		if !errors.Is(err, layer.ErrInFlight) {
+			return err
+		}
+		if _, err := q.Admin().ForceReleaseTx(ctx, tx, h.id.Group, layer.ForceReleaseOptions{}); err != nil {
+			return err
+		}
+		return q.Admin().CancelTx(ctx, tx, h.id)
+	})
+	if errors.Is(err, layer.ErrNoItem) {
+		return nil
+	}
+	return err
+}
+
+// over reports whether the lease of a receipt's claim has ended, though nobody may have taken over yet. It may have
+// been extended since the receipt was given.
+func (s *Server) over(ctx context.Context, q *queue, h receiptHandle) (bool, error) {
+	why, err := q.Admin().Why(ctx, h.id)
+	if err != nil {
+		return false, err
+	}
+	for _, r := range why.Reasons {
+		if r.Cause == layer.CauseGone || r.Cause == layer.CauseDead {
+			return false, nil
+		}
+		if r.Cause == layer.CauseInFlight || r.Cause == layer.CauseGroupHeld {
+			return r.Token != h.token || r.Left <= 0, nil
+		}
+	}
+	return true, nil
+}
+
+// there reports whether a message is in the queue.
+func (s *Server) there(ctx context.Context, q *queue, h receiptHandle) (bool, error) {
+	why, err := q.Admin().Why(ctx, h.id)
+	if err != nil {
+		return false, err
+	}
+	last := why.Reasons[len(why.Reasons)-1].Cause
+	return last != layer.CauseGone && last != layer.CauseDead, nil
+}
+
+func (s *Server) deleteMessageBatch(
+	ctx context.Context, c *call, in *deleteMessageBatchRequest,
+) (*batchResult, error) {
+	q, err := s.queue(ctx, c, in.QueueUrl)
+	if err != nil {
+		return nil, err
+	}
+	defer q.release()
+	ids := make([]string, len(in.Entries))
+	handles := make([]*string, len(in.Entries))
+	for i, e := range in.Entries {
+		ids[i], handles[i] = e.Id, e.ReceiptHandle
+	}
+	if err := checkBatch("DeleteMessageBatchRequestEntry", ids); err != nil {
+		return nil, err
+	}
+	errs := make([]error, len(ids))
+	var claims claims
+	for i := range ids {
+		h, err := parseReceipt(q.Name(), handles[i])
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		claims.add(i, h)
+	}
+	claims.each(func(entries []int, receipts []receiptHandle) {
+		if len(entries) > 1 && s.options.Now().Before(receipts[0].until) {
+			all := make([]layer.ID, len(receipts))
+			for i, h := range receipts {
+				all[i] = h.id
+			}
+			if q.Ack(ctx, receipts[0].claim(), all...) == nil {
+				return
+			}
+		}
+		for i, entry := range entries {
+			errs[entry] = s.delete(ctx, q, receipts[i], *handles[entry])
+		}
+	})
+	return results(ids, errs), nil
+}
+
+// claims are the entries of a batch by the claims that they are of.
+type claims struct {
+	keys     []claimKey
+	entries  map[claimKey][]int
+	receipts map[claimKey][]receiptHandle
+}
+
+type claimKey struct {
+	group string
+	token int64
+}
+
+func (c *claims) add(entry int, h receiptHandle) {
+	key := claimKey{h.id.Group, h.token}
+	if c.entries == nil {
+		c.entries, c.receipts = make(map[claimKey][]int), make(map[claimKey][]receiptHandle)
+	}
+	if c.entries[key] == nil {
+		c.keys = append(c.keys, key)
+	}
+	c.entries[key], c.receipts[key] = append(c.entries[key], entry), append(c.receipts[key], h)
+}
+
+// each calls do for each claim, at the same time, so that what they ask of the layer travels together.
+func (c *claims) each(do func(entries []int, receipts []receiptHandle)) {
+	if len(c.keys) == 1 {
+		do(c.entries[c.keys[0]], c.receipts[c.keys[0]])
+		return
+	}
+	var group sync.WaitGroup
+	for _, key := range c.keys {
+		group.Go(func() { do(c.entries[key], c.receipts[key]) })
+	}
+	group.Wait()
+}
+
+// results is the answer to a batch whose entries have come to errs.
+func results(ids []string, errs []error) *batchResult {
+	r := &batchResult{Successful: []batchResultEntry{}}
+	for i, id := range ids {
+		if errs[i] != nil {
+			r.Failed = append(r.Failed, failed(id, errs[i]))
+		} else {
+			r.Successful = append(r.Successful, batchResultEntry{Id: id})
+		}
+	}
+	return r
+}
+
+func (s *Server) changeMessageVisibility(ctx context.Context, c *call, in *changeMessageVisibilityRequest) error {
+	q, err := s.queue(ctx, c, in.QueueUrl)
+	if err != nil {
+		return err
+	}
+	defer q.release()
+	h, err := parseReceipt(q.Name(), in.ReceiptHandle)
+	if err != nil {
+		return err
+	}
+	if err := s.checkTimeout(h, in.VisibilityTimeout); err != nil {
+		return err
+	}
+	return s.setVisibility(ctx, q, h, *in.ReceiptHandle, *in.VisibilityTimeout)
+}
+
+// checkTimeout holds a new visibility timeout to the rules: twelve hours from the receive on are the end.
+func (s *Server) checkTimeout(h receiptHandle, timeout *int64) error {
+	if timeout == nil {
+		return missing(visibilityTimeout)
+	}
+	if err := checkVisibility(timeout); err != nil {
+		return err
+	}
+	end := s.options.Now().Add(time.Duration(*timeout) * time.Second)
+	if end.Sub(h.received) > (maxVisible+1)*time.Second {
+		return invalidValue(*timeout, visibilityTimeout,
+			"Total VisibilityTimeout for the message is beyond the limit [43200 seconds]")
+	}
+	return nil
+}
+
+// setVisibility gives a message back, with those behind it in its group, or moves the end of its claim.
+func (s *Server) setVisibility(ctx context.Context, q *queue, h receiptHandle, handle string, timeout int64) error {
+	lost := func(err error) error {
+		if !errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, layer.ErrNotInClaim) {
+			return err
+		}
+		if there, err := s.there(ctx, q, h); err != nil || there && !q.fifo() {
+			return errors.Join(err, notInFlight())
+		}
+		return invalidValue(handle, "ReceiptHandle",
+			"Message does not exist or is not available for visibility timeout change.")
+	}
+	if s.options.Now().After(h.until) {
+		over, err := s.over(ctx, q, h)
+		if err == nil && over {
+			err = lost(layer.ErrClaimLost)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if timeout > 0 {
+		_, err := q.Extend(ctx, h.claim(), time.Duration(timeout)*time.Second)
+		return lost(err)
+	}
+	// A message that is the first of its group was tried: that counts a receive. Those behind another were not.
+	first, err := q.Peek(ctx, h.id.Group, 1)
+	if err != nil {
+		return err
+	}
+	if len(first) > 0 && first[0].ID == h.id {
+		return lost(q.Nack(ctx, h.claim(), layer.NackOptions{AtOnce: true}))
+	}
+	return lost(q.Nack(ctx, h.claim(), layer.NackOptions{Release: true, From: &h.id}))
+}
+
+func (s *Server) changeMessageVisibilityBatch(
+	ctx context.Context, c *call, in *changeMessageVisibilityBatchRequest,
+) (*batchResult, error) {
+	q, err := s.queue(ctx, c, in.QueueUrl)
+	if err != nil {
+		return nil, err
+	}
+	defer q.release()
+	ids := make([]string, len(in.Entries))
+	for i, e := range in.Entries {
+		ids[i] = e.Id
+	}
+	if err := checkBatch("ChangeMessageVisibilityBatchRequestEntry", ids); err != nil {
+		return nil, err
+	}
+	errs := make([]error, len(ids))
+	var claims claims
+	for i, e := range in.Entries {
+		h, err := parseReceipt(q.Name(), e.ReceiptHandle)
+		if err == nil {
+			err = s.checkTimeout(h, e.VisibilityTimeout)
+		}
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		claims.add(i, h)
+	}
+	claims.each(func(entries []int, receipts []receiptHandle) {
+		// Of a claim there is one end: the latest that is asked for. What is given back comes last, from the back on.
+		latest := int64(0)
+		for _, entry := range entries {
+			latest = max(latest, *in.Entries[entry].VisibilityTimeout)
+		}
+		for i := len(entries) - 1; i >= 0; i-- {
+			entry := entries[i]
+			timeout := *in.Entries[entry].VisibilityTimeout
+			if timeout > 0 {
+				timeout = latest
+			}
+			errs[entry] = s.setVisibility(ctx, q, receipts[i], *in.Entries[entry].ReceiptHandle, timeout)
+		}
+	})
+	return results(ids, errs), nil
+}
