@@ -15,6 +15,8 @@ type ForceReleaseOptions struct {
 	CountAttempt bool
 	// Reason is stored with the attempt; only with CountAttempt.
 	Reason string
+	// Where is the template of the claim, in a queue with facets; nil = a claim of the whole group.
+	Where Template
 }
 
 // Holder is who held a group.
@@ -52,9 +54,13 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 		return Holder{}, wrap("force release",
 			fmt.Errorf("%w: a reason without an attempt to keep it with", ErrOptions))
 	}
+	lane, err := q.laneAt(group, o.Where)
+	if err != nil {
+		return Holder{}, wrap("force release", err)
+	}
 	var h Holder
-	err := q.operate(ctx, tx, func(w *txn) error {
-		r, err := q.readLock(ctx, guardForceLock.reads(tx), group)
+	err = q.operate(ctx, tx, func(w *txn) error {
+		r, err := q.readLock(ctx, guardForceLock.reads(tx), lane)
 		if err != nil {
 			return err
 		}
@@ -73,7 +79,7 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 			if o.Reason != "" {
 				text += ": " + o.Reason
 			}
-			f, err := w.judgeTried(group, c, text)
+			f, err := w.judgeTried(lane, c, text)
 			if err != nil {
 				return err
 			}
@@ -81,10 +87,10 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 				return err
 			}
 		}
-		if !w.end(group, r, m) {
+		if !w.end(lane, r, m) {
 			return nil
 		}
-		return w.free(group)
+		return w.free(lane)
 	})
 	return h, wrap("force release", err)
 }
@@ -94,6 +100,8 @@ type RetryOptions struct {
 	// Head, if not zero, is the head that the caller has seen: if another item is the head now, its delay stays, and
 	// the error wraps ErrChanged.
 	Head ID
+	// Where is the template whose delay is meant, in a queue with facets; nil = the whole group.
+	Where Template
 }
 
 // RetryNow ends the delay of a group which waits for a retry, or whose head is delayed, so that the group is ready at
@@ -110,18 +118,22 @@ func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string, o RetryOp
 	if err := checkGroup(group); err != nil {
 		return wrap("retry now", err)
 	}
+	lane, err := q.laneAt(group, o.Where)
+	if err != nil {
+		return wrap("retry now", err)
+	}
 	return wrap("retry now", q.operate(ctx, tx, func(w *txn) error {
-		r, err := q.readLock(ctx, guardRetryLock.reads(tx), group)
+		r, err := q.readLock(ctx, guardRetryLock.reads(tx), lane)
 		if err != nil {
 			return err
 		}
 		if r != nil && !r.is(kindDelay) {
 			return fmt.Errorf("%w: group %q", ErrNotDelayed, group)
 		}
-		if err := w.q.sawHead(w.ctx, w.tx.Snapshot(), group, o.Head); err != nil {
+		if err := w.q.sawHead(w.ctx, w.tx.Snapshot(), lane, o.Head); err != nil {
 			return err
 		}
-		early, err := w.hasten(group)
+		early, err := w.hasten(lane)
 		if err != nil {
 			return err
 		}
@@ -129,11 +141,11 @@ func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string, o RetryOp
 			return fmt.Errorf("%w: group %q", ErrNotDelayed, group)
 		}
 		if r != nil {
-			w.end(group, r, nil)
+			w.end(lane, r, nil)
 		}
-		if err := w.excludeHolders(guardRetryExclude, group); err != nil {
+		if err := w.excludeHolders(guardRetryExclude, lane); err != nil {
 			return err
 		}
-		return w.free(group)
+		return w.free(lane)
 	}))
 }

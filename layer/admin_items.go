@@ -180,6 +180,9 @@ func (w *txn) cancel(id ID) error {
 
 // takeOut removes a waiting item from its group, by a call of remove.
 func (w *txn) takeOut(id ID, remove func() error) error {
+	if w.q.keys.plan != nil {
+		return w.takeOutOfLanes(id, remove)
+	}
 	i, err := w.waitingItem(id)
 	if err != nil {
 		return err
@@ -210,6 +213,9 @@ func (w *txn) takeOut(id ID, remove func() error) error {
 }
 
 func (w *txn) edit(id ID, change func(m *Message) error) error {
+	if w.q.keys.plan != nil {
+		return w.editInLanes(id, change)
+	}
 	i, err := w.waitingItem(id)
 	if err != nil {
 		return err

@@ -77,6 +77,9 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 	if o.Token != 0 && !o.Force {
 		return Mark{}, wrap("pause", fmt.Errorf("%w: a token without Force", ErrOptions))
 	}
+	if o.Token != 0 && q.keys.plan != nil {
+		return Mark{}, wrap("pause", fmt.Errorf("%w: a token, where groups may have several holders", ErrOptions))
+	}
 	var now mark
 	err := q.operate(ctx, tx, func(w *txn) error {
 		var err error
@@ -94,6 +97,9 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 		if o.Force && r.claim() != nil {
 			w.count(countForced, 1)
 			w.end(group, r, r.mark)
+		}
+		if o.Force && q.keys.plan != nil {
+			return w.endParts(group)
 		}
 		return nil
 	})
@@ -130,7 +136,7 @@ func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o Resu
 	}
 	var was mark
 	err := a.q.operate(ctx, tx, func(w *txn) error {
-		old, err := w.unmark(group, o.seen)
+		old, err := w.unmarkAll(group, o.seen)
 		if err != nil {
 			return err
 		}

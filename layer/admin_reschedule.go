@@ -75,6 +75,9 @@ func (q *Queue) ReplaceTx(ctx context.Context, tx kv.Tx, id ID, body []byte, hea
 
 // reschedule makes a waiting item due at dueMS. If both the old and the new time are over, nothing changes.
 func (w *txn) reschedule(id ID, dueMS int64) error {
+	if w.q.keys.plan != nil {
+		return w.rescheduleInLanes(id, dueMS)
+	}
 	i, err := w.waitingItem(id)
 	if err != nil {
 		return err
@@ -131,7 +134,7 @@ func (w *txn) retimeHead(head ID, oldMS, dueMS int64) error {
 		w.clear(row.Key)
 	}
 	if dueMS > w.nowMS {
-		return w.awaitHead(keys.ready(head.Index, head.Group), head, dueMS)
+		return w.awaitHead(head.Group, keys.ready(head.Index, head.Group), head, dueMS)
 	}
 	return w.free(head.Group)
 }

@@ -30,8 +30,8 @@ func (c *claimer) accept() error {
 		if err != nil {
 			return err
 		}
-		c.met[p.group] = false
-		c.looks = append(c.looks, c.read(candidate{key: row.Key, group: p.group, grant: token}, limit))
+		c.met[p.lane] = false
+		c.looks = append(c.looks, c.read(candidate{key: row.Key, lane: p.lane, grant: token}, limit))
 		if c.grants == nil {
 			c.grants = make(map[string]bool)
 		}
@@ -119,7 +119,7 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 	if err != nil || f.verdict != verdictDeliver {
 		return false, c.settle(&reception{o: ReceiveOptions{Max: 1}}, l, 0)
 	}
-	if err := guardGrantLock.read(c.tx, kv.SingleKey(c.q.keys.lock(f.group))); err != nil {
+	if err := c.fenceOver(guardGrantLock, f.lane); err != nil {
 		return false, err
 	}
 	token, err := c.token(nil)
@@ -132,6 +132,6 @@ func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
 	}
 	end := c.nowMS + lease.Milliseconds()
 	c.hold(f, holding{kind: kindGrant, token: token, owner: random.String(), endMS: end}, f.rows.at(0).index)
-	c.met[f.group] = true
+	c.met[f.lane] = true
 	return true, nil
 }

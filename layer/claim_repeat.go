@@ -123,8 +123,8 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *Rec
 func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *ReceiveOptions) ([]*Claim, error) {
 	var claims []*Claim
 	for _, ref := range given {
-		state := readState(q, tx.Snapshot(), ref.group, o.State)
-		r, err := q.readLock(ctx, tx.Snapshot(), ref.group)
+		state := readState(q, tx.Snapshot(), groupOf(ref.lane), o.State)
+		r, err := q.readLock(ctx, tx.Snapshot(), ref.lane)
 		if err != nil {
 			return nil, err
 		}
@@ -132,8 +132,11 @@ func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *Rece
 		if h == nil || h.token != ref.token && !lacks(guardReloadToken) {
 			continue
 		}
-		c := &Claim{Queue: q.name, Group: ref.group, Token: ref.token, Until: fromMillis(h.endMS)}
-		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), ref.group, h); err != nil {
+		c := &Claim{
+			Queue: q.name, Group: groupOf(ref.lane), Where: q.whereOf(ref.lane), Token: ref.token,
+			Until: fromMillis(h.endMS),
+		}
+		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), ref.lane, h); err != nil {
 			return nil, err
 		}
 		if c.State, err = waitState(ctx, state); err != nil {
@@ -145,17 +148,15 @@ func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *Rece
 }
 
 // reloadItems reads the items of a held claim. A late item, not of the claim, may stand between two.
-func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, group string, h *holding) ([]Item, error) {
+func (q *Queue) reloadItems(ctx context.Context, tx kv.ReadTx, lane string, h *holding) ([]Item, error) {
 	out := h.items
 	if len(out) == 0 {
-		return nil, corrupt(q.keys.lock(group), errors.New("a claim of nothing"))
+		return nil, corrupt(q.keys.lock(lane), errors.New("a claim of nothing"))
 	}
-	first, last := out[0].id(group), out[len(out)-1].id(group)
-	found := tx.GetRange(kv.Range{
-		Begin: kv.FirstGreaterOrEqual(q.keys.item(first)), End: kv.FirstGreaterThan(q.keys.item(last)),
-	}, kv.RangeOptions{})
+	group := groupOf(lane)
+	found := q.reloadRows(tx, lane, out)
 	// Only of the first item, as in a new claim.
-	record, err := q.readAttempt(ctx, tx, first)
+	record, err := q.readAttempt(ctx, tx, out[0].id(group))
 	if err != nil {
 		return nil, err
 	}

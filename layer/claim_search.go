@@ -16,6 +16,8 @@ import (
 // starts over from the oldest.
 type search struct {
 	w       *txn
+	where   string   // the packed template; "" = whole groups
+	spread  *spread  // of the template
 	shards  []cursor // of hints
 	timers  cursor
 	pending []candidate
@@ -27,18 +29,20 @@ type search struct {
 	reads   *searchReads      // under way; nil = none
 }
 
-func newSearch(w *txn) *search { return &search{w: w} }
+func newSearch(w *txn, where string) *search {
+	return &search{w: w, where: where, spread: w.q.spreadOf(where)}
+}
 
 // begin chooses where to start.
 func (s *search) begin() {
 	q := s.w.q
-	begin, shard, away := q.spread.place(q, s.w.nowMS)
+	begin, shard, away := s.spread.place(q, s.where, s.w.nowMS)
 	if !away {
 		s.fromTheOldest()
 		return
 	}
 	s.begun, s.away = true, true
-	s.shards = []cursor{{begin: begin, end: q.keys.readyFrom(shard, 0).End}}
+	s.shards = []cursor{{begin: begin, end: q.keys.hintsFrom(s.where, shard, 0).End}}
 	s.timers = cursor{exhausted: true}
 	if begin.Offset > 1 { // a new landing: the next must know how far the hints go
 		s.newest = s.w.tx.Snapshot().GetKey(kv.LastLessThan(s.shards[0].end))
@@ -51,9 +55,9 @@ func (s *search) fromTheOldest() {
 	s.begun, s.away = true, false
 	s.shards, s.later = s.shards[:0], nil
 	for shard := range q.keys.shards {
-		s.shards = append(s.shards, newCursor(q.keys.readyFrom(shard, 0)))
+		s.shards = append(s.shards, newCursor(q.keys.hintsFrom(s.where, shard, 0)))
 	}
-	s.timers = newCursor(q.keys.timersDue(0, s.w.nowMS))
+	s.timers = newCursor(q.keys.dueFrom(s.where, 0, s.w.nowMS))
 }
 
 // next returns up to n candidates, the oldest first, or none if there are no more.
@@ -67,7 +71,7 @@ func (s *search) next(n int) ([]candidate, error) {
 			// last from the oldest.
 			skip := 0
 			if s.away {
-				skip = s.w.q.spread.goHome(s.w.q)
+				skip = s.spread.goHome(s.w.q)
 			}
 			s.fromTheOldest()
 			if s.nearby = skip > 0; s.nearby {
@@ -83,7 +87,7 @@ func (s *search) next(n int) ([]candidate, error) {
 	wave := s.pending[:n:n]
 	s.pending = s.pending[n:]
 	if s.away && n > 0 {
-		s.w.q.spread.walked(wave[n-1].key)
+		s.spread.walked(wave[n-1].key)
 	}
 	return wave, nil
 }
@@ -152,14 +156,14 @@ func (s *search) readMore(n int) error {
 		}
 	}
 	if !s.away && !s.nearby {
-		s.w.q.spread.plenty.Store(len(s.pending) == limit*len(s.shards))
+		s.spread.plenty.Store(len(s.pending) == limit*len(s.shards))
 	}
 	if fromTheOldest && len(s.pending) > 0 {
 		oldest := s.pending[0].index
 		for _, c := range s.pending {
 			oldest = min(oldest, c.index)
 		}
-		s.w.q.spread.oldest.Store(oldest)
+		s.spread.oldest.Store(oldest)
 	}
 	if err := s.learnNewest(); err != nil {
 		return err
@@ -186,7 +190,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 		if err != nil {
 			return err
 		}
-		if s.w.settled[p.group] {
+		if s.w.settled[p.lane] {
 			continue // read before the claim was ended
 		}
 		kind, index, err := unpackTimer(row.Key, row.Value)
@@ -197,7 +201,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 			return err
 		}
 		s.later = append(s.later, candidate{
-			key: row.Key, group: p.group, index: index, timer: kind != kindHead, head: kind == kindHead,
+			key: row.Key, lane: p.lane, index: index, timer: kind != kindHead, head: kind == kindHead,
 		})
 	}
 	return nil
@@ -207,7 +211,9 @@ func (s *search) addTimers(rows []kv.KV) error {
 // the rest.
 func (s *search) reached(list []candidate, whole int64) (rest []candidate) {
 	for _, c := range list {
-		if c.index <= whole {
+		if _, where := splitLane(c.lane); where != s.where {
+			rest = append(rest, c) // for a receive by another template
+		} else if c.index <= whole {
 			s.pending = append(s.pending, c)
 		} else {
 			rest = append(rest, c)
@@ -227,14 +233,14 @@ func (s *search) learnNewest() error {
 	if err != nil {
 		return fmt.Errorf("read newest hint: %w", err)
 	}
-	if !q.keys.section(nameReady).Contains(k) {
+	if !q.keys.hintsFrom(s.where, 0, 0).Contains(k) && (s.where != "" || !q.keys.section(nameReady).Contains(k)) {
 		return nil // there is none
 	}
 	p, err := q.keys.parse(k)
 	if err != nil {
 		return err
 	}
-	q.spread.newest.Store(p.index)
+	s.spread.newest.Store(p.index)
 	return nil
 }
 
@@ -252,7 +258,7 @@ func (s *search) addHints(rows []kv.KV) (last int64, err error) {
 				return 0, err
 			}
 		}
-		s.pending = append(s.pending, candidate{key: row.Key, group: p.group, index: p.index, attempts: int(attempts)})
+		s.pending = append(s.pending, candidate{key: row.Key, lane: p.lane, index: p.index, attempts: int(attempts)})
 	}
 	return last, nil
 }

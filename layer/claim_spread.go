@@ -57,7 +57,7 @@ var levels = [...]struct {
 }{{}, {64, 0}, {256, 0}, {1024, 0}, {1024, 1}}
 
 // place returns where a search begins; away is false if the search begins at home.
-func (s *spread) place(q *Queue, nowMS int64) (begin kv.KeySelector, shard int64, away bool) {
+func (s *spread) place(q *Queue, where string, nowMS int64) (begin kv.KeySelector, shard int64, away bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -81,7 +81,7 @@ func (s *spread) place(q *Queue, nowMS int64) (begin kv.KeySelector, shard int64
 	if oldest, newest := s.oldest.Load(), s.newest.Load(); level.fraction > 0 && newest > oldest {
 		from = oldest + int64(q.random.float()*level.fraction*float64(newest-oldest))
 	}
-	begin = kv.FirstGreaterOrEqual(q.keys.readyFrom(s.shard, from).Begin)
+	begin = kv.FirstGreaterOrEqual(q.keys.hintsFrom(where, s.shard, from).Begin)
 	begin.Offset += 1 + q.random.n(level.offset)
 	return begin, s.shard, true
 }
@@ -144,4 +144,28 @@ func (s *spread) groupsFor(n int) int {
 		return 1
 	}
 	return max(1, (16*n+per-1)/per)
+}
+
+// spreads keeps a spread for each template in use, because a spread is about the hints of one template.
+type spreads struct {
+	mu  sync.Mutex
+	all map[string]*spread // guarded by mu; by packed template
+}
+
+// spreadOf returns the spread for a packed template.
+func (q *Queue) spreadOf(where string) *spread {
+	if where == "" {
+		return &q.spread
+	}
+	q.spreads.mu.Lock()
+	defer q.spreads.mu.Unlock()
+	s := q.spreads.all[where]
+	if s == nil {
+		if q.spreads.all == nil {
+			q.spreads.all = make(map[string]*spread)
+		}
+		s = &spread{}
+		q.spreads.all[where] = s
+	}
+	return s
 }

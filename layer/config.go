@@ -72,9 +72,15 @@ type Config struct {
 	// DeadRetention is how long dead letters stay, MinRetention to MaxRetention; 0 = until redriven or discarded. A
 	// sweep discards the older ones, so a letter may stay somewhat longer. A change holds for all letters.
 	DeadRetention time.Duration
+	// Facets are the headers by which items can be received (ReceiveOptions.Where), at most MaxFacets: every message
+	// must have each, 1 to MaxFacetSize bytes. None = whole groups only. Fixed at creation, as Views.
+	Facets []string
+	// Views are the sets of facets by which items can be received, at most MaxViews, and "*" for whole groups. Example:
+	// "*; state; state,region". Not empty if there are Facets.
+	Views string
 }
 
-// settingShards is the name of the only setting which is fixed at creation.
+// settingShards is the name of a setting which is fixed at creation, as settingFacets and settingViews.
 const settingShards = "shards"
 
 // settings has a row for each setting, in the order of listing and storing. The slice is never changed.
@@ -128,6 +134,8 @@ var settings = []setting{
 		"how long changes are kept for subscriptions, 1s or more; 0 = none are written"),
 	durationSetting("dead_retention", func(c *Config) *time.Duration { return &c.DeadRetention }, 0, 0, MaxRetention,
 		"how long dead letters are kept, 1s or more; 0 = for ever"),
+	facetsSetting("headers by which items can be received; fixed at creation"),
+	viewsSetting("what templates may name, as *; state; state,region; fixed at creation"),
 }
 
 // withDefaults returns c with each zero field set to its default, and checks the limits.
@@ -159,7 +167,7 @@ func (c Config) changedFrom(old Config) error {
 	if c.Shards != old.Shards {
 		return &LimitError{What: settingShards, Got: int64(c.Shards), Min: int64(old.Shards), Max: int64(old.Shards)}
 	}
-	return nil
+	return c.fixedFrom(old)
 }
 
 // Setting describes a setting of a Config.
@@ -201,13 +209,16 @@ func (c *Config) Set(name, text string) error {
 
 // MarshalJSON writes the settings as one object, in their order.
 func (c Config) MarshalJSON() ([]byte, error) {
-	members := make([]string, len(settings))
-	for i, s := range settings {
+	members := make([]string, 0, len(settings))
+	for _, s := range settings {
+		if s.sparse && s.value(&c) == "" {
+			continue
+		}
 		value, err := json.Marshal(s.value(&c))
 		if err != nil {
 			return nil, wrap("configuration", fmt.Errorf("setting %s: %w", s.name, err))
 		}
-		members[i] = fmt.Sprintf("%q:%s", s.name, value)
+		members = append(members, fmt.Sprintf("%q:%s", s.name, value))
 	}
 	return []byte("{" + strings.Join(members, ",") + "}"), nil
 }

@@ -23,6 +23,10 @@ type ReceiveOptions struct {
 	Strategy Strategy
 	// Group, if not nil, is the only group to receive from; see OnlyGroup.
 	Group *string
+	// Where, if not nil, is a template: the receive gets the items that agree with the template, a claim for each
+	// group, and other items of those groups stay free for others. nil = whole groups. In a queue with facets only: see
+	// Config. Not with State.
+	Where Template
 	// State asks for the groups' state, too: Claim.State. The price is a read more per group, beside the others.
 	State bool
 	// ReceiveID, if not "", names this receive, so that the caller can repeat the receive after a lost answer, from
@@ -97,6 +101,8 @@ type Claim struct {
 	// Queue is the name of the queue. On a handle of another queue the claim is lost (ErrClaimLost); "" is not checked.
 	Queue string
 	Group string
+	// Where is the template of the receive; nil = the claim is of the whole group.
+	Where Template
 	// Token grows from claim to claim of a group. Pass the token to systems outside the database, so that such a system
 	// can refuse a holder who has been overtaken. A token alone names no claim: claims of several groups by the same
 	// receive have the same token, so a system outside compares tokens of one group.
@@ -127,7 +133,11 @@ func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error)
 	if err != nil {
 		return nil, wrap("receive", err)
 	}
-	claims, err := q.receive(ctx, nil, &reception{o: o})
+	r, err := q.reception(o)
+	if err != nil {
+		return nil, wrap("receive", err)
+	}
+	claims, err := q.receive(ctx, nil, r)
 	return claims, wrap("receive", err)
 }
 
@@ -142,7 +152,11 @@ func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*
 	if o.ReceiveID != "" {
 		return nil, wrap("ack and receive", fmt.Errorf("%w: a receive id of a receive that acks", ErrOptions))
 	}
-	claims, err := q.receive(ctx, &settlement{claim: c}, &reception{o: o})
+	r, err := q.reception(o)
+	if err != nil {
+		return nil, wrap("ack and receive", err)
+	}
+	claims, err := q.receive(ctx, &settlement{claim: c}, r)
 	return claims, wrap("ack and receive", err)
 }
 
@@ -156,7 +170,7 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || q.opts.Test.Path == Direct {
+	if r.o.Wait == 0 || r.where != "" || q.opts.Test.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
@@ -207,9 +221,12 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 	if o.Wait > 0 {
 		return nil, wrap("receive", fmt.Errorf("%w: ReceiveTx cannot wait", ErrOptions))
 	}
-	r := &reception{o: o}
+	r, err := q.reception(o)
+	if err != nil {
+		return nil, wrap("receive", err)
+	}
 	err = q.operate(ctx, tx, func(w *txn) error {
-		c := w.newClaimer([]*reception{r})
+		c := w.newClaimer(r.where, []*reception{r})
 		c.begin()
 		return c.claim()
 	})
@@ -221,8 +238,9 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 
 // reception is one receive.
 type reception struct {
-	o    ReceiveOptions
-	stop <-chan struct{} // if closed, a wait is cut short; may be nil
+	o     ReceiveOptions
+	where string          // the packed template; "" = whole groups
+	stop  <-chan struct{} // if closed, a wait is cut short; may be nil
 
 	// Of the attempt under way.
 	claims  []*Claim
@@ -263,7 +281,7 @@ func (r *reception) err() error {
 func (r *reception) given() []claimRef {
 	refs := make([]claimRef, len(r.claims))
 	for i, c := range r.claims {
-		refs[i] = claimRef{group: c.Group, token: c.Token}
+		refs[i] = claimRef{lane: r.lane(c), token: c.Token}
 	}
 	return refs
 }
@@ -276,6 +294,7 @@ func (r *reception) given() []claimRef {
 // release may write the very same key again. A takeover reads and writes the attempt record of the item tried.
 type claimer struct {
 	*txn
+	where  string // the packed template of all receives
 	search *search
 	met    map[string]bool // groups looked at in this transaction; true = decided, under a conflict
 	looks  []*look         // under way
@@ -294,7 +313,7 @@ type claimer struct {
 type look struct {
 	candidate
 	limit int // of the items read
-	lock  kv.Future[[]byte]
+	lock  laneLock
 	items kv.Future[[]kv.KV]
 	state kv.Future[[]byte] // nil if no receive in owed asks for the state
 	pace  kv.Future[[]byte] // nil if the queue has no rate, as far as known
@@ -307,8 +326,10 @@ type look struct {
 // maxWave bounds the groups looked at together, and so the memory of a receive.
 const maxWave = 64
 
-func (w *txn) newClaimer(rs []*reception) *claimer {
-	return &claimer{txn: w, search: newSearch(w), met: make(map[string]bool), owed: rs}
+func (w *txn) newClaimer(where string, rs []*reception) *claimer {
+	return &claimer{
+		txn: w, where: where, search: newSearch(w, where), met: make(map[string]bool), owed: rs,
+	}
 }
 
 // begin starts the reads which depend on no other read. What the transaction writes between begin and claim is taken
@@ -344,7 +365,7 @@ func (c *claimer) claim() error {
 		c.owed = c.owed[1:]
 	}
 	if c.taken > 0 {
-		c.q.spread.learn(c.items, c.taken)
+		c.search.spread.learn(c.items, c.taken)
 	}
 	c.keepRepeats(named)
 	return nil
@@ -353,7 +374,7 @@ func (c *claimer) claim() error {
 // receive takes groups for r until r is full or no groups are left.
 func (c *claimer) receive(r *reception) error {
 	if r.o.Group != nil {
-		l := c.read(candidate{group: *r.o.Group}, r.o.Max)
+		l := c.read(candidate{lane: laneName(*r.o.Group, c.where)}, r.o.Max)
 		if paused, err := c.paused(); err != nil || paused {
 			return err
 		}
@@ -417,7 +438,7 @@ func (c *claimer) receiveLayers(r *reception) error {
 	}
 	for i, n := range layers(have, r.o.Max, fits) {
 		if n == 0 || r.full() {
-			delete(c.met, all[i].group)
+			delete(c.met, all[i].lane)
 			continue
 		}
 		if err := c.settle(r, all[i], n); err != nil {
@@ -455,20 +476,20 @@ func (c *claimer) next() (*look, bool, error) {
 			return nil, false, err
 		}
 		for _, w := range wave {
-			if settled, met := c.met[w.group]; met {
+			if settled, met := c.met[w.lane]; met {
 				// A group may have two hints. If this transaction decided about the group, the conflict which proves
 				// the second hint stale is there already: clear the hint, unless the group was left ready. If not,
 				// there is no such conflict: leave the hint.
-				if settled && !c.ready[w.group] {
+				if settled && !c.ready[w.lane] {
 					c.clear(w.key)
 				}
 				continue
 			}
-			if c.flight != nil && !c.q.flights.take(c.flight, w.group) {
+			if c.flight != nil && !c.q.flights.take(c.flight, w.lane) {
 				c.passed = append(c.passed, w)
 				continue
 			}
-			c.met[w.group] = false
+			c.met[w.lane] = false
 			c.looks = append(c.looks, c.read(w, limit))
 		}
 		if len(c.looks) == 0 {
@@ -482,10 +503,10 @@ func (c *claimer) next() (*look, bool, error) {
 			passed := c.passed[:min(n, len(c.passed))]
 			c.passed = c.passed[len(passed):]
 			for _, w := range passed {
-				if _, met := c.met[w.group]; met {
+				if _, met := c.met[w.lane]; met {
 					continue // a second hint of a group: leave the hint
 				}
-				c.met[w.group] = false
+				c.met[w.lane] = false
 				c.looks = append(c.looks, c.read(w, limit))
 			}
 			if len(c.looks) == 0 {
@@ -502,7 +523,7 @@ func (c *claimer) next() (*look, bool, error) {
 	}
 	l := c.looks[0]
 	c.looks = c.looks[1:]
-	if c.met[l.group] {
+	if c.met[l.lane] {
 		// A receive which named the group has decided since these reads began: read again.
 		l = c.read(l.candidate, l.limit)
 	}
@@ -527,7 +548,7 @@ func (q *Queue) wantedGroups(r *reception) int {
 	left, groups := r.o.Max-r.items, r.o.MaxGroups-len(r.claims)
 	switch r.o.Strategy {
 	case FillGroup:
-		groups = min(groups, q.spread.groupsFor(left))
+		groups = min(groups, q.spreadOf(r.where).groupsFor(left))
 	case Layers:
 		groups = min(left, r.o.MaxGroups)
 	default:
@@ -542,11 +563,11 @@ func (c *claimer) read(w candidate, limit int) *look {
 	return &look{
 		candidate: w,
 		limit:     limit,
-		lock:      snapshot.Get(c.q.keys.lock(w.group)),
-		items:     snapshot.GetRange(c.q.keys.items(w.group).Selectors(), kv.RangeOptions{Limit: limit}),
-		state: readState(c.q, snapshot, w.group,
+		lock:      c.q.readLaneLock(snapshot, snapshot, w.lane),
+		items:     c.q.readItems(snapshot, snapshot, w.lane, limit),
+		state: readState(c.q, snapshot, w.group(),
 			slices.ContainsFunc(c.owed, func(r *reception) bool { return r.o.State })),
-		pace: c.q.readPace(snapshot, w.group),
+		pace: c.q.readPace(snapshot, w.group()),
 	}
 }
 
@@ -558,7 +579,7 @@ func (c *claimer) settle(r *reception, l *look, limit int) error {
 		if err == nil && f.verdict == verdictDeliver {
 			err = c.take(r, f, l.state, limit)
 			if err == nil && !r.stopped && c.shortMS == 0 {
-				c.met[l.group] = true
+				c.met[l.lane] = true
 			}
 			return r.spoilt(err)
 		}
@@ -591,8 +612,8 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 	case f.verdict == verdictAged && c.spent():
 		r.more = true
 		return nil, nil
-	case f.verdict == verdictEarly && f.key == nil && f.record == nil:
-		// Named by the caller: the timer or hint which leads to the group stays valid.
+	case (f.verdict == verdictEarly || f.verdict == verdictExcluded) && f.key == nil && f.record == nil:
+		// Named by the caller: the timer or hint which leads to the group stays as is.
 		return nil, nil
 	}
 	behind, err := c.dispose(f)
@@ -600,7 +621,7 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 		return nil, err
 	}
 	if behind == nil {
-		c.met[l.group] = true
+		c.met[l.lane] = true
 		return nil, nil
 	}
 	return c.read(*behind, max(limit, 1)), nil
@@ -622,13 +643,13 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	if err != nil || len(out) == 0 {
 		return err
 	}
-	claim := &Claim{Queue: c.q.name, Group: f.group, Token: token, Items: items}
+	claim := &Claim{Queue: c.q.name, Group: f.group(), Where: c.q.whereOf(f.lane), Token: token, Items: items}
 	if r.o.State {
 		if claim.State, err = waitState(c.ctx, state); err != nil {
 			return err
 		}
 	}
-	if err := guardClaimLock.read(c.tx, kv.SingleKey(c.q.keys.lock(f.group))); err != nil {
+	if err := c.fenceOver(guardClaimLock, f.lane); err != nil {
 		return err
 	}
 	if err := c.succeed(f, claim); err != nil {
@@ -644,7 +665,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 		kind: kindClaim, token: token, owner: c.q.opts.Owner, endMS: end, items: out, sinceMS: c.nowMS,
 	}
 	c.hold(f, held, out[0].index)
-	c.spend(f.group, f.allowed, len(out))
+	c.spend(f.group(), f.allowed, len(out))
 	r.claims = append(r.claims, claim)
 	r.items += len(items)
 	for i := range items {
@@ -661,10 +682,10 @@ func (c *claimer) hold(f *found, h holding, head int64) {
 	c.clearLead(&f.candidate, f.record)
 	if f.key == nil {
 		// Named by the caller: as a rule the group's hint has this key.
-		c.tx.Clear(c.q.keys.ready(head, f.group))
+		c.tx.Clear(c.q.keys.ready(head, f.lane))
 	}
-	c.put(f.group, f.record, heldBy(h, nil), head)
-	delete(c.ready, f.group)
+	c.put(f.lane, f.record, heldBy(h, nil), head)
+	delete(c.ready, f.lane)
 }
 
 // succeed carries over the failed attempts: the item tried under a lapsed claim counts an attempt more; the end of a
@@ -677,7 +698,7 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	for i := range claim.Items {
 		claim.Items[i].FirstDelivered = fromMillis(c.nowMS)
 	}
-	if f.record == nil && f.key != nil && !f.head && f.attempts == 0 {
+	if f.record == nil && f.key != nil && !f.head && f.attempts == 0 && c.q.keys.plan == nil {
 		return nil // the hint has said that the head has never failed
 	}
 	id := first.ID

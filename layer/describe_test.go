@@ -79,6 +79,19 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		tx.Set(key("wake", random), []byte{3, 0, 0, 0, 0, 0, 0, 0})
 	})
 
+	lanes := &laned{env: e, q: e.laned("lanes", "*; state", nil, 1)[0]}
+	lanes.send("NEW", "PAID", "DONE")
+	lanes.claim(isNew, 1)
+	lanes.claim(nil, 1) // puts the hint of the whole group aside
+	lanes.claim(isPaid, 1)
+	_, err = lanes.q.Enqueue(e.ctx, layer.Message{Group: "B", Headers: facetsOf("NEW", "EU"), Delay: time.Hour})
+	require.NoError(t, err)
+	e.write(func(tx kv.Tx) {
+		await := tuple.Tuple{"lanes", "await", int64(1), "NEW", int64(1), random}.Pack()
+		value := tuple.Tuple{"host", int64(2), int64(1_700_000_000_000)}.Pack()
+		tx.Set(append(append([]byte(nil), testPrefix...), await...), value)
+	})
+
 	number := regexp.MustCompile(`\d{6,}`) // indexes and tokens
 	id := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}(@\d+)?`)
 	plain := func(s string) string { return number.ReplaceAllString(id.ReplaceAllString(s, "ID"), "N") }
@@ -88,7 +101,7 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		d, ok, err := layer.Describe(testPrefix, row.Key, row.Value)
 		require.True(t, ok)
 		require.NoError(t, err)
-		require.Equal(t, testQueue, d.Queue)
+		require.Contains(t, []string{testQueue, "lanes"}, d.Queue)
 		require.NotEmpty(t, d.Value)
 		words[plain(d.Key)] = plain(d.Value)
 		names[d.Name] = true
@@ -98,7 +111,7 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, layer.Description{Queue: d.Queue, Name: d.Name, Key: d.Key}, alone)
 
-		section, ok := layer.Section(testPrefix, testQueue, d.Name)
+		section, ok := layer.Section(testPrefix, d.Queue, d.Name)
 		require.True(t, ok)
 		require.True(t, section.Contains(row.Key))
 	}
@@ -135,6 +148,20 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		`what is remembered of dedup id "x"`:                  `message ID.named, until 2023-11-14 22:18:20.000 UTC`,
 		`what is remembered of dedup id "x" in group "named"`: `message ID.named, while it is in the queue`,
 		`the last purge of group "purged"`:                    `at 2023-11-14 22:13:20.000 UTC, clock N`,
+	} {
+		require.Equal(t, value, words[key], "%s, of %v", key, words)
+	}
+	none := `failed deliveries of the head: none`
+	for key, value := range map[string]string{
+		`item N of group "A", id ID.A, as one of a lane: group "A" with DONE in view 1`: `nothing more`,
+
+		`ready hint of group "A" with DONE in view 1, its head has index N`:               none,
+		`ready hint of group "A", put aside while group "A" with NEW in view 1 is locked`: none,
+
+		`timer of group "A" with NEW in view 1, due 2023-11-14 22:13:50.000 UTC`: `a lease ends then; ` +
+			`the group's head had index N`,
+		`request of a handle whose receives wait for lanes with NEW, since 1, random ID`: `of "host", wants 2 lanes, ` +
+			`counts as dead after 2023-11-14 22:13:20.000 UTC`,
 	} {
 		require.Equal(t, value, words[key], "%s, of %v", key, words)
 	}

@@ -146,6 +146,7 @@ func (e *enqueuing) bytes() int {
 // read at once, and so are all dedup entries.
 func (w *txn) enqueue(all ...*enqueuing) error {
 	a := &appending{txn: w, tails: w.readTails(all)}
+	a.readLaneTails(all)
 	if len(a.tails) == 0 {
 		return nil
 	}
@@ -202,6 +203,7 @@ type appending struct {
 	config   Config
 	now      int64 // the clock
 	tails    map[string]*tail
+	lanes    map[string]*laneTail // of the messages' lanes that are no whole groups
 	met      map[string]*meeting
 	place    int // of the current enqueue's first message, among all messages of the transaction
 	accepted int
@@ -238,11 +240,15 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	}
 	due := a.due(e, m)
 	value, parts := split(m, envelope{enqueuedMS: a.nowMS, dedupID: dedupID, dueMS: due})
+	if err := a.joinLanes(m, id, due); err != nil {
+		return Sent{}, err
+	}
 	a.tx.Set(keys.item(id), value)
 	for n, part := range parts {
 		a.tx.Set(keys.part(id, n), part)
 	}
 	switch {
+	case !a.q.keys.wholeGroups():
 	case empty && due > a.nowMS:
 		a.timeHead(m.Group, id.Index, due)
 	case empty:
@@ -307,6 +313,9 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	if !lacks(guardIndex) {
 		t.next = max(t.next, p.index+1)
 	}
+	if !a.q.keys.wholeGroups() {
+		return false, nil
+	}
 	// Whoever removes this tail may leave the group empty and without a hint, while this transaction, which saw items,
 	// sets no hint. The conflict comes before the sets: a conflict on a key already written would not be added.
 	return false, guardTail.read(a.tx, kv.SingleKey(key))
@@ -330,6 +339,7 @@ func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) error {
 		}
 		// FoundationDB counts a set as 3 times the key, the value, and 65 bytes more.
 		keys += 3*key + 100
+		keys += c.laneKeysSize(key)
 		if m.Alone {
 			keys += 3 * len(uuid.Nil.String())
 		}
@@ -358,6 +368,9 @@ func (m *Message) checkFor(c *Config, now time.Time) (int, error) {
 	if m.Alone && m.DedupID != "" && c.DedupScope == DedupInGroup {
 		return 0, fmt.Errorf("%w: dedup id %q of a message alone, where duplicates are looked for within groups",
 			ErrOptions, m.DedupID)
+	}
+	if err := c.checkFacetsOf(m.Headers); err != nil {
+		return 0, err
 	}
 	if left := m.DeliverAt.Sub(now); !m.DeliverAt.IsZero() && left > MaxDelay {
 		return 0, checkDelay(left)

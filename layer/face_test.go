@@ -159,6 +159,17 @@ func badCalls(e *env) map[string]badCall {
 			return last(a.ReplayTx(ctx, tx, layer.ArchiveFilter{}, layer.ReplayOptions{DryRun: true}))
 		}), options},
 
+		"Queue.Advance": {func() error {
+			return q.Advance(ctx, lost, func(*layer.Message) error { return nil })
+		}, layer.ErrClaimLost},
+		"Queue.AdvanceTx": {in(func(tx kv.Tx) error {
+			return q.AdvanceTx(ctx, tx, lost, func(*layer.Message) error { return nil })
+		}), layer.ErrClaimLost},
+		"Receive by template": {func() error {
+			return last(q.Receive(ctx, layer.ReceiveOptions{Where: layer.Template{"state": "NEW"}}))
+		}, options},
+		"ParseTemplate": {func() error { return last(layer.ParseTemplate("x")) }, options},
+
 		"Queue.Subscribe": {func() error { return q.Subscribe(ctx, "s", nil, layer.SubscribeOptions{}) }, options},
 		"Queue.SubscribeTx": {func() error {
 			handler := func(context.Context, kv.Tx, []layer.Change) error { return nil }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"maps"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -187,7 +188,8 @@ func TestEveryValueIsFuzzed(t *testing.T) {
 	elsewhere := map[string]string{
 		nameItem: "FuzzEnvelope", nameMeta: "FuzzConfig, and kinds of their own",
 		nameNamed: "as request", nameReady: "integer", nameGrant: "integer", namePart: "any bytes", nameWake: "count",
-		nameMark: "no bytes",
+		nameMark: "no bytes", nameLane: "no bytes", nameOpen: "integer", nameKept: "integer",
+		nameDue: "as of a timer", nameAwait: "as request",
 	}
 	for _, name := range KeyNames() {
 		require.True(t, stored[name] != nil || elsewhere[name] != "", name)
@@ -386,7 +388,7 @@ func FuzzSetting(f *testing.F) {
 		var again Config
 		require.NoError(t, again.Set(name, shown), "%q", shown)
 		require.Equal(t, c, again)
-		if d, err := time.ParseDuration(text); err == nil && d != 0 && c != (Config{}) {
+		if d, err := time.ParseDuration(text); err == nil && d != 0 && !reflect.DeepEqual(c, Config{}) {
 			if back, err := time.ParseDuration(shown); err == nil {
 				require.Equal(t, d, back)
 			}

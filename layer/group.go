@@ -172,42 +172,46 @@ func step(old, next *record) error {
 	return nil
 }
 
-// put changes a group's record from old to next (either may be nil), and keeps the timer, the grant and the mark's key
-// in step. head is the index of the group's head, for a new timer. No other function writes a lock. The caller has a
-// read conflict on the lock, by the guard of the operation.
-func (w *txn) put(group string, old, next *record, head int64) {
+// put changes the record of a group, or of another lane, from old to next (either may be nil), and keeps the timer, the
+// grant and the mark's key in step. head is the index of the group's head, for a new timer. No other function writes a
+// lock. The caller has a read conflict on the lock, by the guard of the operation.
+func (w *txn) put(lane string, old, next *record, head int64) {
 	if err := step(old, next); err != nil {
 		// finish returns the error, so that the transaction ends without effect.
-		w.illegal = errors.Join(w.illegal, fmt.Errorf("group %q: %w", group, err))
+		w.illegal = errors.Join(w.illegal, fmt.Errorf("group %q: %w", groupOf(lane), err))
 		return
 	}
 	w.count(countReturned, leaving(old, next))
 	keys, was, is := w.q.keys, old.holding(), next.holding()
 	if was == nil || is == nil || was.endMS != is.endMS || was.kind != is.kind {
 		if was != nil && (is == nil || was.endMS != is.endMS) {
-			w.tx.Clear(keys.timer(was.endMS, group))
+			w.tx.Clear(keys.timer(was.endMS, lane))
 		}
 		if random, ok := old.grantedTo(); ok {
-			w.clear(keys.grant(random, group))
+			w.clear(keys.grant(random, lane))
 		}
 		if is != nil {
-			w.tx.Set(keys.timer(is.endMS, group), packTimer(is.kind, head))
+			w.tx.Set(keys.timer(is.endMS, lane), packTimer(is.kind, head))
 		}
 		if random, ok := next.grantedTo(); ok {
-			w.tx.Set(keys.grant(random, group), packInt(is.token))
+			w.tx.Set(keys.grant(random, lane), packInt(is.token))
 		}
 	}
 	switch wasMarked, isMarked := old.bears() != nil, next.bears() != nil; {
 	case isMarked && !wasMarked:
-		w.tx.Set(keys.mark(group), nil)
+		w.tx.Set(keys.mark(lane), nil)
 	case !isMarked && (wasMarked || old == unreadable):
-		w.tx.Clear(keys.mark(group))
+		w.tx.Clear(keys.mark(lane))
 	}
 	if next == nil {
-		w.tx.Clear(keys.lock(group))
+		w.tx.Clear(keys.lock(lane))
+		w.readKept(lane)
 		return
 	}
-	w.tx.Set(keys.lock(group), next.pack())
+	if was != nil && is != nil && is.endMS < was.endMS {
+		w.readKept(lane) // the timers beside the kept hints are at the old end
+	}
+	w.tx.Set(keys.lock(lane), next.pack())
 }
 
 // leaving returns how many items leave a claim when a record changes from old to next. An ack takes the acked items off
@@ -225,8 +229,8 @@ func leaving(old, next *record) int {
 
 // end ends the holding of a group. The mark m, if any, then stops the group. free means: the group is free, and has no
 // hint yet, so the caller has to write a hint.
-func (w *txn) end(group string, r *record, m *mark) (free bool) {
-	w.put(group, r, r.without(m), 0)
+func (w *txn) end(lane string, r *record, m *mark) (free bool) {
+	w.put(lane, r, r.without(m), 0)
 	return m == nil
 }
 
@@ -234,12 +238,12 @@ func (w *txn) end(group string, r *record, m *mark) (free bool) {
 // was tried counts a failed attempt: f, if the caller has judged the attempt already. After a delay or a grant nothing
 // counts. free means: the group is free, and has no hint yet. The item spared, if any, is not dead-lettered, because
 // the caller is about to change or remove the item.
-func (w *txn) lapse(group string, r *record, f *failure, spared ID) (free bool, err error) {
+func (w *txn) lapse(lane string, r *record, f *failure, spared ID) (free bool, err error) {
 	m := r.mark
 	if c := r.claim(); c != nil && len(c.items) > 0 {
 		w.count(countExpired, 1)
 		if f == nil {
-			if f, err = w.judgeTried(group, c, c.lapseText()); err != nil {
+			if f, err = w.judgeTried(lane, c, c.lapseText()); err != nil {
 				return false, err
 			}
 		}
@@ -247,7 +251,7 @@ func (w *txn) lapse(group string, r *record, f *failure, spared ID) (free bool, 
 			return false, err
 		}
 	}
-	return w.end(group, r, m), nil
+	return w.end(lane, r, m), nil
 }
 
 // lapseText is the error text of a failed attempt whose lease has ended.
@@ -258,25 +262,28 @@ func (h *holding) lapseText() string { return "lease expired, held by " + h.owne
 // writes. tried: the head may have failed before, and the hint says how often. The hint also leads to an item which
 // lands before the head; nobody removes such an item without the lock.
 func (w *txn) leave(
-	group string, first kv.Future[[]byte], empty guard, tried bool,
+	lane string, first kv.Future[[]byte], empty guard, tried bool,
 ) (c candidate, found bool, err error) {
-	items := w.q.keys.items(group)
+	if !isPart(lane) && !w.q.keys.wholeGroups() {
+		return c, false, nil // nobody receives the whole group
+	}
+	items := w.q.keys.items(lane)
 	if first == nil {
-		first = w.head(group)
+		first = w.head(lane)
 	}
 	key, err := first.Wait(w.ctx)
 	if err != nil {
 		return c, false, fmt.Errorf("read head: %w", err)
 	}
 	if !items.Contains(key) {
-		delete(w.ready, group)
+		delete(w.ready, lane)
 		return c, false, empty.read(w.tx, items)
 	}
-	p, err := w.q.keys.parseItem(key, group, items)
+	p, err := w.q.keys.parseItem(key, groupOf(lane), items)
 	if err != nil {
 		return c, false, err
 	}
-	c = candidate{group: group, index: p.index}
+	c = candidate{lane: lane, index: p.index}
 	if tried {
 		record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), p.itemID())
 		if err != nil {
@@ -284,19 +291,19 @@ func (w *txn) leave(
 		}
 		c.attempts = record.count
 	}
-	c.key, err = w.rehint(p.index, group, c.attempts)
+	c.key, err = w.rehint(p.index, lane, c.attempts)
 	return c, err == nil, err
 }
 
 // free is leave for a group which an operator or a sweep sets free.
-func (w *txn) free(group string) error {
-	_, _, err := w.leave(group, nil, guardFreeEmpty, true)
+func (w *txn) free(lane string) error {
+	_, _, err := w.leave(lane, nil, guardFreeEmpty, true)
 	return err
 }
 
 // head starts reading the key of a group's first item, at snapshot.
-func (w *txn) head(group string) kv.Future[[]byte] {
-	return w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin))
+func (w *txn) head(lane string) kv.Future[[]byte] {
+	return w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(lane).Begin))
 }
 
 // seenHead returns an error if the caller has seen another head; zero = the caller takes any.
@@ -311,11 +318,11 @@ func seenHead(seen, head ID) error {
 }
 
 // sawHead is seenHead for the present head of a group.
-func (q *Queue) sawHead(ctx context.Context, tx kv.ReadTx, group string, seen ID) error {
+func (q *Queue) sawHead(ctx context.Context, tx kv.ReadTx, lane string, seen ID) error {
 	if seen == (ID{}) {
 		return nil
 	}
-	items := q.keys.items(group)
+	items := q.keys.items(lane)
 	key, err := q.firstItem(ctx, tx, items)
 	if err != nil {
 		return err
@@ -323,7 +330,7 @@ func (q *Queue) sawHead(ctx context.Context, tx kv.ReadTx, group string, seen ID
 	if key == nil {
 		return seenHead(seen, ID{})
 	}
-	p, err := q.keys.parseItem(key, group, items)
+	p, err := q.keys.parseItem(key, groupOf(lane), items)
 	if err != nil {
 		return err
 	}
@@ -369,14 +376,27 @@ func place(left []delivered, id ID, group string) int {
 }
 
 // excludeHolders adds a write conflict on a group's lock, so that a claim at the same time fails.
-func (w *txn) excludeHolders(g guard, group string) error {
-	return g.write(w.tx, w.q.keys.lock(group))
+func (w *txn) excludeHolders(g guard, lane string) error {
+	return g.write(w.tx, w.q.keys.lock(lane))
 }
 
 // remove clears the acked items, a subset of all (the items under the claim), by exact keys. A range from the first to
 // the last would also clear an item whose enqueue committed late, between the acked items. Attempt records go by
 // ranges, one range for each run of acked items, because only an item which was tried has an attempt record.
 func (w *txn) remove(group string, all, acked []delivered, archived bool) {
+	keys, tx := w.q.keys, w.tx
+	for _, d := range acked {
+		id := d.id(group)
+		w.clearItem(id, d.facets)
+		if d.parts > 0 && !archived {
+			tx.ClearRange(keys.parts(id))
+		}
+	}
+	w.clearAttempts(group, all, acked)
+}
+
+// clearAttempts clears the attempt records of gone, a subset of all (the items under the claim).
+func (w *txn) clearAttempts(group string, all, gone []delivered) {
 	keys, tx := w.q.keys, w.tx
 	var run []delivered
 	endRun := func() {
@@ -390,16 +410,11 @@ func (w *txn) remove(group string, all, acked []delivered, archived bool) {
 		}
 	}
 	for i, d := range all {
-		if len(acked) == 0 || d != acked[0] {
+		if len(gone) == 0 || d != gone[0] {
 			endRun()
 			continue
 		}
-		acked = acked[1:]
-		id := d.id(group)
-		tx.Clear(keys.item(id))
-		if d.parts > 0 && !archived {
-			tx.ClearRange(keys.parts(id))
-		}
+		gone = gone[1:]
 		run = all[i-len(run) : i+1]
 	}
 	endRun()

@@ -16,27 +16,27 @@ import (
 //
 // Footprint: the caller has a read conflict on the lock; awaitHead adds a read conflict on the gap up to the head,
 // because an enqueue which saw the group empty may fill the gap, and write a hint of the very key cleared here.
-func (w *txn) awaitHead(from []byte, head ID, untilMS int64) error {
-	gap := kv.KeyRange{Begin: w.q.keys.items(head.Group).Begin, End: kv.KeyAfter(w.q.keys.item(head))}
+func (w *txn) awaitHead(lane string, from []byte, head ID, untilMS int64) error {
+	gap := kv.KeyRange{Begin: w.q.keys.items(lane).Begin, End: kv.KeyAfter(w.q.keys.laneItem(lane, head))}
 	if err := guardEarlyGap.read(w.tx, gap); err != nil {
 		return err
 	}
 	w.clear(from)
 	w.cleared = true
-	delete(w.ready, head.Group)
-	w.timeHead(head.Group, head.Index, untilMS)
+	delete(w.ready, lane)
+	w.timeHead(lane, head.Index, untilMS)
 	return nil
 }
 
 // timeHead sets the timer of a head due at untilMS, in a group held by nobody.
-func (w *txn) timeHead(group string, index, untilMS int64) {
-	w.tx.Set(w.q.keys.timer(untilMS, group), packTimer(kindHead, index))
+func (w *txn) timeHead(lane string, index, untilMS int64) {
+	w.tx.Set(w.q.keys.timer(untilMS, lane), packTimer(kindHead, index))
 }
 
 // hasten makes a delayed head deliverable now and reports whether the head was delayed. The caller has a read conflict
 // on the lock.
-func (w *txn) hasten(group string) (early bool, err error) {
-	found := w.tx.Snapshot().GetRange(w.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1})
+func (w *txn) hasten(lane string) (early bool, err error) {
+	found := w.q.readItems(w.tx.Snapshot(), w.tx.Snapshot(), lane, 1)
 	pairs, err := found.Wait(w.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read head: %w", err)
@@ -44,7 +44,7 @@ func (w *txn) hasten(group string) (early bool, err error) {
 	if len(pairs) == 0 {
 		return false, nil
 	}
-	head := w.q.keys.rows(group, pairs).at(0)
+	head := w.q.keys.rows(lane, pairs).at(0)
 	if head.err != nil || head.envelope.dueMS <= w.nowMS {
 		return false, head.err
 	}
@@ -54,11 +54,14 @@ func (w *txn) hasten(group string) (early bool, err error) {
 	}
 	e := head.envelope
 	// The timer would be found stale when it is due. Until then it would count as a delayed group.
-	w.clear(w.q.keys.timer(e.dueMS, group))
+	w.clear(w.q.keys.timer(e.dueMS, lane))
 	e.dueMS = 0 // rather than now: clocks differ
 	if config.Retention > 0 {
 		e.dueMS = w.nowMS // otherwise the item would have waited for the retention since the enqueue
 	}
 	w.tx.Set(head.Key, append(e.append(nil), head.body...))
+	if w.q.keys.plan != nil { // other lanes, too, may wait for this head
+		return true, w.hintLanes(head.id(groupOf(lane)), head.facets)
+	}
 	return true, nil
 }

@@ -55,8 +55,8 @@ func (f *failure) follows() Follows {
 }
 
 // judgeTried is judge for the item tried under a claim, with another failure counted. judgeTried writes nothing.
-func (w *txn) judgeTried(group string, claim *holding, text string) (*failure, error) {
-	id := claim.items[0].id(group)
+func (w *txn) judgeTried(lane string, claim *holding, text string) (*failure, error) {
+	id := claim.items[0].id(groupOf(lane))
 	record, err := w.q.readAttempt(w.ctx, w.tx.Snapshot(), id)
 	if err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func (w *txn) putDeadLetter(f *failure, value []byte) {
 		deliveredMS: f.record.deliveredMS,
 	}
 	w.tx.Set(keys.dead(f.id), d.pack())
-	w.tx.Clear(keys.item(f.id))
+	w.clearItem(f.id, w.q.keys.facetsIn(value))
 	w.tx.Clear(keys.attempt(f.id))
 	w.count(countDeadLettered, 1)
 	w.change(ChangeDeadLettered, f.id)

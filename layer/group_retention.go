@@ -2,8 +2,6 @@ package layer
 
 import (
 	"fmt"
-
-	"fdbfifo/kv"
 )
 
 // Whoever meets an item past retention at the head of a group carries the retention out: a claimer, a taker, or a
@@ -67,13 +65,13 @@ func (w *txn) expireItems(r *record, old rows) (free bool, err error) {
 		w.agedBytes += len(old.at(i).Value)
 	}
 	w.agedItems += len(out)
-	if err := w.excludeHolders(guardAgeExclude, old.group); err != nil {
+	if err := w.excludeHolders(guardAgeExclude, old.lane); err != nil {
 		return false, err
 	}
-	if free, err = w.endBefore(old.group, r, out); err != nil {
+	if free, err = w.endBefore(old.lane, r, out); err != nil {
 		return false, err
 	}
-	w.tx.Clear(w.q.keys.ready(out[0].index, old.group))
+	w.tx.Clear(w.q.keys.ready(out[0].index, old.lane))
 	if config.OnExpiry == DropExpired {
 		w.remove(old.group, out, out, false)
 		w.count(countAgedOut, len(out))
@@ -94,7 +92,7 @@ func (w *txn) expireItems(r *record, old rows) (free bool, err error) {
 
 // endBefore ends the holding of a group because the items out are about to be removed. If out contains the item which
 // was tried, the attempt counts, but does not dead-letter the item, because the item is removed anyway.
-func (w *txn) endBefore(group string, r *record, out []delivered) (free bool, err error) {
+func (w *txn) endBefore(lane string, r *record, out []delivered) (free bool, err error) {
 	if r == nil {
 		return true, nil
 	}
@@ -102,10 +100,10 @@ func (w *txn) endBefore(group string, r *record, out []delivered) (free bool, er
 		return false, nil
 	}
 	spared := ID{}
-	if c := r.claim(); c != nil && len(c.items) > 0 && place(out, c.items[0].id(group), group) >= 0 {
-		spared = c.items[0].id(group)
+	if c := r.claim(); c != nil && len(c.items) > 0 && place(out, c.items[0].id(groupOf(lane)), groupOf(lane)) >= 0 {
+		spared = c.items[0].id(groupOf(lane))
 	}
-	return w.lapse(group, r, nil, spared)
+	return w.lapse(lane, r, nil, spared)
 }
 
 // overduePage returns the group's first items which are past retention, overdueWidth at most. read holds the items read
@@ -116,10 +114,10 @@ func (w *txn) overduePage(read rows) (rows, error) {
 	if err != nil || old.len() < read.len() || read.len() >= overdueWidth {
 		return old, err
 	}
-	found := w.tx.Snapshot().GetRange(read.of.Selectors(), kv.RangeOptions{Limit: overdueWidth})
+	found := w.q.readItems(w.tx.Snapshot(), w.tx.Snapshot(), read.lane, overdueWidth)
 	pairs, err := found.Wait(w.ctx)
 	if err != nil {
 		return rows{}, fmt.Errorf("read items: %w", err)
 	}
-	return w.overdue(w.q.keys.rows(read.group, pairs))
+	return w.overdue(w.q.keys.rows(read.lane, pairs))
 }

@@ -10,18 +10,22 @@ import (
 type verdict int
 
 const (
-	verdictDeliver verdict = iota
-	verdictStale           // somebody holds the group, or the holding which led here is gone
-	verdictEmpty           // no items: what is left of a holding is cleared
-	verdictAged            // the head has waited longer than the queue's retention
-	verdictEnds            // a claim's end dead-letters the item, halts the group, or begins a mark
-	verdictEarly           // the head is not due, or the group's rate is used up
+	verdictDeliver  verdict = iota
+	verdictStale            // somebody holds the group, or the holding which led here is gone
+	verdictEmpty            // no items: what is left of a holding is cleared
+	verdictAged             // the head has waited longer than the queue's retention
+	verdictEnds             // a claim's end dead-letters the item, halts the group, or begins a mark
+	verdictEarly            // the head is not due, or the group's rate is used up
+	verdictExcluded         // an intersecting lane is held
+	verdictOther            // an intersecting lane is under a holding that has ended
 )
 
 // found is a group under examination: what led here, the reads, and the conclusions.
 type found struct {
 	candidate
 	record *record
+	others []heldLane // the locks of intersecting lanes
+	other  int        // of excluded and other: which of others
 	rows   rows
 	pace   kv.Future[[]byte] // nil if the queue has no rate, as far as was known
 	// fenced says: the reads were serialisable, so the read conflicts which a verdict needs exist already.
@@ -66,6 +70,9 @@ func (w *txn) assess(f *found) error {
 		f.verdict = verdictEmpty
 		return nil
 	}
+	if w.assessOthers(f) {
+		return nil
+	}
 	if f.record.bears() == nil {
 		old, err := w.overdue(f.rows.first(1))
 		if err != nil || old.len() > 0 {
@@ -75,7 +82,7 @@ func (w *txn) assess(f *found) error {
 	}
 	if c := f.record.claim(); c != nil && len(c.items) > 0 {
 		var err error
-		if f.failure, err = w.judgeTried(f.group, c, c.lapseText()); err != nil {
+		if f.failure, err = w.judgeTried(f.lane, c, c.lapseText()); err != nil {
 			return err
 		}
 	}
@@ -92,7 +99,7 @@ func (w *txn) assessHead(f *found) (err error) {
 	if head.err != nil {
 		return head.err
 	}
-	if f.allowed, err = w.allow(f.group, f.pace); err != nil {
+	if f.allowed, err = w.allow(f.group(), f.pace); err != nil {
 		return err
 	}
 	if f.untilMS = max(head.envelope.dueMS, f.allowed.untilMS); f.untilMS > w.nowMS {
@@ -109,16 +116,28 @@ func (f *found) fence(w *txn, g guard, r kv.KeyRange) error {
 	return g.read(w.tx, r)
 }
 
+// fenceOver is fence for the locks of all lanes that may share an item with the lane.
+func (f *found) fenceOver(w *txn, g guard) error {
+	if f.fenced {
+		return nil
+	}
+	return w.fenceOver(g, f.lane)
+}
+
 // dispose carries out every verdict but deliver. behind is the hint of the group's next head if the head may be
 // deliverable at once; else nil.
 //
 // Footprint: a read conflict on what makes the verdict true: the lock, or the emptiness of the group, or the gap up to
 // a head not yet due. Otherwise dispose could clear a hint which a release writes again at the same time.
 func (w *txn) dispose(f *found) (behind *candidate, err error) {
-	key, free := kv.SingleKey(w.q.keys.lock(f.group)), false
+	key, free := kv.SingleKey(w.q.keys.lock(f.lane)), false
 	switch f.verdict {
 	case verdictDeliver:
 		return nil, nil
+	case verdictExcluded:
+		return w.disposeExcluded(f)
+	case verdictOther:
+		return w.endOther(f)
 	case verdictStale:
 		if err = f.fence(w, guardStaleLock, key); err == nil {
 			w.clear(f.key)
@@ -128,21 +147,21 @@ func (w *txn) dispose(f *found) (behind *candidate, err error) {
 		// An enqueue into the empty group writes a hint, which may have this very key.
 		if err = f.fence(w, guardStaleEmpty, f.rows.of); err == nil && f.record != nil {
 			if err = f.fence(w, guardEmptyLock, key); err == nil {
-				w.end(f.group, f.record, nil)
+				w.end(f.lane, f.record, nil)
 			}
 		}
 	case verdictAged:
-		free, err = w.disposeAged(f, key)
+		free, err = w.disposeAged(f)
 	case verdictEnds:
 		g := guardMarkLock
 		if f.record.mark == nil && f.failure.endsItem() {
 			g = guardParkLock
 		}
 		if err = f.fence(w, g, key); err == nil {
-			free, err = w.lapse(f.group, f.record, f.failure, ID{})
+			free, err = w.lapse(f.lane, f.record, f.failure, ID{})
 		}
 	case verdictEarly:
-		return nil, w.disposeEarly(f, key)
+		return nil, w.disposeEarly(f)
 	}
 	if err != nil {
 		return nil, err
@@ -151,19 +170,19 @@ func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	if !free {
 		return nil, nil
 	}
-	c, found, err := w.leave(f.group, nil, guardFreeEmpty, true)
+	c, found, err := w.leave(f.lane, nil, guardFreeEmpty, true)
 	if err != nil || !found {
 		return nil, err
 	}
 	return &c, nil
 }
 
-func (w *txn) disposeAged(f *found, lock kv.KeyRange) (free bool, err error) {
+func (w *txn) disposeAged(f *found) (free bool, err error) {
 	old, err := w.overduePage(f.rows)
 	if err != nil {
 		return false, err
 	}
-	if err := f.fence(w, guardOverdueLock, lock); err != nil {
+	if err := f.fenceOver(w, guardOverdueLock); err != nil {
 		return false, err
 	}
 	w.wrote = true
@@ -171,26 +190,26 @@ func (w *txn) disposeAged(f *found, lock kv.KeyRange) (free bool, err error) {
 }
 
 // disposeEarly leaves a group to the timer of its head.
-func (w *txn) disposeEarly(f *found, lock kv.KeyRange) error {
+func (w *txn) disposeEarly(f *found) error {
 	if f.key == nil && f.record == nil {
 		return nil // named by the caller: the hint or timer stays right
 	}
-	if err := f.fence(w, guardEarlyLock, lock); err != nil {
+	if err := f.fenceOver(w, guardEarlyLock); err != nil {
 		return err
 	}
 	if f.record != nil {
-		if _, err := w.lapse(f.group, f.record, f.failure, ID{}); err != nil {
+		if _, err := w.lapse(f.lane, f.record, f.failure, ID{}); err != nil {
 			return err
 		}
 	}
 	w.clearLead(&f.candidate, f.record)
-	return w.awaitHead(nil, f.rows.id(0), f.untilMS)
+	return w.awaitHead(f.lane, nil, f.rows.id(0), f.untilMS)
 }
 
 // clearLead clears the key which led to a group, unless put clears the key: the timer or grant of the group's record.
 func (w *txn) clearLead(c *candidate, r *record) {
 	if h := r.holding(); h != nil {
-		if c.grant != 0 && c.accepts(r) || c.timer && string(c.key) == string(w.q.keys.timer(h.endMS, c.group)) {
+		if c.grant != 0 && c.accepts(r) || c.timer && string(c.key) == string(w.q.keys.timer(h.endMS, c.lane)) {
 			w.cleared = true
 			return
 		}
@@ -228,7 +247,7 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 		if !fits(max(len(row.body), int(e.size))) {
 			break
 		}
-		item, err := w.q.assemble(w.ctx, w.tx.Snapshot(), row.delivered.id(f.group), *e, row.body)
+		item, err := w.q.assemble(w.ctx, w.tx.Snapshot(), row.delivered.id(f.group()), *e, row.body)
 		if err != nil {
 			if len(out) > 0 && isCorrupt(err) {
 				break
@@ -241,21 +260,15 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 }
 
 // await waits for the reads of a group.
-func (w *txn) await(c candidate, lock kv.Future[[]byte], items kv.Future[[]kv.KV]) (*found, error) {
+func (w *txn) await(c candidate, lock laneLock, items kv.Future[[]kv.KV]) (*found, error) {
 	f := &found{candidate: c}
-	v, err := lock.Wait(w.ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read lock: %w", err)
+	if err := lock.wait(w, f); err != nil {
+		return nil, err
 	}
 	pairs, err := items.Wait(w.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read items: %w", err)
 	}
-	f.rows = w.q.keys.rows(c.group, pairs)
-	if v != nil {
-		if f.record, err = unpackRecord(w.q.keys.lock(c.group), v); err != nil {
-			return nil, err
-		}
-	}
+	f.rows = w.q.keys.rows(c.lane, pairs)
 	return f, nil
 }

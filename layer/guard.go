@@ -21,6 +21,8 @@ const (
 	// guardTail (G3, I1, trap 3): the tail seen by an enqueue is acked before the enqueue commits. The group is left
 	// without a hint, so nobody finds the item.
 	guardTail guard = "tail"
+	// guardLaneTail (G3, I1, trap 3): as guardTail, for the last item of a lane that is no whole group.
+	guardLaneTail guard = "lane-tail"
 	// guardIndex (G1): the indexes of a batch run ahead of the versions, so the next enqueue lands before the batch's
 	// last item. Example: 1,000 items at version 5,000 reach index 5,999; an enqueue at version 5,100 gets index 5,100.
 	guardIndex guard = "index"
@@ -51,6 +53,14 @@ const (
 	guardLease guard = "lease"
 	// guardClaimLock (G2): two claimers claim the same group.
 	guardClaimLock guard = "claim-lock"
+	// guardOverLock (G2): two claimers claim intersecting lanes of a group.
+	guardOverLock guard = "over-lock"
+	// guardOtherLock (G2): an expired claim of an intersecting lane is ended while its holder acks or extends.
+	guardOtherLock guard = "other-lock"
+	// guardKeptLock (G5, I1): a hint is put aside under a lock which has just been released.
+	guardKeptLock guard = "kept-lock"
+	// guardKept (G5, I1): a lock is released while a hint is put aside under the lock.
+	guardKept guard = "kept"
 	// guardStaleLock (G3, I1, trap 2): a hint is cleared as stale although a release has just set the very same key.
 	guardStaleLock guard = "stale-lock"
 	// guardStaleEmpty (G3, I1, trap 2): a hint is cleared as stale although an enqueue into the empty group has just

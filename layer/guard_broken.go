@@ -33,8 +33,9 @@ func Guards() []string {
 
 // guards lists all guards, in the order of guard.go.
 var guards = []guard{
-	guardTail, guardIndex, guardBehindAll, guardRandom, guardDedup, guardDedupItem, guardDedupPurge, guardDedupRename,
-	guardDedupSweep, guardDedupSlack, guardPurgeNote, guardPurgeSweep, guardLease, guardClaimLock, guardStaleLock,
+	guardTail, guardLaneTail, guardIndex, guardBehindAll, guardRandom, guardDedup, guardDedupItem, guardDedupPurge,
+	guardDedupRename, guardDedupSweep, guardDedupSlack, guardPurgeNote, guardPurgeSweep, guardLease, guardClaimLock,
+	guardOverLock, guardOtherLock, guardKeptLock, guardKept, guardStaleLock,
 	guardStaleEmpty, guardEmptyLock, guardMarkLock, guardParkLock, guardOverdueLock, guardEarlyLock, guardEarlyGap,
 	guardTokenGrows, guardToken, guardSettleLock, guardExactClear, guardAhead, guardReleaseEmpty, guardTakeLock,
 	guardTakeItems, guardTakeExclude, guardItemLock, guardTakeOutExclude, guardEditExclude, guardFreeEmpty,

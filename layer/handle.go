@@ -69,6 +69,7 @@ type Queue struct {
 	random   *entropy
 	receipts receipts
 	spread   spread
+	spreads  spreads
 	flights  flights
 	paths    pathCounts
 	slot     int64

@@ -35,11 +35,14 @@ const (
 	RuleOutstanding Rule = "claim-has-items"
 	RuleGrant       Rule = "grant-has-request"
 	RulePace        Rule = "rate-not-ahead"
+	RuleLane        Rule = "item-in-its-lanes"
+	RuleKept        Rule = "kept-hint-has-lock"
+	RuleDisjoint    Rule = "claims-disjoint"
 )
 
 var ruleTexts = map[Rule]string{
 	// Never missing, because otherwise nobody would find the group; may be stale or doubled.
-	RuleReachable:   "a group with items has a ready hint, a lock, a mark, or its head's timer",
+	RuleReachable:   "a group, or lane, with items has a ready hint, a lock, a mark, a kept hint, or its head's timer",
 	RuleLockTimer:   "a lock has its timer",
 	RuleLockItems:   "a lock's outstanding items are in its group",
 	RuleMark:        "a group has the key of a mark if and only if its lock has a mark",
@@ -55,6 +58,9 @@ var ruleTexts = map[Rule]string{
 	RuleOutstanding: "a claim has outstanding items",
 	RuleGrant:       "a grant belongs to a request",
 	RulePace:        "a group's rate is used up to now, not further",
+	RuleLane:        "an item is in the lanes of its facets, and in no other lane",
+	RuleKept:        "a hint put aside has the lock under which it was put aside",
+	RuleDisjoint:    "no two claims of a group may have an item in common",
 }
 
 // Rules returns all rules, in the order of their names. The slice belongs to the caller.
@@ -150,6 +156,7 @@ type checker struct {
 	groups   map[string]*groupCheck
 	parts    map[ID]bool // the items which have parts
 	suspects []suspect
+	kept     []keptRow
 	odd      map[string]bool // the keys of the page which do not fit to others: see look
 }
 
@@ -163,6 +170,7 @@ type groupCheck struct {
 	dueMS  int64   // of the first item
 	paced  bool    // the use of the group's rate is stored
 	marked bool    // there is the key of a mark
+	kept   []string
 }
 
 // suspect is a place where the pages do not fit together. The pages are of different versions, so a suspect is looked
@@ -212,6 +220,9 @@ func (c *checker) pages() error {
 				kv.RangeOptions{Limit: checkPage}).Wait(c.ctx)
 			if err == nil {
 				err = c.look(tx, rows)
+			}
+			if err == nil {
+				err = c.lookLanes(tx, rows)
 			}
 			return err
 		})
@@ -294,10 +305,10 @@ func (c *checker) row(row kv.KV) {
 		c.owned(row.Key, RuleAttempt, p.itemID(), c.q.keys.item(p.itemID()))
 	case nameLock:
 		if r, err := unpackRecord(row.Key, row.Value); err == nil {
-			c.group(p.group).lock = r
+			c.group(p.lane).lock = r
 		}
 	case nameMark:
-		c.group(p.group).marked = true
+		c.group(p.lane).marked = true
 	case namePace:
 		c.pace(p, row)
 	case nameReady:
@@ -306,12 +317,14 @@ func (c *checker) row(row kv.KV) {
 			return
 		}
 		c.group(p.group).hints++
-	case nameTimer:
-		g := c.group(p.group)
+	case nameTimer, nameDue:
+		g := c.group(p.lane)
 		g.timers = append(g.timers, p.index)
 		if kind, _, _ := unpackTimer(row.Key, row.Value); kind == kindHead {
 			g.heads = append(g.heads, p.index)
 		}
+	case nameLane, nameOpen, nameKept:
+		c.laneRow(p, row)
 	case nameGrant:
 		c.suspectPair(row.Key, func(tx kv.ReadTx, _ []byte) (Rule, string, error) { return c.grantSound(tx, p.id) })
 	}
@@ -320,6 +333,7 @@ func (c *checker) row(row kv.KV) {
 func (c *checker) item(p parsedKey, row kv.KV) {
 	g := c.group(p.group)
 	g.items++
+	c.itemInLanes(p, row)
 	e, body, ok := c.stored(p, row, RuleItem, func(value []byte) ([]byte, error) { return value, nil })
 	if !ok {
 		return
@@ -480,13 +494,14 @@ func (c *checker) owned(key []byte, rule Rule, id ID, owners ...[]byte) {
 
 // compare looks at each group as a whole.
 func (c *checker) compare() {
+	c.compareLanes()
 	for _, name := range slices.Sorted(maps.Keys(c.groups)) {
 		g := c.groups[name]
-		if g.items > 0 {
+		if g.items > 0 && !isPart(name) {
 			c.report.Groups++
 		}
 		stale, awaited := g.hints, int64(0)
-		if g.lock == nil && g.items > 0 {
+		if g.lock == nil && g.items > 0 && len(g.kept) == 0 && c.wanted(name) {
 			if due, ok := g.waits(); ok {
 				awaited = due
 				c.report.Delayed++
@@ -604,7 +619,10 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 	if err != nil || l != nil {
 		return "", "", err
 	}
-	rows, err := tx.GetRange(c.q.keys.items(group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(c.ctx)
+	rows, err := c.q.readItems(tx, tx, group, 1).Wait(c.ctx)
+	if isCorrupt(err) {
+		return "", "", nil // that is said by itself
+	}
 	if err != nil || len(rows) == 0 {
 		return "", "", err
 	}
@@ -621,11 +639,18 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 	if found, err := c.pacedTimer(tx, group); err != nil || found {
 		return "", "", err
 	}
-	hinted := func(p parsedKey, _ kv.KV) bool { return p.group == group }
-	if found, err := c.some(tx, nameReady, hinted); err != nil || found {
+	hinted := func(p parsedKey, _ kv.KV) bool { return p.lane == group }
+	section := nameReady
+	if isPart(group) {
+		section = nameOpen
+	}
+	if found, err := c.some(tx, section, hinted); err != nil || found {
 		return "", "", err
 	}
-	return RuleReachable, fmt.Sprintf("group %q is neither ready nor held nor awaited", group), nil
+	if found, err := c.timedOrKept(tx, group, rows[0].Value); err != nil || found {
+		return "", "", err
+	}
+	return RuleReachable, parsedKey{lane: group}.laneWords() + " is neither ready nor held nor awaited", nil
 }
 
 // markSound checks the key of a mark against the lock, at one version.
@@ -658,7 +683,7 @@ func (c *checker) lockSound(tx kv.ReadTx, group string) (Rule, string, error) {
 	timer := tx.Get(c.q.keys.timer(h.endMS, group))
 	items := make([]kv.Future[[]byte], len(h.items))
 	for i, d := range h.items {
-		items[i] = tx.Get(c.q.keys.item(d.id(group)))
+		items[i] = tx.Get(c.q.keys.item(d.id(groupOf(group))))
 	}
 	v, err := timer.Wait(c.ctx)
 	if err != nil {
@@ -672,7 +697,7 @@ func (c *checker) lockSound(tx kv.ReadTx, group string) (Rule, string, error) {
 			return "", "", err
 		}
 		if v == nil {
-			return RuleLockItems, "no item " + h.items[i].id(group).String(), nil
+			return RuleLockItems, "no item " + h.items[i].id(groupOf(group)).String(), nil
 		}
 	}
 	if h.kind == kindClaim && len(h.items) == 0 {

@@ -122,9 +122,12 @@ var descriptions = map[string]description{
 		},
 		value: func(_, value []byte) (string, error) { return fmt.Sprintf("%d bytes", len(value)), nil },
 	},
-	nameLock: {groupIsKey, ofGroup("lock of group"), words(unpackRecord, (*record).words)},
+	nameLock: {
+		groupIsKey, func(p parsedKey) string { return "lock of " + p.laneWords() },
+		words(unpackRecord, (*record).words),
+	},
 	nameMark: {groupIsKey, func(p parsedKey) string {
-		return "note that group " + strconv.Quote(p.group) + " is paused or halted"
+		return "note that " + p.laneWords() + " is paused or halted"
 	}, func(key, value []byte) (string, error) { return "the lock says why", checkMarkKey(key, value) }},
 	nameState: {groupIsKey, ofGroup("state of group"), func(key, value []byte) (string, error) {
 		return countWords(len(value), "byte") + ": " + bodyWords(value), checkStoredState(key, value)
@@ -134,19 +137,49 @@ var descriptions = map[string]description{
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("ready hint of group %q, its head has index %d", p.group, p.index)
 		},
-		value: func(key, value []byte) (string, error) {
-			if len(value) == 0 {
-				return "failed deliveries of the head: none", nil
-			}
-			n, err := intWords(key, value)
-			return "failed deliveries of the head: " + n, err
-		},
+		value: describeHint,
 	},
 	nameTimer: {
 		key: func(p parsedKey) string {
 			return fmt.Sprintf("timer of group %q, due %s", p.group, timeWords(p.index))
 		},
 		value: describeTimer,
+	},
+	nameLane: {
+		group: groupFirst,
+		key:   func(p parsedKey) string { return "item " + itemWords(p) + ", as one of a lane: " + p.laneWords() },
+		value: func(key, value []byte) (string, error) { return "nothing more", checkMarkKey(key, value) },
+	},
+	nameOpen: {
+		key: func(p parsedKey) string {
+			return fmt.Sprintf("ready hint of %s, its head has index %d", p.laneWords(), p.index)
+		},
+		value: describeHint,
+	},
+	nameDue: {
+		key: func(p parsedKey) string {
+			return fmt.Sprintf("timer of %s, due %s", p.laneWords(), timeWords(p.index))
+		},
+		value: describeTimer,
+	},
+	nameKept: {
+		group: groupFirst,
+		key: func(p parsedKey) string {
+			by := parsedKey{lane: p.holder}
+			return fmt.Sprintf("ready hint of %s, put aside while %s is locked", p.laneWords(), by.laneWords())
+		},
+		value: describeHint,
+	},
+	nameAwait: {
+		key: func(p parsedKey) string {
+			_, values := splitWhere(p.where)
+			return fmt.Sprintf("request of a handle whose receives wait for lanes with %s, since %d, random %s",
+				strings.Join(values, ", "), p.index, p.id)
+		},
+		value: words(unpackRequest, func(r request) string {
+			return fmt.Sprintf("of %q, wants %s, counts as dead after %s", r.owner, countWords(int(r.wants), "lane"),
+				timeWords(r.deadlineMS))
+		}),
 	},
 	nameAttempt: {groupFirst, ofItem("failed deliveries of item"), words(unpackAttempt, func(a attempt) string {
 		return fmt.Sprintf("%d, the first at %s, the last at %s: %q",
@@ -196,7 +229,7 @@ var descriptions = map[string]description{
 		}),
 	},
 	nameGrant: {
-		key:   func(p parsedKey) string { return fmt.Sprintf("grant of group %q to the request of %s", p.group, p.id) },
+		key:   func(p parsedKey) string { return fmt.Sprintf("grant of %s to the request of %s", p.laneWords(), p.id) },
 		value: func(key, value []byte) (string, error) { n, err := intWords(key, value); return "token " + n, err },
 	},
 	nameWake: {
@@ -210,7 +243,7 @@ var descriptions = map[string]description{
 		value: words(unpackRepeat, func(r repeat) string {
 			claims := make([]string, len(r.claims))
 			for i, c := range r.claims {
-				claims[i] = fmt.Sprintf("group %q under token %d", c.group, c.token)
+				claims[i] = fmt.Sprintf("group %q under token %d", groupOf(c.lane), c.token)
 			}
 			return "at " + timeWords(r.ms) + ": " + strings.Join(claims, ", ")
 		}),
@@ -427,4 +460,23 @@ func describeArchived(key, value []byte) (string, error) {
 	}
 	item, err := describeItem(key, a.item)
 	return "completed " + timeWords(a.completedMS) + "; " + item, err
+}
+
+func describeHint(key, value []byte) (string, error) {
+	if len(value) == 0 {
+		return "failed deliveries of the head: none", nil
+	}
+	n, err := intWords(key, value)
+	return "failed deliveries of the head: " + n, err
+}
+
+// laneWords names a lane for people: the group, and the values of a view.
+func (p parsedKey) laneWords() string {
+	group, where := splitLane(p.lane)
+	text := "group " + strconv.Quote(group)
+	if where == "" {
+		return text
+	}
+	view, values := splitWhere(where)
+	return fmt.Sprintf("%s with %s in view %d", text, strings.Join(values, ", "), view)
 }

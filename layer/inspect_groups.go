@@ -228,7 +228,34 @@ func (q *Queue) describeLock(ctx context.Context, tx kv.ReadTx, group string) (G
 	if c := l.claim(); c != nil {
 		info.Owner, info.Token, info.Outstanding = c.owner, c.token, len(c.items)
 	}
+	if l == nil && q.keys.plan != nil {
+		return info, q.describeLanes(ctx, tx, &info)
+	}
 	return info, nil
+}
+
+// describeLanes adds to info who holds lanes of the group: the first holder, and the items of all.
+func (q *Queue) describeLanes(ctx context.Context, tx kv.ReadTx, info *GroupInfo) error {
+	rows, err := tx.GetRange(q.keys.locks(info.Group).Selectors(), kv.RangeOptions{}).Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("read locks: %w", err)
+	}
+	_, all, err := q.unpackLocks(info.Group, rows)
+	if err != nil {
+		return err
+	}
+	for _, held := range all {
+		c := held.record.claim()
+		if c == nil {
+			continue
+		}
+		if info.Outstanding == 0 {
+			info.Status, info.Owner, info.Token = Held, c.owner, c.token
+			info.Left = time.Duration(c.endMS-q.nowMS()) * time.Millisecond
+		}
+		info.Outstanding += len(c.items)
+	}
+	return nil
 }
 
 // describeHead adds to info what the items of the group say.

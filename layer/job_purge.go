@@ -231,6 +231,7 @@ func (s *purgeStep) narrow(items kv.KeyRange, rows []kv.KV) error {
 		} else {
 			d.parts = e.parts
 		}
+		d.facets = s.q.keys.facetsIn(row.Value)
 		r := runs[len(runs)-1]
 		r.items = append(r.items, d)
 	}
@@ -361,6 +362,9 @@ func (s *purgeStep) inHand(l *record) bool { return l.at(s.nowMS) == claimed && 
 
 // purge removes a run's items, except the items in flight.
 func (s *purgeStep) purge(r *purgeRun) error {
+	if s.q.keys.plan != nil {
+		return s.purgeLanes(r)
+	}
 	l, kept, err := s.held(r)
 	if err != nil {
 		return err
@@ -392,6 +396,9 @@ func (s *purgeStep) purge(r *purgeRun) error {
 // wide removes the items of a group from first up to (not including) the key end. If something in between must stay,
 // wide does nothing and returns false.
 func (s *purgeStep) wide(first ID, end []byte) (bool, error) {
+	if s.q.keys.plan != nil {
+		return false, nil // the keys of the lanes are known by the items alone
+	}
 	keys := s.q.keys
 	r := &purgeRun{group: first.Group, lock: guardPurgeLock.get(s.tx, keys.lock(first.Group))}
 	dead := s.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(keys.dead(first)))

@@ -16,8 +16,8 @@ import (
 // meanwhile makes the attempt fail, and a claimer, taker or enqueue which has read what was removed fails too.
 func (s *purgeStep) whole() (bool, error) {
 	config, err := s.config()
-	if err != nil || config.Changes != 0 {
-		return false, err // subscriptions are told how many items of each group are gone
+	if err != nil || config.Changes != 0 || s.q.keys.plan != nil {
+		return false, err // subscriptions are told how many items of each group are gone; lanes have keys of their own
 	}
 	keys, snapshot := s.q.keys, s.tx.Snapshot()
 	items, records := keys.section(nameItem), keys.section(nameLock)

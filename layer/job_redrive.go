@@ -272,6 +272,9 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	}
 	locks := make(map[string]kv.Future[[]byte])
 	for i := range rows {
+		if w.q.keys.plan != nil {
+			break // each lane gets a hint, held or not
+		}
 		if group := rows[i].letter.ID.Group; locks[group] == nil {
 			locks[group] = guardRedriveLock.get(w.tx, w.q.keys.lock(group))
 		}
@@ -286,6 +289,9 @@ func (w *txn) redrive(rows []deadRow, o *RedriveOptions) error {
 	}
 	for i := range rows {
 		id := rows[i].letter.ID
+		if locks[id.Group] == nil {
+			continue
+		}
 		if i > 0 && rows[i-1].letter.ID.Group == id.Group {
 			continue
 		}
@@ -316,7 +322,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 		}
 		w.tx.Set(w.q.keys.item(id), value) // the parts have stayed where they were
 		w.change(ChangeRedriven, id)
-		return nil
+		return w.rejoin(guardRedriveExclude, id, value)
 	}
 	m, err := w.edited(row, o)
 	if err != nil {
@@ -336,7 +342,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 		w.tx.Set(w.q.keys.part(id, n), part)
 	}
 	w.change(ChangeRedriven, id)
-	return nil
+	return w.rejoin(guardRedriveExclude, id, value)
 }
 
 // renewed is the value of an item which comes back. Past retention, its time starts anew: else it would expire at once.
@@ -374,8 +380,14 @@ func (w *txn) edited(row *deadRow, o *RedriveOptions) (*Message, error) {
 	if err := m.keeps(&item); err != nil {
 		return nil, err
 	}
-	_, err = m.check()
-	return m, err
+	if _, err = m.check(); err != nil {
+		return m, err
+	}
+	config, err := w.config()
+	if err != nil {
+		return m, err
+	}
+	return m, config.checkFacetsOf(m.Headers)
 }
 
 // redriveToTail enqueues letters as new messages. Their dedup entries then name the new ids.

@@ -81,6 +81,12 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 		return false, err
 	}
 	r, err := w.q.readLock(w.ctx, guardAgeLock.reads(w.tx), all.group)
+	if w.q.keys.plan != nil && err == nil {
+		var held []heldLane
+		if held, err = w.groupLocks(guardAgeLock, all.group); err == nil && len(held) > 0 {
+			return false, nil // left to the receives, which meet the item when its lanes are free
+		}
+	}
 	if isCorrupt(err) {
 		return false, nil // Check reports the lock
 	}
@@ -95,7 +101,7 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 		return false, err
 	}
 	t.aged += old.len()
-	if free {
+	if free && w.q.keys.wholeGroups() {
 		if err := w.free(all.group); err != nil {
 			return false, err
 		}

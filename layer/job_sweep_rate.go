@@ -98,7 +98,7 @@ func (w *txn) repace(group string, rate Rate, used pace) error {
 		return guardPaceExclude.read(w.tx, kv.SingleKey(w.q.keys.lock(group)))
 	}
 	if untilMS > w.nowMS {
-		return w.awaitHead(nil, head.id(group), untilMS)
+		return w.awaitHead(group, nil, head.id(group), untilMS)
 	}
 	return w.free(group)
 }

@@ -116,7 +116,7 @@ func (s *markSteps) grantTo(random uuid.UUID) {
 		if err != nil {
 			return err
 		}
-		return w.newClaimer(nil).grantOthers(requests)
+		return w.newClaimer("", nil).grantOthers(requests)
 	}))
 }
 

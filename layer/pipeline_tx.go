@@ -23,19 +23,10 @@ func (q *Queue) prepare(o *operation) error {
 	if o.settle == nil {
 		return nil
 	}
-	if err := o.settle.checkClaim(); err != nil {
+	if err := o.settle.checkClaim(q); err != nil {
 		return err
 	}
 	o.settle.copies = q.Config().Archive > 0
-	return nil
-}
-
-// checkClaim checks that there is a claim to settle, and goes on with a copy.
-func (s *settlement) checkClaim() error {
-	if s.claim == nil {
-		return fmt.Errorf("%w: no claim", ErrOptions)
-	}
-	s.claim = s.claim.snapshot()
 	return nil
 }
 
@@ -109,7 +100,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 	err := q.once(ctx,
 		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 			for ; conflicts < a.Conflicts; conflicts++ {
-				q.spread.widen()
+				q.widen(batch)
 			}
 			w := q.txn(ctx, tx)
 			w.mayStage = slot
@@ -152,7 +143,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 		return err
 	}
 	if conflicts == 0 {
-		q.spread.narrow()
+		q.narrow(batch)
 	}
 	if t := batch[0].turn; t != nil {
 		t.found(outcome.rest)
@@ -206,17 +197,20 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 			// Read the configuration anew: whoever has just resumed the queue counts on the woken handle.
 			w.followAnew()
 		}
-		receive.claimer = w.newClaimer(receive.all())
-		receive.claimer.begin()
+		for _, rs := range byTemplate(receive.all()) {
+			c := w.newClaimer(rs[0].where, rs)
+			c.begin()
+			receive.claimers = append(receive.claimers, c)
+		}
 	}
 	for len(settle) > 0 {
 		var now, later []*operation
-		groups := make(map[string]bool, len(settle))
+		lanes := make(map[string]bool, len(settle))
 		for _, o := range settle {
-			if group := o.settle.claim.Group; groups[group] {
+			if lane := o.settle.lane; lanes[lane] {
 				later = append(later, o)
 			} else {
-				groups[group] = true
+				lanes[lane] = true
 				now = append(now, o)
 			}
 		}
@@ -239,9 +233,9 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 // receiving is the operations of a transaction which receive.
 type receiving struct {
 	operations []*operation
-	waiting    int      // how many of the operations wait
-	called     bool     // by the waiting line: then all operations are
-	claimer    *claimer // nil = the operations are staged without a look
+	waiting    int        // how many of the operations wait
+	called     bool       // by the waiting line: then all operations are, and have one template
+	claimers   []*claimer // one for each template; none = the operations are staged without a look
 }
 
 func (r *receiving) add(o *operation) {
@@ -307,22 +301,46 @@ func (w *txn) receive(all *receiving) (staged, error) {
 			}
 		}
 	}
-	c := all.claimer
 	if len(rs) == 0 {
 		return staged{}, nil
 	}
-	if c == nil {
+	if len(all.claimers) == 0 {
 		return w.stage(waiting, nil, nil)
 	}
-	c.owed = rs
-	if all.called {
-		return w.takeTurn(c, waiting)
-	}
-	if err := c.claim(); err != nil {
-		return staged{}, err
+	var whole *claimer // of the receives which may wait
+	for _, c := range all.claimers {
+		c.owed = slices.DeleteFunc(slices.Clone(rs), func(r *reception) bool { return r.where != c.where })
+		if all.called {
+			return w.takeTurn(c, waiting)
+		}
+		if c.where == "" {
+			whole = c
+		}
+		if err := c.claim(); err != nil {
+			return staged{}, err
+		}
 	}
 	w.claimed(rs)
-	return w.stage(waiting, c, nil)
+	return w.stage(waiting, whole, nil)
+}
+
+// widen and narrow tell the spreads of the templates in a batch of a conflict, or that there was none.
+func (q *Queue) widen(batch []*operation) { q.eachSpread(batch, (*spread).widen) }
+
+func (q *Queue) narrow(batch []*operation) { q.eachSpread(batch, (*spread).narrow) }
+
+func (q *Queue) eachSpread(batch []*operation, tell func(*spread)) {
+	if q.keys.plan == nil {
+		tell(&q.spread)
+		return
+	}
+	told := make(map[string]bool)
+	for _, o := range batch {
+		if r := o.receive; r != nil && !told[r.where] {
+			told[r.where] = true
+			tell(q.spreadOf(r.where))
+		}
+	}
 }
 
 // claimed notes whether claims were written.

@@ -73,7 +73,7 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	if exists {
 		return nil, wrap(call, ErrQueueExists)
 	}
-	q.keys.shards = int64(config.Shards)
+	q.keys.shards, q.keys.plan = int64(config.Shards), newLanePlan(&config)
 	q.followed.learn(config, 1, begun, q.opts.Now())
 	return q, nil
 }
@@ -173,9 +173,9 @@ func (q *Queue) differences(ctx context.Context, want Config, mend bool) ([]Diff
 	}
 	_, _, err := q.Admin().Configure(ctx, func(c *Config) {
 		different = want.differs(*c) // of this attempt
-		shards := c.Shards
+		stored := *c
 		*c = want
-		c.Shards = shards
+		c.Shards, c.Facets, c.Views = stored.Shards, stored.Facets, stored.Views
 	})
 	if err != nil {
 		return nil, err
@@ -187,7 +187,9 @@ func (q *Queue) differences(ctx context.Context, want Config, mend bool) ([]Diff
 }
 
 // mendable reports whether a change of the configuration can set the wanted value.
-func (d Difference) mendable() bool { return d.Setting != settingShards }
+func (d Difference) mendable() bool {
+	return d.Setting != settingShards && d.Setting != settingFacets && d.Setting != settingViews
+}
 
 // differs lists the settings of the stored configuration which are not as in c.
 func (c Config) differs(stored Config) (different []Difference) {
@@ -283,6 +285,7 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 		return err
 	}
 	q.keys.shards, q.incarnation = int64(config.Shards), following.incarnation
+	q.keys.plan = newLanePlan(&config)
 	rv, err := version.Wait(ctx)
 	if err != nil {
 		return fmt.Errorf("read version: %w", err)

@@ -118,7 +118,7 @@ func (o *NackOptions) settlement(c *Claim) *settlement {
 }
 
 func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
-	if err := s.checkClaim(); err != nil {
+	if err := s.checkClaim(q); err != nil {
 		return err
 	}
 	return q.operate(ctx, tx, func(w *txn) error {
@@ -130,10 +130,24 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	})
 }
 
+// checkClaim checks that there is a claim to settle, and goes on with a copy.
+func (s *settlement) checkClaim(q *Queue) (err error) {
+	if s.claim == nil {
+		return fmt.Errorf("%w: no claim", ErrOptions)
+	}
+	s.claim = s.claim.snapshot()
+	if s.sets && s.claim.Where != nil {
+		return errLaneState
+	}
+	s.lane, err = s.claim.lane(q)
+	return err
+}
+
 // settlement is an ack, a nack, an extend, or the holder's change of the state. Each attempt runs begin, check and
 // finish; all settlements of a transaction run a step before any runs the next, so that their reads overlap.
 type settlement struct {
 	claim   *Claim
+	lane    string       // of the claim
 	ids     []ID         // to ack; none = every outstanding item, if nothing is given back
 	back    *NackOptions // nil = nothing is given back
 	extends bool
@@ -162,12 +176,11 @@ type settlement struct {
 
 // begin starts reading the lock, with a conflict.
 func (s *settlement) begin(w *txn) {
-	group := s.claim.Group
-	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.q.keys.lock(group)),
+	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.q.keys.lock(s.lane)),
 		nil, nil, nil, nil, nil
 	s.readFinishing(w)
 	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && !s.extends && !s.keeps {
-		behind := kv.FirstGreaterOrEqual(w.q.keys.items(group).Begin)
+		behind := kv.FirstGreaterOrEqual(w.q.keys.items(s.lane).Begin)
 		behind.Offset += n
 		s.ahead = w.tx.Snapshot().GetKey(behind)
 	}
@@ -195,7 +208,7 @@ func (s *settlement) check(w *txn) error {
 	}
 	var r *record
 	if v != nil {
-		if r, err = unpackRecord(w.q.keys.lock(group), v); err != nil {
+		if r, err = unpackRecord(w.q.keys.lock(s.lane), v); err != nil {
 			return err
 		}
 	}
@@ -236,15 +249,15 @@ func (s *settlement) check(w *txn) error {
 	w.changeAll(ChangeFinished, group, acked)
 	w.count(countReturned, -len(acked)) // put adds all which leave the claim
 	if stays > 0 {
-		w.put(group, r, r.with(left[:stays], c.endMS), 0)
+		w.put(s.lane, r, r.with(left[:stays], c.endMS), 0)
 		return nil
 	}
-	w.ended(group)
+	w.ended(s.lane)
 	if len(left) > 0 {
 		s.attempt = w.tx.Snapshot().Get(w.q.keys.attempt(left[0].id(group)))
 		return nil
 	}
-	if !w.end(group, r, r.mark) {
+	if !w.end(s.lane, r, r.mark) {
 		return nil
 	}
 	return s.readNext(w, acked)
@@ -292,19 +305,19 @@ func (c *Claim) of(q *Queue) bool { return c.Queue == "" || c.Queue == q.name }
 // and ahead is greater than each: the n exist, for nobody else may remove an item of a claim, so ahead is the next.
 // Example: 1, 3 are acked. If 2 has come back meanwhile, the key behind the first two items is 3: read the head.
 func (s *settlement) readNext(w *txn, acked []delivered) error {
-	items := w.q.keys.items(s.claim.Group)
+	items := w.q.keys.items(s.lane)
 	if s.ahead != nil && len(acked) == len(s.claim.Items) {
 		k, err := s.ahead.Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read head: %w", err)
 		}
 		if !items.Contains(k) || lacks(guardAhead) ||
-			bytes.Compare(k, w.q.keys.item(acked[len(acked)-1].id(s.claim.Group))) > 0 {
+			bytes.Compare(k, w.q.keys.laneItem(s.lane, acked[len(acked)-1].id(s.claim.Group))) > 0 {
 			s.next = kv.Done(k, nil)
 			return nil
 		}
 	}
-	s.next = w.head(s.claim.Group)
+	s.next = w.head(s.lane)
 	return nil
 }
 
@@ -312,7 +325,7 @@ func (s *settlement) readNext(w *txn, acked []delivered) error {
 func (s *settlement) finish(w *txn) error {
 	switch {
 	case s.next != nil:
-		_, _, err := w.leave(s.claim.Group, s.next, guardReleaseEmpty, false)
+		_, _, err := w.leave(s.lane, s.next, guardReleaseEmpty, false)
 		return err
 	case s.attempt != nil:
 		return s.giveBack(w)
@@ -356,7 +369,7 @@ func (s *settlement) giveBack(w *txn) error {
 		}
 	}
 	if m != nil {
-		w.end(group, s.held, m)
+		w.end(s.lane, s.held, m)
 		return nil
 	}
 	wait, err := s.wait(w, record.count)
@@ -367,11 +380,11 @@ func (s *settlement) giveBack(w *txn) error {
 	if ms := wait.Milliseconds(); ms > 0 {
 		// A delay has no holder: until its end every hint of the group is stale.
 		delay := holding{kind: kindDelay, token: s.held.token, endMS: w.nowMS + ms}
-		w.put(group, s.held, heldBy(delay, nil), first.Index)
+		w.put(s.lane, s.held, heldBy(delay, nil), first.Index)
 		return nil
 	}
-	w.end(group, s.held, nil)
-	_, err = w.rehint(first.Index, group, record.count)
+	w.end(s.lane, s.held, nil)
+	_, err = w.rehint(first.Index, s.lane, record.count)
 	return err
 }
 
@@ -380,15 +393,14 @@ func (s *settlement) deadLetterItem(w *txn, f *failure) error {
 	if _, err := f.deadLetter(w); err != nil {
 		return err
 	}
-	group := s.claim.Group
-	if !w.end(group, s.held, s.held.mark) {
+	if !w.end(s.lane, s.held, s.held.mark) {
 		return nil
 	}
 	var err error
 	if len(s.left) == 1 {
-		_, _, err = w.leave(group, nil, guardReleaseEmpty, false)
+		_, _, err = w.leave(s.lane, nil, guardReleaseEmpty, false)
 	} else {
-		_, err = w.rehint(s.left[1].index, group, 0)
+		_, err = w.rehint(s.left[1].index, s.lane, 0)
 	}
 	return err
 }
@@ -441,7 +453,7 @@ func (s *settlement) extend(w *txn) error {
 		return err
 	}
 	c, end := s.held.claim(), w.nowMS+lease.Milliseconds()
-	w.put(s.claim.Group, s.held, s.held.with(c.items, end), c.items[0].index)
+	w.put(s.lane, s.held, s.held.with(c.items, end), c.items[0].index)
 	s.until = fromMillis(end)
 	return nil
 }

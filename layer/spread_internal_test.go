@@ -142,7 +142,7 @@ func TestNamedAmongOthers(t *testing.T) {
 		{o: ReceiveOptions{Max: 9, MaxGroups: 9, Lease: MinLease}},
 	}
 	_, err := kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		c := q.txn(t.Context(), tx).newClaimer(all)
+		c := q.txn(t.Context(), tx).newClaimer("", all)
 		c.begin()
 		return c.claim()
 	})
@@ -163,7 +163,7 @@ func TestOwnHintIsNotStale(t *testing.T) {
 	q := spreading(t, 11, 1, 1, 0, nil)
 	_, err := kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 		w := q.txn(t.Context(), tx)
-		c := w.newClaimer([]*reception{{o: ReceiveOptions{Max: 1, MaxGroups: 1, Lease: MinLease}}})
+		c := w.newClaimer("", []*reception{{o: ReceiveOptions{Max: 1, MaxGroups: 1, Lease: MinLease}}})
 		head, err := q.Peek(t.Context(), "0", 1)
 		if err != nil {
 			return err

@@ -66,12 +66,12 @@ func (s *stagedSteps) overlap(first, second func(tx kv.Tx) error) error {
 func (s *stagedSteps) grant(hide string) func(tx kv.Tx) error {
 	return func(tx kv.Tx) error {
 		w := s.q.txn(s.ctx, tx)
-		c := w.newClaimer(nil)
+		c := w.newClaimer("", nil)
 		for {
 			found, err := c.search.next(1)
 			require.NoError(s.t, err)
 			require.NotEmpty(s.t, found)
-			if found[0].group != hide {
+			if found[0].lane != hide {
 				c.looks = append(c.looks, c.read(found[0], 1))
 				break
 			}
@@ -103,7 +103,7 @@ func (s *stagedSteps) served(tx kv.Tx) error {
 	w := s.own.txn(s.ctx, tx)
 	w.mayStage = true
 	o := &operation{waits: true, receive: &reception{claims: []*Claim{{}}}}
-	outcome, err := w.stage([]*operation{o}, w.newClaimer(nil), nil)
+	outcome, err := w.stage([]*operation{o}, w.newClaimer("", nil), nil)
 	require.True(s.t, outcome.gone)
 	return err
 }
@@ -114,7 +114,7 @@ func (s *stagedSteps) wanting(tx kv.Tx) error {
 	w.mayStage = true
 	requests, err := w.beginTurn().requests.Wait(s.ctx)
 	require.NoError(s.t, err)
-	outcome, err := w.stage([]*operation{{waits: true, receive: &reception{}}}, w.newClaimer(nil), requests)
+	outcome, err := w.stage([]*operation{{waits: true, receive: &reception{}}}, w.newClaimer("", nil), requests)
 	require.NotZero(s.t, outcome.request)
 	return err
 }

@@ -227,7 +227,7 @@ func (w *txn) withdraw(index int64) error {
 		if err != nil {
 			return err
 		}
-		r, err := q.readLock(w.ctx, guardWithdrawLock.reads(tx), p.group)
+		r, err := q.readLock(w.ctx, guardWithdrawLock.reads(tx), p.lane)
 		if err != nil {
 			return err
 		}
@@ -235,8 +235,8 @@ func (w *txn) withdraw(index int64) error {
 			tx.Clear(row.Key)
 			continue // taken over
 		}
-		w.end(p.group, r, nil)
-		if _, _, err := w.leave(p.group, nil, guardReleaseEmpty, false); err != nil {
+		w.end(p.lane, r, nil)
+		if _, _, err := w.leave(p.lane, nil, guardReleaseEmpty, false); err != nil {
 			return err
 		}
 	}

@@ -28,11 +28,12 @@ const (
 	ChangeCancelled                      // an operator has removed the waiting item
 	ChangeExpired                        // past retention, and dropped
 	ChangePurged                         // a purge has removed items of the group: Change.Items says how many
+	ChangeAdvanced                       // the holder has rewritten the item in its place
 	changeKinds
 )
 
 var changeKindNames = []string{
-	"enqueued", "finished", "dead_lettered", "redriven", "discarded", "cancelled", "expired", "purged",
+	"enqueued", "finished", "dead_lettered", "redriven", "discarded", "cancelled", "expired", "purged", "advanced",
 }
 
 func (k ChangeKind) String() string { return nameOf(k, changeKindNames) }

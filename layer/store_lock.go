@@ -48,6 +48,7 @@ type delivered struct {
 	index  int64
 	random uuid.UUID
 	parts  int64
+	facets string // in a queue with facets: the packed values, so that an ack finds the item's lanes; else ""
 }
 
 func (d delivered) id(group string) ID { return ID{Group: group, Index: d.index, Random: d.random} }
@@ -89,14 +90,17 @@ func (r *record) grantedTo() (uuid.UUID, bool) {
 }
 
 // The value of a lock is a tuple: the token, the mark as a nested tuple or nil, then a nested tuple for each holding:
-// kind, token, owner, end (ms), and index, random and number of parts of each item; and last, of a claim, when the claim
-// was made (ms).
+// kind, token, owner, end (ms), and index, random and number of parts of each item, and in a queue with facets the
+// values of its facets; and last, of a claim, when the claim was made (ms).
 func (r *record) pack() []byte {
 	t := append(make(tuple.Tuple, 0, 2+len(r.holdings)), r.token, r.mark.note())
 	for _, h := range r.holdings {
 		packed := append(make(tuple.Tuple, 0, 4+3*len(h.items)), string(h.kind), h.token, h.owner, h.endMS)
 		for _, d := range h.items {
 			packed = append(packed, d.index, d.random, d.parts)
+			for _, value := range unpackStrings(d.facets) {
+				packed = append(packed, value)
+			}
 		}
 		if t = append(t, packed); h.sinceMS > 0 {
 			t = append(t, h.sinceMS)
@@ -130,7 +134,13 @@ func (d *decoder) holding() (h holding) {
 	begun := false
 	d.list(func() {
 		if begun {
-			h.items = append(h.items, delivered{index: d.int(), random: d.uuid(), parts: d.int()})
+			item := delivered{index: d.int(), random: d.uuid(), parts: d.int()}
+			var facets []string
+			for d.follows(codeString) {
+				facets = append(facets, d.str())
+			}
+			item.facets = packStrings(facets)
+			h.items = append(h.items, item)
 			return
 		}
 		begun, h = true, holding{kind: kind(d.str()), token: d.int(), owner: d.str(), endMS: d.int()}

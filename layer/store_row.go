@@ -7,8 +7,9 @@ import (
 // rows are items of one group as read, in key order. Each row is decoded once, on first use.
 type rows struct {
 	keys  subspace
-	group string
-	of    kv.KeyRange // the group's items
+	lane  string
+	group string      // of the lane
+	of    kv.KeyRange // the lane's items
 	list  []row
 }
 
@@ -22,8 +23,9 @@ type row struct {
 	err      error // the item cannot be read; wraps ErrCorrupt
 }
 
-func (s subspace) rows(group string, pairs []kv.KV) rows {
-	rs := rows{keys: s, group: group, of: s.items(group), list: make([]row, len(pairs))}
+// rows takes the items of a lane, in key order: pairs of an item's key and value, whichever lane it is.
+func (s subspace) rows(lane string, pairs []kv.KV) rows {
+	rs := rows{keys: s, lane: lane, group: groupOf(lane), of: s.items(lane), list: make([]row, len(pairs))}
 	for i, pair := range pairs {
 		rs.list[i].KV = pair
 	}
@@ -60,7 +62,7 @@ func (rs rows) at(i int) *row {
 	if r.envelope, r.body, err = openEnvelope(r.Value); err != nil {
 		r.err = corrupt(r.Key, err)
 	}
-	r.parts = r.envelope.parts
+	r.parts, r.facets = r.envelope.parts, rs.keys.plan.pack(r.envelope.headers)
 	return r
 }
 

@@ -86,6 +86,7 @@ func (d *decoder) versionstamp() (v tuple.Versionstamp) {
 // The type codes of the tuple encoding which tell apart what may stand in the same place.
 const (
 	codeNull   = 0x00 // at the top; within a nested tuple: its end
+	codeString = 0x02
 	codeNested = 0x05
 )
 
@@ -209,7 +210,7 @@ type repeat struct {
 
 // claimRef names a claim.
 type claimRef struct {
-	group string
+	lane  string
 	token int64
 }
 
@@ -219,7 +220,7 @@ func (r repeat) pack() []byte { return append(tuple.Tuple{r.ms}, claimTuple(r.cl
 func claimTuple(claims []claimRef) tuple.Tuple {
 	t := make(tuple.Tuple, 0, 2*len(claims))
 	for _, c := range claims {
-		t = append(t, c.group, c.token)
+		t = append(t, c.lane, c.token)
 	}
 	return t
 }
@@ -227,7 +228,7 @@ func claimTuple(claims []claimRef) tuple.Tuple {
 // claims reads the rest of a value, a list of claims.
 func (d *decoder) claims() (claims []claimRef) {
 	for d.more() {
-		claims = append(claims, claimRef{group: d.str(), token: d.int()})
+		claims = append(claims, claimRef{lane: d.str(), token: d.int()})
 	}
 	return claims
 }

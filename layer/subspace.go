@@ -44,6 +44,19 @@ import (
 //	reader   ("reader", subscription)                tuple: holder's token, owner, lease end (ms)
 //	count    ("count", name, slot)                   int64, little-endian, changed by atomic add only
 //
+// A queue with facets (store_lane.go) has further keys. Of a lane that is no whole group:
+//
+//	lane     ("lane", group, view, values …, index, random)  empty: the item belongs to the lane
+//	lock     ("lock", group, view, values …)         as of a group, and so for mark and grant
+//	open     ("open", view, shard, values …, index, group)   as a ready hint
+//	due      ("due", view, values …, due (ms), group)  as a timer
+//	await    ("await", view, values …, index, random)  as a request
+//	kept     ("kept", group, holder, lane, index)    as a ready hint, of any lane
+//
+// In kept, holder and lane are nested tuples, (view, values …), or () for the whole group: a hint of the lane, put
+// aside because the lock of the holder, an intersecting lane, makes the hint useless. The release of the lock puts the
+// hint back.
+//
 // index is a hybrid clock: max(index of the group's tail + 1, read version + offset). It grows within a group and
 // compares ages across groups. The index of a request is made like the index of an item in a group of one item. The
 // shard of a ready hint is a hash of the group, modulo the number of shards with which the queue was created.
@@ -95,7 +108,8 @@ const (
 // subspace builds the keys of one queue.
 type subspace struct {
 	prefix []byte
-	shards int64 // of the ready hints; set when the queue is opened
+	shards int64     // of the ready hints; set when the queue is opened
+	plan   *lanePlan // of a queue with facets, likewise; else nil
 }
 
 func newSubspace(prefix []byte, queue string) subspace {
@@ -137,18 +151,26 @@ func (s subspace) itemKey(name string, id ID, extra int) []byte {
 	return tuple.AppendUUID(tuple.AppendInt(k, id.Index), id.Random)
 }
 
-func (s subspace) item(id ID) []byte              { return s.itemKey(nameItem, id, 0) }
-func (s subspace) attempt(id ID) []byte           { return s.itemKey(nameAttempt, id, 0) }
-func (s subspace) dead(id ID) []byte              { return s.itemKey(nameDead, id, 0) }
-func (s subspace) archive(id ID) []byte           { return s.itemKey(nameArchive, id, 0) }
-func (s subspace) items(group string) kv.KeyRange { return below(s.startGroup(nameItem, group, 1)) }
-func (s subspace) parts(id ID) kv.KeyRange        { return below(s.itemKey(namePart, id, 1)) }
-func (s subspace) lock(group string) []byte       { return s.startGroup(nameLock, group, 0) }
-func (s subspace) mark(group string) []byte       { return s.startGroup(nameMark, group, 0) }
-func (s subspace) purged(group string) []byte     { return s.startGroup(namePurged, group, 0) }
-func (s subspace) state(group string) []byte      { return s.startGroup(nameState, group, 0) }
-func (s subspace) pace(group string) []byte       { return s.startGroup(namePace, group, 0) }
-func (s subspace) receipt(id uuid.UUID) []byte    { return tuple.AppendUUID(s.start(nameReceipt, 17), id) }
+func (s subspace) item(id ID) []byte       { return s.itemKey(nameItem, id, 0) }
+func (s subspace) attempt(id ID) []byte    { return s.itemKey(nameAttempt, id, 0) }
+func (s subspace) dead(id ID) []byte       { return s.itemKey(nameDead, id, 0) }
+func (s subspace) archive(id ID) []byte    { return s.itemKey(nameArchive, id, 0) }
+func (s subspace) parts(id ID) kv.KeyRange { return below(s.itemKey(namePart, id, 1)) }
+func (s subspace) lock(lane string) []byte { return s.ofLane(nameLock, lane, 0) }
+func (s subspace) mark(lane string) []byte { return s.ofLane(nameMark, lane, 0) }
+
+// items is the items of a group, or the keys that stand for the items of another lane.
+func (s subspace) items(lane string) kv.KeyRange {
+	if isPart(lane) {
+		return below(s.ofLane(nameLane, lane, 1))
+	}
+	return below(s.startGroup(nameItem, lane, 1))
+}
+
+func (s subspace) purged(group string) []byte  { return s.startGroup(namePurged, group, 0) }
+func (s subspace) state(group string) []byte   { return s.startGroup(nameState, group, 0) }
+func (s subspace) pace(group string) []byte    { return s.startGroup(namePace, group, 0) }
+func (s subspace) receipt(id uuid.UUID) []byte { return tuple.AppendUUID(s.start(nameReceipt, 17), id) }
 func (s subspace) repeat(id string) []byte {
 	return tuple.AppendString(s.start(nameRepeat, len(id)+2), id)
 }
@@ -161,7 +183,11 @@ func (s subspace) part(id ID, n int) []byte {
 	return tuple.AppendInt(s.itemKey(namePart, id, 9), int64(n))
 }
 
+// ready is the key of a lane's hint.
 func (s subspace) ready(index int64, group string) []byte {
+	if isPart(group) {
+		return s.open(index, group)
+	}
 	k := tuple.AppendInt(s.start(nameReady, 2+9+len(group)+2), s.shard(group))
 	return tuple.AppendString(tuple.AppendInt(k, index), group)
 }
@@ -197,6 +223,9 @@ func (s subspace) requests() kv.KeyRange {
 }
 
 func (s subspace) grant(random uuid.UUID, group string) []byte {
+	if isPart(group) {
+		return append(s.grantsTo(random, len(group)), group[1:]...)
+	}
 	return tuple.AppendString(s.grantsTo(random, len(group)+2), group)
 }
 
@@ -233,7 +262,12 @@ func (s subspace) absolute(relative []byte) []byte {
 	return append(append(make([]byte, 0, len(s.prefix)+len(relative)), s.prefix...), relative...)
 }
 
+// timer is the key of a lane's timer.
 func (s subspace) timer(dueMS int64, group string) []byte {
+	if isPart(group) {
+		group, where := splitLane(group)
+		return tuple.AppendString(tuple.AppendInt(s.ofWhere(nameDue, where, 9+len(group)+2), dueMS), group)
+	}
 	return tuple.AppendString(tuple.AppendInt(s.start(nameTimer, 9+len(group)+2), dueMS), group)
 }
 
@@ -257,6 +291,10 @@ type parsedKey struct {
 	field string
 	scope string // dedup
 	group string
+	// lane: of a lock, mark, hint, timer, grant, kept hint or lane key; a group's name if the lane is a whole group.
+	lane   string
+	holder string // kept: the lane whose lock keeps the hint
+	where  string // await: the packed template
 	// item, part, attempt, dead, archive, ready, request; archived: place; timer: due (ms); count: slot; change: offset
 	index int64
 	id    uuid.UUID
@@ -285,7 +323,9 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.index, p.n, p.id = d.int(), d.int(), d.uuid()
 	case namePart:
 		p.group, p.index, p.id, p.n = d.str(), d.int(), d.uuid(), d.int()
-	case nameLock, nameMark, nameState, namePace, namePurged:
+	case nameLock, nameMark:
+		p.group, p.lane = d.lane()
+	case nameState, namePace, namePurged:
 		p.group = d.str()
 	case nameDedup:
 		switch p.scope = d.str(); p.scope {
@@ -298,14 +338,17 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.field = d.str()
 	case nameReady:
 		p.n, p.index, p.group = d.int(), d.int(), d.str()
+		p.lane = p.group
 	case nameTimer:
 		p.index, p.group = d.int(), d.str()
+		p.lane = p.group
 	case nameRequest:
 		p.index, p.id = d.int(), d.uuid()
 	case nameNamed:
 		p.group, p.id = d.str(), d.uuid()
 	case nameGrant:
-		p.id, p.group = d.uuid(), d.str()
+		p.id = d.uuid()
+		p.group, p.lane = d.lane()
 	case nameReceipt, nameWake:
 		p.id = d.uuid()
 	case nameChange:
@@ -313,7 +356,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	case nameCount:
 		p.field, p.index = d.str(), d.int()
 	default:
-		d.check(false, "unknown name %q", p.name)
+		d.check(p.parseLane(&d), "unknown name %q", p.name)
 	}
 	return p, d.end(key)
 }

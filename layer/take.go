@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"fmt"
 
 	"fdbfifo/kv"
 )
@@ -10,24 +11,57 @@ import (
 // transaction commits, the items are finished; if not, the items were never gone. There is no lease and nothing to ack,
 // so the work must be done within the transaction (well under 5 s). TakeTx returns nothing if there is no ready group,
 // or if the items past retention were work enough for one transaction. max is 1 to MaxBatch. The caller answers for an
-// unknown commit: use Once.
+// unknown commit: use Once. o, at most one, says which group or template to take from.
 //
 // A group whose lease or delay has ended is ready, as for Receive: the item tried under the claim counts a failed
 // attempt, and the claim is lost.
 //
 // Reads: hints and due timers at snapshot; the lock, the items taken and the next item, with conflicts. A write
 // conflict on the lock excludes other takers and claimers of the group.
-func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
+func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int, o ...TakeOptions) ([]Item, error) {
+	if len(o) > 1 {
+		return nil, wrap("take", fmt.Errorf("%w: %d of TakeOptions", ErrOptions, len(o)))
+	}
+	items, err := q.takeTx(ctx, tx, max, append(o, TakeOptions{})[0])
+	return items, wrap("take", err)
+}
+
+// TakeOptions say what a take may take. The zero value is the normal use.
+type TakeOptions struct {
+	// Group, if not nil, is the only group to take from; see OnlyGroup.
+	Group *string
+	// Where, if not nil, is the template of the items to take, as in ReceiveOptions.
+	Where Template
+}
+
+func (q *Queue) takeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) ([]Item, error) {
 	if max < 1 || max > MaxBatch {
-		return nil, wrap("take", &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch})
+		return nil, &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch}
+	}
+	where, err := q.keys.plan.where(o.Where)
+	if err != nil {
+		return nil, err
+	}
+	if o.Group != nil {
+		if err := checkGroup(*o.Group); err != nil {
+			return nil, err
+		}
 	}
 	var items []Item
-	err := q.operate(ctx, tx, func(w *txn) (err error) {
-		items, err = w.takeTo(max)
+	err = q.operate(ctx, tx, func(w *txn) (err error) {
+		if o.Group == nil {
+			items, err = w.takeTo(where, max)
+			return err
+		}
+		items = nil
+		if paused, err := w.paused(); err != nil || paused {
+			return err
+		}
+		items, err = w.takeFrom(candidate{lane: laneName(*o.Group, where)}, max)
 		return err
 	})
 	if err != nil {
-		return nil, wrap("take", err)
+		return nil, err
 	}
 	return items, nil
 }
@@ -35,8 +69,8 @@ func (q *Queue) TakeTx(ctx context.Context, tx kv.Tx, max int) ([]Item, error) {
 // takeProbe is how many hints a take looks at together: the first hint is nearly always good.
 const takeProbe = 2
 
-func (w *txn) takeTo(max int) ([]Item, error) {
-	s := newSearch(w)
+func (w *txn) takeTo(where string, max int) ([]Item, error) {
+	s := newSearch(w, where)
 	s.fromTheOldest()
 	for {
 		found, err := s.next(takeProbe)
@@ -62,13 +96,16 @@ func (w *txn) takeTo(max int) ([]Item, error) {
 // timer. The serialisable reads make the clearing conflict with a release and with an enqueue.
 func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 	for {
-		held := guardTakeLock.get(w.tx, w.q.keys.lock(c.group))
+		held := w.q.readLaneLock(guardTakeLock.reads(w.tx), w.tx.Snapshot(), c.lane)
+		if w.q.keys.plan != nil {
+			if err := w.fenceOver(guardTakeLock, c.lane); err != nil {
+				return nil, err
+			}
+		}
 		// Read one item more than wanted: the group's next head. If there is no such item, the read has covered the
 		// whole rest of the group, and an enqueue into the rest conflicts.
-		read := guardTakeItems.reads(w.tx).GetRange(
-			w.q.keys.items(c.group).Selectors(), kv.RangeOptions{Limit: limit + 1},
-		)
-		pace := w.q.readPace(w.tx.Snapshot(), c.group)
+		read := w.q.readItems(guardTakeItems.reads(w.tx), w.tx.Snapshot(), c.lane, limit+1)
+		pace := w.q.readPace(w.tx.Snapshot(), c.group())
 		f, err := w.await(c, held, read)
 		switch {
 		case isCorrupt(err):
@@ -104,11 +141,11 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	if err != nil || len(out) == 0 {
 		return nil, err
 	}
-	if err := w.excludeHolders(guardTakeExclude, f.group); err != nil {
+	if err := w.excludeHolders(guardTakeExclude, f.lane); err != nil {
 		return nil, err
 	}
 	if f.record != nil {
-		if _, err := w.lapse(f.group, f.record, f.failure, ID{}); err != nil {
+		if _, err := w.lapse(f.lane, f.record, f.failure, ID{}); err != nil {
 			return nil, err
 		}
 	}
@@ -124,16 +161,16 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 		for i := range values {
 			values[i] = f.rows.at(i).Value
 		}
-		if err := w.archive(f.group, out, values); err != nil {
+		if err := w.archive(f.group(), out, values); err != nil {
 			return nil, err
 		}
 	}
-	w.remove(f.group, out, out, archived)
-	w.spend(f.group, f.allowed, len(out))
+	w.remove(f.group(), out, out, archived)
+	w.spend(f.group(), f.allowed, len(out))
 	w.clearLead(&f.candidate, f.record)
-	delete(w.ready, f.group)
+	delete(w.ready, f.lane)
 	w.count(countTaken, len(out))
-	w.changeAll(ChangeFinished, f.group, out)
+	w.changeAll(ChangeFinished, f.group(), out)
 	if f.rows.len() == len(out) {
 		return items, nil
 	}
@@ -141,7 +178,7 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	if isCorrupt(next.err) && next.index == 0 {
 		return nil, next.err
 	}
-	_, err = w.rehint(next.index, f.group, 0)
+	_, err = w.rehint(next.index, f.lane, 0)
 	return items, err
 }
 
@@ -150,7 +187,7 @@ func (w *txn) attemptsOf(f *found, items []Item) error {
 	for i := range items {
 		items[i].FirstDelivered = fromMillis(w.nowMS)
 	}
-	if f.record == nil && !f.head {
+	if f.record == nil && !f.head && w.q.keys.plan == nil {
 		if items[0].ID.Index == f.index {
 			items[0].Attempts = f.attempts // as the hint says
 		}

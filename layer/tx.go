@@ -22,13 +22,14 @@ type txn struct {
 	version kv.Future[int64]
 	follow  *following
 	anew    bool            // follow was read in this transaction, even if the handle knew a configuration
-	ready   map[string]bool // the groups left ready by this transaction
+	ready   map[string]bool // the lanes left ready by this transaction
 	hinted  []candidate     // the hints set by this transaction, in order
-	settled map[string]bool // the groups whose claims this transaction has ended
-	// requests are the requests which may be woken, being read from the first hint on.
-	requests kv.Future[[]kv.KV]
-	counts   map[string]int // by how much each counter goes up
-	changes  []changed      // what subscriptions are told, in order
+	settled map[string]bool // the lanes whose claims this transaction has ended
+	// requests are the requests which may be woken, by packed template, being read from the first hint on.
+	requests map[string]kv.Future[[]kv.KV]
+	unkept   []kv.Future[[]kv.KV] // the hints put aside under locks which this transaction has released
+	counts   map[string]int       // by how much each counter goes up
+	changes  []changed            // what subscriptions are told, in order
 	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
 	mayStage bool
 	flight   *flight // the groups which no other transaction of the handle should claim; may be nil
@@ -77,39 +78,48 @@ func (w *txn) paused() (bool, error) {
 	return w.follow.paused != nil, err
 }
 
-// hint writes the hint of a ready group. attempts is how often the group's head has failed, as far as known.
-func (w *txn) hint(index int64, group string, attempts int) (key []byte) {
+// hint writes the hint of a ready lane. attempts is how often the group's head has failed, as far as known.
+func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	var value []byte
 	if attempts > 0 {
 		value = packInt(int64(attempts))
 	}
-	key = w.q.keys.ready(index, group)
+	key = w.q.keys.ready(index, lane)
 	w.tx.Set(key, value)
 	if w.ready == nil {
 		w.ready = make(map[string]bool)
 	}
-	w.ready[group] = true
-	w.hinted = append(w.hinted, candidate{key: key, group: group, index: index, attempts: attempts})
-	w.readRequests()
+	w.ready[lane] = true
+	w.hinted = append(w.hinted, candidate{key: key, lane: lane, index: index, attempts: attempts})
+	w.readRequests(lane)
 	return key
 }
 
-// readRequests starts reading the requests which may be woken.
-func (w *txn) readRequests() {
-	if w.requests == nil {
-		w.requests = w.tx.Snapshot().GetRange(
-			w.q.keys.requests().Selectors(), kv.RangeOptions{Limit: wakeProbe},
+// readRequests starts reading the requests which may be woken for a lane: those for groups or for any group, or those
+// by the lane's template.
+func (w *txn) readRequests(lane string) {
+	_, where := splitLane(lane)
+	if w.requests[where] == nil {
+		if w.requests == nil {
+			w.requests = make(map[string]kv.Future[[]kv.KV])
+		}
+		all := w.q.keys.requests()
+		if where != "" {
+			all = w.q.keys.awaiting(where)
+		}
+		w.requests[where] = w.tx.Snapshot().GetRange(
+			all.Selectors(), kv.RangeOptions{Limit: wakeProbe},
 		)
 	}
 }
 
 // rehint is hint for a group which was held: the queue's schedule decides the hint's index.
-func (w *txn) rehint(headIndex int64, group string, attempts int) (key []byte, err error) {
+func (w *txn) rehint(headIndex int64, lane string, attempts int) (key []byte, err error) {
 	index, err := w.placeOf(headIndex)
 	if err != nil {
 		return nil, err
 	}
-	return w.hint(index, group, attempts), nil
+	return w.hint(index, lane, attempts), nil
 }
 
 // placeOf returns the index for the hint of a group which was held. RoundRobin puts the group behind all others.
@@ -160,28 +170,31 @@ func (w *txn) finish() error {
 	if err := w.follow.guardDrop(w.ctx, w.tx); err != nil {
 		return err
 	}
+	if err := w.putBackKept(); err != nil {
+		return err
+	}
 	for name, n := range w.counts {
 		w.q.add(w.tx, name, n)
 	}
 	if err := w.writeChanges(); err != nil {
 		return err
 	}
-	if len(w.ready) == 0 {
-		return nil
-	}
-	return w.wakeOldest()
+	return w.wakeReady()
 }
 
 // candidate is a hint, a due timer or a grant: a group which may be ready.
 type candidate struct {
 	key      []byte // of the hint, timer or grant; nil if the group was named by the caller
-	group    string
+	lane     string
 	index    int64 // of the head, when the hint or timer was written; with RoundRobin, the group's place
 	attempts int   // of the head, when the hint was written
 	timer    bool  // a timer of a lock
 	head     bool  // a timer of a head: like a hint, but without the attempts
 	grant    int64 // the token, if the candidate is a grant to this handle
 }
+
+// group is the group of the candidate's lane.
+func (c *candidate) group() string { return groupOf(c.lane) }
 
 // accepts reports whether c is the very grant recorded in the lock: an older grant no longer counts.
 func (c *candidate) accepts(r *record) bool {
@@ -207,11 +220,11 @@ func (w *txn) clear(key []byte) {
 }
 
 // ended notes the end of a claim by this transaction: the timers of the group, if read before, are void.
-func (w *txn) ended(group string) {
+func (w *txn) ended(lane string) {
 	if w.settled == nil {
 		w.settled = make(map[string]bool)
 	}
-	w.settled[group] = true
+	w.settled[lane] = true
 }
 
 // wakeProbe is how many requests a waker reads to find one which is alive and wants groups.
@@ -226,8 +239,8 @@ func (w *txn) touch(random uuid.UUID) {
 // groups left ready. The reads are at snapshot, because transactions which make groups ready must conflict neither with
 // requests nor with each other. Only if there are requests for groups are there reads behind the first.
 func (w *txn) wakeOldest() error {
-	w.readRequests()
-	rows, err := w.requests.Wait(w.ctx)
+	w.readRequests("")
+	rows, err := w.requests[""].Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}

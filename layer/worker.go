@@ -39,6 +39,8 @@ type WorkerOptions struct {
 	// Also are further queues, each with a handler of its own. All are served by the same goroutines: while several
 	// have ready groups, each is given items by its weight. A queue that is idle is looked at again within 0.1 s.
 	Also []Source
+	// Where, if not nil, is the template of the items to handle, of a queue with facets: see ReceiveOptions.
+	Where Template
 	// Logger is told what Hooks are told, without bodies: what is lost or stuck as an error, failures as warnings, each
 	// claim and item at the level debug. nil = slog.Default().
 	Logger *slog.Logger
@@ -52,7 +54,8 @@ type WorkerOptions struct {
 type Source struct {
 	Queue   *Queue
 	Handler Handler
-	Weight  int // 0 = 1
+	Weight  int      // 0 = 1
+	Where   Template // as WorkerOptions.Where
 }
 
 // Limiter bounds how fast a worker handles items.
@@ -135,7 +138,7 @@ func newWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
 	if w.log == nil {
 		w.log = slog.Default()
 	}
-	for i, from := range append([]Source{{q, h, o.Weight}}, o.Also...) {
+	for i, from := range append([]Source{{q, h, o.Weight, o.Where}}, o.Also...) {
 		switch {
 		case from.Queue == nil:
 			return nil, fmt.Errorf("%w: queue %d of the worker is nil", ErrOptions, i+1)
@@ -144,7 +147,11 @@ func newWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
 		case from.Weight < 0:
 			return nil, &LimitError{What: "weight", Got: int64(from.Weight), Min: 1, Max: maxConcurrency}
 		}
-		w.sources = append(w.sources, newSource(from, receive))
+		s, err := newSource(from, receive)
+		if err != nil {
+			return nil, err
+		}
+		w.sources = append(w.sources, s)
 	}
 	w.ctx, w.cancel = context.WithCancelCause(context.Background())
 	return w, nil

@@ -29,6 +29,8 @@ type Delivery struct {
 	sets  bool   // state is to be kept with the ack
 	state []byte // only with sets
 	acked bool   // in the handler's transaction
+	// next is the facets to which HandleStage advances the item, in the place of the ack; nil = it is finished.
+	next Template
 }
 
 // Until is the end of the claim's lease, by this process's clock. The worker extends it while the handler runs, and
@@ -41,6 +43,9 @@ func (d *Delivery) Until() time.Time { return time.UnixMilli(d.in.until.Load()) 
 func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 	if d.sets {
 		return d.state, nil
+	}
+	if d.in.claim.Where != nil {
+		return nil, wrap("state", errLaneState)
 	}
 	c := d.in.claim
 	if !d.in.stateKnown {
@@ -58,6 +63,9 @@ func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 // nil, or no bytes, clears it. In a batch the last one that is set counts, of the items that are finished. The error
 // is a *LimitError over MaxStateSize.
 func (d *Delivery) SetState(state []byte) error {
+	if d.in.claim.Where != nil {
+		return wrap("set state", errLaneState)
+	}
 	if err := checkState(state); err != nil {
 		return wrap("set state", err)
 	}
@@ -145,7 +153,7 @@ func (t *handlerTx) attempt(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 	begun := time.Now()
 	defer func() { t.took = time.Since(begun) }()
 	d.sets, d.state = false, nil
-	if err := q.AckTx(ctx, tx, h.claim, d.ID); err != nil {
+	if err := d.finish(ctx, tx); err != nil {
 		h.lost = h.lost || errors.Is(err, ErrClaimLost)
 		return nil, err
 	}

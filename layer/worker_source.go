@@ -14,6 +14,7 @@ type source struct {
 	q       *Queue
 	handler Handler
 	receive ReceiveOptions
+	where   string // the packed template; "" = whole groups
 	weight  float64
 	state   atomic.Bool // handlers ask for the groups' state
 
@@ -23,8 +24,12 @@ type source struct {
 	idle time.Time // until then it is taken to have nothing ready
 }
 
-func newSource(from Source, receive ReceiveOptions) *source {
-	return &source{q: from.Queue, handler: from.Handler, receive: receive, weight: float64(max(from.Weight, 1))}
+func newSource(from Source, receive ReceiveOptions) (*source, error) {
+	s := &source{q: from.Queue, handler: from.Handler, receive: receive, weight: float64(max(from.Weight, 1))}
+	s.receive.Where = from.Where
+	var err error
+	s.where, err = from.Queue.keys.plan.where(from.Where)
+	return s, err
 }
 
 // lookAgain is for how long one of several queues that had nothing ready is not looked at, while others have.
@@ -46,7 +51,7 @@ type finished struct {
 
 // receiveFrom settles and receives.
 func (s *source) receiveFrom(ctx context.Context, done *settlement, wait time.Duration, stop <-chan struct{}) received {
-	r := &reception{o: s.receive, stop: stop}
+	r := &reception{o: s.receive, where: s.where, stop: stop}
 	r.o.Wait, r.o.State = wait, s.state.Load()
 	claims, err := s.q.receive(ctx, done, r)
 	return received{source: s, claims: claims, state: r.o.State, err: err}

@@ -19,43 +19,49 @@ var floors = []floor{
 		"words.go", "entropy.go",
 	}},
 	{"settings", "what a queue can be told, with names, bounds and defaults.", []string{
-		"config.go", "config_choices.go", "config_rate.go", "config_retry.go", "config_setting.go",
+		"config.go", "config_choices.go", "config_facets.go", "config_rate.go", "config_retry.go", "config_setting.go",
 	}},
 	{"stored form", "the keys, and the values as bytes.", []string{
-		"subspace.go", "store_archive.go", "store_change.go", "store_item.go", "store_lock.go", "store_row.go",
+		"subspace.go", "store_archive.go", "store_change.go", "store_item.go", "store_lane.go", "store_lock.go",
+		"store_row.go",
 		"store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
 		"handle.go", "counters.go", "tx.go", "tx_budget.go", "tx_change.go", "tx_config.go",
-		"tx_once.go", "tx_read.go", "tx_receipt.go",
+		"tx_lane.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
-		"group.go", "group_delay.go", "group_failure.go", "group_mark.go", "group_rate.go", "group_retention.go",
-		"group_total.go", "group_verdict.go",
+		"group.go", "group_delay.go", "group_failure.go", "group_lane.go", "group_mark.go", "group_rate.go",
+		"group_retention.go", "group_total.go", "group_verdict.go",
 	}},
 	{"verbs", "enqueue, receive, take, ack, nack, extend, state, each in one transaction.", []string{
-		"enqueue.go", "enqueue_dedup.go", "enqueue_room.go", "dequeue.go", "claim_grant.go", "claim_inflight.go",
-		"claim_repeat.go", "claim_search.go", "claim_spread.go", "claim_strategy.go", "take.go", "settle.go",
+		"advance.go", "enqueue.go", "enqueue_dedup.go", "enqueue_lane.go", "enqueue_room.go", "dequeue.go",
+		"claim_grant.go", "claim_inflight.go", "claim_repeat.go", "claim_search.go", "claim_spread.go",
+		"claim_strategy.go", "claim_template.go", "take.go", "settle.go",
 		"settle_archive.go", "settle_state.go",
 	}},
 	{"many callers", "the callers of one handle in shared transactions, and the waiting line.", []string{
 		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_line.go", "staging_request.go",
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
-		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_purge.go", "job_purge_whole.go",
+		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_purge.go", "job_purge_lane.go",
+		"job_purge_whole.go",
 		"job_redrive.go", "job_replay.go", "job_sweep.go", "job_sweep_changes.go", "job_sweep_dead.go",
 		"job_sweep_dedup.go", "job_sweep_overdue.go", "job_sweep_rate.go",
 	}},
 	{"operator and inspection", "what people do to a queue, and look at.", []string{
-		"admin.go", "admin_config.go", "admin_force.go", "admin_items.go", "admin_lists.go", "admin_pause.go",
+		"admin.go", "admin_config.go", "admin_force.go", "admin_items.go", "admin_lane.go", "admin_lists.go",
+		"admin_pause.go",
 		"admin_reschedule.go", "admin_state.go", "admin_subscriptions.go",
-		"inspect_blocked.go", "inspect_check.go", "inspect_describe.go", "inspect_find.go", "inspect_groups.go",
+		"inspect_blocked.go", "inspect_check.go", "inspect_check_lane.go", "inspect_describe.go", "inspect_find.go",
+		"inspect_groups.go",
 		"inspect_marked.go", "inspect_peek.go",
 		"inspect_stats.go", "inspect_why.go",
 	}},
 	{"face", "what a program begins with: opening a queue, and workers.", []string{
 		"queue.go", "subscribe.go", "subscription.go",
 		"worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_handler.go", "worker_source.go",
+		"worker_stage.go",
 	}},
 }
 

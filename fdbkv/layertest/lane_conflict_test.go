@@ -1,0 +1,1 @@
+../../layer/lane_conflict_test.go

@@ -1,0 +1,1 @@
+../../layer/lane_stress_test.go

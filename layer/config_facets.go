@@ -1,0 +1,237 @@
+package layer
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// A queue may be received from by template: see docs/lanes.md. A facet is a header that every message of the queue must
+// have. A view is a set of facets, and a template gives a value for each facet of a view. The items of a group that
+// agree with a template are a lane. Example: Facets {"state"} and Views "*; state" let one worker receive
+// Where{"state": "NEW"} while another receives the same group's items Where{"state": "PAID"}; the view "*" is for
+// receives of whole groups.
+
+// Limits of facets.
+const (
+	// MaxFacets bounds Config.Facets.
+	MaxFacets = 4
+	// MaxViews bounds the views of Config.Views, not counting "*", because each view costs a key per message.
+	MaxViews = 3
+	// MaxFacetSize bounds the name and the value of a facet, because values are in keys.
+	MaxFacetSize = 64 // bytes of UTF-8
+)
+
+// Names of the settings which are fixed at creation, beside settingShards.
+const (
+	settingFacets = "facets"
+	settingViews  = "views"
+)
+
+// unnamed are characters which no facet's name has, beside separators.
+const unnamed = "=?"
+
+// wholeView is the view of whole groups.
+const wholeView = "*"
+
+// facetsSetting is the setting for the names of the facets, and viewsSetting for the views. Both are left out of the
+// stored document while empty, so that a queue without facets is stored as ever.
+func facetsSetting(help string) setting {
+	s := setting{name: settingFacets, allowed: "names of headers, with commas", help: help, sparse: true}
+	s.value = func(c *Config) any { return strings.Join(c.Facets, ",") }
+	s.parse = func(c *Config, text string) error {
+		var facets []string
+		if text != "" {
+			facets = splitTrimmed(text, ",")
+		}
+		if checkFacets(facets) != nil {
+			return &ValueError{What: settingFacets, Got: text, Allowed: s.allowed}
+		}
+		c.Facets = facets
+		return nil
+	}
+	s.settle = func(c *Config) error { return checkFacets(c.Facets) }
+	return s
+}
+
+func viewsSetting(help string) setting {
+	s := setting{name: settingViews, allowed: "sets of facets; *", help: help, sparse: true}
+	s.value = func(c *Config) any { return c.Views }
+	s.parse = func(c *Config, text string) error {
+		if strings.ContainsAny(text, unnamed) {
+			return &ValueError{What: settingViews, Got: text, Allowed: s.allowed}
+		}
+		c.Views = text
+		return nil
+	}
+	s.settle = func(c *Config) error { return c.settleViews() }
+	return s
+}
+
+func splitTrimmed(text, separator string) []string {
+	parts := strings.Split(text, separator)
+	for i := range parts {
+		parts[i] = strings.TrimSpace(parts[i])
+	}
+	return parts
+}
+
+func checkFacets(facets []string) error {
+	if len(facets) > MaxFacets {
+		return &LimitError{What: settingFacets, Unit: "names", Got: int64(len(facets)), Max: MaxFacets}
+	}
+	for i, name := range facets {
+		switch {
+		case len(name) > MaxFacetSize:
+			return &LimitError{What: "facet", Unit: "bytes", Got: int64(len(name)), Min: 1, Max: MaxFacetSize}
+		case !utf8.ValidString(name):
+			return fmt.Errorf("%w: facet %q", ErrInvalidUTF8, name)
+		case name == "" || strings.ContainsAny(name, ",;* \t\n"+unnamed):
+			return &ValueError{What: "facet", Got: name, Allowed: "a name without , ; * = ? and spaces"}
+		case slices.Contains(facets[:i], name):
+			return &ValueError{What: settingFacets, Got: name + " twice", Allowed: "each name once"}
+		}
+	}
+	return nil
+}
+
+// settleViews checks the views, and writes each with its facets in the order of c.Facets.
+func (c *Config) settleViews() error {
+	if len(c.Facets) == 0 {
+		if c.Views != "" {
+			return &ValueError{What: settingViews, Got: c.Views, Allowed: "none in a queue without facets"}
+		}
+		return nil
+	}
+	if !c.MaxRate.isNone() {
+		return fmt.Errorf("%w: max_rate in a queue with facets", ErrOptions)
+	}
+	var all []string
+	for _, text := range splitTrimmed(c.Views, ";") {
+		view, err := c.settleView(text)
+		if err != nil {
+			return err
+		}
+		if slices.Contains(all, view) {
+			return &ValueError{What: settingViews, Got: view + " twice", Allowed: "each view once"}
+		}
+		all = append(all, view)
+	}
+	n := len(all)
+	if slices.Contains(all, wholeView) {
+		n--
+	}
+	if n > MaxViews {
+		return &LimitError{What: settingViews, Unit: "views beside *", Got: int64(n), Max: MaxViews}
+	}
+	c.Views = strings.Join(all, "; ")
+	return nil
+}
+
+// settleView returns a view with its facets in the order of c.Facets.
+func (c *Config) settleView(text string) (string, error) {
+	if text == wholeView {
+		return text, nil
+	}
+	names := splitTrimmed(text, ",")
+	var ordered []string
+	for _, facet := range c.Facets {
+		if slices.Contains(names, facet) {
+			ordered = append(ordered, facet)
+		}
+	}
+	if len(ordered) != len(names) {
+		return "", &ValueError{
+			What: settingViews, Got: text, Allowed: "* and sets of the facets " + strings.Join(c.Facets, ", "),
+		}
+	}
+	return strings.Join(ordered, ","), nil
+}
+
+// fixedFrom returns an error if the facets or views, fixed at creation, differ from those of old.
+func (c Config) fixedFrom(old Config) error {
+	if !slices.Equal(c.Facets, old.Facets) {
+		return &ValueError{
+			What: settingFacets, Got: strings.Join(c.Facets, ","),
+			Allowed: fmt.Sprintf("%q, fixed at creation", strings.Join(old.Facets, ",")),
+		}
+	}
+	if c.Views != old.Views {
+		return &ValueError{What: settingViews, Got: c.Views, Allowed: fmt.Sprintf("%q, fixed at creation", old.Views)}
+	}
+	return nil
+}
+
+// Template says which items of a group to receive: those whose facets have these values. A template names exactly the
+// facets of one of the queue's views; nil stands for whole groups, the view "*". Two templates intersect, so that they
+// exclude each other in a group, unless a facet in both has different values.
+type Template map[string]string
+
+// ParseTemplate reads the text of a template, "state=NEW,region=EU"; "" is nil. Errors: *ValueError.
+func ParseTemplate(text string) (Template, error) {
+	if text == "" {
+		return nil, nil
+	}
+	t := make(Template)
+	for _, part := range splitTrimmed(text, ",") {
+		name, value, ok := strings.Cut(part, "=")
+		if _, twice := t[name]; !ok || twice {
+			return nil, wrap("parse template", &ValueError{What: "template", Got: text, Allowed: "FACET=VALUE,…"})
+		}
+		t[name] = value
+	}
+	return t, nil
+}
+
+// String returns the template as text, the facets in the order of their names; "*" for whole groups.
+func (t Template) String() string {
+	if t == nil {
+		return wholeView
+	}
+	parts := make([]string, 0, len(t))
+	for _, name := range slices.Sorted(maps.Keys(t)) {
+		parts = append(parts, name+"="+t[name])
+	}
+	return strings.Join(parts, ",")
+}
+
+// TemplateError: a template does not fit to the queue's views. TemplateError wraps ErrOptions. Nothing was done.
+type TemplateError struct {
+	Template Template
+	Views    string // what the queue has, as Config.Views; "" = the queue has no facets
+}
+
+func (e *TemplateError) Error() string {
+	if e.Views == "" {
+		return fmt.Sprintf("template %s: the queue has no facets", e.Template)
+	}
+	return fmt.Sprintf("template %s is of no view of the queue: allowed are %s", e.Template, e.Views)
+}
+
+// Unwrap returns ErrOptions.
+func (e *TemplateError) Unwrap() error { return ErrOptions }
+
+// checkFacetValue checks the value of a facet, in a message or a template.
+func checkFacetValue(name, value string) error {
+	if len(value) < 1 || len(value) > MaxFacetSize {
+		return &LimitError{
+			What: fmt.Sprintf("facet %q", name), Unit: "bytes", Got: int64(len(value)), Min: 1, Max: MaxFacetSize,
+		}
+	}
+	if !utf8.ValidString(value) {
+		return fmt.Errorf("%w: facet %q", ErrInvalidUTF8, name)
+	}
+	return nil
+}
+
+// checkFacetsOf checks that headers have a value for each facet.
+func (c *Config) checkFacetsOf(headers map[string]string) error {
+	for _, name := range c.Facets {
+		if err := checkFacetValue(name, headers[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}

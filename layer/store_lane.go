@@ -1,0 +1,434 @@
+package layer
+
+import (
+	"fmt"
+	"slices"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
+)
+
+// A lane is what is delivered in order, and what a lock, a hint, a timer, a grant and a mark are about: in a queue
+// without facets a whole group. In a queue with facets a lane is a whole group, or what a template sees of a group.
+//
+// The code names a lane by a string: a whole group by the group's name, any other lane by the byte 0xff, which begins
+// no group's name because a name is UTF-8, and the tuple (group, view, values …). So the functions about groups serve
+// lanes too. Example: the items of group A with state NEW, in the first view, are the lane 0xff ("A", 1, "NEW").
+//
+// The keys of lanes stand in subspace.go, behind those of every queue.
+const (
+	nameLane  = "lane"
+	nameOpen  = "open"
+	nameDue   = "due"
+	nameKept  = "kept"
+	nameAwait = "await"
+)
+
+// errLaneState: a group's state belongs to the holder of the whole group.
+var errLaneState = fmt.Errorf("%w: the state of a group with a template: others may hold the group, too", ErrOptions)
+
+// laneByte begins the name of a lane that is no whole group.
+const laneByte = 0xff
+
+// lanePlan is the facets and views of a queue, as declared at creation. nil = the queue has no facets.
+type lanePlan struct {
+	facets []string
+	views  [][]int // the facets of each view, as places in facets; the first view has number 1
+	whole  bool    // whole groups can be received, too
+	text   string  // of the views
+}
+
+func newLanePlan(c *Config) *lanePlan {
+	if len(c.Facets) == 0 {
+		return nil
+	}
+	p := &lanePlan{facets: c.Facets, text: c.Views}
+	for _, text := range splitTrimmed(c.Views, ";") {
+		if text == wholeView {
+			p.whole = true
+			continue
+		}
+		var view []int
+		for _, name := range splitTrimmed(text, ",") {
+			view = append(view, slices.Index(c.Facets, name))
+		}
+		p.views = append(p.views, view)
+	}
+	return p
+}
+
+// values returns the values of the facets, in the order of their declaration.
+func (p *lanePlan) values(headers map[string]string) []string {
+	all := make([]string, len(p.facets))
+	for i, name := range p.facets {
+		all[i] = headers[name]
+	}
+	return all
+}
+
+// pack returns the packed values, as the outstanding items of a lock keep them.
+func (p *lanePlan) pack(headers map[string]string) string {
+	if p == nil {
+		return ""
+	}
+	return packStrings(p.values(headers))
+}
+
+func packStrings(values []string) string {
+	var b []byte
+	for _, v := range values {
+		b = tuple.AppendString(b, v)
+	}
+	return string(b)
+}
+
+// unpackStrings reads what packStrings wrote.
+func unpackStrings(packed string) (values []string) {
+	for d := (decoder{rest: []byte(packed)}); d.more(); {
+		values = append(values, d.str())
+	}
+	return values
+}
+
+// where packs a template that the plan allows: (view, values …), or "" for whole groups.
+func (p *lanePlan) where(t Template) (string, error) {
+	switch {
+	case p == nil && t == nil:
+		return "", nil
+	case p == nil:
+		return "", &TemplateError{Template: t}
+	case t == nil && p.whole:
+		return "", nil
+	}
+	for i, view := range p.views {
+		if len(view) != len(t) {
+			continue
+		}
+		b := tuple.AppendInt(nil, int64(i+1))
+		fits := true
+		for _, facet := range view {
+			value, ok := t[p.facets[facet]]
+			if !ok {
+				fits = false
+				break
+			}
+			if err := checkFacetValue(p.facets[facet], value); err != nil {
+				return "", err
+			}
+			b = tuple.AppendString(b, value)
+		}
+		if fits {
+			return string(b), nil
+		}
+	}
+	return "", &TemplateError{Template: t, Views: p.text}
+}
+
+// template is the template of a packed one; nil for whole groups.
+func (p *lanePlan) template(where string) Template {
+	view, values := splitWhere(where)
+	if p == nil || view < 1 || view > len(p.views) || len(values) != len(p.views[view-1]) {
+		return nil
+	}
+	t := make(Template, len(values))
+	for i, facet := range p.views[view-1] {
+		t[p.facets[facet]] = values[i]
+	}
+	return t
+}
+
+// splitWhere unpacks (view, values …); view 0 = whole groups.
+func splitWhere(where string) (view int, values []string) {
+	if where == "" {
+		return 0, nil
+	}
+	d := decoder{rest: []byte(where)}
+	view = int(d.int())
+	for d.more() {
+		values = append(values, d.str())
+	}
+	return view, values
+}
+
+// laneName names the lane of a group that the packed template sees.
+func laneName(group, where string) string {
+	if where == "" {
+		return group
+	}
+	return string(append(tuple.AppendString([]byte{laneByte}, group), where...))
+}
+
+// splitLane returns the group of a lane and the packed template; "" = the lane is the whole group.
+func splitLane(lane string) (group, where string) {
+	if !isPart(lane) {
+		return lane, ""
+	}
+	d := decoder{rest: []byte(lane[1:])}
+	return d.str(), string(d.rest)
+}
+
+// isPart reports whether a lane is no whole group.
+func isPart(lane string) bool { return len(lane) > 0 && lane[0] == laneByte }
+
+func groupOf(lane string) string {
+	group, _ := splitLane(lane)
+	return group
+}
+
+// lanesOf returns the lanes of an item with the packed facet values: one for each view.
+func (p *lanePlan) lanesOf(group, facets string) []string {
+	if p == nil {
+		return []string{group}
+	}
+	values := unpackStrings(facets)
+	lanes := make([]string, 0, 1+len(p.views))
+	if p.whole {
+		lanes = append(lanes, group)
+	}
+	return append(lanes, p.partsOf(group, values)...)
+}
+
+// partsOf returns the lanes of lanesOf without the whole group.
+func (p *lanePlan) partsOf(group string, values []string) []string {
+	lanes := make([]string, len(p.views))
+	for i, view := range p.views {
+		b := tuple.AppendInt(tuple.AppendString([]byte{laneByte}, group), int64(i+1))
+		for _, facet := range view {
+			if facet < len(values) {
+				b = tuple.AppendString(b, values[facet])
+			}
+		}
+		lanes[i] = string(b)
+	}
+	return lanes
+}
+
+// fixed returns the values which a packed template fixes, by the places of the facets.
+func (p *lanePlan) fixed(where string) map[int]string {
+	view, values := splitWhere(where)
+	fixed := make(map[int]string, len(values))
+	if view >= 1 && view <= len(p.views) {
+		for i, facet := range p.views[view-1] {
+			if i < len(values) {
+				fixed[facet] = values[i]
+			}
+		}
+	}
+	return fixed
+}
+
+// intersect reports whether two lanes of one group may have an item in common: unless a facet of both differs.
+func (p *lanePlan) intersect(a, b string) bool {
+	_, whereA := splitLane(a)
+	_, whereB := splitLane(b)
+	other := p.fixed(whereB)
+	for facet, value := range p.fixed(whereA) {
+		if v, ok := other[facet]; ok && v != value {
+			return false
+		}
+	}
+	return true
+}
+
+// over returns the ranges of the lock keys that may intersect a lane, its own included. The range of another view is as
+// narrow as the leading facets of that view allow.
+func (s subspace) over(lane string) []kv.KeyRange {
+	group, where := splitLane(lane)
+	switch {
+	case s.plan == nil:
+		return []kv.KeyRange{kv.SingleKey(s.lock(lane))}
+	case where == "":
+		return []kv.KeyRange{s.locks(group)}
+	case lacks(guardOverLock):
+		return []kv.KeyRange{kv.SingleKey(s.lock(lane))}
+	}
+	own, fixed := 0, s.plan.fixed(where)
+	own, _ = splitWhere(where)
+	all := []kv.KeyRange{kv.SingleKey(s.lock(group)), kv.SingleKey(s.lock(lane))}
+	for i, view := range s.plan.views {
+		if i+1 == own {
+			continue
+		}
+		k, whole := tuple.AppendInt(s.startGroup(nameLock, group, 0), int64(i+1)), true
+		for _, facet := range view {
+			value, ok := fixed[facet]
+			if !ok {
+				whole = false
+				break
+			}
+			k = tuple.AppendString(k, value)
+		}
+		if whole {
+			all = append(all, kv.SingleKey(k))
+		} else {
+			all = append(all, below(k))
+		}
+	}
+	return all
+}
+
+// locks is the range of all locks of a group: of the whole group, and of its other lanes.
+func (s subspace) locks(group string) kv.KeyRange {
+	k := s.startGroup(nameLock, group, 1)
+	return kv.KeyRange{Begin: k, End: append(k[:len(k):len(k)], 0xff)}
+}
+
+// ofLane is a key that begins with a name and the lane's tuple.
+func (s subspace) ofLane(name, lane string, extra int) []byte {
+	if !isPart(lane) {
+		return s.startGroup(name, lane, extra)
+	}
+	return append(s.start(name, len(lane)+extra), lane[1:]...)
+}
+
+// laneItem is the key that says: the item belongs to the lane. Of a whole group the item itself is that key.
+func (s subspace) laneItem(lane string, id ID) []byte {
+	if !isPart(lane) {
+		return s.item(id)
+	}
+	return tuple.AppendUUID(tuple.AppendInt(s.ofLane(nameLane, lane, 9+17), id.Index), id.Random)
+}
+
+// laneItems are the keys of all parts of a group.
+func (s subspace) laneItems(group string) kv.KeyRange { return below(s.startGroup(nameLane, group, 1)) }
+
+// ofWhere is a key that begins with a name and a packed template.
+func (s subspace) ofWhere(name, where string, extra int) []byte {
+	return append(s.start(name, len(where)+extra), where...)
+}
+
+// openIn is the beginning of the hints of a template in a shard: ("open", view, shard, values …).
+func (s subspace) openIn(where string, shard int64, extra int) []byte {
+	view, values := splitWhere(where)
+	k := tuple.AppendInt(tuple.AppendInt(s.start(nameOpen, len(where)+9+extra), int64(view)), shard)
+	for _, v := range values {
+		k = tuple.AppendString(k, v)
+	}
+	return k
+}
+
+func (s subspace) open(index int64, lane string) []byte {
+	group, where := splitLane(lane)
+	k := s.openIn(where, s.shard(group), 9+len(group)+2)
+	return tuple.AppendString(tuple.AppendInt(k, index), group)
+}
+
+// hints is the range of the hints of a template from index on, in a shard.
+func (s subspace) hintsFrom(where string, shard, index int64) kv.KeyRange {
+	if where == "" {
+		return s.readyFrom(shard, index)
+	}
+	k := s.openIn(where, shard, 9)
+	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: below(k).End}
+}
+
+// timers is the range of the timers that lead to lanes of a template.
+func (s subspace) timers(where string) kv.KeyRange {
+	if where == "" {
+		return s.section(nameTimer)
+	}
+	return below(s.ofWhere(nameDue, where, 1))
+}
+
+// dueFrom is the range of the timers of a template due from fromMS to nowMS.
+func (s subspace) dueFrom(where string, fromMS, nowMS int64) kv.KeyRange {
+	if where == "" {
+		return s.timersDue(fromMS, nowMS)
+	}
+	return kv.KeyRange{
+		Begin: tuple.AppendInt(s.ofWhere(nameDue, where, 9), fromMS),
+		End:   tuple.AppendInt(s.ofWhere(nameDue, where, 9), nowMS+1),
+	}
+}
+
+// awaiting is the range of the requests by a template.
+func (s subspace) awaiting(where string) kv.KeyRange { return below(s.ofWhere(nameAwait, where, 1)) }
+
+// keptUnder is the range of the hints put aside under a lock.
+func (s subspace) keptUnder(holder string) kv.KeyRange {
+	group, where := splitLane(holder)
+	return below(appendNested(s.startGroup(nameKept, group, len(where)+3), where))
+}
+
+func (s subspace) kept(holder, lane string, index int64) []byte {
+	group, by := splitLane(holder)
+	_, where := splitLane(lane)
+	k := appendNested(s.startGroup(nameKept, group, len(by)+len(where)+6+9), by)
+	return tuple.AppendInt(appendNested(k, where), index)
+}
+
+// appendNested appends (view, values …) as a nested tuple. Neither an integer nor a string needs another form there.
+func appendNested(k []byte, where string) []byte {
+	return append(append(append(k, codeNested), where...), codeNull)
+}
+
+// where reads (view, values …) up to the next element that is no string; "" if there is no view.
+func (d *decoder) where() string {
+	view := d.int()
+	b := tuple.AppendInt(nil, view)
+	for d.follows(codeString) {
+		b = tuple.AppendString(b, d.str())
+	}
+	return string(b)
+}
+
+// nestedWhere reads what appendNested wrote.
+func (d *decoder) nestedWhere() string {
+	var b []byte
+	d.list(func() {
+		if len(b) == 0 {
+			b = tuple.AppendInt(b, d.int())
+		} else {
+			b = tuple.AppendString(b, d.str())
+		}
+	})
+	return string(b)
+}
+
+// lane reads a group, and the view and values behind the group, if any: up to the end.
+func (d *decoder) lane() (group, lane string) {
+	group = d.str()
+	if !d.more() {
+		return group, group
+	}
+	return group, laneName(group, d.where())
+}
+
+// parseLane reads the rest of a key of a queue with facets, but for locks, marks and grants. false = no such name.
+func (p *parsedKey) parseLane(d *decoder) bool {
+	where := ""
+	switch p.name {
+	case nameLane:
+		p.group = d.str()
+		where = d.where()
+		p.index, p.id = d.int(), d.uuid()
+	case nameOpen:
+		view := d.int()
+		p.n = d.int()
+		var values []string
+		for d.follows(codeString) {
+			values = append(values, d.str())
+		}
+		where = string(tuple.AppendInt(nil, view)) + packStrings(values)
+		p.index, p.group = d.int(), d.str()
+	case nameDue:
+		where = d.where()
+		p.index, p.group = d.int(), d.str()
+	case nameAwait:
+		p.where = d.where()
+		p.index, p.id = d.int(), d.uuid()
+		return true
+	case nameKept:
+		p.group = d.str()
+		p.holder = laneName(p.group, d.nestedWhere())
+		where = d.nestedWhere()
+		p.index = d.int()
+	default:
+		return false
+	}
+	p.lane = laneName(p.group, where)
+	return true
+}
+
+// wholeGroups reports whether whole groups can be received, so that they need hints.
+func (s subspace) wholeGroups() bool { return s.plan == nil || s.plan.whole }

@@ -1,0 +1,82 @@
+package layer
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"fdbfifo/kv"
+)
+
+// readKept starts reading the hints put aside under a lock which is being released.
+func (w *txn) readKept(lane string) {
+	if w.q.keys.plan != nil {
+		w.unkept = append(w.unkept,
+			guardKept.reads(w.tx).GetRange(w.q.keys.keptUnder(lane).Selectors(), kv.RangeOptions{}))
+	}
+}
+
+// putBackKept puts back the hints which were put aside under the locks that this transaction has released.
+func (w *txn) putBackKept() error {
+	for _, f := range w.unkept {
+		rows, err := f.Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read kept hints: %w", err)
+		}
+		for _, row := range rows {
+			p, err := w.q.keys.parse(row.Key)
+			if err != nil {
+				return err
+			}
+			attempts, err := unpackHint(row)
+			if err != nil {
+				return err
+			}
+			w.tx.Clear(row.Key)
+			w.hint(p.index, p.lane, attempts)
+		}
+	}
+	w.unkept = nil
+	return nil
+}
+
+// unpackHint returns how often the head of a hint has failed.
+func unpackHint(row kv.KV) (attempts int, err error) {
+	if len(row.Value) == 0 {
+		return 0, nil
+	}
+	n, err := unpackInt(row.Key, row.Value)
+	return int(n), err
+}
+
+// wakeReady wakes the requests for what this transaction has left ready.
+func (w *txn) wakeReady() error {
+	if len(w.ready) == 0 {
+		return nil
+	}
+	if w.q.keys.plan == nil {
+		return w.wakeOldest()
+	}
+	wheres := make(map[string]bool)
+	for lane := range w.ready {
+		_, where := splitLane(lane)
+		wheres[where] = true
+	}
+	for _, where := range slices.Sorted(maps.Keys(wheres)) { // the same order in each run of a simulation
+		if where == "" {
+			if err := w.wakeOldest(); err != nil {
+				return err
+			}
+			continue
+		}
+		w.readRequests(laneName("", where))
+		rows, err := w.requests[where].Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read requests: %w", err)
+		}
+		if err := w.wake(rows, wakeProbe); err != nil {
+			return err
+		}
+	}
+	return nil
+}
