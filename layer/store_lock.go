@@ -89,8 +89,8 @@ func (r *record) grantedTo() (uuid.UUID, bool) {
 }
 
 // The value of a lock is a tuple: the token, the mark as a nested tuple or nil, then a nested tuple for each holding:
-// kind, token, owner, end (ms), and index, random and number of parts of each item; and last, of a claim, when the claim
-// was made (ms).
+// kind, token, owner, end (ms), and index, random and number of parts of each item; and last, of a claim, when the
+// claim was made (ms).
 func (r *record) pack() []byte {
 	t := append(make(tuple.Tuple, 0, 2+len(r.holdings)), r.token, r.mark.note())
 	for _, h := range r.holdings {
