@@ -83,7 +83,7 @@ func TestRepeatableWaitsInLine(t *testing.T) {
 	}
 	wg.Wait()
 	paths := q.Paths()
-	require.EqualValues(t, n, paths.Staged+paths.Direct)
+	require.EqualValues(t, n, paths.Staged+paths.Direct+paths.Widened)
 	require.Positive(t, paths.Staged)
 	for i := range n {
 		again, err := receive(i)

@@ -26,7 +26,7 @@ import (
 //	timer    ("timer", due (ms), group)              tuple: kind (of a lock, or "head"), index of the head
 //	state    ("state", group)                        bytes: what is stored with the group; never empty
 //	pace     ("pace", group)                         tuple: time (µs) to which the rate is used up, part of a µs
-//	attempt  ("attempt", group, index, random)       tuple: count, first (ms), last (ms), last error, first delivered (ms)
+//	attempt  ("attempt", group, index, random)       tuple: count, first, last (ms), last error, first delivered (ms)
 //	archive  ("archive", group, index, random)       when it was finished, then the item's value: see store_archive.go
 //	archived ("archived", place, index, random)      tuple: completed (ms), group; index, random, parts of each item
 //	request  ("request", index, random)              tuple: owner, groups wanted, deadline (ms)
