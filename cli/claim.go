@@ -22,6 +22,7 @@ type jsonClaim struct {
 	Queue  string          `json:"queue"`
 	Prefix string          `json:"prefix,omitempty"` // as --prefix reads it; "" = fdbfifo's own
 	Group  string          `json:"group"`
+	Where  layer.Template  `json:"where,omitempty"` // of a claim by template
 	Token  int64           `json:"token"`
 	Until  time.Time       `json:"until,omitzero"`
 	Items  []jsonItem      `json:"items,omitempty"`
@@ -32,7 +33,7 @@ type jsonClaim struct {
 type jsonClaimState struct{ jsonBody }
 
 func (s *session) newJSONClaim(c *layer.Claim) jsonClaim {
-	j := jsonClaim{Queue: s.queue, Group: c.Group, Token: c.Token, Until: c.Until.UTC()}
+	j := jsonClaim{Queue: s.queue, Group: c.Group, Where: c.Where, Token: c.Token, Until: c.Until.UTC()}
 	if !bytes.Equal(s.prefix(), prefix()) {
 		j.Prefix = prefixFlagText(s.prefix())
 	}
@@ -56,9 +57,29 @@ func prefixFlagText(key []byte) string {
 // receiveFlags are the flags of receive.
 type receiveFlags struct {
 	group string
+	where whereFlag
 	id    string
 	o     layer.ReceiveOptions
 }
+
+// whereFlag is a template, as FACET=VALUE,….
+type whereFlag struct{ template layer.Template }
+
+func (w *whereFlag) String() string {
+	if w.template == nil {
+		return ""
+	}
+	return w.template.String()
+}
+
+// Set reads the template.
+func (w *whereFlag) Set(text string) (err error) {
+	w.template, err = layer.ParseTemplate(text)
+	return err
+}
+
+// Type is what help calls the value.
+func (w *whereFlag) Type() string { return "TEMPLATE" }
 
 const receiveHelp = `Claim ready groups, and print each claim as a line of JSON, with its messages. Until the lease ends
 the groups are in nobody else's hands: finish the messages with ack, or give them back with nack, from whatever process.
@@ -69,7 +90,7 @@ If nothing is ready nothing is printed, and the exit code is 0. A claim that can
 func newReceiveCmd(s *session) *cobra.Command {
 	var f receiveFlags
 	c := &cobra.Command{
-		Use:   "receive [--max N] [--groups N] [--group GROUP] [--lease TIME] [--wait TIME]",
+		Use:   "receive [--max N] [--groups N] [--group GROUP] [--where TEMPLATE] [--lease TIME] [--wait TIME]",
 		Short: "Claim messages and print the claims as JSON, for ack and nack",
 		Long:  receiveHelp,
 		Example: `  fdbfifo receive --max 10 --lease 5m > claim.json && ./handle < claim.json && fdbfifo ack claim.json
@@ -81,7 +102,7 @@ func newReceiveCmd(s *session) *cobra.Command {
 			if c.Flags().Changed("group") {
 				f.o.Group = &f.group
 			}
-			f.o.ReceiveID = f.id
+			f.o.Where, f.o.ReceiveID = f.where.template, f.id
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				return s.receive(c.Context(), q, f.o)
 			})
@@ -90,6 +111,7 @@ func newReceiveCmd(s *session) *cobra.Command {
 	c.Flags().IntVar(&f.o.Max, "max", 1, "at most `N` messages")
 	c.Flags().IntVar(&f.o.MaxGroups, "groups", 0, "of at most `N` groups; 0 = as many as it takes")
 	c.Flags().StringVar(&f.group, "group", "", "only from this `GROUP`")
+	c.Flags().Var(&f.where, "where", "only messages with these facets: a `TEMPLATE` of the queue's views, as state=NEW")
 	c.Flags().DurationVar(&f.o.Lease, "lease", 0, "the `TIME` that the claims last; left out, the queue's")
 	c.Flags().DurationVar(&f.o.Wait, "wait", 0, "wait up to `TIME` for a group to become ready")
 	c.Flags().BoolVar(&f.o.State, "state", false, "print the groups' states too")
@@ -154,6 +176,7 @@ func (s *session) giveBack(ctx context.Context, q *layer.Queue, claims []*layer.
 // claimFlags name a claim where no JSON does.
 type claimFlags struct {
 	group string
+	where whereFlag
 	token int64
 }
 
@@ -165,13 +188,14 @@ prints. A claim that came from another queue or prefix says so itself.`
 
 func (f *claimFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.group, "group", "", "the `GROUP` of a claim, without JSON")
+	c.Flags().Var(&f.where, "where", "its `TEMPLATE`, if it has one")
 	c.Flags().Int64Var(&f.token, "token", 0, "its token, `N`")
 	c.Args = cobra.MaximumNArgs(1)
 }
 
 // read returns the claims that a command is given, and makes their queue the command's.
 func (f *claimFlags) read(s *session, c *cobra.Command, args []string) ([]*layer.Claim, error) {
-	named := c.Flags().Changed("group") || c.Flags().Changed("token")
+	named := c.Flags().Changed("group") || c.Flags().Changed("token") || c.Flags().Changed("where")
 	if named {
 		if !c.Flags().Changed("group") || f.token <= 0 {
 			return nil, usagef("--group and --token go together, and a token is above 0")
@@ -179,7 +203,7 @@ func (f *claimFlags) read(s *session, c *cobra.Command, args []string) ([]*layer
 		if len(args) > 0 {
 			return nil, usagef("give either a file of claims, or --group and --token")
 		}
-		return []*layer.Claim{{Group: f.group, Token: f.token}}, nil
+		return []*layer.Claim{{Group: f.group, Where: f.where.template, Token: f.token}}, nil
 	}
 	name := "-"
 	if len(args) > 0 {
@@ -246,7 +270,7 @@ func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, er
 		} else if j.Queue != first.Queue || j.Prefix != first.Prefix {
 			return nil, errors.New("claims of several queues: give those of one at a time")
 		}
-		claim := &layer.Claim{Queue: j.Queue, Group: j.Group, Token: j.Token, Until: j.Until}
+		claim := &layer.Claim{Queue: j.Queue, Group: j.Group, Where: j.Where, Token: j.Token, Until: j.Until}
 		for _, item := range j.Items {
 			id, err := layer.ParseID(item.ID)
 			if err != nil {

@@ -25,6 +25,8 @@ type workFlags struct {
 	max        int64
 	lease      time.Duration
 	timeout    time.Duration
+	where      whereFlag
+	advance    whereFlag
 	untilEmpty bool
 }
 
@@ -36,6 +38,9 @@ environment. A variable that cannot say what it is for is not set: see FDBFIFO_I
 finishes the message; any other gives it back, with the end of stderr as the reason, and it is tried again
 after a delay that grows. Messages behind it in its group wait, other groups go on. A message may come more than
 once, after a crash for instance: make the command repeatable.
+
+In a queue with facets --where takes only the messages that have these, and --advance gives those which were handled
+other ones instead of finishing them, in their place: a stage of a pipeline.
 
 Ctrl-C lets the commands that run finish, gives back what has not been tried, and prints a summary; a second
 one kills the commands. Work without --until-empty or --max has no other end, so its exit code is 0 then; with
@@ -67,6 +72,9 @@ func newWorkCmd(s *session) *cobra.Command {
 			if f.timeout < 0 {
 				return usagef("--timeout is %s: 0 or more", f.timeout)
 			}
+			if f.advance.template != nil && f.where.template == nil {
+				return usagef("--advance wants --where, from what to it")
+			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error { return s.work(c.Context(), q, f) })
 		},
 	}
@@ -77,6 +85,9 @@ func newWorkCmd(s *session) *cobra.Command {
 	c.Flags().Int64Var(&f.max, "max", 0, "end when `N` messages were tried, failed ones included")
 	c.Flags().DurationVar(&f.timeout, "timeout", 0,
 		"`TIME` after which a command is killed, and has failed; left out, never")
+	c.Flags().Var(&f.where, "where", "only messages with these facets: a `TEMPLATE` of the queue's views, as state=NEW")
+	c.Flags().Var(&f.advance, "advance",
+		"what is handled stays in its place, with the facets of this `TEMPLATE`, as state=PAID")
 	s.beside.add(c)
 	c.Flags().BoolVar(&f.untilEmpty, "until-empty", false, "end when the queue has no messages left")
 	return c
@@ -139,13 +150,20 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	if timeout == 0 {
 		timeout = -1
 	}
-	worker, err := layer.NewWorker(q, layer.Handle(w.handle), layer.WorkerOptions{
+	handler := layer.Handle(w.handle)
+	if next := f.advance.template; next != nil {
+		handler = layer.HandleStage(func(ctx context.Context, d *layer.Delivery) (layer.Template, error) {
+			return next, w.handle(ctx, d)
+		})
+	}
+	worker, err := layer.NewWorker(q, handler, layer.WorkerOptions{
 		Concurrency: f.workers, Batch: f.batch, Lease: f.lease, Timeout: timeout, OnError: w.failure,
+		Where:  f.where.template,
 		Logger: slog.New(slog.DiscardHandler), // failure tells
 		Hooks:  s.beside.hooks(),
 	})
 	if err != nil {
-		return err
+		return asUsageIfOptions(err)
 	}
 	begun := s.app.Now()
 	worker.Start()
