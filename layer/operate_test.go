@@ -454,6 +454,29 @@ func TestReadErrorIsNoChange(t *testing.T) {
 	require.NotZero(t, failed)
 }
 
+// TestReadErrorIsNoAnswer (fault): a call that finds nothing after the queue is gone says that the queue is gone, or
+// that it could not read that, so that its body runs again; never that there is no such item.
+func TestReadErrorIsNoAnswer(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.doomed("doomed", 5)
+	id := e.receive(q, 1).Items[0].ID
+	require.NoError(t, layer.Drop(e.ctx, e.db, testPrefix, "doomed", layer.DropOptions{}))
+	failed := 0
+	for range 100 {
+		e.clock.advance(time.Second) // so that the handle reads the configuration
+		e.plan.Chances = map[fault.Kind]float64{fault.FutureVersion: 0.4}
+		_, err := kv.Run(e.ctx, e.db, kv.TxOptions{Retries: 1}, func(tx kv.Tx, _ kv.Attempt) error {
+			return q.Admin().CancelTx(e.ctx, tx, id)
+		})
+		e.plan.Chances = nil
+		require.NotErrorIs(t, err, layer.ErrNoItem)
+		if kv.Code(err) != 0 {
+			failed++
+		}
+	}
+	require.NotZero(t, failed)
+}
+
 // TestActsOnWhatWasSeen: an operator's call that says what the operator has seen does nothing if that has changed
 // since: another head, another mark, another claim. Repeated, a call that was done does nothing more (Contract).
 func TestActsOnWhatWasSeen(t *testing.T) {

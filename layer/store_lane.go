@@ -289,9 +289,6 @@ func (s subspace) laneItem(lane string, id ID) []byte {
 	return tuple.AppendUUID(tuple.AppendInt(s.ofLane(nameLane, lane, 9+17), id.Index), id.Random)
 }
 
-// laneItems are the keys of all parts of a group.
-func (s subspace) laneItems(group string) kv.KeyRange { return below(s.startGroup(nameLane, group, 1)) }
-
 // ofWhere is a key that begins with a name and a packed template.
 func (s subspace) ofWhere(name, where string, extra int) []byte {
 	return append(s.start(name, len(where)+extra), where...)
@@ -320,14 +317,6 @@ func (s subspace) hintsFrom(where string, shard, index int64) kv.KeyRange {
 	}
 	k := s.openIn(where, shard, 9)
 	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: below(k).End}
-}
-
-// timers is the range of the timers that lead to lanes of a template.
-func (s subspace) timers(where string) kv.KeyRange {
-	if where == "" {
-		return s.section(nameTimer)
-	}
-	return below(s.ofWhere(nameDue, where, 1))
 }
 
 // dueFrom is the range of the timers of a template due from fromMS to nowMS.

@@ -350,9 +350,10 @@ func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) er
 	if kv.Code(err) != 0 {
 		return err
 	}
-	// Whoever finds nothing where the queue was must hear that the queue is gone.
-	if _, gone := w.config(); errors.Is(gone, ErrNoQueue) {
-		return gone
+	// Whoever finds nothing where the queue was must hear that the queue is gone; if that cannot be read, fn runs
+	// again.
+	if _, unread := w.config(); errors.Is(unread, ErrNoQueue) || kv.Code(unread) != 0 {
+		return unread
 	}
 	return err
 }
