@@ -247,18 +247,17 @@ func TestAxeCanFail(t *testing.T) {
 	require.NotEmpty(t, w.violations())
 }
 
-// button clicks a button by its words, in a part of the page.
+// button clicks a button by its words, in a part of the page. The page may be as old as the console's Every: then the
+// page is loaded again.
 func (w *world) button(in, words string) {
 	w.t.Helper()
-	w.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
-		clicked, err := chromedp.Run(ctx, chromedp.Evaluate[bool](fmt.Sprintf(
-			`(b => { if (b) b.click(); return Boolean(b) })([...document.querySelectorAll(%q + " button")].find(
-				b => b.textContent == %q))`, in, words)))
-		if err == nil && !clicked {
-			err = fmt.Errorf("there is no button %q in %s", words, in)
-		}
-		return err
-	}))
+	click := fmt.Sprintf(`(b => { if (b) b.click(); return Boolean(b) })([...document.querySelectorAll(%q + " button")].find(
+		b => b.textContent == %q))`, in, words)
+	for begun := time.Now(); !run(w, chromedp.Evaluate[bool](click)); {
+		require.Less(w.t, time.Since(begun), patience, "there is no button %q in %s", words, in)
+		time.Sleep(100 * time.Millisecond)
+		w.do(chromedp.Navigate(run(w, chromedp.Evaluate[string]("location.href"))))
+	}
 }
 
 // says waits until the page says a text.

@@ -1,0 +1,1 @@
+../../layer/worker_stage_test.go
