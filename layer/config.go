@@ -197,11 +197,16 @@ func (c Config) Setting(name string) (string, error) {
 }
 
 // Set sets the named setting from its text. Limits are checked only when the configuration is stored. Errors:
-// *UnknownSettingError, and *ValueError for a text not of the setting's kind.
+// *UnknownSettingError, and *ValueError for a text not of the setting's kind; the configuration is as before then.
 func (c *Config) Set(name, text string) error {
 	for _, s := range settings {
 		if s.name == name {
-			return wrap("set", s.parse(c, text))
+			changed := *c
+			if err := s.parse(&changed, text); err != nil {
+				return wrap("set", err)
+			}
+			*c = changed
+			return nil
 		}
 	}
 	return wrap("set", &UnknownSettingError{Names: []string{name}})
