@@ -251,8 +251,8 @@ func TestAxeCanFail(t *testing.T) {
 // page is loaded again.
 func (w *world) button(in, words string) {
 	w.t.Helper()
-	click := fmt.Sprintf(`(b => { if (b) b.click(); return Boolean(b) })([...document.querySelectorAll(%q + " button")].find(
-		b => b.textContent == %q))`, in, words)
+	click := fmt.Sprintf(`(b => { if (b) b.click(); return Boolean(b) })(
+		[...document.querySelectorAll(%q + " button")].find(b => b.textContent == %q))`, in, words)
 	for begun := time.Now(); !run(w, chromedp.Evaluate[bool](click)); {
 		require.Less(w.t, time.Since(begun), patience, "there is no button %q in %s", words, in)
 		time.Sleep(100 * time.Millisecond)
