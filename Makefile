@@ -17,7 +17,7 @@ orders: ## a service of three processes on one folder: 5,000 orders, four of its
 	@$(GO) run ./examples/orders run $(ARGS)
 
 .PHONY: test
-test: ## every test, under 3 minutes on 2 cores; what takes longer is in ci: sim-ci, conformance, release-check, crash, fuzz
+test: ## every test, some minutes on 2 cores; what takes longer is in ci: sim-ci, conformance, release-check, crash, fuzz
 	$(GO) test ./...
 
 .PHONY: e2e
@@ -207,6 +207,6 @@ e2e-sqs: ## the SQS server with the SDK for Go, and with boto3, the AWS CLI and 
 		&& $(GO) test . -count 1 -v | grep -vE '^ *=== '; exit $${PIPESTATUS[0]}
 
 .PHONY: ci
-ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb e2e e2e-sqs model ## all checks, under 20 minutes on 2 cores
+ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb e2e e2e-sqs model ## all checks, less than half an hour on 2 cores
 	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100
