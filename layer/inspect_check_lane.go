@@ -39,7 +39,7 @@ func (c *checker) lookLanes(tx kv.ReadTx, rows []kv.KV) error {
 	for _, pair := range pairs {
 		v, err := pair.other.Wait(c.ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("read item or lane: %w", err)
 		}
 		sound := v != nil
 		if pair.lane != "" && sound {
@@ -70,8 +70,11 @@ func (c *checker) laneRow(p parsedKey, row kv.KV) {
 		if c.odd[string(row.Key)] {
 			c.suspectPair(row.Key, func(tx kv.ReadTx, _ []byte) (Rule, string, error) {
 				v, err := tx.Get(c.q.keys.item(p.itemID())).Wait(c.ctx)
-				if err != nil || v != nil && slices.Contains(c.lanesIn(p, v), p.lane) {
-					return "", "", err
+				if err != nil {
+					return "", "", fmt.Errorf("read item: %w", err)
+				}
+				if v != nil && slices.Contains(c.lanesIn(p, v), p.lane) {
+					return "", "", nil
 				}
 				return RuleLane, "no item with these facets: " + p.itemID().String(), nil
 			})
@@ -102,8 +105,12 @@ func (c *checker) itemInLanes(p parsedKey, row kv.KV) {
 	}
 	c.suspectPair(row.Key, func(tx kv.ReadTx, value []byte) (Rule, string, error) {
 		for _, lane := range c.lanesIn(p, value) {
-			if v, err := tx.Get(c.q.keys.laneItem(lane, p.itemID())).Wait(c.ctx); err != nil || v == nil {
-				return RuleLane, "not in the lane of " + parsedKey{lane: lane}.laneWords(), err
+			v, err := tx.Get(c.q.keys.laneItem(lane, p.itemID())).Wait(c.ctx)
+			if err != nil {
+				return "", "", fmt.Errorf("read lane: %w", err)
+			}
+			if v == nil {
+				return RuleLane, "not in the lane of " + parsedKey{lane: lane}.laneWords(), nil
 			}
 		}
 		return "", "", nil
@@ -137,7 +144,7 @@ func (c *checker) compareLanes() {
 			c.suspect(c.q.keys.lock(group), func(tx kv.ReadTx) (Rule, string, error) {
 				rows, err := tx.GetRange(c.q.keys.locks(group).Selectors(), kv.RangeOptions{}).Wait(c.ctx)
 				if err != nil {
-					return "", "", err
+					return "", "", fmt.Errorf("read locks: %w", err)
 				}
 				var claims []string
 				for _, row := range rows {

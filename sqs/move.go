@@ -57,7 +57,7 @@ func (s *Server) tasks(ctx context.Context, tx kv.ReadTx, source string, limit i
 	rows, err := tx.GetRange(
 		kv.PrefixRange(s.key("task", source)).Selectors(), kv.RangeOptions{Limit: limit, Reverse: true}).Wait(ctx)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read tasks: %w", err)
 	}
 	all := make([]task, len(rows))
 	for i, row := range rows {
@@ -236,13 +236,16 @@ func (s *Server) resumeTasks(ctx context.Context) error {
 		left = nil
 		tasks := kv.PrefixRange(s.key("task")).Selectors()
 		rows, err := tx.Snapshot().GetRange(tasks, kv.RangeOptions{Limit: 1000}).Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read tasks: %w", err)
+		}
 		for _, row := range rows {
 			var t task
 			if json.Unmarshal(row.Value, &t) == nil && t.active() && s.options.Now().UnixMilli() > t.Until {
 				left = append(left, t)
 			}
 		}
-		return err
+		return nil
 	})
 	for _, t := range left {
 		s.run(t)
@@ -306,7 +309,7 @@ func (s *Server) moveMessages(ctx context.Context, t task) {
 func (s *Server) own(ctx context.Context, tx kv.Tx, t task) (task, error) {
 	value, err := tx.Get(s.taskKey(t)).Wait(ctx)
 	if err != nil {
-		return t, err
+		return t, fmt.Errorf("read task: %w", err)
 	}
 	now := s.options.Now()
 	if value == nil || json.Unmarshal(value, &t) != nil || !t.active() ||

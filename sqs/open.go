@@ -97,7 +97,7 @@ func (s *Server) look(ctx context.Context, name string) (r record, dead []string
 		}
 		rows, err := sources.Wait(ctx)
 		if err != nil {
-			return err
+			return fmt.Errorf("read sources: %w", err)
 		}
 		dead = make([]string, len(rows))
 		for i, row := range rows {

@@ -59,8 +59,11 @@ func (s *Server) recordKey(name string) []byte { return s.key("queue", name) }
 // readRecord reads a record; there is none if its ID is zero.
 func (s *Server) readRecord(ctx context.Context, tx kv.ReadTx, name string) (record, error) {
 	value, err := tx.Get(s.recordKey(name)).Wait(ctx)
-	if err != nil || value == nil {
-		return record{}, err
+	if err != nil {
+		return record{}, fmt.Errorf("read record of %q: %w", name, err)
+	}
+	if value == nil {
+		return record{}, nil
 	}
 	var r record
 	if err := json.Unmarshal(value, &r); err != nil {
@@ -140,7 +143,10 @@ func (s *Server) names(ctx context.Context, after, prefix string, limit int, kin
 	_, err := kv.Run(ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 		var err error
 		rows, err = tx.Snapshot().GetRange(r.Selectors(), kv.RangeOptions{Limit: limit}).Wait(ctx)
-		return err
+		if err != nil {
+			return fmt.Errorf("read records: %w", err)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, nil, err
