@@ -34,6 +34,15 @@ type input struct {
 // queue is the queue that the page is about.
 func (in input) queue() string { return in.Get("q") }
 
+// after returns the message behind which a list goes on; nil = the list begins.
+func (in input) after() (*layer.ID, error) {
+	if in.Get("after") == "" {
+		return nil, nil
+	}
+	id, err := layer.ParseID(in.Get("after"))
+	return &id, err
+}
+
 // escaped ends the name of a field whose value is escaped as in a query, because a form would change the value: a
 // browser turns a line feed into two characters, and a zero byte into another.
 const escaped = "~"
@@ -508,12 +517,8 @@ func (c *Console) deadPage(ctx context.Context, in input) (any, error) {
 		return nil, err
 	}
 	o := layer.DeadOptions{DeadFilter: f, Limit: pageRows}
-	if in.Get("after") != "" {
-		after, err := layer.ParseID(in.Get("after"))
-		if err != nil {
-			return nil, err
-		}
-		o.After = &after
+	if o.After, err = in.after(); err != nil {
+		return nil, err
 	}
 	q, err := c.queue(ctx, in.queue())
 	if err != nil {
@@ -571,14 +576,11 @@ type archiveData struct {
 }
 
 func (c *Console) archivePage(ctx context.Context, in input) (any, error) {
-	o := layer.ArchiveOptions{Limit: pageRows}
-	if in.Get("after") != "" {
-		after, err := layer.ParseID(in.Get("after"))
-		if err != nil {
-			return nil, err
-		}
-		o.After = &after
+	after, err := in.after()
+	if err != nil {
+		return nil, err
 	}
+	o := layer.ArchiveOptions{Limit: pageRows, After: after}
 	q, err := c.queue(ctx, in.queue())
 	if err != nil {
 		return nil, err

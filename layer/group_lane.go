@@ -232,15 +232,7 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		if err != nil {
 			return nil, err
 		}
-		w.clearLead(&f.candidate, f.record)
-		if !free {
-			return nil, nil
-		}
-		c, found, err := w.leave(f.lane, nil, guardFreeEmpty, true)
-		if err != nil || !found {
-			return nil, err
-		}
-		return &c, nil
+		return w.leadOn(f, free)
 	}
 	if f.key == nil {
 		return nil, nil // named by the caller: the hint stays, wherever it is

@@ -166,6 +166,12 @@ func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	if err != nil {
 		return nil, err
 	}
+	return w.leadOn(f, free)
+}
+
+// leadOn clears what led to a lane; of a lane that is free then, leadOn leaves a new hint if there are items, and
+// returns it.
+func (w *txn) leadOn(f *found, free bool) (behind *candidate, err error) {
 	w.clearLead(&f.candidate, f.record)
 	if !free {
 		return nil, nil
