@@ -170,17 +170,6 @@ var descriptions = map[string]description{
 		},
 		value: describeHint,
 	},
-	nameAwait: {
-		key: func(p parsedKey) string {
-			_, values := splitWhere(p.where)
-			return fmt.Sprintf("request of a handle whose receives wait for lanes with %s, since %d, random %s",
-				strings.Join(values, ", "), p.index, p.id)
-		},
-		value: words(unpackRequest, func(r request) string {
-			return fmt.Sprintf("of %q, wants %s, counts as dead after %s", r.owner, countWords(int(r.wants), "lane"),
-				timeWords(r.deadlineMS))
-		}),
-	},
 	nameAttempt: {groupFirst, ofItem("failed deliveries of item"), words(unpackAttempt, func(a attempt) string {
 		return fmt.Sprintf("%d, the first at %s, the last at %s: %q",
 			a.count, timeWords(a.firstMS), timeWords(a.lastMS), a.lastErr)

@@ -17,11 +17,10 @@ import (
 //
 // The keys of lanes stand in subspace.go, behind those of every queue.
 const (
-	nameLane  = "lane"
-	nameOpen  = "open"
-	nameDue   = "due"
-	nameKept  = "kept"
-	nameAwait = "await"
+	nameLane = "lane"
+	nameOpen = "open"
+	nameDue  = "due"
+	nameKept = "kept"
 )
 
 // errLaneState: a group's state belongs to the holder of the whole group.
@@ -330,9 +329,6 @@ func (s subspace) dueFrom(where string, fromMS, nowMS int64) kv.KeyRange {
 	}
 }
 
-// awaiting is the range of the requests by a template.
-func (s subspace) awaiting(where string) kv.KeyRange { return below(s.ofWhere(nameAwait, where, 1)) }
-
 // keptUnder is the range of the hints put aside under a lock.
 func (s subspace) keptUnder(holder string) kv.KeyRange {
 	group, where := splitLane(holder)
@@ -403,10 +399,6 @@ func (p *parsedKey) parseLane(d *decoder) bool {
 	case nameDue:
 		where = d.where()
 		p.index, p.group = d.int(), d.str()
-	case nameAwait:
-		p.where = d.where()
-		p.index, p.id = d.int(), d.uuid()
-		return true
 	case nameKept:
 		p.group = d.str()
 		p.holder = laneName(p.group, d.nestedWhere())

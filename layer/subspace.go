@@ -50,7 +50,6 @@ import (
 //	lock     ("lock", group, view, values …)         as of a group, and so for mark and grant
 //	open     ("open", view, shard, values …, index, group)   as a ready hint
 //	due      ("due", view, values …, due (ms), group)  as a timer
-//	await    ("await", view, values …, index, random)  as a request
 //	kept     ("kept", group, holder, lane, index)    as a ready hint, of any lane
 //
 // In kept, holder and lane are nested tuples, (view, values …), or () for the whole group: a hint of the lane, put
@@ -294,7 +293,6 @@ type parsedKey struct {
 	// lane: of a lock, mark, hint, timer, grant, kept hint or lane key; a group's name if the lane is a whole group.
 	lane   string
 	holder string // kept: the lane whose lock keeps the hint
-	where  string // await: the packed template
 	// item, part, attempt, dead, archive, ready, request; archived: place; timer: due (ms); count: slot; change: offset
 	index int64
 	id    uuid.UUID

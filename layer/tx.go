@@ -25,8 +25,8 @@ type txn struct {
 	ready   map[string]bool // the lanes left ready by this transaction
 	hinted  []candidate     // the hints set by this transaction, in order
 	settled map[string]bool // the lanes whose claims this transaction has ended
-	// requests are the requests which may be woken, by packed template, being read from the first hint on.
-	requests map[string]kv.Future[[]kv.KV]
+	// requests are the requests which may be woken, being read from the first hint on.
+	requests kv.Future[[]kv.KV]
 	unkept   []kv.Future[[]kv.KV] // the hints put aside under locks which this transaction has released
 	counts   map[string]int       // by how much each counter goes up
 	changes  []changed            // what subscriptions are told, in order
@@ -91,24 +91,17 @@ func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	}
 	w.ready[lane] = true
 	w.hinted = append(w.hinted, candidate{key: key, lane: lane, index: index, attempts: attempts})
-	w.readRequests(lane)
+	if !isPart(lane) {
+		w.readRequests()
+	}
 	return key
 }
 
-// readRequests starts reading the requests which may be woken for a lane: those for groups or for any group, or those
-// by the lane's template.
-func (w *txn) readRequests(lane string) {
-	_, where := splitLane(lane)
-	if w.requests[where] == nil {
-		if w.requests == nil {
-			w.requests = make(map[string]kv.Future[[]kv.KV])
-		}
-		all := w.q.keys.requests()
-		if where != "" {
-			all = w.q.keys.awaiting(where)
-		}
-		w.requests[where] = w.tx.Snapshot().GetRange(
-			all.Selectors(), kv.RangeOptions{Limit: wakeProbe},
+// readRequests starts reading the requests which may be woken for a group: those for groups or for any group.
+func (w *txn) readRequests() {
+	if w.requests == nil {
+		w.requests = w.tx.Snapshot().GetRange(
+			w.q.keys.requests().Selectors(), kv.RangeOptions{Limit: wakeProbe},
 		)
 	}
 }
@@ -239,8 +232,8 @@ func (w *txn) touch(random uuid.UUID) {
 // groups left ready. The reads are at snapshot, because transactions which make groups ready must conflict neither with
 // requests nor with each other. Only if there are requests for groups are there reads behind the first.
 func (w *txn) wakeOldest() error {
-	w.readRequests("")
-	rows, err := w.requests[""].Wait(w.ctx)
+	w.readRequests()
+	rows, err := w.requests.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}
@@ -276,6 +269,9 @@ func (w *txn) wakeNamed() error {
 	}
 	found := make([]kv.Future[[]kv.KV], 0, len(w.ready))
 	for _, group := range slices.Sorted(maps.Keys(w.ready)) {
+		if isPart(group) {
+			continue // no request is for a lane that is no whole group
+		}
 		found = append(found, w.tx.Snapshot().GetRange(
 			w.q.keys.namedFor(group).Selectors(), kv.RangeOptions{Limit: wakeProbe},
 		))

@@ -2,8 +2,6 @@ package layer
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 
 	"fdbfifo/kv"
 )
@@ -49,33 +47,12 @@ func unpackHint(row kv.KV) (attempts int, err error) {
 	return int(n), err
 }
 
-// wakeReady wakes the requests for what this transaction has left ready.
+// wakeReady wakes the requests for what this transaction has left ready. Nobody is woken for a lane that is no whole
+// group: receives by template look now and then.
 func (w *txn) wakeReady() error {
-	if len(w.ready) == 0 {
-		return nil
-	}
-	if w.q.keys.plan == nil {
-		return w.wakeOldest()
-	}
-	wheres := make(map[string]bool)
 	for lane := range w.ready {
-		_, where := splitLane(lane)
-		wheres[where] = true
-	}
-	for _, where := range slices.Sorted(maps.Keys(wheres)) { // the same order in each run of a simulation
-		if where == "" {
-			if err := w.wakeOldest(); err != nil {
-				return err
-			}
-			continue
-		}
-		w.readRequests(laneName("", where))
-		rows, err := w.requests[where].Wait(w.ctx)
-		if err != nil {
-			return fmt.Errorf("read requests: %w", err)
-		}
-		if err := w.wake(rows, wakeProbe); err != nil {
-			return err
+		if !isPart(lane) {
+			return w.wakeOldest()
 		}
 	}
 	return nil
