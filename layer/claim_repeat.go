@@ -68,6 +68,11 @@ func (c *claimer) repeat() (named []*reception, err error) {
 
 // answer gives r the claims recorded under its id, as far as still held.
 func (c *claimer) answer(r *reception) error {
+	if twin := c.named[r.o.ReceiveID]; twin != nil { // of another template, in the same transaction
+		r.repeated, r.was = true, twin.where
+		r.share(twin)
+		return nil
+	}
 	key := c.q.keys.repeat(r.o.ReceiveID)
 	v, err := c.repeats[r.o.ReceiveID].Wait(c.ctx)
 	if err != nil {
@@ -87,7 +92,18 @@ func (c *claimer) answer(r *reception) error {
 	// A claim whose lease has ended is no longer the caller's to work on: whoever comes next takes the group over.
 	r.claims = slices.DeleteFunc(r.claims, func(claim *Claim) bool { return millis(claim.Until) <= c.nowMS })
 	r.repeated = true
+	if len(kept.claims) > 0 {
+		_, r.was = splitLane(kept.claims[0].lane)
+	}
 	return err
+}
+
+// share gives r copies of the claims of twin, a receive with the same receive id.
+func (r *reception) share(twin *reception) {
+	for _, claim := range twin.claims {
+		same := *claim
+		r.claims = append(r.claims, &same)
+	}
 }
 
 // keepRepeats records the claims of the named receives. A second receive with the same id gets copies of the claims.
@@ -95,14 +111,15 @@ func (c *claimer) keepRepeats(named []*reception) {
 	first := make(map[string]*reception, len(named))
 	for _, r := range named {
 		if twin := first[r.o.ReceiveID]; twin != nil {
-			for _, claim := range twin.claims {
-				same := *claim
-				r.claims = append(r.claims, &same)
-			}
+			r.share(twin)
 			continue
 		}
 		first[r.o.ReceiveID] = r
 		if len(r.claims) > 0 {
+			if c.named == nil {
+				c.named = make(map[string]*reception)
+			}
+			c.named[r.o.ReceiveID] = r
 			c.tx.Set(c.q.keys.repeat(r.o.ReceiveID), repeat{ms: c.nowMS, claims: r.given()}.pack())
 		}
 	}
