@@ -3,7 +3,6 @@ package layer
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -54,19 +53,6 @@ func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
 		}
 	}
 	return i, nil
-}
-
-// inOtherLane reports whether a claim of any lane has an item, in a queue with facets. It adds read conflicts on all
-// locks of the group.
-func (w *txn) inOtherLane(g guard, id ID) (bool, error) {
-	if w.q.keys.plan == nil {
-		return false, nil
-	}
-	all, err := w.groupLocks(g, id.Group)
-	if err != nil {
-		return false, err
-	}
-	return slices.ContainsFunc(all, func(held heldLane) bool { return held.record.claim().holds(id) }), nil
 }
 
 // unstick ends the claim whose lease has run out and which has the item, and returns the lanes to set free.

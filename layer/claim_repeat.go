@@ -68,15 +68,13 @@ func (c *claimer) repeat() (named []*reception, err error) {
 
 // answer gives r the claims recorded under its id, as far as still held.
 func (c *claimer) answer(r *reception) error {
-	if twin := c.named[r.o.ReceiveID]; twin != nil { // of another template, in the same transaction
-		r.repeated, r.was = true, twin.where
-		r.share(twin)
-		return nil
-	}
 	key := c.q.keys.repeat(r.o.ReceiveID)
 	v, err := c.repeats[r.o.ReceiveID].Wait(c.ctx)
 	if err != nil {
 		return fmt.Errorf("read receive id: %w", err)
+	}
+	if named := c.named[r.o.ReceiveID]; named != nil {
+		v = named // by a receive of another template, in the same transaction, which the read has not seen
 	}
 	if v == nil {
 		return nil
@@ -98,29 +96,25 @@ func (c *claimer) answer(r *reception) error {
 	return err
 }
 
-// share gives r copies of the claims of twin, a receive with the same receive id.
-func (r *reception) share(twin *reception) {
-	for _, claim := range twin.claims {
-		same := *claim
-		r.claims = append(r.claims, &same)
-	}
-}
-
 // keepRepeats records the claims of the named receives. A second receive with the same id gets copies of the claims.
 func (c *claimer) keepRepeats(named []*reception) {
 	first := make(map[string]*reception, len(named))
 	for _, r := range named {
 		if twin := first[r.o.ReceiveID]; twin != nil {
-			r.share(twin)
+			for _, claim := range twin.claims {
+				same := *claim
+				r.claims = append(r.claims, &same)
+			}
 			continue
 		}
 		first[r.o.ReceiveID] = r
 		if len(r.claims) > 0 {
 			if c.named == nil {
-				c.named = make(map[string]*reception)
+				c.named = make(map[string][]byte)
 			}
-			c.named[r.o.ReceiveID] = r
-			c.tx.Set(c.q.keys.repeat(r.o.ReceiveID), repeat{ms: c.nowMS, claims: r.given()}.pack())
+			v := repeat{ms: c.nowMS, claims: r.given()}.pack()
+			c.named[r.o.ReceiveID] = v
+			c.tx.Set(c.q.keys.repeat(r.o.ReceiveID), v)
 		}
 	}
 }

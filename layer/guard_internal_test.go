@@ -233,8 +233,8 @@ func TestTwinsOfOneAttempt(t *testing.T) {
 	require.NotSame(t, twins[0].receive.claims[0], twins[1].receive.claims[0], "each caller has its own")
 }
 
-// TestTwinsOfTwoTemplates: of receives with one receive id and different templates, in the same transaction, one claims,
-// and both are given the same.
+// TestTwinsOfTwoTemplates: of receives with one receive id and different templates, in the same transaction, one
+// claims, and both are given the same.
 func TestTwinsOfTwoTemplates(t *testing.T) {
 	_, q := newInterleaved(t, Config{Facets: []string{"state"}, Views: "state"})
 	var twins []*operation

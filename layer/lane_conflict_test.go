@@ -152,8 +152,9 @@ func TestLaneConflicts(t *testing.T) {
 			l.clock.advance(time.Minute)
 			return c
 		}, claimWhere(nil), extendLane, must},
-		{"retry of a delayed head, claim of another lane that has the head", "state; region", func(l *laned) *layer.Claim {
-			_, err := l.q.Enqueue(l.ctx, layer.Message{Group: "A", Headers: facetsOf("NEW", "EU"), Delay: time.Minute})
+		{"retry of a delayed head, claim of another lane", "state; region", func(l *laned) *layer.Claim {
+			late := layer.Message{Group: "A", Headers: facetsOf("NEW", "EU"), Delay: time.Minute}
+			_, err := l.q.Enqueue(l.ctx, late)
 			require.NoError(l.t, err)
 			return nil
 		}, func(l *laned, tx kv.Tx, _ *layer.Claim) error {

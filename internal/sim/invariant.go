@@ -175,8 +175,8 @@ func (m *model) end(after map[string][]byte) {
 // led holds a group to invariant I1: what can be delivered is led to, and so is the end of a lock.
 func (m *model) led(group string) {
 	g, timers := m.group(group), m.invariants.timers[group]
-	if p := m.w.knobs.plan; p != nil && g.lock == nil && (len(m.lanes.kept[group]) > 0 || group == groupOfLane(group) && !p.whole) {
-		return // its hint is put aside; or nobody receives whole groups
+	if g.lock == nil && m.isLedOtherwise(group) {
+		return
 	}
 	switch l := g.lock; {
 	case l.is("pause"), l.is("halt"):
@@ -199,7 +199,8 @@ func (m *model) requested(random string) {
 // unmarked holds the end of a pause or a park to its cause: somebody who resumed the group.
 func (m *model) unmarked(group string, old *lockState) {
 	for _, o := range m.w.ops {
-		if o.maybeAt(m.r) && (strings.HasPrefix(o.kind, "resume-group") && o.group == groupOfLane(group) || o.kind == "heal") {
+		resumed := strings.HasPrefix(o.kind, "resume-group") && o.group == groupOfLane(group)
+		if o.maybeAt(m.r) && (resumed || o.kind == "heal") {
 			return
 		}
 	}

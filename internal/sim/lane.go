@@ -23,8 +23,8 @@ type lanePlan struct {
 	values map[string][]string
 	views  [][]string // the facets of each, in the order of facets; "*" is not among them
 	whole  bool       // "*" is
-	// drains is the one view that everything is received by when the faults have stopped, as a place in views; -1 = "*".
-	// So a lane that only the hints of another view led to would be seen to be lost.
+	// drains is the one view that everything is received by when the faults have stopped, as a place in views;
+	// -1 = "*". So a lane that only the hints of another view led to would be seen to be lost.
 	drains  int
 	advance float64 // chance that a holder advances what it has
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // What the model knows of lanes. A lane has a state as a group has: its items, which are those of its group that agree
-// with it, its lock, and its greatest token. So what holds for a group holds for each of its lanes: order, the growth of
-// tokens, and that something leads to it. To that comes what holds between lanes: claims that could share an item
+// with it, its lock, and its greatest token. So what holds for a group holds for each of its lanes: order, the growth
+// of tokens, and that something leads to it. To that comes what holds between lanes: claims that could share an item
 // exclude each other, a hint that is put aside is under a lock that is there, and the keys of lanes are those of the
 // items' facets.
 
@@ -21,9 +21,9 @@ var laneNames = []string{"lane", "open", "due", "kept"}
 
 // laneIndex is the lanes of the model.
 type laneIndex struct {
-	of     map[string]map[string]bool // by group: its lanes that have ever been named, but for the whole group
-	kept   map[string]map[string]bool // by lane: the keys of its hints that are put aside
-	under  map[string]map[string]bool // by lane: the keys of what is put aside under its lock
+	of     map[string]map[string]bool   // by group: its lanes that have ever been named, but for the whole group
+	kept   map[string]map[string]bool   // by lane: the keys of its hints that are put aside
+	under  map[string]map[string]bool   // by lane: the keys of what is put aside under its lock
 	left   map[string]map[layer.ID]bool // by lane: what the record under replay takes out of it
 	moved  []change
 	passed map[layer.ID]bool // advanced by the record under replay
@@ -418,6 +418,13 @@ func outstanding(group string, t tuple.Tuple) (ids []layer.ID, ok bool) {
 		}
 	}
 	return ids, true
+}
+
+// isLedOtherwise reports whether a lane that nobody holds needs no hint: its hint is put aside, or it is a whole group
+// in a queue where nobody receives whole groups.
+func (m *model) isLedOtherwise(lane string) bool {
+	p := m.w.knobs.plan
+	return p != nil && (len(m.lanes.kept[lane]) > 0 || lane == groupOfLane(lane) && !p.whole)
 }
 
 // forces reports whether an operation may end the claims of all lanes of a lane's group.

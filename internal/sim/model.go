@@ -30,8 +30,8 @@ func section(name string) kv.KeyRange {
 
 // modelled are the names of the keys that the model knows.
 var modelled = []string{
-	"archive", "archived", "dead", "dedup", "due", "grant", "item", "kept", "lane", "lock", "open", "part", "ready", "request",
-	"state", "timer",
+	"archive", "archived", "dead", "dedup", "due", "grant", "item", "kept", "lane", "lock", "open", "part", "ready",
+	"request", "state", "timer",
 }
 
 func isModelled(name string) bool { return slices.Contains(modelled, name) }

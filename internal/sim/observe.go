@@ -84,7 +84,10 @@ func (w *world) compareOrder(m *model) {
 			}
 			// It is new here. Was it there when something behind it was fetched and given?
 			for _, p := range ds[:i] {
-				if agrees(p.where, m.first[d.id].headers) && p.seen < d.begin && (p.claimed > end && before(d.id, p.id) || sending[p.id] > end && !m.everDead[p.id]) {
+				if !agrees(p.where, m.first[d.id].headers) {
+					continue // it was of another lane
+				}
+				if p.seen < d.begin && (p.claimed > end && before(d.id, p.id) || sending[p.id] > end && !m.everDead[p.id]) {
 					w.violation("G1: %s was there from step %d on, was given by %s, and after %s, which %s gave", d.id, end, d.by, p.id, p.by)
 				}
 			}
@@ -150,7 +153,10 @@ func (w *world) compareExclusion() {
 	for group, hs := range holds {
 		for _, h := range hs {
 			for _, other := range hs {
-				if other == h || !meet(claimLane(h.c), claimLane(other.c)) || other.by.attemptID != "" || h.by.attemptID != "" || other.by.begin <= h.by.end || other.by.end >= h.freed {
+				if !meet(claimLane(h.c), claimLane(other.c)) {
+					continue
+				}
+				if other == h || other.by.attemptID != "" || h.by.attemptID != "" || other.by.begin <= h.by.end || other.by.end >= h.freed {
 					continue
 				}
 				if clock := other.by.endAt.Add(fastest); clock.Before(h.until) {
@@ -184,7 +190,9 @@ func (w *world) compareRepeats() {
 			continue
 		}
 		for _, c := range o.claims {
-			if !slices.ContainsFunc(first.claims, func(f *layer.Claim) bool { return claimLane(f) == claimLane(c) && f.Token == c.Token }) {
+			if !slices.ContainsFunc(first.claims, func(f *layer.Claim) bool {
+				return claimLane(f) == claimLane(c) && f.Token == c.Token
+			}) {
 				w.violation("%s was given claim %d of %q, which %s was not", o, c.Token, c.Group, first)
 			}
 		}

@@ -82,14 +82,14 @@ func (a *actor) operate() {
 		case 9:
 			o.kind, o.forcing = "force-release", true
 			count := a.rng.IntN(2) == 0
-			where := a.opLane(o)
+			release := layer.ForceReleaseOptions{CountAttempt: count, Where: a.opLane(o)}
 			fn = func(ctx context.Context) error {
-				h, err := a.q.Admin().ForceRelease(ctx, group, layer.ForceReleaseOptions{CountAttempt: count, Where: where})
+				h, err := a.q.Admin().ForceRelease(ctx, group, release)
 				o.token = h.Token
 				return err
 			}
 			inTx = func(ctx context.Context, tx kv.Tx) error {
-				h, err := a.q.Admin().ForceReleaseTx(ctx, tx, group, layer.ForceReleaseOptions{CountAttempt: count, Where: where})
+				h, err := a.q.Admin().ForceReleaseTx(ctx, tx, group, release)
 				o.token = h.Token
 				return err
 			}
