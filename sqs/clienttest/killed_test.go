@@ -190,8 +190,8 @@ func (k *killed) work() {
 				exec.Command("node", "testdata/worker.mjs", endpoint(i), k.queue, "x", "x", folder))
 		}
 	} else {
-		k.Log("no workers with sqs-consumer; to install: npm install --prefix FOLDER @aws-sdk/client-sqs sqs-consumer@14, " +
-			"and SQS_NODE=FOLDER")
+		k.Log("no workers with sqs-consumer; to install: " +
+			"npm install --prefix FOLDER @aws-sdk/client-sqs sqs-consumer@14, and SQS_NODE=FOLDER")
 	}
 	for i := range 8 - len(others) {
 		name := k.ledger.worker(fmt.Sprintf("go-%d", i))
