@@ -95,7 +95,14 @@ type laneRead struct {
 // readItems starts reading the first items of a lane. tx reads the lane's keys; values reads the items of a lane that
 // is no whole group, which need no conflict of their own.
 func (q *Queue) readItems(tx, values kv.ReadTx, lane string, limit int) kv.Future[[]kv.KV] {
-	first := tx.GetRange(q.keys.items(lane).Selectors(), kv.RangeOptions{Limit: limit})
+	return q.readItemsIn(tx, values, lane, q.keys.items(lane), limit)
+}
+
+// readItemsIn is readItems for a part of the lane's keys.
+func (q *Queue) readItemsIn(
+	tx, values kv.ReadTx, lane string, keys kv.KeyRange, limit int,
+) kv.Future[[]kv.KV] {
+	first := tx.GetRange(keys.Selectors(), kv.RangeOptions{Limit: limit})
 	if !isPart(lane) {
 		return first
 	}

@@ -28,6 +28,7 @@ type groupCounts struct {
 	q     *Queue
 	ctx   context.Context
 	tx    kv.ReadTx
+	where string // the packed template; "" = whole groups
 	nowMS int64
 
 	marked map[string]bool // the groups which are paused or halted, or will be; nil = there are none
@@ -69,23 +70,42 @@ func (c *groupCounts) count() error {
 		return err
 	}
 	c.oldest.older(c.oldestReady)
-	hints, err := countKeys(c.ctx, c.tx, keys.section(nameReady), StatsCap)
+	hints, err := c.q.countHints(c.ctx, c.tx, c.where)
 	if err != nil {
 		return err
 	}
-	due, err := countKeys(c.ctx, c.tx, keys.timersDue(0, c.nowMS), StatsCap)
+	due, err := countKeys(c.ctx, c.tx, keys.dueFrom(c.where, 0, c.nowMS), StatsCap)
 	if err != nil {
 		return err
 	}
 	c.ready = min(hints-passed+due-c.passedDue, StatsCap)
-	later, err := countKeys(c.ctx, c.tx, keys.timersDue(c.nowMS+1, math.MaxInt64-1), StatsCap)
+	later, err := countKeys(c.ctx, c.tx, keys.dueFrom(c.where, c.nowMS+1, math.MaxInt64-1), StatsCap)
 	c.busy = later - c.passedLater
 	return err
 }
 
+// lane returns the lane of a group that is looked at.
+func (c *groupCounts) lane(group string) string { return laneName(group, c.where) }
+
+// countHints counts the hints of a template up to StatsCap.
+func (q *Queue) countHints(ctx context.Context, tx kv.ReadTx, where string) (n int64, err error) {
+	if where == "" {
+		return countKeys(ctx, tx, q.keys.section(nameReady), StatsCap)
+	}
+	var shards []kv.KeyRange
+	for shard := range q.keys.shards {
+		shards = append(shards, q.keys.hintsFrom(where, shard, 0))
+	}
+	counts, err := countKeysOfEach(ctx, tx, shards, StatsCap)
+	for _, in := range counts {
+		n += in
+	}
+	return min(n, StatsCap), err
+}
+
 // timers counts the held and the delayed groups, and finds the oldest heads, by the timers due first.
 func (c *groupCounts) timers() error {
-	timers := newCursor(c.q.keys.section(nameTimer))
+	timers := newCursor(c.q.keys.allTimers(c.where))
 	for read := 0; read < statsTimers && !timers.exhausted; {
 		const page = 1000
 		rows, err := timers.read(c.tx, page).Wait(c.ctx)
@@ -142,7 +162,7 @@ func (c *groupCounts) timers() error {
 func (c *groupCounts) messages() (int64, error) {
 	ranges := make([]kv.KeyRange, len(c.waiting))
 	for i, group := range c.waiting {
-		ranges[i] = c.q.keys.items(group)
+		ranges[i] = c.q.keys.items(c.lane(group))
 	}
 	depths, err := countKeysOfEach(c.ctx, c.tx, ranges, statsDeep)
 	n := c.further
@@ -157,7 +177,7 @@ func (c *groupCounts) age(h head) (time.Duration, error) {
 	if !h.found {
 		return 0, nil
 	}
-	rows, err := c.tx.GetRange(c.q.keys.items(h.group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(c.ctx)
+	rows, err := c.q.readItems(c.tx, c.tx, c.lane(h.group), 1).Wait(c.ctx)
 	if err != nil || len(rows) == 0 {
 		return 0, err
 	}
@@ -179,7 +199,7 @@ func (c *groupCounts) longestHold() (time.Duration, error) {
 		return 0, fmt.Errorf("read version: %w", err)
 	}
 	slices.SortFunc(c.claims, func(x, y head) int { return cmp.Compare(x.index, y.index) })
-	records, err := c.q.readLocks(c.ctx, c.tx, c.claims[:min(statsHolds, len(c.claims))])
+	records, err := c.q.readLocks(c.ctx, c.tx, c.where, c.claims[:min(statsHolds, len(c.claims))])
 	longest := time.Duration(0)
 	for _, r := range records {
 		if h := r.claim(); h != nil {
@@ -248,6 +268,38 @@ type Stats struct {
 	// group's head; 0 if there is none.
 	OldestReady time.Duration
 	OldestHead  time.Duration
+	// Views are the views of a queue with facets, in the order of Config.Views; nil in another queue.
+	Views []ViewStats
+}
+
+// ViewStats are figures about a view.
+type ViewStats struct {
+	View string // as in Config.Views
+	// ReadyLanes is how many lanes receives by some template of the view would get; of "*", groups. Counted up to
+	// StatsCap, by hints, of which a few may be stale; lanes whose lease or delay has ended are not among them.
+	ReadyLanes int64
+}
+
+// countViews counts the ready lanes of each view.
+func (q *Queue) countViews(ctx context.Context, tx kv.ReadTx) ([]ViewStats, error) {
+	plan := q.keys.plan
+	if plan == nil {
+		return nil, nil
+	}
+	views := make([]ViewStats, 0, 1+len(plan.views))
+	var hints []kv.KeyRange
+	for _, text := range splitTrimmed(plan.text, ";") {
+		r := q.keys.section(nameReady)
+		if text != wholeView {
+			r = q.keys.openOf(plan.numbered(text))
+		}
+		views, hints = append(views, ViewStats{View: text}), append(hints, r)
+	}
+	counts, err := countKeysOfEach(ctx, tx, hints, StatsCap)
+	for i, n := range counts {
+		views[i].ReadyLanes = n
+	}
+	return views, err
 }
 
 // StatsCap is where Stats stops counting groups.
@@ -289,9 +341,20 @@ func (s *Stats) readCounters(ctx context.Context, q *Queue, tx kv.ReadTx) error 
 }
 
 // Stats reads the counters and counts the groups, without a conflict or a change.
-func (q *Queue) Stats(ctx context.Context) (Stats, error) {
+//
+// With a template, one at most, ReadyGroups, BusyGroups, HeldGroups, DelayedGroups, FailingGroups, Delayed,
+// LongestHold, OldestReady and OldestHead speak of what the template sees of each group: ReadyGroups is then the number
+// to scale the workers of a stage by. A group that waits because an intersecting template has it counts among
+// DelayedGroups. All else is of the whole queue.
+//
+// Errors: *TemplateError, ErrOptions, ErrClosed, and the engine's.
+func (q *Queue) Stats(ctx context.Context, where ...Template) (Stats, error) {
 	var s Stats
-	err := q.view(ctx, func(tx kv.ReadTx) error {
+	packed, err := q.whereGiven(where)
+	if err != nil {
+		return s, wrap("stats", err)
+	}
+	err = q.view(ctx, func(tx kv.ReadTx) error {
 		s = Stats{}
 		if err := s.readCounters(ctx, q, tx); err != nil {
 			return err
@@ -301,7 +364,10 @@ func (q *Queue) Stats(ctx context.Context) (Stats, error) {
 			return err
 		}
 		s.Paused = paused.public()
-		c := &groupCounts{q: q, ctx: ctx, tx: tx, nowMS: q.nowMS()}
+		if s.Views, err = q.countViews(ctx, tx); err != nil {
+			return err
+		}
+		c := &groupCounts{q: q, ctx: ctx, tx: tx, where: packed, nowMS: q.nowMS()}
 		if s.PausedGroups+s.HaltedGroups > 0 {
 			if err := c.readMarked(); err != nil {
 				return err
