@@ -46,7 +46,12 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 }
 
 // lane returns the lane of one of the receive's claims.
-func (r *reception) lane(c *Claim) string { return laneName(c.Group, r.where) }
+func (r *reception) lane(c *Claim) string {
+	if r.repeated {
+		return laneName(c.Group, r.was)
+	}
+	return laneName(c.Group, r.where)
+}
 
 // lane returns the lane of a claim.
 func (c *Claim) lane(q *Queue) (string, error) {
