@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -10,14 +11,6 @@ import (
 
 	"fdbfifo/kv"
 )
-
-// Sent is the result for one message of an enqueue.
-type Sent struct {
-	// ID is the message's own, or, for a duplicate, the ID of the earlier message, which may have been acked meanwhile.
-	ID ID
-	// Duplicate: not enqueued, because an earlier message (perhaps of this batch) has the same dedup id.
-	Duplicate bool
-}
 
 // Enqueue appends the messages to their groups, all or none, and returns a result for each, in the order of msgs. The
 // order of msgs is the order within each group, and all come behind what was enqueued before the call. Enqueue retries
@@ -28,6 +21,21 @@ type Sent struct {
 // of the messages is to blame; *FullError, ErrClosed, and the engine's.
 // If ctx ends during the commit, the error wraps a *kv.Error which says whether the commit may have landed.
 func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
+	if len(msgs) == 0 || len(q.opts.Hooks) == 0 {
+		return q.enqueueNow(ctx, msgs)
+	}
+	ctx, w := q.observe(ctx, Operation{Verb: VerbEnqueue, Messages: cloneMessages(msgs)})
+	sent, err := q.enqueueNow(ctx, w.Messages)
+	w.Sent = sent
+	for _, s := range sent {
+		if !s.Duplicate {
+			w.Items++
+		}
+	}
+	return sent, w.end(ctx, err)
+}
+
+func (q *Queue) enqueueNow(ctx context.Context, msgs []Message) ([]Sent, error) {
 	e, err := q.enqueuing(msgs)
 	if err != nil || len(msgs) == 0 {
 		return nil, wrap("enqueue", err)
@@ -36,6 +44,17 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 		return nil, wrap("enqueue", err)
 	}
 	return e.sent, nil
+}
+
+// cloneMessages returns copies of messages whose headers may be set.
+func cloneMessages(msgs []Message) []Message {
+	all := slices.Clone(msgs)
+	for i := range all {
+		headers := make(map[string]string, len(all[i].Headers)+2)
+		maps.Copy(headers, all[i].Headers)
+		all[i].Headers = headers
+	}
+	return all
 }
 
 // EnqueueTx appends the messages in the caller's transaction: the messages are enqueued if and only if the transaction
