@@ -42,7 +42,6 @@ func (b *beside) start(ctx context.Context, s *session, db kv.DB, q *layer.Queue
 		}
 	}
 	if b.metrics != "" {
-		b.exporter = metrics.New(metrics.Options{Now: s.app.Now})
 		b.exporter.Add(q)
 		f, err := s.serveBeside(ctx, "metrics", b.metrics, b.exporter)
 		if err != nil {
@@ -75,6 +74,17 @@ func (b *beside) start(ctx context.Context, s *session, db kv.DB, q *layer.Queue
 		}
 	})
 	return stop, nil
+}
+
+// operations counts what the command's handle does, if somebody may ask.
+func (b *beside) operations(now func() time.Time) []layer.Hook {
+	if b.metrics == "" {
+		return nil
+	}
+	if b.exporter == nil {
+		b.exporter = metrics.New(metrics.Options{Now: now})
+	}
+	return []layer.Hook{b.exporter.Hook()}
 }
 
 // hooks count what a worker does, if somebody may ask.

@@ -17,7 +17,6 @@ import (
 	"fdbfifo/console"
 	"fdbfifo/kv"
 	"fdbfifo/layer"
-	"fdbfifo/metrics"
 )
 
 // consoleFlags are the flags of console.
@@ -105,7 +104,8 @@ func (s *session) console(ctx context.Context, db kv.DB, f consoleFlags) (err er
 	if s.beside.metrics == "" {
 		return serve(ctx, l, h)
 	}
-	all := &allQueues{s: s, db: db, e: metrics.New(metrics.Options{Now: s.app.Now}), open: map[string]*layer.Queue{}}
+	s.beside.operations(s.app.Now) // makes the exporter
+	all := &allQueues{s: s, db: db, e: s.beside.exporter, open: map[string]*layer.Queue{}}
 	defer all.close(ctx)
 	stop, err := s.serveBeside(ctx, "metrics", s.beside.metrics, all)
 	if err != nil {

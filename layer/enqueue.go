@@ -3,7 +3,6 @@ package layer
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -24,7 +23,7 @@ func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
 	if len(msgs) == 0 || len(q.opts.Hooks) == 0 {
 		return q.enqueueNow(ctx, msgs)
 	}
-	ctx, w := q.observe(ctx, Operation{Verb: VerbEnqueue, Messages: cloneMessages(msgs)})
+	ctx, w := q.observe(ctx, Operation{Verb: VerbEnqueue, Messages: slices.Clone(msgs)})
 	sent, err := q.enqueueNow(ctx, w.Messages)
 	w.Sent = sent
 	for _, s := range sent {
@@ -44,17 +43,6 @@ func (q *Queue) enqueueNow(ctx context.Context, msgs []Message) ([]Sent, error) 
 		return nil, wrap("enqueue", err)
 	}
 	return e.sent, nil
-}
-
-// cloneMessages returns copies of messages whose headers may be set.
-func cloneMessages(msgs []Message) []Message {
-	all := slices.Clone(msgs)
-	for i := range all {
-		headers := make(map[string]string, len(all[i].Headers)+2)
-		maps.Copy(headers, all[i].Headers)
-		all[i].Headers = headers
-	}
-	return all
 }
 
 // EnqueueTx appends the messages in the caller's transaction: the messages are enqueued if and only if the transaction

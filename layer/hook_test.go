@@ -1,9 +1,12 @@
 package layer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -26,7 +29,7 @@ func (h *heard) hook() layer.Hook {
 	return layer.Hook{
 		Begin: func(ctx context.Context, o *layer.Operation) context.Context {
 			for i := range o.Messages {
-				o.Messages[i].Headers["trace"] = fmt.Sprint(i)
+				o.SetHeader(i, "trace", fmt.Sprint(i))
 			}
 			return context.WithValue(ctx, heardKey{}, o.Verb)
 		},
@@ -157,7 +160,8 @@ func TestHooksOfOperators(t *testing.T) {
 	told(layer.VerbSkip, 1, err)
 	letters := e.dead()
 	require.Equal(t, "skipped by ann", letters[0].Reason)
-	told(layer.VerbEdit, 1, ann.Edit(e.ctx, ids[2], func(m *layer.Message) error { m.Body = []byte("x"); return nil }))
+	change := func(m *layer.Message) error { m.Body = []byte("x"); return nil }
+	told(layer.VerbEdit, 1, ann.Edit(e.ctx, ids[2], change))
 	_, err = ann.Redrive(e.ctx, layer.DeadFilter{IDs: []layer.ID{id}}, layer.RedriveOptions{DryRun: true})
 	require.NoError(t, err)
 	require.Empty(t, h.all, "a dry run is no action")
@@ -170,7 +174,9 @@ func TestHooksOfOperators(t *testing.T) {
 	told(layer.VerbDiscard, 1, err)
 	told(layer.VerbSetGroupState, 0, ann.SetGroupState(e.ctx, "A", []byte("s"), layer.SetGroupStateOptions{}))
 	c := e.receive(e.q, 1)
-	_, err = ann.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{Token: c.Token, CountAttempt: true, Reason: "hangs"})
+	_, err = ann.ForceRelease(e.ctx, "A", layer.ForceReleaseOptions{
+		Token: c.Token, CountAttempt: true, Reason: "hangs",
+	})
 	told(layer.VerbForceRelease, 1, err)
 	info, err := q.Admin().Group(e.ctx, "A")
 	require.NoError(t, err)
@@ -188,7 +194,8 @@ func TestHooksOfOperators(t *testing.T) {
 	told(layer.VerbConfigure, 0, err)
 	ctx, cancel := context.WithCancel(e.ctx)
 	cancel()
-	_ = q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error { return nil }, layer.SubscribeOptions{})
+	none := func(context.Context, []layer.Change) error { return nil }
+	_ = q.Subscribe(ctx, "s", none, layer.SubscribeOptions{})
 	if err := ann.Unsubscribe(e.ctx, "s"); err != nil {
 		require.ErrorIs(t, err, layer.ErrNoSubscription)
 	}
@@ -200,7 +207,8 @@ func TestHooksOfOperators(t *testing.T) {
 	}
 	_, err = q.Admin().As("\xff").Pause(e.ctx, layer.PauseOptions{})
 	require.ErrorIs(t, err, layer.ErrInvalidUTF8)
-	require.ErrorIs(t, q.Admin().As(string(make([]byte, layer.MaxQueueNameSize+1))).Cancel(e.ctx, ids[0]), layer.ErrLimit)
+	long := string(make([]byte, layer.MaxQueueNameSize+1))
+	require.ErrorIs(t, q.Admin().As(long).Cancel(e.ctx, ids[0]), layer.ErrLimit)
 }
 
 // TestHooksOfHolders: what changes a waiting item, or advances one, is told too; a …Tx form is not.
@@ -253,4 +261,32 @@ func TestHooksOfAReceiveThatWaits(t *testing.T) {
 	cancel(gone)
 	require.ErrorIs(t, <-got, gone)
 	require.ErrorIs(t, h.next(t).Err, gone)
+}
+
+// TestLogHook: what an operator does is in the log with who has done it, what he was refused is a warning, a dead
+// letter is an error, all else is told at the level debug; no body is.
+func TestLogHook(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	var text bytes.Buffer
+	o := e.options(7)
+	handler := slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelInfo})
+	o.Hooks = []layer.Hook{layer.LogHook(slog.New(handler))}
+	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, o)
+	require.NoError(t, err)
+	sent, err := q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("secret")}, layer.Message{Group: "A"})
+	require.NoError(t, err)
+	require.Empty(t, text.String())
+	require.NoError(t, q.Nack(e.ctx, e.receive(q, 1), layer.NackOptions{Reject: "no use"}))
+	require.NoError(t, q.Admin().As("ann").Cancel(e.ctx, sent[1].ID))
+	require.Error(t, q.Admin().As("ann").Cancel(e.ctx, sent[1].ID))
+	lines := strings.Split(strings.TrimSpace(text.String()), "\n")
+	require.Len(t, lines, 3)
+	for i, want := range []string{
+		`level=ERROR msg="queue: nack" queue=` + testQueue + ` group=A`,
+		`level=INFO msg="queue: cancel" queue=` + testQueue + ` by=ann`,
+		`level=WARN msg="queue: cancel"`,
+	} {
+		require.Contains(t, lines[i], want)
+	}
+	require.NotContains(t, text.String(), "secret")
 }

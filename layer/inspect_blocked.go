@@ -28,6 +28,8 @@ type BlockedOptions struct {
 	Limit int
 	// After is the place behind which the page begins: BlockedPage.Next of the page before.
 	After *BlockedPlace
+	// Stats, if not nil, asks for the queue's figures too, of the same moment and in the same transaction.
+	Stats *StatsOptions
 }
 
 // Defaults and bounds of a list of blocked groups.
@@ -98,6 +100,7 @@ type BlockedPage struct {
 	// Waiting is how many handles have receives which wait.
 	Waiting int64
 	Next    *BlockedPlace // pass as After to go on; nil = there are no more
+	Stats   *Stats        // nil unless asked for
 }
 
 // Blocked lists the groups that do not go on, the worst cause first, and within a cause the group with the oldest head
@@ -117,6 +120,11 @@ func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, erro
 		b := &blockedLook{q: q, ctx: ctx, tx: tx, o: &o, nowMS: q.nowMS()}
 		b.page.Summary = map[Cause]int64{}
 		err := b.look()
+		if err == nil && o.Stats != nil {
+			var s Stats
+			s, err = q.readStats(ctx, tx, *o.Stats)
+			b.page.Stats = &s
+		}
 		page = b.page
 		return err
 	})
@@ -145,6 +153,13 @@ func (o *BlockedOptions) check(lease time.Duration) error {
 	}
 	if o.ReadyFor == 0 {
 		o.ReadyFor = DefaultReadyFor
+	}
+	if o.Stats != nil {
+		bounds, err := o.Stats.withDefaults()
+		if err != nil {
+			return err
+		}
+		o.Stats = &bounds
 	}
 	if o.Causes == nil {
 		o.Causes = blockedCauses[:]

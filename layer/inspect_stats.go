@@ -26,6 +26,7 @@ const (
 // not grow with the depth.
 type groupCounts struct {
 	q     *Queue
+	o     StatsOptions
 	ctx   context.Context
 	tx    kv.ReadTx
 	nowMS int64
@@ -69,16 +70,16 @@ func (c *groupCounts) count() error {
 		return err
 	}
 	c.oldest.older(c.oldestReady)
-	hints, err := countKeys(c.ctx, c.tx, keys.section(nameReady), StatsCap)
+	hints, err := countKeys(c.ctx, c.tx, keys.section(nameReady), int64(c.o.MaxGroups))
 	if err != nil {
 		return err
 	}
-	due, err := countKeys(c.ctx, c.tx, keys.timersDue(0, c.nowMS), StatsCap)
+	due, err := countKeys(c.ctx, c.tx, keys.timersDue(0, c.nowMS), int64(c.o.MaxGroups))
 	if err != nil {
 		return err
 	}
-	c.ready = min(hints-passed+due-c.passedDue, StatsCap)
-	later, err := countKeys(c.ctx, c.tx, keys.timersDue(c.nowMS+1, math.MaxInt64-1), StatsCap)
+	c.ready = min(hints-passed+due-c.passedDue, int64(c.o.MaxGroups))
+	later, err := countKeys(c.ctx, c.tx, keys.timersDue(c.nowMS+1, math.MaxInt64-1), int64(c.o.MaxGroups))
 	c.busy = later - c.passedLater
 	return err
 }
@@ -86,8 +87,8 @@ func (c *groupCounts) count() error {
 // timers counts the held and the delayed groups, and finds the oldest heads, by the timers due first.
 func (c *groupCounts) timers() error {
 	timers := newCursor(c.q.keys.section(nameTimer))
-	for read := 0; read < statsTimers && !timers.exhausted; {
-		const page = 1000
+	for read := 0; read < c.o.MaxTimers && !timers.exhausted; {
+		page := min(1000, c.o.MaxTimers-read)
 		rows, err := timers.read(c.tx, page).Wait(c.ctx)
 		if err != nil {
 			return fmt.Errorf("read timers: %w", err)
@@ -288,47 +289,91 @@ func (s *Stats) readCounters(ctx context.Context, q *Queue, tx kv.ReadTx) error 
 	return nil
 }
 
-// Stats reads the counters and counts the groups, without a conflict or a change.
-func (q *Queue) Stats(ctx context.Context) (Stats, error) {
+// StatsOptions bound what Stats reads. The zero value reads as much as the comments of Stats say.
+type StatsOptions struct {
+	// MaxGroups is where the ready and the busy groups stop being counted, 1 to StatsCap; 0 = StatsCap.
+	MaxGroups int
+	// MaxTimers is how many timers are read, the first due first, 1 to 10,000; 0 = 10,000. Timers tell held groups from
+	// delayed groups, and lead to the oldest head and to the longest hold.
+	MaxTimers int
+}
+
+func (o StatsOptions) withDefaults() (StatsOptions, error) {
+	if o.MaxGroups == 0 {
+		o.MaxGroups = StatsCap
+	}
+	if o.MaxTimers == 0 {
+		o.MaxTimers = statsTimers
+	}
+	if o.MaxGroups < 1 || o.MaxGroups > StatsCap {
+		return o, &LimitError{What: "count", Unit: "groups", Got: int64(o.MaxGroups), Min: 1, Max: StatsCap}
+	}
+	if o.MaxTimers < 1 || o.MaxTimers > statsTimers {
+		return o, &LimitError{What: "timers", Unit: "timers", Got: int64(o.MaxTimers), Min: 1, Max: statsTimers}
+	}
+	return o, nil
+}
+
+// Stats reads the counters and counts the groups, without a conflict or a change. With options, one at most, it reads
+// less, and the numbers that it bounds may be too small.
+//
+// Errors: *LimitError, ErrOptions, ErrClosed, and the engine's.
+func (q *Queue) Stats(ctx context.Context, o ...StatsOptions) (Stats, error) {
+	var bounds StatsOptions
+	if len(o) > 1 {
+		return Stats{}, wrap("stats", fmt.Errorf("%w: %d options", ErrOptions, len(o)))
+	}
+	if len(o) > 0 {
+		bounds = o[0]
+	}
+	bounds, err := bounds.withDefaults()
+	if err != nil {
+		return Stats{}, wrap("stats", err)
+	}
 	var s Stats
-	err := q.view(ctx, func(tx kv.ReadTx) error {
-		s = Stats{}
-		if err := s.readCounters(ctx, q, tx); err != nil {
-			return err
-		}
-		paused, err := q.readPause(ctx, tx)
-		if err != nil {
-			return err
-		}
-		s.Paused = paused.public()
-		c := &groupCounts{q: q, ctx: ctx, tx: tx, nowMS: q.nowMS()}
-		if s.PausedGroups+s.HaltedGroups > 0 {
-			if err := c.readMarked(); err != nil {
-				return err
-			}
-		}
-		if err := c.count(); err != nil {
-			return err
-		}
-		s.ReadyGroups, s.BusyGroups, s.HeldGroups, s.DelayedGroups = c.ready, c.busy, c.held, c.delayed
-		s.FailingGroups = c.failing
-		if s.LongestHold, err = c.longestHold(); err != nil {
-			return err
-		}
-		if s.WaitingHandles, _, err = q.waitingHandles(ctx, tx, c.nowMS); err != nil {
-			return err
-		}
-		if s.Delayed, err = c.messages(); err != nil {
-			return err
-		}
-		if s.OldestReady, err = c.age(c.oldestReady); err != nil {
-			return err
-		}
-		s.OldestHead, err = c.age(c.oldest)
+	err = q.view(ctx, func(tx kv.ReadTx) (err error) {
+		s, err = q.readStats(ctx, tx, bounds)
 		return err
 	})
 	if err != nil {
 		return Stats{}, wrap("stats", err)
 	}
 	return s, nil
+}
+
+// readStats is Stats in a transaction that may read other things too.
+func (q *Queue) readStats(ctx context.Context, tx kv.ReadTx, o StatsOptions) (s Stats, err error) {
+	if err := s.readCounters(ctx, q, tx); err != nil {
+		return s, err
+	}
+	paused, err := q.readPause(ctx, tx)
+	if err != nil {
+		return s, err
+	}
+	s.Paused = paused.public()
+	c := &groupCounts{q: q, o: o, ctx: ctx, tx: tx, nowMS: q.nowMS()}
+	if s.PausedGroups+s.HaltedGroups > 0 {
+		if err := c.readMarked(); err != nil {
+			return s, err
+		}
+	}
+	if err := c.count(); err != nil {
+		return s, err
+	}
+	s.ReadyGroups, s.BusyGroups, s.HeldGroups, s.DelayedGroups = c.ready, c.busy, c.held, c.delayed
+	s.FailingGroups = c.failing
+	if s.LongestHold, err = c.longestHold(); err != nil {
+		return s, err
+	}
+	if s.WaitingHandles, _, err = q.waitingHandles(ctx, tx, c.nowMS); err != nil {
+		return s, err
+	}
+	if s.Delayed, err = c.messages(); err != nil {
+		return s, err
+	}
+	if s.OldestReady, err = c.age(c.oldestReady); err != nil {
+		return s, err
+	}
+	s.OldestHead, err = c.age(c.oldest)
+	return s, err
 }

@@ -3,6 +3,9 @@ package layer
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"fdbfifo/kv"
@@ -13,8 +16,8 @@ import (
 // worker: they must be safe for concurrent use and return soon. A handle without hooks pays nothing.
 type Hook struct {
 	// Begin, if not nil, is called before the operation reads or checks anything. The operation, and End, get the
-	// context which Begin returns; it must be ctx or made from ctx. Of an enqueue Begin may set headers of Messages:
-	// the messages and their headers are copies.
+	// context which Begin returns; it must be ctx or made from ctx. Of an enqueue Begin may set headers
+	// (Operation.SetHeader), for a trace that travels with the message.
 	Begin func(ctx context.Context, o *Operation) context.Context
 	// End, if not nil, is called when the outcome is known, or the caller has gone.
 	End func(ctx context.Context, o *Operation)
@@ -55,15 +58,18 @@ const (
 	VerbUnsubscribe   Verb = "unsubscribe"
 )
 
-// Verbs returns all verbs, those of programs first. The slice belongs to the caller.
-func Verbs() []Verb {
-	return []Verb{
-		VerbEnqueue, VerbReceive, VerbAck, VerbNack, VerbRelease, VerbExtend, VerbSetState, VerbAdvance, VerbReschedule,
-		VerbReplace,
-		VerbCancel, VerbSkip, VerbEdit, VerbPause, VerbResume, VerbForceRelease, VerbRetryNow, VerbSetGroupState,
-		VerbPurge, VerbRedrive, VerbDiscard, VerbReplay, VerbConfigure, VerbUnsubscribe,
-	}
+var programsVerbs = []Verb{
+	VerbEnqueue, VerbReceive, VerbAck, VerbNack, VerbRelease, VerbExtend, VerbSetState, VerbAdvance, VerbReschedule,
+	VerbReplace,
 }
+
+var operatorsVerbs = []Verb{
+	VerbCancel, VerbSkip, VerbEdit, VerbPause, VerbResume, VerbForceRelease, VerbRetryNow, VerbSetGroupState, VerbPurge,
+	VerbRedrive, VerbDiscard, VerbReplay, VerbConfigure, VerbUnsubscribe,
+}
+
+// Verbs returns all verbs, those of programs first. The slice belongs to the caller.
+func Verbs() []Verb { return slices.Concat(programsVerbs, operatorsVerbs) }
 
 // Operation is one call, as hooks are told of it. A hook may read an Operation until End returns, and keeps nothing of
 // Messages and Claims. Fields that have nothing to say are zero.
@@ -75,8 +81,9 @@ type Operation struct {
 	// Group is the group that the call names, or that the claim is of; nil = none, or several.
 	Group *string
 	ID    ID // of the item that the call names
-	// Messages are those of an enqueue.
+	// Messages are those of an enqueue. They belong to the caller, who does not see what SetHeader sets.
 	Messages []Message
+	own      []bool // whose headers are a copy
 	// Sent is the result of an enqueue, one for each of Messages.
 	Sent []Sent
 	// Claims is the result of a receive.
@@ -96,15 +103,22 @@ type Operation struct {
 	Err    error // of the call; the caller gets it with the name of the call
 }
 
-// Operator reports whether it is an operator's verb.
-func (v Verb) Operator() bool {
-	switch v {
-	case VerbEnqueue, VerbReceive, VerbAck, VerbNack, VerbRelease, VerbExtend, VerbSetState, VerbAdvance,
-		VerbReschedule, VerbReplace:
-		return false
+// SetHeader sets a header of the i-th of Messages, from 0 on. For Hook.Begin alone.
+func (o *Operation) SetHeader(i int, name, value string) {
+	if o.own == nil {
+		o.own = make([]bool, len(o.Messages))
 	}
-	return true
+	m := &o.Messages[i]
+	if !o.own[i] {
+		headers := make(map[string]string, len(m.Headers)+2)
+		maps.Copy(headers, m.Headers)
+		m.Headers, o.own[i] = headers, true
+	}
+	m.Headers[name] = value
 }
+
+// Operator reports whether it is an operator's verb.
+func (v Verb) Operator() bool { return slices.Contains(operatorsVerbs, v) }
 
 // observed is an operation that hooks are told of.
 type observed struct {
@@ -171,4 +185,55 @@ func ErrorKind(err error) string {
 		return "engine"
 	}
 	return "other"
+}
+
+// LogHook returns a hook that writes a log: what an operator does as information, with who does it; an action that is
+// refused and a lost claim as a warning; a dead letter and a halted group as an error; all else at the level debug.
+// Bodies and headers are never written.
+func LogHook(log *slog.Logger) Hook {
+	return Hook{End: func(ctx context.Context, o *Operation) {
+		level := o.level()
+		if log.Enabled(ctx, level) {
+			log.LogAttrs(ctx, level, "queue: "+string(o.Verb), o.attrs()...)
+		}
+	}}
+}
+
+func (o *Operation) level() slog.Level {
+	switch {
+	case o.Follows == FollowsDeadLetter || o.Follows == FollowsHalt:
+		return slog.LevelError
+	case o.Err != nil && (o.Verb.Operator() || errors.Is(o.Err, ErrClaimLost)):
+		return slog.LevelWarn
+	case o.Verb.Operator():
+		return slog.LevelInfo
+	}
+	return slog.LevelDebug
+}
+
+// attrs is the operation for a log.
+func (o *Operation) attrs() []slog.Attr {
+	all := []slog.Attr{slog.String("queue", o.Queue)}
+	if o.By != "" {
+		all = append(all, slog.String("by", o.By))
+	}
+	if o.ID != (ID{}) {
+		all = append(all, slog.String("item", o.ID.String()))
+	} else if o.Group != nil {
+		all = append(all, slog.String("group", *o.Group))
+	}
+	if o.Settled != nil {
+		all = append(all, slog.Int64("token", o.Settled.Token))
+	}
+	if o.Items > 0 {
+		all = append(all, slog.Int("items", o.Items))
+	}
+	if o.Follows != "" {
+		all = append(all, slog.String("follows", string(o.Follows)))
+	}
+	all = append(all, slog.Duration("took", o.Took))
+	if o.Err != nil {
+		all = append(all, slog.String("error", o.Err.Error()))
+	}
+	return all
 }
