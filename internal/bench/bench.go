@@ -169,6 +169,7 @@ func All(s Sizes) []Benchmark {
 		consoleTransactions(s),
 		blockedRatio(s),
 		seriesPerQueue(s),
+		hooksCost(s),
 		wakeRoundTrips(s),
 		coalescingGain(s),
 		transactionsPerBatch(s),
