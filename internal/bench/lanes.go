@@ -199,7 +199,7 @@ func stageMutations(s Sizes) Benchmark {
 		}
 		per := func(n int64) float64 { return float64(n) / float64(s.Batches*batch) }
 		return []Result{
-			{name, per(counted[0].Mutations), "mutations", means, "an advance travels with the next claim", atMost(4.2)},
+			{name, per(counted[0].Mutations), "mutations", means, "each advance with the next claim", atMost(4.2)},
 			{"stage_reads", per(counted[0].Reads), "reads", "keys and ranges read for the same", "", Target{}},
 			{"stage_by_hand_mutations", per(counted[1].Mutations), "mutations",
 				"by Receive and Advance, a transaction each", "", Target{}},
@@ -399,7 +399,7 @@ func stageConflicts(s Sizes) Benchmark {
 // stagesGain compares a pipeline in one group with whole-group claims.
 func stagesGain(s Sizes) Benchmark {
 	const name = "stages_gain"
-	means := fmt.Sprintf("one group, three stages of %v of waiting an item: messages/s with a template for each stage, "+
+	means := fmt.Sprintf("one group, three stages of %v of waiting an item: messages/s with a template for each stage "+
 		"to those with claims of the whole group", s.StageWork)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
 		space, err := env.Open(ctx)
@@ -436,7 +436,7 @@ func stagesGain(s Sizes) Benchmark {
 			{name, c.ratio(), "ratio", means, c.spread(), atLeast(2)},
 			{"stages_messages_per_s", c.b, "items/s", "a template for each stage", sizes, Target{}},
 			{"whole_messages_per_s", c.a, "items/s", "claims of the whole group", sizes, Target{}},
-			{"stages_gain_no_work", bare.ratio(), "ratio", "the same without any work: transactions alone", bare.spread(),
+			{"stages_gain_no_work", bare.ratio(), "ratio", "the same without work: transactions alone", bare.spread(),
 				Target{}},
 		}, l.q.verify(ctx)
 	}}
