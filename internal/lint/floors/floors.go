@@ -59,7 +59,7 @@ var floors = []floor{
 		"inspect_stats.go", "inspect_why.go",
 	}},
 	{"face", "what a program begins with: opening a queue, and workers.", []string{
-		"queue.go", "subscribe.go", "subscription.go",
+		"queue.go", "subscribe.go", "subscription.go", "worker_form.go",
 		"worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_handler.go", "worker_source.go",
 		"worker_stage.go",
 	}},
