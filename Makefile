@@ -19,6 +19,10 @@ demo: ## load 20,000 real departures, drain them with 4 processes of which two a
 orders: ## a service of three processes on one folder: 5,000 orders, four of its processes killed, verify it (ARGS=-json)
 	@$(GO) run ./examples/orders run $(ARGS)
 
+.PHONY: pipeline
+pipeline: ## four stages as processes on one folder: 1,200 seat requests in place, two processes killed, verify it (ARGS=-json)
+	@$(GO) run ./examples/pipeline run $(ARGS)
+
 .PHONY: test
 test: ## every test, some minutes on 2 cores; what takes longer is in ci: sim-ci, conformance, release-check, crash, fuzz
 	$(GO) test $(TOGETHER) ./...

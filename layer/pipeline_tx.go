@@ -289,6 +289,14 @@ func (w *txn) settle(os []*operation) error {
 			return err
 		}
 	}
+	for _, o := range os {
+		if o.settleErr != nil {
+			continue
+		}
+		if err := o.settle.joinLanes(w); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -360,6 +368,7 @@ const (
 	settledClaimLost
 	settledNotInClaim
 	settledCorrupt
+	settledRefused // an advance that the queue does not allow
 )
 
 // pack returns the receipt's part about an operation.
@@ -371,8 +380,10 @@ func (o *operation) pack() tuple.Tuple {
 		code = settledClaimLost
 	case errors.Is(o.settleErr, ErrNotInClaim):
 		code = settledNotInClaim
-	case o.settleErr != nil:
+	case isCorrupt(o.settleErr):
 		code = settledCorrupt
+	case o.settleErr != nil:
+		code = settledRefused
 	case o.settle != nil && o.settle.extends:
 		until = millis(o.settle.until)
 	}
@@ -398,9 +409,10 @@ func (o *operation) unpack(ctx context.Context, q *Queue, tx kv.Tx, v any) error
 	if !ok || !ok2 || !ok3 || !ok4 {
 		return fmt.Errorf("%w: receipt of an operation: %v", ErrCorrupt, v)
 	}
-	if o.settle != nil {
+	if o.settle != nil && (code != settledRefused || o.settleErr == nil) { // refused: as the last attempt has said
 		o.settleErr = map[int64]error{
 			settledClaimLost: ErrClaimLost, settledNotInClaim: ErrNotInClaim, settledCorrupt: ErrCorrupt,
+			settledRefused: ErrOptions,
 		}[code]
 		if until > 0 {
 			o.settle.until = fromMillis(until)
