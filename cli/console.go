@@ -16,7 +16,6 @@ import (
 
 	"fdbfifo/console"
 	"fdbfifo/kv"
-	"fdbfifo/layer"
 )
 
 // consoleFlags are the flags of console.
@@ -101,13 +100,7 @@ func (s *session) console(ctx context.Context, db kv.DB, f consoleFlags) (err er
 	if _, err := fmt.Fprintf(s.stdout, "console: %s://%s%s\n", scheme, l.Addr(), path); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	if s.beside.metrics == "" {
-		return serve(ctx, l, h)
-	}
-	s.beside.operations(s.app.Now) // makes the exporter
-	all := &allQueues{s: s, db: db, e: s.beside.exporter, open: map[string]*layer.Queue{}}
-	defer all.close(ctx)
-	stop, err := s.serveBeside(ctx, "metrics", s.beside.metrics, all)
+	stop, err := s.beside.start(ctx, s, db, nil)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
