@@ -127,7 +127,8 @@ func TestTraceTravelsWithTheMessage(t *testing.T) {
 			inner.End()
 			return nil
 		}
-		worker, err := layer.NewWorker(s.q, layer.Handle(s.tel.Process(handle)), layer.WorkerOptions{Logger: slog.New(slog.DiscardHandler)})
+		quiet := layer.WorkerOptions{Logger: slog.New(slog.DiscardHandler)}
+		worker, err := layer.NewWorker(s.q, layer.Handle(s.tel.Process(handle)), quiet)
 		require.NoError(t, err)
 		worker.Start()
 		time.Sleep(time.Second)
