@@ -127,7 +127,8 @@ type Claim struct {
 // A group whose next item cannot be read is skipped; if there is no other group, the error wraps ErrCorrupt.
 //
 // Waiting costs next to nothing: all receives of a handle wait on one request of the handle, which wakes when somebody
-// makes a group ready. For each Group that receives of the handle name there is another, which that group alone wakes.
+// makes a group ready. For each Group that receives of the handle name, and each template, there is another, which such
+// a group or lane alone wakes.
 func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -170,7 +171,7 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || r.where != "" || q.opts.Test.Path == Direct {
+	if r.o.Wait == 0 || q.opts.Test.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
@@ -336,7 +337,7 @@ func (w *txn) newClaimer(where string, rs []*reception) *claimer {
 // into account.
 func (c *claimer) begin() {
 	c.readRepeats()
-	if index, _ := c.q.staging.requested(); index != 0 {
+	if index, _ := c.q.staging.requested(); index != 0 && c.where == "" {
 		random := c.q.staging.random
 		c.granted = c.tx.Snapshot().GetRange(c.q.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave})
 	}
