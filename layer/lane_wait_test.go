@@ -171,7 +171,7 @@ func TestWaitByTemplateInVain(t *testing.T) {
 }
 
 // TestWakesOfThreeViews: an enqueue that opens lanes of three views wakes one handle by each template, not three by
-// one (trap 17).
+// one.
 func TestWakesOfThreeViews(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.laned("lanes", "state; region; state, region", nil, 1)[0]
