@@ -40,6 +40,11 @@ type ReceiveOptions struct {
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait.
 	Wait time.Duration
+	// OnlyIfAny ends the wait once there is nothing to wait for: no message in the queue, or in Group, be it in
+	// another's hands, delayed or paused. A message in another's hands which is then acked ends the wait too, within
+	// Options.Poll. The price is the read of a key for each look in vain. Not with Where: whether any group has a
+	// message for a template cannot be told without a look at every group.
+	OnlyIfAny bool
 }
 
 func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
@@ -77,6 +82,9 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 			return o, err
 		}
 		o.MaxGroups = 1
+	}
+	if o.OnlyIfAny && o.Where != nil {
+		return o, fmt.Errorf("%w: OnlyIfAny with a template", ErrOptions)
 	}
 	if err := checkReceiveID(o.ReceiveID); err != nil {
 		return o, err
@@ -253,17 +261,39 @@ type reception struct {
 	dueMS   int64 // of a receive from one group: when to look again, because a time ends then; 0 = nobody knows
 	// repeated: the receive was answered as an earlier receive with the same receive id.
 	repeated bool
+	// nothing: the receive asked for OnlyIfAny, and there is no message.
+	nothing bool
 }
 
 // begin forgets what an earlier attempt left.
 func (r *reception) begin() {
 	r.claims, r.items, r.bytes, r.stopped, r.broken, r.repeated = nil, 0, 0, false, nil, false
-	r.more, r.dueMS = false, 0
+	r.more, r.dueMS, r.nothing = false, 0, false
 }
 
 // unserved reports whether r has got nothing, so that a receive which waits goes on waiting. A repetition of which
-// nothing is left waits for nothing.
-func (r *reception) unserved() bool { return len(r.claims) == 0 && !r.repeated }
+// nothing is left waits for nothing, and neither does OnlyIfAny where there is nothing.
+func (r *reception) unserved() bool { return len(r.claims) == 0 && !r.repeated && !r.nothing }
+
+// lookForAny notes which of the unserved receives that wait only if there is any message have nothing to wait for. The
+// read is at snapshot: what is enqueued meanwhile came after the receive.
+func (w *txn) lookForAny(rs []*reception) error {
+	for _, r := range rs {
+		if !r.o.OnlyIfAny || !r.unserved() {
+			continue
+		}
+		items := w.q.keys.section(nameItem)
+		if r.o.Group != nil {
+			items = w.q.keys.items(*r.o.Group)
+		}
+		k, err := w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(items.Begin)).Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read items: %w", err)
+		}
+		r.nothing = !items.Contains(k)
+	}
+	return nil
+}
 
 // full reports whether nothing more may be taken.
 func (r *reception) full() bool {

@@ -295,6 +295,9 @@ func (w *txn) receive(all *receiving) (staged, error) {
 		return staged{}, nil
 	}
 	if len(all.claimers) == 0 {
+		if err := w.lookForAny(rs); err != nil {
+			return staged{}, err
+		}
 		return w.stage(waiting, nil, nil)
 	}
 	var whole *claimer // of the receives which may wait
@@ -313,6 +316,9 @@ func (w *txn) receive(all *receiving) (staged, error) {
 		}
 	}
 	w.claimed(rs)
+	if err := w.lookForAny(rs); err != nil {
+		return staged{}, err
+	}
 	return w.stage(waiting, whole, nil)
 }
 

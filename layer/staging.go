@@ -158,6 +158,9 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 		}
 	}
 	w.claimed(rs)
+	if err := w.lookForAny(rs); err != nil {
+		return staged{}, err
+	}
 	var whole *claimer
 	var requests []kv.KV
 	for i, c := range claimers {
