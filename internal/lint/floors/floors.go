@@ -60,7 +60,7 @@ var floors = []floor{
 	}},
 	{"face", "what a program begins with: opening a queue, and workers.", []string{
 		"queue.go", "subscribe.go", "subscription.go",
-		"worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_handler.go", "worker_source.go",
+		"worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_hands.go", "worker_handler.go", "worker_source.go",
 		"worker_stage.go",
 	}},
 }
