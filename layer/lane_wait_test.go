@@ -128,7 +128,9 @@ func TestWaitByTemplate(t *testing.T) {
 			t.Run(name+"/"+how, func(t *testing.T) {
 				t.Parallel()
 				e := newEnv(t, anyEngine, false)
-				l := &laned{env: e, q: e.laned("lanes", "*; state; region", nil, 1)[0]}
+				// What helps is a wake, neither a poll nor the end of a lease.
+				long := func(c *layer.Config) { c.Lease = layer.MaxLease }
+				l := &laned{env: e, q: e.laned("lanes", "*; state; region", long, 1)[0]}
 				given := c.setup(l)
 				w := e.waitOn("lanes", 2, never, o)
 				byTemplate, named := e.laneRequests()
@@ -205,12 +207,12 @@ func TestWakesOfThreeViews(t *testing.T) {
 	}
 }
 
-// TestWaitIsPassedOn: of several lanes that become ready while one handle is woken, those that this handle does not
-// take are taken by the next, without the help of a poll, whatever the number of handles.
+// TestWaitIsPassedOn: of many lanes that become ready at once, for which a few handles are woken, those that these do
+// not take are taken by the next, without the help of a poll.
 func TestWaitIsPassedOn(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.laned("lanes", "state", nil, 1)[0]
-	const handles = 10
+	const handles = 24 // more than a waker wakes
 	var waiters []*waiter
 	for n := range uint64(handles) {
 		waiters = append(waiters, e.waitOn("lanes", 2+n, never, layer.ReceiveOptions{Where: isNew}))

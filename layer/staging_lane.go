@@ -162,10 +162,9 @@ func (w *txn) clearWants(waiting []*operation, outcome *staged) {
 }
 
 // passOn wakes the next handles that wait by the claimer's template, if the claimer has found more lanes than it could
-// take. So one wake is enough for lanes that become ready while the woken handle is at work. requests are the oldest by
-// the template.
-//
-// Without guardPassOn the others wait for their polls.
+// take. So a few wakes are enough for many lanes, and one for lanes that become ready while the woken handle is at work.
+// requests are the oldest by the template. Those behind the handle's own come first: the handles before were woken
+// before, and several that pass on at once do not wake each other.
 func (c *claimer) passOn(requests []kv.KV) error {
 	left := c.left()
 	if c.taken == 0 || left == 0 || lacks(guardPassOn) {
@@ -173,19 +172,21 @@ func (c *claimer) passOn(requests []kv.KV) error {
 	}
 	k := c.waking()
 	k.templates[c.where], k.besides = left, c.q.staging.random
-	for _, row := range requests {
-		if err := k.see(row); err != nil {
-			return err
-		}
+	own := slices.IndexFunc(requests, func(row kv.KV) bool {
+		p, err := c.q.keys.parse(row.Key)
+		return err == nil && p.id == k.besides
+	})
+	if err := k.seeAll(requests[own+1:]); err != nil {
+		return err
 	}
-	return nil
+	return k.seeAll(requests[:own+1])
 }
 
 // left returns how many lanes the claimer has found, or may find, and not looked at.
 func (c *claimer) left() int {
 	n := len(c.looks) + len(c.search.pending)
-	if n == 0 && c.search.begun && !c.search.exhausted() {
-		return 1
+	if n == 0 && c.search.begun && (c.search.away || !c.search.exhausted()) {
+		return 1 // a walk has not seen the oldest
 	}
 	return n
 }
