@@ -162,8 +162,8 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		})
 	}
 	worker, err := layer.NewWorker(q, handler, layer.WorkerOptions{
-		Concurrency: f.workers, MaxConcurrency: f.maxWorkers, Batch: f.batch, Lease: f.lease, Timeout: timeout, OnError: w.failure,
-		Where:  f.where.template,
+		Concurrency: f.workers, MaxConcurrency: f.maxWorkers, Batch: f.batch, Lease: f.lease,
+		Timeout: timeout, OnError: w.failure, Where: f.where.template,
 		Logger: slog.New(slog.DiscardHandler), // failure tells
 		Hooks:  s.beside.hooks(),
 	})

@@ -163,8 +163,8 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		`ready hint of group "A" with DONE in view 1, its head has index N`:               none,
 		`ready hint of group "A", put aside while group "A" with NEW in view 1 is locked`: none,
 
-		`request of a handle whose receives wait for lanes with NEW, since 2023-11-14 22:13:20.000 UTC, random ID`: `of "host", ` +
-			`wants 2 lanes, counts as dead after 2023-11-14 22:13:20.000 UTC`,
+		`request of a handle whose receives wait for lanes with NEW, since 2023-11-14 22:13:20.000 UTC, ` +
+			`random ID`: `of "host", wants 2 lanes, counts as dead after 2023-11-14 22:13:20.000 UTC`,
 		`request of a handle whose receives wait for group "A" with NEW in view 1, random ID`: `of "host", ` +
 			`counts as dead after 2023-11-14 22:13:20.000 UTC`,
 

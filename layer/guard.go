@@ -188,7 +188,8 @@ const (
 
 	// guardWakeTemplate (G5): who makes a lane ready wakes nobody who waits by its template.
 	guardWakeTemplate guard = "wake-template"
-	// guardWakeUnlocked (G5): the release of a lane's lock wakes nobody who waits for an intersecting lane by its group.
+	// guardWakeUnlocked (G5): the release of a lane's lock wakes nobody who waits for an intersecting lane of a
+	// named group.
 	guardWakeUnlocked guard = "wake-unlocked"
 	// guardPassOn (G5): of several lanes of a template which became ready at once, those beyond what the woken handle
 	// can take wait for the polls of the other handles.

@@ -133,7 +133,8 @@ func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 	r := c.report
 	c.counts = map[string]*int64{
 		nameItem: &r.Items, nameDead: &r.Dead, nameArchive: &r.Archived, nameAttempt: &r.Attempts, nameState: &r.States,
-		namePace: &r.Paces, nameRequest: &r.Requests, nameNamed: &r.Requests, nameByLane: &r.Requests, nameGrant: &r.Grants,
+		namePace: &r.Paces, nameRequest: &r.Requests, nameNamed: &r.Requests, nameGrant: &r.Grants,
+		nameByLane:  &r.Requests,
 		nameRepeat:  &r.Repeats,
 		nameReceipt: &r.Receipts, nameDedup: &r.Dedup, nameChange: &r.Changes, nameCursor: &r.Subscriptions,
 	}

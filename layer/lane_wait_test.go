@@ -43,6 +43,8 @@ func advancing(state string) func(l *laned, c *layer.Claim) error {
 	}
 }
 
+func ackIt(l *laned, c *layer.Claim) error { return l.q.Ack(l.ctx, c) }
+
 // laneReadies are all that make a lane ready, by name.
 func laneReadies() map[string]laneReady {
 	return map[string]laneReady{
@@ -61,12 +63,14 @@ func laneReadies() map[string]laneReady {
 				return err
 			})
 		}},
-		"advance":                       {handing(isPaid, "PAID"), advancing("NEW")},
-		"advance that leaves items":     {handing(isNew, "NEW", "NEW"), advancing("PAID")},
-		"ack that leaves items":         {handing(isNew, "NEW", "NEW"), func(l *laned, c *layer.Claim) error { return l.q.Ack(l.ctx, c) }},
-		"nack":                          {handing(isNew, "NEW"), func(l *laned, c *layer.Claim) error { return l.q.Nack(l.ctx, c, layer.NackOptions{}) }},
-		"end of an intersecting claim":  {handing(isEU, "PAID", "NEW"), func(l *laned, c *layer.Claim) error { return l.q.Ack(l.ctx, c) }},
-		"end of a claim of whole group": {handing(nil, "PAID", "NEW"), func(l *laned, c *layer.Claim) error { return l.q.Ack(l.ctx, c) }},
+		"advance":                   {handing(isPaid, "PAID"), advancing("NEW")},
+		"advance that leaves items": {handing(isNew, "NEW", "NEW"), advancing("PAID")},
+		"ack that leaves items":     {handing(isNew, "NEW", "NEW"), ackIt},
+		"nack": {handing(isNew, "NEW"), func(l *laned, c *layer.Claim) error {
+			return l.q.Nack(l.ctx, c, layer.NackOptions{})
+		}},
+		"end of an intersecting claim":  {handing(isEU, "PAID", "NEW"), ackIt},
+		"end of a claim of whole group": {handing(nil, "PAID", "NEW"), ackIt},
 		"forced release": {handing(isEU, "PAID", "NEW"), func(l *laned, c *layer.Claim) error {
 			_, err := l.q.Admin().ForceRelease(l.ctx, "A", layer.ForceReleaseOptions{Where: isEU})
 			return err
@@ -107,7 +111,10 @@ func laneReadies() map[string]laneReady {
 		"edit of a facet": {sending("PAID"), func(l *laned, _ *layer.Claim) error {
 			items, err := l.q.Peek(l.ctx, "A", 1)
 			require.NoError(l.t, err)
-			return l.q.Admin().Edit(l.ctx, items[0].ID, func(m *layer.Message) error { m.Headers["state"] = "NEW"; return nil })
+			return l.q.Admin().Edit(l.ctx, items[0].ID, func(m *layer.Message) error {
+				m.Headers["state"] = "NEW"
+				return nil
+			})
 		}},
 	}
 }
@@ -212,23 +219,29 @@ func TestWakesOfThreeViews(t *testing.T) {
 func TestWaitIsPassedOn(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.laned("lanes", "state", nil, 1)[0]
-	const handles = 24 // more than a waker wakes
-	var waiters []*waiter
+	// More requests than a waker reads at once, and more lanes than requests that it then wakes by one template.
+	const handles, lanes = 24, 10
+	got := make(chan string, handles)
 	for n := range uint64(handles) {
-		waiters = append(waiters, e.waitOn("lanes", 2+n, never, layer.ReceiveOptions{Where: isNew}))
+		w := e.waitOn("lanes", 2+n, never, layer.ReceiveOptions{Where: isNew})
 		e.clock.advance(time.Millisecond)
+		go func() {
+			for _, c := range <-w.claims {
+				got <- c.Group
+			}
+		}()
 	}
-	msgs := make([]layer.Message, handles)
+	msgs := make([]layer.Message, lanes)
 	for i := range msgs {
 		msgs[i] = layer.Message{Group: fmt.Sprint("g", i), Headers: facetsOf("NEW", "EU")}
 	}
 	_, err := q.Enqueue(e.ctx, msgs...)
 	require.NoError(t, err)
-	got := make(map[string]bool)
-	for _, w := range waiters {
-		got[w.get(t).Group] = true
+	groups := make(map[string]bool)
+	for range lanes {
+		groups[receiveFrom(t, got)] = true
 	}
-	require.Len(t, got, handles)
+	require.Len(t, groups, lanes)
 }
 
 // TestWaitOfManyTemplates: of many receives of one handle, by templates, for lanes and for whole groups, each gets what
@@ -259,7 +272,8 @@ func TestWaitOfManyTemplates(t *testing.T) {
 		}
 		short, cancel := context.WithCancel(e.ctx)
 		wg.Go(func() {
-			_, err := waiting.Receive(short, layer.ReceiveOptions{Where: layer.Template{"state": "none"}, Wait: layer.MaxWait})
+			none := layer.Template{"state": "none"}
+			_, err := waiting.Receive(short, layer.ReceiveOptions{Where: none, Wait: layer.MaxWait})
 			require.ErrorIs(e.t, err, context.Canceled)
 		})
 		require.Eventually(e.t, func() bool {
@@ -269,7 +283,9 @@ func TestWaitOfManyTemplates(t *testing.T) {
 		cancel()
 		for i := range templates {
 			n := (i * 37) % templates
-			_, err := q.Enqueue(e.ctx, layer.Message{Group: fmt.Sprint("g", n), Headers: facetsOf(fmt.Sprint("s", n), "EU")})
+			_, err := q.Enqueue(e.ctx, layer.Message{
+				Group: fmt.Sprint("g", n), Headers: facetsOf(fmt.Sprint("s", n), "EU"),
+			})
 			require.NoError(e.t, err)
 		}
 		wg.Wait()
@@ -298,7 +314,8 @@ func TestWaitByTemplateByTheClock(t *testing.T) {
 		"lease":                         {claiming(isNew, 7*time.Second), 7 * time.Second, 0},
 		"lease of an intersecting lane": {claiming(isEU, 7*time.Second), 7 * time.Second, 0},
 		"delayed message": {func(l *laned) {
-			_, err := l.q.Enqueue(l.ctx, layer.Message{Group: "A", Headers: facetsOf("NEW", "EU"), Delay: 11 * time.Second})
+			m := layer.Message{Group: "A", Headers: facetsOf("NEW", "EU"), Delay: 11 * time.Second}
+			_, err := l.q.Enqueue(l.ctx, m)
 			require.NoError(l.t, err)
 		}, 11 * time.Second, 0},
 		"retry delay": {func(l *laned) {
@@ -390,7 +407,8 @@ func TestRequestByTemplateOfADeadHandle(t *testing.T) {
 				require.Zero(t, byTemplate)
 			}
 			live := e.waitOn("lanes", 3, never, layer.ReceiveOptions{Where: isNew})
-			require.Eventually(t, func() bool { n, _ := e.laneRequests(); return n == 1 }, time.Minute, time.Millisecond)
+			one := func() bool { n, _ := e.laneRequests(); return n == 1 }
+			require.Eventually(t, one, time.Minute, time.Millisecond)
 			l.send("NEW")
 			require.Equal(t, "A", live.get(t).Group)
 		})

@@ -264,7 +264,9 @@ func TestOnlyIfAny(t *testing.T) {
 		"empty queue": {func(*testing.T, *env) {}, 0, 0, false},
 		"held, and given back": {func(t *testing.T, e *env) {
 			c := hold(t, e)
-			time.AfterFunc(5*time.Second, func() { require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Release: true})) })
+			time.AfterFunc(5*time.Second, func() {
+				require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
+			})
 		}, 5 * time.Second, 5*time.Second + poll, true},
 		"held, and acked": {func(t *testing.T, e *env) {
 			c := hold(t, e)
@@ -301,7 +303,8 @@ func TestOnlyIfAny(t *testing.T) {
 						q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, options)
 						require.NoError(t, err)
 						begun := time.Now()
-						claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Group: group, Wait: time.Minute, OnlyIfAny: true})
+						o := layer.ReceiveOptions{Group: group, Wait: time.Minute, OnlyIfAny: true}
+						claims, err := q.Receive(e.ctx, o)
 						require.NoError(t, err)
 						require.Equal(t, c.got, len(claims) == 1)
 						require.GreaterOrEqual(t, time.Since(begun), c.least)

@@ -144,11 +144,12 @@ func (q *Queue) lineEnv() lineEnv {
 // without a claim. If there was nothing to write, takeTurn sets a watch. There is a claimer for each template.
 func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error) {
 	named := func(r *reception) bool { return r.o.Group != nil }
+	anyGroup := func(r *reception) bool { return r.o.Group == nil }
 	var rs []*reception
 	turns := make([]*turning, len(claimers))
 	for i, c := range claimers {
 		rs = append(rs, c.owed...)
-		if !slices.ContainsFunc(c.owed, named) || slices.ContainsFunc(c.owed, func(r *reception) bool { return !named(r) }) {
+		if !slices.ContainsFunc(c.owed, named) || slices.ContainsFunc(c.owed, anyGroup) {
 			turns[i] = w.beginTurn(c.where)
 		}
 	}

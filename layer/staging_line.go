@@ -297,8 +297,8 @@ func (l *waitingLine) call() (r rest, failed bool) {
 	}
 }
 
-// namedWave bounds the receives which name a group, and the other templates, in one turn: each has reads of its own, and
-// a transaction of many reads does not come through where one in thirty fails.
+// namedWave bounds the receives which name a group, and the other templates, in one turn: each has reads of its own,
+// and a transaction of many reads does not come through where one in thirty fails.
 const namedWave = 16
 
 // give gives the turn to the oldest waiting receives of which may is true, and returns the receives.

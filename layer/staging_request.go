@@ -127,8 +127,8 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 	return err
 }
 
-// withdraw clears the handle's requests for which nobody waits, and gives back the granted groups; index is 0 if there is
-// no request for any group. Repeating a withdraw does no harm.
+// withdraw clears the handle's requests for which nobody waits, and gives back the granted groups; index is 0 if there
+// is no request for any group. Repeating a withdraw does no harm.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if !q.staging.acquire() {
 		if !q.line.rest(ctx, busyPause, nil) { // a receive is about to use or clear the request

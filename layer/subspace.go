@@ -52,7 +52,7 @@ import (
 //	due      ("due", view, values …, due (ms), group)  as a timer
 //	kept     ("kept", group, holder, lane, index)    as a ready hint, of any lane
 //	reqgroup ("reqgroup", group, view, values …, random)   as of request: one that waits for this lane alone
-//	reqlane  ("reqlane", view, values …, since (ms), random)  as of request: one that waits for any lane of a template
+//	reqlane  ("reqlane", view, values …, since (ms), random)  as of request: one for any lane of a template
 //
 // In kept, holder and lane are nested tuples, (view, values …), or () for the whole group: a hint of the lane, put
 // aside because the lock of the holder, an intersecting lane, makes the hint useless. The release of the lock puts the
@@ -298,8 +298,8 @@ type parsedKey struct {
 	lane   string
 	holder string // kept: the lane whose lock keeps the hint
 	where  string // reqlane: the packed template
-	// item, part, attempt, dead, archive, ready, request; archived: place; timer: due (ms); count: slot; change: offset;
-	// reqlane: since (ms)
+	// item, part, attempt, dead, archive, ready, request; archived: place; timer: due (ms); count: slot;
+	// change: offset; reqlane: since (ms)
 	index int64
 	id    uuid.UUID
 	n     int64 // part, change; ready: shard

@@ -258,7 +258,7 @@ func (h *hand) perform(c *call) bool {
 		return c.in.source.handler.call(ctx, c.ds)
 	})
 	if !h.attend(c) {
-		h.dismiss()
+		h.endCalls()
 		return false
 	}
 	h.over(c)

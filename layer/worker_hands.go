@@ -55,8 +55,8 @@ type Hands struct {
 	Idle int // without a group in hand: they wait for one, for the limiter, or for the end of a receive or of an ack
 }
 
-// Hands returns how many goroutines the worker has this moment. If some are idle all the time while messages wait, there
-// are fewer groups ready than hands: more hands are of no use. None before Start, and after Stop.
+// Hands returns how many goroutines the worker has this moment. If some are idle all the time while messages wait,
+// there are fewer groups ready than hands: more hands are of no use. None before Start, and after Stop.
 func (w *Worker) Hands() Hands {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -165,7 +165,8 @@ func TestNextWhere(t *testing.T) {
 		}})
 		send := func() {
 			for _, state := range []string{"NEW", "PAID"} {
-				_, err := b.q.Enqueue(b.t.Context(), layer.Message{Group: "A", Headers: map[string]string{"state": state}})
+				m := layer.Message{Group: "A", Headers: map[string]string{"state": state}}
+				_, err := b.q.Enqueue(b.t.Context(), m)
 				require.NoError(b.t, err)
 			}
 		}

@@ -27,7 +27,7 @@ var floors = []floor{
 		"store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
-		"handle.go", "counters.go", "tx.go", "tx_budget.go", "tx_change.go", "tx_config.go",
+		"handle.go", "counters.go", "tx.go", "tx_wake.go", "tx_budget.go", "tx_change.go", "tx_config.go",
 		"tx_lane.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
@@ -60,7 +60,8 @@ var floors = []floor{
 	}},
 	{"face", "what a program begins with: opening a queue, and workers.", []string{
 		"queue.go", "subscribe.go", "subscription.go",
-		"worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_hands.go", "worker_handler.go", "worker_source.go",
+		"worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_hands.go",
+		"worker_handler.go", "worker_source.go",
 		"worker_stage.go",
 	}},
 }
