@@ -23,11 +23,21 @@ func (q *Queue) Advance(ctx context.Context, c *Claim, change func(m *Message) e
 	if ids != nil && len(ids) == 0 {
 		return nil
 	}
+	ctx, w := q.observe(ctx, Operation{Verb: VerbAdvance})
+	if w != nil && c != nil {
+		w.Settled, w.Group = c.copied(), &c.Group
+	}
 	err := q.onceTx(ctx, func(tx kv.Tx) error { return q.AdvanceTx(ctx, tx, c, change, ids...) })
 	if err == nil {
 		c.drop(ids, nil)
+		if w != nil {
+			w.Items = len(ids)
+			if ids == nil {
+				w.Items = len(w.Settled.Items)
+			}
+		}
 	}
-	return wrap("advance", err)
+	return w.end(ctx, wrap("advance", err))
 }
 
 // AdvanceTx advances in the caller's transaction, as AckTx acks.

@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"fdbfifo/kv"
 )
@@ -95,7 +96,14 @@ type laneRead struct {
 // readItems starts reading the first items of a lane. tx reads the lane's keys; values reads the items of a lane that
 // is no whole group, which need no conflict of their own.
 func (q *Queue) readItems(tx, values kv.ReadTx, lane string, limit int) kv.Future[[]kv.KV] {
-	first := tx.GetRange(q.keys.items(lane).Selectors(), kv.RangeOptions{Limit: limit})
+	return q.readItemsIn(tx, values, lane, q.keys.items(lane), limit)
+}
+
+// readItemsIn is readItems for a part of the lane's keys.
+func (q *Queue) readItemsIn(
+	tx, values kv.ReadTx, lane string, keys kv.KeyRange, limit int,
+) kv.Future[[]kv.KV] {
+	first := tx.GetRange(keys.Selectors(), kv.RangeOptions{Limit: limit})
 	if !isPart(lane) {
 		return first
 	}
@@ -287,6 +295,19 @@ func (w *txn) groupLocks(g guard, group string) ([]heldLane, error) {
 		others = append(others, heldLane{lane: group, record: own})
 	}
 	return others, err
+}
+
+// inOtherLane reports whether a claim of any lane has an item, in a queue with facets. It adds read conflicts on all
+// locks of the group.
+func (w *txn) inOtherLane(g guard, id ID) (bool, error) {
+	if w.q.keys.plan == nil {
+		return false, nil
+	}
+	all, err := w.groupLocks(g, id.Group)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(all, func(held heldLane) bool { return held.record.claim().holds(id) }), nil
 }
 
 // hintLanes adds an item that has come to its place, or become due, to its lanes, and writes a hint of each. A hint of

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -189,6 +190,9 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 			enqueue = append(enqueue, o.enqueue)
 		}
 		if o.receive != nil {
+			if len(w.q.opts.Hooks) > 0 {
+				o.receive.tried = time.Now()
+			}
 			receive.add(o)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,7 +23,7 @@ func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
 	if ids != nil && len(ids) == 0 {
 		return nil
 	}
-	err := q.submit(ctx, &operation{settle: &settlement{claim: c, ids: ids}})
+	err := q.settleAlone(ctx, &settlement{claim: c, ids: ids})
 	if err == nil {
 		c.drop(ids, nil)
 	}
@@ -78,7 +77,7 @@ func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
 	if err := o.check(); err != nil {
 		return wrap("nack", err)
 	}
-	err := q.submit(ctx, &operation{settle: o.settlement(c)})
+	err := q.settleAlone(ctx, o.settlement(c))
 	if err == nil && o.From != nil {
 		c.drop(o.Acked, o.From)
 	}
@@ -115,6 +114,46 @@ func (o *NackOptions) check() error {
 // settlement makes the settlement of a claim which is given back.
 func (o *NackOptions) settlement(c *Claim) *settlement {
 	return &settlement{claim: c, ids: o.Acked, back: o, sets: o.SetState, state: o.State}
+}
+
+// settleAlone settles in a transaction of the handle's own, without a receive.
+func (q *Queue) settleAlone(ctx context.Context, s *settlement) error {
+	if len(q.opts.Hooks) == 0 {
+		return q.submit(ctx, &operation{settle: s})
+	}
+	ctx, w := q.observe(ctx, Operation{Verb: s.verb(), Settled: s.claim.copied()})
+	if w.Settled != nil {
+		w.Group = &w.Settled.Group
+	}
+	err := q.submit(ctx, &operation{settle: s})
+	if err == nil {
+		w.Items, w.Follows = s.size(), s.follows
+	}
+	return w.end(ctx, err)
+}
+
+func (s *settlement) verb() Verb {
+	switch {
+	case s.extends:
+		return VerbExtend
+	case s.back != nil && s.back.Release:
+		return VerbRelease
+	case s.back != nil:
+		return VerbNack
+	case s.keeps:
+		return VerbSetState
+	case s.change != nil:
+		return VerbAdvance // of a worker; some items may be acked with it
+	}
+	return VerbAck
+}
+
+// size is how many items it acks, or gives back, or keeps; the claim's, as far as the caller has said.
+func (s *settlement) size() int {
+	if len(s.ids) > 0 && s.back == nil {
+		return len(s.ids)
+	}
+	return len(s.claim.Items)
 }
 
 func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
@@ -278,18 +317,6 @@ func (s *settlement) check(w *txn) error {
 	return s.readNext(w, acked)
 }
 
-// claimsMu guards Until and Items of the callers' claims against calls on the same claim at the same time. The mutex is
-// held for an assignment, never during a transaction, so one for all claims is enough.
-var claimsMu sync.Mutex
-
-// snapshot returns a copy of the claim for a transaction: the caller's own may change while the transaction runs.
-func (c *Claim) snapshot() *Claim {
-	claimsMu.Lock()
-	defer claimsMu.Unlock()
-	same := *c
-	return &same
-}
-
 // drop takes items out of Items: the acked, and those from an item on, if not nil. Loops over the old Items go on.
 func (c *Claim) drop(acked []ID, from *ID) {
 	claimsMu.Lock()
@@ -438,7 +465,7 @@ func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time
 	if err != nil {
 		return time.Time{}, wrap("extend", err)
 	}
-	if err := q.submit(ctx, &operation{settle: s}); err != nil {
+	if err := q.settleAlone(ctx, s); err != nil {
 		return time.Time{}, wrap("extend", err)
 	}
 	claimsMu.Lock()

@@ -505,7 +505,7 @@ func (w *Worker) beginAck(of context.Context, in *inHand) {
 	go func() {
 		defer cancel()
 		q.yield(ctx, "ack")
-		a.err = q.submit(ctx, &operation{settle: s})
+		a.err = q.settleAlone(ctx, s)
 		q.yield(ctx, "acked")
 		close(a.ended)
 	}()
@@ -587,7 +587,7 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	defer cancel()
 	s := o.settlement(&view)
 	s.change = advancingOf(done...)
-	err := in.source.q.submit(ctx, &operation{settle: s})
+	err := in.source.q.settleAlone(ctx, s)
 	in.source.q.yield(of, "given back")
 	if c != nil {
 		e := Event{Follows: FollowsUnknown}

@@ -176,6 +176,7 @@ func All(s Sizes) []Benchmark {
 		consoleTransactions(s),
 		blockedRatio(s),
 		seriesPerQueue(s),
+		hooksCost(s),
 		wakeRoundTrips(s),
 		coalescingGain(s),
 		transactionsPerBatch(s),
