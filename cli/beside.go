@@ -105,6 +105,13 @@ func (b *beside) hooks() layer.Hooks {
 	return b.exporter.Hooks(layer.Hooks{})
 }
 
+// watch shows how many goroutines of the worker are busy.
+func (b *beside) watch(q *layer.Queue, w *layer.Worker) {
+	if b.exporter != nil {
+		b.exporter.AddWorker(q, w)
+	}
+}
+
 // serveBeside serves a handler on this machine alone; path is that of the link which it tells.
 func (s *session) serveBeside(
 	ctx context.Context, what, address string, h http.Handler, path ...string,

@@ -209,6 +209,29 @@ func ExampleDelivery_SetState() {
 	// "23" before 5
 }
 
+// A worker has as many goroutines as there is work for, within bounds that can be changed while the worker runs.
+func ExampleWorker_SetConcurrency() {
+	q, closeAll := exampleQueue("a", "b", "c")
+	defer closeAll()
+	w, err := layer.NewWorker(q, layer.Handle(func(ctx context.Context, d *layer.Delivery) error {
+		return nil
+	}), layer.WorkerOptions{Concurrency: 1, MaxConcurrency: 8})
+	if err != nil {
+		log.Fatal(err)
+	}
+	w.Start()
+	if err := w.SetConcurrency(2, 4); err != nil { // at night
+		log.Fatal(err)
+	}
+	fmt.Println(w.Hands().All <= 4)
+	fmt.Println(w.SetConcurrency(4, 2))
+	fmt.Println(w.Stop(context.Background()))
+	// Output:
+	// true
+	// layer: set concurrency: max concurrency is 2 goroutines, allowed are 4 to 10000
+	// <nil>
+}
+
 // Hooks are told what becomes of items: here, of one that has failed for good.
 func ExampleHooks() {
 	q, closeAll := exampleQueue("bad")

@@ -26,10 +26,10 @@ type hand struct {
 	// calls leads to the goroutine that calls the handlers; nil = there is none.
 	calls chan func(goroutine *string)
 	now   atomic.Pointer[call] // the handler's call; nil = there is none
-}
 
-func (w *Worker) newHand(serial int64, n int) *hand {
-	return &hand{w: w, ctx: w.sources[0].q.named(w.ctx, "worker %d.%d", serial, n)}
+	leaving chan struct{} // closed when the hand is to end
+	ends    bool          // guarded by the worker's mutex: leaving is closed
+	busy    bool          // guarded by the worker's mutex: a claim is in hand
 }
 
 // yield is where the goroutine that was woken leaves it to a simulation when it goes on.
@@ -39,30 +39,35 @@ func (h *hand) yield(what string) { h.w.sources[0].q.yield(h.ctx, what) }
 // the next.
 func (h *hand) loop() {
 	w := h.w
-	defer h.dismiss()
+	defer w.ended(h)
+	defer h.endCalls()
 	var done *finished
-	for pause := firstWait; ; {
+	for pause, vain := firstWait, 0; ; {
 		h.yield("loop")
-		if w.isStopping() || !h.admit() {
+		if isClosed(h.leaving) || w.spare(h, vain) || !h.admit() {
 			break
 		}
-		r := w.next(h.ctx, done)
+		r := w.next(h.ctx, done, h.leaving)
 		h.yield("received")
 		was := done
 		done = nil
 		switch {
 		case len(r.claims) > 0:
-			pause = firstWait
+			pause, vain = firstWait, 0
+			w.begins(h)
 			done = h.work(r)
+			w.rests(h)
 		case r.err != nil:
 			h.failed(r, was)
 			timer := time.NewTimer(pause)
 			select {
 			case <-timer.C:
-			case <-w.stopping:
+			case <-h.leaving:
 				timer.Stop()
 			}
 			pause = min(2*pause, time.Second)
+		default:
+			vain++
 		}
 	}
 	if done != nil {
@@ -91,8 +96,8 @@ func (h *hand) start(c *call, fn func(ctx context.Context) error) {
 	}
 }
 
-// dismiss ends the goroutine of the hand's calls, after the call that it may be at.
-func (h *hand) dismiss() {
+// endCalls ends the goroutine of the hand's calls, after the call that it may be at.
+func (h *hand) endCalls() {
 	if h.calls != nil {
 		close(h.calls)
 		h.calls = nil
@@ -256,7 +261,7 @@ func (h *hand) perform(c *call) bool {
 		return refused(c.ds)
 	})
 	if !h.attend(c) {
-		h.dismiss()
+		h.endCalls()
 		return false
 	}
 	h.over(c)
@@ -378,7 +383,7 @@ func (h *hand) leave(c *call, first bool) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.left) >= w.o.Concurrency && !w.stopped {
+	if len(w.left) >= w.most && !w.stopped {
 		return false
 	}
 	w.left[c] = true

@@ -247,8 +247,8 @@ func (t *Telemetry) receive(ctx context.Context, o *layer.Operation, attrs []att
 			t.waited.Record(ctx, max(0, end.Sub(since).Seconds()), queue)
 		}
 	}
-	ctx, span := t.tracer.Start(ctx, "receive "+o.Queue, trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(links...),
-		trace.WithAttributes(attrs...), trace.WithTimestamp(o.Begun.Add(o.Waited)))
+	ctx, span := t.tracer.Start(ctx, "receive "+o.Queue, trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithLinks(links...), trace.WithAttributes(attrs...), trace.WithTimestamp(o.Begun.Add(o.Waited)))
 	finish(span, o, details(o))
 	if o.Err == nil {
 		t.received.Record(ctx, o.Waited.Seconds(), queue)
@@ -300,8 +300,10 @@ func (t *Telemetry) Begin(ctx context.Context, d *layer.Delivery) (inner context
 	options := []trace.SpanStartOption{
 		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attrs...),
 		trace.WithAttributes(
-			semconv.MessagingMessageID(d.ID.String()), attribute.String("messaging.fdbfifo.message.group", d.ID.Group),
-			attribute.Int64("messaging.fdbfifo.claim.token", d.Token), attribute.Int("messaging.fdbfifo.attempt", d.Attempt)),
+			semconv.MessagingMessageID(d.ID.String()),
+			attribute.String("messaging.fdbfifo.message.group", d.ID.Group),
+			attribute.Int64("messaging.fdbfifo.claim.token", d.Token),
+			attribute.Int("messaging.fdbfifo.attempt", d.Attempt)),
 	}
 	if link, ok := t.link(&d.Item); ok {
 		options = append(options, trace.WithLinks(link))

@@ -27,7 +27,7 @@ var floors = []floor{
 		"store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
-		"claim.go", "handle.go", "counters.go", "tx.go", "tx_budget.go", "tx_change.go", "tx_config.go",
+		"claim.go", "handle.go", "counters.go", "tx.go", "tx_wake.go", "tx_budget.go", "tx_change.go", "tx_config.go",
 		"tx_hook.go", "tx_lane.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
@@ -41,7 +41,7 @@ var floors = []floor{
 		"settle_archive.go", "settle_state.go",
 	}},
 	{"many callers", "the callers of one handle in shared transactions, and the waiting line.", []string{
-		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_line.go", "staging_request.go",
+		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_line.go", "staging_request.go", "staging_lane.go",
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
 		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_purge.go", "job_purge_lane.go",
@@ -60,7 +60,8 @@ var floors = []floor{
 	}},
 	{"face", "what a program begins with: opening a queue, and workers.", []string{
 		"queue.go", "subscribe.go", "subscription.go", "worker_form.go",
-		"worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_handler.go", "worker_source.go",
+		"worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_hands.go",
+		"worker_handler.go", "worker_source.go",
 		"worker_stage.go",
 	}},
 }
