@@ -1,6 +1,8 @@
 package layer
 
 import (
+	"fmt"
+
 	"fdbfifo/kv"
 )
 
@@ -17,6 +19,18 @@ func (q *Queue) laneAt(group string, t Template) (string, error) {
 	}
 	where, err := q.keys.plan.where(t)
 	return laneName(group, where), err
+}
+
+// whereGiven packs the template that a call was given as the optional last argument; none, or nil, is "": whole groups,
+// whatever the views.
+func (q *Queue) whereGiven(where []Template) (string, error) {
+	if len(where) > 1 {
+		return "", fmt.Errorf("%w: %d templates", ErrOptions, len(where))
+	}
+	if len(where) == 0 || where[0] == nil {
+		return "", nil
+	}
+	return q.keys.plan.where(where[0])
 }
 
 // reception makes a receive of options that were checked, and checks the template.

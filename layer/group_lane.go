@@ -96,7 +96,14 @@ type laneRead struct {
 // readItems starts reading the first items of a lane. tx reads the lane's keys; values reads the items of a lane that
 // is no whole group, which need no conflict of their own.
 func (q *Queue) readItems(tx, values kv.ReadTx, lane string, limit int) kv.Future[[]kv.KV] {
-	first := tx.GetRange(q.keys.items(lane).Selectors(), kv.RangeOptions{Limit: limit})
+	return q.readItemsIn(tx, values, lane, q.keys.items(lane), limit)
+}
+
+// readItemsIn is readItems for a part of the lane's keys.
+func (q *Queue) readItemsIn(
+	tx, values kv.ReadTx, lane string, keys kv.KeyRange, limit int,
+) kv.Future[[]kv.KV] {
+	first := tx.GetRange(keys.Selectors(), kv.RangeOptions{Limit: limit})
 	if !isPart(lane) {
 		return first
 	}
@@ -239,6 +246,9 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		return nil, nil // named by the caller: the hint stays, wherever it is
 	}
 	other := f.others[f.other]
+	if full, err := w.keepsMany(other.lane); err != nil || full {
+		return nil, err
+	}
 	if err := f.fence(w, guardKeptLock, kv.SingleKey(w.q.keys.lock(other.lane))); err != nil {
 		return nil, err
 	}
@@ -253,6 +263,23 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		w.timeHead(f.lane, f.index, h.endMS)
 	}
 	return nil, nil
+}
+
+// maxKept bounds the hints that are put aside under one lock, because the release of the lock puts all of them back in
+// its transaction. What is more stays where it is, and costs each claim by its template a look. Claims at the same time
+// may put aside a few more.
+const maxKept = 100
+
+// keepsMany reports whether so many hints are put aside under a lane's lock that no more should be.
+func (w *txn) keepsMany(holder string) (bool, error) {
+	kept := w.q.keys.keptUnder(holder)
+	last := kv.FirstGreaterOrEqual(kept.Begin)
+	last.Offset += maxKept - 1
+	key, err := w.tx.Snapshot().GetKey(last).Wait(w.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read kept hints: %w", err)
+	}
+	return kept.Contains(key), nil
 }
 
 // groupLocks reads all records of a group, with a conflict, for an operator who changes what he does not hold. Together
