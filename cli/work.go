@@ -129,6 +129,12 @@ type working struct {
 }
 
 func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
+	if f.advance.template != nil {
+		config := q.Config()
+		if err := config.CheckFacets(f.advance.template); err != nil {
+			return usagef("--advance: %v", err)
+		}
+	}
 	total, before := int64(-1), layer.Stats{}
 	if f.untilEmpty {
 		var err error

@@ -92,38 +92,6 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 	return o, checkLease(o.Lease)
 }
 
-// Claim is one holder's exclusive right to a group, and the items delivered under the claim, in order. A Claim is plain
-// data: Ack, Nack and Extend need only Group, Token and the items' ids, in any process.
-//
-// The calls keep the Claim right: Extend sets Until, and an ack of some items, or a Nack with From, takes the items
-// which left the claim out of Items. Only after success, and not the …Tx forms, because their commit is the caller's.
-// So a loop which acks is a loop over the values, which goes on over the items of its beginning:
-//
-//	for _, item := range c.Items { …; err := q.Ack(ctx, c, item.ID) } // not: for i := range c.Items
-//
-// A call which ends the claim leaves Items as is.
-//
-// Calls on the same Claim may run at the same time, for example an Extend beside an Ack. Who reads Until or Items
-// meanwhile, in another goroutine, reads a copy of the Claim made before, or uses a lock of his own around both.
-type Claim struct {
-	// Queue is the name of the queue. On a handle of another queue the claim is lost (ErrClaimLost); "" is not checked.
-	Queue string
-	Group string
-	// Where is the template of the receive; nil = the claim is of the whole group.
-	Where Template
-	// Token grows from claim to claim of a group. Pass the token to systems outside the database, so that such a system
-	// can refuse a holder who has been overtaken. A token alone names no claim: claims of several groups by the same
-	// receive have the same token, so a system outside compares tokens of one group.
-	Token int64
-	Items []Item    // delivered, and not acked as far as the calls on this Claim have said
-	Until time.Time // the end of the lease, by this worker's clock
-	// State is the group's state (SetState, AckState) as of the claim, if ReceiveOptions.State asked; nil = there is
-	// none.
-	State []byte
-
-	takenFrom string // whose lease had ended; "" = nobody's
-}
-
 // Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max. A group
 // held by another is skipped, whole. No claim is returned if no group is ready, nor becomes ready within o.Wait.
 //
@@ -171,11 +139,25 @@ func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*
 
 // receive settles s, if not nil, and receives.
 func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
+	o := Operation{Verb: VerbReceive, Group: r.o.Group}
+	if s != nil && len(q.opts.Hooks) > 0 {
+		o.Settled = s.claim.copied()
+	}
+	ctx, w := q.observe(ctx, o)
 	claims, err := q.settleAndReceive(ctx, s, r)
 	if err != nil && s != nil && s.done.Load() {
-		return nil, nil // an error would tell the caller: nothing was settled
+		claims, err = nil, nil // an error would tell the caller: nothing was settled
 	}
-	return claims, err
+	if w != nil && err == nil {
+		w.Claims = claims
+		for _, c := range claims {
+			w.Items += len(c.Items)
+		}
+		if !r.tried.IsZero() {
+			w.Waited = r.tried.Sub(w.Begun)
+		}
+	}
+	return claims, w.end(ctx, err)
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
@@ -251,6 +233,9 @@ type reception struct {
 	where string          // the packed template; "" = whole groups
 	stop  <-chan struct{} // if closed, a wait is cut short; may be nil
 
+	// tried is when the transaction under way, or the last, began; zero without hooks.
+	tried time.Time
+
 	// Of the attempt under way.
 	claims  []*Claim
 	items   int
@@ -259,8 +244,9 @@ type reception struct {
 	broken  error // the error of the first unreadable group
 	more    bool  // more items are past retention than one transaction may remove
 	dueMS   int64 // of a receive from one group: when to look again, because a time ends then; 0 = nobody knows
-	// repeated: the receive was answered as an earlier receive with the same receive id.
+	// repeated: the receive was answered as an earlier receive with the same receive id, whose template was was.
 	repeated bool
+	was      string
 	// nothing: the receive asked for OnlyIfAny, and there is no message.
 	nothing bool
 }

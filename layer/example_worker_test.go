@@ -124,6 +124,38 @@ func ExampleTyped() {
 	// pear
 }
 
+// A form makes messages of values: body, group and facets. A nested path is a function.
+func ExampleForm() {
+	type booking struct {
+		Flight struct{ Number string }
+		Seat   string
+		State  string
+	}
+	form := layer.Form[booking]{
+		Group: func(b booking) string { return b.Flight.Number },
+		Facets: map[string]func(booking) string{
+			"state": func(b booking) string { return b.State },
+		},
+	}
+	config := layer.Config{Facets: []string{"state"}, Views: "state"}
+	fmt.Println(form.Check(config))
+
+	b := booking{Seat: "12A", State: "NEW"}
+	b.Flight.Number = "LH400"
+	m, err := form.Message(b)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(m.Group, m.Headers, string(m.Body))
+
+	form.Facets["stage"] = form.Facets["state"]
+	fmt.Println(form.Check(config))
+	// Output:
+	// <nil>
+	// LH400 map[state:NEW] {"Flight":{"Number":"LH400"},"Seat":"12A","State":"NEW"}
+	// layer: check form: facet is "stage", allowed is: the queue's facets: state
+}
+
 // What is around a handler sees each call of it, whatever the kind: to measure, to trace, to log.
 func ExampleAround() {
 	q, closeAll := exampleQueue("one")

@@ -54,6 +54,7 @@ type SweepReport struct {
 	Purges        int64 // notes of purges cleared: older than any dedup entry
 	Changes       int64 // changes cleared: seen by every subscription, or older than Config.Changes
 	Paces         int64 // pairs cleared, of groups with a full token bucket
+	Hints         int64 // cleared: of lanes by which nobody receives, see docs/lanes.md
 }
 
 // Sweep clears what nobody needs any more. Workers sweep now and then; for a queue served without a Worker, call Sweep,
@@ -78,7 +79,7 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 	}
 	for _, part := range []func() error{
 		s.receipts, s.named, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived, s.letters,
-		s.changes,
+		s.changes, s.hints,
 	} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -179,6 +180,9 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 			enqueue = append(enqueue, o.enqueue)
 		}
 		if o.receive != nil {
+			if len(w.q.opts.Hooks) > 0 {
+				o.receive.tried = time.Now()
+			}
 			receive.add(o)
 		}
 	}
@@ -275,6 +279,14 @@ func (w *txn) settle(os []*operation) error {
 			return err
 		}
 	}
+	for _, o := range os {
+		if o.settleErr != nil {
+			continue
+		}
+		if err := o.settle.joinLanes(w); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -354,6 +366,7 @@ const (
 	settledClaimLost
 	settledNotInClaim
 	settledCorrupt
+	settledRefused // an advance that the queue does not allow
 )
 
 // pack returns the receipt's part about an operation.
@@ -365,8 +378,10 @@ func (o *operation) pack() tuple.Tuple {
 		code = settledClaimLost
 	case errors.Is(o.settleErr, ErrNotInClaim):
 		code = settledNotInClaim
-	case o.settleErr != nil:
+	case isCorrupt(o.settleErr):
 		code = settledCorrupt
+	case o.settleErr != nil:
+		code = settledRefused
 	case o.settle != nil && o.settle.extends:
 		until = millis(o.settle.until)
 	}
@@ -392,9 +407,10 @@ func (o *operation) unpack(ctx context.Context, q *Queue, tx kv.Tx, v any) error
 	if !ok || !ok2 || !ok3 || !ok4 {
 		return fmt.Errorf("%w: receipt of an operation: %v", ErrCorrupt, v)
 	}
-	if o.settle != nil {
+	if o.settle != nil && (code != settledRefused || o.settleErr == nil) { // refused: as the last attempt has said
 		o.settleErr = map[int64]error{
 			settledClaimLost: ErrClaimLost, settledNotInClaim: ErrNotInClaim, settledCorrupt: ErrCorrupt,
+			settledRefused: ErrOptions,
 		}[code]
 		if until > 0 {
 			o.settle.until = fromMillis(until)

@@ -58,6 +58,20 @@ func newLanePlan(c *Config) *lanePlan {
 	return p
 }
 
+// numbered returns the number of a view by its text, as Config.Views has the view; 0 for "*".
+func (p *lanePlan) numbered(text string) int {
+	n := 0
+	for _, view := range splitTrimmed(p.text, ";") {
+		if view != wholeView {
+			n++
+		}
+		if view == text && view != wholeView {
+			return n
+		}
+	}
+	return 0
+}
+
 // values returns the values of the facets, in the order of their declaration.
 func (p *lanePlan) values(headers map[string]string) []string {
 	all := make([]string, len(p.facets))
@@ -320,14 +334,6 @@ func (s subspace) hintsFrom(where string, shard, index int64) kv.KeyRange {
 	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: below(k).End}
 }
 
-// timersOf is the range of all timers of a template.
-func (s subspace) timersOf(where string) kv.KeyRange {
-	if where == "" {
-		return s.section(nameTimer)
-	}
-	return below(s.ofWhere(nameDue, where, 1))
-}
-
 // dueFrom is the range of the timers of a template due from fromMS to nowMS.
 func (s subspace) dueFrom(where string, fromMS, nowMS int64) kv.KeyRange {
 	if where == "" {
@@ -350,6 +356,28 @@ func (s subspace) byLaneFor(where string) kv.KeyRange {
 		return s.section(nameRequest)
 	}
 	return below(s.ofWhere(nameByLane, where, 1))
+}
+
+// allTimers is the range of all timers of a template.
+func (s subspace) allTimers(where string) kv.KeyRange {
+	if where == "" {
+		return s.section(nameTimer)
+	}
+	return below(s.ofWhere(nameDue, where, 1))
+}
+
+// openOf is the range of the hints of a view, by all templates.
+func (s subspace) openOf(view int) kv.KeyRange {
+	return below(tuple.AppendInt(s.start(nameOpen, 9+1), int64(view)))
+}
+
+// lanesIn is the range of the keys of all lanes of a group, but for the whole group.
+func (s subspace) lanesIn(group string) kv.KeyRange { return below(s.startGroup(nameLane, group, 1)) }
+
+// marks is the range of the marks of a group: of the whole group, and of its other lanes.
+func (s subspace) marks(group string) kv.KeyRange {
+	k := s.startGroup(nameMark, group, 1)
+	return kv.KeyRange{Begin: k, End: append(k[:len(k):len(k)], 0xff)}
 }
 
 // keptUnder is the range of the hints put aside under a lock.

@@ -255,7 +255,10 @@ func (h *hand) perform(c *call) bool {
 	}
 	h.start(c, func(ctx context.Context) error {
 		c.in.source.q.yield(ctx, "call")
-		return c.in.source.handler.call(ctx, c.ds)
+		if err := c.in.source.handler.call(ctx, c.ds); err != nil {
+			return err
+		}
+		return refused(c.ds)
 	})
 	if !h.attend(c) {
 		h.endCalls()
@@ -463,7 +466,7 @@ func (w *Worker) tellLost(in *inHand, event func() Event) {
 
 // settlement is the ack of deliveries, with the state that they have set.
 func (h *inHand) settlement(ds []*Delivery) *settlement {
-	s := &settlement{claim: h.claim}
+	s := &settlement{claim: h.claim, change: advancingOf(ds...)}
 	before := h.claim.State
 	for _, d := range ds {
 		if s.ids = append(s.ids, d.ID); d.sets {
@@ -507,7 +510,7 @@ func (w *Worker) beginAck(of context.Context, in *inHand) {
 	go func() {
 		defer cancel()
 		q.yield(ctx, "ack")
-		a.err = q.submit(ctx, &operation{settle: s})
+		a.err = q.settleAlone(ctx, s)
 		q.yield(ctx, "acked")
 		close(a.ended)
 	}()
@@ -570,11 +573,12 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 		return
 	}
 	o := NackOptions{Release: true, Acked: in.settlement(in.handled).ids}
-	view, n := *in.claim, 0
+	view, n, done := *in.claim, 0, slices.Clone(in.handled)
 	if c != nil {
 		if partly, ok := as[*BatchError](failed); ok && in.source.handler.batch {
 			n = min(max(partly.Done, 0), len(c.ds)-1)
 			s := in.settlement(c.ds[:n])
+			done = append(done, c.ds[:n]...)
 			o.Acked, o.SetState, o.State = append(o.Acked, s.ids...), s.sets, s.state
 			if partly.Err != nil {
 				failed = timedOut(c.ctx, partly.Err)
@@ -587,7 +591,8 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	ctx, cancel := endContext(of)
 	defer cancel()
 	s := o.settlement(&view)
-	err := in.source.q.submit(ctx, &operation{settle: s})
+	s.change = advancingOf(done...)
+	err := in.source.q.settleAlone(ctx, s)
 	in.source.q.yield(of, "given back")
 	if c != nil {
 		e := Event{Follows: FollowsUnknown}

@@ -137,7 +137,7 @@ func (w *Worker) settle(ctx context.Context, done *finished) error {
 	if done == nil {
 		return nil
 	}
-	return done.source.q.submit(ctx, &operation{settle: done.settle})
+	return done.source.q.settleAlone(ctx, done.settle)
 }
 
 // given counts what a queue was given. One that comes back from idleness has no claim on what it has not used.
