@@ -90,7 +90,7 @@ If nothing is ready nothing is printed, and the exit code is 0. A claim that can
 func newReceiveCmd(s *session) *cobra.Command {
 	var f receiveFlags
 	c := &cobra.Command{
-		Use:   "receive [--max N] [--groups N] [--group GROUP] [--where TEMPLATE] [--lease TIME] "+
+		Use: "receive [--max N] [--groups N] [--group GROUP] [--where TEMPLATE] [--lease TIME] " +
 			"[--wait TIME [--only-if-any]]",
 		Short: "Claim messages and print the claims as JSON, for ack and nack",
 		Long:  receiveHelp,
