@@ -488,7 +488,7 @@ func TestSubscribeByTemplate(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				for _, c := range changes {
-					all = append(all, strings.TrimSpace(c.Kind.String()+" "+c.Facets["state"]+" "+c.Facets["region"]))
+					all = append(all, strings.TrimSpace(fmt.Sprint(c.Kind, " ", c.Facets["state"], " ", c.Facets["region"])))
 				}
 				return nil
 			}, o)
@@ -526,8 +526,8 @@ func TestSubscribeByTemplate(t *testing.T) {
 	}{
 		"all": {layer.SubscribeOptions{}, []string{
 			"enqueued NEW EU", "enqueued PAID EU", "enqueued NEW US", "advanced PAID EU", "finished PAID EU",
-			"dead_lettered PAID EU", "redriven PAID EU", "cancelled PAID EU", "dead_lettered NEW US", "discarded NEW US",
-			"enqueued DONE US", "purged",
+			"dead_lettered PAID EU", "redriven PAID EU", "cancelled PAID EU", "dead_lettered NEW US",
+			"discarded NEW US", "enqueued DONE US", "purged",
 		}},
 		"paid": {layer.SubscribeOptions{Where: isPaid}, []string{
 			"enqueued PAID EU", "advanced PAID EU", "finished PAID EU", "dead_lettered PAID EU", "redriven PAID EU",
@@ -535,7 +535,8 @@ func TestSubscribeByTemplate(t *testing.T) {
 		}},
 		"of no view, by kind": {
 			layer.SubscribeOptions{
-				Where: layer.Template{"region": "US"}, Kinds: []layer.ChangeKind{layer.ChangeEnqueued, layer.ChangeDiscarded},
+				Where: layer.Template{"region": "US"},
+				Kinds: []layer.ChangeKind{layer.ChangeEnqueued, layer.ChangeDiscarded},
 			},
 			[]string{"enqueued NEW US", "discarded NEW US", "enqueued DONE US"},
 		},
