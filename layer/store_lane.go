@@ -2,6 +2,7 @@ package layer
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/google/uuid"
@@ -334,6 +335,14 @@ func (s subspace) hintsFrom(where string, shard, index int64) kv.KeyRange {
 	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: below(k).End}
 }
 
+// timersOf is the range of all timers of a template.
+func (s subspace) timersOf(where string) kv.KeyRange {
+	if where == "" {
+		return s.section(nameTimer)
+	}
+	return below(s.ofWhere(nameDue, where, 1))
+}
+
 // dueFrom is the range of the timers of a template due from fromMS to nowMS.
 func (s subspace) dueFrom(where string, fromMS, nowMS int64) kv.KeyRange {
 	if where == "" {
@@ -345,25 +354,12 @@ func (s subspace) dueFrom(where string, fromMS, nowMS int64) kv.KeyRange {
 	}
 }
 
-// byLane is the key of a handle's request for any lane of a template.
-func (s subspace) byLane(where string, sinceMS int64, random uuid.UUID) []byte {
-	return tuple.AppendUUID(tuple.AppendInt(s.ofWhere(nameByLane, where, 9+17), sinceMS), random)
-}
-
-// byLaneFor is the range of the requests by a template: ("" = of whole groups).
-func (s subspace) byLaneFor(where string) kv.KeyRange {
-	if where == "" {
-		return s.section(nameRequest)
-	}
-	return below(s.ofWhere(nameByLane, where, 1))
-}
-
 // allTimers is the range of all timers of a template.
 func (s subspace) allTimers(where string) kv.KeyRange {
 	if where == "" {
 		return s.section(nameTimer)
 	}
-	return below(s.ofWhere(nameDue, where, 1))
+	return s.dueFrom(where, 0, math.MaxInt64-1)
 }
 
 // openOf is the range of the hints of a view, by all templates.
@@ -378,6 +374,19 @@ func (s subspace) lanesIn(group string) kv.KeyRange { return below(s.startGroup(
 func (s subspace) marks(group string) kv.KeyRange {
 	k := s.startGroup(nameMark, group, 1)
 	return kv.KeyRange{Begin: k, End: append(k[:len(k):len(k)], 0xff)}
+}
+
+// byLane is the key of a handle's request for any lane of a template.
+func (s subspace) byLane(where string, sinceMS int64, random uuid.UUID) []byte {
+	return tuple.AppendUUID(tuple.AppendInt(s.ofWhere(nameByLane, where, 9+17), sinceMS), random)
+}
+
+// byLaneFor is the range of the requests by a template: ("" = of whole groups).
+func (s subspace) byLaneFor(where string) kv.KeyRange {
+	if where == "" {
+		return s.section(nameRequest)
+	}
+	return below(s.ofWhere(nameByLane, where, 1))
 }
 
 // keptUnder is the range of the hints put aside under a lock.

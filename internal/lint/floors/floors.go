@@ -27,8 +27,8 @@ var floors = []floor{
 		"store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
-		"claim.go", "handle.go", "counters.go", "tx.go", "tx_wake.go", "tx_budget.go", "tx_change.go",
-		"tx_config.go", "tx_hook.go", "tx_lane.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
+		"claim.go", "handle.go", "counters.go", "tx.go", "tx_wake.go", "tx_budget.go", "tx_change.go", "tx_config.go",
+		"tx_hook.go", "tx_lane.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
 		"group.go", "group_delay.go", "group_failure.go", "group_lane.go", "group_mark.go", "group_rate.go",
