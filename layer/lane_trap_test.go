@@ -121,8 +121,8 @@ func TestHaltStopsItsLaneAlone(t *testing.T) {
 	require.NoError(t, l.q.Ack(l.ctx, whole))
 }
 
-// TestDelayHoldsWhatIntersects (lanes, trap 9): a retry delay keeps its lane, and what shares items with it, and nothing
-// else of the group.
+// TestDelayHoldsWhatIntersects (lanes, trap 9): a retry delay keeps its lane, and what shares items with it, and
+// nothing else of the group.
 func TestDelayHoldsWhatIntersects(t *testing.T) {
 	l := newLaned(t, "*; state; region", nil)
 	l.send("NEW", "PAID")
@@ -139,8 +139,8 @@ func TestDelayHoldsWhatIntersects(t *testing.T) {
 	require.NoError(t, l.q.Ack(l.ctx, region))
 }
 
-// TestRemovalOfChangedItems (lanes, trap 10): an item whose facets have changed since it was enqueued leaves the lanes of
-// its present facets, by whichever verb it goes.
+// TestRemovalOfChangedItems (lanes, trap 10): an item whose facets have changed since it was enqueued leaves the lanes
+// of its present facets, by whichever verb it goes.
 func TestRemovalOfChangedItems(t *testing.T) {
 	for name, remove := range map[string]func(l *laned, id layer.ID) error{
 		"ack":    func(l *laned, _ layer.ID) error { return l.q.Ack(l.ctx, l.claim(isPaid, 1)) },
@@ -219,8 +219,8 @@ func TestScatteredLaneIsReadByKey(t *testing.T) {
 }
 
 // TestValuesThatBeginOthers (lanes, trap 15): the value of a facet which begins another value, or has zero bytes, is a
-// value of its own: lanes of both are held side by side, and a lane of two facets meets those of the first facet's value
-// alone.
+// value of its own: lanes of both are held side by side, and a lane of two facets meets those of the first facet's
+// value alone.
 func TestValuesThatBeginOthers(t *testing.T) {
 	values := []string{"a", "ab", "a\x00", "a\x00b", "\x00", "a\uffff"}
 	l := newLaned(t, "state; state,region", nil)
