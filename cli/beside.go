@@ -44,7 +44,7 @@ func (b *beside) start(ctx context.Context, s *session, db kv.DB, q *layer.Queue
 		}
 	}
 	if b.metrics != "" {
-		b.operations(s.app.Now) // makes the exporter, if there is none yet
+		b.operations(s.app.Now) // makes the exporter, if the queue was opened without
 		var h http.Handler = b.exporter
 		if q != nil {
 			b.exporter.Add(q)
@@ -103,6 +103,13 @@ func (b *beside) hooks() layer.Hooks {
 		return layer.Hooks{}
 	}
 	return b.exporter.Hooks(layer.Hooks{})
+}
+
+// watch shows how many goroutines of the worker are busy.
+func (b *beside) watch(q *layer.Queue, w *layer.Worker) {
+	if b.exporter != nil {
+		b.exporter.AddWorker(q, w)
+	}
 }
 
 // serveBeside serves a handler on this machine alone; path is that of the link which it tells.

@@ -142,6 +142,8 @@ func (s *settlement) verb() Verb {
 		return VerbNack
 	case s.keeps:
 		return VerbSetState
+	case s.change != nil:
+		return VerbAdvance // of a worker; some items may be acked with it
 	}
 	return VerbAck
 }
@@ -163,7 +165,10 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 		if err := s.check(w); err != nil {
 			return err
 		}
-		return s.finish(w)
+		if err := s.finish(w); err != nil {
+			return err
+		}
+		return s.joinLanes(w)
 	})
 }
 
@@ -180,8 +185,9 @@ func (s *settlement) checkClaim(q *Queue) (err error) {
 	return err
 }
 
-// settlement is an ack, a nack, an extend, or the holder's change of the state. Each attempt runs begin, check and
-// finish; all settlements of a transaction run a step before any runs the next, so that their reads overlap.
+// settlement is an ack, an advance, a nack, an extend, or the holder's change of the state. Each attempt runs begin,
+// check, finish and joinLanes; all settlements of a transaction run a step before any runs the next, so that their
+// reads overlap.
 type settlement struct {
 	claim   *Claim
 	lane    string       // of the claim
@@ -193,10 +199,13 @@ type settlement struct {
 	state   []byte
 	keeps   bool // nothing is acked: only the state is set
 	copies  bool // acked items go to the archive, as far as was known at submission
+	// change returns how an item is advanced rather than acked; nil = it is acked. change itself nil = all are acked.
+	change func(id ID) func(m *Message) error
 
 	// Of the attempt under way.
 	lock kv.Future[[]byte]
 	finishing
+	advancing
 	held    *record
 	left    []delivered
 	ahead   kv.Future[[]byte] // the key behind the first len(claim.Items) items, read before the acked are known
@@ -216,7 +225,8 @@ func (s *settlement) begin(w *txn) {
 	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.q.keys.lock(s.lane)),
 		nil, nil, nil, nil, nil
 	s.readFinishing(w)
-	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && !s.extends && !s.keeps {
+	s.readAdvancing(w)
+	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && s.change == nil && !s.extends && !s.keeps {
 		behind := kv.FirstGreaterOrEqual(w.q.keys.items(s.lane).Begin)
 		behind.Offset += n
 		s.ahead = w.tx.Snapshot().GetKey(behind)
@@ -273,17 +283,24 @@ func (s *settlement) check(w *txn) error {
 			return fmt.Errorf("%w: %s", ErrNotInClaim, s.back.From)
 		}
 	}
+	moved, acked, err := s.divideAdvanced(w, acked)
+	if err != nil {
+		return err
+	}
 	archived, err := s.archive(w, acked)
 	if err != nil {
 		return err
 	}
 	s.left = left
+	s.leaveLanes(w)
+	w.clearAttempts(group, c.items, moved)
 	if s.sets {
 		w.setState(group, s.state)
 	}
 	w.remove(group, c.items, acked, archived)
 	w.count(countAcked, len(acked))
 	w.changeAll(ChangeFinished, group, acked)
+	w.changeAll(ChangeAdvanced, group, moved)
 	w.count(countReturned, -len(acked)) // put adds all which leave the claim
 	if stays > 0 {
 		w.put(s.lane, r, r.with(left[:stays], c.endMS), 0)

@@ -79,12 +79,12 @@ func newTestLine() *testLine {
 	l.begin(lineEnv{
 		runTurn: l.runTurn, yield: func(context.Context, string) {}, nowMS: func() int64 { return time.Now().UnixMilli() },
 		requested: func() (int64, int64) { return l.index, l.deadline },
-		named:     func() bool { return false },
+		wants:     func() bool { return false },
 		withdraw:  func(context.Context, int64) error { return note("withdraw", func() { l.index = 0 }) },
 		renew: func(context.Context, int64) error {
 			return note("renew", func() { l.deadline = time.Now().Add(requestLife).UnixMilli() })
 		},
-		sweep: func(context.Context) error { return note("sweep", func() {}) },
+		sweep: func(context.Context, []string) error { return note("sweep", func() {}) },
 	})
 	return l
 }
@@ -190,6 +190,25 @@ func TestLineKeepsNudge(t *testing.T) {
 	})
 }
 
+// TestLineEndsDuringATurn: when a receive has ended during a turn that found nothing, the others have another turn
+// before they rest, because what the receive had asked for may have to be withdrawn, and nobody would say so.
+func TestLineEndsDuringATurn(t *testing.T) {
+	onTestLine(t, func(t *testing.T, l *testLine) {
+		group := "A"
+		any, named := waiter(), waiter()
+		named.receive.o.Group = &group
+		l.join(any)
+		l.require(t, "turn 1")
+		l.turns = []func([]*operation){func(called []*operation) {
+			l.index, l.deadline = 1, time.Now().Add(time.Hour).UnixMilli()
+			called[0].turn.found(rest{watch: newTestWatch(), wait: time.Hour})
+			l.comeBack(called[1:]) // any has ended: its context, or its time
+		}}
+		l.join(named)
+		l.require(t, "turn 2", "withdraw", "turn 1")
+	})
+}
+
 // TestLineRests: a turn is followed by the next when its time is up, also if the watch fails; a turn that could not
 // take place after errorPause; one that found nothing to watch twice in a row after busyPause.
 func TestLineRests(t *testing.T) {
@@ -246,7 +265,7 @@ func TestLineKeepsRequest(t *testing.T) {
 		}
 		l.deadline = time.Now().Add(requestLife).UnixMilli()
 		l.errs["renew"], l.errs["withdraw"] = errors.New("no database"), errors.New("no database")
-		l.turns = []func([]*operation){found(rest{wait: requestLife}), found(rest{wait: time.Hour, dead: true})}
+		l.turns = []func([]*operation){found(rest{wait: requestLife}), found(rest{wait: time.Hour, dead: []string{""}})}
 		a := waiter()
 		l.join(a)
 		l.require(t, "turn 1")

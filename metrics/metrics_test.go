@@ -35,6 +35,7 @@ var labels = map[string]string{
 	"fdbfifo_queue_oldest_age_seconds": "of queue", "fdbfifo_queue_paused": "queue",
 	"fdbfifo_queue_waiting_handles": "queue", "fdbfifo_transaction_conflicts_total": "queue",
 	"fdbfifo_transactions_total": "queue", "fdbfifo_worker_busy": "queue", "fdbfifo_worker_stuck_total": "queue",
+	"fdbfifo_worker_hands":                        "queue state",
 	"messaging_client_consumed_messages_total":    "error_type queue",
 	"messaging_process_duration_seconds":          "error_type le queue",
 	"messaging_client_operation_duration_seconds": "le messaging_operation_name queue",
@@ -87,8 +88,11 @@ func (s *scene) work(t *testing.T) {
 		return nil
 	}), layer.WorkerOptions{Hooks: s.e.Hooks(layer.Hooks{}), Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
+	s.e.AddWorker(s.q, worker)
 	worker.Start()
 	time.Sleep(2 * time.Second)
+	require.Contains(t, s.scrape(), `state="idle"} 8`)
+	time.Sleep(DefaultEvery) // so that the figures are read anew
 	require.NoError(t, worker.Stop(context.Background()))
 	for _, claim := range []*layer.Claim{{Group: "g1", Token: 1}, nil} {
 		require.Error(t, s.q.Ack(t.Context(), claim))

@@ -16,6 +16,7 @@ type work struct {
 	ended                  map[string]int64 // by outcome
 	well, badly            *histogram       // how long handlers took
 	did                    *operations
+	workers                []*layer.Worker
 }
 
 // outcomes are how the handling of a message ends, as the label error_type says: "" = well. A panic is a "handler".
@@ -52,6 +53,14 @@ func (e *Exporter) of(queue string) *work {
 		e.work[queue] = w
 	}
 	return w
+}
+
+// AddWorker exports how many goroutines of a worker of the queue are busy and idle; none once the worker has ended.
+func (e *Exporter) AddWorker(q *layer.Queue, w *layer.Worker) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	of := e.of(q.Name())
+	of.workers = append(of.workers, w)
 }
 
 // Hooks returns hooks for WorkerOptions that count, and then call those of next.
@@ -101,6 +110,15 @@ func (w *work) print(p *printer, queue string) {
 	p.add("fdbfifo_claims_taken_over_total", float64(w.takenOver), "queue", queue)
 	p.add("fdbfifo_worker_stuck_total", float64(w.stuck), "queue", queue)
 	p.add("fdbfifo_worker_busy", float64(max(0, w.busy)), "queue", queue)
+	if len(w.workers) > 0 {
+		var hands layer.Hands
+		for _, worker := range w.workers {
+			now := worker.Hands()
+			hands.All, hands.Idle = hands.All+now.All, hands.Idle+now.Idle
+		}
+		p.add("fdbfifo_worker_hands", float64(hands.All-hands.Idle), "queue", queue, "state", "busy")
+		p.add("fdbfifo_worker_hands", float64(hands.Idle), "queue", queue, "state", "idle")
+	}
 	for _, o := range outcomes {
 		p.add("messaging_client_consumed_messages_total", float64(w.ended[o]), "error_type", o, "queue", queue)
 	}
