@@ -12,8 +12,10 @@ import (
 
 // HolderInfo is an owner of claims, and what of the queue is in the owner's hands.
 type HolderInfo struct {
-	Owner       string
-	Groups      int // under a claim of the owner whose lease lasts, or whose lease has ended and nobody has taken over
+	Owner string
+	// Groups are under a claim of the owner whose lease lasts, or whose lease has ended and nobody has taken over. In a
+	// queue with facets, a group counts once for each template that holds some of it.
+	Groups      int
 	Outstanding int // items delivered and not acked
 	// LongestHold is about how long the oldest of these claims has lasted, and Longest its group. A version of the
 	// database counts as a microsecond.
@@ -57,7 +59,7 @@ func (q *Queue) holders(ctx context.Context, tx kv.ReadTx) (page HoldersPage, er
 		return page, err
 	}
 	page.Sampled = more
-	records, err := q.readLocks(ctx, tx, held)
+	records, err := q.readLocks(ctx, tx, "", held)
 	if err != nil {
 		return page, err
 	}
@@ -97,35 +99,44 @@ func (q *Queue) holders(ctx context.Context, tx kv.ReadTx) (page HoldersPage, er
 	return page, nil
 }
 
-// heldFirst returns the held groups whose leases end first, each once.
+// heldFirst returns the held groups, and in a queue with facets what templates hold of groups, whose leases end first:
+// first whole groups, then template by template. The group of a result is a lane.
 func (q *Queue) heldFirst(ctx context.Context, tx kv.ReadTx) (held []head, more bool, err error) {
-	timers, seen := newCursor(q.keys.section(nameTimer)), map[string]bool{}
-	for read := 0; read < statsTimers && !timers.exhausted; {
-		const page = 1000
-		rows, err := timers.read(tx, page).Wait(ctx)
-		if err != nil {
-			return nil, false, fmt.Errorf("read timers: %w", err)
-		}
-		timers.passed(rows, page)
-		read += len(rows)
-		for _, row := range rows {
-			p, err := q.keys.parse(row.Key)
-			if err != nil {
-				return nil, false, err
-			}
-			kind, index, err := unpackTimer(row.Key, row.Value)
-			if err != nil {
-				return nil, false, err
-			}
-			if kind != kindClaim || seen[p.group] {
-				continue
-			}
-			if len(held) == holdersLocks {
-				return held, true, nil
-			}
-			seen[p.group] = true
-			held = append(held, head{group: p.group, index: index, found: true})
-		}
+	sections := []string{nameTimer}
+	if q.keys.plan != nil {
+		sections = append(sections, nameDue)
 	}
-	return held, !timers.exhausted, nil
+	seen := map[string]bool{}
+	for _, section := range sections {
+		timers := newCursor(q.keys.section(section))
+		for read := 0; read < statsTimers && !timers.exhausted; {
+			const page = 1000
+			rows, err := timers.read(tx, page).Wait(ctx)
+			if err != nil {
+				return nil, false, fmt.Errorf("read timers: %w", err)
+			}
+			timers.passed(rows, page)
+			read += len(rows)
+			for _, row := range rows {
+				p, err := q.keys.parse(row.Key)
+				if err != nil {
+					return nil, false, err
+				}
+				kind, index, err := unpackTimer(row.Key, row.Value)
+				if err != nil {
+					return nil, false, err
+				}
+				if kind != kindClaim || seen[p.lane] {
+					continue
+				}
+				if len(held) == holdersLocks {
+					return held, true, nil
+				}
+				seen[p.lane] = true
+				held = append(held, head{group: p.lane, index: index, found: true})
+			}
+		}
+		more = more || !timers.exhausted
+	}
+	return held, more, nil
 }
