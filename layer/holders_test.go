@@ -46,3 +46,23 @@ func TestHolders(t *testing.T) {
 	require.Equal(t, 2, theirs.Outstanding)
 	require.Positive(t, theirs.LeastLeft)
 }
+
+// TestHoldersOfTemplates: in a queue with facets, what templates hold of a group counts for their holders.
+func TestHoldersOfTemplates(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.laned("laned", "state", nil, 1)[0]
+	for _, state := range []string{"new", "old"} {
+		_, err := q.Enqueue(e.ctx, layer.Message{
+			Group: "A", Headers: map[string]string{"state": state, "region": "eu"},
+		})
+		require.NoError(t, err)
+		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Where: layer.Template{"state": state}})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+	}
+	page, err := q.Admin().Holders(e.ctx)
+	require.NoError(t, err)
+	require.Len(t, page.Holders, 1)
+	require.Equal(t, 2, page.Holders[0].Groups)
+	require.Equal(t, "A", page.Holders[0].Longest)
+}
