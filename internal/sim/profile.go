@@ -115,6 +115,10 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"doomed": (*knobs).doomed,
 	// See worker.go.
 	"worked": (*knobs).worker,
+	// See later.go.
+	"owned":      (*knobs).owned,
+	"subscribed": (*knobs).subscribed,
+	"totalled":   (*knobs).totalled,
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
@@ -130,7 +134,9 @@ func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
 // profileOf is the one that a seed has; half of the seeds have none.
 func profileOf(rng *rand.Rand) string {
 	names := Profiles()
-	names = slices.DeleteFunc(names, func(s string) bool { return s == "worked" }) // TestWorkers has it
+	names = slices.DeleteFunc(names, func(s string) bool {
+		return s == "worked" || slices.Contains(laterProfiles, s) // TestWorkers has the first
+	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {
 		return names[i]
 	}
