@@ -309,8 +309,9 @@ func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func()) error
 	return nil
 }
 
-// serve reads changes and calls the handler, beside a heartbeat, until another has taken over or ctx ends. The heartbeat
-// goes on for as long as a handler takes to return after the end of ctx, because the handler's changes are still its own.
+// serve reads changes and calls the handler, beside a heartbeat, until another has taken over or ctx ends. The
+// heartbeat goes on for as long as a handler takes to return after the end of ctx, because the handler's changes are
+// still its own.
 func (s *subscription) serve(ctx context.Context) error {
 	beating := context.WithoutCancel(ctx)
 	if lacks(guardSubscribeStop) {

@@ -20,13 +20,14 @@ import (
 //
 //   - A transaction writes a change for each item that it puts, removes or moves, and for nothing else.
 //   - A new subscription begins with the changes behind the read version at which it began, or with the oldest.
-//   - What SubscribeTx commits is each change that the subscription wants, once, in the order of the commits, and none is
-//     left out but those which were cleared for their age; then its subscriber is told.
+//   - What SubscribeTx commits is each change that the subscription wants, once, in the order of the commits, and none
+//     is left out but those which were cleared for their age; then its subscriber is told.
 //   - A place moves only behind changes which a handler has returned from, in the same process, without an error.
-//   - A call of a handler has changes in the order of the commits, without a gap, from no later than the place on, and from
-//     no earlier than the place where its subscriber began.
+//   - A call of a handler has changes in the order of the commits, without a gap, from no later than the place on, and
+//     from no earlier than the place where its subscriber began.
 //   - The lease of one process is not taken by another before it ends, by the clock of the other.
-//   - One call at a time of each subscription, or of each group with Parallel; by several processes only if a lease has ended.
+//   - One call at a time of each subscription, or of each group with Parallel; by several processes only if a lease
+//     has ended.
 //   - Changes are cleared when every subscription has seen them, or for their age.
 //   - Every subscription comes to its end in bounded time when the faults have stopped (finishTopics).
 //
@@ -34,8 +35,8 @@ import (
 //
 //   - No change is given again to a handler after one has returned from it without an error, and no two calls of a
 //     subscription overlap.
-//   - A change waits no longer for its first handler than waitAtMost from its commit on, while somebody subscribes and no
-//     handler runs.
+//   - A change waits no longer for its first handler than waitAtMost from its commit on, while somebody subscribes and
+//     no handler runs.
 
 // change is a change as it was written.
 type change struct {
@@ -218,7 +219,7 @@ func (m *model) clearChange(r *record, key []byte) {
 		}
 	}
 	if (!seen || !any) && row.ms > r.nowMS-m.w.knobs.config.Changes.Milliseconds() {
-		m.violation("changes of %d ms before are cleared, which are kept for %s, and not every subscription has seen them",
+		m.violation("changes are cleared after %d ms, which are kept for %s, and some subscription has not seen them",
 			r.nowMS-row.ms, m.w.knobs.config.Changes)
 	}
 }
@@ -290,31 +291,21 @@ func (m *model) handedOn(r *record, name string, wr write, journal []string) {
 	was := a.place
 	for i := was; i < place; i++ {
 		c := &f.changes[i]
-		if by := c.row.cleared; a.topic.wants(c.kind) && by != nil && by.order > a.began.order && !m.handledBefore(r, a.topic, c.text) {
+		if by := c.row.cleared; !a.topic.wants(c.kind) || by == nil || by.order < a.began.order {
+			continue
+		}
+		if !m.handledBefore(r, a.topic, c.text) {
 			a.skipped++
 		}
 	}
 	if a.topic.inTx {
-		at := was
-		for _, text := range journal {
-			for at = f.next(a.topic, at, nil, func(row *feedRow) bool { return false }); at < len(f.changes) && f.changes[at].text != text &&
-				gone(f.changes[at].row); {
-				at = f.next(a.topic, at+1, nil, func(row *feedRow) bool { return false })
-			}
-			if at == len(f.changes) || f.changes[at].text != text {
-				m.violation("a handler of %s commits %q, and change %d is next", name, text, at)
-				return
-			}
-			at++
-			m.w.mark("change handled in a transaction")
-		}
-		if f.next(a.topic, at, nil, gone) < place {
-			m.violation("%s moves on from change %d to %d, and its handler has committed what is up to %d", name, was, place, at)
+		if !m.committed(a, place, journal) {
+			return
 		}
 	} else {
 		for i := f.next(a.topic, was, nil, gone); i < place; i = f.next(a.topic, i+1, nil, gone) {
 			if !m.handledBefore(r, a.topic, f.changes[i].text) {
-				m.violation("%s moves on from change %d to %d, and nobody has handled %q", name, was, place, f.changes[i].text)
+				m.violation("%s moves on to change %d, and nobody has handled %q", name, place, f.changes[i].text)
 			}
 			m.w.mark("change handled")
 		}
@@ -328,10 +319,34 @@ func (m *model) handedOn(r *record, name string, wr write, journal []string) {
 	}
 }
 
-// handledBefore reports whether a handler of the process that made a record had returned from a change without an error.
+// committed holds what a handler has committed to what is next, up to the place that its transaction moves to.
+func (m *model) committed(a *audience, place int, journal []string) bool {
+	f, at, whichever := m.feed, a.place, func(*feedRow) bool { return false }
+	for _, text := range journal {
+		at = f.next(a.topic, at, nil, whichever)
+		for at < len(f.changes) && f.changes[at].text != text && gone(f.changes[at].row) {
+			at = f.next(a.topic, at+1, nil, whichever)
+		}
+		if at == len(f.changes) || f.changes[at].text != text {
+			m.violation("a handler of %s commits %q, and change %d is next", a.topic.name, text, at)
+			return false
+		}
+		at++
+		m.w.mark("change handled in a transaction")
+	}
+	if f.next(a.topic, at, nil, gone) < place {
+		m.violation("%s moves on from change %d to %d, and its handler has committed what is before %d",
+			a.topic.name, a.place, place, at)
+	}
+	return true
+}
+
+// handledBefore reports whether a handler of the process that made a record had returned from a change without an
+// error.
 func (m *model) handledBefore(r *record, t *topic, text string) bool {
 	return slices.ContainsFunc(m.w.hearings, func(h *hearing) bool {
-		return h.topic == t && h.end > 0 && h.end <= r.step && !h.failed && h.by.who == r.who && slices.Contains(h.changes, text)
+		return h.topic == t && h.by.who == r.who && h.end > 0 && h.end <= r.step && !h.failed &&
+			slices.Contains(h.changes, text)
 	})
 }
 
@@ -368,11 +383,11 @@ func (m *model) complete(come map[layer.ID]envelope, left map[layer.ID]bool, aft
 	for i := len(f.changes) - 1; i >= 0 && f.changes[i].row.r == m.r; i-- {
 		c := &f.changes[i]
 		what := c.kind.String()
-		switch c.kind {
-		case layer.ChangePurged:
+		if c.kind == layer.ChangePurged {
 			purged[c.group] += c.n
 			continue
-		case layer.ChangeFinished, layer.ChangeCancelled, layer.ChangeExpired:
+		}
+		if c.kind == layer.ChangeFinished || c.kind == layer.ChangeCancelled || c.kind == layer.ChangeExpired {
 			what = "gone"
 		}
 		want[text(what, c.id)]--
@@ -462,7 +477,7 @@ func (m *model) compareHearing(h *hearing) {
 				m.feed.next(h.topic, most, group, m.goneBy(h)) >= at
 		})
 		if !ok {
-			m.w.violation("a handler of %s (handle %d, steps %d-%d) was called with %d changes from %q (%v) on, and the place was %d to %d",
+			m.w.violation("a handler of %s (handle %d, steps %d-%d) was called with %d changes from %q (%v) on, at %d-%d",
 				h.topic.name, h.by.who, h.begin, h.end, len(texts), texts[0], m.feed.at[texts[0]], least, most)
 		}
 	}
@@ -507,15 +522,15 @@ func (w *world) compareOverlaps(mine []*hearing) {
 				continue // a process that died
 			}
 			if shared || o.by != h.by || h.topic.parallel == 1 {
-				w.violation("two calls of handlers of %s at the same time: steps %d-%d (handle %d) and %d-%d (handle %d)",
+				w.violation("two calls of handlers of %s at once: steps %d-%d (handle %d) and %d-%d (handle %d)",
 					h.topic.name, o.begin, o.end, o.by.who, h.begin, h.end, h.by.who)
 			}
 		}
 	}
 }
 
-// waitAtMost is how long a change may wait for its first handler while somebody subscribes: for the poll, if a watch was
-// lost; for the longest pause after failures; and for the other's lease.
+// waitAtMost is how long a change may wait for its first handler while somebody subscribes: for the poll, if a watch
+// was lost; for the longest pause after failures; and for the other's lease.
 const waitAtMost = 45 * time.Second
 
 // compareCalmly holds a subscription without faults to the strict laws.
@@ -524,7 +539,8 @@ func (m *model) compareCalmly(t *topic, mine []*hearing) {
 	for _, h := range mine {
 		for _, text := range h.changes {
 			if end, twice := done[text]; twice && end <= h.begin && len(m.feed.at[text]) == 1 && t.parallel == 1 {
-				m.w.violation("a handler of %s was called at step %d with %q, which was handled at step %d", t.name, h.begin, text, end)
+				m.w.violation("a handler of %s was called at step %d with %q, which was handled at step %d",
+					t.name, h.begin, text, end)
 			}
 			if h.end > 0 && !h.failed {
 				done[text] = h.end
@@ -551,7 +567,8 @@ func (m *model) compareCalmly(t *topic, mine []*hearing) {
 				from = written
 			}
 			if waited := h.beginAt.Sub(from); waited > waitAtMost {
-				m.w.violation("%q waited for %s until a handler of %s was called at step %d", text, waited, t.name, h.begin)
+				m.w.violation("%q waited for %s until a handler of %s was called at step %d",
+					text, waited, t.name, h.begin)
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -14,8 +15,8 @@ import (
 )
 
 // Owners: programs that change messages of their own while these wait (Reschedule, Replace), and look for them (Find,
-// Peek, GroupState). What a change leaves is held to its call, and every answer to what the queue was like at some moment
-// between the begin and the end of the call.
+// Peek, GroupState). What a change leaves is held to its call, and every answer to what the queue was like at some
+// moment between the begin and the end of the call.
 
 // owned: messages that are kept back and changed all the time, beside claims, clocks that differ, and commits that take
 // long.
@@ -370,7 +371,7 @@ func (m *model) compareReplaced(id layer.ID, s stored) {
 			continue
 		}
 		got := headersOf(s.value)
-		if len(got) != len(o.headers) || got["by"] != o.headers["by"] || got[labelHeader] != o.headers[labelHeader] || o.edits != id {
+		if !maps.Equal(got, o.headers) || o.edits != id {
 			m.violation("%s: %s has the headers %v", o, id, got)
 		}
 		m.w.mark("replaced in its place")

@@ -76,6 +76,8 @@ var seen = []string{
 	"handler panicked", "panic of a handler reported", "replay", "replayed",
 	"queue dropped", "call on a dropped queue", "queue made anew",
 	"exclusion of claims seen", "order of deliveries seen",
+	"rescheduled to later", "replaced in its place", "peeked", "ensured",
+	"change handled", "subscription taken over", "delivery within the queue's rate",
 	"path direct", "path widened", "path staged", "path granted", "path looks", "path coalesced",
 }
 
@@ -88,6 +90,10 @@ var seenAtLength = []string{
 	"worker lost its claim", "worker stopped by force", "handler rejected", "handler cut off", "handler blocked past its lease",
 	"redriven to the tail", "dead letter discarded", "delay of a head ended early", "body in parts", "cleared from the archive",
 	"group left to its rate for long", "replay in steps",
+	"rescheduled to earlier", "found waiting", "found in_flight", "found gone", "state of a group seen",
+	"change handled in a transaction", "changes cleared", "unsubscribed", "subscription without faults",
+	"handler of changes failed", "handler of changes panicked", "handler of changes was cut off",
+	"handler of changes outlived its lease", "handler of changes was too slow for a transaction",
 	"dedup id free after a purge", "dedup id swept", "ack and enqueue refused: full",
 }
 

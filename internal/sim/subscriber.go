@@ -13,9 +13,9 @@ import (
 	"fdbfifo/layer"
 )
 
-// Subscribers: processes that share subscriptions of the queue's changes, with handlers that take from nothing to longer
-// than a lease and a transaction, that fail and panic. Whoever holds a subscription stops, dies, stands still, and loses
-// it to another. See feed.go for the laws.
+// Subscribers: processes that share subscriptions of the queue's changes, with handlers that take from nothing to
+// longer than a lease and a transaction, that fail and panic. Whoever holds a subscription stops, dies, stands still,
+// and loses it to another. See feed.go for the laws.
 
 // topic is a subscription that several subscribers share.
 type topic struct {
@@ -28,7 +28,8 @@ type topic struct {
 }
 
 func (t *topic) String() string {
-	return fmt.Sprintf("%s (tx %t, oldest %t, kinds %v, max %d, parallel %d)", t.name, t.inTx, t.oldest, t.kinds, t.max, t.parallel)
+	return fmt.Sprintf("%s (tx %t, oldest %t, kinds %v, max %d, parallel %d)",
+		t.name, t.inTx, t.oldest, t.kinds, t.max, t.parallel)
 }
 
 func (t *topic) wants(kind layer.ChangeKind) bool {
@@ -79,8 +80,8 @@ func (k *knobs) subscribes(rng *rand.Rand) {
 	}
 }
 
-// subscribed: two or more subscribers of each name, commits that seek conflicts, and leases that end all the time; half of
-// the runs have no faults and clocks that agree, and are held to the strict laws.
+// subscribed: two or more subscribers of each name, commits that seek conflicts, and leases that end all the time; half
+// of the runs have no faults and clocks that agree, and are held to the strict laws.
 func (k *knobs) subscribed(rng *rand.Rand) {
 	k.seeking(rng)
 	k.subscribes(rng)
@@ -112,7 +113,8 @@ func (a *actor) subscribe() {
 				a.w.mark("unsubscribed")
 			}
 		}
-		ctx, cancel := context.WithTimeout(a.ctx, a.below(20*time.Second).Truncate(time.Microsecond)+time.Duration(500+a.id))
+		life := a.below(20*time.Second).Truncate(time.Microsecond) + time.Duration(500+a.id)
+		ctx, cancel := context.WithTimeout(a.ctx, life)
 		a.hear(ctx, t)
 		cancel()
 		a.sleep(a.below(a.w.knobs.think))
@@ -151,8 +153,8 @@ func (a *actor) hear(ctx context.Context, t *topic) {
 	}
 }
 
-// journalPrefix begins the keys which handlers write in their transactions: name, stamp, and the number of the change in
-// its call.
+// journalPrefix begins the keys which handlers write in their transactions: name, stamp, and the number of the change
+// in its call.
 const journalPrefix = "J"
 
 // journalKey is such a key as SetVersionstampedKey takes it. Nobody conflicts on it.

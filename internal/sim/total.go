@@ -11,12 +11,12 @@ import (
 )
 
 // The rate of the whole queue (max_rate_total), held to what it promises: over any time T no more items of all groups
-// start their delivery than rate × (T + 1 s) and a burst. Where clocks differ, each clock that is ahead of another has a
-// burst of its own, again whenever the others have caught up. And in calm the queue drains at the rate (totalFor).
+// start their delivery than rate × (T + 1 s) and a burst. Where clocks differ, each clock that is ahead of another has
+// a burst of its own, again whenever the others have caught up. And in calm the queue drains at the rate (totalFor).
 
 var totalRates = []layer.Rate{
-	{Count: 10, Per: time.Second}, {Count: 4, Per: time.Second}, {Count: 2, Per: time.Second}, {Count: 1, Per: time.Second},
-	{Count: 3, Per: 2 * time.Second},
+	{Count: 10, Per: time.Second}, {Count: 4, Per: time.Second}, {Count: 2, Per: time.Second},
+	{Count: 1, Per: time.Second}, {Count: 3, Per: 2 * time.Second},
 }
 
 // totalled: several handles that are hungry all the time, and draw at the same moments.

@@ -326,7 +326,7 @@ func (w *world) openHandle(open opening, skew time.Duration) (*handle, error) {
 
 func (w *world) open() {
 	for i := range w.knobs.handles {
-		open := layer.Open
+		open := opening(w.openAgain)
 		if i == 0 {
 			open = layer.Create
 		}
