@@ -17,8 +17,9 @@ func newBlockedCmd(s *session) *cobra.Command {
 	var causes []string
 	var heldFor, readyFor time.Duration
 	var n int
+	var where whereFlag
 	c := &cobra.Command{
-		Use:   "blocked [--cause CAUSE]... [-n N]",
+		Use:   "blocked [--cause CAUSE]... [--where TEMPLATE] [-n N]",
 		Short: "List the groups that do not go on, the worst first, and why",
 		Long: `List the groups that do not go on, the worst first, and why: halted and paused groups, groups that wait
 for a retry of their first message, groups held for long, and groups that nobody takes. What waits by design, for a time
@@ -28,7 +29,7 @@ Causes: ` + strings.Join(causeNames(), ", ") + `.`,
 			if n < 1 || n > layer.MaxBlocked {
 				return usagef("-n is %d: 1 to %d are allowed", n, layer.MaxBlocked)
 			}
-			o := layer.BlockedOptions{HeldFor: heldFor, ReadyFor: readyFor, Limit: n}
+			o := layer.BlockedOptions{HeldFor: heldFor, ReadyFor: readyFor, Limit: n, Where: where.template}
 			for _, name := range causes {
 				if !slices.Contains(causeNames(), name) {
 					return usagef("unknown --cause %q: there are %s", name, strings.Join(causeNames(), ", "))
@@ -38,7 +39,7 @@ Causes: ` + strings.Join(causeNames(), ", ") + `.`,
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				page, err := q.Admin().Blocked(c.Context(), o)
 				if err != nil {
-					return err
+					return asUsageIfOptions(err)
 				}
 				return s.printBlocked(page)
 			})
@@ -47,6 +48,7 @@ Causes: ` + strings.Join(causeNames(), ", ") + `.`,
 	c.Flags().StringArrayVar(&causes, "cause", nil, "only groups blocked for this `CAUSE`; may be given several times")
 	c.Flags().DurationVar(&heldFor, "held-for", 0, "how long a group must have been held, `TIME`; left out, ten leases")
 	c.Flags().DurationVar(&readyFor, "ready-for", 0, "how long a ready group must wait, `TIME`; left out, a minute")
+	c.Flags().Var(&where, "where", "the groups as this `TEMPLATE` sees them, as state=NEW")
 	c.Flags().IntVarP(&n, "number", "n", layer.DefaultBlocked, "how many groups, `N`")
 	return c
 }

@@ -18,14 +18,17 @@ func newGroupsCmd(s *session) *cobra.Command {
 	var by string
 	var n int
 	var marked bool
+	var where whereFlag
 	orders := map[string]func(a, b layer.GroupInfo) int{"depth": sortByDepth, "age": sortByAge, "name": sortByName}
 	c := &cobra.Command{
-		Use:   "groups [--sort depth|age|name] [-n N] [--marked]",
+		Use:   "groups [--sort depth|age|name] [-n N] [--marked | --where TEMPLATE]",
 		Short: "List the groups that have messages: depth, age, state, holder",
 		Long: `List the groups that have messages. States: ready (free to be claimed), held (by a worker), expired (its
 worker's lease has run out, the next one takes over), delayed (waits for a retry), rate_limited (has used up
 its rate for now), paused (by an operator), halted (its head
-has failed for good), corrupt (see check). A group that is held, and paused or halted when that ends, says so. It changes nothing.`,
+has failed for good), corrupt (see check). A group that is held, and paused or halted when that ends, says so.
+In a queue with facets --where lists the groups that have messages which agree with a template, and says of these what it
+says; excluded is a group that a claim of an intersecting template has. It changes nothing.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			order, ok := orders[by]
 			if !ok {
@@ -35,9 +38,9 @@ has failed for good), corrupt (see check). A group that is held, and paused or h
 				return err
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				groups, err := allGroups(c.Context(), q, layer.GroupsOptions{Marked: marked})
+				groups, err := allGroups(c.Context(), q, layer.GroupsOptions{Marked: marked, Where: where.template})
 				if err != nil {
-					return err
+					return asUsageIfOptions(err)
 				}
 				if marked && len(groups) == 0 && !s.json {
 					_, err := fmt.Fprintln(s.stdout, "no groups are paused or halted")
@@ -54,6 +57,7 @@ has failed for good), corrupt (see check). A group that is held, and paused or h
 	}
 	c.Flags().StringVar(&by, "sort", "depth", "the `ORDER`: depth (deepest first), age (oldest head first), name")
 	c.Flags().IntVarP(&n, "number", "n", 20, "how many groups, `N`; 0 = all")
+	c.Flags().Var(&where, "where", "only what this `TEMPLATE` sees of each group, as state=NEW")
 	c.Flags().BoolVar(&marked, "marked", false, "only groups paused or halted, or about to be; empty ones too")
 	return c
 }
@@ -108,6 +112,9 @@ func (s *session) printGroups(groups []layer.GroupInfo, total int) error {
 			holder, why = g.Mark.By, g.Mark.Reason
 		default:
 			state += ", then " + string(g.Mark.Status)
+		}
+		if g.Where != nil {
+			state += " by " + g.Where.String()
 		}
 		if g.Attempts > 0 {
 			failed = strconv.Itoa(g.Attempts)

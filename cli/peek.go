@@ -18,12 +18,15 @@ func newPeekCmd(s *session) *cobra.Command {
 	var group string
 	var n int
 	var f headerFilter
+	var where whereFlag
 	c := &cobra.Command{
-		Use:   "peek [--group GROUP] [--header NAME=VALUE]... [-n N]",
+		Use:   "peek [--group GROUP] [--where TEMPLATE] [--header NAME=VALUE]... [-n N]",
 		Short: "Look at the first messages without taking them",
 		Long: `Print the first messages of a group; without --group, the first message of each group, the oldest
 first, or the first messages of the only group. --group "" is the default group. With --header, the first messages
-that have it, of the group or of all, group by group: all may have to be read for that. It changes nothing.`,
+that have it, of the group or of all, group by group: all may have to be read for that. In a
+queue with facets --where leaves only the messages that agree with a template of its views, without such a search. It
+changes nothing.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := checkPage(n); err != nil {
 				return err
@@ -37,40 +40,42 @@ that have it, of the group or of all, group by group: all may have to be read fo
 					if c.Flags().Changed("group") {
 						only = &group
 					}
-					items, _, err := chosen(itemsOf(c.Context(), q, only), n, func(item layer.Item) bool {
-						return f.matches(item.Headers)
-					})
+					all := itemsOf(c.Context(), q, only, where.template)
+					items, _, err := chosen(all, n, func(item layer.Item) bool { return f.matches(item.Headers) })
 					if err != nil {
-						return err
+						return asUsageIfOptions(err)
 					}
 					return s.printItems(items)
 				}
-				items, err := s.peek(c.Context(), q, group, c.Flags().Changed("group"), n)
+				items, err := s.peek(c.Context(), q, group, c.Flags().Changed("group"), where.template, n)
 				if err != nil {
-					return err
+					return asUsageIfOptions(err)
 				}
 				return s.printItems(items)
 			})
 		},
 	}
 	c.Flags().StringVar(&group, "group", "", "the `GROUP`")
+	c.Flags().Var(&where, "where", "only messages with these facets: a `TEMPLATE` of the queue's views, as state=NEW")
 	c.Flags().IntVarP(&n, "number", "n", 10, "how many messages, `N`")
 	f.add(c)
 	return c
 }
 
 // itemsOf lists the messages of a group, or of all groups in the order of their names.
-func itemsOf(ctx context.Context, q *layer.Queue, only *string) iter.Seq2[layer.Item, error] {
+func itemsOf(
+	ctx context.Context, q *layer.Queue, only *string, where layer.Template,
+) iter.Seq2[layer.Item, error] {
 	if only != nil {
-		return q.Admin().AllItems(ctx, *only)
+		return q.Admin().AllItems(ctx, *only, where)
 	}
 	return func(yield func(layer.Item, error) bool) {
-		for g, err := range q.Admin().AllGroups(ctx, layer.GroupsOptions{MaxDepth: 1}) {
+		for g, err := range q.Admin().AllGroups(ctx, layer.GroupsOptions{MaxDepth: 1, Where: where}) {
 			if err != nil {
 				yield(layer.Item{}, err)
 				return
 			}
-			for item, err := range q.Admin().AllItems(ctx, g.Group) {
+			for item, err := range q.Admin().AllItems(ctx, g.Group, where) {
 				if !yield(item, err) {
 					return
 				}
@@ -79,21 +84,23 @@ func itemsOf(ctx context.Context, q *layer.Queue, only *string) iter.Seq2[layer.
 	}
 }
 
-func (s *session) peek(ctx context.Context, q *layer.Queue, group string, oneGroup bool, n int) ([]layer.Item, error) {
+func (s *session) peek(
+	ctx context.Context, q *layer.Queue, group string, oneGroup bool, where layer.Template, n int,
+) ([]layer.Item, error) {
 	if oneGroup {
-		return q.Peek(ctx, group, n)
+		return q.Peek(ctx, group, n, where)
 	}
-	groups, err := allGroups(ctx, q, layer.GroupsOptions{MaxDepth: 1})
+	groups, err := allGroups(ctx, q, layer.GroupsOptions{MaxDepth: 1, Where: where})
 	if err != nil {
 		return nil, err
 	}
 	if len(groups) == 1 {
-		return q.Peek(ctx, groups[0].Group, n)
+		return q.Peek(ctx, groups[0].Group, n, where)
 	}
 	slices.SortStableFunc(groups, sortByAge)
 	var items []layer.Item
 	for _, g := range groups[:min(n, len(groups))] {
-		heads, err := q.Peek(ctx, g.Group, 1)
+		heads, err := q.Peek(ctx, g.Group, 1, where)
 		if err != nil {
 			return nil, err
 		}

@@ -10,20 +10,24 @@ import (
 )
 
 func newStatsCmd(s *session) *cobra.Command {
-	return &cobra.Command{
-		Use:   "stats",
+	var where whereFlag
+	c := &cobra.Command{
+		Use:   "stats [--where TEMPLATE]",
 		Short: "Print the queue's counters",
-		Long:  "Print the queue's counters, which run since it was created. It changes nothing.",
+		Long: `Print the queue's counters, which run since it was created. In a queue with facets --where makes the
+figures of groups, from "ready groups" to "longest hold", those of what the template sees. It changes nothing.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				st, err := q.Stats(c.Context())
+				st, err := q.Stats(c.Context(), layer.StatsOptions{Where: where.template})
 				if err != nil {
-					return err
+					return asUsageIfOptions(err)
 				}
 				return s.printStats(st)
 			})
 		},
 	}
+	c.Flags().Var(&where, "where", "the groups as this `TEMPLATE` sees them, as state=NEW")
+	return c
 }
 
 func (s *session) printStats(st layer.Stats) error {
@@ -54,6 +58,9 @@ func (s *session) printStats(st layer.Stats) error {
 		{"longest hold", short(st.LongestHold), "of a claim whose lease lasts; about"},
 		{"waiting", commas(st.WaitingHandles), "processes whose receives wait"},
 	})
+	for _, v := range st.Views {
+		t.AppendRow(tableRow{"ready by " + v.View, commas(v.ReadyLanes), "lanes of this view; a few may be stale"})
+	}
 	t.AppendSeparator()
 	t.AppendRows([]tableRow{
 		{"enqueued", commas(st.Enqueued), ""},

@@ -11,12 +11,13 @@ import (
 
 func newWhyCmd(s *session) *cobra.Command {
 	var group string
+	var where whereFlag
 	c := &cobra.Command{
-		Use:   "why ID | --group GROUP",
+		Use:   "why ID | --group GROUP [--where TEMPLATE]",
 		Short: "Say why a message, or the first of a group, is not being delivered",
 		Long: `Say why a message is not being delivered, or not yet: one reason a line, each of which must come to an
 end first. With --group it is the first message of the group, and what keeps a group that is empty. peek --json prints
-ids. It changes nothing.`,
+ids. In a queue with facets --where asks about receives by a template. It changes nothing.`,
 		Args: func(c *cobra.Command, args []string) error {
 			if !c.Flags().Changed("group") {
 				return oneID(c, args)
@@ -24,36 +25,42 @@ ids. It changes nothing.`,
 			return noArgs(c, args)
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			ask := func(q *layer.Queue) (layer.Explanation, error) { return q.Admin().WhyGroup(c.Context(), group) }
+			ask := func(q *layer.Queue) (layer.Explanation, error) {
+				return q.Admin().WhyGroup(c.Context(), group, where.template)
+			}
 			if !c.Flags().Changed("group") {
 				id, err := layer.ParseID(args[0])
 				if err != nil {
 					return usagef("%w", err)
 				}
-				ask = func(q *layer.Queue) (layer.Explanation, error) { return q.Admin().Why(c.Context(), id) }
+				ask = func(q *layer.Queue) (layer.Explanation, error) {
+					return q.Admin().Why(c.Context(), id, where.template)
+				}
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				e, err := ask(q)
 				if err != nil {
-					return err
+					return asUsageIfOptions(err)
 				}
 				return s.printWhy(e)
 			})
 		},
 	}
 	c.Flags().StringVar(&group, "group", "", "the first message of this `GROUP`")
+	c.Flags().Var(&where, "where", "why receives by this `TEMPLATE` do not get it, as state=NEW")
 	return c
 }
 
 type jsonWhy struct {
 	ID      string               `json:"id,omitempty"` // none of an empty group
 	Group   string               `json:"group"`
+	Where   layer.Template       `json:"where,omitempty"` // by whose receives it would be delivered
 	Reasons []console.JSONReason `json:"reasons"`
 }
 
 func (s *session) printWhy(e layer.Explanation) error {
 	if s.json {
-		why := jsonWhy{Group: e.ID.Group, Reasons: console.JSONOfReasons(e.Reasons)}
+		why := jsonWhy{Group: e.ID.Group, Where: e.Where, Reasons: console.JSONOfReasons(e.Reasons)}
 		if e.ID != (layer.ID{Group: e.ID.Group}) {
 			why.ID = e.ID.String()
 		}

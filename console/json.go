@@ -27,26 +27,31 @@ type JSONReason struct {
 	LeftMS int64     `json:"left_ms,omitempty"`
 	Error  string    `json:"error,omitempty"`
 	Mark   *JSONMark `json:"mark,omitempty"`
+	// Where is the template of the claim, delay or mark that the reason is about.
+	Where layer.Template `json:"where,omitempty"`
+	Since *time.Time     `json:"since,omitempty"` // when a claim was made
 }
 
 // JSONGroup is a group.
 type JSONGroup struct {
-	Group       string       `json:"group"`
-	Status      string       `json:"status"`
-	Depth       int64        `json:"depth"`
-	More        bool         `json:"more,omitempty"`
-	Head        string       `json:"head,omitempty"`
-	HeadAgeMS   int64        `json:"head_age_ms"`
-	Attempts    int          `json:"attempts"`
-	LastError   string       `json:"last_error,omitempty"`
-	Owner       string       `json:"owner,omitempty"`
-	Token       int64        `json:"token,omitempty"`
-	Outstanding int          `json:"outstanding"`
-	LeftMS      int64        `json:"left_ms"`
-	Mark        *JSONMark    `json:"mark,omitempty"`
-	Cause       string       `json:"cause,omitempty"`
-	Reasons     []JSONReason `json:"reasons,omitempty"`
-	Since       *time.Time   `json:"since,omitempty"`
+	Group  string `json:"group"`
+	Status string `json:"status"`
+	// Where is the template of the claim, or of the mark, that keeps the group.
+	Where       layer.Template `json:"where,omitempty"`
+	Depth       int64          `json:"depth"`
+	More        bool           `json:"more,omitempty"`
+	Head        string         `json:"head,omitempty"`
+	HeadAgeMS   int64          `json:"head_age_ms"`
+	Attempts    int            `json:"attempts"`
+	LastError   string         `json:"last_error,omitempty"`
+	Owner       string         `json:"owner,omitempty"`
+	Token       int64          `json:"token,omitempty"`
+	Outstanding int            `json:"outstanding"`
+	LeftMS      int64          `json:"left_ms"`
+	Mark        *JSONMark      `json:"mark,omitempty"`
+	Cause       string         `json:"cause,omitempty"`
+	Reasons     []JSONReason   `json:"reasons,omitempty"`
+	Since       *time.Time     `json:"since,omitempty"`
 }
 
 // JSONOfMark is a mark as JSON; nil for nil.
@@ -62,7 +67,7 @@ func JSONOfReasons(reasons []layer.Reason) (all []JSONReason) {
 	for _, r := range reasons {
 		all = append(all, JSONReason{
 			Cause: string(r.Cause), Text: r.String(), Count: r.Count, More: r.More, Owner: r.Owner, Token: r.Token,
-			LeftMS: r.Left.Milliseconds(), Error: r.Err, Mark: JSONOfMark(r.Mark),
+			LeftMS: r.Left.Milliseconds(), Error: r.Err, Mark: JSONOfMark(r.Mark), Where: r.Where, Since: utc(r.Since),
 		})
 	}
 	return all
@@ -73,7 +78,7 @@ func JSONOfGroup(g layer.GroupInfo) JSONGroup {
 	return JSONGroup{
 		Group: g.Group, Status: string(g.Status), Depth: g.Depth, HeadAgeMS: g.HeadAge.Milliseconds(),
 		Attempts: g.Attempts, LastError: g.LastError, Owner: g.Owner, Token: g.Token, Outstanding: g.Outstanding,
-		LeftMS: g.Left.Milliseconds(), Mark: JSONOfMark(g.Mark),
+		LeftMS: g.Left.Milliseconds(), Mark: JSONOfMark(g.Mark), Where: g.Where,
 	}
 }
 
@@ -81,11 +86,17 @@ func JSONOfGroup(g layer.GroupInfo) JSONGroup {
 func JSONOfBlocked(g layer.BlockedGroup) JSONGroup {
 	j := JSONOfGroup(g.GroupInfo)
 	j.More, j.Cause, j.Reasons = g.More, string(g.Cause), JSONOfReasons(g.Reasons)
-	if !g.Since.IsZero() {
-		since := g.Since.UTC()
-		j.Since = &since
-	}
+	j.Since = utc(g.Since)
 	return j
+}
+
+// utc is a time for JSON; nil if the time is not known.
+func utc(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
 }
 
 // JSONStats is the figures of a queue.
@@ -121,11 +132,19 @@ type JSONStats struct {
 	Purged        int64     `json:"purged"`
 	PastRetention int64     `json:"past_retention"`
 	Forced        int64     `json:"forced"`
+	// Views has the ready lanes of each view, in a queue with facets.
+	Views []JSONView `json:"views,omitempty"`
+}
+
+// JSONView is the figures of a view.
+type JSONView struct {
+	View       string `json:"view"`
+	ReadyLanes int64  `json:"ready_lanes"`
 }
 
 // JSONOfStats is the figures of a queue as JSON.
 func JSONOfStats(queue string, st layer.Stats) JSONStats {
-	return JSONStats{
+	j := JSONStats{
 		Queue: queue, Paused: JSONOfMark(st.Paused), Depth: st.Depth, InFlight: st.InFlight, Delayed: st.Delayed,
 		Duplicates: st.Duplicates, ReadyGroups: st.ReadyGroups, BusyGroups: st.BusyGroups,
 		HeldGroups: st.HeldGroups, DelayedGroups: st.DelayedGroups, FailingGroups: st.FailingGroups,
@@ -136,4 +155,8 @@ func JSONOfStats(queue string, st layer.Stats) JSONStats {
 		Redriven: st.Redriven, Discarded: st.Discarded, Dead: st.Dead, Cancelled: st.Cancelled, Purged: st.Purged,
 		PastRetention: st.PastRetention, Forced: st.Forced,
 	}
+	for _, v := range st.Views {
+		j.Views = append(j.Views, JSONView(v))
+	}
+	return j
 }

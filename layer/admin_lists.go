@@ -55,15 +55,21 @@ const itemsPage = 50
 
 // AllItems lists the items of a group from its head on, held or not, with their attempts, as Peek does. A loop may end
 // at any item. An item which is enqueued while the loop runs is listed if the loop has not passed its place. An error
-// ends the list, as the last pair, with no item: *LimitError, ErrInvalidUTF8, ErrCorrupt, ErrClosed, and the engine's.
-func (a Admin) AllItems(ctx context.Context, group string) iter.Seq2[Item, error] {
+// ends the list, as the last pair, with no item: as Peek's, and ErrCorrupt. A template leaves the items that agree with
+// it, as Peek's does.
+func (a Admin) AllItems(ctx context.Context, group string, where ...Template) iter.Seq2[Item, error] {
 	return func(yield func(Item, error) bool) {
-		if err := checkGroup(group); err != nil {
+		packed, err := a.q.whereGiven(where)
+		if e := checkGroup(group); e != nil {
+			err = e
+		}
+		if err != nil {
 			give[Item](nil, wrap("items", err), yield)
 			return
 		}
+		lane := laneName(group, packed)
 		for after := (*ID)(nil); ; {
-			items, err := a.q.peek(ctx, group, after, itemsPage)
+			items, err := a.q.peek(ctx, lane, after, itemsPage)
 			if !give(items, wrap("items", err), yield) || len(items) == 0 {
 				return
 			}

@@ -1,6 +1,8 @@
 package layer
 
 import (
+	"fmt"
+
 	"fdbfifo/kv"
 )
 
@@ -19,6 +21,18 @@ func (q *Queue) laneAt(group string, t Template) (string, error) {
 	return laneName(group, where), err
 }
 
+// whereGiven packs the template that a call was given as the optional last argument; none, or nil, is "": whole groups,
+// whatever the views.
+func (q *Queue) whereGiven(where []Template) (string, error) {
+	if len(where) > 1 {
+		return "", fmt.Errorf("%w: %d templates", ErrOptions, len(where))
+	}
+	if len(where) == 0 || where[0] == nil {
+		return "", nil
+	}
+	return q.keys.plan.where(where[0])
+}
+
 // reception makes a receive of options that were checked, and checks the template.
 func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 	where, err := q.keys.plan.where(o.Where)
@@ -32,7 +46,12 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 }
 
 // lane returns the lane of one of the receive's claims.
-func (r *reception) lane(c *Claim) string { return laneName(c.Group, r.where) }
+func (r *reception) lane(c *Claim) string {
+	if r.repeated {
+		return laneName(c.Group, r.was)
+	}
+	return laneName(c.Group, r.where)
+}
 
 // lane returns the lane of a claim.
 func (c *Claim) lane(q *Queue) (string, error) {

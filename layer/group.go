@@ -21,6 +21,7 @@ const (
 	RateLimited Status = "rate_limited" // free, but the rate (Config.MaxRate) is used up for now
 	Paused      Status = "paused"       // by an operator, until resumed: see GroupInfo.Mark
 	Halted      Status = "halted"       // the head has failed for good; until redriven or resumed: see GroupInfo.Mark
+	Excluded    Status = "excluded"     // of a template: a claim of an intersecting template has the group
 	Granted     Status = "granted"      // kept for a handle whose receives wait; free if not accepted within 2 s
 	Corrupt     Status = "corrupt"      // the lock or the head cannot be read: LastError says why, Check tells more
 	Empty       Status = "empty"        // no items, and no mark: listed nowhere, see Admin.Group
@@ -205,7 +206,7 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 	}
 	if next == nil {
 		w.tx.Clear(keys.lock(lane))
-		w.readKept(lane)
+		w.unlock(lane)
 		return
 	}
 	if was != nil && is != nil && is.endMS < was.endMS {

@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"fdbfifo/kv"
 )
@@ -95,7 +96,14 @@ type laneRead struct {
 // readItems starts reading the first items of a lane. tx reads the lane's keys; values reads the items of a lane that
 // is no whole group, which need no conflict of their own.
 func (q *Queue) readItems(tx, values kv.ReadTx, lane string, limit int) kv.Future[[]kv.KV] {
-	first := tx.GetRange(q.keys.items(lane).Selectors(), kv.RangeOptions{Limit: limit})
+	return q.readItemsIn(tx, values, lane, q.keys.items(lane), limit)
+}
+
+// readItemsIn is readItems for a part of the lane's keys.
+func (q *Queue) readItemsIn(
+	tx, values kv.ReadTx, lane string, keys kv.KeyRange, limit int,
+) kv.Future[[]kv.KV] {
+	first := tx.GetRange(keys.Selectors(), kv.RangeOptions{Limit: limit})
 	if !isPart(lane) {
 		return first
 	}
@@ -238,6 +246,9 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		return nil, nil // named by the caller: the hint stays, wherever it is
 	}
 	other := f.others[f.other]
+	if full, err := w.keepsMany(other.lane); err != nil || full {
+		return nil, err
+	}
 	if err := f.fence(w, guardKeptLock, kv.SingleKey(w.q.keys.lock(other.lane))); err != nil {
 		return nil, err
 	}
@@ -254,6 +265,23 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	return nil, nil
 }
 
+// maxKept bounds the hints that are put aside under one lock, because the release of the lock puts all of them back in
+// its transaction. What is more stays where it is, and costs each claim by its template a look. Claims at the same time
+// may put aside a few more.
+const maxKept = 100
+
+// keepsMany reports whether so many hints are put aside under a lane's lock that no more should be.
+func (w *txn) keepsMany(holder string) (bool, error) {
+	kept := w.q.keys.keptUnder(holder)
+	last := kv.FirstGreaterOrEqual(kept.Begin)
+	last.Offset += maxKept - 1
+	key, err := w.tx.Snapshot().GetKey(last).Wait(w.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read kept hints: %w", err)
+	}
+	return kept.Contains(key), nil
+}
+
 // groupLocks reads all records of a group, with a conflict, for an operator who changes what he does not hold. Together
 // with a write conflict on the lock of the whole group, which every claim of the group reads, nothing of the group is
 // claimed or released meanwhile.
@@ -267,6 +295,19 @@ func (w *txn) groupLocks(g guard, group string) ([]heldLane, error) {
 		others = append(others, heldLane{lane: group, record: own})
 	}
 	return others, err
+}
+
+// inOtherLane reports whether a claim of any lane has an item, in a queue with facets. It adds read conflicts on all
+// locks of the group.
+func (w *txn) inOtherLane(g guard, id ID) (bool, error) {
+	if w.q.keys.plan == nil {
+		return false, nil
+	}
+	all, err := w.groupLocks(g, id.Group)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(all, func(held heldLane) bool { return held.record.claim().holds(id) }), nil
 }
 
 // hintLanes adds an item that has come to its place, or become due, to its lanes, and writes a hint of each. A hint of

@@ -28,6 +28,11 @@ type BlockedOptions struct {
 	Limit int
 	// After is the place behind which the page begins: BlockedPage.Next of the page before.
 	After *BlockedPlace
+	// Where, if not nil, looks at what the template sees of each group. Groups that wait because an intersecting
+	// template has them are not listed; the holder's own template lists them once they are held for long.
+	Where Template
+	// Stats, if not nil, asks for the queue's figures too, of the same moment and in the same transaction.
+	Stats *StatsOptions
 }
 
 // Defaults and bounds of a list of blocked groups.
@@ -98,6 +103,7 @@ type BlockedPage struct {
 	// Waiting is how many handles have receives which wait.
 	Waiting int64
 	Next    *BlockedPlace // pass as After to go on; nil = there are no more
+	Stats   *Stats        // nil unless asked for
 }
 
 // Blocked lists the groups that do not go on, the worst cause first, and within a cause the group with the oldest head
@@ -106,17 +112,33 @@ type BlockedPage struct {
 // delayed or their rate is used up, are not listed. Blocked conflicts with nothing, changes nothing, and reads a
 // bounded number of keys, whatever the depth of the queue. All is of one moment.
 //
-// Errors: *LimitError, ErrOptions for a cause which is none of BlockedCauses, ErrClosed, and the engine's.
+// Errors: *LimitError, ErrOptions for a cause which is none of BlockedCauses, *TemplateError, ErrClosed, and the
+// engine's.
 func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, error) {
 	q := a.q
 	if err := o.check(q.Config().Lease); err != nil {
 		return BlockedPage{}, wrap("blocked", err)
 	}
+	where, err := q.whereGiven([]Template{o.Where})
+	if err != nil {
+		return BlockedPage{}, wrap("blocked", err)
+	}
+	var asked statsAsked
+	if o.Stats != nil {
+		if asked, err = q.statsAsked(*o.Stats); err != nil {
+			return BlockedPage{}, wrap("blocked", err)
+		}
+	}
 	var page BlockedPage
-	err := q.view(ctx, func(tx kv.ReadTx) error {
-		b := &blockedLook{q: q, ctx: ctx, tx: tx, o: &o, nowMS: q.nowMS()}
+	err = q.view(ctx, func(tx kv.ReadTx) error {
+		b := &blockedLook{q: q, ctx: ctx, tx: tx, o: &o, where: where, nowMS: q.nowMS()}
 		b.page.Summary = map[Cause]int64{}
 		err := b.look()
+		if err == nil && o.Stats != nil {
+			var s Stats
+			s, err = q.readStats(ctx, tx, asked)
+			b.page.Stats = &s
+		}
 		page = b.page
 		return err
 	})
@@ -165,6 +187,7 @@ type blockedLook struct {
 	ctx   context.Context
 	tx    kv.ReadTx
 	o     *BlockedOptions
+	where string // the packed template; "" = whole groups
 	nowMS int64
 	clock int64 // of the queue now: indexes and tokens
 	page  BlockedPage
@@ -239,7 +262,7 @@ func (b *blockedLook) marks() error {
 	if len(b.page.Summary) == 0 {
 		return nil
 	}
-	c := groupCounts{q: b.q, ctx: b.ctx, tx: b.tx, nowMS: b.nowMS}
+	c := groupCounts{q: b.q, ctx: b.ctx, tx: b.tx, where: b.where, nowMS: b.nowMS}
 	if err := c.readMarked(); err != nil {
 		return err
 	}
@@ -259,7 +282,7 @@ func (b *blockedLook) marks() error {
 
 // timers finds the groups that wait for a retry, those whose lease or delay is over, and those held.
 func (b *blockedLook) timers() error {
-	timers := newCursor(b.q.keys.section(nameTimer))
+	timers := newCursor(b.q.keys.allTimers(b.where))
 	for read := 0; !timers.exhausted; {
 		if read >= blockedTimers {
 			b.page.Sampled = true
@@ -328,7 +351,7 @@ func (b *blockedLook) holds() error {
 	if len(old) > blockedHolds {
 		old, b.page.Sampled = old[:blockedHolds], true
 	}
-	records, err := b.q.readLocks(b.ctx, b.tx, old)
+	records, err := b.q.readLocks(b.ctx, b.tx, b.where, old)
 	for i, r := range records {
 		if c := r.claim(); c != nil && c.token <= b.before(b.o.HeldFor) {
 			b.find(CauseGroupHeld, old[i])
@@ -337,11 +360,12 @@ func (b *blockedLook) holds() error {
 	return err
 }
 
-// readLocks reads the records of groups, all together. A record that cannot be read is left out, as nil.
-func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, groups []head) ([]*record, error) {
+// readLocks reads the records of what a template sees of groups, all together. A record that cannot be read is left
+// out, as nil.
+func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, where string, groups []head) ([]*record, error) {
 	values := make([]kv.Future[[]byte], len(groups))
 	for i, h := range groups {
-		values[i] = tx.Get(q.keys.lock(h.group))
+		values[i] = tx.Get(q.keys.lock(laneName(h.group, where)))
 	}
 	records := make([]*record, len(groups))
 	for i, h := range groups {
@@ -352,7 +376,7 @@ func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, groups []head) ([]*
 		if v == nil {
 			continue
 		}
-		r, err := unpackRecord(q.keys.lock(h.group), v)
+		r, err := unpackRecord(q.keys.lock(laneName(h.group, where)), v)
 		if err == nil {
 			records[i] = r
 		}
@@ -366,7 +390,7 @@ func (b *blockedLook) hints() error {
 	limit := int(max(10, blockedHints/keys.shards))
 	pages := make([]kv.Future[[]kv.KV], keys.shards)
 	for shard := range keys.shards {
-		hints := newCursor(keys.readyFrom(shard, 0))
+		hints := newCursor(keys.hintsFrom(b.where, shard, 0))
 		pages[shard] = hints.read(b.tx, limit)
 	}
 	for _, page := range pages {
@@ -422,7 +446,7 @@ func (b *blockedLook) describe() error {
 	}
 	ranges := make([]kv.KeyRange, len(b.page.Groups))
 	for i, g := range b.page.Groups {
-		ranges[i] = b.q.keys.items(g.Group)
+		ranges[i] = b.q.keys.items(laneName(g.Group, b.where))
 	}
 	depths, err := countKeysOfEach(b.ctx, b.tx, ranges, BlockedDepth)
 	for i, n := range depths {
@@ -433,11 +457,12 @@ func (b *blockedLook) describe() error {
 
 // group describes a stalled. Cause is "" if the group is not blocked.
 func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
-	first, err := b.q.firstItem(b.ctx, b.tx, b.q.keys.items(c.place.Group))
+	lane := laneName(c.place.Group, b.where)
+	first, err := b.q.firstItem(b.ctx, b.tx, b.q.keys.items(lane))
 	if err != nil {
 		return BlockedGroup{}, err
 	}
-	info, err := b.q.describe(b.ctx, b.tx, c.place.Group, first, 0)
+	info, err := b.q.describe(b.ctx, b.tx, lane, first, 0)
 	g := BlockedGroup{GroupInfo: info}
 	if err != nil {
 		return g, err
@@ -464,7 +489,7 @@ func (b *blockedLook) explain(g *BlockedGroup, found Cause) {
 	if g.Mark != nil {
 		add(Reason{Cause: g.Mark.cause(), Mark: g.Mark})
 	}
-	holder := Reason{Owner: g.Owner, Token: g.Token, Left: g.Left}
+	holder := Reason{Owner: g.Owner, Token: g.Token, Left: g.Left, Where: g.Where}
 	if g.Status == Held && (found == CauseGroupHeld || g.Mark != nil) {
 		holder.Cause = CauseGroupHeld
 		add(holder)

@@ -17,9 +17,11 @@ type GroupInfo struct {
 	HeadAge     time.Duration // since the head was enqueued
 	Attempts    int           // failed deliveries of the head
 	LastError   string        // of the head's last failed delivery
-	Owner       string        // of a held or expired group
+	Owner       string        // of a held, expired or excluded group
 	Token       int64         // likewise
-	Outstanding int           // likewise: items delivered and not acked
+	Outstanding int           // likewise: items delivered and not acked, by all holders
+	// Where is the template of the claim that Owner has, or of the mark; nil = the whole group.
+	Where Template
 	// Left is the rest of the lease or of the delay, or the time until the rate lets the group go on, by this process's
 	// clock; negative if expired.
 	Left time.Duration
@@ -40,6 +42,9 @@ type GroupsOptions struct {
 	Marked bool
 	// MaxDepth bounds the count of a group's items; 0 = DefaultMaxDepth.
 	MaxDepth int64
+	// Where, if not nil, lists the groups with items that agree with the template, and all that is said of a group is
+	// said of these items. The list is found by a look at each group. Not with Marked.
+	Where Template
 }
 
 // GroupsPage is a part of a list of groups.
@@ -57,19 +62,26 @@ const (
 // groupsPerView bounds the groups listed in one transaction, because a transaction may last 5 s at most.
 const groupsPerView = 100
 
-// Group describes one group, whether or not there are items. Items are counted up to DefaultMaxDepth.
+// Group describes one group, whether or not there are items. Items are counted up to DefaultMaxDepth. With a template,
+// one at most, Group describes what the template sees of the group.
 //
-// Errors: *LimitError and ErrInvalidUTF8 for the name, ErrClosed, and the engine's. An unreadable group is Corrupt.
-func (a Admin) Group(ctx context.Context, name string) (GroupInfo, error) {
+// Errors: *LimitError and ErrInvalidUTF8 for the name, *TemplateError, ErrOptions, ErrClosed, and the engine's. An
+// unreadable group is Corrupt.
+func (a Admin) Group(ctx context.Context, name string, where ...Template) (GroupInfo, error) {
 	q := a.q
 	if err := checkGroup(name); err != nil {
 		return GroupInfo{}, wrap("group", err)
 	}
+	packed, err := q.whereGiven(where)
+	if err != nil {
+		return GroupInfo{}, wrap("group", err)
+	}
 	var info GroupInfo
-	err := q.view(ctx, func(tx kv.ReadTx) error {
-		head, err := q.firstItem(ctx, tx, q.keys.items(name))
+	err = q.view(ctx, func(tx kv.ReadTx) error {
+		lane := laneName(name, packed)
+		head, err := q.firstItem(ctx, tx, q.keys.items(lane))
 		if err == nil {
-			info, err = q.describe(ctx, tx, name, head, DefaultMaxDepth)
+			info, err = q.describe(ctx, tx, lane, head, DefaultMaxDepth)
 		}
 		return err
 	})
@@ -83,7 +95,8 @@ func (a Admin) Group(ctx context.Context, name string) (GroupInfo, error) {
 // nothing. A long listing is made of several transactions: each entry is true of one moment, the list as a whole is
 // not.
 //
-// Errors: *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's. An unreadable group is listed as Corrupt.
+// Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrClosed, and the engine's. An unreadable group is
+// listed as Corrupt.
 func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) {
 	q := a.q
 	if o.Limit == 0 {
@@ -103,8 +116,17 @@ func (a Admin) Groups(ctx context.Context, o GroupsOptions) (GroupsPage, error) 
 		})
 	}
 	walk := groupWalk{q: q, ctx: ctx, o: &o, section: q.keys.section(nameItem)}
-	if o.Marked {
+	switch {
+	case o.Marked && o.Where != nil:
+		return GroupsPage{}, wrap("groups", fmt.Errorf("%w: marked groups by template", ErrOptions))
+	case o.Marked:
 		walk.section = q.keys.section(nameMark)
+	case o.Where != nil:
+		var err error
+		if walk.where, err = q.keys.plan.where(o.Where); err != nil {
+			return GroupsPage{}, wrap("groups", err)
+		}
+		walk.section = q.keys.section(nameLane)
 	}
 	from := walk.section.Begin
 	if o.After != nil {
@@ -140,20 +162,26 @@ type groupWalk struct {
 	q       *Queue
 	ctx     context.Context
 	o       *GroupsOptions
+	where   string // the packed template; "" = whole groups
 	section kv.KeyRange
 }
 
 // behind returns where the walk goes on behind a group.
 func (w *groupWalk) behind(group string) []byte {
-	if w.o.Marked {
-		return kv.KeyAfter(w.q.keys.mark(group))
+	switch {
+	case w.o.Marked:
+		return w.q.keys.marks(group).End
+	case w.where != "":
+		return w.q.keys.lanesIn(group).End
 	}
 	return w.q.keys.items(group).End
 }
 
-// page returns up to n groups from a key on, and where to go on; nil = there are no more groups.
+// page returns up to n groups from a key on, and where to go on; nil = there are no more groups. By template the page
+// may have fewer, because groups without a match are looked at, too.
 func (w *groupWalk) page(tx kv.ReadTx, from []byte, n int) (groups []GroupInfo, next []byte, err error) {
-	for next = from; len(groups) < n; {
+	next = from
+	for looks := 0; len(groups) < n && looks < groupsPerView; looks++ {
 		k, err := tx.GetKey(kv.FirstGreaterOrEqual(next)).Wait(w.ctx)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read next group: %w", err)
@@ -165,29 +193,33 @@ func (w *groupWalk) page(tx kv.ReadTx, from []byte, n int) (groups []GroupInfo, 
 		if err != nil {
 			return nil, nil, err
 		}
-		head := k
-		if w.o.Marked {
-			if head, err = w.q.firstItem(w.ctx, tx, w.q.keys.items(p.group)); err != nil {
+		head, lane := k, laneName(p.group, w.where)
+		next = w.behind(p.group)
+		if w.o.Marked || w.where != "" {
+			if head, err = w.q.firstItem(w.ctx, tx, w.q.keys.items(lane)); err != nil {
 				return nil, nil, err
 			}
 		}
-		info, err := w.q.describe(w.ctx, tx, p.group, head, w.o.MaxDepth)
+		if head == nil && w.where != "" {
+			continue
+		}
+		info, err := w.q.describe(w.ctx, tx, lane, head, w.o.MaxDepth)
 		if err != nil {
 			return nil, nil, err
 		}
-		groups, next = append(groups, info), w.behind(p.group)
+		groups = append(groups, info)
 	}
 	return groups, next, nil
 }
 
-// describe reads the state of a group whose first item has key head; nil = the group is empty. What cannot be read
-// makes the group Corrupt.
+// describe reads the state of a group, or of another lane, whose first item has key head; nil = there are no items.
+// What cannot be read makes the group Corrupt.
 func (q *Queue) describe(
-	ctx context.Context, tx kv.ReadTx, group string, head []byte, maxDepth int64,
+	ctx context.Context, tx kv.ReadTx, lane string, head []byte, maxDepth int64,
 ) (GroupInfo, error) {
-	info, err := q.describeLock(ctx, tx, group)
+	info, err := q.describeLock(ctx, tx, lane)
 	if err == nil && head != nil {
-		err = q.describeHead(ctx, tx, &info, head, maxDepth)
+		err = q.describeHead(ctx, tx, &info, lane, head, maxDepth)
 	} else if err == nil && info.Status == Ready {
 		info.Status = Empty
 	}
@@ -199,9 +231,9 @@ func (q *Queue) describe(
 }
 
 // describeLock is describe without what the items say.
-func (q *Queue) describeLock(ctx context.Context, tx kv.ReadTx, group string) (GroupInfo, error) {
-	info := GroupInfo{Group: group, Status: Ready}
-	l, err := q.readLock(ctx, tx, group)
+func (q *Queue) describeLock(ctx context.Context, tx kv.ReadTx, lane string) (GroupInfo, error) {
+	info := GroupInfo{Group: groupOf(lane), Status: Ready}
+	l, others, err := q.readRecords(ctx, tx, lane)
 	if err != nil {
 		return info, err
 	}
@@ -227,44 +259,67 @@ func (q *Queue) describeLock(ctx context.Context, tx kv.ReadTx, group string) (G
 	}
 	if c := l.claim(); c != nil {
 		info.Owner, info.Token, info.Outstanding = c.owner, c.token, len(c.items)
+		info.Where = q.whereOf(lane)
 	}
-	if l == nil && q.keys.plan != nil {
-		return info, q.describeLanes(ctx, tx, &info)
+	if !l.at(now).keeps() {
+		info.others(q, lane, others, now)
 	}
 	return info, nil
 }
 
-// describeLanes adds to info who holds lanes of the group: the first holder, and the items of all.
-func (q *Queue) describeLanes(ctx context.Context, tx kv.ReadTx, info *GroupInfo) error {
-	rows, err := tx.GetRange(q.keys.locks(info.Group).Selectors(), kv.RangeOptions{}).Wait(ctx)
-	if err != nil {
-		return fmt.Errorf("read locks: %w", err)
+// others adds to info who holds lanes that intersect the lane: the first holder, and the items of all; if there is no
+// holder, the first mark. A whole group counts as held if a lane of it is.
+func (info *GroupInfo) others(q *Queue, lane string, all []heldLane, nowMS int64) {
+	status := Held
+	if isPart(lane) {
+		status = Excluded
 	}
-	_, all, err := q.unpackLocks(info.Group, rows)
-	if err != nil {
-		return err
-	}
-	for _, held := range all {
-		c := held.record.claim()
-		if c == nil {
-			continue
+	held := false
+	for _, other := range all {
+		m, c := other.record.bears(), other.record.claim()
+		if c != nil {
+			info.Outstanding += len(c.items)
 		}
-		if info.Outstanding == 0 {
-			info.Status, info.Owner, info.Token = Held, c.owner, c.token
-			info.Left = time.Duration(c.endMS-q.nowMS()) * time.Millisecond
+		switch {
+		case c != nil && !held && other.record.at(nowMS) == claimed:
+			held = true
+			info.Status, info.Owner, info.Token, info.Where = status, c.owner, c.token, q.whereOf(other.lane)
+			info.Left = time.Duration(c.endMS-nowMS) * time.Millisecond
+		case c == nil && m != nil && info.Mark == nil:
+			info.Mark = m.public()
+			if !held {
+				info.Status, info.Where = info.Mark.Status, q.whereOf(other.lane)
+			}
+		case other.record.at(nowMS) == delayed && info.Status == Ready:
+			info.Status, info.Where = Delayed, q.whereOf(other.lane)
+			info.Left = time.Duration(other.record.holding().endMS-nowMS) * time.Millisecond
 		}
-		info.Outstanding += len(c.items)
 	}
-	return nil
+}
+
+// readRecords reads the record of a lane, and those of the lanes which may share an item with it.
+func (q *Queue) readRecords(ctx context.Context, tx kv.ReadTx, lane string) (*record, []heldLane, error) {
+	if q.keys.plan == nil {
+		l, err := q.readLock(ctx, tx, lane)
+		return l, nil, err
+	}
+	rows, err := tx.GetRange(q.keys.locks(groupOf(lane)).Selectors(), kv.RangeOptions{}).Wait(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read locks: %w", err)
+	}
+	return q.unpackLocks(lane, rows)
 }
 
 // describeHead adds to info what the items of the group say.
-func (q *Queue) describeHead(ctx context.Context, tx kv.ReadTx, info *GroupInfo, head []byte, maxDepth int64) error {
+func (q *Queue) describeHead(
+	ctx context.Context, tx kv.ReadTx, info *GroupInfo, lane string, head []byte, maxDepth int64,
+) error {
 	p, err := q.keys.parse(head)
 	if err != nil {
 		return err
 	}
 	info.Head = p.itemID()
+	head = q.keys.item(info.Head)
 	now := q.nowMS()
 	value, record, pace := tx.Get(head), tx.Get(q.keys.attempt(info.Head)), q.readPace(tx, p.group)
 	v, err := value.Wait(ctx)
@@ -298,6 +353,6 @@ func (q *Queue) describeHead(ctx context.Context, tx kv.ReadTx, info *GroupInfo,
 		}
 		info.Attempts, info.LastError = a.count, a.lastErr
 	}
-	info.Depth, err = countKeys(ctx, tx, q.keys.items(p.group), maxDepth)
+	info.Depth, err = countKeys(ctx, tx, q.keys.items(lane), maxDepth)
 	return err
 }

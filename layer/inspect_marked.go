@@ -6,9 +6,9 @@ import (
 	"fdbfifo/kv"
 )
 
-// Each marked group has a key of its own, ("mark", group), beside the mark in the group's record: so the marked groups,
-// the empty ones included, can be listed without a walk over all records, and statistics can pass over their hints.
-// put writes both.
+// Each marked group, or lane, has a key of its own, ("mark", group), beside the mark in its record: so the marked
+// groups, the empty ones included, can be listed without a walk over all records, and statistics can pass over their
+// hints. put writes both.
 
 // statsMarks bounds the marked groups, and the hints of each shard, which Stats reads to tell marked groups from ready
 // groups.
@@ -26,14 +26,16 @@ func (c *groupCounts) readMarked() error {
 		if err != nil {
 			return err
 		}
-		c.marked[p.group] = true
+		if c.q.keys.plan == nil || c.q.keys.plan.intersect(p.lane, c.lane(p.group)) {
+			c.marked[p.group] = true
+		}
 	}
 	return nil
 }
 
 // hints finds the oldest ready group of a shard by its hints, and returns how many hints of marked groups there are.
 func (c *groupCounts) hints(shard int64) (marked int64, err error) {
-	hints := newCursor(c.q.keys.readyFrom(shard, 0))
+	hints := newCursor(c.q.keys.hintsFrom(c.where, shard, 0))
 	for read, found := 0, false; read < statsMarks && !hints.exhausted; {
 		limit := 1
 		if len(c.marked) > 0 {

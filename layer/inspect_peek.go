@@ -9,31 +9,34 @@ import (
 
 // Peek returns up to max items of a group from its head on, held or not, with their attempts. Peek conflicts with
 // nothing and changes nothing. max is 1 to MaxBatch; the bodies together stay below DefaultMaxBytes, but for the first,
-// which may be larger.
-func (q *Queue) Peek(ctx context.Context, group string, max int) ([]Item, error) {
+// which may be larger. A template, one at most, leaves only the items of the group that agree with it.
+//
+// Errors: *LimitError, ErrInvalidUTF8, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the engine's.
+func (q *Queue) Peek(ctx context.Context, group string, max int, where ...Template) ([]Item, error) {
 	if err := checkGroup(group); err != nil {
 		return nil, wrap("peek", err)
 	}
 	if max < 1 || max > MaxBatch {
 		return nil, wrap("peek", &LimitError{What: "peek", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch})
 	}
-	items, err := q.peek(ctx, group, nil, max)
+	packed, err := q.whereGiven(where)
+	if err != nil {
+		return nil, wrap("peek", err)
+	}
+	items, err := q.peek(ctx, laneName(group, packed), nil, max)
 	return items, wrap("peek", err)
 }
 
-// peek is Peek for the items behind after; nil = from the head on. No items means: there are no more.
-func (q *Queue) peek(ctx context.Context, group string, after *ID, max int) ([]Item, error) {
+// peek is Peek for the items of a lane behind after; nil = from the head on. No items means: there are no more.
+func (q *Queue) peek(ctx context.Context, lane string, after *ID, max int) ([]Item, error) {
 	var items []Item
 	err := q.view(ctx, func(tx kv.ReadTx) error {
 		items = nil
-		all := q.keys.items(group)
-		from := kv.FirstGreaterOrEqual(all.Begin)
+		all := q.keys.items(lane)
 		if after != nil {
-			from = kv.FirstGreaterThan(q.keys.item(*after))
+			all.Begin = kv.KeyAfter(q.keys.laneItem(lane, *after))
 		}
-		rows, err := tx.GetRange(
-			kv.Range{Begin: from, End: kv.FirstGreaterOrEqual(all.End)}, kv.RangeOptions{Limit: max},
-		).Wait(ctx)
+		rows, err := q.readItemsIn(tx, tx, lane, all, max).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("read items: %w", err)
 		}

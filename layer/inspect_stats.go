@@ -26,8 +26,10 @@ const (
 // not grow with the depth.
 type groupCounts struct {
 	q     *Queue
+	o     StatsOptions
 	ctx   context.Context
 	tx    kv.ReadTx
+	where string // the packed template; "" = whole groups
 	nowMS int64
 
 	marked map[string]bool // the groups which are paused or halted, or will be; nil = there are none
@@ -69,25 +71,44 @@ func (c *groupCounts) count() error {
 		return err
 	}
 	c.oldest.older(c.oldestReady)
-	hints, err := countKeys(c.ctx, c.tx, keys.section(nameReady), StatsCap)
+	hints, err := c.q.countHints(c.ctx, c.tx, c.where, int64(c.o.MaxGroups))
 	if err != nil {
 		return err
 	}
-	due, err := countKeys(c.ctx, c.tx, keys.timersDue(0, c.nowMS), StatsCap)
+	due, err := countKeys(c.ctx, c.tx, keys.dueFrom(c.where, 0, c.nowMS), int64(c.o.MaxGroups))
 	if err != nil {
 		return err
 	}
-	c.ready = min(hints-passed+due-c.passedDue, StatsCap)
-	later, err := countKeys(c.ctx, c.tx, keys.timersDue(c.nowMS+1, math.MaxInt64-1), StatsCap)
+	c.ready = min(hints-passed+due-c.passedDue, int64(c.o.MaxGroups))
+	later, err := countKeys(c.ctx, c.tx, keys.dueFrom(c.where, c.nowMS+1, math.MaxInt64-1), int64(c.o.MaxGroups))
 	c.busy = later - c.passedLater
 	return err
 }
 
+// lane returns the lane of a group that is looked at.
+func (c *groupCounts) lane(group string) string { return laneName(group, c.where) }
+
+// countHints counts the hints of a template up to limit.
+func (q *Queue) countHints(ctx context.Context, tx kv.ReadTx, where string, limit int64) (n int64, err error) {
+	if where == "" {
+		return countKeys(ctx, tx, q.keys.section(nameReady), limit)
+	}
+	var shards []kv.KeyRange
+	for shard := range q.keys.shards {
+		shards = append(shards, q.keys.hintsFrom(where, shard, 0))
+	}
+	counts, err := countKeysOfEach(ctx, tx, shards, limit)
+	for _, in := range counts {
+		n += in
+	}
+	return min(n, limit), err
+}
+
 // timers counts the held and the delayed groups, and finds the oldest heads, by the timers due first.
 func (c *groupCounts) timers() error {
-	timers := newCursor(c.q.keys.section(nameTimer))
-	for read := 0; read < statsTimers && !timers.exhausted; {
-		const page = 1000
+	timers := newCursor(c.q.keys.allTimers(c.where))
+	for read := 0; read < c.o.MaxTimers && !timers.exhausted; {
+		page := min(1000, c.o.MaxTimers-read)
 		rows, err := timers.read(c.tx, page).Wait(c.ctx)
 		if err != nil {
 			return fmt.Errorf("read timers: %w", err)
@@ -142,7 +163,7 @@ func (c *groupCounts) timers() error {
 func (c *groupCounts) messages() (int64, error) {
 	ranges := make([]kv.KeyRange, len(c.waiting))
 	for i, group := range c.waiting {
-		ranges[i] = c.q.keys.items(group)
+		ranges[i] = c.q.keys.items(c.lane(group))
 	}
 	depths, err := countKeysOfEach(c.ctx, c.tx, ranges, statsDeep)
 	n := c.further
@@ -157,7 +178,7 @@ func (c *groupCounts) age(h head) (time.Duration, error) {
 	if !h.found {
 		return 0, nil
 	}
-	rows, err := c.tx.GetRange(c.q.keys.items(h.group).Selectors(), kv.RangeOptions{Limit: 1}).Wait(c.ctx)
+	rows, err := c.q.readItems(c.tx, c.tx, c.lane(h.group), 1).Wait(c.ctx)
 	if err != nil || len(rows) == 0 {
 		return 0, err
 	}
@@ -179,7 +200,7 @@ func (c *groupCounts) longestHold() (time.Duration, error) {
 		return 0, fmt.Errorf("read version: %w", err)
 	}
 	slices.SortFunc(c.claims, func(x, y head) int { return cmp.Compare(x.index, y.index) })
-	records, err := c.q.readLocks(c.ctx, c.tx, c.claims[:min(statsHolds, len(c.claims))])
+	records, err := c.q.readLocks(c.ctx, c.tx, c.where, c.claims[:min(statsHolds, len(c.claims))])
 	longest := time.Duration(0)
 	for _, r := range records {
 		if h := r.claim(); h != nil {
@@ -248,6 +269,38 @@ type Stats struct {
 	// group's head; 0 if there is none.
 	OldestReady time.Duration
 	OldestHead  time.Duration
+	// Views are the views of a queue with facets, in the order of Config.Views; nil in another queue.
+	Views []ViewStats
+}
+
+// ViewStats are figures about a view.
+type ViewStats struct {
+	View string // as in Config.Views
+	// ReadyLanes is how many lanes receives by some template of the view would get; of "*", groups. Counted up to
+	// StatsCap, by hints, of which a few may be stale; lanes whose lease or delay has ended are not among them.
+	ReadyLanes int64
+}
+
+// countViews counts the ready lanes of each view, up to limit.
+func (q *Queue) countViews(ctx context.Context, tx kv.ReadTx, limit int64) ([]ViewStats, error) {
+	plan := q.keys.plan
+	if plan == nil {
+		return nil, nil
+	}
+	views := make([]ViewStats, 0, 1+len(plan.views))
+	var hints []kv.KeyRange
+	for _, text := range splitTrimmed(plan.text, ";") {
+		r := q.keys.section(nameReady)
+		if text != wholeView {
+			r = q.keys.openOf(plan.numbered(text))
+		}
+		views, hints = append(views, ViewStats{View: text}), append(hints, r)
+	}
+	counts, err := countKeysOfEach(ctx, tx, hints, limit)
+	for i, n := range counts {
+		views[i].ReadyLanes = n
+	}
+	return views, err
 }
 
 // StatsCap is where Stats stops counting groups.
@@ -288,47 +341,104 @@ func (s *Stats) readCounters(ctx context.Context, q *Queue, tx kv.ReadTx) error 
 	return nil
 }
 
-// Stats reads the counters and counts the groups, without a conflict or a change.
-func (q *Queue) Stats(ctx context.Context) (Stats, error) {
+// StatsOptions say what Stats counts, and bound what it reads. The zero value counts whole groups, and reads as much as
+// the comments of Stats say.
+type StatsOptions struct {
+	// MaxGroups is where the ready and the busy groups stop being counted, 1 to StatsCap; 0 = StatsCap.
+	MaxGroups int
+	// MaxTimers is how many timers are read, the first due first, 1 to 10,000; 0 = 10,000. Timers tell held groups from
+	// delayed groups, and lead to the oldest head and to the longest hold.
+	MaxTimers int
+	// Where, if not nil, has ReadyGroups, BusyGroups, HeldGroups, DelayedGroups, FailingGroups, Delayed, LongestHold,
+	// OldestReady and OldestHead speak of what the template sees of each group: ReadyGroups is then the number to scale
+	// the workers of a stage by. A group that waits because an intersecting template has it counts among
+	// DelayedGroups. All else is of the whole queue.
+	Where Template
+}
+
+// statsAsked are StatsOptions with their defaults, held to their bounds.
+type statsAsked struct {
+	StatsOptions
+	where string // the packed template; "" = whole groups
+}
+
+func (q *Queue) statsAsked(o StatsOptions) (a statsAsked, err error) {
+	if o.MaxGroups == 0 {
+		o.MaxGroups = StatsCap
+	}
+	if o.MaxTimers == 0 {
+		o.MaxTimers = statsTimers
+	}
+	if o.MaxGroups < 1 || o.MaxGroups > StatsCap {
+		return a, &LimitError{What: "count", Unit: "groups", Got: int64(o.MaxGroups), Min: 1, Max: StatsCap}
+	}
+	if o.MaxTimers < 1 || o.MaxTimers > statsTimers {
+		return a, &LimitError{What: "timers", Unit: "timers", Got: int64(o.MaxTimers), Min: 1, Max: statsTimers}
+	}
+	a.StatsOptions = o
+	a.where, err = q.whereGiven([]Template{o.Where})
+	return a, err
+}
+
+// Stats reads the counters and counts the groups, without a conflict or a change. With options, one at most, it reads
+// less, and the numbers that it bounds may be too small.
+//
+// Errors: *LimitError, *TemplateError, ErrOptions, ErrClosed, and the engine's.
+func (q *Queue) Stats(ctx context.Context, o ...StatsOptions) (Stats, error) {
+	if len(o) > 1 {
+		return Stats{}, wrap("stats", fmt.Errorf("%w: %d options", ErrOptions, len(o)))
+	}
+	asked, err := q.statsAsked(slices.Concat(o, []StatsOptions{{}})[0])
+	if err != nil {
+		return Stats{}, wrap("stats", err)
+	}
 	var s Stats
-	err := q.view(ctx, func(tx kv.ReadTx) error {
-		s = Stats{}
-		if err := s.readCounters(ctx, q, tx); err != nil {
-			return err
-		}
-		paused, err := q.readPause(ctx, tx)
-		if err != nil {
-			return err
-		}
-		s.Paused = paused.public()
-		c := &groupCounts{q: q, ctx: ctx, tx: tx, nowMS: q.nowMS()}
-		if s.PausedGroups+s.HaltedGroups > 0 {
-			if err := c.readMarked(); err != nil {
-				return err
-			}
-		}
-		if err := c.count(); err != nil {
-			return err
-		}
-		s.ReadyGroups, s.BusyGroups, s.HeldGroups, s.DelayedGroups = c.ready, c.busy, c.held, c.delayed
-		s.FailingGroups = c.failing
-		if s.LongestHold, err = c.longestHold(); err != nil {
-			return err
-		}
-		if s.WaitingHandles, _, err = q.waitingHandles(ctx, tx, c.nowMS); err != nil {
-			return err
-		}
-		if s.Delayed, err = c.messages(); err != nil {
-			return err
-		}
-		if s.OldestReady, err = c.age(c.oldestReady); err != nil {
-			return err
-		}
-		s.OldestHead, err = c.age(c.oldest)
+	err = q.view(ctx, func(tx kv.ReadTx) (err error) {
+		s, err = q.readStats(ctx, tx, asked)
 		return err
 	})
 	if err != nil {
 		return Stats{}, wrap("stats", err)
 	}
 	return s, nil
+}
+
+// readStats is Stats in a transaction that may read other things too.
+func (q *Queue) readStats(ctx context.Context, tx kv.ReadTx, o statsAsked) (s Stats, err error) {
+	if err := s.readCounters(ctx, q, tx); err != nil {
+		return s, err
+	}
+	paused, err := q.readPause(ctx, tx)
+	if err != nil {
+		return s, err
+	}
+	s.Paused = paused.public()
+	if s.Views, err = q.countViews(ctx, tx, int64(o.MaxGroups)); err != nil {
+		return s, err
+	}
+	c := &groupCounts{q: q, o: o.StatsOptions, ctx: ctx, tx: tx, where: o.where, nowMS: q.nowMS()}
+	if s.PausedGroups+s.HaltedGroups > 0 {
+		if err := c.readMarked(); err != nil {
+			return s, err
+		}
+	}
+	if err := c.count(); err != nil {
+		return s, err
+	}
+	s.ReadyGroups, s.BusyGroups, s.HeldGroups, s.DelayedGroups = c.ready, c.busy, c.held, c.delayed
+	s.FailingGroups = c.failing
+	if s.LongestHold, err = c.longestHold(); err != nil {
+		return s, err
+	}
+	if s.WaitingHandles, _, err = q.waitingHandles(ctx, tx, c.nowMS); err != nil {
+		return s, err
+	}
+	if s.Delayed, err = c.messages(); err != nil {
+		return s, err
+	}
+	if s.OldestReady, err = c.age(c.oldestReady); err != nil {
+		return s, err
+	}
+	s.OldestHead, err = c.age(c.oldest)
+	return s, err
 }

@@ -30,6 +30,11 @@ const (
 	// CauseLeaseExpired: the group's last holder, Owner, has let his lease run out, -Left ago. The next receive or take
 	// which looks at the group takes over.
 	CauseLeaseExpired Cause = "lease expired"
+	// CauseExcluded: a claim of an intersecting template, Where, or of the whole group if Where is nil, keeps the group
+	// from the template that was asked about: held by Owner, under Token, since Since; Left of the lease.
+	CauseExcluded Cause = "excluded"
+	// CauseOtherFacets: the item does not agree with the template that was asked about, Where.
+	CauseOtherFacets Cause = "other facets"
 	// CauseGranted: the group is kept for a handle whose receives wait, for Left at most.
 	CauseGranted Cause = "granted"
 	// CauseDelayed: the group waits for a retry of its head; Left of the delay.
@@ -75,11 +80,17 @@ type Reason struct {
 	Left  time.Duration
 	Err   string
 	Mark  *Mark
+	// Where is the template of the claim, delay or mark that the reason is about; nil = the whole group.
+	Where Template
+	// Since is when a claim was made, by the holder's clock; zero = not known.
+	Since time.Time
 }
 
 // Explanation is why an item is not being delivered.
 type Explanation struct {
 	ID ID
+	// Where is the template by whose receives the item would be delivered; nil = by receives of whole groups.
+	Where Template
 	// Reasons has at least one element. Each but the last must come to an end before the item is delivered.
 	Reasons []Reason
 }
@@ -93,17 +104,30 @@ const (
 // Why says why an item is not being delivered, or not yet, by the state of the queue at this moment. Why conflicts with
 // nothing and changes nothing, and reads a bounded number of keys.
 //
-// Errors: ErrInvalidID, ErrCorrupt, ErrClosed, and the engine's. A missing item is no error: CauseGone.
-func (a Admin) Why(ctx context.Context, id ID) (Explanation, error) {
-	q := a.q
-	e := Explanation{ID: id}
+// In a queue with facets a template, one at most, says by whose receives; without a template it is receives of whole
+// groups, or, if "*" is no view, those by the first view.
+//
+// Errors: ErrInvalidID, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the engine's. A missing item is no
+// error: CauseGone.
+func (a Admin) Why(ctx context.Context, id ID, where ...Template) (Explanation, error) {
 	if err := checkID(id); err != nil {
-		return e, wrap("why", err)
+		return Explanation{ID: id}, wrap("why", err)
 	}
-	err := q.view(ctx, func(tx kv.ReadTx) error {
-		x := &explaining{q: q, ctx: ctx, tx: tx, id: id, nowMS: q.nowMS()}
-		err := x.explain()
-		e.Reasons = x.reasons
+	return a.q.why(ctx, id, where, (*explaining).explainItem)
+}
+
+// why explains by explain, which begins with an explaining of id.
+func (q *Queue) why(
+	ctx context.Context, id ID, where []Template, explain func(x *explaining) error,
+) (e Explanation, err error) {
+	packed, err := q.whereGiven(where)
+	if err != nil {
+		return Explanation{ID: id}, wrap("why", err)
+	}
+	err = q.view(ctx, func(tx kv.ReadTx) error {
+		x := &explaining{q: q, ctx: ctx, tx: tx, id: id, lane: laneName(id.Group, packed), nowMS: q.nowMS()}
+		err := explain(x)
+		e = Explanation{ID: x.id, Where: q.whereOf(x.lane), Reasons: x.reasons}
 		return err
 	})
 	if err != nil {
@@ -116,28 +140,36 @@ func (a Admin) Why(ctx context.Context, id ID) (Explanation, error) {
 // empty group has the group in its ID, and nothing else of the ID; its reasons are what keeps the group, a mark for
 // example, and CauseEmpty.
 //
-// Errors: *LimitError and ErrInvalidUTF8 for the name, ErrCorrupt, ErrClosed, and the engine's.
-func (a Admin) WhyGroup(ctx context.Context, group string) (Explanation, error) {
-	q := a.q
+// With a template it is the first message of the group that agrees with the template.
+//
+// Errors: *LimitError and ErrInvalidUTF8 for the name, *TemplateError, ErrOptions, ErrCorrupt, ErrClosed, and the
+// engine's.
+func (a Admin) WhyGroup(ctx context.Context, group string, where ...Template) (Explanation, error) {
 	if err := checkGroup(group); err != nil {
 		return Explanation{}, wrap("why", err)
 	}
-	e := Explanation{ID: ID{Group: group}}
-	err := q.view(ctx, func(tx kv.ReadTx) error {
-		x := &explaining{q: q, ctx: ctx, tx: tx, id: ID{Group: group}, nowMS: q.nowMS()}
-		err := x.explainGroup()
-		e.ID, e.Reasons = x.id, x.reasons
-		return err
-	})
-	if err != nil {
-		return Explanation{ID: ID{Group: group}}, wrap("why", err)
+	return a.q.why(ctx, ID{Group: group}, where, (*explaining).explainGroup)
+}
+
+// explainItem is explain for the item of the id. Who has named no template asks about whole groups, or the first view.
+func (x *explaining) explainItem() error {
+	plan := x.q.keys.plan
+	if plan == nil || plan.whole || isPart(x.lane) {
+		return x.explain()
 	}
-	return e, nil
+	v, err := x.tx.Get(x.q.keys.item(x.id)).Wait(x.ctx)
+	if err != nil {
+		return fmt.Errorf("read item: %w", err)
+	}
+	if facets := x.q.keys.facetsIn(v); v != nil && facets != "" {
+		x.lane = plan.lanesOf(x.id.Group, facets)[0]
+	}
+	return x.explain()
 }
 
 // explainGroup is explain for the head, whichever item is the head.
 func (x *explaining) explainGroup() error {
-	first, err := x.q.firstItem(x.ctx, x.tx, x.q.keys.items(x.id.Group))
+	first, err := x.q.firstItem(x.ctx, x.tx, x.q.keys.items(x.lane))
 	if err != nil {
 		return err
 	}
@@ -149,11 +181,11 @@ func (x *explaining) explainGroup() error {
 		x.id = p.itemID()
 		return x.explain()
 	}
-	l, err := x.q.readLock(x.ctx, x.tx, x.id.Group)
+	l, others, err := x.q.readRecords(x.ctx, x.tx, x.lane)
 	if err != nil {
 		return err
 	}
-	x.locked(l)
+	x.locked(l, others)
 	x.add(Reason{Cause: CauseEmpty})
 	return nil
 }
@@ -164,6 +196,7 @@ type explaining struct {
 	ctx     context.Context
 	tx      kv.ReadTx
 	id      ID
+	lane    string // by whose receives the item would be delivered
 	nowMS   int64
 	reasons []Reason
 }
@@ -171,7 +204,7 @@ type explaining struct {
 func (x *explaining) add(r Reason) { x.reasons = append(x.reasons, r) }
 
 func (x *explaining) explain() error {
-	items := x.q.keys.items(x.id.Group)
+	items := x.q.keys.items(x.lane)
 	key := x.q.keys.item(x.id)
 	found, head := x.tx.GetKey(kv.FirstGreaterOrEqual(key)), x.tx.GetKey(kv.FirstGreaterOrEqual(items.Begin))
 	k, err := found.Wait(x.ctx)
@@ -180,6 +213,9 @@ func (x *explaining) explain() error {
 	}
 	if string(k) != string(key) {
 		return x.absent()
+	}
+	if is, err := x.agrees(); err != nil || !is {
+		return err
 	}
 	if k, err = head.Wait(x.ctx); err != nil {
 		return fmt.Errorf("read head: %w", err)
@@ -195,11 +231,11 @@ func (x *explaining) explain() error {
 	if paused != nil {
 		x.add(Reason{Cause: CauseQueuePaused, Mark: paused.public()})
 	}
-	l, err := x.q.readLock(x.ctx, x.tx, x.id.Group)
+	l, others, err := x.q.readRecords(x.ctx, x.tx, x.lane)
 	if err != nil {
 		return err
 	}
-	free := x.locked(l)
+	free := x.locked(l, others)
 	if err := x.failed(CauseFailed, x.id); err != nil {
 		return err
 	}
@@ -208,13 +244,14 @@ func (x *explaining) explain() error {
 		return err
 	}
 	if first.itemID() != x.id {
-		if early, err = x.delayedUntil(CauseHeadDelayed, k); err != nil {
+		if early, err = x.delayedUntil(CauseHeadDelayed, x.q.keys.item(first.itemID())); err != nil {
 			return err
 		}
 		if err := x.failed(CauseHeadFailed, first.itemID()); err != nil {
 			return err
 		}
-		ahead, err := countKeys(x.ctx, x.tx, kv.KeyRange{Begin: items.Begin, End: key}, whyCap)
+		before := kv.KeyRange{Begin: items.Begin, End: x.q.keys.laneItem(x.lane, x.id)}
+		ahead, err := countKeys(x.ctx, x.tx, before, whyCap)
 		if err != nil {
 			return err
 		}
@@ -231,7 +268,22 @@ func (x *explaining) explain() error {
 	if !free || early || waits || short || paused != nil {
 		return nil
 	}
-	return x.ready(l, first)
+	return x.ready(l != nil || len(others) > 0, first)
+}
+
+// agrees reports whether the item agrees with the template that was asked about, and says so if not.
+func (x *explaining) agrees() (bool, error) {
+	if !isPart(x.lane) {
+		return true, nil
+	}
+	v, err := x.tx.Get(x.q.keys.laneItem(x.lane, x.id)).Wait(x.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read lane: %w", err)
+	}
+	if v == nil {
+		x.add(Reason{Cause: CauseOtherFacets, Where: x.q.whereOf(x.lane)})
+	}
+	return v != nil, nil
 }
 
 // absent says what has become of an item which is not in its group.
@@ -311,11 +363,27 @@ func (x *explaining) pacedTotal() (bool, error) {
 	return true, nil
 }
 
-// locked says for what a lock keeps the group, and returns whether the lock lets a receive pass.
-func (x *explaining) locked(r *record) (free bool) {
-	var holder Reason
+// locked says for what the locks of the lane, and of those which may share an item with it, keep the lane, and returns
+// whether all let a receive pass.
+func (x *explaining) locked(own *record, others []heldLane) (free bool) {
+	free = x.lockedBy(x.lane, own)
+	for _, other := range others {
+		if !x.lockedBy(other.lane, other.record) {
+			free = false
+		}
+	}
+	return free
+}
+
+// lockedBy is locked for the lock of one lane.
+func (x *explaining) lockedBy(lane string, r *record) (free bool) {
+	holder := Reason{Where: x.q.whereOf(lane)}
 	if h := r.holding(); h != nil {
-		holder = Reason{Owner: h.owner, Token: h.token, Left: time.Duration(h.endMS-x.nowMS) * time.Millisecond}
+		holder.Owner, holder.Token = h.owner, h.token
+		holder.Left = time.Duration(h.endMS-x.nowMS) * time.Millisecond
+		if h.sinceMS > 0 {
+			holder.Since = fromMillis(h.sinceMS)
+		}
 	}
 	cond := r.at(x.nowMS)
 	switch cond {
@@ -324,14 +392,17 @@ func (x *explaining) locked(r *record) (free bool) {
 		holder.Cause = CauseLeaseExpired
 		x.add(holder)
 	case claimed:
-		if holder.Cause = CauseGroupHeld; r.claim().holds(x.id) {
+		switch holder.Cause = CauseGroupHeld; {
+		case r.claim().holds(x.id):
 			holder.Cause = CauseInFlight
+		case lane != x.lane:
+			holder.Cause = CauseExcluded
 		}
 		x.add(holder)
 	case delayed:
-		x.add(Reason{Cause: CauseDelayed, Left: holder.Left})
+		x.add(Reason{Cause: CauseDelayed, Left: holder.Left, Where: holder.Where})
 	case granted:
-		x.add(Reason{Cause: CauseGranted, Left: holder.Left})
+		x.add(Reason{Cause: CauseGranted, Left: holder.Left, Where: holder.Where})
 	}
 	m := r.bears()
 	if m != nil {
@@ -339,14 +410,14 @@ func (x *explaining) locked(r *record) (free bool) {
 		if m.kind == markHalt {
 			cause = CauseGroupHalted
 		}
-		x.add(Reason{Cause: cause, Mark: m.public()})
+		x.add(Reason{Cause: cause, Mark: m.public(), Where: holder.Where})
 	}
 	return !cond.keeps() && m == nil
 }
 
-// ready says for what a group waits although a receive could take the group at once.
-func (x *explaining) ready(l *record, head parsedKey) error {
-	if l == nil {
+// ready says for what a group waits although a receive could take the group at once. led: a lock's timer leads there.
+func (x *explaining) ready(led bool, head parsedKey) error {
+	if !led {
 		older, found, err := x.olderHints(head)
 		if err == nil && !found {
 			found, err = x.awaited(head)
@@ -361,6 +432,10 @@ func (x *explaining) ready(l *record, head parsedKey) error {
 		if older > 0 {
 			x.add(Reason{Cause: CauseTurn, Count: older, More: older == whyCap})
 		}
+	}
+	if isPart(x.lane) { // receives by template come by themselves
+		x.add(Reason{Cause: CauseReady, Where: x.q.whereOf(x.lane)})
+		return nil
 	}
 	waiting, more, err := x.q.waitingHandles(x.ctx, x.tx, x.nowMS)
 	if err != nil {
@@ -384,12 +459,13 @@ func (x *explaining) ready(l *record, head parsedKey) error {
 // the first whyRows hints are searched, and found is also true if the search ended there.
 func (x *explaining) olderHints(head parsedKey) (older int64, found bool, err error) {
 	shard := x.q.keys.shard(head.group)
-	own := x.q.keys.ready(head.index, head.group)
+	own := x.q.keys.ready(head.index, x.lane)
 	v, err := x.tx.Get(own).Wait(x.ctx)
 	if err != nil {
 		return 0, false, fmt.Errorf("read hint: %w", err)
 	}
-	before := x.q.keys.readyFrom(shard, 0)
+	_, where := splitLane(x.lane)
+	before := x.q.keys.hintsFrom(where, shard, 0)
 	if v != nil {
 		before.End = own
 		older, err = countKeys(x.ctx, x.tx, before, whyCap)
@@ -422,17 +498,20 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 	if err != nil {
 		return false, corrupt(key, err)
 	}
-	if v, err = x.tx.Get(x.q.keys.timer(e.dueMS, head.group)).Wait(x.ctx); err != nil {
+	if v, err = x.tx.Get(x.q.keys.timer(e.dueMS, x.lane)).Wait(x.ctx); err != nil {
 		return false, fmt.Errorf("read timer: %w", err)
 	}
 	if v != nil {
 		return true, nil
 	}
-	if v, err = x.tx.Get(x.q.keys.pace(head.group)).Wait(x.ctx); err != nil || v == nil {
+	if v, err = x.tx.Get(x.q.keys.pace(head.group)).Wait(x.ctx); err != nil || v == nil && x.q.keys.plan == nil {
 		return false, err
 	}
-	// The group waited by its rate. If the rate has been changed since, the timer is at another time: search.
-	due, err := x.tx.GetRange(x.q.keys.timersDue(0, x.nowMS).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
+	// The group waited by its rate, or for an intersecting claim. If the rate has been changed since, the timer is at
+	// another time: search.
+	_, where := splitLane(x.lane)
+	due, err := x.tx.GetRange(
+		x.q.keys.dueFrom(where, 0, x.nowMS).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read timers: %w", err)
 	}
@@ -466,19 +545,29 @@ func (r Reason) String() string {
 	case CauseQueuePaused:
 		return "the queue is " + r.Mark.String()
 	case CauseGroupPaused, CauseGroupHalted:
-		return "its group is " + r.Mark.String()
+		return "its group" + r.by() + " is " + r.Mark.String()
 	case CauseInFlight:
-		return fmt.Sprintf("it is in the hands of %q, whose lease has %s left", r.Owner, r.Left)
+		return fmt.Sprintf("it is in the hands of %q%s, whose lease has %s left", r.Owner, r.by(), r.Left)
 	case CauseGroupHeld:
-		return fmt.Sprintf("its group is in the hands of %q, for other messages; the lease has %s left",
-			r.Owner, r.Left)
+		return fmt.Sprintf("its group%s is in the hands of %q, for other messages; the lease has %s left",
+			r.by(), r.Owner, r.Left)
+	case CauseExcluded:
+		since := ""
+		if !r.Since.IsZero() {
+			since = " since " + r.Since.UTC().Format(time.RFC3339)
+		}
+		return fmt.Sprintf("it is excluded by the claim of %s, held by %q%s; the lease has %s left",
+			r.claimed(), r.Owner, since, r.Left)
+	case CauseOtherFacets:
+		return fmt.Sprintf("it does not agree with %s: receives by that template never get it", r.Where)
 	case CauseLeaseExpired:
-		return fmt.Sprintf("%q had its group until %s ago, when the lease ran out; the next receive takes over",
-			r.Owner, -r.Left)
+		return fmt.Sprintf("%q had its group%s until %s ago, when the lease ran out; the next receive takes over",
+			r.Owner, r.by(), -r.Left)
 	case CauseGranted:
-		return fmt.Sprintf("its group is being given to a receive that waits, which has %s left to take it", r.Left)
+		return fmt.Sprintf("its group%s is being given to a receive that waits, which has %s left to take it",
+			r.by(), r.Left)
 	case CauseDelayed:
-		return fmt.Sprintf("its group waits for a retry, in %s", r.Left)
+		return fmt.Sprintf("its group%s waits for a retry, in %s", r.by(), r.Left)
 	case CauseItemDelayed:
 		return fmt.Sprintf("it is not to be delivered before %s have passed", r.Left)
 	case CauseHeadDelayed:
@@ -503,6 +592,9 @@ func (r Reason) String() string {
 	case CauseNobodyWaits:
 		return "its group is ready, and no worker is waiting for one: all are busy, or there are none"
 	case CauseReady:
+		if r.Where != nil {
+			return fmt.Sprintf("its group%s is ready: the next receive by that template gets it", r.by())
+		}
 		return fmt.Sprintf("its group is ready, and %s: it is about to be delivered",
 			verb(count("handle"), "waits", "wait"))
 	case CauseCorrupt:
@@ -513,6 +605,22 @@ func (r Reason) String() string {
 		return "nothing leads to its group: the queue breaks its rules, see check"
 	}
 	return string(r.Cause)
+}
+
+// by is the template that a reason is about, after the noun; "" = the whole group.
+func (r Reason) by() string {
+	if r.Where == nil {
+		return ""
+	}
+	return " where " + r.Where.String()
+}
+
+// claimed is what a claim holds.
+func (r Reason) claimed() string {
+	if r.Where == nil {
+		return "the whole group"
+	}
+	return r.Where.String()
 }
 
 // String is the explanation in words, a line for each reason.

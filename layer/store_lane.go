@@ -2,7 +2,10 @@ package layer
 
 import (
 	"fmt"
+	"math"
 	"slices"
+
+	"github.com/google/uuid"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -54,6 +57,20 @@ func newLanePlan(c *Config) *lanePlan {
 		p.views = append(p.views, view)
 	}
 	return p
+}
+
+// numbered returns the number of a view by its text, as Config.Views has the view; 0 for "*".
+func (p *lanePlan) numbered(text string) int {
+	n := 0
+	for _, view := range splitTrimmed(p.text, ";") {
+		if view != wholeView {
+			n++
+		}
+		if view == text && view != wholeView {
+			return n
+		}
+	}
+	return 0
 }
 
 // values returns the values of the facets, in the order of their declaration.
@@ -318,6 +335,14 @@ func (s subspace) hintsFrom(where string, shard, index int64) kv.KeyRange {
 	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: below(k).End}
 }
 
+// timersOf is the range of all timers of a template.
+func (s subspace) timersOf(where string) kv.KeyRange {
+	if where == "" {
+		return s.section(nameTimer)
+	}
+	return below(s.ofWhere(nameDue, where, 1))
+}
+
 // dueFrom is the range of the timers of a template due from fromMS to nowMS.
 func (s subspace) dueFrom(where string, fromMS, nowMS int64) kv.KeyRange {
 	if where == "" {
@@ -327,6 +352,41 @@ func (s subspace) dueFrom(where string, fromMS, nowMS int64) kv.KeyRange {
 		Begin: tuple.AppendInt(s.ofWhere(nameDue, where, 9), fromMS),
 		End:   tuple.AppendInt(s.ofWhere(nameDue, where, 9), nowMS+1),
 	}
+}
+
+// allTimers is the range of all timers of a template.
+func (s subspace) allTimers(where string) kv.KeyRange {
+	if where == "" {
+		return s.section(nameTimer)
+	}
+	return s.dueFrom(where, 0, math.MaxInt64-1)
+}
+
+// openOf is the range of the hints of a view, by all templates.
+func (s subspace) openOf(view int) kv.KeyRange {
+	return below(tuple.AppendInt(s.start(nameOpen, 9+1), int64(view)))
+}
+
+// lanesIn is the range of the keys of all lanes of a group, but for the whole group.
+func (s subspace) lanesIn(group string) kv.KeyRange { return below(s.startGroup(nameLane, group, 1)) }
+
+// marks is the range of the marks of a group: of the whole group, and of its other lanes.
+func (s subspace) marks(group string) kv.KeyRange {
+	k := s.startGroup(nameMark, group, 1)
+	return kv.KeyRange{Begin: k, End: append(k[:len(k):len(k)], 0xff)}
+}
+
+// byLane is the key of a handle's request for any lane of a template.
+func (s subspace) byLane(where string, sinceMS int64, random uuid.UUID) []byte {
+	return tuple.AppendUUID(tuple.AppendInt(s.ofWhere(nameByLane, where, 9+17), sinceMS), random)
+}
+
+// byLaneFor is the range of the requests by a template: ("" = of whole groups).
+func (s subspace) byLaneFor(where string) kv.KeyRange {
+	if where == "" {
+		return s.section(nameRequest)
+	}
+	return below(s.ofWhere(nameByLane, where, 1))
 }
 
 // keptUnder is the range of the hints put aside under a lock.
@@ -399,6 +459,10 @@ func (p *parsedKey) parseLane(d *decoder) bool {
 	case nameDue:
 		where = d.where()
 		p.index, p.group = d.int(), d.str()
+	case nameByLane:
+		p.where = d.where()
+		p.index, p.id = d.int(), d.uuid()
+		return true
 	case nameKept:
 		p.group = d.str()
 		p.holder = laneName(p.group, d.nestedWhere())

@@ -38,8 +38,8 @@ import (
 //   - A change waits no longer for its first handler than waitAtMost from its commit on, while somebody subscribes and
 //     no handler runs.
 
-// change is a change as it was written.
-type change struct {
+// fed is a change as it was written.
+type fed struct {
 	kind  layer.ChangeKind
 	id    layer.ID
 	n     int
@@ -76,7 +76,7 @@ type audience struct {
 
 // feed is the changes of the queue, and the places of its subscriptions.
 type feed struct {
-	changes   []change
+	changes   []fed
 	rows      []*feedRow
 	audiences map[string]*audience
 	at        map[string][]int // of changes, by their texts
@@ -150,7 +150,7 @@ func (m *model) changed(r *record, wr write) {
 	row.ms, _ = t[0].(int64)
 	f.rows = append(f.rows, row)
 	for t = t[1:]; len(t) >= 3; {
-		c := change{row: row, n: 1}
+		c := fed{row: row, n: 1}
 		kind, _ := t[0].(int64)
 		c.kind = layer.ChangeKind(kind)
 		c.group, _ = t[1].(string)
@@ -377,6 +377,9 @@ func (m *model) complete(come map[layer.ID]envelope, left map[layer.ID]bool, aft
 		if name == "dead" && v == nil && m.db[k] != nil && !back[idOf(rest)] {
 			want[text("discarded", idOf(rest))]++
 		}
+	}
+	for id := range m.lanes.passed {
+		want[text("advanced", id)]++
 	}
 	f := m.feed
 	purged := make(map[string]int)

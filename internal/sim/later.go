@@ -20,12 +20,12 @@ func (k *knobs) drawLater(o Options) {
 	if o.Profile != "" || k.profile != "" {
 		return
 	}
-	if n := rng.IntN(4 * len(laterProfiles)); n < len(laterProfiles) {
+	if n := rng.IntN(4 * len(laterProfiles)); n < len(laterProfiles) && k.plan == nil {
 		k.profile = laterProfiles[n]
 		profiles[k.profile](k, rng)
 		k.consumers = min(k.consumers, k.handles)
-	} else if rng.IntN(3) == 0 {
-		k.owners = 1 + rng.IntN(3)
+	} else if n := rng.IntN(9); n < 3 && k.plan == nil {
+		k.owners = 1 + n
 	}
 	if k.profile == "" && rng.IntN(4) == 0 {
 		k.subscribes(rng)

@@ -140,7 +140,7 @@ func TestSubscriptionLaws(t *testing.T) {
 			for i := range 4 {
 				id := layer.ID{Group: "g0", Index: int64(i)}
 				row := &feedRow{r: &record{who: 1, from: 3, to: 3, nowMS: 3000}, key: []byte{byte(i)}}
-				c := change{kind: layer.ChangeEnqueued, id: id, group: "g0", n: 1, row: row}
+				c := fed{kind: layer.ChangeEnqueued, id: id, group: "g0", n: 1, row: row}
 				c.text = heardText(c.kind, id, 1)
 				m.feed.at[c.text] = []int{i}
 				m.feed.rows, m.feed.changes = append(m.feed.rows, row), append(m.feed.changes, c)

@@ -65,7 +65,9 @@ func (a *actor) ownMessages() {
 		case 0, 1, 2:
 			a.reschedule(mine)
 		case 3, 4:
-			a.replace(mine)
+			if a.w.knobs.plan == nil { // its facets would go with the headers
+				a.replace(mine)
+			}
 		case 5:
 			a.find(mine)
 		case 6:
@@ -166,9 +168,10 @@ func (m *model) finds(mine owned, f *layer.Found) bool {
 	}
 	g := m.group(f.ID.Group)
 	s, there := g.items[f.ID]
+	_, lock := m.holderOf(f.ID)
 	switch {
-	case there && g.lock.is("claim") && g.lock.has(f.ID):
-		return f.Where == layer.WhereInFlight && f.Token == g.lock.token && f.Until.UnixMilli() == g.lock.endMS
+	case there && lock.is("claim") && lock.has(f.ID):
+		return f.Where == layer.WhereInFlight && f.Token == lock.token && f.Until.UnixMilli() == lock.endMS
 	case there:
 		ahead := int64(0)
 		for id := range g.items {

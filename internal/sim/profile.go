@@ -113,6 +113,10 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"tended":   (*knobs).tended,
 	// See drop.go.
 	"doomed": (*knobs).doomed,
+	// See lane.go.
+	"laned":   (*knobs).laned,
+	"lapsing": (*knobs).lapsing,
+	"crossed": (*knobs).crossed,
 	// See worker.go.
 	"worked": (*knobs).worker,
 	// See later.go.
@@ -134,8 +138,8 @@ func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
 // profileOf is the one that a seed has; half of the seeds have none.
 func profileOf(rng *rand.Rand) string {
 	names := Profiles()
-	names = slices.DeleteFunc(names, func(s string) bool {
-		return s == "worked" || slices.Contains(laterProfiles, s) // TestWorkers has the first
+	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are beside the draws
+		return s == "worked" || slices.Contains(laneProfiles, s) || slices.Contains(laterProfiles, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {
 		return names[i]

@@ -1,0 +1,1 @@
+../../layer/look_lane_test.go
