@@ -142,6 +142,8 @@ func (s *settlement) verb() Verb {
 		return VerbNack
 	case s.keeps:
 		return VerbSetState
+	case s.change != nil:
+		return VerbAdvance // of a worker; some items may be acked with it
 	}
 	return VerbAck
 }

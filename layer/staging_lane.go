@@ -159,9 +159,9 @@ func (w *txn) clearWants(waiting []*operation, outcome *staged) {
 }
 
 // passOn wakes the next handles that wait by the claimer's template, if the claimer has found more lanes than it could
-// take. So a few wakes are enough for many lanes, and one for lanes that become ready while the woken handle is at work.
-// requests are the oldest by the template. Those behind the handle's own come first: the handles before were woken
-// before, and several that pass on at once do not wake each other.
+// take. So a few wakes are enough for many lanes, and one for lanes that become ready while the woken handle is at
+// work. requests are the oldest by the template. Those behind the handle's own come first: the handles before were
+// woken before, and several that pass on at once do not wake each other.
 func (c *claimer) passOn(requests []kv.KV) error {
 	left := c.left()
 	if c.taken == 0 || left == 0 || lacks(guardPassOn) {

@@ -232,6 +232,10 @@ func (l *waitingLine) attend() {
 				return
 			}
 		}
+		if r.watch != nil && l.length() < waiting {
+			r.cancel() // a receive has ended during its turn: its request may have to go, and nobody else would say so
+			continue
+		}
 		if r.watch != nil {
 			idle = false
 			goOn := l.rest(ctx, r.wait, r.watch)

@@ -190,6 +190,25 @@ func TestLineKeepsNudge(t *testing.T) {
 	})
 }
 
+// TestLineEndsDuringATurn: when a receive has ended during a turn that found nothing, the others have another turn
+// before they rest, because what the receive had asked for may have to be withdrawn, and nobody would say so.
+func TestLineEndsDuringATurn(t *testing.T) {
+	onTestLine(t, func(t *testing.T, l *testLine) {
+		group := "A"
+		any, named := waiter(), waiter()
+		named.receive.o.Group = &group
+		l.join(any)
+		l.require(t, "turn 1")
+		l.turns = []func([]*operation){func(called []*operation) {
+			l.index, l.deadline = 1, time.Now().Add(time.Hour).UnixMilli()
+			called[0].turn.found(rest{watch: newTestWatch(), wait: time.Hour})
+			l.comeBack(called[1:]) // any has ended: its context, or its time
+		}}
+		l.join(named)
+		l.require(t, "turn 2", "withdraw", "turn 1")
+	})
+}
+
 // TestLineRests: a turn is followed by the next when its time is up, also if the watch fails; a turn that could not
 // take place after errorPause; one that found nothing to watch twice in a row after busyPause.
 func TestLineRests(t *testing.T) {

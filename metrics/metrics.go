@@ -204,7 +204,7 @@ var known = map[string]metric{
 	"fdbfifo_transactions_total":          {"counter", "Transactions of this process's handle."},
 	"fdbfifo_transaction_conflicts_total": {"counter", "Attempts of these that have failed with a conflict."},
 	"fdbfifo_worker_busy":                 {"gauge", "Handlers that run in this process, the stuck ones too."},
-	"fdbfifo_worker_hands":                {"gauge", "Goroutines of this process's workers, with a group in hand or not."},
+	"fdbfifo_worker_hands":                {"gauge", "Goroutines of this process's workers, by state."},
 	"fdbfifo_worker_stuck_total":          {"counter", "Handlers that did not return at the end of their context."},
 	"fdbfifo_exporter_up":                 {"gauge", "1 if the queue's figures could be read."},
 	"fdbfifo_exporter_duration_seconds":   {"gauge", "How long the last reading of the queue's figures took."},

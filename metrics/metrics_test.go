@@ -92,6 +92,7 @@ func (s *scene) work(t *testing.T) {
 	worker.Start()
 	time.Sleep(2 * time.Second)
 	require.Contains(t, s.scrape(), `state="idle"} 8`)
+	time.Sleep(DefaultEvery) // so that the figures are read anew
 	require.NoError(t, worker.Stop(context.Background()))
 	for _, claim := range []*layer.Claim{{Group: "g1", Token: 1}, nil} {
 		require.Error(t, s.q.Ack(t.Context(), claim))
