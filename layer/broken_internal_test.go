@@ -117,6 +117,7 @@ var missing = map[guard]string{
 	guardSubscribeHold:   "TestHolderOfASubscription/extended_meanwhile",
 	guardSubscribeMove:   "TestHolderOfASubscription/taken_over_meanwhile",
 	guardSubscribeAgain:  "TestChangesOfUnknownCommit/unknown-applied",
+	guardSubscribeStop:   "TestSubscriptionStopsWithASlowHandler",
 	guardIncarnation:     "TestHandleOfADroppedQueue",
 	guardSweepTurn:       "TestOneOfManySweeps",
 	guardTotalDraw:       "TestTotalDrawsOfTwoHandles",

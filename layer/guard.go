@@ -249,6 +249,9 @@ const (
 	// guardSubscribeAgain (G3, trap 4): after a commit of unknown outcome which has landed, the handler's transaction
 	// is done again.
 	guardSubscribeAgain guard = "subscribe-again"
+	// guardSubscribeStop (contract): a subscription that is stopped while its handler runs is taken over, and another
+	// process calls its handler with the same changes.
+	guardSubscribeStop guard = "subscribe-stop"
 	// guardIncarnation (G3): a handle from before a drop goes on with the next queue of the name, by the number of
 	// shards of the last, and nobody finds the hints.
 	guardIncarnation guard = "incarnation"

@@ -49,6 +49,6 @@ var guards = []guard{
 	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,
-	guardSubscribeHold, guardSubscribeMove, guardSubscribeAgain, guardIncarnation, guardSweepTurn, guardRepeat,
-	guardRepeatTwin, guardRepeatBack, guardRepeatSweep, guardExtendApart, guardTxBound,
+	guardSubscribeHold, guardSubscribeMove, guardSubscribeAgain, guardSubscribeStop, guardIncarnation, guardSweepTurn,
+	guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep, guardExtendApart, guardTxBound,
 }

@@ -323,6 +323,52 @@ func TestSubscriptionKeepsOrder(t *testing.T) {
 	})
 }
 
+// TestSubscriptionStopsWithASlowHandler (contract): a subscription that is stopped while its handler runs stays the
+// process's own until the handler has returned, however short the lease: no other gets the same changes meanwhile.
+func TestSubscriptionStopsWithASlowHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := embedded.OpenMemory(embedded.Options{})
+		defer db.Close()
+		o := layer.Options{Config: layer.Config{Changes: time.Hour}}
+		q, err := layer.Create(t.Context(), db, testPrefix, testQueue, o)
+		require.NoError(t, err)
+		_, err = q.Enqueue(t.Context(), layer.Message{Group: "A"})
+		require.NoError(t, err)
+		var calls []string
+		subscribe := func(ctx context.Context, name string, took time.Duration) (ended chan error) {
+			ended = make(chan error)
+			go func() {
+				ended <- q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+					calls = append(calls, name+" begins")
+					time.Sleep(took)
+					calls = append(calls, name+" ends")
+					return nil
+				}, layer.SubscribeOptions{FromOldest: true, Lease: layer.MinLease})
+			}()
+			return ended
+		}
+		stopping, stop := context.WithCancel(t.Context())
+		first := subscribe(stopping, "first", 5*layer.MinLease)
+		time.Sleep(time.Second)
+		stop()
+		others, end := context.WithCancel(t.Context())
+		second := subscribe(others, "second", 0)
+		time.Sleep(time.Minute)
+		require.NoError(t, <-first)
+		require.Equal(t, []string{"first begins", "first ends"}, calls)
+		_, err = q.Enqueue(t.Context(), layer.Message{Group: "A"})
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"first begins", "first ends", "second begins", "second ends"}, calls)
+		end()
+		require.NoError(t, <-second)
+		report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+		require.NoError(t, q.Close(t.Context()))
+	})
+}
+
 // TestSubscriptionsEnd: a subscription ends with its context and its handle, and lets the next one go on at once.
 func TestSubscriptionsEnd(t *testing.T) {
 	t.Parallel()

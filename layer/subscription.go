@@ -115,7 +115,7 @@ func (s *subscription) run(ctx context.Context) error {
 			break // also if the subscription was taken, perhaps, at the very end
 		}
 		s.report(err)
-		if err := s.pause(ctx, wait, nil); err != nil {
+		if err := s.pause(ctx, "subscription", wait, nil); err != nil {
 			return err
 		}
 	}
@@ -139,8 +139,9 @@ func (s *subscription) report(err error) {
 	}
 }
 
-// pause waits for d, for the end of ctx, or for woken, and returns ErrClosed if the handle was closed.
-func (s *subscription) pause(ctx context.Context, d time.Duration, woken kv.Future[struct{}]) error {
+// pause waits for d, for the end of ctx, or for woken, and returns ErrClosed if the handle was closed. who tells apart,
+// for tests, the goroutines that pause at the same time.
+func (s *subscription) pause(ctx context.Context, who string, d time.Duration, woken kv.Future[struct{}]) error {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	watch := make(chan struct{})
@@ -155,10 +156,10 @@ func (s *subscription) pause(ctx context.Context, d time.Duration, woken kv.Futu
 	for {
 		select {
 		case <-watch:
-			s.q.yield(ctx, "subscription woken")
+			s.q.yield(ctx, who+" woken")
 			return s.closed()
 		case <-ctx.Done():
-			s.q.yield(ctx, "subscription paused")
+			s.q.yield(ctx, who+" paused")
 			return s.closed()
 		case <-look.C:
 			if err := s.closed(); err != nil {
@@ -314,17 +315,25 @@ func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func()) error
 	return nil
 }
 
-// serve reads changes and calls the handler, beside a heartbeat, until another has taken over or ctx ends.
+// serve reads changes and calls the handler, beside a heartbeat, until another has taken over or ctx ends. The
+// heartbeat goes on for as long as a handler takes to return after the end of ctx, because the handler's changes are
+// still its own.
 func (s *subscription) serve(ctx context.Context) error {
+	beating := context.WithoutCancel(ctx)
+	if lacks(guardSubscribeStop) {
+		beating = ctx
+	}
+	beating, stop := context.WithCancel(beating)
 	ctx, lose := context.WithCancelCause(ctx)
 	var heart sync.WaitGroup
 	heart.Add(1)
 	go func() {
 		defer heart.Done()
-		s.q.yield(ctx, "heartbeat begins")
-		lose(s.beat(ctx))
+		s.q.yield(beating, "heartbeat begins")
+		lose(s.beat(beating))
 	}()
 	defer heart.Wait()
+	defer stop()
 	defer lose(nil)
 	for {
 		if err := s.step(ctx); err != nil {
@@ -340,7 +349,7 @@ func (s *subscription) serve(ctx context.Context) error {
 func (s *subscription) beat(ctx context.Context) error {
 	end := s.q.opts.Now().Add(s.o.Lease)
 	for {
-		if err := s.pause(ctx, s.o.Lease/3, nil); err != nil || ctx.Err() != nil {
+		if err := s.pause(ctx, "heartbeat", s.o.Lease/3, nil); err != nil || ctx.Err() != nil {
 			return err
 		}
 		begun := s.q.opts.Now()
@@ -385,7 +394,7 @@ func (s *subscription) step(ctx context.Context) error {
 	s.width = max(1, min(s.width, len(page.changes))/2)
 	pause := min(leastPause<<min(s.fails, 10), longestPause)
 	s.fails++
-	if err := s.pause(ctx, pause, nil); err != nil {
+	if err := s.pause(ctx, "subscription", pause, nil); err != nil {
 		return err
 	}
 	return context.Cause(ctx)
@@ -394,7 +403,7 @@ func (s *subscription) step(ctx context.Context) error {
 // wait waits until a change is written, or for the poll.
 func (s *subscription) wait(ctx context.Context, woken kv.Future[struct{}]) error {
 	defer woken.Cancel()
-	if err := s.pause(ctx, subscribePoll, woken); err != nil {
+	if err := s.pause(ctx, "subscription", subscribePoll, woken); err != nil {
 		return err
 	}
 	return context.Cause(ctx)

@@ -202,7 +202,7 @@ func (m *model) overIn(id layer.ID, s stored) map[string]bool {
 
 // passes holds the rewriting of an item to its causes: its holder has advanced it, or an operator has edited it.
 func (m *model) passes(id layer.ID, was, is *stored) {
-	if m.w.knobs.plan == nil {
+	if m.w.knobs.plan == nil || was.dueMS != is.dueMS { // a reschedule, or the end of a delay
 		return
 	}
 	lane, l := m.holderOf(id)
