@@ -42,6 +42,9 @@ func (q *Queue) AdvanceTx(ctx context.Context, tx kv.Tx, c *Claim, change func(m
 	if err := s.checkClaim(q); err != nil {
 		return wrap("advance", err)
 	}
+	if isHold(s.lane) {
+		return wrap("advance", fmt.Errorf("%w: an item of an unordered claim is not advanced", ErrOptions))
+	}
 	return wrap("advance", q.operate(ctx, tx, func(w *txn) error { return w.advance(s, change) }))
 }
 

@@ -39,6 +39,12 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Unordered {
+		if err := o.checkUnordered(q); err != nil {
+			return nil, err
+		}
+		where = freeWhere
+	}
 	if where != "" && o.State {
 		return nil, errLaneState
 	}
@@ -46,10 +52,21 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 }
 
 // lane returns the lane of one of the receive's claims.
-func (r *reception) lane(c *Claim) string { return laneName(c.Group, r.where) }
+func (r *reception) lane(c *Claim) string {
+	if c.Hold != (ID{}) {
+		return holdLane(c.Hold)
+	}
+	return laneName(c.Group, r.where)
+}
 
 // lane returns the lane of a claim.
 func (c *Claim) lane(q *Queue) (string, error) {
+	if c.Hold != (ID{}) {
+		if !q.keys.hasHolds() {
+			return "", errUnordered
+		}
+		return holdLane(c.Hold), checkID(c.Hold)
+	}
 	return q.laneAt(c.Group, c.Where)
 }
 

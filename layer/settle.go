@@ -136,7 +136,7 @@ func (s *settlement) checkClaim(q *Queue) (err error) {
 		return fmt.Errorf("%w: no claim", ErrOptions)
 	}
 	s.claim = s.claim.snapshot()
-	if s.sets && s.claim.Where != nil {
+	if s.sets && (s.claim.Where != nil || s.claim.Hold != (ID{})) {
 		return errLaneState
 	}
 	s.lane, err = s.claim.lane(q)
@@ -179,7 +179,7 @@ func (s *settlement) begin(w *txn) {
 	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.q.keys.lock(s.lane)),
 		nil, nil, nil, nil, nil
 	s.readFinishing(w)
-	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && !s.extends && !s.keeps {
+	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && !s.extends && !s.keeps && !isHold(s.lane) {
 		behind := kv.FirstGreaterOrEqual(w.q.keys.items(s.lane).Begin)
 		behind.Offset += n
 		s.ahead = w.tx.Snapshot().GetKey(behind)
@@ -257,7 +257,7 @@ func (s *settlement) check(w *txn) error {
 		s.attempt = w.tx.Snapshot().Get(w.q.keys.attempt(left[0].id(group)))
 		return nil
 	}
-	if !w.end(s.lane, r, r.mark) {
+	if !w.end(s.lane, r, r.mark) || isHold(s.lane) {
 		return nil
 	}
 	return s.readNext(w, acked)
@@ -384,6 +384,9 @@ func (s *settlement) giveBack(w *txn) error {
 		return nil
 	}
 	w.end(s.lane, s.held, nil)
+	if isHold(s.lane) {
+		return w.letGo(s.lane)
+	}
 	_, err = w.rehint(first.Index, s.lane, record.count)
 	return err
 }

@@ -87,6 +87,7 @@ func (d *decoder) versionstamp() (v tuple.Versionstamp) {
 const (
 	codeNull   = 0x00 // at the top; within a nested tuple: its end
 	codeString = 0x02
+	codeUUID   = 0x30
 	codeNested = 0x05
 )
 

@@ -41,6 +41,9 @@ type WorkerOptions struct {
 	Also []Source
 	// Where, if not nil, is the template of the items to handle, of a queue with facets: see ReceiveOptions.
 	Where Template
+	// Unordered handles any items that nobody holds, each by itself, in a queue with Config.Unordered: see
+	// ReceiveOptions.
+	Unordered bool
 	// Logger is told what Hooks are told, without bodies: what is lost or stuck as an error, failures as warnings, each
 	// claim and item at the level debug. nil = slog.Default().
 	Logger *slog.Logger
@@ -56,6 +59,8 @@ type Source struct {
 	Handler Handler
 	Weight  int      // 0 = 1
 	Where   Template // as WorkerOptions.Where
+	// Unordered is as WorkerOptions.Unordered.
+	Unordered bool
 }
 
 // Limiter bounds how fast a worker handles items.
@@ -138,7 +143,7 @@ func newWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
 	if w.log == nil {
 		w.log = slog.Default()
 	}
-	for i, from := range append([]Source{{q, h, o.Weight, o.Where}}, o.Also...) {
+	for i, from := range append([]Source{{q, h, o.Weight, o.Where, o.Unordered}}, o.Also...) {
 		switch {
 		case from.Queue == nil:
 			return nil, fmt.Errorf("%w: queue %d of the worker is nil", ErrOptions, i+1)

@@ -26,9 +26,11 @@ type source struct {
 
 func newSource(from Source, receive ReceiveOptions) (*source, error) {
 	s := &source{q: from.Queue, handler: from.Handler, receive: receive, weight: float64(max(from.Weight, 1))}
-	s.receive.Where = from.Where
-	var err error
-	s.where, err = from.Queue.keys.plan.where(from.Where)
+	s.receive.Where, s.receive.Unordered = from.Where, from.Unordered
+	r, err := from.Queue.reception(s.receive)
+	if err == nil {
+		s.where = r.where
+	}
 	return s, err
 }
 
