@@ -2,6 +2,9 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 GO ?= go
+# Tests sleep for most of their time, for a disk or until a transaction is tried again, so more run at once than there
+# are processors.
+TOGETHER = -p 3 -parallel 8
 STATICCHECK = $(GO) tool -modfile=tools/go.mod staticcheck
 
 .PHONY: help
@@ -18,7 +21,7 @@ orders: ## a service of three processes on one folder: 5,000 orders, four of its
 
 .PHONY: test
 test: ## every test, some minutes on 2 cores; what takes longer is in ci: sim-ci, conformance, release-check, crash, fuzz
-	$(GO) test ./...
+	$(GO) test $(TOGETHER) ./...
 
 .PHONY: e2e
 e2e: ## the console in a real browser; says SKIP, and how to get it, where chromium or npm is missing
@@ -33,7 +36,7 @@ build: ## the command, into bin/
 
 .PHONY: race
 race: ## the tests under the race detector, the long ones cut short
-	$(GO) test -race -short ./...
+	$(GO) test -race -short $(TOGETHER) ./...
 
 .PHONY: lint
 lint: ## format, vet, staticcheck, tidy modules
@@ -93,11 +96,11 @@ linear: ## HISTORIES runs of concurrent callers of each sort on each engine, as 
 
 .PHONY: socket
 socket: ## the layer's tests through the socket of a folder that another DB has open
-	$(GO) test ./layer -count 1 -parallel 8 -timeout 20m -args -layer.socket
+	$(GO) test ./layer -count 1 $(TOGETHER) -timeout 20m -args -layer.socket
 
 .PHONY: conformance
 conformance: ## the engines' suite with every pair of range selectors, of which make test tries a quarter
-	KVTEST_WHOLE=1 $(GO) test ./kv/... -run Conformance -count 1
+	KVTEST_WHOLE=1 $(GO) test $(TOGETHER) ./kv/... -run Conformance -count 1
 
 MINUTES ?= 10
 ENGINE ?= memory

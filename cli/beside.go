@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,19 +34,27 @@ func (b *beside) addMetrics(c *cobra.Command) {
 	c.Flags().StringVar(&b.metrics, "metrics", "", "serve metrics for Prometheus at this `ADDRESS`, under /metrics")
 }
 
-// start serves what the flags ask for, until stop is called or the context ends.
+// start serves what the flags ask for, until stop is called or the context ends. The metrics are those of q; nil = of
+// all queues under the prefix.
 func (b *beside) start(ctx context.Context, s *session, db kv.DB, q *layer.Queue) (stop func(), err error) {
 	var stops []func()
 	stop = func() {
-		for _, f := range stops {
+		for _, f := range slices.Backward(stops) {
 			f()
 		}
 	}
 	if b.metrics != "" {
 		b.exporter = metrics.New(metrics.Options{Now: s.app.Now})
-		b.exporter.Add(q)
-		f, err := s.serveBeside(ctx, "metrics", b.metrics, b.exporter)
+		var h http.Handler = b.exporter
+		if q != nil {
+			b.exporter.Add(q)
+		} else {
+			all := &allQueues{s: s, db: db, e: b.exporter, open: map[string]*layer.Queue{}}
+			stops, h = append(stops, func() { all.close(ctx) }), all
+		}
+		f, err := s.serveBeside(ctx, "metrics", b.metrics, h)
 		if err != nil {
+			stop()
 			return stop, err
 		}
 		stops = append(stops, f)

@@ -16,8 +16,6 @@ import (
 
 	"fdbfifo/console"
 	"fdbfifo/kv"
-	"fdbfifo/layer"
-	"fdbfifo/metrics"
 )
 
 // consoleFlags are the flags of console.
@@ -102,12 +100,7 @@ func (s *session) console(ctx context.Context, db kv.DB, f consoleFlags) (err er
 	if _, err := fmt.Fprintf(s.stdout, "console: %s://%s%s\n", scheme, l.Addr(), path); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	if s.beside.metrics == "" {
-		return serve(ctx, l, h)
-	}
-	all := &allQueues{s: s, db: db, e: metrics.New(metrics.Options{Now: s.app.Now}), open: map[string]*layer.Queue{}}
-	defer all.close(ctx)
-	stop, err := s.serveBeside(ctx, "metrics", s.beside.metrics, all)
+	stop, err := s.beside.start(ctx, s, db, nil)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}

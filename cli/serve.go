@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -20,6 +21,7 @@ type serveFlags struct {
 	address     string
 	keys        string
 	cert, key   string
+	queues      string
 	connections int
 	verbose     bool
 	options     sqs.Options
@@ -33,6 +35,13 @@ cluster, or one folder on this machine.
 
 Without --keys the server listens on this machine alone (127.0.0.1, ::1 or localhost). The file of --keys has an access
 key, its secret and, if wanted, an account of 12 digits on each line; requests are then verified by their signatures.
+A key of another account than --account may do with a queue what the queue's policy allows (AddPermission).
+
+The file of --queues is a list of queues, as JSON, that are made at the start, or set as the file has them:
+
+  [{"name": "dead.fifo"},
+   {"name": "orders.fifo", "attributes": {"VisibilityTimeout": 60,
+      "RedrivePolicy": {"deadLetterTargetArn": "dead.fifo", "maxReceiveCount": 5}}}]
 
 GET /health says that the server runs, GET /ready that its database answers. Ctrl-C ends waiting receives and
 finishes what is under way.`
@@ -50,7 +59,8 @@ func newServeCmd(s *session) *cobra.Command {
 	flags := c.Flags()
 	flags.StringVar(&f.address, "sqs", "", "listen at `HOST:PORT`; 127.0.0.1:9324 is usual")
 	flags.StringVar(&f.keys, "keys", "", "verify requests by the keys in `FILE`")
-	flags.StringVar(&f.cert, "tls-cert", "", "speak TLS, with the certificates in `FILE`")
+	flags.StringVar(&f.queues, "queues", "", "make the queues in `FILE`, or set them as it has them")
+	flags.StringVar(&f.cert, "tls-cert", "", "speak TLS, with the certificates in `FILE`, read again when renewed")
 	flags.StringVar(&f.key, "tls-key", "", "the `FILE` of the certificate's key")
 	flags.StringVar(&f.options.URL, "url", "",
 		"begin the URLs of queues with `URL`, for clients behind a proxy; left out, as each client has come")
@@ -60,6 +70,7 @@ func newServeCmd(s *session) *cobra.Command {
 		"let a queue be made at once under the name of a deleted one; AWS wants a minute between")
 	flags.IntVar(&f.connections, "connections", sqs.DefaultConnections, "serve at most `N` connections at a time")
 	flags.BoolVar(&f.verbose, "verbose", false, "tell of each request, without bodies")
+	s.beside.add(c)
 	return c
 }
 
@@ -85,7 +96,26 @@ func (s *session) serve(ctx context.Context, f *serveFlags) error {
 			return err
 		}
 	}
-	return s.withEngine(ctx, true, func(db kv.DB) error { return s.listen(ctx, db, f) })
+	var declared []sqs.Declared
+	if f.queues != "" {
+		if declared, err = readQueues(f.queues); err != nil {
+			return err
+		}
+	}
+	return s.withEngine(ctx, true, func(db kv.DB) error { return s.listen(ctx, db, f, declared) })
+}
+
+func readQueues(path string) ([]sqs.Declared, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, usagef("--queues: %w", err)
+	}
+	defer file.Close()
+	declared, err := sqs.ReadQueues(file)
+	if err != nil {
+		return nil, usagef("--queues: %s: %w", path, err)
+	}
+	return declared, nil
 }
 
 func loopback(host string) bool {
@@ -110,20 +140,7 @@ func readKeys(path string) (map[string]sqs.Key, error) {
 }
 
 // listen serves until ctx ends, which is no failure.
-func (s *session) listen(ctx context.Context, db kv.DB, f *serveFlags) error {
-	l, err := net.Listen("tcp", f.address)
-	if err != nil {
-		return err
-	}
-	scheme := "http"
-	if f.cert != "" {
-		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
-		if err != nil {
-			return usagef("--tls-cert: %w", err)
-		}
-		config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-		l, scheme = tls.NewListener(l, config), "https"
-	}
+func (s *session) listen(ctx context.Context, db kv.DB, f *serveFlags, declared []sqs.Declared) (err error) {
 	level := slog.LevelWarn
 	if f.verbose {
 		level = slog.LevelDebug
@@ -131,9 +148,32 @@ func (s *session) listen(ctx context.Context, db kv.DB, f *serveFlags) error {
 	o := f.options
 	o.Prefix, o.Now = s.prefix(), s.app.Now
 	o.Logger = slog.New(slog.NewTextHandler(s.stderr, &slog.HandlerOptions{Level: level}))
+	var secure *certificate
+	if f.cert != "" {
+		if secure, err = readCertificate(f.cert, f.key, o.Logger); err != nil {
+			return usagef("--tls-cert: %w", err)
+		}
+	}
+	l, err := net.Listen("tcp", f.address)
+	if err != nil {
+		return err
+	}
+	scheme := "http"
+	if secure != nil {
+		l, scheme = tls.NewListener(l, &tls.Config{GetCertificate: secure.get, MinVersion: tls.VersionTLS12}), "https"
+	}
 	if s.engine == "memory" {
 		s.notice("the queues are kept in memory, and are gone when this ends")
 	}
+	server := sqs.NewServer(db, o)
+	if err := server.Declare(ctx, declared); err != nil {
+		return errors.Join(usagef("--queues: %s: %w", f.queues, err), l.Close(), server.Close(ctx))
+	}
+	stop, err := s.beside.start(ctx, s, db, nil)
+	if err != nil {
+		return errors.Join(err, l.Close(), server.Close(ctx))
+	}
+	defer stop()
 	s.notice("serving SQS at %s://%s", scheme, l.Addr())
-	return sqs.NewServer(db, o).Serve(ctx, l, f.connections)
+	return server.Serve(ctx, l, f.connections)
 }

@@ -2,12 +2,21 @@ package cli
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"io"
+	"log/slog"
+	"math/big"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -26,7 +35,7 @@ func TestServeIsRefused(t *testing.T) {
 		"--tls-cert and --tls-key go together":          {"--sqs", "127.0.0.1:0", "--tls-cert", "x"},
 		`--url is "example.com": want`:                  {"--sqs", "127.0.0.1:0", "--url", "example.com"},
 		"--connections is 0":                            {"--sqs", "127.0.0.1:0", "--connections", "0"},
-		"--tls-cert: open x: no such file or directory": {"--sqs", "127.0.0.1:0", "--tls-cert", "x", "--tls-key", "x"},
+		"--tls-cert: stat x: no such file or directory": {"--sqs", "127.0.0.1:0", "--tls-cert", "x", "--tls-key", "x"},
 	} {
 		args = append([]string{"serve", "--engine", "disk:" + t.TempDir()}, args...)
 		var stderr strings.Builder
@@ -71,4 +80,132 @@ func readUntil(r io.Reader, begin, end string) (string, error) {
 			return strings.TrimSuffix(rest, end), nil
 		}
 	}
+}
+
+// TestServeDeclaredQueues: the queues of the file are there when the server listens, with a dead letter queue that is
+// declared behind the queue that names it; a second start with the file changed changes them. Metrics of all queues
+// are served beside.
+func TestServeDeclaredQueues(t *testing.T) {
+	folder := t.TempDir()
+	file := filepath.Join(folder, "queues.json")
+	start := func(text string) (address string, stop func()) {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		ctx, cancel := context.WithCancel(t.Context())
+		stderr, notices := io.Pipe()
+		done := make(chan error, 1)
+		go func() {
+			done <- Run(ctx, []string{
+				"serve", "--engine", "disk:" + filepath.Join(folder, "data"), "--sqs", "127.0.0.1:0", "--queues", file,
+				"--metrics", "127.0.0.1:0",
+			}, nil, io.Discard, notices)
+			notices.Close()
+		}()
+		metrics, err := readUntil(stderr, "fdbfifo: metrics: ", "\n")
+		require.NoError(t, err, metrics)
+		address, err = readUntil(stderr, "fdbfifo: serving SQS at ", "\n")
+		require.NoError(t, err)
+		require.Contains(t, get(t, metrics), `queue="orders.fifo"`)
+		return address, func() {
+			cancel()
+			go func() { _, _ = io.Copy(io.Discard, stderr) }()
+			require.NoError(t, <-done)
+		}
+	}
+	attributes := func(address string) string {
+		return get(t, address+"/?Action=GetQueueAttributes&QueueUrl=orders.fifo&AttributeName.1=All")
+	}
+	const declared = `[
+		{"name": "orders.fifo", "attributes": {"VisibilityTimeout": %TIME, "ContentBasedDeduplication": true,
+			"RedrivePolicy": {"deadLetterTargetArn": "dead.fifo", "maxReceiveCount": 5}}, "tags": {"team": "shop"}},
+		{"name": "dead.fifo"}]`
+	address, stop := start(strings.ReplaceAll(declared, "%TIME", "60"))
+	got := attributes(address)
+	require.Contains(t, got, "<Name>VisibilityTimeout</Name><Value>60</Value>")
+	require.Contains(t, got, "arn:aws:sqs:us-east-1:000000000000:dead.fifo")
+	require.Contains(t, got, "<Name>ContentBasedDeduplication</Name><Value>true</Value>")
+	require.Contains(t, get(t, address+"/?Action=ListQueueTags&QueueUrl=orders.fifo"), "shop")
+	stop()
+	address, stop = start(strings.ReplaceAll(declared, "%TIME", "7"))
+	require.Contains(t, attributes(address), "<Name>VisibilityTimeout</Name><Value>7</Value>")
+	stop()
+
+	for want, text := range map[string]string{
+		"a list of queues is wanted":   `{"name": "x"}`,
+		`unknown field "nmae"`:         `[{"nmae": "x"}]`,
+		"something behind the list":    `[{"name": "x"}] 7`,
+		`queue 2, "x": it was there`:   `[{"name": "x"}, {"name": "x"}]`,
+		`queue 1, "a b"`:               `[{"name": "a b"}]`,
+		`queue "x": InvalidAttributeN`: `[{"name": "x", "attributes": {"Odd": 1}}]`,
+		"Dead letter target does not": `[{"name": "x", "attributes": {
+			"RedrivePolicy": {"deadLetterTargetArn": "y", "maxReceiveCount": 1}}}]`,
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		var stderr strings.Builder
+		err := Run(t.Context(), []string{"serve", "--engine", "memory", "--sqs", "127.0.0.1:0", "--queues", file}, nil,
+			io.Discard, &stderr)
+		require.Equal(t, ExitUsage, ExitCode(err), stderr.String())
+		require.Contains(t, stderr.String(), want)
+	}
+}
+
+func get(t *testing.T, url string) string {
+	answer, err := http.Get(url)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, answer.StatusCode, "%s: %s", url, body)
+	return string(body)
+}
+
+// TestCertificateIsReadAgain: a certificate that has been renewed is used without a restart; while the files are half
+// written, the one before stays.
+func TestCertificateIsReadAgain(t *testing.T) {
+	cert, key := filepath.Join(t.TempDir(), "cert"), filepath.Join(t.TempDir(), "key")
+	at := time.Now().Add(-time.Hour)
+	write := func(name string) {
+		a, b := selfSigned(t, name)
+		at = at.Add(time.Minute)
+		for path, text := range map[string][]byte{cert: a, key: b} {
+			require.NoError(t, os.WriteFile(path, text, 0o600))
+			require.NoError(t, os.Chtimes(path, at, at))
+		}
+	}
+	write("one")
+	var log strings.Builder
+	c, err := readCertificate(cert, key, slog.New(slog.NewTextHandler(&log, nil)))
+	require.NoError(t, err)
+	name := func() string {
+		c.looked = time.Time{} // as if the pause were over
+		pair, err := c.get(nil)
+		require.NoError(t, err)
+		return pair.Leaf.Subject.CommonName
+	}
+	require.Equal(t, "one", name())
+	write("two")
+	require.Equal(t, "two", name())
+	require.Empty(t, log.String())
+	whole, err := os.ReadFile(key)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(key, whole[:len(whole)/2], 0o600))
+	require.Equal(t, "two", name())
+	require.Contains(t, log.String(), "the one before stays in use")
+	require.NoError(t, os.WriteFile(key, whole, 0o600))
+	write("three")
+	require.Equal(t, "three", name())
+}
+
+// selfSigned makes a certificate and its key.
+func selfSigned(t *testing.T, name string) (cert, key []byte) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	require.NoError(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	require.NoError(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
 }

@@ -213,6 +213,7 @@ func TestSweepOfDedup(t *testing.T) {
 
 // TestSweepOfDedupGoesOn: one of many sweeps looks at a bounded number of entries that are still good.
 func TestSweepOfDedupGoesOn(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t, anyEngine, false)
 	const n = 101_000
 	random := e.sendAs(e.q, "A", "x").ID

@@ -6,9 +6,9 @@ import (
 	"fdbfifo/kv"
 )
 
-// Each marked group, or lane, has a key of its own, ("mark", group), beside the mark in its record: so the marked groups,
-// the empty ones included, can be listed without a walk over all records, and statistics can pass over their hints.
-// put writes both.
+// Each marked group, or lane, has a key of its own, ("mark", group), beside the mark in its record: so the marked
+// groups, the empty ones included, can be listed without a walk over all records, and statistics can pass over their
+// hints. put writes both.
 
 // statsMarks bounds the marked groups, and the hints of each shard, which Stats reads to tell marked groups from ready
 // groups.

@@ -16,6 +16,7 @@ import (
 // time and under faults: no two hold lanes with an item in common, each stage gets the messages of a group in their
 // order, and all arrive.
 func TestLanesAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, views := range []string{"state", "*; state", "*; region; state,region; state"} {
 		t.Run(views, func(t *testing.T) {
 			onEngines(t, func(e *env) { newPipelineRun(e, views).run() })

@@ -170,6 +170,7 @@ func (m *laneModel) received(t *testing.T, o layer.ReceiveOptions, groups []stri
 // TestLanesAgainstAModel: whatever is done, one operation after the other, by several handles and under faults, a
 // receive by template gets the first items of a lane that no intersecting claim keeps, and finds one if there is one.
 func TestLanesAgainstAModel(t *testing.T) {
+	t.Parallel()
 	for _, views := range []string{"*; state", "state", "state; state,region", "*; state; state,region; region"} {
 		t.Run(views, func(t *testing.T) {
 			onEngines(t, func(e *env) {

@@ -60,9 +60,11 @@ func (c *clock) now() time.Time {
 func (c *clock) advance(d time.Duration) { c.ms.Add(d.Milliseconds()) }
 
 // onEngines runs a test on each engine: without faults, and with the default ones, which are seeded conflicts,
-// unknown commits (applied and lost), failing reads. Each run ends with a full check.
+// unknown commits (applied and lost), failing reads. Each run ends with a full check. The test runs beside others from
+// here on: most of its time is spent asleep, for a disk or until a conflict is tried again.
 func onEngines(t *testing.T, test func(e *env)) {
 	t.Helper()
+	t.Parallel()
 	for _, engine := range engines() {
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()

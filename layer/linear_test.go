@@ -27,6 +27,7 @@ var historiesFlag = flag.Int("layer.histories", 0, "runs of TestLinearizable on 
 //
 // A seed gives the same calls and the same faults, but not the same interleaving.
 func TestLinearizable(t *testing.T) {
+	t.Parallel()
 	for _, engine := range engines() {
 		if engine.faults {
 			continue // all get faults here, of each kind

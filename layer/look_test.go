@@ -33,6 +33,7 @@ func (d *refusingDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 // A handle whose receives wait survives a database that begins no transactions, as one that is closed, and goes on
 // when it does again.
 func TestWaitSurvivesADatabaseThatBeginsNothing(t *testing.T) {
+	t.Parallel()
 	db := &refusingDB{DB: embedded.OpenMemory(embedded.Options{}), refused: make(chan struct{})}
 	defer db.Close()
 	q, err := layer.Create(t.Context(), db, testPrefix, testQueue, layer.Options{Poll: time.Millisecond})

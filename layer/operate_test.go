@@ -429,6 +429,7 @@ func (e *env) resume(group string) error {
 
 // TestReadErrorIsNoChange (trap 6): a head which cannot be read is not taken for another head than the caller has seen.
 func TestReadErrorIsNoChange(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t, anyEngine, false)
 	id := e.enqueue("A", "a1")[0]
 	require.NoError(t, e.q.Nack(e.ctx, e.receive(e.q, 1), layer.NackOptions{Delay: time.Hour}))
@@ -457,6 +458,7 @@ func TestReadErrorIsNoChange(t *testing.T) {
 // TestReadErrorIsNoAnswer (fault): a call that finds nothing after the queue is gone says that the queue is gone, or
 // that it could not read that, so that its body runs again; never that there is no such item.
 func TestReadErrorIsNoAnswer(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t, anyEngine, false)
 	q := e.doomed("doomed", 5)
 	id := e.receive(q, 1).Items[0].ID

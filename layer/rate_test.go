@@ -133,6 +133,7 @@ func TestRateText(t *testing.T) {
 // time no group starts more deliveries than its rate and a second's worth. And no less: a group that is ready gives an
 // item, one that waits gives one when it has waited for as long as is said, and at last all is delivered.
 func TestRateHolds(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{"3/s", "1/s", "7/m", "50/s", "3/2.5s", "1000/s"} {
 		t.Run(strings.ReplaceAll(text, "/", " in "), func(t *testing.T) {
 			onEngines(t, func(e *env) { holdRate(e, text) })

@@ -81,6 +81,7 @@ import (
 //
 // To write the output anew: go test ./layer -run 'TestScenarios/memory$' -rewrite
 func TestScenarios(t *testing.T) {
+	t.Parallel()
 	for _, engine := range engines() {
 		t.Run(engine.name, func(t *testing.T) {
 			t.Parallel()

@@ -80,6 +80,7 @@ func onMemory(t *testing.T, test func(e *env)) {
 // TestWaitEndsWhenAGroupBecomesReady: a receive that waits is woken by everything that makes a group ready, without
 // the help of its poll.
 func TestWaitEndsWhenAGroupBecomesReady(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		setup func(e *env) any
 		ready func(e *env, given any)
@@ -403,6 +404,7 @@ func TestAbandonedReceiveGivesBack(t *testing.T) {
 // TestManyWaitersDrainEverything (trap 11, the poll): producers and waiting handles, with faults, skewed clocks and
 // receivers that leave: every item is acked exactly once, in its group's order, and nothing of the staging is left.
 func TestManyWaitersDrainEverything(t *testing.T) {
+	t.Parallel()
 	onMemory(t, func(e *env) {
 		const handles, receivers, groups, perGroup = 4, 3, 12, 20
 		var mu sync.Mutex

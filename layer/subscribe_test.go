@@ -324,6 +324,7 @@ func TestSubscriptionKeepsOrder(t *testing.T) {
 
 // TestSubscriptionsEnd: a subscription ends with its context and its handle, and lets the next one go on at once.
 func TestSubscriptionsEnd(t *testing.T) {
+	t.Parallel()
 	e := newEnv(t, anyEngine, false)
 	e.keepChanges(time.Hour)
 	var s told

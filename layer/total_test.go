@@ -34,6 +34,7 @@ func totalLaw(r layer.Rate, all []started) string { return rateLaw(r, all, time.
 // no more deliveries than that over any time, and not much less, though one of them dies with a portion in hand. The
 // handles write the queue's pair a few times a second, however many claims they make.
 func TestTotalRateHolds(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{"60/s", "12/s", "3/s", "1/s", "20/m", "5/2.5s"} {
 		t.Run(strings.ReplaceAll(text, "/", " in "), func(t *testing.T) {
 			t.Parallel()

@@ -18,6 +18,7 @@ import (
 // TestLargeWorkGetsNarrow: a step of a large piece of work that fails goes on with less, so that each of them comes to its
 // end although one read in five fails: one of hundreds of reads never would.
 func TestLargeWorkGetsNarrow(t *testing.T) {
+	t.Parallel()
 	const n = 150
 	plain := layer.Config{DedupFor: layer.DedupForPending, Archive: time.Hour, Retention: time.Hour, OnExpiry: layer.DeadLetterExpired}
 	bodies := make([]layer.Message, n)

@@ -144,12 +144,12 @@ func sequence(id layer.ID) string { return fmt.Sprintf("%020d", id.Index) }
 var keptIn = map[string]string{"SenderId": headerSender, traceHeader: headerTrace, "MessageGroupId": headerGroup}
 
 // system are the message's system attributes.
-func (m stored) system(s *Server, fifo bool, first time.Time) map[string]string {
+func (m stored) system(s *Server, fifo bool) map[string]string {
 	all := map[string]string{
 		"SenderId":                         s.options.Account,
 		"SentTimestamp":                    strconv.FormatInt(m.sent(), 10),
 		"ApproximateReceiveCount":          strconv.Itoa(m.receives() + 1),
-		"ApproximateFirstReceiveTimestamp": strconv.FormatInt(first.UnixMilli(), 10),
+		"ApproximateFirstReceiveTimestamp": strconv.FormatInt(m.FirstDelivered.UnixMilli(), 10),
 	}
 	for name, header := range keptIn {
 		if v := m.Headers[header]; v != "" {

@@ -36,13 +36,21 @@ type queue struct {
 	opened *opened
 }
 
-// queue opens the queue that a request is about. Release it when done.
+// queue opens the queue that a request is about, if the client may use the queue so. Release it when done.
 func (s *Server) queue(ctx context.Context, c *call, url string) (*queue, error) {
 	name, err := c.queueName(url)
 	if err != nil {
 		return nil, err
 	}
-	return s.open(ctx, name)
+	q, err := s.open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.mayUse(c, name, q.record); err != nil {
+		q.release()
+		return nil, err
+	}
+	return q, nil
 }
 
 // open opens a queue, or goes by what the server knows of it, for up to a second.

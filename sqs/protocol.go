@@ -77,6 +77,9 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, e
 			c.action = ""
 			return nil, refuse(http.StatusBadRequest, "UnknownOperationException", "InvalidAction", "")
 		}
+		if err := s.mayCall(c); err != nil {
+			return nil, err
+		}
 		return op.call(r.Context(), s, c, body)
 	}
 	form, err := url.ParseQuery(r.URL.RawQuery)
@@ -104,6 +107,9 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, e
 			"The action %s is not valid for this endpoint.", action)
 	}
 	c.action = action
+	if err := s.mayCall(c); err != nil {
+		return nil, err
+	}
 	request, err := json.Marshal(newParams(form).tree(op.in))
 	if err != nil {
 		return nil, malformed(err)

@@ -127,7 +127,7 @@ func (s *Server) received(q *queue, m stored, h receiptHandle, in *receiveMessag
 	r := receivedMessage{MessageId: m.id(), ReceiptHandle: h.String(), MD5OfBody: digest(m.body), Body: m.body}
 	wanted := slices.Concat(in.AttributeNames, in.MessageSystemAttributeNames)
 	if len(wanted) > 0 {
-		for name, value := range m.system(s, q.fifo(), h.received) {
+		for name, value := range m.system(s, q.fifo()) {
 			if slices.Contains(wanted, "All") || slices.Contains(wanted, name) {
 				if r.Attributes == nil {
 					r.Attributes = make(map[string]string)

@@ -44,6 +44,9 @@ var buildFlag = flag.Bool("build", false, "build and run the renamed tree too")
 // TestRename: the renamed tree finds all its packages under the new path, builds and runs (with -build), knows the old
 // path no longer, and named back it is what it was.
 func TestRename(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it lists the packages of a copy of the tree")
+	}
 	tree := t.TempDir()
 	require.NoError(t, copyTree(root, tree))
 	before := digests(t, tree)

@@ -33,6 +33,7 @@ func (c *jumpClock) Advance(d time.Duration) {
 
 // Every promise of kv holds in memory.
 func TestConformanceMemory(t *testing.T) {
+	t.Parallel()
 	kvtest.Run(t, func(t *testing.T) kvtest.Engine {
 		clock := &jumpClock{}
 		db := embedded.OpenMemory(embedded.Options{Clock: clock, MaxWatches: 100})
@@ -43,6 +44,7 @@ func TestConformanceMemory(t *testing.T) {
 
 // Every promise of kv holds on disk.
 func TestConformanceDisk(t *testing.T) {
+	t.Parallel()
 	kvtest.Run(t, func(t *testing.T) kvtest.Engine {
 		clock := &jumpClock{}
 		db, err := embedded.OpenDisk(t.TempDir(), embedded.Options{Clock: clock, MaxWatches: 100})
@@ -54,6 +56,7 @@ func TestConformanceDisk(t *testing.T) {
 
 // Every promise of kv holds over a socket: the server and its client are two DBs of this process.
 func TestConformanceSocket(t *testing.T) {
+	t.Parallel()
 	kvtest.Run(t, func(t *testing.T) kvtest.Engine {
 		clock, path := &jumpClock{}, t.TempDir()
 		openDisk(t, path, embedded.Options{Clock: clock})

@@ -155,6 +155,7 @@ func TestTruncated(t *testing.T) {
 
 // A damaged page makes opening fail with ErrCorrupt, or lies in a free part of the file. Nothing panics.
 func TestDamagedPages(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	file := filled(t, path)
 	whole, err := os.ReadFile(file)
@@ -201,6 +202,7 @@ func TestNewerFormat(t *testing.T) {
 
 // A bbolt file of another program, or one without its version, is refused as corrupt.
 func TestForeignFile(t *testing.T) {
+	t.Parallel()
 	for name, edit := range map[string]func(tx *bbolt.Tx) error{
 		"no meta": func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("meta")) },
 		"no data": func(tx *bbolt.Tx) error { return tx.DeleteBucket([]byte("kv")) },

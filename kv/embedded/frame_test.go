@@ -130,6 +130,7 @@ func (nopConn) SetWriteDeadline(time.Time) error { return nil }
 
 // Who sends nonsense is cut off, who says nothing too; the others go on.
 func TestNonsenseIsCutOff(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" && runtime.GOOS != "darwin" {
 		t.Skip("no socket here")
 	}

@@ -25,6 +25,7 @@ type keyState struct {
 // An overlay of thousands of writes, so of many chunks, says of each key what a list of single keys says: its
 // value, whether it can be read, whether reading it looks at the database, whether it is a write conflict.
 func TestOverlayAgainstSingleKeys(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { overlayRun(t, seed) })
 	}

@@ -289,6 +289,7 @@ func impostor(t *testing.T, path string, speaks func(c net.Conn)) (leave func())
 // TestServerThatTalksNonsense: who opens a folder that somebody serves who does not speak the protocol is told that it
 // is in use, where, and why.
 func TestServerThatTalksNonsense(t *testing.T) {
+	t.Parallel()
 	for name, speaks := range map[string]func(c net.Conn){
 		"hangs up": func(net.Conn) {},
 		"garbage":  func(c net.Conn) { _, _ = c.Write([]byte("220 ready\r\n")) },

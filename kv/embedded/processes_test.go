@@ -351,6 +351,7 @@ func served(t testing.TB, o embedded.Options) (*embedded.DB, func(time.Duration)
 
 // Every promise of kv holds when another process has the database.
 func TestConformanceProcess(t *testing.T) {
+	t.Parallel()
 	kvtest.Run(t, func(t *testing.T) kvtest.Engine {
 		db, advance := served(t, embedded.Options{MaxWatches: 100})
 		return kvtest.Engine{DB: db, ExactConflicts: true, Advance: advance, MaxWatches: 100}
@@ -359,6 +360,7 @@ func TestConformanceProcess(t *testing.T) {
 
 // What a cluster has answered, a database in another process answers too.
 func TestHistoriesProcess(t *testing.T) {
+	t.Parallel()
 	db, _ := served(t, embedded.Options{Seed: 1})
 	const recorded = "../kvtest/history/testdata"
 	for seed := uint64(1); seed <= history.Seeds; seed++ {

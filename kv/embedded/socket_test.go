@@ -89,6 +89,7 @@ func TestHandOver(t *testing.T) {
 // A DB that has the database closes while others work: what they have under way is answered, or is tried again. Nobody
 // but the DB that closes is told that it is closed.
 func TestHandOverUnderLoad(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	server := openDisk(t, path, embedded.Options{})
 	for range 10 {

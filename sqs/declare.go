@@ -1,0 +1,135 @@
+package sqs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Declared is a queue that is to be there when a server begins.
+type Declared struct {
+	Name string
+	// Attributes are those of CreateQueue. A name that ends in .fifo is enough for FifoQueue.
+	Attributes map[string]string
+	Tags       map[string]string
+}
+
+// maxDeclaration bounds what ReadQueues reads.
+const maxDeclaration = 8 << 20 // bytes
+
+// ReadQueues reads declarations of queues, JSON such as
+//
+//	[
+//	  {"name": "dead.fifo"},
+//	  {"name": "orders.fifo", "attributes": {"VisibilityTimeout": 60,
+//	    "RedrivePolicy": {"deadLetterTargetArn": "dead.fifo", "maxReceiveCount": 5}}, "tags": {"team": "shop"}}
+//	]
+//
+// Values of attributes may be texts as in CreateQueue, or numbers, truths and objects. For an ARN in a RedrivePolicy
+// the queue's name will do.
+func ReadQueues(r io.Reader) ([]Declared, error) {
+	decoder := json.NewDecoder(io.LimitReader(r, maxDeclaration))
+	decoder.DisallowUnknownFields()
+	var read []struct {
+		Name       string                     `json:"name"`
+		Attributes map[string]json.RawMessage `json:"attributes"`
+		Tags       map[string]string          `json:"tags"`
+	}
+	if err := decoder.Decode(&read); err != nil {
+		return nil, fmt.Errorf("a list of queues is wanted: %w", err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("there is something behind the list of queues")
+	}
+	declared, seen := make([]Declared, len(read)), make(map[string]bool)
+	for i, q := range read {
+		fifo := strings.HasSuffix(q.Name, fifoSuffix)
+		if err := checkName(q.Name, fifo); err != nil {
+			return nil, fmt.Errorf("queue %d, %q: %w", i+1, q.Name, err)
+		}
+		if seen[q.Name] {
+			return nil, fmt.Errorf("queue %d, %q: it was there before", i+1, q.Name)
+		}
+		seen[q.Name] = true
+		d := Declared{Name: q.Name, Attributes: make(map[string]string), Tags: q.Tags}
+		if fifo {
+			d.Attributes[fifoQueue] = "true"
+		}
+		for name, value := range q.Attributes {
+			d.Attributes[name] = string(value)
+			var text string
+			if json.Unmarshal(value, &text) == nil {
+				d.Attributes[name] = text
+			}
+		}
+		d.Attributes = plainTruths(d.Attributes)
+		declared[i] = d
+	}
+	return declared, nil
+}
+
+// Declare makes the queues that are not there, and sets the attributes and tags of those that are. What is not named
+// stays as it is, and no queue is deleted. Dead letter queues may be declared behind the queues that name them. The
+// errors are those of CreateQueue and SetQueueAttributes, with the queue's name.
+func (s *Server) Declare(ctx context.Context, queues []Declared) error {
+	c := &call{account: s.options.Account}
+	for _, q := range queues { // without what names other queues
+		if err := s.declare(ctx, c, q, redrivePolicy, redriveAllowPolicy); err != nil {
+			return fmt.Errorf("queue %q: %w", q.Name, err)
+		}
+	}
+	for _, q := range queues {
+		if err := s.declare(ctx, c, q); err != nil {
+			return fmt.Errorf("queue %q: %w", q.Name, err)
+		}
+	}
+	return nil
+}
+
+func (s *Server) declare(ctx context.Context, c *call, q Declared, without ...string) error {
+	attributes := maps.Clone(q.Attributes)
+	maps.DeleteFunc(attributes, func(name, _ string) bool { return slices.Contains(without, name) })
+	if text, ok := attributes[redrivePolicy]; ok {
+		attributes[redrivePolicy] = s.fullPolicy(text)
+	}
+	r, _, err := s.look(ctx, q.Name)
+	if err != nil {
+		return err
+	}
+	if !r.live() {
+		_, err := s.createQueue(ctx, c, &createQueueRequest{QueueName: &q.Name, Attributes: attributes, Tags: q.Tags})
+		return err
+	}
+	there := r.all()
+	maps.DeleteFunc(attributes, func(name, value string) bool { return there[name] == value })
+	if len(attributes) > 0 {
+		in := &setQueueAttributesRequest{QueueUrl: q.Name, Attributes: attributes}
+		if err := s.setQueueAttributes(ctx, c, in); err != nil {
+			return err
+		}
+	}
+	for name, value := range q.Tags {
+		if old, ok := r.Tags[name]; !ok || old != value {
+			return s.tagQueue(ctx, c, &tagQueueRequest{QueueUrl: q.Name, Tags: q.Tags})
+		}
+	}
+	return nil
+}
+
+// fullPolicy is a RedrivePolicy with the ARN of the queue that it names.
+func (s *Server) fullPolicy(text string) string {
+	var p map[string]any
+	if json.Unmarshal([]byte(text), &p) != nil {
+		return text // SetQueueAttributes says what is wrong
+	}
+	if name, ok := p["deadLetterTargetArn"].(string); ok && name != "" && !strings.Contains(name, ":") {
+		p["deadLetterTargetArn"] = s.arn(name)
+		return string(marshal(p))
+	}
+	return text
+}
