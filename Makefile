@@ -202,12 +202,20 @@ release-check: ## pack both modules as a release would, build and run a new prog
 
 SQS_NODE ?= $(CURDIR)/bin/node
 .PHONY: e2e-sqs
-e2e-sqs: ## the SQS server with the SDK for Go, and with boto3, the AWS CLI and npm's clients where they are; killed amid eight workers
-	@mkdir -p $(SQS_NODE) && { ! command -v npm > /dev/null || test -d $(SQS_NODE)/node_modules/sqs-consumer \
-		|| npm install --silent --no-audit --no-fund --prefix $(SQS_NODE) @aws-sdk/client-sqs@3 sqs-consumer@14 > /dev/null 2>&1 \
+e2e-sqs: ## the SQS server with twelve clients, as far as they are here: Go, Python, JavaScript, PHP, Perl, the AWS CLI; killed amid eight workers
+	@mkdir -p $(SQS_NODE) && { ! command -v npm > /dev/null || test -d $(SQS_NODE)/node_modules/aws-sdk \
+		|| npm install --silent --no-audit --no-fund --prefix $(SQS_NODE) @aws-sdk/client-sqs@3 sqs-consumer@14 aws-sdk@2 > /dev/null 2>&1 \
 		|| echo "npm could not install the clients for JavaScript"; }
 	@cd sqs/clienttest && $(GO) mod tidy -diff && $(GO) vet . && { ! test -d $(SQS_NODE)/node_modules || export SQS_NODE=$(SQS_NODE); } \
 		&& $(GO) test . -count 1 -v | grep -vE '^ *=== '; exit $${PIPESTATUS[0]}
+
+SQS_FOR ?= 5m
+.PHONY: sqs-crash
+sqs-crash: ## two SQS servers killed every 2 s amid eight mixed workers for SQS_FOR (5m), by SEED; SQS_ENGINE=fdb on the cluster of FDB_CLUSTER_FILE
+	@echo "SEED=$(SEED) SQS_FOR=$(SQS_FOR)"
+	@cd sqs/clienttest && { ! test -d $(SQS_NODE)/node_modules || export SQS_NODE=$(SQS_NODE); } \
+		&& $(GO) test . -run '^TestKilled$$' -count 1 -timeout 1h -v -args \
+		-killed.seed $(SEED) -killed.for $(SQS_FOR) -killed.engine $(or $(SQS_ENGINE),disk)
 
 .PHONY: ci
 ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb e2e e2e-sqs model ## all checks, less than half an hour on 2 cores

@@ -73,6 +73,9 @@ func (c *claimer) answer(r *reception) error {
 	if err != nil {
 		return fmt.Errorf("read receive id: %w", err)
 	}
+	if named := c.named[r.o.ReceiveID]; named != nil {
+		v = named // by a receive of another template, in the same transaction, which the read has not seen
+	}
 	if v == nil {
 		return nil
 	}
@@ -87,6 +90,9 @@ func (c *claimer) answer(r *reception) error {
 	// A claim whose lease has ended is no longer the caller's to work on: whoever comes next takes the group over.
 	r.claims = slices.DeleteFunc(r.claims, func(claim *Claim) bool { return millis(claim.Until) <= c.nowMS })
 	r.repeated = true
+	if len(kept.claims) > 0 {
+		_, r.was = splitLane(kept.claims[0].lane)
+	}
 	return err
 }
 
@@ -103,7 +109,12 @@ func (c *claimer) keepRepeats(named []*reception) {
 		}
 		first[r.o.ReceiveID] = r
 		if len(r.claims) > 0 {
-			c.tx.Set(c.q.keys.repeat(r.o.ReceiveID), repeat{ms: c.nowMS, claims: r.given()}.pack())
+			if c.named == nil {
+				c.named = make(map[string][]byte)
+			}
+			v := repeat{ms: c.nowMS, claims: r.given()}.pack()
+			c.named[r.o.ReceiveID] = v
+			c.tx.Set(c.q.keys.repeat(r.o.ReceiveID), v)
 		}
 	}
 }

@@ -56,6 +56,9 @@ func (r *reception) lane(c *Claim) string {
 	if c.Hold != (ID{}) {
 		return holdLane(c.Hold)
 	}
+	if r.repeated {
+		return laneName(c.Group, r.was)
+	}
 	return laneName(c.Group, r.where)
 }
 

@@ -260,8 +260,9 @@ type reception struct {
 	broken  error // the error of the first unreadable group
 	more    bool  // more items are past retention than one transaction may remove
 	dueMS   int64 // of a receive from one group: when to look again, because a time ends then; 0 = nobody knows
-	// repeated: the receive was answered as an earlier receive with the same receive id.
+	// repeated: the receive was answered as an earlier receive with the same receive id, whose template was was.
 	repeated bool
+	was      string
 }
 
 // begin forgets what an earlier attempt left.

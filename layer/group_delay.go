@@ -34,7 +34,8 @@ func (w *txn) timeHead(lane string, index, untilMS int64) {
 }
 
 // hasten makes a delayed head deliverable now and reports whether the head was delayed. The caller has a read conflict
-// on the lock.
+// on the lock. In a queue with facets hasten reads all locks of the group, with a conflict, because a claim of another
+// lane may have the head: then the head is not delayed.
 func (w *txn) hasten(lane string) (early bool, err error) {
 	found := w.q.readItems(w.tx.Snapshot(), w.tx.Snapshot(), lane, 1)
 	pairs, err := found.Wait(w.ctx)
@@ -47,6 +48,9 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	head := w.q.keys.rows(lane, pairs).at(0)
 	if head.err != nil || head.envelope.dueMS <= w.nowMS {
 		return false, head.err
+	}
+	if held, err := w.inOtherLane(guardRetryLock, head.id(groupOf(lane))); err != nil || held {
+		return false, err
 	}
 	config, err := w.config()
 	if err != nil {

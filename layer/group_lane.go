@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"fdbfifo/kv"
 )
@@ -279,6 +280,19 @@ func (w *txn) groupLocks(g guard, group string) ([]heldLane, error) {
 		others = append(others, heldLane{lane: group, record: own})
 	}
 	return others, err
+}
+
+// inOtherLane reports whether a claim of any lane has an item, in a queue with facets. It adds read conflicts on all
+// locks of the group.
+func (w *txn) inOtherLane(g guard, id ID) (bool, error) {
+	if w.q.keys.plan == nil {
+		return false, nil
+	}
+	all, err := w.groupLocks(g, id.Group)
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(all, func(held heldLane) bool { return held.record.claim().holds(id) }), nil
 }
 
 // hintLanes adds an item that has come to its place, or become due, to its lanes, and writes a hint of each. A hint of

@@ -233,6 +233,32 @@ func TestTwinsOfOneAttempt(t *testing.T) {
 	require.NotSame(t, twins[0].receive.claims[0], twins[1].receive.claims[0], "each caller has its own")
 }
 
+// TestTwinsOfTwoTemplates: of receives with one receive id and different templates, in the same transaction, one
+// claims, and both are given the same.
+func TestTwinsOfTwoTemplates(t *testing.T) {
+	_, q := newInterleaved(t, Config{Facets: []string{"state"}, Views: "state"})
+	var twins []*operation
+	for _, state := range []string{"NEW", "PAID"} {
+		_, err := q.Enqueue(t.Context(), Message{Group: "A", Headers: map[string]string{"state": state}})
+		require.NoError(t, err)
+		r, err := q.reception(ReceiveOptions{
+			Max: 1, MaxGroups: 1, MaxBytes: 1, Lease: MinLease, ReceiveID: "once", Where: Template{"state": state},
+		})
+		require.NoError(t, err)
+		twins = append(twins, &operation{receive: r})
+	}
+	q.run(t.Context(), twins, 0)
+	for _, o := range twins {
+		require.NoError(t, o.err)
+		require.Len(t, o.receive.claims, 1)
+		require.Equal(t, *twins[0].receive.claims[0], *o.receive.claims[0])
+		require.Equal(t, twins[0].receive.given(), o.receive.given())
+	}
+	report, err := q.Admin().Check(t.Context(), CheckOptions{})
+	require.NoError(t, err)
+	require.Empty(t, report.Violations)
+}
+
 // TestReloadPassesLateItem (trap 1): a claim whose commit was of unknown outcome is answered with its items, and not
 // with one that has come between them since. Guard reload-exact.
 func TestReloadPassesLateItem(t *testing.T) {

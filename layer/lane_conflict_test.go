@@ -152,6 +152,17 @@ func TestLaneConflicts(t *testing.T) {
 			l.clock.advance(time.Minute)
 			return c
 		}, claimWhere(nil), extendLane, must},
+		{"retry of a delayed head, claim of another lane", "state; region", func(l *laned) *layer.Claim {
+			late := layer.Message{Group: "A", Headers: facetsOf("NEW", "EU"), Delay: time.Minute}
+			_, err := l.q.Enqueue(l.ctx, late)
+			require.NoError(l.t, err)
+			return nil
+		}, func(l *laned, tx kv.Tx, _ *layer.Claim) error {
+			return l.q.Admin().RetryNowTx(l.ctx, tx, "A", layer.RetryOptions{Where: isNew})
+		}, func(l *laned, tx kv.Tx, c *layer.Claim) error {
+			l.clock.advance(time.Minute)
+			return claimWhere(layer.Template{"region": "EU"})(l, tx, c)
+		}, must},
 		{"claim that clears a hint of an empty lane, advance back into it (trap 1)", "*; state", stale,
 			claimWhere(isNew), advanceTo("NEW"), must},
 		{"claim that clears a hint of an empty lane, redrive (trap 1)", "*; state", func(l *laned) *layer.Claim {

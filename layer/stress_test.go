@@ -100,7 +100,7 @@ func TestStress(t *testing.T) {
 			}
 			return fault.Chance
 		}})
-		// Others at work in this process slow it down by their turns, so the limit is only there to end a test that hangs.
+		// Others at work in this process slow it down by their turns: the limit only ends a test that hangs.
 		ctx, cancel := context.WithTimeout(e.ctx, 5*time.Minute)
 		defer cancel()
 		s.ctx = ctx

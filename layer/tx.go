@@ -30,6 +30,8 @@ type txn struct {
 	unkept   []kv.Future[[]kv.KV] // the hints put aside under locks which this transaction has released
 	counts   map[string]int       // by how much each counter goes up
 	changes  []changed            // what subscriptions are told, in order
+	// named has what this transaction has recorded under receive ids.
+	named map[string][]byte
 	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
 	mayStage bool
 	flight   *flight // the groups which no other transaction of the handle should claim; may be nil

@@ -29,7 +29,6 @@ type call struct {
 	request string // its id
 	json    bool   // or else the Query protocol
 	asJSON  bool   // a Query request that asks for an answer in JSON
-	modes   bool   // the client wants the codes of the Query protocol beside those of JSON
 	action  string
 	base    string // scheme and host by which the client has come
 	path    string // of the request
@@ -58,7 +57,6 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, c *call) (any, e
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	c.json = kind == jsonType
 	c.asJSON = !c.json && r.Method == http.MethodGet && strings.HasPrefix(r.Header.Get("Accept"), "application/json")
-	c.modes = r.Header.Get("X-Amzn-Query-Mode") == "true"
 	if r.Method != http.MethodPost && (c.json || r.Method != http.MethodGet) {
 		return nil, refuse(http.StatusMethodNotAllowed, "UnknownOperationException", "InvalidAction",
 			"use POST, or GET with the Query protocol")
@@ -149,7 +147,7 @@ func (c *call) write(w http.ResponseWriter, answer any, err error) int {
 	} else if err != nil {
 		e := told(err)
 		status = e.status
-		if c.json && c.modes {
+		if c.json { // the code of the Query protocol: clients that are older than JSON's know no other
 			w.Header().Set("X-Amzn-Query-Error", e.code+";"+e.fault())
 		}
 		body = c.failure(e)

@@ -54,7 +54,8 @@ func newParams(form url.Values) *params {
 	return root
 }
 
-// numbered are the parts named 1, 2, 3, …, in order. Gaps are allowed.
+// numbered are the parts named 1, 2, 3, …, in order. Gaps are allowed. One without a number is the only one: older
+// clients send AttributeName=All, or Attribute.Name=DelaySeconds.
 func (p *params) numbered() []*params {
 	var numbers []int
 	for name := range p.parts {
@@ -63,6 +64,9 @@ func (p *params) numbered() []*params {
 		}
 	}
 	slices.Sort(numbers)
+	if len(numbers) == 0 && (p.value != nil || len(p.parts) > 0) {
+		return []*params{p}
+	}
 	all := make([]*params, len(numbers))
 	for i, n := range numbers {
 		all[i] = p.parts[strconv.Itoa(n)]

@@ -164,6 +164,14 @@ func TestQueryNames(t *testing.T) {
 	require.Equal(t, map[string]any{
 		"QueueName": "q", "Attributes": map[string]any{"DelaySeconds": "5", "A": "B"}, "tags": map[string]any{"k": "v"},
 	}, newParams(form).tree(schemas.CreateQueueRequest))
+	form, err = url.ParseQuery("QueueUrl=u&AttributeName=All") // boto 2, Amazon::SQS::Simple
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{"QueueUrl": "u", "AttributeNames": []any{"All"}},
+		newParams(form).tree(schemas.GetQueueAttributesRequest))
+	form, err = url.ParseQuery("Attribute.Name=DelaySeconds&Attribute.Value=5")
+	require.NoError(t, err)
+	require.Equal(t, map[string]any{"Attributes": map[string]any{"DelaySeconds": "5"}},
+		newParams(form).tree(schemas.SetQueueAttributesRequest))
 	form, err = url.ParseQuery("SendMessageBatchRequestEntry.1.Id=a&SendMessageBatchRequestEntry.1.DelaySeconds=0" +
 		"&SendMessageBatchRequestEntry.1.MessageAttribute.1.Name=n" +
 		"&SendMessageBatchRequestEntry.1.MessageAttribute.1.Value.DataType=Number" +

@@ -617,18 +617,14 @@ func TestTraceHeader(t *testing.T) {
 	})
 }
 
-// TestJSONErrors: the header with Query's code, for clients that ask for it, and what cannot be read.
+// TestJSONErrors: the header with Query's code, and what cannot be read.
 func TestJSONErrors(t *testing.T) {
 	bubble(t, Options{}, func(e *env) {
-		r := post("GetQueueUrl", object{"QueueName": "none"})
-		r.Header.Set("X-Amzn-Query-Mode", "true")
-		status, header, body := e.do(r)
+		status, header, body := e.do(post("GetQueueUrl", object{"QueueName": "none"}))
 		require.Equal(e, http.StatusBadRequest, status)
 		require.Equal(e, "AWS.SimpleQueueService.NonExistentQueue;Sender", header.Get("X-Amzn-Query-Error"))
 		require.JSONEq(e, `{"__type":"com.amazonaws.sqs#QueueDoesNotExist",
 			"message":"The specified queue does not exist."}`, body)
-		_, header, _ = e.do(post("GetQueueUrl", object{"QueueName": "none"}))
-		require.Empty(e, header.Get("X-Amzn-Query-Error"))
 		code, _ := e.refused("Nothing", object{})
 		require.Equal(e, "UnknownOperationException", code)
 		for _, text := range []string{"", "{", "[]", `{"QueueName": 5}`, "null null", strings.Repeat("[", 100_000)} {
@@ -638,7 +634,7 @@ func TestJSONErrors(t *testing.T) {
 			require.Equal(e, http.StatusBadRequest, status, body)
 			require.Contains(e, body, "SerializationException", text)
 		}
-		r = post("GetQueueUrl", nil)
+		r := post("GetQueueUrl", nil)
 		r.Body = io.NopCloser(io.LimitReader(strings.NewReader(strings.Repeat(" ", maxBody+1)), maxBody+1))
 		r.ContentLength = -1
 		status, _, _ = e.do(r)

@@ -24,6 +24,8 @@ type actor struct {
 	who      int // the handle
 	q        *layer.Queue
 	rng      *rand.Rand
+	lanes    *rand.Rand     // of what a queue without facets has not
+	worksAt  layer.Template // of its worker
 	role     func(*actor)
 	left     int           // how many calls it still makes, about
 	over     bool          // its role has ended
@@ -147,6 +149,7 @@ func (a *actor) messages(o *op) (msgs []layer.Message) {
 				m.AtOnce = true
 			}
 		}
+		a.faceted(&m)
 		o.bodies, o.groups, o.messages = append(o.bodies, label), append(o.groups, m.Group), append(o.messages, m)
 		msgs = append(msgs, m)
 	}
@@ -227,6 +230,7 @@ func (a *actor) receiveOptions() layer.ReceiveOptions {
 		o.Wait = a.below(k.wait).Truncate(time.Microsecond) + time.Duration(1+a.id)
 	}
 	o.State = a.chance(k.state)
+	a.laneOptions(&o)
 	return o
 }
 
@@ -331,7 +335,7 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 		a.sleep(maxLease + a.below(2*maxSkew))
 	}
 	if frozen && a.rng.IntN(2) == 0 || a.rng.IntN(8) == 0 {
-		o := &op{kind: "extend", group: c.Group, token: c.Token}
+		o := &op{kind: "extend", group: claimLane(c), token: c.Token}
 		var until time.Time
 		err := a.once(o, func(ctx context.Context) (err error) { until, err = a.q.Extend(ctx, c, 0); return err },
 			func(ctx context.Context, tx kv.Tx) (err error) { until, err = a.q.ExtendTx(ctx, tx, c, 0); return err })
@@ -341,7 +345,7 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 		}
 	}
 	settle := func(kind string, ids []layer.ID) *op {
-		return &op{kind: kind, settle: true, group: c.Group, token: c.Token, ids: ids}
+		return &op{kind: kind, settle: true, group: claimLane(c), token: c.Token, ids: ids}
 	}
 	if len(left) > 1 && a.chance(k.partial) {
 		var part, rest []layer.ID
@@ -368,6 +372,9 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 	if k.wrong > 0 && a.chance(k.wrong) {
 		a.ackWrongly(c, left)
 	}
+	if left = a.advance(c, left); len(left) == 0 {
+		return nil
+	}
 	if a.chance(k.nack) {
 		a.nack(c, left, settle)
 		return nil
@@ -375,7 +382,7 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 	o := settle("ack", left)
 	var err error
 	switch {
-	case a.chance(k.state):
+	case a.chance(k.state) && c.Where == nil:
 		a.n++
 		o.kind, o.sets, o.state = "ack-state", true, []byte(fmt.Sprintf("s%d.%d", a.id, a.n))
 		if a.rng.IntN(4) == 0 {
@@ -487,9 +494,13 @@ func (a *actor) take() {
 	for a.more() {
 		o := &op{kind: "take", effect: true}
 		n := 1 + a.rng.IntN(a.w.knobs.receive)
+		options := a.takeOptions()
+		for _, t := range options {
+			o.where = t.Where
+		}
 		a.call(o, func(ctx context.Context) error {
 			return a.q.Once(ctx, func(tx kv.Tx) error {
-				items, err := a.q.TakeTx(ctx, tx, n)
+				items, err := a.q.TakeTx(ctx, tx, n, options...)
 				if err != nil {
 					return err
 				}

@@ -14,6 +14,11 @@ type known struct {
 var caught = map[string]known{
 	"incarnation":      {"doomed", 1},
 	"tail":             {"staged", 2},
+	"lane-tail":        {"laned", 1},
+	"over-lock":        {"laned", 1},
+	"other-lock":       {"laned", 1},
+	"kept-lock":        {"laned", 1},
+	"kept":             {"laned", 1},
 	"index":            {"operated", 4},
 	"random":           {"scarce", 3},
 	"dedup":            {"remembered", 11},

@@ -16,6 +16,11 @@
 // and compared with every result that an actor got and with what is left in the database. The calls, as the actors saw
 // them, are checked by package linear, too, which knows no commit order.
 //
+// Half of the seeds have a queue with facets (lane.go): receives, takes and workers by template, advances, and all else
+// beside them. The model then knows lanes (lanemodel.go): a lane is held to what a group is held to, claims that could
+// share an item exclude each other, an advance leaves place and id alone, and a hint that is put aside is under a lock.
+// When the faults have stopped, everything is received by the templates of one view, so each lane must be found.
+//
 // What a queue may have is drawn with the rest: batches, leases, delays, shards, windows, retention, an archive, a rate of the
 // groups that stewards change all the time. The rate is held to by the clocks of those who deliver, in the order of the
 // commits (rate.go). Stewards also sweep in turns and pause the queue at the same time, workers ack what they do not hold

@@ -76,6 +76,11 @@ type op struct {
 	anyHolder  bool     // likewise: without a claim
 	override   bool     // likewise: whoever holds it
 
+	where    layer.Template // take, handler: the template
+	advanced []layer.ID     // advance: the items
+	staged   layer.ID       // handler of a stage: the item
+	next     layer.Template // advance, edit, handler of a stage: the facets that the items get
+
 	item    *layer.Item // of a handler
 	handled bool        // by a handler, without an error
 }

@@ -51,25 +51,23 @@ func (m *model) begin(r *record, after map[string][]byte) {
 			m.requestSound(w, rest, old)
 		}
 	}
+	m.beginLanes(after)
 	i := m.invariants
 	for k, v := range after {
 		name, rest := keyOf([]byte(k))
 		there := m.db[k] != nil
 		switch name {
-		case "ready":
-			group, _ := rest[2].(string)
-			set(inner(i.hints, group), k, v != nil, true)
-		case "timer":
-			due, _ := rest[0].(int64)
-			group, _ := rest[1].(string)
+		case "ready", "open":
+			set(inner(i.hints, m.ofKey(name, rest)), k, v != nil, true)
+		case "timer", "due":
+			due, group := m.dueAt(name, rest), m.ofKey(name, rest)
 			if i.timers[group] == nil {
 				i.timers[group] = make(map[int64]string)
 			}
 			set(i.timers[group], due, v != nil, timerKind(v))
 		case "grant":
 			random, _ := rest[0].(uuid.UUID)
-			group, _ := rest[1].(string)
-			set(inner(i.grants, random.String()), group, v != nil, true)
+			set(inner(i.grants, random.String()), m.ofKey(name, rest), v != nil, true)
 		case "request":
 			random, _ := rest[1].(uuid.UUID)
 			switch {
@@ -144,10 +142,12 @@ func (m *model) end(after map[string][]byte) {
 	touched := make(map[string]bool)
 	for k := range after {
 		name, rest := keyOf([]byte(k))
-		at := map[string]int{"item": 0, "lock": 0, "ready": 2, "timer": 1, "grant": 1}
-		if n, ok := at[name]; ok {
-			group, _ := rest[n].(string)
+		switch name {
+		case "item":
+			group, _ := rest[0].(string)
 			touched[group] = true
+		case "lock", "ready", "open", "timer", "due", "grant", "kept", "lane":
+			touched[m.ofKey(name, rest)] = true
 		}
 		if name == "request" {
 			random, _ := rest[1].(uuid.UUID)
@@ -163,7 +163,7 @@ func (m *model) end(after map[string][]byte) {
 	for k := range after {
 		if name, rest := keyOf([]byte(k)); name == "grant" && after[k] != nil {
 			random, _ := rest[0].(uuid.UUID)
-			group, _ := rest[1].(string)
+			group := m.ofKey(name, rest)
 			if l := m.group(group).lock; !l.is("grant") || l.owner != random.String() {
 				m.violation("a grant of %q to %s without its lock", group, random)
 			}
@@ -175,6 +175,9 @@ func (m *model) end(after map[string][]byte) {
 // led holds a group to invariant I1: what can be delivered is led to, and so is the end of a lock.
 func (m *model) led(group string) {
 	g, timers := m.group(group), m.invariants.timers[group]
+	if g.lock == nil && m.isLedOtherwise(group) {
+		return
+	}
 	switch l := g.lock; {
 	case l.is("pause"), l.is("halt"):
 	case l != nil && timers[l.endMS] != l.kind:
@@ -196,7 +199,8 @@ func (m *model) requested(random string) {
 // unmarked holds the end of a pause or a park to its cause: somebody who resumed the group.
 func (m *model) unmarked(group string, old *lockState) {
 	for _, o := range m.w.ops {
-		if o.maybeAt(m.r) && (strings.HasPrefix(o.kind, "resume-group") && o.group == group || o.kind == "heal") {
+		resumed := strings.HasPrefix(o.kind, "resume-group") && o.group == groupOfLane(group)
+		if o.maybeAt(m.r) && (resumed || o.kind == "heal") {
 			return
 		}
 	}

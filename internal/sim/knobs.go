@@ -50,6 +50,7 @@ type knobs struct {
 	operations                  []int         // of operators, by their numbers in operate; none = all
 	state                       float64       // chance that an ack sets the group's state
 	tending
+	plan *lanePlan // of a queue with facets; nil = it has none
 }
 
 const (

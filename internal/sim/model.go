@@ -29,7 +29,10 @@ func section(name string) kv.KeyRange {
 }
 
 // modelled are the names of the keys that the model knows.
-var modelled = []string{"archive", "archived", "dead", "dedup", "grant", "item", "lock", "part", "ready", "request", "state", "timer"}
+var modelled = []string{
+	"archive", "archived", "dead", "dedup", "due", "grant", "item", "kept", "lane", "lock", "open", "part", "ready",
+	"request", "state", "timer",
+}
 
 func isModelled(name string) bool { return slices.Contains(modelled, name) }
 
@@ -102,17 +105,16 @@ func lockOf(group string, value []byte) (*lockState, error) {
 		return l, nil
 	}
 	h, _ := t[2].(tuple.Tuple)
-	if len(t) > 4 || len(h)%3 != 1 { // a claim is followed by the time at which it was made
+	if len(t) > 4 || len(h) < 4 { // a claim is followed by the time at which it was made
 		return nil, fmt.Errorf("lock of %q: %v", group, t)
 	}
 	l.kind, _ = h[0].(string)
 	l.token, _ = h[1].(int64)
 	l.owner, _ = h[2].(string)
 	l.endMS, _ = h[3].(int64)
-	for out := h[4:]; len(out) > 0; out = out[3:] {
-		index, _ := out[0].(int64)
-		random, _ := out[1].(uuid.UUID)
-		l.out = append(l.out, layer.ID{Group: group, Index: index, Random: random})
+	var ok bool
+	if l.out, ok = outstanding(group, h[4:]); !ok {
+		return nil, fmt.Errorf("lock of %q: %v", group, t)
 	}
 	return l, nil
 }
@@ -129,6 +131,7 @@ type envelope struct {
 	dedupID    string
 	dueMS      int64
 	replayOf   string // the id of the archived item that it repeats
+	headers    map[string]string
 	inline     []byte // the body, or its first bytes
 }
 
@@ -144,7 +147,10 @@ func envelopeOf(value []byte) (e envelope, err error) {
 	t = append(t, make(tuple.Tuple, 6)...)
 	e.enqueuedMS, _ = t[0].(int64)
 	headers, _ := t[1].(tuple.Tuple)
+	e.headers = make(map[string]string)
 	for i := 0; i+1 < len(headers); i += 2 {
+		name, _ := headers[i].(string)
+		e.headers[name], _ = headers[i+1].(string)
 		if headers[i] == labelHeader {
 			e.label, _ = headers[i+1].(string)
 		}
@@ -207,10 +213,13 @@ func (g *groupState) newestAt(version int64) int64 {
 type finished struct {
 	r        *record
 	item     stored
-	lock     *lockState // of its group, before
-	under    bool       // it was outstanding under that lock, a claim
-	over     bool       // others of its group stood before it, and stayed
-	archived bool       // in the same transaction
+	lane     string          // whose claim had it; its group if there was none
+	lock     *lockState      // of that, before
+	under    bool            // it was outstanding under that lock, a claim
+	over     bool            // others of its group stood before it, and stayed
+	overIn   map[string]bool // likewise, by its lanes
+	held     []string        // the lanes of its group that were held
+	archived bool            // in the same transaction
 }
 
 // seen reports whether the record's transaction must have seen an item.
@@ -288,6 +297,7 @@ type model struct {
 	*pacing
 	turns   turns
 	replays replays
+	lanes   laneIndex
 }
 
 func newModel(w *world) *model {
@@ -299,7 +309,7 @@ func newModel(w *world) *model {
 		voided: make(map[string]int64), sizes: make(map[string][]sizeAt), states: make(map[string]*record), edits: make(map[string]*record),
 		stateLog:   make(map[string][]stateAt),
 		invariants: newInvariants(), turns: turns{pauses: make(map[string]*record)},
-		replays: replays{kept: make(map[layer.ID]*keptAt)},
+		replays: replays{kept: make(map[layer.ID]*keptAt)}, lanes: newLaneIndex(),
 	}
 }
 
@@ -320,6 +330,7 @@ func (m *model) violation(format string, args ...any) {
 func (m *model) apply(r *record) {
 	m.rateChanged(r)
 	m.r = r
+	m.lanes.left, m.lanes.passed = make(map[string]map[layer.ID]bool), make(map[layer.ID]bool)
 	after := make(map[string][]byte)     // nil = cleared
 	grantsTaken := make(map[string]bool) // groups
 	var lockWrites []write
@@ -357,9 +368,8 @@ func (m *model) apply(r *record) {
 		case "lock":
 			lockWrites = append(lockWrites, w)
 		case "grant":
-			if w.kind == cleared && len(rest) == 2 {
-				group, _ := rest[1].(string)
-				grantsTaken[group] = true
+			if w.kind == cleared && len(rest) >= 2 {
+				grantsTaken[m.ofKey(name, rest)] = true
 			}
 		}
 	}
@@ -406,20 +416,20 @@ func (m *model) apply(r *record) {
 	ended := make(map[string]bool) // groups whose claims end
 	for _, w := range lockWrites {
 		_, rest := keyOf(w.key)
-		group, _ := rest[0].(string)
+		lane := m.laneOf(rest)
 		var next *lockState
 		if w.kind == wrote {
 			var err error
-			if next, err = lockOf(group, w.value); err != nil {
+			if next, err = lockOf(groupOfLane(lane), w.value); err != nil {
 				m.violation("%v", err)
 			}
 		}
-		ended[group] = ended[group] || m.group(group).lock.is("claim") && next == nil
-		m.lock(group, next, gone, grantsTaken[group])
+		ended[lane] = ended[lane] || m.group(lane).lock.is("claim") && next == nil && !m.lapsing(lane)
+		m.lock(lane, next, gone, grantsTaken[lane])
 	}
 	for k, v := range after {
-		if name, rest := keyOf([]byte(k)); name == "ready" && v != nil {
-			m.hinted(rest, ended, gone)
+		if name, rest := keyOf([]byte(k)); (name == "ready" || name == "open") && v != nil {
+			m.hinted(name, rest, ended, gone)
 		}
 	}
 	m.begin(r, after)
@@ -431,6 +441,7 @@ func (m *model) apply(r *record) {
 		}
 	}
 	m.end(after)
+	m.endLanes(after)
 	m.paced(r, after, gone)
 	m.turn(r)
 	for id := range come {
@@ -645,9 +656,12 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 			m.w.mark("enqueue committed late")
 		}
 		g.items[id] = s
+		m.settles(id, nil, &s)
 	case old != nil:
 		s := g.items[id]
 		delete(g.items, id)
+		m.settles(id, &s, nil)
+		lane, lock := m.holderOf(id)
 		if deadTouched && deadNow != nil {
 			m.w.mark("item parked")
 			m.parked = append(m.parked, aside{m.r, id, linear.Drop})
@@ -657,7 +671,10 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		if archived = archived && kept != nil; archived && !bytes.HasSuffix(kept, old) {
 			m.violation("%s is in the archive with another value", id)
 		}
-		m.finished[id] = append(m.finished[id], finished{m.r, s, g.lock, g.lock.is("claim") && g.lock.has(id), m.over(g, id), archived})
+		m.finished[id] = append(m.finished[id], finished{
+			r: m.r, item: s, lane: lane, lock: lock, under: lock.is("claim") && lock.has(id),
+			over: m.over(g, id), overIn: m.overIn(id, s), held: m.held(id.Group), archived: archived,
+		})
 	default:
 		// Entered and finished in the same transaction, or cleared though not there.
 		return
@@ -695,8 +712,10 @@ func (m *model) madeDue(dueMS, wasMS int64) bool {
 func (m *model) rewritten(g *groupState, id layer.ID, now []byte, after map[string][]byte) {
 	was := g.items[id]
 	s := m.read(id, now, after)
-	s.version = was.version
+	s.version, s.back = was.version, was.back
 	g.items[id] = s
+	m.passes(id, &was, &s)
+	m.settles(id, &was, &s)
 	switch {
 	case s.label != was.label || s.enqueuedMS != was.enqueuedMS || s.dedupID != was.dedupID:
 		m.violation("%s was %+v and is %+v", id, was.envelope, s.envelope)
@@ -707,7 +726,7 @@ func (m *model) rewritten(g *groupState, id layer.ID, now []byte, after map[stri
 	case s.dueMS != was.dueMS:
 		m.w.mark("delay of a head ended early")
 	}
-	if g.lock.is("claim") && g.lock.has(id) && g.lock.endMS > m.r.nowMS {
+	if _, l := m.holderOf(id); l.is("claim") && l.has(id) && l.endMS > m.r.nowMS && !m.lanes.passed[id] {
 		m.violation("G2: %s was changed in its holder's hands", id)
 	}
 }
@@ -851,6 +870,9 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 		m.violation("G2: token %d of %q does not grow: %d was there", next.token, group, g.token)
 	}
 	g.token = max(g.token, next.token)
+	if other := m.excluded(m.held(groupOfLane(group)), group); other != "" {
+		m.violation("G2: %q is claimed under token %d, while %q is held", group, next.token, other)
+	}
 	if next.is("grant") {
 		if d := next.endMS - m.r.nowMS; d > longestGrant {
 			m.violation("%q is kept for %s for %d ms before that accepts it", group, next.owner, d)
@@ -919,7 +941,7 @@ func (m *model) ended(group string, l *lockState, gone map[layer.ID]bool) {
 		if !o.maybeAt(m.r) {
 			continue
 		}
-		if o.group == group && (o.settle && o.token == l.token || o.forcing && !o.spares(l)) {
+		if o.group == group && (o.settle && o.token == l.token || o.forcing && !o.spares(l)) || o.forces(group) {
 			return
 		}
 	}

@@ -16,13 +16,14 @@ type delivery struct {
 	claimed     int // it was claimed, or taken, after this step
 	begin, seen int // steps: of the call that brought it, and when it was there
 	by          *op
+	where       layer.Template // it was asked for
 }
 
 // deliveries are those of each group, in the order in which they were seen.
 func (w *world) deliveries() map[string][]delivery {
 	all := make(map[string][]delivery)
-	add := func(id layer.ID, claimed, begin, seen int, o *op) {
-		all[id.Group] = append(all[id.Group], delivery{id, claimed, begin, seen, o})
+	add := func(id layer.ID, claimed, begin, seen int, o *op, where layer.Template) {
+		all[id.Group] = append(all[id.Group], delivery{id, claimed, begin, seen, o, where})
 	}
 	for _, o := range w.ops {
 		if !o.over && o.by == byActor {
@@ -34,16 +35,16 @@ func (w *world) deliveries() map[string][]delivery {
 				if o.attemptID != "" {
 					claimed = 0 // perhaps by the receive that this one repeats
 				}
-				add(item.ID, claimed, o.begin, o.end, o)
+				add(item.ID, claimed, o.begin, o.end, o, c.Where)
 			}
 		}
 		if o.kind == "take" && o.outcome == done {
 			for _, item := range o.items {
-				add(item.ID, o.begin, o.begin, o.end, o)
+				add(item.ID, o.begin, o.begin, o.end, o, o.where)
 			}
 		}
 		if o.item != nil {
-			add(o.item.ID, 0, o.begin, o.begin, o) // when it was claimed is not known
+			add(o.item.ID, 0, o.begin, o.begin, o, o.where) // when it was claimed is not known
 		}
 	}
 	for _, ds := range all {
@@ -75,7 +76,7 @@ func (w *world) compareOrder(m *model) {
 			}
 			given[d.id] = true
 			end, known := sent[d.id]
-			if !known || m.everDead[d.id] {
+			if !known || m.everDead[d.id] || w.wasEdited(d.id) {
 				continue
 			}
 			if f := m.finished[d.id]; d.by.by == byWorker && len(f) > 0 && f[0].r.step < d.begin {
@@ -83,6 +84,9 @@ func (w *world) compareOrder(m *model) {
 			}
 			// It is new here. Was it there when something behind it was fetched and given?
 			for _, p := range ds[:i] {
+				if !agrees(p.where, m.first[d.id].headers) {
+					continue // it was of another lane
+				}
 				if p.seen < d.begin && (p.claimed > end && before(d.id, p.id) || sending[p.id] > end && !m.everDead[p.id]) {
 					w.violation("G1: %s was there from step %d on, was given by %s, and after %s, which %s gave", d.id, end, d.by, p.id, p.by)
 				}
@@ -103,9 +107,9 @@ func (w *world) compareExclusion() {
 	}
 	const never = int(^uint(0) >> 1)
 	holds := make(map[string][]*hold)
-	find := func(group string, token int64) *hold {
-		for _, h := range holds[group] {
-			if h.c.Token == token {
+	find := func(lane string, token int64) *hold {
+		for _, h := range holds[groupOfLane(lane)] {
+			if h.c.Token == token && claimLane(h.c) == lane {
 				return h
 			}
 		}
@@ -113,7 +117,7 @@ func (w *world) compareExclusion() {
 	}
 	for _, o := range w.ops {
 		for _, c := range o.claims {
-			if o.over && find(c.Group, c.Token) == nil {
+			if o.over && find(claimLane(c), c.Token) == nil {
 				holds[c.Group] = append(holds[c.Group], &hold{c, o, c.Until, never})
 			}
 		}
@@ -135,7 +139,7 @@ func (w *world) compareExclusion() {
 				h.freed = min(h.freed, o.begin)
 			}
 		case o.forcing:
-			for _, h := range holds[o.group] {
+			for _, h := range holds[groupOfLane(o.group)] {
 				if o.end == 0 || o.end > h.by.begin {
 					h.freed = min(h.freed, max(o.begin, h.by.begin))
 				}
@@ -149,6 +153,9 @@ func (w *world) compareExclusion() {
 	for group, hs := range holds {
 		for _, h := range hs {
 			for _, other := range hs {
+				if !meet(claimLane(h.c), claimLane(other.c)) {
+					continue
+				}
 				if other == h || other.by.attemptID != "" || h.by.attemptID != "" || other.by.begin <= h.by.end || other.by.end >= h.freed {
 					continue
 				}
@@ -183,7 +190,9 @@ func (w *world) compareRepeats() {
 			continue
 		}
 		for _, c := range o.claims {
-			if !slices.ContainsFunc(first.claims, func(f *layer.Claim) bool { return f.Group == c.Group && f.Token == c.Token }) {
+			if !slices.ContainsFunc(first.claims, func(f *layer.Claim) bool {
+				return claimLane(f) == claimLane(c) && f.Token == c.Token
+			}) {
 				w.violation("%s was given claim %d of %q, which %s was not", o, c.Token, c.Group, first)
 			}
 		}

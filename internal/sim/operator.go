@@ -82,21 +82,23 @@ func (a *actor) operate() {
 		case 9:
 			o.kind, o.forcing = "force-release", true
 			count := a.rng.IntN(2) == 0
+			release := layer.ForceReleaseOptions{CountAttempt: count, Where: a.opLane(o)}
 			fn = func(ctx context.Context) error {
-				h, err := a.q.Admin().ForceRelease(ctx, group, layer.ForceReleaseOptions{CountAttempt: count})
+				h, err := a.q.Admin().ForceRelease(ctx, group, release)
 				o.token = h.Token
 				return err
 			}
 			inTx = func(ctx context.Context, tx kv.Tx) error {
-				h, err := a.q.Admin().ForceReleaseTx(ctx, tx, group, layer.ForceReleaseOptions{CountAttempt: count})
+				h, err := a.q.Admin().ForceReleaseTx(ctx, tx, group, release)
 				o.token = h.Token
 				return err
 			}
 		case 10:
 			o.kind = "retry-now"
-			fn = func(ctx context.Context) error { return a.q.Admin().RetryNow(ctx, group, layer.RetryOptions{}) }
+			retry := layer.RetryOptions{Where: a.opLane(o)}
+			fn = func(ctx context.Context) error { return a.q.Admin().RetryNow(ctx, group, retry) }
 			inTx = func(ctx context.Context, tx kv.Tx) error {
-				return a.q.Admin().RetryNowTx(ctx, tx, group, layer.RetryOptions{})
+				return a.q.Admin().RetryNowTx(ctx, tx, group, retry)
 			}
 		case 11:
 			o.kind = "redrive"
@@ -167,7 +169,7 @@ func (a *actor) operate() {
 		case 15, 16:
 			a.n++
 			o.kind, o.group, o.edits, o.body = "edit", id.Group, id, fmt.Sprintf("edited a%d.%d", a.id, a.n)
-			change := func(m *layer.Message) error { m.Body = []byte(o.body); return nil }
+			change := a.editLanes(o, func(m *layer.Message) error { m.Body = []byte(o.body); return nil })
 			fn = func(ctx context.Context) error { return a.q.Admin().Edit(ctx, id, change) }
 			inTx = func(ctx context.Context, tx kv.Tx) error { return a.q.Admin().EditTx(ctx, tx, id, change) }
 		case 17:

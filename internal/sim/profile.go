@@ -113,6 +113,10 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"tended":   (*knobs).tended,
 	// See drop.go.
 	"doomed": (*knobs).doomed,
+	// See lane.go.
+	"laned":   (*knobs).laned,
+	"lapsing": (*knobs).lapsing,
+	"crossed": (*knobs).crossed,
 	// See worker.go.
 	"worked": (*knobs).worker,
 }
@@ -130,7 +134,9 @@ func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
 // profileOf is the one that a seed has; half of the seeds have none.
 func profileOf(rng *rand.Rand) string {
 	names := Profiles()
-	names = slices.DeleteFunc(names, func(s string) bool { return s == "worked" }) // TestWorkers has it
+	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are beside the draws
+		return s == "worked" || slices.Contains(laneProfiles, s)
+	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {
 		return names[i]
 	}

@@ -46,7 +46,7 @@ func (f *footprint) about(key []byte) {
 
 // groupAt is where in a key's tuple its group stands.
 var groupAt = map[string]int{
-	"mark": 0,
+	"mark": 0, "lane": 0, "kept": 0,
 	"item": 0, "part": 0, "lock": 0, "ready": 2, "timer": 1, "state": 0, "pace": 0, "attempt": 0, "dead": 0, "archive": 0, "grant": 1, "purged": 0,
 }
 
@@ -54,6 +54,10 @@ func groupOf(key []byte) (string, bool) {
 	name, rest := keyOf(key)
 	if name == "" && len(key) > 0 { // the begin of a range of keys
 		name, rest = keyOf(key[:len(key)-1])
+	}
+	if (name == "open" || name == "due") && len(rest) > 2 {
+		group, ok := rest[len(rest)-1].(string)
+		return group, ok
 	}
 	at, ok := groupAt[name]
 	if !ok || at >= len(rest) {

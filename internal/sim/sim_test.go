@@ -75,6 +75,7 @@ var seen = []string{
 	"sweep left to another", "sweep in its turn", "queue paused before", "queue resumed", "ack of what is not in the claim",
 	"handler panicked", "panic of a handler reported", "replay", "replayed",
 	"queue dropped", "call on a dropped queue", "queue made anew",
+	"advance", "item advanced", "hint put aside", "hint put back", "lanes of a group held side by side",
 	"exclusion of claims seen", "order of deliveries seen",
 	"path direct", "path widened", "path staged", "path granted", "path looks", "path coalesced",
 }
@@ -87,6 +88,7 @@ var seenAtLength = []string{
 	"end of a request refused: conflict", "request renewed", "request of a dead handle swept", "request withdrawn with a grant",
 	"worker lost its claim", "worker stopped by force", "handler rejected", "handler cut off", "handler blocked past its lease",
 	"redriven to the tail", "dead letter discarded", "delay of a head ended early", "body in parts", "cleared from the archive",
+	"item edited into other lanes",
 	"group left to its rate for long", "replay in steps",
 	"dedup id free after a purge", "dedup id swept", "ack and enqueue refused: full",
 }

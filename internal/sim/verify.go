@@ -39,6 +39,7 @@ func (w *world) verify(drained bool) {
 	m.compareEnqueues()
 	m.compareFinished()
 	m.compareLaws()
+	m.compareLanes()
 	m.compareClaims()
 	w.compareRepeats()
 	m.compareStates()
@@ -52,7 +53,7 @@ func (w *world) verify(drained bool) {
 	w.compareHistories(m)
 	w.compareOrder(m)
 	w.compareExclusion()
-	if w.o.Linear {
+	if w.o.Linear && w.knobs.plan == nil {
 		w.report.calls = w.histories(m, drained)
 	}
 }
@@ -197,6 +198,9 @@ func (m *model) firstOf(o *op, where map[string][]layer.ID) *record {
 // compareMessage: a message is there as it was sent.
 func (m *model) compareMessage(o *op, i int, id layer.ID) {
 	s, sent, config := m.first[id], o.messages[i], m.w.knobs.config
+	if p := m.w.knobs.plan; p != nil && sortedFacets(sent.Headers, p) != sortedFacets(s.headers, p) {
+		m.w.violation("%s: sent with %v, there with %v", s.label, sent.Headers, s.headers)
+	}
 	if id.Group != o.groups[i] {
 		m.w.violation("%s: enqueued into %q, there as %s", s.label, o.groups[i], id)
 	}
@@ -375,12 +379,17 @@ func (o *op) mayFinish(f *finished) bool {
 	switch {
 	case !o.maybeAt(f.r):
 		return false
+	case o.is("take") && o.where != nil:
+		lane := laneText(groupOfLane(f.lane), o.where)
+		return !f.overIn[lane] && !slices.ContainsFunc(f.held, func(held string) bool { return meet(held, lane) })
+	case o.is("take") && len(f.held) > 0:
+		return false
 	case o.is("take") && (f.over || f.lock != nil && f.lock.endMS > f.r.nowMS):
 		return false // it takes heads, of groups that nobody holds
 	case o.by == byWorker:
 		return f.under && o.who == f.r.who && (o.handled || o.effect)
 	case o.settle:
-		return f.under && f.lock.token == o.token
+		return f.under && f.lock.token == o.token && f.lane == o.group
 	}
 	if o.kind == "take" && (f.over || f.lock != nil && f.lock.endMS > f.r.nowMS) {
 		return false // it takes heads, of groups that nobody holds
@@ -395,7 +404,7 @@ func (m *model) agedOut(f *finished) bool {
 	if c.Retention == 0 || c.OnExpiry != layer.DropExpired {
 		return false
 	}
-	if f.under && f.lock.endMS > f.r.nowMS && m.claims[claimKey{f.lock.out[0].Group, f.lock.token}].ends != f.r.step {
+	if f.under && f.lock.endMS > f.r.nowMS && m.claims[claimKey{f.lane, f.lock.token}].ends != f.r.step {
 		return false
 	}
 	return max(f.item.enqueuedMS, f.item.dueMS)+c.Retention.Milliseconds() < f.r.nowMS
@@ -446,7 +455,7 @@ func (m *model) compareClaims() {
 	}
 	for _, o := range m.w.ops {
 		for _, c := range o.claims {
-			key := claimKey{c.Group, c.Token}
+			key := claimKey{claimLane(c), c.Token}
 			first := returned[key]
 			repeats := first != nil && o.attemptID != "" && o.attemptID == first.attemptID
 			if first != nil && !repeats {
@@ -622,11 +631,12 @@ func (w *world) compareHistories(m *model) {
 					w.report.Recovered++
 				}
 			}
-			if p := last[c.Group]; p != nil && lastOp[c.Group].end < o.begin && c.Token <= p.Token && !repeated(o, lastOp[c.Group]) {
+			lane := claimLane(c)
+			if p := last[lane]; p != nil && lastOp[lane].end < o.begin && c.Token <= p.Token && !repeated(o, lastOp[lane]) {
 				w.violation("G2: token %d of %q was returned after %d", c.Token, c.Group, p.Token)
 			}
 			if o.over { // one that died with its claim has no end, after which another could begin
-				last[c.Group], lastOp[c.Group] = c, o
+				last[lane], lastOp[lane] = c, o
 			}
 		}
 	}

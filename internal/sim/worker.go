@@ -69,6 +69,7 @@ func (a *actor) newWorker(h *handle) *layer.Worker {
 		layer.Handle(a.handleItem), layer.HandleTx(a.handleTx), layer.HandleCommit(a.handleWork, a.handleCommit),
 		layer.HandleBatch(a.handleBatch),
 	}
+	kinds = a.workerLanes(&o, kinds)
 	worker, err := layer.NewWorker(a.q, kinds[a.rng.IntN(len(kinds))], o)
 	if err != nil {
 		a.w.violation("worker: %v", err)
@@ -157,7 +158,7 @@ func (a *actor) handleCommit(_ context.Context, tx kv.Tx, d *layer.Delivery, res
 	addEffect(tx, d.ID)
 	o := &op{kind: "handle-tx", by: byWorker, ids: []layer.ID{d.ID}, effect: true}
 	a.begin(o)
-	o.group, o.token, o.item, o.handled = d.ID.Group, d.Token, &d.Item, true
+	o.group, o.token, o.item, o.handled, o.where = d.ID.Group, d.Token, &d.Item, true, a.worksAt
 	o.end, o.endAt = a.w.sched.steps, time.Now()
 	return nil
 }
@@ -183,7 +184,7 @@ func (a *actor) handled(ctx context.Context, o *op, ds ...*layer.Delivery) error
 	a.left--
 	a.n++
 	a.begin(o)
-	o.group, o.token, o.item = d.ID.Group, d.Token, &d.Item
+	o.group, o.token, o.item, o.where = d.ID.Group, d.Token, &d.Item, a.worksAt
 	h := &handling{a: a, ctx: ctx, o: o, d: d, n: a.n, before: before}
 	if !h.park() {
 		return errHandler

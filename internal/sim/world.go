@@ -118,6 +118,7 @@ func Run(o Options) *Report {
 	knobs.shape(rand.New(rand.NewPCG(o.Seed, 5)), o)
 	knobs.widen(rand.New(rand.NewPCG(o.Seed, 11)))
 	knobs.ends(rand.New(rand.NewPCG(o.Seed, 12)))
+	knobs.lane(o)
 	w := &world{
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
@@ -240,8 +241,11 @@ func (w *world) live() error {
 	for i, h := range w.alive() {
 		a := w.actor(100+i, h)
 		drain := a.drain
-		if w.knobs.worked {
+		switch {
+		case w.knobs.worked:
 			drain = a.finish
+		case w.knobs.plan != nil:
+			drain = a.drainLanes
 		}
 		w.sched.start(firstActor+a.id, drain)
 	}
@@ -328,6 +332,7 @@ func (w *world) open() {
 
 func (w *world) actor(id int, h *handle) *actor {
 	a := &actor{w: w, id: id, who: h.who, q: h.q, rng: rand.New(rand.NewPCG(w.o.Seed, 100+uint64(id))), left: w.knobs.perActor}
+	a.lanes = rand.New(rand.NewPCG(w.o.Seed, 10_000+uint64(id)))
 	a.ctx, a.end = context.WithCancel(context.WithValue(context.Background(), actorKey{}, id))
 	h.actors = append(h.actors, a)
 	return a

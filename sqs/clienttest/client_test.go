@@ -3,15 +3,11 @@
 package clienttest
 
 import (
-	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -144,11 +140,18 @@ func TestKeys(t *testing.T) {
 	now, mu := time.Now(), sync.Mutex{}
 	clock := func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
 	endpoint := serve(t, sqs.Options{Keys: keys, Now: clock})
-	good := newClient(endpoint, "AKIDA", "secret/a+b")
-	url := create(t, good, "jobs", nil)
+	good, owner := newClient(endpoint, "AKIDA", "secret/a+b"), newClient(endpoint, "AKIDB", "other")
+	url := create(t, owner, "jobs", nil)
+	_, err = good.SendMessage(t.Context(), &client.SendMessageInput{QueueUrl: url, MessageBody: aws.String("b")})
+	require.ErrorContains(t, err, "AccessDenied", "of another account")
+	_, err = owner.AddPermission(t.Context(), &client.AddPermissionInput{
+		QueueUrl: url, Label: aws.String("partner"), AWSAccountIds: []string{"111122223333"},
+		Actions: []string{"SendMessage"},
+	})
+	require.NoError(t, err)
 	_, err = good.SendMessage(t.Context(), &client.SendMessageInput{QueueUrl: url, MessageBody: aws.String("b")})
 	require.NoError(t, err)
-	got, err := newClient(endpoint, "AKIDB", "other").ReceiveMessage(t.Context(), &client.ReceiveMessageInput{
+	got, err := owner.ReceiveMessage(t.Context(), &client.ReceiveMessageInput{
 		QueueUrl: url, MessageSystemAttributeNames: []types.MessageSystemAttributeName{"SenderId"},
 	})
 	require.NoError(t, err)
@@ -160,7 +163,7 @@ func TestKeys(t *testing.T) {
 		_, err = c.ListQueues(t.Context(), nil)
 		require.ErrorContains(t, err, code)
 	}
-	_, err = good.ListQueues(t.Context(), nil, client.WithSigV4SigningName("s3"))
+	_, err = owner.ListQueues(t.Context(), nil, client.WithSigV4SigningName("s3"))
 	require.Error(t, err, "signed for another service")
 	unsigned, err := http.Get(endpoint + "/?Action=ListQueues")
 	require.NoError(t, err)
@@ -169,7 +172,7 @@ func TestKeys(t *testing.T) {
 	mu.Lock()
 	now = now.Add(-20 * time.Minute)
 	mu.Unlock()
-	_, err = good.ListQueues(t.Context(), nil, once)
+	_, err = owner.ListQueues(t.Context(), nil, once)
 	require.ErrorContains(t, err, "Signature expired")
 }
 
@@ -212,146 +215,4 @@ func TestTampered(t *testing.T) {
 			require.Error(t, err)
 		})
 	}
-}
-
-// server is fdbfifo serve as a process, on a folder.
-type server struct {
-	binary, folder, address string
-	process                 *exec.Cmd
-}
-
-func build(t *testing.T) string {
-	binary := filepath.Join(t.TempDir(), "fdbfifo")
-	make := exec.Command("go", "build", "-o", binary, "./cmd/fdbfifo")
-	make.Dir = "../.."
-	out, err := make.CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	return binary
-}
-
-// start starts the server, at the address that it had before if it had one, and waits until it listens.
-func (s *server) start() error {
-	s.process = exec.Command(s.binary, "serve", "--sqs", s.address, "--engine", "disk:"+s.folder)
-	notices, err := s.process.StderrPipe()
-	if err != nil {
-		return err
-	}
-	if err := s.process.Start(); err != nil {
-		return err
-	}
-	lines := bufio.NewScanner(notices)
-	for lines.Scan() {
-		if _, at, ok := strings.Cut(lines.Text(), "serving SQS at http://"); ok {
-			s.address = at
-			go func() {
-				for lines.Scan() {
-				}
-			}()
-			return nil
-		}
-	}
-	return errors.Join(errors.New("the server has ended"), s.process.Wait())
-}
-
-func (s *server) kill() { _ = s.process.Process.Kill(); _ = s.process.Wait() }
-
-// TestKilled: eight workers whose handlers fail now and then, and a server on disk that is killed by SIGKILL again
-// and again: each group is handled in order, one message at a time, and nothing is lost.
-func TestKilled(t *testing.T) {
-	if testing.Short() {
-		t.Skip("kills processes for a while")
-	}
-	const groups, each, kills = 6, 25, 6
-	s := &server{binary: build(t), folder: t.TempDir(), address: "127.0.0.1:0"}
-	require.NoError(t, s.start())
-	c := newClient("http://"+s.address, "x", "x")
-	url := create(t, c, "orders.fifo", map[string]string{"VisibilityTimeout": "3"})
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	again := func(do func() error) bool { // an answer may be lost with the server
-		for ctx.Err() == nil {
-			if do() == nil {
-				return true
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-		return false
-	}
-	var workers, senders sync.WaitGroup
-	for g := range groups {
-		senders.Go(func() {
-			for i := range each {
-				again(func() error {
-					_, err := c.SendMessage(ctx, &client.SendMessageInput{
-						QueueUrl:       url,
-						MessageGroupId: aws.String(fmt.Sprint(g)),
-						MessageBody:    aws.String(fmt.Sprintf("%d:%03d", g, i)),
-					})
-					return err
-				})
-			}
-		})
-	}
-	handled := newLedger()
-	finished, finish := context.WithCancel(ctx)
-	for w := range 8 {
-		workers.Go(func() {
-			for finished.Err() == nil {
-				work(finished, c, url, handled, w)
-			}
-		})
-	}
-	for range kills {
-		time.Sleep(1500 * time.Millisecond)
-		s.kill()
-		require.NoError(t, s.start())
-	}
-	senders.Wait()
-	for ctx.Err() == nil && !empty(ctx, c, url) {
-		time.Sleep(100 * time.Millisecond)
-	}
-	finish()
-	workers.Wait()
-	s.kill()
-	require.NoError(t, ctx.Err(), "not all was handled in time")
-	require.Empty(t, handled.faults)
-	require.Len(t, handled.begun, groups*each)
-}
-
-// work receives once, and handles what has come, as long as it is surely its own.
-func work(ctx context.Context, c *client.Client, url *string, handled *ledger, worker int) {
-	asked := time.Now()
-	got, err := c.ReceiveMessage(ctx, &client.ReceiveMessageInput{QueueUrl: url, MaxNumberOfMessages: 3}, once)
-	if err != nil || len(got.Messages) == 0 {
-		time.Sleep(50 * time.Millisecond)
-		return
-	}
-	for _, m := range got.Messages {
-		if time.Since(asked) > time.Second {
-			return
-		}
-		if handled.fails(worker, *m.Body) { // those behind it in its group come again too
-			_, _ = c.ChangeMessageVisibility(ctx, &client.ChangeMessageVisibilityInput{
-				QueueUrl: url, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: 0,
-			}, once)
-			return
-		}
-		handled.begin(*m.Body)
-		_, err := c.DeleteMessage(ctx, &client.DeleteMessageInput{QueueUrl: url, ReceiptHandle: m.ReceiptHandle}, once)
-		if err != nil {
-			return
-		}
-		handled.done(*m.Body)
-	}
-}
-
-// empty reports whether there are no messages in the queue.
-func empty(ctx context.Context, c *client.Client, url *string) bool {
-	got, err := c.GetQueueAttributes(ctx, &client.GetQueueAttributesInput{
-		QueueUrl: url, AttributeNames: []types.QueueAttributeName{"All"}})
-	if err != nil {
-		return false
-	}
-	return got.Attributes["ApproximateNumberOfMessages"] == "0" &&
-		got.Attributes["ApproximateNumberOfMessagesNotVisible"] == "0"
 }
