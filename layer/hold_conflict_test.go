@@ -114,7 +114,7 @@ func TestHoldConflicts(t *testing.T) {
 			require.NoError(h.t, err)
 			return h.q.Admin().CancelTx(h.ctx, tx, items[0].ID)
 		}, one, must},
-		{"receive that drops what is past retention, unordered claim by an earlier clock", func(h *held) *layer.Claim {
+		{"receive that drops an old item, unordered claim by an earlier clock", func(h *held) *layer.Claim {
 			h.send(1)
 			h.clock.advance(90 * time.Second)
 			return nil

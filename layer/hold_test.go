@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/record"
 	"fdbfifo/layer"
 )
 
@@ -444,4 +445,58 @@ func TestUnorderedIsChecked(t *testing.T) {
 	require.ErrorIs(t, q.Ack(e.ctx, &other), layer.ErrClaimLost)
 	require.NoError(t, q.Ack(e.ctx, claims[0]))
 	require.ErrorIs(t, q.Ack(e.ctx, claims[0]), layer.ErrClaimLost)
+}
+
+// TestUnorderedCost: an unordered claim, and a receive that meets a hold, read the same whether ten items of the group
+// are held or a thousand, with as many other groups whose heads are held.
+func TestUnorderedCost(t *testing.T) {
+	cost := func(held int) (claim, group, ack record.Counters) {
+		e, r := recorded(t)
+		e.db = r
+		q := e.unordered("cost", nil, 1)[0]
+		var msgs []layer.Message
+		for n := range held {
+			msgs = append(msgs, layer.Message{Group: "A"}, layer.Message{Group: fmt.Sprint("other ", n)})
+		}
+		for part := range slices.Chunk(msgs, layer.MaxBatch) {
+			_, err := q.Enqueue(e.ctx, part...)
+			require.NoError(t, err)
+		}
+		for left := 2 * held; left > 0; {
+			claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Unordered: true, Max: min(left, layer.MaxBatch)})
+			require.NoError(t, err)
+			require.NotEmpty(t, claims)
+			left -= len(claims)
+		}
+		_, err := q.Enqueue(e.ctx, layer.Message{Group: "A"}, layer.Message{Group: "A"})
+		require.NoError(t, err)
+		step := func(call func()) record.Counters {
+			before := r.Counters()
+			call()
+			return r.Counters().Sub(before)
+		}
+		_, err = q.Receive(e.ctx, layer.ReceiveOptions{}) // puts the hints of held groups aside
+		require.NoError(t, err)
+		var claims []*layer.Claim
+		receive := func(o layer.ReceiveOptions) func() {
+			return func() {
+				claims, err = q.Receive(e.ctx, o)
+				require.NoError(t, err)
+			}
+		}
+		group = step(receive(layer.ReceiveOptions{}))
+		require.Empty(t, claims)
+		claim = step(receive(layer.ReceiveOptions{Unordered: true}))
+		require.NotEmpty(t, claims)
+		ack = step(func() { require.NoError(t, q.Ack(e.ctx, claims[0])) })
+		return claim, group, ack
+	}
+	type figures struct{ KeyReads, RangeReads, Rows, Mutations int64 }
+	of := func(c record.Counters) figures { return figures{c.KeyReads, c.RangeReads, c.Rows, c.Mutations} }
+	claim, group, ack := cost(10)
+	claim1000, group1000, ack1000 := cost(1000)
+	t.Logf("unordered claim %+v, receive of groups that are all held %+v, ack %+v", of(claim), of(group), of(ack))
+	require.Equal(t, of(claim), of(claim1000))
+	require.Equal(t, of(group), of(group1000))
+	require.Equal(t, of(ack), of(ack1000))
 }
