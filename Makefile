@@ -19,6 +19,10 @@ demo: ## load 20,000 real departures, drain them with 4 processes of which two a
 orders: ## a service of three processes on one folder: 5,000 orders, four of its processes killed, verify it (ARGS=-json)
 	@$(GO) run ./examples/orders run $(ARGS)
 
+.PHONY: pipeline
+pipeline: ## four stages as processes on one folder: 1,200 seat requests in place, two processes killed, verify it (ARGS=-json)
+	@$(GO) run ./examples/pipeline run $(ARGS)
+
 .PHONY: test
 test: ## every test, some minutes on 2 cores; what takes longer is in ci: sim-ci, conformance, release-check, crash, fuzz
 	$(GO) test $(TOGETHER) ./...
@@ -29,6 +33,10 @@ e2e: ## the console in a real browser; says SKIP, and how to get it, where chrom
 	  npm --prefix e2e install --no-audit --no-fund --no-package-lock || echo "npm could not install axe-core"; fi
 	$(GO) -C e2e vet ./...
 	@set -o pipefail; $(GO) -C e2e test ./... -count 1 -v | grep -v '^=== '
+
+.PHONY: otel
+otel: ## OpenTelemetry's spans and metrics, in the module otelfifo: vet, staticcheck, tests, tidy modules
+	@cd otelfifo && $(GO) vet ./... && $(GO) tool -modfile=../tools/go.mod staticcheck ./... && $(GO) mod tidy -diff && $(GO) test ./... -count 1
 
 .PHONY: build
 build: ## the command, into bin/
@@ -218,6 +226,6 @@ sqs-crash: ## two SQS servers killed every 2 s amid eight mixed workers for SQS_
 		-killed.seed $(SEED) -killed.for $(SQS_FOR) -killed.engine $(or $(SQS_ENGINE),disk)
 
 .PHONY: ci
-ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb e2e e2e-sqs model ## all checks, less than half an hour on 2 cores
+ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb otel e2e e2e-sqs model ## all checks, less than half an hour on 2 cores
 	$(MAKE) fuzz FUZZTIME=3s
 	$(MAKE) crash KILLS=100

@@ -44,7 +44,7 @@ func (b *beside) start(ctx context.Context, s *session, db kv.DB, q *layer.Queue
 		}
 	}
 	if b.metrics != "" {
-		b.exporter = metrics.New(metrics.Options{Now: s.app.Now})
+		b.operations(s.app.Now) // makes the exporter, if the queue was opened without
 		var h http.Handler = b.exporter
 		if q != nil {
 			b.exporter.Add(q)
@@ -86,12 +86,30 @@ func (b *beside) start(ctx context.Context, s *session, db kv.DB, q *layer.Queue
 	return stop, nil
 }
 
+// operations counts what the command's handle does, if somebody may ask.
+func (b *beside) operations(now func() time.Time) []layer.Hook {
+	if b.metrics == "" {
+		return nil
+	}
+	if b.exporter == nil {
+		b.exporter = metrics.New(metrics.Options{Now: now})
+	}
+	return []layer.Hook{b.exporter.Hook()}
+}
+
 // hooks count what a worker does, if somebody may ask.
 func (b *beside) hooks() layer.Hooks {
 	if b.exporter == nil {
 		return layer.Hooks{}
 	}
 	return b.exporter.Hooks(layer.Hooks{})
+}
+
+// watch shows how many goroutines of the worker are busy.
+func (b *beside) watch(q *layer.Queue, w *layer.Worker) {
+	if b.exporter != nil {
+		b.exporter.AddWorker(q, w)
+	}
 }
 
 // serveBeside serves a handler on this machine alone; path is that of the link which it tells.

@@ -94,7 +94,8 @@ If nothing is ready nothing is printed, and the exit code is 0. A claim that can
 func newReceiveCmd(s *session) *cobra.Command {
 	var f receiveFlags
 	c := &cobra.Command{
-		Use:   "receive [--max N] [--groups N] [--group GROUP] [--where TEMPLATE | --unordered] [--lease TIME] [--wait TIME]",
+		Use: "receive [--max N] [--groups N] [--group GROUP] [--where TEMPLATE | --unordered] [--lease TIME] " +
+			"[--wait TIME [--only-if-any]]",
 		Short: "Claim messages and print the claims as JSON, for ack and nack",
 		Long:  receiveHelp,
 		Example: `  fdbfifo receive --max 10 --lease 5m > claim.json && ./handle < claim.json && fdbfifo ack claim.json
@@ -120,6 +121,8 @@ func newReceiveCmd(s *session) *cobra.Command {
 		"messages that nobody holds, each under a claim of its own, in a queue with the setting unordered")
 	c.Flags().DurationVar(&f.o.Lease, "lease", 0, "the `TIME` that the claims last; left out, the queue's")
 	c.Flags().DurationVar(&f.o.Wait, "wait", 0, "wait up to `TIME` for a group to become ready")
+	c.Flags().BoolVar(&f.o.OnlyIfAny, "only-if-any", false,
+		"wait only while there are messages at all, held or delayed")
 	c.Flags().BoolVar(&f.o.State, "state", false, "print the groups' states too")
 	c.Flags().StringVar(&f.id, "receive-id", "", "an `ID`: the same command once more prints the same claims")
 	return c

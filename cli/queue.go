@@ -13,7 +13,10 @@ import (
 )
 
 func (s *session) queueOptions() layer.Options {
-	return layer.Options{Owner: s.app.Owner, Now: s.app.Now, Test: &layer.TestOptions{Seed: s.app.Seed}}
+	return layer.Options{
+		Owner: s.app.Owner, Now: s.app.Now, Test: &layer.TestOptions{Seed: s.app.Seed},
+		Hooks: s.beside.operations(s.app.Now),
+	}
 }
 
 // closeTimeout bounds what is done after a command's context has ended.

@@ -18,7 +18,7 @@ func newStatsCmd(s *session) *cobra.Command {
 figures of groups, from "ready groups" to "longest hold", those of what the template sees. It changes nothing.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				st, err := q.Stats(c.Context(), where.template)
+				st, err := q.Stats(c.Context(), layer.StatsOptions{Where: where.template})
 				if err != nil {
 					return asUsageIfOptions(err)
 				}

@@ -43,6 +43,7 @@ type jsonSweep struct {
 	AgedOut  int64  `json:"past_retention"`
 	Archived int64  `json:"archived"`
 	Changes  int64  `json:"changes"`
+	Hints    int64  `json:"hints"`
 	Dead     int64  `json:"dead"`
 }
 
@@ -51,7 +52,7 @@ func (s *session) printSweep(r layer.SweepReport) error {
 		return printJSON(s.stdout, jsonSweep{
 			Queue: s.queue, Keys: r.Keys, Receipts: r.Receipts, Wakes: r.Wakes, Repeats: r.Repeats, Dedup: r.Dedup,
 			Purges: r.Purges, Paces: r.Paces, AgedOut: r.PastRetention, Archived: r.Archived, Changes: r.Changes,
-			Dead: r.Dead,
+			Hints: r.Hints, Dead: r.Dead,
 		})
 	}
 	text := "cleared " + plural(r.Receipts, "receipt")
@@ -59,7 +60,7 @@ func (s *session) printSweep(r layer.SweepReport) error {
 		n    int64
 		noun string
 	}{{r.Wakes, "wake key"}, {r.Repeats, "receive id"}, {r.Dedup, "dedup id"}, {r.Purges, "purge"}, {r.Paces, "pace"},
-		{r.Changes, "change row"}} {
+		{r.Changes, "change row"}, {r.Hints, "hint"}} {
 		if others.n > 0 {
 			text += " and " + plural(others.n, others.noun)
 		}

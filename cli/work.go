@@ -21,6 +21,7 @@ import (
 type workFlags struct {
 	exec       string
 	workers    int
+	maxWorkers int
 	batch      int
 	max        int64
 	lease      time.Duration
@@ -61,6 +62,9 @@ func newWorkCmd(s *session) *cobra.Command {
 			if f.workers < 1 {
 				return usagef("--workers is %d: 1 or more", f.workers)
 			}
+			if c.Flags().Changed("max-workers") && f.maxWorkers < f.workers {
+				return usagef("--max-workers is %d: --workers, %d, or more", f.maxWorkers, f.workers)
+			}
 			if f.batch < 1 || f.batch > layer.MaxBatch {
 				return usagef("--batch is %d: 1 to %d are allowed", f.batch, layer.MaxBatch)
 			}
@@ -81,6 +85,7 @@ func newWorkCmd(s *session) *cobra.Command {
 	}
 	c.Flags().StringVar(&f.exec, "exec", "", "the `COMMAND`, run by sh -c")
 	c.Flags().IntVar(&f.workers, "workers", layer.DefaultConcurrency, "run at most `N` commands at a time")
+	c.Flags().IntVar(&f.maxWorkers, "max-workers", 0, "up to `N` while there is work for them; left out, as --workers")
 	c.Flags().IntVar(&f.batch, "batch", 1, "take, and finish, at most `N` messages of a group together")
 	c.Flags().DurationVar(&f.lease, "lease", 0, "`TIME` after which a dead worker's group is free again; a live worker extends it; left out, the queue's")
 	c.Flags().Int64Var(&f.max, "max", 0, "end when `N` messages were tried, failed ones included")
@@ -127,6 +132,12 @@ type working struct {
 }
 
 func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
+	if f.advance.template != nil {
+		config := q.Config()
+		if err := config.CheckFacets(f.advance.template); err != nil {
+			return usagef("--advance: %v", err)
+		}
+	}
 	total, before := int64(-1), layer.Stats{}
 	if f.untilEmpty {
 		var err error
@@ -160,14 +171,15 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 		})
 	}
 	worker, err := layer.NewWorker(q, handler, layer.WorkerOptions{
-		Concurrency: f.workers, Batch: f.batch, Lease: f.lease, Timeout: timeout, OnError: w.failure,
-		Where: f.where.template, Unordered: f.unordered,
+		Concurrency: f.workers, MaxConcurrency: f.maxWorkers, Batch: f.batch, Lease: f.lease,
+		Timeout: timeout, OnError: w.failure, Where: f.where.template, Unordered: f.unordered,
 		Logger: slog.New(slog.DiscardHandler), // failure tells
 		Hooks:  s.beside.hooks(),
 	})
 	if err != nil {
 		return asUsageIfOptions(err)
 	}
+	s.beside.watch(q, worker)
 	begun := s.app.Now()
 	worker.Start()
 	err = w.watch(ctx, q, f.untilEmpty)

@@ -41,6 +41,9 @@ var verbs = map[string]func(d *deed, ctx context.Context) (string, error){
 	"check":         (*deed).check,
 }
 
+// admin is the operator's side of the queue, for whoever acts.
+func (d *deed) admin() layer.Admin { return d.q.Admin().As(d.by) }
+
 // group is the group that the action is about.
 func (d *deed) group() string { return d.in.Get("g") }
 
@@ -100,7 +103,7 @@ func (c *Console) do(w http.ResponseWriter, r *http.Request) {
 }
 
 func (d *deed) pauseQueue(ctx context.Context) (string, error) {
-	m, err := d.q.Admin().Pause(ctx, layer.PauseOptions{By: d.by, Reason: d.in.Get("reason")})
+	m, err := d.admin().Pause(ctx, layer.PauseOptions{Reason: d.in.Get("reason")})
 	return "the queue is " + m.String(), err
 }
 
@@ -109,12 +112,12 @@ func (d *deed) resumeQueue(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	m, err := d.q.Admin().Resume(ctx, layer.ResumeOptions{Mark: mark})
+	m, err := d.admin().Resume(ctx, layer.ResumeOptions{Mark: mark})
 	return "the queue goes on; it was " + m.String(), err
 }
 
 func (d *deed) pause(ctx context.Context) (string, error) {
-	m, err := d.q.Admin().PauseGroup(ctx, d.group(), layer.PauseOptions{By: d.by, Reason: d.in.Get("reason")})
+	m, err := d.admin().PauseGroup(ctx, d.group(), layer.PauseOptions{Reason: d.in.Get("reason")})
 	return "the group is " + m.String(), err
 }
 
@@ -138,7 +141,7 @@ func (d *deed) resume(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	m, err := d.q.Admin().ResumeGroup(ctx, d.group(), layer.ResumeOptions{Mark: mark})
+	m, err := d.admin().ResumeGroup(ctx, d.group(), layer.ResumeOptions{Mark: mark})
 	return "the group goes on; it was " + m.String(), err
 }
 
@@ -155,7 +158,7 @@ func (d *deed) retry(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return "the group is ready", d.q.Admin().RetryNow(ctx, d.group(), layer.RetryOptions{Head: head})
+	return "the group is ready", d.admin().RetryNow(ctx, d.group(), layer.RetryOptions{Head: head})
 }
 
 func (d *deed) skip(ctx context.Context) (string, error) {
@@ -163,7 +166,7 @@ func (d *deed) skip(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	id, err := d.q.Admin().Skip(ctx, d.group(), layer.SkipOptions{Head: head, By: d.by, Reason: d.in.Get("reason")})
+	id, err := d.admin().Skip(ctx, d.group(), layer.SkipOptions{Head: head, Reason: d.in.Get("reason")})
 	return fmt.Sprintf("%s is among the dead letters", id), err
 }
 
@@ -172,7 +175,7 @@ func (d *deed) cancel(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return "the message was removed", d.q.Admin().Cancel(ctx, id)
+	return "the message was removed", d.admin().Cancel(ctx, id)
 }
 
 func (d *deed) edit(ctx context.Context) (string, error) {
@@ -182,7 +185,7 @@ func (d *deed) edit(ctx context.Context) (string, error) {
 	}
 	// A browser sends a line of a text area with a carriage return; a body that has any is not edited here.
 	seen, body := d.in.Get("seen"), strings.ReplaceAll(d.in.Get("body"), "\r\n", "\n")
-	err = d.q.Admin().Edit(ctx, id, func(m *layer.Message) error {
+	err = d.admin().Edit(ctx, id, func(m *layer.Message) error {
 		if digest(m.Body) != seen {
 			return layer.ErrChanged
 		}
@@ -197,7 +200,7 @@ func (d *deed) purge(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	report, err := d.q.Admin().Purge(ctx, layer.PurgeOptions{Group: layer.OnlyGroup(d.group()), Head: head})
+	report, err := d.admin().Purge(ctx, layer.PurgeOptions{Group: layer.OnlyGroup(d.group()), Head: head})
 	return fmt.Sprintf("%s removed, %d left in flight", plural(report.Items, "message"), report.Kept), err
 }
 
@@ -208,12 +211,9 @@ func (d *deed) release(ctx context.Context) (string, error) {
 	}
 	o := layer.ForceReleaseOptions{Token: token, CountAttempt: d.in.Get("verb") == "release-count"}
 	if o.CountAttempt {
-		o.Reason = "by " + d.by
-		if d.in.Get("reason") != "" {
-			o.Reason += ": " + d.in.Get("reason")
-		}
+		o.Reason = d.in.Get("reason")
 	}
-	h, err := d.q.Admin().ForceRelease(ctx, d.group(), o)
+	h, err := d.admin().ForceRelease(ctx, d.group(), o)
 	return fmt.Sprintf("taken from %q with %s in flight", h.Owner, plural(int64(h.Outstanding), "message")), err
 }
 
@@ -233,7 +233,7 @@ func (d *deed) redrive(ctx context.Context) (string, error) {
 		return "", err
 	}
 	o := layer.RedriveOptions{ToTail: d.in.Get("tail") != "", DryRun: d.in.Get("dry_run") != ""}
-	report, err := d.q.Admin().Redrive(ctx, f, o)
+	report, err := d.admin().Redrive(ctx, f, o)
 	return deadWords(report, "given back", o.DryRun), err
 }
 
@@ -243,7 +243,7 @@ func (d *deed) discard(ctx context.Context) (string, error) {
 		return "", err
 	}
 	o := layer.DiscardOptions{DryRun: d.in.Get("dry_run") != ""}
-	report, err := d.q.Admin().Discard(ctx, f, o)
+	report, err := d.admin().Discard(ctx, f, o)
 	return deadWords(report, "removed for good", o.DryRun), err
 }
 
@@ -266,14 +266,14 @@ func (d *deed) configure(ctx context.Context) (string, error) {
 		}
 		return c.Set(name, value)
 	}
-	config, _, err := d.q.Admin().ReadConfig(ctx)
+	config, _, err := d.admin().ReadConfig(ctx)
 	if err == nil {
 		err = changed(&config)
 	}
 	if err != nil {
 		return "", err
 	}
-	_, version, err := d.q.Admin().Configure(ctx, func(c *layer.Config) {
+	_, version, err := d.admin().Configure(ctx, func(c *layer.Config) {
 		if next := *c; changed(&next) == nil {
 			*c = next
 		}
@@ -282,7 +282,7 @@ func (d *deed) configure(ctx context.Context) (string, error) {
 }
 
 func (d *deed) check(ctx context.Context) (string, error) {
-	report, err := d.q.Admin().Check(ctx, layer.CheckOptions{})
+	report, err := d.admin().Check(ctx, layer.CheckOptions{})
 	if err != nil {
 		return "", err
 	}

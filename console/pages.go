@@ -21,7 +21,7 @@ type view struct {
 	name  string // of its template
 	title string
 	role  Role // who may see the page
-	live  bool // kept fresh by events
+	live  int  // kept fresh by events, once in so many Options.Every; 0 = not
 	data  func(c *Console, ctx context.Context, in input) (any, error)
 }
 
@@ -70,19 +70,19 @@ var views = map[string]*view{}
 
 func init() {
 	for path, v := range map[string]*view{
-		"/{$}":     {"queues", "Queues", Viewer, true, (*Console).queuesPage},
-		"/queue":   {"queue", "Overview", Viewer, true, (*Console).queuePage},
-		"/blocked": {"blocked", "Blocked groups", Viewer, true, (*Console).blockedPage},
-		"/groups":  {"groups", "Groups", Viewer, false, (*Console).groupsPage},
-		"/group":   {"group", "Group", Viewer, true, (*Console).groupPage},
-		"/message": {"message", "Message", Viewer, false, (*Console).messagePage},
-		"/dead":    {"dead", "Dead letters", Viewer, false, (*Console).deadPage},
-		"/config":  {"config", "Configuration", Viewer, false, (*Console).configPage},
-		"/check":   {"check", "Check", Viewer, false, (*Console).checkPage},
-		"/archive": {"archive", "Archive", Viewer, false, (*Console).archivePage},
-		"/audit":   {"audit", "Actions", Viewer, false, (*Console).auditPage},
-		"/confirm": {"confirm", "Confirm", Operator, false, (*Console).confirmPage},
-		"/edit":    {"edit", "Edit a message", Operator, false, (*Console).editPage},
+		"/{$}":     {"queues", "Queues", Viewer, 2, (*Console).queuesPage},
+		"/queue":   {"queue", "Overview", Viewer, 1, (*Console).queuePage},
+		"/blocked": {"blocked", "Blocked groups", Viewer, 1, (*Console).blockedPage},
+		"/groups":  {"groups", "Groups", Viewer, 0, (*Console).groupsPage},
+		"/group":   {"group", "Group", Viewer, 1, (*Console).groupPage},
+		"/message": {"message", "Message", Viewer, 0, (*Console).messagePage},
+		"/dead":    {"dead", "Dead letters", Viewer, 0, (*Console).deadPage},
+		"/config":  {"config", "Configuration", Viewer, 0, (*Console).configPage},
+		"/check":   {"check", "Check", Viewer, 0, (*Console).checkPage},
+		"/archive": {"archive", "Archive", Viewer, 0, (*Console).archivePage},
+		"/audit":   {"audit", "Actions", Viewer, 0, (*Console).auditPage},
+		"/confirm": {"confirm", "Confirm", Operator, 0, (*Console).confirmPage},
+		"/edit":    {"edit", "Edit a message", Operator, 0, (*Console).editPage},
 	} {
 		views[path] = v
 	}
@@ -136,7 +136,7 @@ func (c *Console) show(w http.ResponseWriter, r *http.Request, v *view) {
 	if len(query) > 0 {
 		back += "?" + query.Encode()
 	}
-	if v.live {
+	if v.live > 0 {
 		live := url.Values{"page": {"/" + name}}
 		for k, vs := range query {
 			live[k] = vs
@@ -279,24 +279,34 @@ type queueData struct {
 }
 
 func (c *Console) queuePage(ctx context.Context, in input) (any, error) {
-	s, err := c.stats(ctx, in.queue())
-	if err != nil {
+	d := queueData{}
+	var err error
+	if d.Blocked, err = c.overview(ctx, in.queue()); err != nil {
 		return nil, err
 	}
-	d := queueData{Stats: s, Trouble: troubles(s)}
+	d.Stats, d.Trouble = *d.Blocked.Stats, troubles(*d.Blocked.Stats)
+	d.Blocked.Groups = d.Blocked.Groups[:min(topBlocked, len(d.Blocked.Groups))]
 	h := c.history(in.queue())
 	d.In, d.Out = rates(h)
 	d.Chart = draw(h)
-	if d.Blocked, err = c.blocked(ctx, in.queue(), layer.BlockedOptions{Limit: topBlocked}); err != nil {
-		return nil, err
-	}
 	return d, nil
 }
 
 // topBlocked is how many blocked groups the overview of a queue shows.
 const topBlocked = 10
 
-// blocked asks for a page of blocked groups. The overview and the first page share one answer.
+// overview asks for the figures of a queue and the first page of blocked groups, in one transaction.
+func (c *Console) overview(ctx context.Context, queue string) (layer.BlockedPage, error) {
+	return ask(c, ctx, queue, "overview", func(ctx context.Context, q *layer.Queue) (layer.BlockedPage, error) {
+		page, err := q.Admin().Blocked(ctx, layer.BlockedOptions{Stats: &layer.StatsOptions{}})
+		if err == nil {
+			c.note(queue, *page.Stats)
+		}
+		return page, err
+	})
+}
+
+// blocked asks for a page of blocked groups.
 func (c *Console) blocked(ctx context.Context, queue string, o layer.BlockedOptions) (layer.BlockedPage, error) {
 	limit := o.Limit
 	o.Limit = layer.DefaultBlocked

@@ -20,7 +20,16 @@ import (
 // Errors: *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this library has
 // written the configuration; ErrClosed, and the engine's.
 func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
-	q := a.q
+	var now Config
+	version := int64(0)
+	err := a.act(ctx, VerbConfigure, nil, ID{}, func(ctx context.Context) (n int, err error) {
+		now, version, err = a.q.reconfigure(ctx, change)
+		return 0, err
+	})
+	return now, version, err
+}
+
+func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
 	var rate Rate // before
 	now, err := onceFor(ctx, q, q.opts.Tx, configReceipt, func(tx kv.Tx, _ kv.Attempt) (configured, bool, error) {
 		config, version, err := q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) })

@@ -36,11 +36,15 @@ type Holder struct {
 // Errors: ErrNotHeld, ErrClaimLost if the claim has another token than o.Token, ErrOptions, ErrClosed, and the
 // engine's; after an error nothing was changed.
 func (a Admin) ForceRelease(ctx context.Context, group string, o ForceReleaseOptions) (Holder, error) {
-	h, err := onceFor(ctx, a.q, a.q.opts.Tx, holderReceipt, func(tx kv.Tx, _ kv.Attempt) (Holder, bool, error) {
-		h, err := a.ForceReleaseTx(ctx, tx, group, o)
-		return h, true, err
+	var h Holder
+	err := a.act(ctx, VerbForceRelease, &group, ID{}, func(ctx context.Context) (n int, err error) {
+		h, err = onceFor(ctx, a.q, a.q.opts.Tx, holderReceipt, func(tx kv.Tx, _ kv.Attempt) (Holder, bool, error) {
+			h, err := a.ForceReleaseTx(ctx, tx, group, o)
+			return h, true, err
+		})
+		return h.Outstanding, err
 	})
-	return h, wrap("force release", err)
+	return h, err
 }
 
 // ForceReleaseTx releases in the caller's transaction. The caller answers for an unknown commit: use Once.
@@ -78,6 +82,9 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 		m := r.mark
 		if o.CountAttempt {
 			text := "released by force, held by " + c.owner
+			if a.by != "" {
+				text = "released by " + a.by + ", held by " + c.owner
+			}
 			if o.Reason != "" {
 				text += ": " + o.Reason
 			}
@@ -111,7 +118,9 @@ type RetryOptions struct {
 //
 // Errors: ErrNotDelayed, ErrChanged, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) RetryNow(ctx context.Context, group string, o RetryOptions) error {
-	return wrap("retry now", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, group, o) }))
+	return a.act(ctx, VerbRetryNow, &group, o.Head, func(ctx context.Context) (int, error) {
+		return 0, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.RetryNowTx(ctx, tx, group, o) })
+	})
 }
 
 // RetryNowTx ends the delay in the caller's transaction, as ForceReleaseTx releases.

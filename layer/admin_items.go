@@ -18,7 +18,9 @@ import (
 //
 // Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrClosed, and the engine's; nothing was changed then.
 func (a Admin) Cancel(ctx context.Context, id ID) error {
-	return wrap("cancel", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.CancelTx(ctx, tx, id) }))
+	return a.act(ctx, VerbCancel, &id.Group, id, func(ctx context.Context) (int, error) {
+		return 1, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.CancelTx(ctx, tx, id) })
+	})
 }
 
 // CancelTx cancels in the caller's transaction. The caller answers for an unknown commit: use Once.
@@ -37,7 +39,7 @@ type SkipOptions struct {
 	// Head, if not zero, is the head that the caller has seen: if another item is the head now, nothing is skipped and
 	// the error wraps ErrChanged. So a second click does not skip a second item.
 	Head ID
-	// By is who skips, for people; "" = the handle's Owner. At most MaxQueueNameSize bytes.
+	// By is who skips, for people; "" = as Admin.As says. At most MaxQueueNameSize bytes.
 	By string
 	// Reason is why, for people; at most 1,000 bytes.
 	Reason string
@@ -48,11 +50,18 @@ type SkipOptions struct {
 //
 // Errors: as Cancel's; ErrNoItem if the group is empty; *LimitError and ErrInvalidUTF8.
 func (a Admin) Skip(ctx context.Context, group string, o SkipOptions) (ID, error) {
-	id, err := onceFor(ctx, a.q, a.q.opts.Tx, skipReceipt(group), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
-		id, err := a.SkipTx(ctx, tx, group, o)
-		return id, true, err
+	var id ID
+	if o.By != "" {
+		a.by = o.By
+	}
+	err := a.act(ctx, VerbSkip, &group, o.Head, func(ctx context.Context) (n int, err error) {
+		id, err = onceFor(ctx, a.q, a.q.opts.Tx, skipReceipt(group), func(tx kv.Tx, _ kv.Attempt) (ID, bool, error) {
+			id, err := a.SkipTx(ctx, tx, group, o)
+			return id, true, err
+		})
+		return 1, err
 	})
-	return id, wrap("skip", err)
+	return id, err
 }
 
 // SkipTx skips in the caller's transaction, as CancelTx cancels.
@@ -65,7 +74,7 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 		return ID{}, wrap("skip", err)
 	}
 	if o.By == "" {
-		o.By = q.opts.Owner
+		o.By = a.who()
 	}
 	reason := "skipped by " + o.By
 	if o.Reason != "" {
@@ -108,7 +117,9 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 // Errors: as Cancel's; ErrCorrupt if the item cannot be read; ErrOptions if change sets anything but body and headers;
 // *LimitError and ErrInvalidUTF8 as Enqueue's.
 func (a Admin) Edit(ctx context.Context, id ID, change func(m *Message) error) error {
-	return wrap("edit", a.q.onceTx(ctx, func(tx kv.Tx) error { return a.EditTx(ctx, tx, id, change) }))
+	return a.act(ctx, VerbEdit, &id.Group, id, func(ctx context.Context) (int, error) {
+		return 1, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.EditTx(ctx, tx, id, change) })
+	})
 }
 
 // EditTx edits in the caller's transaction, as CancelTx cancels.

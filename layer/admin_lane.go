@@ -138,6 +138,7 @@ func (w *txn) editInLanes(id ID, change func(m *Message) error) error {
 	if err != nil {
 		return err
 	}
+	w.leaveLanes(&a[0])
 	if err := w.rewrite(&a[0], ends); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 // PauseOptions say who pauses, and why.
 type PauseOptions struct {
-	// By is who pauses, for people; "" = the handle's Owner. At most MaxQueueNameSize bytes.
+	// By is who pauses, for people; "" = as Admin.As says. At most MaxQueueNameSize bytes.
 	By string
 	// Reason is why, for people; at most 1,000 bytes.
 	Reason string
@@ -47,10 +47,10 @@ func (o *ResumeOptions) seen(m *mark) error {
 	return fmt.Errorf("%w: %s", ErrChanged, now)
 }
 
-// pauseMark returns the mark of a pause which begins now.
-func (w *txn) pauseMark(o PauseOptions) (mark, error) {
+// pauseMark returns the mark of a pause which begins now, by whom o says, or else by who.
+func (w *txn) pauseMark(o PauseOptions, who string) (mark, error) {
 	if o.By == "" {
-		o.By = w.q.opts.Owner
+		o.By = who
 	}
 	if err := checkByReason(o.By, o.Reason); err != nil {
 		return mark{}, err
@@ -63,7 +63,9 @@ func (w *txn) pauseMark(o PauseOptions) (mark, error) {
 //
 // Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {
-	return a.q.onceMark(ctx, "pause", func(tx kv.Tx) (Mark, error) { return a.PauseGroupTx(ctx, tx, group, o) })
+	return a.actMark(ctx, VerbPause, &group, o.By, func(tx kv.Tx) (Mark, error) {
+		return a.PauseGroupTx(ctx, tx, group, o)
+	})
 }
 
 // PauseGroupTx pauses in the caller's transaction. The caller answers for an unknown commit: use Once.
@@ -83,7 +85,7 @@ func (a Admin) PauseGroupTx(ctx context.Context, tx kv.Tx, group string, o Pause
 	var now mark
 	err := q.operate(ctx, tx, func(w *txn) error {
 		var err error
-		if now, err = w.pauseMark(o); err != nil {
+		if now, err = w.pauseMark(o, a.who()); err != nil {
 			return err
 		}
 		if err := w.sawToken(group, o.Token); err != nil {
@@ -123,7 +125,9 @@ func (w *txn) sawToken(group string, seen int64) error {
 //
 // Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
 func (a Admin) ResumeGroup(ctx context.Context, group string, o ResumeOptions) (Mark, error) {
-	return a.q.onceMark(ctx, "resume", func(tx kv.Tx) (Mark, error) { return a.ResumeGroupTx(ctx, tx, group, o) })
+	return a.actMark(ctx, VerbResume, &group, "", func(tx kv.Tx) (Mark, error) {
+		return a.ResumeGroupTx(ctx, tx, group, o)
+	})
 }
 
 // ResumeGroupTx resumes in the caller's transaction. The caller answers for an unknown commit: use Once.
@@ -154,9 +158,8 @@ func (a Admin) ResumeGroupTx(ctx context.Context, tx kv.Tx, group string, o Resu
 //
 // Errors: ErrOptions for Force, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) Pause(ctx context.Context, o PauseOptions) (Mark, error) {
-	q := a.q
-	defer q.followed.forget()
-	return q.onceMark(ctx, "pause", func(tx kv.Tx) (Mark, error) { return a.PauseTx(ctx, tx, o) })
+	defer a.q.followed.forget()
+	return a.actMark(ctx, VerbPause, nil, o.By, func(tx kv.Tx) (Mark, error) { return a.PauseTx(ctx, tx, o) })
 }
 
 // PauseTx pauses the queue in the caller's transaction. The caller answers for an unknown commit: use Once.
@@ -170,7 +173,7 @@ func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, err
 	var now mark
 	err := q.operate(ctx, tx, func(w *txn) error {
 		var err error
-		if now, err = w.pauseMark(o); err != nil {
+		if now, err = w.pauseMark(o, a.who()); err != nil {
 			return err
 		}
 		old, err := q.readPause(ctx, guardQueuePause.reads(tx))
@@ -191,9 +194,8 @@ func (a Admin) PauseTx(ctx context.Context, tx kv.Tx, o PauseOptions) (Mark, err
 //
 // Errors: ErrNotPaused, ErrChanged, ErrClosed, and the engine's.
 func (a Admin) Resume(ctx context.Context, o ResumeOptions) (Mark, error) {
-	q := a.q
-	defer q.followed.forget()
-	return q.onceMark(ctx, "resume", func(tx kv.Tx) (Mark, error) { return a.ResumeTx(ctx, tx, o) })
+	defer a.q.followed.forget()
+	return a.actMark(ctx, VerbResume, nil, "", func(tx kv.Tx) (Mark, error) { return a.ResumeTx(ctx, tx, o) })
 }
 
 // ResumeTx resumes the queue in the caller's transaction, as PauseTx pauses.

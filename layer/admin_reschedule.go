@@ -23,7 +23,9 @@ import (
 // Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrCorrupt, *LimitError, ErrClosed, and the engine's; nothing was
 // changed then.
 func (q *Queue) Reschedule(ctx context.Context, id ID, at time.Time) error {
-	return wrap("reschedule", q.onceTx(ctx, func(tx kv.Tx) error { return q.RescheduleTx(ctx, tx, id, at) }))
+	ctx, w := q.observe(ctx, Operation{Verb: VerbReschedule, ID: id})
+	err := q.onceTx(ctx, func(tx kv.Tx) error { return q.RescheduleTx(ctx, tx, id, at) })
+	return w.end(ctx, wrap("reschedule", err))
 }
 
 // RescheduleTx reschedules in the caller's transaction. The caller answers for an unknown commit: to reschedule again
@@ -55,7 +57,9 @@ func (q *Queue) RescheduleTx(ctx context.Context, tx kv.Tx, id ID, at time.Time)
 // Errors: ErrNoItem, ErrInFlight, ErrInvalidID, ErrCorrupt, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's;
 // nothing was changed then.
 func (q *Queue) Replace(ctx context.Context, id ID, body []byte, headers map[string]string) error {
-	return wrap("replace", q.onceTx(ctx, func(tx kv.Tx) error { return q.ReplaceTx(ctx, tx, id, body, headers) }))
+	ctx, w := q.observe(ctx, Operation{Verb: VerbReplace, ID: id})
+	err := q.onceTx(ctx, func(tx kv.Tx) error { return q.ReplaceTx(ctx, tx, id, body, headers) })
+	return w.end(ctx, wrap("replace", err))
 }
 
 // ReplaceTx replaces in the caller's transaction, as RescheduleTx reschedules.

@@ -18,9 +18,9 @@ type SetGroupStateOptions struct {
 //
 // Errors: ErrHeld, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's; nothing was changed.
 func (a Admin) SetGroupState(ctx context.Context, group string, state []byte, o SetGroupStateOptions) error {
-	return wrap("set group state", a.q.onceTx(ctx, func(tx kv.Tx) error {
-		return a.SetGroupStateTx(ctx, tx, group, state, o)
-	}))
+	return a.act(ctx, VerbSetGroupState, &group, ID{}, func(ctx context.Context) (int, error) {
+		return 0, a.q.onceTx(ctx, func(tx kv.Tx) error { return a.SetGroupStateTx(ctx, tx, group, state, o) })
+	})
 }
 
 // SetGroupStateTx sets the state in the caller's transaction. The caller answers for an unknown commit: use Once.

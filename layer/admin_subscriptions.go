@@ -93,11 +93,17 @@ func (q *Queue) subscriptionInfo(ctx context.Context, tx kv.ReadTx, row kv.KV) (
 //
 // Errors: ErrNoSubscription, *LimitError, ErrInvalidUTF8, ErrNoQueue, ErrClosed, and the engine's.
 func (a Admin) Unsubscribe(ctx context.Context, name string) error {
+	return a.act(ctx, VerbUnsubscribe, nil, ID{}, func(ctx context.Context) (int, error) {
+		return 0, a.q.unsubscribe(ctx, name)
+	})
+}
+
+func (q *Queue) unsubscribe(ctx context.Context, name string) error {
 	if err := checkSubscription(name); err != nil {
-		return wrap("unsubscribe", err)
+		return err
 	}
-	keys := a.q.keys
-	return wrap("unsubscribe", a.q.onceTx(ctx, func(tx kv.Tx) error {
+	keys := q.keys
+	return q.onceTx(ctx, func(tx kv.Tx) error {
 		v, err := tx.Get(keys.cursor(name)).Wait(ctx)
 		if err != nil {
 			return fmt.Errorf("read cursor: %w", err)
@@ -108,5 +114,5 @@ func (a Admin) Unsubscribe(ctx context.Context, name string) error {
 		tx.Clear(keys.cursor(name))
 		tx.Clear(keys.reader(name))
 		return nil
-	}))
+	})
 }

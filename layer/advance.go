@@ -23,11 +23,21 @@ func (q *Queue) Advance(ctx context.Context, c *Claim, change func(m *Message) e
 	if ids != nil && len(ids) == 0 {
 		return nil
 	}
+	ctx, w := q.observe(ctx, Operation{Verb: VerbAdvance})
+	if w != nil && c != nil {
+		w.Settled, w.Group = c.copied(), &c.Group
+	}
 	err := q.onceTx(ctx, func(tx kv.Tx) error { return q.AdvanceTx(ctx, tx, c, change, ids...) })
 	if err == nil {
 		c.drop(ids, nil)
+		if w != nil {
+			w.Items = len(ids)
+			if ids == nil {
+				w.Items = len(w.Settled.Items)
+			}
+		}
 	}
-	return wrap("advance", err)
+	return w.end(ctx, wrap("advance", err))
 }
 
 // AdvanceTx advances in the caller's transaction, as AckTx acks.
@@ -38,14 +48,8 @@ func (q *Queue) AdvanceTx(ctx context.Context, tx kv.Tx, c *Claim, change func(m
 	if ids != nil && len(ids) == 0 {
 		return nil
 	}
-	s := &settlement{claim: c, ids: ids}
-	if err := s.checkClaim(q); err != nil {
-		return wrap("advance", err)
-	}
-	if isHold(s.lane) {
-		return wrap("advance", fmt.Errorf("%w: an item of an unordered claim is not advanced", ErrOptions))
-	}
-	return wrap("advance", q.operate(ctx, tx, func(w *txn) error { return w.advance(s, change) }))
+	every := func(ID) func(m *Message) error { return change }
+	return wrap("advance", q.settleTx(ctx, tx, &settlement{claim: c, ids: ids, change: every}))
 }
 
 // advanced is an item as its holder has changed it.
@@ -58,75 +62,103 @@ type advanced struct {
 	joined []string // the lanes which the item joins
 }
 
-// advance rewrites items of a claim. After an error nothing was written.
-func (w *txn) advance(s *settlement, change func(m *Message) error) error {
+// advancing is what a settlement needs to advance items, of the attempt under way.
+type advancing struct {
+	values  map[ID]kv.Future[[]byte]
+	changed []advanced
+}
+
+// readAdvancing starts reading the items that will be advanced, as far as known before the lock is read.
+func (s *settlement) readAdvancing(w *txn) {
+	s.advancing = advancing{}
+	if s.change == nil {
+		return
+	}
+	s.values = make(map[ID]kv.Future[[]byte])
+	ids := s.ids
+	if len(ids) == 0 && s.back == nil {
+		for i := range s.claim.Items {
+			ids = append(ids, s.claim.Items[i].ID)
+		}
+	}
+	for _, id := range ids {
+		if s.change(id) != nil {
+			s.values[id] = w.tx.Snapshot().Get(w.q.keys.item(id))
+		}
+	}
+}
+
+// divideAdvanced parts the items that leave the claim for good, finished, into those which are advanced and the acked.
+// After an error nothing was written.
+func (s *settlement) divideAdvanced(w *txn, finished []delivered) (moved, acked []delivered, err error) {
+	if s.change == nil {
+		return nil, finished, nil
+	}
 	group := s.claim.Group
-	r, err := w.q.readLock(w.ctx, guardSettleLock.reads(w.tx), s.lane)
+	for _, d := range finished {
+		id := d.id(group)
+		change := s.change(id)
+		if change == nil {
+			acked = append(acked, d)
+			continue
+		}
+		a, err := s.changedBy(w, id, change)
+		if err != nil {
+			return nil, nil, err
+		}
+		a.had = d.parts
+		s.changed, moved = append(s.changed, a), append(moved, d)
+	}
+	return moved, acked, nil
+}
+
+// changedBy returns an item of the claim as change leaves it.
+func (s *settlement) changedBy(w *txn, id ID, change func(m *Message) error) (a advanced, err error) {
+	get := s.values[id]
+	if get == nil {
+		get = w.tx.Snapshot().Get(w.q.keys.item(id))
+	}
+	value, err := get.Wait(w.ctx)
+	if err != nil {
+		return a, fmt.Errorf("read item: %w", err)
+	}
+	if value == nil {
+		return a, corrupt(w.q.keys.item(id), fmt.Errorf("held, and not there"))
+	}
+	m, e, err := w.changedItem(id, value, change)
+	if err != nil {
+		return a, err
+	}
+	a.id = id
+	a.value, a.parts = split(m, e)
+	a.left, a.joined = w.q.keys.moves(id, w.q.keys.facetsIn(value), w.q.keys.plan.pack(m.Headers))
+	return a, nil
+}
+
+// leaveLanes takes the advanced items out of the lanes which they leave.
+func (s *settlement) leaveLanes(w *txn) {
+	for i := range s.changed {
+		w.leaveLanes(&s.changed[i])
+	}
+}
+
+// joinLanes writes the advanced items, and puts them into the lanes which they join. It comes behind the ends of all
+// claims which are settled together, because one of these claims may have emptied such a lane: then the advanced item
+// brings the lane's hint.
+func (s *settlement) joinLanes(w *txn) error {
+	if len(s.changed) == 0 {
+		return nil
+	}
+	ends, err := w.readLaneEnds(s.changed)
 	if err != nil {
 		return err
 	}
-	c := r.claim()
-	if c == nil || c.token != s.claim.Token && !lacks(guardToken) || !s.claim.of(w.q) {
-		return s.lost(w, r)
-	}
-	gone, left, err := c.divide(group, s.ids, true)
-	if err != nil {
-		return err
-	}
-	changed, err := w.changed(group, gone, change)
-	if err != nil {
-		return err
-	}
-	ends, err := w.readLaneEnds(changed)
-	if err != nil {
-		return err
-	}
-	for i := range changed {
-		if err := w.rewrite(&changed[i], ends); err != nil {
+	for i := range s.changed {
+		if err := w.rewrite(&s.changed[i], ends); err != nil {
 			return err
 		}
 	}
-	w.clearAttempts(group, c.items, gone)
-	w.changeAll(ChangeAdvanced, group, gone)
-	if len(left) > 0 {
-		w.put(s.lane, r, r.with(left, c.endMS), 0)
-		return nil
-	}
-	w.ended(s.lane)
-	if !w.end(s.lane, r, r.mark) {
-		return nil
-	}
-	_, _, err = w.leave(s.lane, nil, guardReleaseEmpty, false)
-	return err
-}
-
-// changed returns the items as change leaves them.
-func (w *txn) changed(group string, gone []delivered, change func(m *Message) error) ([]advanced, error) {
-	snapshot := w.tx.Snapshot()
-	gets := make([]kv.Future[[]byte], len(gone))
-	for i, d := range gone {
-		gets[i] = snapshot.Get(w.q.keys.item(d.id(group)))
-	}
-	all := make([]advanced, len(gone))
-	for i, d := range gone {
-		id := d.id(group)
-		value, err := gets[i].Wait(w.ctx)
-		if err != nil {
-			return nil, fmt.Errorf("read item: %w", err)
-		}
-		if value == nil {
-			return nil, corrupt(w.q.keys.item(id), fmt.Errorf("held, and not there"))
-		}
-		m, e, err := w.changedItem(id, value, change)
-		if err != nil {
-			return nil, err
-		}
-		a := advanced{id: id, had: d.parts}
-		a.value, a.parts = split(m, e)
-		a.left, a.joined = w.q.keys.moves(id, w.q.keys.facetsIn(value), w.q.keys.plan.pack(m.Headers))
-		all[i] = a
-	}
-	return all, nil
+	return nil
 }
 
 // changedItem returns an item's message as change leaves it, checked, and the item's envelope.
@@ -213,9 +245,16 @@ func (w *txn) readLaneEnds(all []advanced) (map[string]*laneEnds, error) {
 	return ends, nil
 }
 
-// rewrite writes an advanced item, and moves the item from lane to lane. Where the item becomes the first of a lane it
-// writes a hint. Elsewhere the lane has a hint or a lock, and the conflict on the lane's last key keeps that so, as in
-// an enqueue.
+// leaveLanes takes an item out of the lanes which it leaves.
+func (w *txn) leaveLanes(a *advanced) {
+	for _, lane := range a.left {
+		w.tx.Clear(w.q.keys.laneItem(lane, a.id))
+	}
+}
+
+// rewrite writes an advanced item, and puts the item into the lanes which it joins. Where the item becomes the first of
+// a lane it writes a hint. Elsewhere the lane has a hint or a lock, and the conflict on the lane's last key keeps that
+// so, as in an enqueue.
 func (w *txn) rewrite(a *advanced, ends map[string]*laneEnds) error {
 	keys, tx := w.q.keys, w.tx
 	if a.had > 0 {
@@ -224,9 +263,6 @@ func (w *txn) rewrite(a *advanced, ends map[string]*laneEnds) error {
 	tx.Set(keys.item(a.id), a.value)
 	for n, part := range a.parts {
 		tx.Set(keys.part(a.id, n), part)
-	}
-	for _, lane := range a.left {
-		tx.Clear(keys.laneItem(lane, a.id))
 	}
 	for _, lane := range a.joined {
 		key, end := keys.laneItem(lane, a.id), ends[lane]

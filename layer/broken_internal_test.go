@@ -95,6 +95,10 @@ var missing = map[guard]string{
 	guardSweepRequest:    "TestSweepSparesRenewedRequest",
 	guardRenewRequest:    "TestRenewalOfSweptRequest",
 
+	guardWakeTemplate: "TestWaitByTemplate/enqueue/template",
+	guardWakeUnlocked: "TestWaitByTemplate/end_of_an_intersecting_claim/group_and_template",
+	guardPassOn:       "TestWaitIsPassedOn",
+
 	guardReceipt:         "TestOperatorsUnknownCommitHasItsEffectOnce/unknown-applied",
 	guardReceiptConflict: "TestLateRetryExcludesTheNext",
 	guardReceiptLate:     "TestLateCommitExcludesItsRetry",

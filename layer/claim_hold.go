@@ -18,6 +18,8 @@ func (o *ReceiveOptions) checkUnordered(q *Queue) error {
 		return fmt.Errorf("%w: unordered, and a template", ErrOptions)
 	case o.Strategy != FillGroup:
 		return fmt.Errorf("%w: a strategy for an unordered receive", ErrOptions)
+	case o.OnlyIfAny:
+		return fmt.Errorf("%w: OnlyIfAny for an unordered receive", ErrOptions)
 	case o.State:
 		return fmt.Errorf("%w: the state of a group for an unordered receive", ErrOptions)
 	}

@@ -46,6 +46,11 @@ type ReceiveOptions struct {
 	// Wait is how long to wait for a group to become ready if none is; 0 = not at all, at most MaxWait. ReceiveTx
 	// cannot wait.
 	Wait time.Duration
+	// OnlyIfAny ends the wait once there is nothing to wait for: no message in the queue, or in Group, be it in
+	// another's hands, delayed or paused. A message in another's hands which is then acked ends the wait too, within
+	// Options.Poll. The price is the read of a key for each look in vain. Not with Where: whether any group has a
+	// message for a template cannot be told without a look at every group.
+	OnlyIfAny bool
 }
 
 func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
@@ -86,44 +91,13 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 			o.MaxGroups = o.Max
 		}
 	}
+	if o.OnlyIfAny && o.Where != nil {
+		return o, fmt.Errorf("%w: OnlyIfAny with a template", ErrOptions)
+	}
 	if err := checkReceiveID(o.ReceiveID); err != nil {
 		return o, err
 	}
 	return o, checkLease(o.Lease)
-}
-
-// Claim is one holder's exclusive right to a group, and the items delivered under the claim, in order. A Claim is plain
-// data: Ack, Nack and Extend need only Group, Token and the items' ids, in any process.
-//
-// The calls keep the Claim right: Extend sets Until, and an ack of some items, or a Nack with From, takes the items
-// which left the claim out of Items. Only after success, and not the …Tx forms, because their commit is the caller's.
-// So a loop which acks is a loop over the values, which goes on over the items of its beginning:
-//
-//	for _, item := range c.Items { …; err := q.Ack(ctx, c, item.ID) } // not: for i := range c.Items
-//
-// A call which ends the claim leaves Items as is.
-//
-// Calls on the same Claim may run at the same time, for example an Extend beside an Ack. Who reads Until or Items
-// meanwhile, in another goroutine, reads a copy of the Claim made before, or uses a lock of his own around both.
-type Claim struct {
-	// Queue is the name of the queue. On a handle of another queue the claim is lost (ErrClaimLost); "" is not checked.
-	Queue string
-	Group string
-	// Where is the template of the receive; nil = the claim is of the whole group.
-	Where Template
-	// Hold is the item of a claim by an unordered receive, the only one; zero = the claim is of a group.
-	Hold ID
-	// Token grows from claim to claim of a group. Pass the token to systems outside the database, so that such a system
-	// can refuse a holder who has been overtaken. A token alone names no claim: claims of several groups by the same
-	// receive have the same token, so a system outside compares tokens of one group.
-	Token int64
-	Items []Item    // delivered, and not acked as far as the calls on this Claim have said
-	Until time.Time // the end of the lease, by this worker's clock
-	// State is the group's state (SetState, AckState) as of the claim, if ReceiveOptions.State asked; nil = there is
-	// none.
-	State []byte
-
-	takenFrom string // whose lease had ended; "" = nobody's
 }
 
 // Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max. A group
@@ -137,7 +111,8 @@ type Claim struct {
 // A group whose next item cannot be read is skipped; if there is no other group, the error wraps ErrCorrupt.
 //
 // Waiting costs next to nothing: all receives of a handle wait on one request of the handle, which wakes when somebody
-// makes a group ready. For each Group that receives of the handle name there is another, which that group alone wakes.
+// makes a group ready. For each Group that receives of the handle name, and each template, there is another, which such
+// a group or lane alone wakes.
 func (q *Queue) Receive(ctx context.Context, o ReceiveOptions) ([]*Claim, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -172,15 +147,29 @@ func (q *Queue) AckReceive(ctx context.Context, c *Claim, o ReceiveOptions) ([]*
 
 // receive settles s, if not nil, and receives.
 func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
+	o := Operation{Verb: VerbReceive, Group: r.o.Group}
+	if s != nil && len(q.opts.Hooks) > 0 {
+		o.Settled = s.claim.copied()
+	}
+	ctx, w := q.observe(ctx, o)
 	claims, err := q.settleAndReceive(ctx, s, r)
 	if err != nil && s != nil && s.done.Load() {
-		return nil, nil // an error would tell the caller: nothing was settled
+		claims, err = nil, nil // an error would tell the caller: nothing was settled
 	}
-	return claims, err
+	if w != nil && err == nil {
+		w.Claims = claims
+		for _, c := range claims {
+			w.Items += len(c.Items)
+		}
+		if !r.tried.IsZero() {
+			w.Waited = r.tried.Sub(w.Begun)
+		}
+	}
+	return claims, w.end(ctx, err)
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || r.where != "" || q.opts.Test.Path == Direct {
+	if r.o.Wait == 0 || r.o.Unordered || q.opts.Test.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
@@ -252,6 +241,9 @@ type reception struct {
 	where string          // the packed template; "" = whole groups
 	stop  <-chan struct{} // if closed, a wait is cut short; may be nil
 
+	// tried is when the transaction under way, or the last, began; zero without hooks.
+	tried time.Time
+
 	// Of the attempt under way.
 	claims  []*Claim
 	items   int
@@ -263,17 +255,39 @@ type reception struct {
 	// repeated: the receive was answered as an earlier receive with the same receive id, whose template was was.
 	repeated bool
 	was      string
+	// nothing: the receive asked for OnlyIfAny, and there is no message.
+	nothing bool
 }
 
 // begin forgets what an earlier attempt left.
 func (r *reception) begin() {
 	r.claims, r.items, r.bytes, r.stopped, r.broken, r.repeated = nil, 0, 0, false, nil, false
-	r.more, r.dueMS = false, 0
+	r.more, r.dueMS, r.nothing = false, 0, false
 }
 
 // unserved reports whether r has got nothing, so that a receive which waits goes on waiting. A repetition of which
-// nothing is left waits for nothing.
-func (r *reception) unserved() bool { return len(r.claims) == 0 && !r.repeated }
+// nothing is left waits for nothing, and neither does OnlyIfAny where there is nothing.
+func (r *reception) unserved() bool { return len(r.claims) == 0 && !r.repeated && !r.nothing }
+
+// lookForAny notes which of the unserved receives that wait only if there is any message have nothing to wait for. The
+// read is at snapshot: what is enqueued meanwhile came after the receive.
+func (w *txn) lookForAny(rs []*reception) error {
+	for _, r := range rs {
+		if !r.o.OnlyIfAny || !r.unserved() {
+			continue
+		}
+		items := w.q.keys.section(nameItem)
+		if r.o.Group != nil {
+			items = w.q.keys.items(*r.o.Group)
+		}
+		k, err := w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(items.Begin)).Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read items: %w", err)
+		}
+		r.nothing = !items.Contains(k)
+	}
+	return nil
+}
 
 // full reports whether nothing more may be taken.
 func (r *reception) full() bool {
@@ -347,7 +361,7 @@ func (w *txn) newClaimer(where string, rs []*reception) *claimer {
 // into account.
 func (c *claimer) begin() {
 	c.readRepeats()
-	if index, _ := c.q.staging.requested(); index != 0 {
+	if index, _ := c.q.staging.requested(); index != 0 && c.where == "" {
 		random := c.q.staging.random
 		c.granted = c.tx.Snapshot().GetRange(c.q.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave})
 	}

@@ -92,6 +92,15 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 	require.NoError(t, err)
 	_, err = single.Receive(e.ctx, layer.ReceiveOptions{Unordered: true, Max: 1})
 	require.NoError(t, err)
+	e.write(func(tx kv.Tx) {
+		value := tuple.Tuple{"host", int64(2), int64(1_700_000_000_000)}.Pack()
+		for _, key := range []tuple.Tuple{
+			{"lanes", "reqlane", int64(1), "NEW", int64(1_700_000_000_000), random},
+			{"lanes", "reqgroup", "A", int64(1), "NEW", random},
+		} {
+			tx.Set(append(append([]byte(nil), testPrefix...), key.Pack()...), value)
+		}
+	})
 
 	number := regexp.MustCompile(`\d{6,}`) // indexes and tokens
 	id := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}(@\d+)?`)
@@ -158,6 +167,11 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 
 		`ready hint of group "A" with DONE in view 1, its head has index N`:               none,
 		`ready hint of group "A", put aside while group "A" with NEW in view 1 is locked`: none,
+
+		`request of a handle whose receives wait for lanes with NEW, since 2023-11-14 22:13:20.000 UTC, ` +
+			`random ID`: `of "host", wants 2 lanes, counts as dead after 2023-11-14 22:13:20.000 UTC`,
+		`request of a handle whose receives wait for group "A" with NEW in view 1, random ID`: `of "host", ` +
+			`counts as dead after 2023-11-14 22:13:20.000 UTC`,
 
 		`timer of group "A" with NEW in view 1, due 2023-11-14 22:13:50.000 UTC`: `a lease ends then; ` +
 			`the group's head had index N`,

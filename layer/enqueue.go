@@ -11,14 +11,6 @@ import (
 	"fdbfifo/kv"
 )
 
-// Sent is the result for one message of an enqueue.
-type Sent struct {
-	// ID is the message's own, or, for a duplicate, the ID of the earlier message, which may have been acked meanwhile.
-	ID ID
-	// Duplicate: not enqueued, because an earlier message (perhaps of this batch) has the same dedup id.
-	Duplicate bool
-}
-
 // Enqueue appends the messages to their groups, all or none, and returns a result for each, in the order of msgs. The
 // order of msgs is the order within each group, and all come behind what was enqueued before the call. Enqueue retries
 // until the outcome is known, and never doubles a message. At most MaxBatch messages and MaxBatchSize bytes; no
@@ -28,6 +20,21 @@ type Sent struct {
 // of the messages is to blame; *FullError, ErrClosed, and the engine's.
 // If ctx ends during the commit, the error wraps a *kv.Error which says whether the commit may have landed.
 func (q *Queue) Enqueue(ctx context.Context, msgs ...Message) ([]Sent, error) {
+	if len(msgs) == 0 || len(q.opts.Hooks) == 0 {
+		return q.enqueueNow(ctx, msgs)
+	}
+	ctx, w := q.observe(ctx, Operation{Verb: VerbEnqueue, Messages: slices.Clone(msgs)})
+	sent, err := q.enqueueNow(ctx, w.Messages)
+	w.Sent = sent
+	for _, s := range sent {
+		if !s.Duplicate {
+			w.Items++
+		}
+	}
+	return sent, w.end(ctx, err)
+}
+
+func (q *Queue) enqueueNow(ctx context.Context, msgs []Message) ([]Sent, error) {
 	e, err := q.enqueuing(msgs)
 	if err != nil || len(msgs) == 0 {
 		return nil, wrap("enqueue", err)

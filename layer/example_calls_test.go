@@ -426,3 +426,33 @@ func ExampleAdmin_Configure() {
 	fmt.Println(version, config.MaxAttempts, config.MaxRate)
 	// Output: 2 5 10/s
 }
+
+// A hook is told of each operation of a handle; here it sets a header, and prints the outcome.
+func ExampleHook() {
+	ctx := context.Background()
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	hook := layer.Hook{
+		Begin: func(ctx context.Context, o *layer.Operation) context.Context {
+			for i := range o.Messages {
+				o.SetHeader(i, "from", "the shop")
+			}
+			return ctx
+		},
+		End: func(_ context.Context, o *layer.Operation) { fmt.Println(o.Verb, o.Items, o.By, o.Err) },
+	}
+	q, err := layer.Create(ctx, db, nil, "orders", layer.Options{Hooks: []layer.Hook{hook}})
+	if err != nil {
+		panic(err)
+	}
+	sent, err := q.Enqueue(ctx, layer.Message{Group: "order-1", Body: []byte("paid")})
+	if err != nil {
+		panic(err)
+	}
+	if err := q.Admin().As("ann").Cancel(ctx, sent[0].ID); err != nil {
+		panic(err)
+	}
+	// Output:
+	// enqueue 1  <nil>
+	// cancel 1 ann <nil>
+}

@@ -124,6 +124,38 @@ func ExampleTyped() {
 	// pear
 }
 
+// A form makes messages of values: body, group and facets. A nested path is a function.
+func ExampleForm() {
+	type booking struct {
+		Flight struct{ Number string }
+		Seat   string
+		State  string
+	}
+	form := layer.Form[booking]{
+		Group: func(b booking) string { return b.Flight.Number },
+		Facets: map[string]func(booking) string{
+			"state": func(b booking) string { return b.State },
+		},
+	}
+	config := layer.Config{Facets: []string{"state"}, Views: "state"}
+	fmt.Println(form.Check(config))
+
+	b := booking{Seat: "12A", State: "NEW"}
+	b.Flight.Number = "LH400"
+	m, err := form.Message(b)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(m.Group, m.Headers, string(m.Body))
+
+	form.Facets["stage"] = form.Facets["state"]
+	fmt.Println(form.Check(config))
+	// Output:
+	// <nil>
+	// LH400 map[state:NEW] {"Flight":{"Number":"LH400"},"Seat":"12A","State":"NEW"}
+	// layer: check form: facet is "stage", allowed is: the queue's facets: state
+}
+
 // What is around a handler sees each call of it, whatever the kind: to measure, to trace, to log.
 func ExampleAround() {
 	q, closeAll := exampleQueue("one")
@@ -175,6 +207,29 @@ func ExampleDelivery_SetState() {
 	// "" before 2
 	// "2" before 3
 	// "23" before 5
+}
+
+// A worker has as many goroutines as there is work for, within bounds that can be changed while the worker runs.
+func ExampleWorker_SetConcurrency() {
+	q, closeAll := exampleQueue("a", "b", "c")
+	defer closeAll()
+	w, err := layer.NewWorker(q, layer.Handle(func(ctx context.Context, d *layer.Delivery) error {
+		return nil
+	}), layer.WorkerOptions{Concurrency: 1, MaxConcurrency: 8})
+	if err != nil {
+		log.Fatal(err)
+	}
+	w.Start()
+	if err := w.SetConcurrency(2, 4); err != nil { // at night
+		log.Fatal(err)
+	}
+	fmt.Println(w.Hands().All <= 4)
+	fmt.Println(w.SetConcurrency(4, 2))
+	fmt.Println(w.Stop(context.Background()))
+	// Output:
+	// true
+	// layer: set concurrency: max concurrency is 2 goroutines, allowed are 4 to 10000
+	// <nil>
 }
 
 // Hooks are told what becomes of items: here, of one that has failed for good.

@@ -19,7 +19,9 @@ import (
 )
 
 // silent are the methods that return no error.
-var silent = map[string]bool{"Queue.Admin": true, "Queue.Config": true, "Queue.Name": true, "Queue.Paths": true}
+var silent = map[string]bool{
+	"Admin.As": true, "Queue.Admin": true, "Queue.Config": true, "Queue.Name": true, "Queue.Paths": true,
+}
 
 // prefixed is the front of the text of every call's error.
 var prefixed = regexp.MustCompile(`^layer: [a-z ]+( "[^"]*")?: .`)

@@ -190,6 +190,7 @@ func TestEveryValueIsFuzzed(t *testing.T) {
 		nameNamed: "as request", nameReady: "integer", nameGrant: "integer", namePart: "any bytes", nameWake: "count",
 		nameMark: "no bytes", nameLane: "no bytes", nameOpen: "integer", nameKept: "integer",
 		nameDue: "as of a timer", nameHold: "as of a lock",
+		nameByLane: "as request",
 	}
 	for _, name := range KeyNames() {
 		require.True(t, stored[name] != nil || elsewhere[name] != "", name)

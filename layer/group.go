@@ -206,7 +206,7 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 	}
 	if next == nil {
 		w.tx.Clear(keys.lock(lane))
-		w.readKept(lane)
+		w.unlock(lane)
 		return
 	}
 	if was != nil && is != nil && is.endMS < was.endMS {

@@ -32,18 +32,6 @@ func (w *txn) judge(id ID, record attempt, rejected string) (failure, error) {
 func (f *failure) endsItem() bool   { return f != nil && f.reason != "" && f.fate == DeadLetterItem }
 func (f *failure) haltsGroup() bool { return f != nil && f.reason != "" && f.fate == HaltGroup }
 
-// Follows is what a failed attempt has come to.
-type Follows string
-
-// What follows.
-const (
-	FollowsRetry      Follows = "retry"        // the item is delivered again
-	FollowsDeadLetter Follows = "dead letter"  // the item has failed for good and was taken aside
-	FollowsHalt       Follows = "group halted" // the item has failed for good, and its group is stopped
-	FollowsRelease    Follows = "given back"   // uncounted: the item is delivered again
-	FollowsUnknown    Follows = "unknown"      // it could not be given back: the lease runs out
-)
-
 func (f *failure) follows() Follows {
 	switch {
 	case f.endsItem():

@@ -251,6 +251,9 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		return nil, nil // named by the caller: the hint stays, wherever it is
 	}
 	other := f.others[f.other]
+	if full, err := w.keepsMany(other.lane); err != nil || full {
+		return nil, err
+	}
 	if err := f.fence(w, guardKeptLock, kv.SingleKey(w.q.keys.lock(other.lane))); err != nil {
 		return nil, err
 	}
@@ -265,6 +268,23 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		w.timeHead(f.lane, f.index, h.endMS)
 	}
 	return nil, nil
+}
+
+// maxKept bounds the hints that are put aside under one lock, because the release of the lock puts all of them back in
+// its transaction. What is more stays where it is, and costs each claim by its template a look. Claims at the same time
+// may put aside a few more.
+const maxKept = 100
+
+// keepsMany reports whether so many hints are put aside under a lane's lock that no more should be.
+func (w *txn) keepsMany(holder string) (bool, error) {
+	kept := w.q.keys.keptUnder(holder)
+	last := kv.FirstGreaterOrEqual(kept.Begin)
+	last.Offset += maxKept - 1
+	key, err := w.tx.Snapshot().GetKey(last).Wait(w.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read kept hints: %w", err)
+	}
+	return kept.Contains(key), nil
 }
 
 // groupLocks reads all records of a group, with a conflict, for an operator who changes what he does not hold. Together

@@ -46,7 +46,11 @@ func (f *found) dueMS() int64 {
 	case f.verdict == verdictEarly:
 		return f.untilMS
 	}
-	if h := f.record.holding(); h != nil {
+	r := f.record
+	if f.verdict == verdictExcluded {
+		r = f.others[f.other].record
+	}
+	if h := r.holding(); h != nil {
 		return h.endMS
 	}
 	return 0

@@ -197,6 +197,15 @@ const (
 	// guardRenewRequest (G5): a request which was swept comes back.
 	guardRenewRequest guard = "renew-request"
 
+	// guardWakeTemplate (G5): who makes a lane ready wakes nobody who waits by its template.
+	guardWakeTemplate guard = "wake-template"
+	// guardWakeUnlocked (G5): the release of a lane's lock wakes nobody who waits for an intersecting lane of a
+	// named group.
+	guardWakeUnlocked guard = "wake-unlocked"
+	// guardPassOn (G5): of several lanes of a template which became ready at once, those beyond what the woken handle
+	// can take wait for the polls of the other handles.
+	guardPassOn guard = "pass-on"
+
 	// guardReceipt (G3, trap 4): work is done twice: a retry repeats a commit of unknown outcome which has landed.
 	guardReceipt guard = "receipt"
 	// guardReceiptConflict (G3, trap 4): the commit of a retry, of unknown outcome, lands after the search for the

@@ -143,7 +143,7 @@ func TestSweepSparesRenewedRequest(t *testing.T) {
 		db.put(t, key, r.pack())
 	}
 	db.armed.Store(true)
-	require.NoError(t, q.sweepRequests(t.Context()))
+	require.NoError(t, q.sweepRequests(t.Context(), []string{""}))
 	require.Equal(t, r.pack(), db.get(t, key))
 }
 

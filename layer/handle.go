@@ -28,6 +28,9 @@ type Options struct {
 	Config Config
 	// Mend: Ensure stores Config where the stored configuration differs. Open and Create ignore this field.
 	Mend bool
+	// Hooks are told of every operation of the handle, the first begun first and ended last. The slice belongs to the
+	// handle from then on.
+	Hooks []Hook
 	// Test, if not nil, is for simulations and measurements of the library itself. The handle keeps a copy.
 	Test *TestOptions
 }

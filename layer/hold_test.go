@@ -413,6 +413,7 @@ func TestUnorderedIsChecked(t *testing.T) {
 	state := layer.Template{"state": "NEW"}
 	for _, o := range []layer.ReceiveOptions{
 		{Unordered: true, Where: state}, {Unordered: true, Strategy: layer.Heads}, {Unordered: true, State: true},
+		{Unordered: true, OnlyIfAny: true},
 	} {
 		_, err := q.Receive(e.ctx, o)
 		require.ErrorIs(t, err, layer.ErrOptions, "%+v", o)

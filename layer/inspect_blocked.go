@@ -31,6 +31,8 @@ type BlockedOptions struct {
 	// Where, if not nil, looks at what the template sees of each group. Groups that wait because an intersecting
 	// template has them are not listed; the holder's own template lists them once they are held for long.
 	Where Template
+	// Stats, if not nil, asks for the queue's figures too, of the same moment and in the same transaction.
+	Stats *StatsOptions
 }
 
 // Defaults and bounds of a list of blocked groups.
@@ -101,6 +103,7 @@ type BlockedPage struct {
 	// Waiting is how many handles have receives which wait.
 	Waiting int64
 	Next    *BlockedPlace // pass as After to go on; nil = there are no more
+	Stats   *Stats        // nil unless asked for
 }
 
 // Blocked lists the groups that do not go on, the worst cause first, and within a cause the group with the oldest head
@@ -120,11 +123,22 @@ func (a Admin) Blocked(ctx context.Context, o BlockedOptions) (BlockedPage, erro
 	if err != nil {
 		return BlockedPage{}, wrap("blocked", err)
 	}
+	var asked statsAsked
+	if o.Stats != nil {
+		if asked, err = q.statsAsked(*o.Stats); err != nil {
+			return BlockedPage{}, wrap("blocked", err)
+		}
+	}
 	var page BlockedPage
 	err = q.view(ctx, func(tx kv.ReadTx) error {
 		b := &blockedLook{q: q, ctx: ctx, tx: tx, o: &o, where: where, nowMS: q.nowMS()}
 		b.page.Summary = map[Cause]int64{}
 		err := b.look()
+		if err == nil && o.Stats != nil {
+			var s Stats
+			s, err = q.readStats(ctx, tx, asked)
+			b.page.Stats = &s
+		}
 		page = b.page
 		return err
 	})

@@ -134,6 +134,7 @@ func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 	c.counts = map[string]*int64{
 		nameItem: &r.Items, nameDead: &r.Dead, nameArchive: &r.Archived, nameAttempt: &r.Attempts, nameState: &r.States,
 		namePace: &r.Paces, nameRequest: &r.Requests, nameNamed: &r.Requests, nameGrant: &r.Grants,
+		nameByLane:  &r.Requests,
 		nameRepeat:  &r.Repeats,
 		nameReceipt: &r.Receipts, nameDedup: &r.Dedup, nameChange: &r.Changes, nameCursor: &r.Subscriptions,
 	}

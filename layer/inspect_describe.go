@@ -215,10 +215,21 @@ var descriptions = map[string]description{
 	},
 	nameNamed: {
 		key: func(p parsedKey) string {
-			return fmt.Sprintf("request of a handle whose receives wait for group %q, random %s", p.group, p.id)
+			return fmt.Sprintf("request of a handle whose receives wait for %s, random %s", p.laneWords(), p.id)
 		},
 		value: words(unpackRequest, func(r request) string {
 			return fmt.Sprintf("of %q, counts as dead after %s", r.owner, timeWords(r.deadlineMS))
+		}),
+	},
+	nameByLane: {
+		key: func(p parsedKey) string {
+			_, values := splitWhere(p.where)
+			return fmt.Sprintf("request of a handle whose receives wait for lanes with %s, since %s, random %s",
+				strings.Join(values, ", "), timeWords(p.index), p.id)
+		},
+		value: words(unpackRequest, func(r request) string {
+			return fmt.Sprintf("of %q, wants %s, counts as dead after %s", r.owner, countWords(int(r.wants), "lane"),
+				timeWords(r.deadlineMS))
 		}),
 	},
 	nameGrant: {

@@ -26,6 +26,7 @@ const (
 // not grow with the depth.
 type groupCounts struct {
 	q     *Queue
+	o     StatsOptions
 	ctx   context.Context
 	tx    kv.ReadTx
 	where string // the packed template; "" = whole groups
@@ -70,16 +71,16 @@ func (c *groupCounts) count() error {
 		return err
 	}
 	c.oldest.older(c.oldestReady)
-	hints, err := c.q.countHints(c.ctx, c.tx, c.where)
+	hints, err := c.q.countHints(c.ctx, c.tx, c.where, int64(c.o.MaxGroups))
 	if err != nil {
 		return err
 	}
-	due, err := countKeys(c.ctx, c.tx, keys.dueFrom(c.where, 0, c.nowMS), StatsCap)
+	due, err := countKeys(c.ctx, c.tx, keys.dueFrom(c.where, 0, c.nowMS), int64(c.o.MaxGroups))
 	if err != nil {
 		return err
 	}
-	c.ready = min(hints-passed+due-c.passedDue, StatsCap)
-	later, err := countKeys(c.ctx, c.tx, keys.dueFrom(c.where, c.nowMS+1, math.MaxInt64-1), StatsCap)
+	c.ready = min(hints-passed+due-c.passedDue, int64(c.o.MaxGroups))
+	later, err := countKeys(c.ctx, c.tx, keys.dueFrom(c.where, c.nowMS+1, math.MaxInt64-1), int64(c.o.MaxGroups))
 	c.busy = later - c.passedLater
 	return err
 }
@@ -87,27 +88,27 @@ func (c *groupCounts) count() error {
 // lane returns the lane of a group that is looked at.
 func (c *groupCounts) lane(group string) string { return laneName(group, c.where) }
 
-// countHints counts the hints of a template up to StatsCap.
-func (q *Queue) countHints(ctx context.Context, tx kv.ReadTx, where string) (n int64, err error) {
+// countHints counts the hints of a template up to limit.
+func (q *Queue) countHints(ctx context.Context, tx kv.ReadTx, where string, limit int64) (n int64, err error) {
 	if where == "" {
-		return countKeys(ctx, tx, q.keys.section(nameReady), StatsCap)
+		return countKeys(ctx, tx, q.keys.section(nameReady), limit)
 	}
 	var shards []kv.KeyRange
 	for shard := range q.keys.shards {
 		shards = append(shards, q.keys.hintsFrom(where, shard, 0))
 	}
-	counts, err := countKeysOfEach(ctx, tx, shards, StatsCap)
+	counts, err := countKeysOfEach(ctx, tx, shards, limit)
 	for _, in := range counts {
 		n += in
 	}
-	return min(n, StatsCap), err
+	return min(n, limit), err
 }
 
 // timers counts the held and the delayed groups, and finds the oldest heads, by the timers due first.
 func (c *groupCounts) timers() error {
 	timers := newCursor(c.q.keys.allTimers(c.where))
-	for read := 0; read < statsTimers && !timers.exhausted; {
-		const page = 1000
+	for read := 0; read < c.o.MaxTimers && !timers.exhausted; {
+		page := min(1000, c.o.MaxTimers-read)
 		rows, err := timers.read(c.tx, page).Wait(c.ctx)
 		if err != nil {
 			return fmt.Errorf("read timers: %w", err)
@@ -280,8 +281,8 @@ type ViewStats struct {
 	ReadyLanes int64
 }
 
-// countViews counts the ready lanes of each view.
-func (q *Queue) countViews(ctx context.Context, tx kv.ReadTx) ([]ViewStats, error) {
+// countViews counts the ready lanes of each view, up to limit.
+func (q *Queue) countViews(ctx context.Context, tx kv.ReadTx, limit int64) ([]ViewStats, error) {
 	plan := q.keys.plan
 	if plan == nil {
 		return nil, nil
@@ -295,7 +296,7 @@ func (q *Queue) countViews(ctx context.Context, tx kv.ReadTx) ([]ViewStats, erro
 		}
 		views, hints = append(views, ViewStats{View: text}), append(hints, r)
 	}
-	counts, err := countKeysOfEach(ctx, tx, hints, StatsCap)
+	counts, err := countKeysOfEach(ctx, tx, hints, limit)
 	for i, n := range counts {
 		views[i].ReadyLanes = n
 	}
@@ -340,61 +341,104 @@ func (s *Stats) readCounters(ctx context.Context, q *Queue, tx kv.ReadTx) error 
 	return nil
 }
 
-// Stats reads the counters and counts the groups, without a conflict or a change.
-//
-// With a template, one at most, ReadyGroups, BusyGroups, HeldGroups, DelayedGroups, FailingGroups, Delayed,
-// LongestHold, OldestReady and OldestHead speak of what the template sees of each group: ReadyGroups is then the number
-// to scale the workers of a stage by. A group that waits because an intersecting template has it counts among
-// DelayedGroups. All else is of the whole queue.
-//
-// Errors: *TemplateError, ErrOptions, ErrClosed, and the engine's.
-func (q *Queue) Stats(ctx context.Context, where ...Template) (Stats, error) {
-	var s Stats
-	packed, err := q.whereGiven(where)
-	if err != nil {
-		return s, wrap("stats", err)
+// StatsOptions say what Stats counts, and bound what it reads. The zero value counts whole groups, and reads as much as
+// the comments of Stats say.
+type StatsOptions struct {
+	// MaxGroups is where the ready and the busy groups stop being counted, 1 to StatsCap; 0 = StatsCap.
+	MaxGroups int
+	// MaxTimers is how many timers are read, the first due first, 1 to 10,000; 0 = 10,000. Timers tell held groups from
+	// delayed groups, and lead to the oldest head and to the longest hold.
+	MaxTimers int
+	// Where, if not nil, has ReadyGroups, BusyGroups, HeldGroups, DelayedGroups, FailingGroups, Delayed, LongestHold,
+	// OldestReady and OldestHead speak of what the template sees of each group: ReadyGroups is then the number to scale
+	// the workers of a stage by. A group that waits because an intersecting template has it counts among
+	// DelayedGroups. All else is of the whole queue.
+	Where Template
+}
+
+// statsAsked are StatsOptions with their defaults, held to their bounds.
+type statsAsked struct {
+	StatsOptions
+	where string // the packed template; "" = whole groups
+}
+
+func (q *Queue) statsAsked(o StatsOptions) (a statsAsked, err error) {
+	if o.MaxGroups == 0 {
+		o.MaxGroups = StatsCap
 	}
-	err = q.view(ctx, func(tx kv.ReadTx) error {
-		s = Stats{}
-		if err := s.readCounters(ctx, q, tx); err != nil {
-			return err
-		}
-		paused, err := q.readPause(ctx, tx)
-		if err != nil {
-			return err
-		}
-		s.Paused = paused.public()
-		if s.Views, err = q.countViews(ctx, tx); err != nil {
-			return err
-		}
-		c := &groupCounts{q: q, ctx: ctx, tx: tx, where: packed, nowMS: q.nowMS()}
-		if s.PausedGroups+s.HaltedGroups > 0 {
-			if err := c.readMarked(); err != nil {
-				return err
-			}
-		}
-		if err := c.count(); err != nil {
-			return err
-		}
-		s.ReadyGroups, s.BusyGroups, s.HeldGroups, s.DelayedGroups = c.ready, c.busy, c.held, c.delayed
-		s.FailingGroups = c.failing
-		if s.LongestHold, err = c.longestHold(); err != nil {
-			return err
-		}
-		if s.WaitingHandles, _, err = q.waitingHandles(ctx, tx, c.nowMS); err != nil {
-			return err
-		}
-		if s.Delayed, err = c.messages(); err != nil {
-			return err
-		}
-		if s.OldestReady, err = c.age(c.oldestReady); err != nil {
-			return err
-		}
-		s.OldestHead, err = c.age(c.oldest)
+	if o.MaxTimers == 0 {
+		o.MaxTimers = statsTimers
+	}
+	if o.MaxGroups < 1 || o.MaxGroups > StatsCap {
+		return a, &LimitError{What: "count", Unit: "groups", Got: int64(o.MaxGroups), Min: 1, Max: StatsCap}
+	}
+	if o.MaxTimers < 1 || o.MaxTimers > statsTimers {
+		return a, &LimitError{What: "timers", Unit: "timers", Got: int64(o.MaxTimers), Min: 1, Max: statsTimers}
+	}
+	a.StatsOptions = o
+	a.where, err = q.whereGiven([]Template{o.Where})
+	return a, err
+}
+
+// Stats reads the counters and counts the groups, without a conflict or a change. With options, one at most, it reads
+// less, and the numbers that it bounds may be too small.
+//
+// Errors: *LimitError, *TemplateError, ErrOptions, ErrClosed, and the engine's.
+func (q *Queue) Stats(ctx context.Context, o ...StatsOptions) (Stats, error) {
+	if len(o) > 1 {
+		return Stats{}, wrap("stats", fmt.Errorf("%w: %d options", ErrOptions, len(o)))
+	}
+	asked, err := q.statsAsked(slices.Concat(o, []StatsOptions{{}})[0])
+	if err != nil {
+		return Stats{}, wrap("stats", err)
+	}
+	var s Stats
+	err = q.view(ctx, func(tx kv.ReadTx) (err error) {
+		s, err = q.readStats(ctx, tx, asked)
 		return err
 	})
 	if err != nil {
 		return Stats{}, wrap("stats", err)
 	}
 	return s, nil
+}
+
+// readStats is Stats in a transaction that may read other things too.
+func (q *Queue) readStats(ctx context.Context, tx kv.ReadTx, o statsAsked) (s Stats, err error) {
+	if err := s.readCounters(ctx, q, tx); err != nil {
+		return s, err
+	}
+	paused, err := q.readPause(ctx, tx)
+	if err != nil {
+		return s, err
+	}
+	s.Paused = paused.public()
+	if s.Views, err = q.countViews(ctx, tx, int64(o.MaxGroups)); err != nil {
+		return s, err
+	}
+	c := &groupCounts{q: q, o: o.StatsOptions, ctx: ctx, tx: tx, where: o.where, nowMS: q.nowMS()}
+	if s.PausedGroups+s.HaltedGroups > 0 {
+		if err := c.readMarked(); err != nil {
+			return s, err
+		}
+	}
+	if err := c.count(); err != nil {
+		return s, err
+	}
+	s.ReadyGroups, s.BusyGroups, s.HeldGroups, s.DelayedGroups = c.ready, c.busy, c.held, c.delayed
+	s.FailingGroups = c.failing
+	if s.LongestHold, err = c.longestHold(); err != nil {
+		return s, err
+	}
+	if s.WaitingHandles, _, err = q.waitingHandles(ctx, tx, c.nowMS); err != nil {
+		return s, err
+	}
+	if s.Delayed, err = c.messages(); err != nil {
+		return s, err
+	}
+	if s.OldestReady, err = c.age(c.oldestReady); err != nil {
+		return s, err
+	}
+	s.OldestHead, err = c.age(c.oldest)
+	return s, err
 }

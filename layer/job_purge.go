@@ -56,7 +56,15 @@ const (
 //
 // Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) Purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
-	q := a.q
+	var report PurgeReport
+	err := a.act(ctx, VerbPurge, o.Group, o.Head, func(ctx context.Context) (n int, err error) {
+		report, err = a.q.purge(ctx, o)
+		return int(report.Items), err
+	})
+	return report, err
+}
+
+func (q *Queue) purge(ctx context.Context, o PurgeOptions) (PurgeReport, error) {
 	p := &purger{q: q, ctx: ctx, o: o, section: q.keys.section(nameItem)}
 	if o.Group != nil {
 		if err := checkGroup(*o.Group); err != nil {

@@ -69,8 +69,7 @@ func (a Admin) Redrive(ctx context.Context, f DeadFilter, o RedriveOptions) (Dea
 		return int64(len(row.value))
 	}
 	s.do = func(w *txn, rows []deadRow) error { return w.redrive(rows, &o) }
-	report, err := s.run()
-	return report, wrap("redrive", err)
+	return a.sweepDead(VerbRedrive, f, &s)
 }
 
 // RedriveTx redrives chosen letters, up to MaxBatch, in the caller's transaction, all or none. DryRun, Limit and
@@ -90,8 +89,25 @@ func (a Admin) Discard(ctx context.Context, f DeadFilter, o DiscardOptions) (Dea
 	s := deadSweep{q: a.q, ctx: ctx, filter: f, dryRun: o.DryRun, limit: int64(o.Limit), progress: o.Progress}
 	s.size = func(*deadRow) int64 { return 0 }
 	s.do = func(w *txn, rows []deadRow) error { return w.discard(rows) }
-	report, err := s.run()
-	return report, wrap("discard", err)
+	return a.sweepDead(VerbDiscard, f, &s)
+}
+
+// sweepDead runs a redrive or a discard. A dry run is nothing that hooks are told.
+func (a Admin) sweepDead(v Verb, f DeadFilter, s *deadSweep) (report DeadReport, err error) {
+	if s.dryRun {
+		report, err = s.run()
+		return report, wrap(string(v), err)
+	}
+	id := ID{}
+	if len(f.IDs) == 1 {
+		id = f.IDs[0]
+	}
+	err = a.act(s.ctx, v, f.Group, id, func(ctx context.Context) (n int, err error) {
+		s.ctx = ctx
+		report, err = s.run()
+		return int(report.Done), err
+	})
+	return report, err
 }
 
 // DiscardTx discards chosen letters, up to MaxBatch, in the caller's transaction, all or none.

@@ -57,7 +57,18 @@ const replayBytes = 1 << 20
 // After an error, the report says what was done before. Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError,
 // ErrClosed, and the engine's.
 func (a Admin) Replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
-	q := a.q
+	if o.DryRun {
+		return a.q.replay(ctx, f, o)
+	}
+	var report ReplayReport
+	err := a.act(ctx, VerbReplay, f.Group, ID{}, func(ctx context.Context) (n int, err error) {
+		report, err = a.q.replay(ctx, f, o)
+		return int(report.Done), err
+	})
+	return report, err
+}
+
+func (q *Queue) replay(ctx context.Context, f ArchiveFilter, o ReplayOptions) (ReplayReport, error) {
 	var report ReplayReport
 	limit, err := o.limit()
 	if err != nil {

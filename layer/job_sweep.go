@@ -49,11 +49,12 @@ type SweepReport struct {
 	Dead          int64 // dead letters discarded, because kept for as long as Config.DeadRetention says
 	Repeats       int64 // receive ids, cleared: older than an hour
 	Receipts      int64 // cleared: left by processes that were killed, older than an hour
-	Wakes         int64 // cleared: wake keys of handles without a request, and requests of dead handles for groups
+	Wakes         int64 // cleared: wake keys of handles without a request, and requests of dead handles for lanes
 	Dedup         int64 // entries cleared which make nothing a duplicate any more
 	Purges        int64 // notes of purges cleared: older than any dedup entry
 	Changes       int64 // changes cleared: seen by every subscription, or older than Config.Changes
 	Paces         int64 // pairs cleared, of groups with a full token bucket
+	Hints         int64 // cleared: of lanes by which nobody receives, see docs/lanes.md
 }
 
 // Sweep clears what nobody needs any more. Workers sweep now and then; for a queue served without a Worker, call Sweep,
@@ -78,7 +79,7 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 	}
 	for _, part := range []func() error{
 		s.receipts, s.named, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived, s.letters,
-		s.changes,
+		s.changes, s.hints,
 	} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
@@ -87,9 +88,22 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 	return s.report, nil
 }
 
-// named clears the requests for groups of handles which have died.
+// named clears the requests for groups, lanes and by templates of handles which have died.
 func (s *sweeper) named() error {
-	return s.pages(s.q.keys.section(nameNamed), func(tx kv.Tx, row kv.KV) (bool, error) {
+	names := []string{nameNamed}
+	if s.q.keys.plan != nil {
+		names = append(names, nameByLane)
+	}
+	for _, name := range names {
+		if err := s.requestsOf(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *sweeper) requestsOf(name string) error {
+	return s.pages(s.q.keys.section(name), func(tx kv.Tx, row kv.KV) (bool, error) {
 		r, err := unpackRequest(row.Key, row.Value)
 		if err != nil || r.deadlineMS > s.q.nowMS() {
 			return false, nil

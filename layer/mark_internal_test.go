@@ -112,7 +112,7 @@ func (s *markSteps) grantTo(random uuid.UUID) {
 	r := request{owner: "x", wants: 1, deadlineMS: s.now.Add(time.Minute).UnixMilli()}
 	s.run(func(tx kv.Tx) error { tx.Set(s.q.keys.request(1, random), r.pack()); return nil })
 	s.run(s.within(func(w *txn) error {
-		requests, err := w.beginTurn().requests.Wait(s.ctx)
+		requests, err := w.beginTurn("").requests.Wait(s.ctx)
 		if err != nil {
 			return err
 		}

@@ -184,3 +184,23 @@ func checkDedupID(id string) error {
 	}
 	return nil
 }
+
+// Sent is the result for one message of an enqueue.
+type Sent struct {
+	// ID is the message's own, or, for a duplicate, the ID of the earlier message, which may have been acked meanwhile.
+	ID ID
+	// Duplicate: not enqueued, because an earlier message (perhaps of this batch) has the same dedup id.
+	Duplicate bool
+}
+
+// Follows is what a failed attempt has come to.
+type Follows string
+
+// What follows.
+const (
+	FollowsRetry      Follows = "retry"        // the item is delivered again
+	FollowsDeadLetter Follows = "dead letter"  // the item has failed for good and was taken aside
+	FollowsHalt       Follows = "group halted" // the item has failed for good, and its group is stopped
+	FollowsRelease    Follows = "given back"   // uncounted: the item is delivered again
+	FollowsUnknown    Follows = "unknown"      // it could not be given back: the lease runs out
+)

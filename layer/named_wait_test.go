@@ -245,3 +245,80 @@ func TestWaitForAGroupOfUnknownCommit(t *testing.T) {
 		require.Zero(t, e.namedRequests(), kind)
 	}
 }
+
+// TestOnlyIfAny: a receive that waits only if there is any message waits while the message is in another's hands,
+// delayed, or kept by a pause, and no longer than there is one.
+func TestOnlyIfAny(t *testing.T) {
+	poll := layer.DefaultStagePoll * 5 / 4
+	hold := func(t *testing.T, e *env) *layer.Claim {
+		e.fill("A", 1)
+		claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Lease: time.Hour})
+		require.NoError(t, err)
+		return claims[0]
+	}
+	for name, c := range map[string]struct {
+		setup      func(t *testing.T, e *env)
+		least, cut time.Duration // the wait ends in between
+		got        bool
+	}{
+		"empty queue": {func(*testing.T, *env) {}, 0, 0, false},
+		"held, and given back": {func(t *testing.T, e *env) {
+			c := hold(t, e)
+			time.AfterFunc(5*time.Second, func() {
+				require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
+			})
+		}, 5 * time.Second, 5*time.Second + poll, true},
+		"held, and acked": {func(t *testing.T, e *env) {
+			c := hold(t, e)
+			time.AfterFunc(5*time.Second, func() { require.NoError(t, e.q.Ack(e.ctx, c)) })
+		}, 5 * time.Second, 5*time.Second + poll, false},
+		"delayed": {func(t *testing.T, e *env) {
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: 3 * time.Second})
+			require.NoError(t, err)
+		}, 3 * time.Second, 3*time.Second + poll, true},
+		"paused": {func(t *testing.T, e *env) {
+			e.fill("A", 1)
+			_, err := e.q.Admin().Pause(e.ctx, layer.PauseOptions{})
+			require.NoError(t, err)
+			time.AfterFunc(4*time.Second, func() {
+				_, err := e.q.Admin().Resume(e.ctx, layer.ResumeOptions{})
+				require.NoError(t, err)
+			})
+		}, 4 * time.Second, 4*time.Second + poll, true},
+	} {
+		for _, group := range []*string{nil, layer.OnlyGroup("A")} {
+			for _, path := range []layer.Path{layer.Adaptive, layer.Direct, layer.Staged} {
+				t.Run(fmt.Sprintf("%s, named=%v, path %d", name, group != nil, path), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						e := newEnv(t, func(*testing.T) kv.DB { return embedded.OpenMemory(embedded.Options{}) }, false)
+						e.clock.real.Store(true)
+						if group != nil {
+							e.fill("other", 1)
+							_, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Lease: time.Hour})
+							require.NoError(t, err)
+						}
+						c.setup(t, e)
+						options := e.options(2)
+						options.Test.Path = path
+						q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, options)
+						require.NoError(t, err)
+						begun := time.Now()
+						o := layer.ReceiveOptions{Group: group, Wait: time.Minute, OnlyIfAny: true}
+						claims, err := q.Receive(e.ctx, o)
+						require.NoError(t, err)
+						require.Equal(t, c.got, len(claims) == 1)
+						require.GreaterOrEqual(t, time.Since(begun), c.least)
+						require.LessOrEqual(t, time.Since(begun), c.cut+10*time.Millisecond)
+						require.NoError(t, q.Close(e.ctx))
+						require.Zero(t, e.namedRequests()+e.requests())
+					})
+				})
+			}
+		}
+	}
+	e := newEnv(t, anyEngine, false)
+	q := e.laned("lanes", "*; state", nil, 1)[0]
+	_, err := q.Receive(e.ctx, layer.ReceiveOptions{Where: isNew, Wait: time.Second, OnlyIfAny: true})
+	require.ErrorIs(t, err, layer.ErrOptions)
+	require.ErrorContains(t, err, "OnlyIfAny with a template")
+}

@@ -36,6 +36,12 @@ type operation struct {
 // names reports whether the operation receives from one named group.
 func (o *operation) names() bool { return o.receive != nil && o.receive.o.Group != nil }
 
+// awaits reports whether the operation's receive wants w.
+func (o *operation) awaits(w want) bool {
+	own, any := o.receive.want()
+	return !any && own == w
+}
+
 // ticket is the pipeline's note of an operation. The pipeline's mutex guards a ticket. The operation contains the
 // ticket, so that the pipeline needs no map.
 type ticket struct {

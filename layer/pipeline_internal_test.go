@@ -48,7 +48,7 @@ func testRig(t *testing.T, alone bool, fn func(r *rig)) {
 		r.l.begin(lineEnv{
 			runTurn: r.p.runTurn, yield: r.p.env.yield, alone: alone, nowMS: func() int64 { return 0 },
 			requested: func() (int64, int64) { return 0, 0 },
-			named:     func() bool { return false },
+			wants:     func() bool { return false },
 		})
 		defer func() {
 			r.p.close()

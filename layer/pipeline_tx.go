@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
@@ -90,10 +91,10 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 	conflicts := 0
 	var outcome staged
 	slot := waits(batch) && q.staging.acquire()
-	var named []string // the groups for which there may be requests from now on
+	var wants []want // for which there may be requests from now on
 	if slot {
 		defer q.staging.release()
-		named = q.staging.expect(namedBy(batch))
+		wants = q.staging.expect(wantsOf(batch), q.nowMS())
 	}
 	f, booked := &flight{}, &bookings{}
 	defer q.flights.end(f)
@@ -130,7 +131,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			if !slot {
 				return nil
 			}
-			named = nil // nobody knows which the transaction has written
+			wants = nil // nobody knows which the transaction has written
 			var err error
 			outcome, err = q.findRequest(ctx, tx)
 			return err
@@ -152,7 +153,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 		}
 	}
 	q.staging.set(outcome)
-	q.staging.unexpect(named)
+	q.staging.unexpect(wants)
 	q.paths.granted.Add(int64(outcome.granted))
 	q.paths.count(batch, conflicts)
 	return nil
@@ -161,16 +162,6 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 // waits reports whether receives of the batch wait for a group to become ready.
 func waits(batch []*operation) bool {
 	return slices.ContainsFunc(batch, func(o *operation) bool { return o.waits })
-}
-
-// namedBy returns the groups which waiting receives of the batch name.
-func namedBy(batch []*operation) (groups []string) {
-	for _, o := range batch {
-		if o.waits && o.names() {
-			groups = append(groups, *o.receive.o.Group)
-		}
-	}
-	return groups
 }
 
 // perform does the work of all operations: first the settlements, for each group one after the other, then the
@@ -189,6 +180,9 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 			enqueue = append(enqueue, o.enqueue)
 		}
 		if o.receive != nil {
+			if len(w.q.opts.Hooks) > 0 {
+				o.receive.tried = time.Now()
+			}
 			receive.add(o)
 		}
 	}
@@ -234,7 +228,7 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 type receiving struct {
 	operations []*operation
 	waiting    int        // how many of the operations wait
-	called     bool       // by the waiting line: then all operations are, and have one template
+	called     bool       // by the waiting line: then all operations are
 	claimers   []*claimer // one for each template; none = the operations are staged without a look
 }
 
@@ -285,6 +279,14 @@ func (w *txn) settle(os []*operation) error {
 			return err
 		}
 	}
+	for _, o := range os {
+		if o.settleErr != nil {
+			continue
+		}
+		if err := o.settle.joinLanes(w); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -305,14 +307,19 @@ func (w *txn) receive(all *receiving) (staged, error) {
 		return staged{}, nil
 	}
 	if len(all.claimers) == 0 {
+		if err := w.lookForAny(rs); err != nil {
+			return staged{}, err
+		}
 		return w.stage(waiting, nil, nil)
 	}
 	var whole *claimer // of the receives which may wait
 	for _, c := range all.claimers {
 		c.owed = slices.DeleteFunc(slices.Clone(rs), func(r *reception) bool { return r.where != c.where })
-		if all.called {
-			return w.takeTurn(c, waiting)
-		}
+	}
+	if all.called {
+		return w.takeTurn(all.claimers, waiting)
+	}
+	for _, c := range all.claimers {
 		if c.where == "" {
 			whole = c
 		}
@@ -321,6 +328,9 @@ func (w *txn) receive(all *receiving) (staged, error) {
 		}
 	}
 	w.claimed(rs)
+	if err := w.lookForAny(rs); err != nil {
+		return staged{}, err
+	}
 	return w.stage(waiting, whole, nil)
 }
 
@@ -356,6 +366,7 @@ const (
 	settledClaimLost
 	settledNotInClaim
 	settledCorrupt
+	settledRefused // an advance that the queue does not allow
 )
 
 // pack returns the receipt's part about an operation.
@@ -367,8 +378,10 @@ func (o *operation) pack() tuple.Tuple {
 		code = settledClaimLost
 	case errors.Is(o.settleErr, ErrNotInClaim):
 		code = settledNotInClaim
-	case o.settleErr != nil:
+	case isCorrupt(o.settleErr):
 		code = settledCorrupt
+	case o.settleErr != nil:
+		code = settledRefused
 	case o.settle != nil && o.settle.extends:
 		until = millis(o.settle.until)
 	}
@@ -394,9 +407,10 @@ func (o *operation) unpack(ctx context.Context, q *Queue, tx kv.Tx, v any) error
 	if !ok || !ok2 || !ok3 || !ok4 {
 		return fmt.Errorf("%w: receipt of an operation: %v", ErrCorrupt, v)
 	}
-	if o.settle != nil {
+	if o.settle != nil && (code != settledRefused || o.settleErr == nil) { // refused: as the last attempt has said
 		o.settleErr = map[int64]error{
 			settledClaimLost: ErrClaimLost, settledNotInClaim: ErrNotInClaim, settledCorrupt: ErrCorrupt,
+			settledRefused: ErrOptions,
 		}[code]
 		if until > 0 {
 			o.settle.until = fromMillis(until)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,7 +23,7 @@ func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
 	if ids != nil && len(ids) == 0 {
 		return nil
 	}
-	err := q.submit(ctx, &operation{settle: &settlement{claim: c, ids: ids}})
+	err := q.settleAlone(ctx, &settlement{claim: c, ids: ids})
 	if err == nil {
 		c.drop(ids, nil)
 	}
@@ -78,7 +77,7 @@ func (q *Queue) Nack(ctx context.Context, c *Claim, o NackOptions) error {
 	if err := o.check(); err != nil {
 		return wrap("nack", err)
 	}
-	err := q.submit(ctx, &operation{settle: o.settlement(c)})
+	err := q.settleAlone(ctx, o.settlement(c))
 	if err == nil && o.From != nil {
 		c.drop(o.Acked, o.From)
 	}
@@ -117,6 +116,44 @@ func (o *NackOptions) settlement(c *Claim) *settlement {
 	return &settlement{claim: c, ids: o.Acked, back: o, sets: o.SetState, state: o.State}
 }
 
+// settleAlone settles in a transaction of the handle's own, without a receive.
+func (q *Queue) settleAlone(ctx context.Context, s *settlement) error {
+	if len(q.opts.Hooks) == 0 {
+		return q.submit(ctx, &operation{settle: s})
+	}
+	ctx, w := q.observe(ctx, Operation{Verb: s.verb(), Settled: s.claim.copied()})
+	if w.Settled != nil {
+		w.Group = &w.Settled.Group
+	}
+	err := q.submit(ctx, &operation{settle: s})
+	if err == nil {
+		w.Items, w.Follows = s.size(), s.follows
+	}
+	return w.end(ctx, err)
+}
+
+func (s *settlement) verb() Verb {
+	switch {
+	case s.extends:
+		return VerbExtend
+	case s.back != nil && s.back.Release:
+		return VerbRelease
+	case s.back != nil:
+		return VerbNack
+	case s.keeps:
+		return VerbSetState
+	}
+	return VerbAck
+}
+
+// size is how many items it acks, or gives back, or keeps; the claim's, as far as the caller has said.
+func (s *settlement) size() int {
+	if len(s.ids) > 0 && s.back == nil {
+		return len(s.ids)
+	}
+	return len(s.claim.Items)
+}
+
 func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 	if err := s.checkClaim(q); err != nil {
 		return err
@@ -126,7 +163,10 @@ func (q *Queue) settleTx(ctx context.Context, tx kv.Tx, s *settlement) error {
 		if err := s.check(w); err != nil {
 			return err
 		}
-		return s.finish(w)
+		if err := s.finish(w); err != nil {
+			return err
+		}
+		return s.joinLanes(w)
 	})
 }
 
@@ -139,12 +179,16 @@ func (s *settlement) checkClaim(q *Queue) (err error) {
 	if s.sets && (s.claim.Where != nil || s.claim.Hold != (ID{})) {
 		return errLaneState
 	}
+	if s.change != nil && s.claim.Hold != (ID{}) {
+		return fmt.Errorf("%w: an item of an unordered claim is not advanced", ErrOptions)
+	}
 	s.lane, err = s.claim.lane(q)
 	return err
 }
 
-// settlement is an ack, a nack, an extend, or the holder's change of the state. Each attempt runs begin, check and
-// finish; all settlements of a transaction run a step before any runs the next, so that their reads overlap.
+// settlement is an ack, an advance, a nack, an extend, or the holder's change of the state. Each attempt runs begin,
+// check, finish and joinLanes; all settlements of a transaction run a step before any runs the next, so that their
+// reads overlap.
 type settlement struct {
 	claim   *Claim
 	lane    string       // of the claim
@@ -156,10 +200,13 @@ type settlement struct {
 	state   []byte
 	keeps   bool // nothing is acked: only the state is set
 	copies  bool // acked items go to the archive, as far as was known at submission
+	// change returns how an item is advanced rather than acked; nil = it is acked. change itself nil = all are acked.
+	change func(id ID) func(m *Message) error
 
 	// Of the attempt under way.
 	lock kv.Future[[]byte]
 	finishing
+	advancing
 	held    *record
 	left    []delivered
 	ahead   kv.Future[[]byte] // the key behind the first len(claim.Items) items, read before the acked are known
@@ -179,7 +226,9 @@ func (s *settlement) begin(w *txn) {
 	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.q.keys.lock(s.lane)),
 		nil, nil, nil, nil, nil
 	s.readFinishing(w)
-	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && !s.extends && !s.keeps && !isHold(s.lane) {
+	s.readAdvancing(w)
+	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && s.change == nil && !s.extends && !s.keeps &&
+		!isHold(s.lane) {
 		behind := kv.FirstGreaterOrEqual(w.q.keys.items(s.lane).Begin)
 		behind.Offset += n
 		s.ahead = w.tx.Snapshot().GetKey(behind)
@@ -236,17 +285,24 @@ func (s *settlement) check(w *txn) error {
 			return fmt.Errorf("%w: %s", ErrNotInClaim, s.back.From)
 		}
 	}
+	moved, acked, err := s.divideAdvanced(w, acked)
+	if err != nil {
+		return err
+	}
 	archived, err := s.archive(w, acked)
 	if err != nil {
 		return err
 	}
 	s.left = left
+	s.leaveLanes(w)
+	w.clearAttempts(group, c.items, moved)
 	if s.sets {
 		w.setState(group, s.state)
 	}
 	w.remove(group, c.items, acked, archived)
 	w.count(countAcked, len(acked))
 	w.changeAll(ChangeFinished, group, acked)
+	w.changeAll(ChangeAdvanced, group, moved)
 	w.count(countReturned, -len(acked)) // put adds all which leave the claim
 	if stays > 0 {
 		w.put(s.lane, r, r.with(left[:stays], c.endMS), 0)
@@ -261,18 +317,6 @@ func (s *settlement) check(w *txn) error {
 		return nil
 	}
 	return s.readNext(w, acked)
-}
-
-// claimsMu guards Until and Items of the callers' claims against calls on the same claim at the same time. The mutex is
-// held for an assignment, never during a transaction, so one for all claims is enough.
-var claimsMu sync.Mutex
-
-// snapshot returns a copy of the claim for a transaction: the caller's own may change while the transaction runs.
-func (c *Claim) snapshot() *Claim {
-	claimsMu.Lock()
-	defer claimsMu.Unlock()
-	same := *c
-	return &same
 }
 
 // drop takes items out of Items: the acked, and those from an item on, if not nil. Loops over the old Items go on.
@@ -426,7 +470,7 @@ func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time
 	if err != nil {
 		return time.Time{}, wrap("extend", err)
 	}
-	if err := q.submit(ctx, &operation{settle: s}); err != nil {
+	if err := q.settleAlone(ctx, s); err != nil {
 		return time.Time{}, wrap("extend", err)
 	}
 	claimsMu.Lock()

@@ -20,7 +20,7 @@ func (q *Queue) SetState(ctx context.Context, c *Claim, state []byte) error {
 	if err != nil {
 		return wrap("set state", err)
 	}
-	return wrap("set state", q.submit(ctx, &operation{settle: s}))
+	return wrap("set state", q.settleAlone(ctx, s))
 }
 
 // SetStateTx sets the state in the caller's transaction, as AckTx acks.
@@ -43,7 +43,7 @@ func (q *Queue) AckState(ctx context.Context, c *Claim, state []byte, ids ...ID)
 	if err != nil {
 		return wrap("ack", err)
 	}
-	if err = q.submit(ctx, &operation{settle: s}); err == nil {
+	if err = q.settleAlone(ctx, s); err == nil {
 		c.drop(ids, nil)
 	}
 	return wrap("ack", err)

@@ -3,7 +3,6 @@ package layer
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -53,8 +52,8 @@ type staged struct {
 	request    int64 // the request's index, if the request was registered or found
 	deadlineMS int64
 	gone       bool // the request was cleared, or not found
-	// named are the requests for groups which were written, with their deadlines; 0 = cleared.
-	named map[string]int64
+	// wants are the requests for lanes and by templates which were written, with their deadlines; 0 = cleared.
+	wants map[want]int64
 	rest  rest // what waiting receives wait for after a turn which found nothing
 }
 
@@ -71,8 +70,8 @@ type staging struct {
 	deadlineMS int64 // guarded by mu
 	busy       bool  // guarded by mu: a transaction in flight may change the request
 	requests   bool  // guarded by mu: the handle has had a request, and so may have a wake key
-	// named are the groups for which the handle may have a request, with the deadlines; 0 = not known. Guarded by mu.
-	named map[string]int64
+	// wants are the handle's requests for lanes and by templates, as far as the handle may have such. Guarded by mu.
+	wants map[want]ownRequest
 }
 
 func (s *staging) set(o staged) {
@@ -81,49 +80,14 @@ func (s *staging) set(o staged) {
 	if o.request != 0 || o.gone {
 		s.index, s.deadlineMS = o.request, o.deadlineMS
 	}
-	s.requests = s.requests || o.request != 0 || len(o.named) > 0
-	for group, deadlineMS := range o.named {
+	s.requests = s.requests || o.request != 0 || len(o.wants) > 0
+	for w, deadlineMS := range o.wants {
 		if deadlineMS == 0 {
-			delete(s.named, group)
+			delete(s.wants, w)
 		} else {
-			s.named[group] = deadlineMS
+			s.wants[w] = ownRequest{sinceMS: s.wants[w].sinceMS, deadlineMS: deadlineMS}
 		}
 	}
-}
-
-// expect notes that a transaction is about to write requests for groups, and returns those that are new. If the outcome
-// is never known, the requests are cleared all the same when nobody waits any more.
-func (s *staging) expect(groups []string) (added []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(groups) > 0 && s.named == nil {
-		s.named = make(map[string]int64)
-	}
-	for _, group := range groups {
-		if _, known := s.named[group]; !known {
-			s.named[group] = 0
-			added = append(added, group)
-		}
-	}
-	return added
-}
-
-// unexpect forgets the groups for which no request was written after all.
-func (s *staging) unexpect(groups []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, group := range groups {
-		if s.named[group] == 0 {
-			delete(s.named, group)
-		}
-	}
-}
-
-// groups returns the groups for which the handle may have a request, in order, and the deadlines.
-func (s *staging) groups() (groups []string, deadlines map[string]int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.named)), maps.Clone(s.named)
 }
 
 // acquire lets one transaction at a time register or clear the request.
@@ -141,13 +105,6 @@ func (s *staging) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.busy = false
-}
-
-// hasNamed reports whether the handle may have requests for groups.
-func (s *staging) hasNamed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.named) > 0
 }
 
 // requested returns the index of the handle's request, or 0.
@@ -178,67 +135,103 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 func (q *Queue) lineEnv() lineEnv {
 	return lineEnv{
 		runTurn: q.pipeline.runTurn, yield: q.yield, alone: q.opts.Test.NoCoalescing, nowMS: q.nowMS,
-		requested: q.staging.requested, named: q.staging.hasNamed,
+		requested: q.staging.requested, wants: q.staging.hasWants,
 		withdraw: q.withdraw, renew: q.renew, sweep: q.sweepRequests,
 	}
 }
 
 // takeTurn claims for the called receives, grants the other ready groups to other handles, and stages the receives left
-// without a claim. If there was nothing to write, takeTurn sets a watch.
-func (w *txn) takeTurn(c *claimer, waiting []*operation) (staged, error) {
+// without a claim. If there was nothing to write, takeTurn sets a watch. There is a claimer for each template.
+func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error) {
 	named := func(r *reception) bool { return r.o.Group != nil }
-	t, rs := turning{}, c.owed
-	anyGroup := !slices.ContainsFunc(rs, named) || slices.ContainsFunc(rs, func(r *reception) bool { return !named(r) })
-	if anyGroup {
-		t = w.beginTurn()
-	}
-	if err := c.claim(); err != nil {
-		return staged{}, err
-	}
-	w.claimed(rs)
-	var requests []kv.KV
-	if anyGroup { // a turn for named groups alone leaves the others to the handles which wait for any
-		var err error
-		if requests, err = t.requests.Wait(w.ctx); err != nil {
-			return staged{}, fmt.Errorf("read requests: %w", err)
+	anyGroup := func(r *reception) bool { return r.o.Group == nil }
+	var rs []*reception
+	turns := make([]*turning, len(claimers))
+	for i, c := range claimers {
+		rs = append(rs, c.owed...)
+		if !slices.ContainsFunc(c.owed, named) || slices.ContainsFunc(c.owed, anyGroup) {
+			turns[i] = w.beginTurn(c.where)
 		}
-		if err := c.grantOthers(requests); err != nil {
+	}
+	for _, c := range claimers {
+		if err := c.claim(); err != nil {
 			return staged{}, err
 		}
 	}
-	outcome, err := w.stage(waiting, c, requests)
+	w.claimed(rs)
+	if err := w.lookForAny(rs); err != nil {
+		return staged{}, err
+	}
+	var whole *claimer
+	var requests []kv.KV
+	for i, c := range claimers {
+		if c.where == "" {
+			whole = c
+		}
+		if turns[i] == nil {
+			continue // a turn for named groups alone leaves the others to the handles which wait for any
+		}
+		rows, err := turns[i].wait(w)
+		if err != nil {
+			return staged{}, err
+		}
+		if c.where != "" {
+			err = c.passOn(rows)
+		} else {
+			requests = rows
+			err = c.grantOthers(rows)
+		}
+		if err != nil {
+			return staged{}, err
+		}
+	}
+	outcome, err := w.stage(waiting, whole, requests)
 	if err != nil {
 		return outcome, err
 	}
-	w.clearNamed(waiting, &outcome)
+	w.clearWants(waiting, &outcome)
 	if w.wrote || w.cleared {
 		return outcome, err
 	}
-	outcome.rest, err = w.rest(t, requests, rs)
+	outcome.rest, err = w.rest(turns, rs)
 	return outcome, err
 }
 
-// turning is the reads of a turn beside the reads of the turn's claims.
+// turning is the reads of a turn for receives by one template, beside the reads of the turn's claims.
 type turning struct {
+	where    string // the packed template; "" = whole groups
 	requests kv.Future[[]kv.KV]
 	timer    kv.Future[[]byte]
+	rows     []kv.KV // of requests
 }
 
-func (w *txn) beginTurn() turning {
+func (w *txn) beginTurn(where string) *turning {
 	snapshot := w.tx.Snapshot()
-	return turning{
-		requests: snapshot.GetRange(w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: grantProbe}),
-		timer:    snapshot.GetKey(kv.FirstGreaterOrEqual(w.q.keys.section(nameTimer).Begin)),
+	return &turning{
+		where:    where,
+		requests: snapshot.GetRange(w.q.keys.byLaneFor(where).Selectors(), kv.RangeOptions{Limit: grantProbe}),
+		timer:    snapshot.GetKey(kv.FirstGreaterOrEqual(w.q.keys.timersOf(where).Begin)),
 	}
 }
 
+// wait returns the oldest requests.
+func (t *turning) wait(w *txn) (rows []kv.KV, err error) {
+	if t.rows, err = t.requests.Wait(w.ctx); err != nil {
+		return nil, fmt.Errorf("read requests: %w", err)
+	}
+	return t.rows, nil
+}
+
 // rest returns what the handle waits for after a turn that wrote nothing.
-func (w *txn) rest(t turning, requests []kv.KV, receives []*reception) (rest, error) {
+func (w *txn) rest(turns []*turning, receives []*reception) (rest, error) {
 	q := w.q
 	poll := q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)
 	left := rest{wait: poll}
-	if t.timer != nil {
-		if err := w.restOfAny(t, requests, &left); err != nil {
+	for _, t := range turns {
+		if t == nil {
+			continue
+		}
+		if err := w.restOfAny(t, &left); err != nil {
 			return left, err
 		}
 	}
@@ -262,27 +255,29 @@ func (w *txn) rest(t turning, requests []kv.KV, receives []*reception) (rest, er
 	return left, nil
 }
 
-// restOfAny is rest for the receives which take any group: the queue's next timer ends the rest, too.
-func (w *txn) restOfAny(t turning, requests []kv.KV, left *rest) error {
+// restOfAny is rest for the receives which take any group, or any lane of a template: the next timer there ends the
+// rest, too.
+func (w *txn) restOfAny(t *turning, left *rest) error {
 	q := w.q
 	first := false
-	if len(requests) > 0 {
-		p, err := q.keys.parse(requests[0].Key)
+	if len(t.rows) > 0 {
+		p, err := q.keys.parse(t.rows[0].Key)
 		if err != nil {
 			return err
 		}
-		r, err := unpackRequest(requests[0].Key, requests[0].Value)
+		r, err := unpackRequest(t.rows[0].Key, t.rows[0].Value)
 		if err != nil {
 			return err
 		}
-		first = p.id == q.staging.random
-		left.dead = !first && r.deadlineMS <= w.nowMS
+		if first = p.id == q.staging.random; !first && r.deadlineMS <= w.nowMS {
+			left.dead = append(left.dead, t.where)
+		}
 	}
 	k, err := t.timer.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read timers: %w", err)
 	}
-	if q.keys.section(nameTimer).Contains(k) {
+	if q.keys.timersOf(t.where).Contains(k) {
 		p, err := q.keys.parse(k)
 		if err != nil {
 			return err
@@ -308,7 +303,7 @@ func (q *Queue) stopStaging(ctx context.Context) error {
 		}
 	}
 	index, _ := q.staging.requested()
-	if index != 0 || q.staging.hasNamed() {
+	if index != 0 || q.staging.hasWants() {
 		return q.withdraw(ctx, index)
 	}
 	q.staging.mu.Lock()

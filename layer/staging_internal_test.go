@@ -80,7 +80,7 @@ func (s *stagedSteps) grant(hide string) func(tx kv.Tx) error {
 		for i := range c.search.shards {
 			c.search.shards[i].exhausted = true
 		}
-		requests, err := w.beginTurn().requests.Wait(s.ctx)
+		requests, err := w.beginTurn("").requests.Wait(s.ctx)
 		require.NoError(s.t, err)
 		return c.grantOthers(requests)
 	}
@@ -112,7 +112,7 @@ func (s *stagedSteps) served(tx kv.Tx) error {
 func (s *stagedSteps) wanting(tx kv.Tx) error {
 	w := s.own.txn(s.ctx, tx)
 	w.mayStage = true
-	requests, err := w.beginTurn().requests.Wait(s.ctx)
+	requests, err := w.beginTurn("").requests.Wait(s.ctx)
 	require.NoError(s.t, err)
 	outcome, err := w.stage([]*operation{{waits: true, receive: &reception{}}}, w.newClaimer("", nil), requests)
 	require.NotZero(s.t, outcome.request)

@@ -22,7 +22,7 @@ type turn struct {
 type rest struct {
 	watch kv.Future[struct{}] // nil = take another turn at once
 	wait  time.Duration       // until the next turn, if nobody wakes us
-	dead  bool                // the oldest request belongs to a handle which has died
+	dead  []string            // the templates whose oldest request belongs to a handle which has died
 }
 
 // cancel gives up the watch.
@@ -88,10 +88,11 @@ type lineEnv struct {
 	alone     bool // each operation has a transaction of its own
 	nowMS     func() int64
 	requested func() (index, deadlineMS int64)             // the handle's request; index 0 = there is none
-	named     func() bool                                  // the handle may have requests for groups
+	wants     func() bool                                  // the handle may have requests for lanes or by templates
 	withdraw  func(ctx context.Context, index int64) error // clears the request
 	renew     func(ctx context.Context, index int64) error // moves the request's deadline
-	sweep     func(ctx context.Context) error              // clears the requests of dead handles
+	// sweep clears the requests of dead handles by the templates.
+	sweep func(ctx context.Context, templates []string) error
 }
 
 func (l *waitingLine) begin(env lineEnv) {
@@ -149,13 +150,18 @@ func (l *waitingLine) nudge() {
 	}
 }
 
-// awaits reports whether a receive in the line names the group.
-func (l *waitingLine) awaits(group string) bool {
+// awaits reports whether a receive in the line waits for w.
+func (l *waitingLine) awaits(w want) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.waiting, func(o *operation) bool {
-		return o.names() && *o.receive.o.Group == group
-	})
+	return slices.ContainsFunc(l.waiting, func(o *operation) bool { return o.awaits(w) })
+}
+
+// awaitsAny reports whether a receive in the line waits for any group.
+func (l *waitingLine) awaitsAny() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.waiting, func(o *operation) bool { _, any := o.receive.want(); return any })
 }
 
 // length returns the number of waiting receives, without the receives that have a turn.
@@ -196,7 +202,7 @@ func (l *waitingLine) attend() {
 		waiting := l.length()
 		index, deadlineMS := l.env.requested()
 		switch {
-		case waiting == 0 && (index != 0 || l.env.named()):
+		case index != 0 && !l.awaitsAny(), waiting == 0 && l.env.wants():
 			if err := l.env.withdraw(ctx, index); err != nil && !l.rest(ctx, errorPause, nil) {
 				return
 			}
@@ -220,8 +226,8 @@ func (l *waitingLine) attend() {
 			}
 			continue
 		}
-		if r.dead {
-			if err := l.env.sweep(ctx); err != nil && !l.rest(ctx, errorPause, nil) {
+		if len(r.dead) > 0 {
+			if err := l.env.sweep(ctx, r.dead); err != nil && !l.rest(ctx, errorPause, nil) {
 				r.cancel()
 				return
 			}
@@ -252,60 +258,77 @@ func (l *waitingLine) dismiss() bool {
 }
 
 // call gives the oldest waiting receives a turn, in their own transaction, and returns when the turn is over. If there
-// was nothing, the receives which name a group and have not had a turn have theirs, too: what the others have met says
-// nothing of these.
+// was nothing, further receives have a turn, unless what the others have met speaks for these: each receive which names
+// a group, and the receives by each other template.
 func (l *waitingLine) call() (r rest, failed bool) {
-	t := &turn{}
-	turns := []*turn{t}
-	r, failed = l.give(t, func(*operation) bool { return true })
-	for r.watch != nil && !failed {
-		t = &turn{}
-		called := false
-		next, bad := l.give(t, func(o *operation) bool {
-			more := o.names() && !slices.Contains(turns, o.turn)
-			called = called || more
-			return more
-		})
-		if !called {
+	var turns []*turn
+	had := make(map[string]bool) // the templates by which receives have had a turn for any group
+	may := func(o *operation) bool {
+		if o.names() {
+			return !slices.Contains(turns, o.turn)
+		}
+		return !had[o.receive.where]
+	}
+	for {
+		t := &turn{}
+		called := l.give(t, may)
+		if len(called) == 0 {
 			return r, failed
 		}
-		turns = append(turns, t)
-		failed = bad
-		if r.wait = min(r.wait, next.wait); next.watch == nil {
-			r.cancel() // there was something
+		for _, o := range called {
+			if !o.names() {
+				had[o.receive.where] = true
+			}
 		}
-		next.cancel() // the first watch is older
+		next, bad := t.outcome()
+		if turns = append(turns, t); len(turns) == 1 {
+			r, failed = next, bad
+		} else {
+			failed = bad
+			r.dead = append(r.dead, next.dead...)
+			if r.wait = min(r.wait, next.wait); next.watch == nil {
+				r.cancel() // there was something
+			}
+			next.cancel() // the first watch is older
+		}
+		if r.watch == nil || failed {
+			return r, failed
+		}
 	}
-	return r, failed
 }
 
-// namedWave bounds the receives which name a group in one turn: each has reads of its own, and a transaction of many
-// reads does not come through where one in thirty fails.
+// namedWave bounds the receives which name a group, and the other templates, in one turn: each has reads of its own,
+// and a transaction of many reads does not come through where one in thirty fails.
 const namedWave = 16
 
-// give gives the turn to the oldest waiting receives of which may is true.
-func (l *waitingLine) give(t *turn, may func(o *operation) bool) (r rest, failed bool) {
+// give gives the turn to the oldest waiting receives of which may is true, and returns the receives.
+func (l *waitingLine) give(t *turn, may func(o *operation) bool) (called []*operation) {
 	l.mu.Lock()
 	n := maxWave
 	if l.env.alone {
 		n = 1
 	}
-	var called, left []*operation
-	named := 0
+	var left []*operation
+	apart := 0 // receives and templates with reads of their own
+	templates := map[string]bool{"": true}
 	for _, o := range l.waiting {
-		if len(called) < n && named < namedWave && may(o) {
-			if o.turn = t; o.names() {
-				named++
-			}
-			called = append(called, o)
-		} else {
+		alone := o.names() || !templates[o.receive.where]
+		if len(called) == n || alone && apart == namedWave || !may(o) {
 			left = append(left, o)
+			continue
 		}
+		if alone {
+			apart++
+		}
+		if o.turn = t; !o.names() {
+			templates[o.receive.where] = true
+		}
+		called = append(called, o)
 	}
 	l.waiting = left
 	l.mu.Unlock()
 	if len(called) > 0 {
 		l.env.runTurn(called)
 	}
-	return t.outcome()
+	return called
 }

@@ -79,12 +79,12 @@ func newTestLine() *testLine {
 	l.begin(lineEnv{
 		runTurn: l.runTurn, yield: func(context.Context, string) {}, nowMS: func() int64 { return time.Now().UnixMilli() },
 		requested: func() (int64, int64) { return l.index, l.deadline },
-		named:     func() bool { return false },
+		wants:     func() bool { return false },
 		withdraw:  func(context.Context, int64) error { return note("withdraw", func() { l.index = 0 }) },
 		renew: func(context.Context, int64) error {
 			return note("renew", func() { l.deadline = time.Now().Add(requestLife).UnixMilli() })
 		},
-		sweep: func(context.Context) error { return note("sweep", func() {}) },
+		sweep: func(context.Context, []string) error { return note("sweep", func() {}) },
 	})
 	return l
 }
@@ -246,7 +246,7 @@ func TestLineKeepsRequest(t *testing.T) {
 		}
 		l.deadline = time.Now().Add(requestLife).UnixMilli()
 		l.errs["renew"], l.errs["withdraw"] = errors.New("no database"), errors.New("no database")
-		l.turns = []func([]*operation){found(rest{wait: requestLife}), found(rest{wait: time.Hour, dead: true})}
+		l.turns = []func([]*operation){found(rest{wait: requestLife}), found(rest{wait: time.Hour, dead: []string{""}})}
 		a := waiter()
 		l.join(a)
 		l.require(t, "turn 1")

@@ -21,61 +21,15 @@ func (w *txn) stage(waiting []*operation, c *claimer, requests []kv.KV) (staged,
 	if len(waiting) == 0 || !w.mayStage {
 		return staged{}, nil
 	}
-	unserved, named := 0, w.stageNamed(waiting)
+	unserved, wants := 0, w.stageWants(waiting)
 	for _, o := range waiting {
-		if !o.names() && o.receive.unserved() {
+		if _, any := o.receive.want(); any && o.receive.unserved() {
 			unserved++
 		}
 	}
 	outcome, err := w.stageAny(unserved, c, requests)
-	outcome.named = named
+	outcome.wants = wants
 	return outcome, err
-}
-
-// stageNamed writes the requests for the groups which unserved receives name, unless the requests are there and have
-// half of their lives left. A handle writes its own requests only, so there is no conflict but with a sweep taking the
-// handle for dead.
-func (w *txn) stageNamed(waiting []*operation) (written map[string]int64) {
-	_, known := w.q.staging.groups()
-	for _, o := range waiting {
-		if !o.names() || !o.receive.unserved() {
-			continue
-		}
-		group := *o.receive.o.Group
-		if known[group]-w.nowMS > requestLife.Milliseconds()/2 {
-			continue
-		}
-		if written == nil {
-			written = make(map[string]int64)
-		}
-		r := request{owner: w.q.opts.Owner, wants: 1, deadlineMS: w.nowMS + requestLife.Milliseconds()}
-		w.tx.Set(w.q.keys.named(group, w.q.staging.random), r.pack())
-		written[group], known[group] = r.deadlineMS, r.deadlineMS
-		w.wrote = true
-	}
-	return written
-}
-
-// clearNamed clears the requests for groups for which no receive waits any more.
-func (w *txn) clearNamed(waiting []*operation, outcome *staged) {
-	if !w.mayStage {
-		return
-	}
-	groups, _ := w.q.staging.groups()
-	for _, group := range groups {
-		awaited := func(o *operation) bool {
-			return o.names() && *o.receive.o.Group == group && o.receive.unserved()
-		}
-		if slices.ContainsFunc(waiting, awaited) || w.q.line.awaits(group) {
-			continue
-		}
-		w.tx.Clear(w.q.keys.named(group, w.q.staging.random))
-		w.cleared = true
-		if outcome.named == nil {
-			outcome.named = make(map[string]int64)
-		}
-		outcome.named[group] = 0
-	}
 }
 
 // stageAny is stage for receives which take any group, of which so many are unserved.
@@ -104,7 +58,7 @@ func (w *txn) stageAny(unserved int, c *claimer, requests []kv.KV) (staged, erro
 			return staged{}, err
 		}
 		return w.request(index, unserved), nil
-	case unserved == 0 && index != 0 && q.line.length() == 0 && !c.holdsGrants():
+	case unserved == 0 && index != 0 && !q.line.awaitsAny() && !c.holdsGrants():
 		key := q.keys.request(index, q.staging.random)
 		if err := guardRequestClear.read(w.tx, kv.SingleKey(key)); err != nil {
 			return staged{}, err
@@ -173,8 +127,8 @@ func (q *Queue) renew(ctx context.Context, index int64) error {
 	return err
 }
 
-// withdraw clears the handle's requests and gives back the granted groups; index is 0 if there are requests for groups
-// alone. Repeating a withdraw does no harm.
+// withdraw clears the handle's requests for which nobody waits, and gives back the granted groups; index is 0 if there
+// is no request for any group. Repeating a withdraw does no harm.
 func (q *Queue) withdraw(ctx context.Context, index int64) error {
 	if !q.staging.acquire() {
 		if !q.line.rest(ctx, busyPause, nil) { // a receive is about to use or clear the request
@@ -183,10 +137,11 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 		return nil
 	}
 	defer q.staging.release()
-	groups, named := q.staging.groups()
+	wants, own := q.staging.wanting()
+	wants = slices.DeleteFunc(wants, q.line.awaits)
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
-		for _, group := range groups {
-			tx.Clear(q.keys.named(group, q.staging.random))
+		for _, w := range wants {
+			tx.Clear(q.wanted(w, own[w]))
 		}
 		return q.txn(ctx, tx).withdraw(index)
 	})
@@ -194,10 +149,11 @@ func (q *Queue) withdraw(ctx context.Context, index int64) error {
 		err = nil // the request went with the queue
 	}
 	if err == nil {
-		for group := range named {
-			named[group] = 0
+		cleared := make(map[want]int64, len(wants))
+		for _, w := range wants {
+			cleared[w] = 0
 		}
-		q.staging.set(staged{gone: true, named: named})
+		q.staging.set(staged{gone: true, wants: cleared})
 	}
 	return err
 }
@@ -245,36 +201,45 @@ func (w *txn) withdraw(index int64) error {
 	return w.finish()
 }
 
-// sweepRequests clears the requests of dead handles, with the grants and wake keys. The groups granted to a dead handle
-// come back when the short lease of the grant ends.
-func (q *Queue) sweepRequests(ctx context.Context) error {
+// sweepRequests clears the requests of dead handles for whole groups ("") and by other templates, with the grants and
+// wake keys. The groups granted to a dead handle come back when the short lease of the grant ends.
+func (q *Queue) sweepRequests(ctx context.Context, templates []string) error {
 	_, err := kv.Run(ctx, q.db, q.batchOptions(), func(tx kv.Tx, _ kv.Attempt) error {
-		now := q.nowMS()
-		requests := q.keys.section(nameRequest).Selectors()
-		rows, err := tx.Snapshot().GetRange(requests, kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
-		if err != nil {
-			return fmt.Errorf("sweep requests: %w", err)
-		}
-		for _, row := range rows {
-			p, err := q.keys.parse(row.Key)
-			if err != nil {
+		for _, where := range templates {
+			if err := q.sweepRequestsOf(ctx, tx, where); err != nil {
 				return err
 			}
-			r, err := unpackRequest(row.Key, row.Value)
-			if err != nil {
-				return err
-			}
-			if r.deadlineMS > now || p.id == q.staging.random {
-				continue
-			}
-			if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
-				return err
-			}
-			tx.Clear(row.Key)
-			tx.ClearRange(q.keys.grants(p.id))
-			tx.Clear(q.keys.wake(p.id))
 		}
 		return nil
 	})
 	return err
+}
+
+func (q *Queue) sweepRequestsOf(ctx context.Context, tx kv.Tx, where string) error {
+	now := q.nowMS()
+	requests := q.keys.byLaneFor(where).Selectors()
+	rows, err := tx.Snapshot().GetRange(requests, kv.RangeOptions{Limit: grantProbe}).Wait(ctx)
+	if err != nil {
+		return fmt.Errorf("sweep requests: %w", err)
+	}
+	for _, row := range rows {
+		p, err := q.keys.parse(row.Key)
+		if err != nil {
+			return err
+		}
+		r, err := unpackRequest(row.Key, row.Value)
+		if err != nil {
+			return err
+		}
+		if r.deadlineMS > now || p.id == q.staging.random {
+			continue
+		}
+		if err := guardSweepRequest.read(tx, kv.SingleKey(row.Key)); err != nil {
+			return err
+		}
+		tx.Clear(row.Key)
+		tx.ClearRange(q.keys.grants(p.id))
+		tx.Clear(q.keys.wake(p.id))
+	}
+	return nil
 }

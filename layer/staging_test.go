@@ -31,9 +31,14 @@ type waiter struct {
 // staged and the handle has looked and found nothing.
 func (e *env) wait(n uint64, poll time.Duration, o layer.ReceiveOptions) *waiter {
 	e.t.Helper()
+	return e.waitOn(testQueue, n, poll, o)
+}
+
+func (e *env) waitOn(queue string, n uint64, poll time.Duration, o layer.ReceiveOptions) *waiter {
+	e.t.Helper()
 	options := e.options(n)
 	options.Poll = poll
-	q, err := layer.Open(e.ctx, e.db, testPrefix, testQueue, options)
+	q, err := layer.Open(e.ctx, e.db, testPrefix, queue, options)
 	require.NoError(e.t, err)
 	ctx, cancel := context.WithCancel(e.ctx)
 	w := &waiter{q: q, claims: make(chan []*layer.Claim, 1), cancel: cancel}

@@ -269,3 +269,40 @@ func TestEmptyMarkedGroupIsFound(t *testing.T) {
 		require.ErrorIs(e.t, err, layer.ErrInvalidUTF8)
 	})
 }
+
+// TestStatsBounded: with options a Stats reads less, and what it bounds is too small and never too large; a list of
+// blocked groups has the same figures in its own transaction.
+func TestStatsBounded(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	for i := range 30 {
+		e.enqueue(fmt.Sprintf("g%02d", i), "x")
+	}
+	for range 10 {
+		e.receive(e.q, 1)
+	}
+	whole, err := e.q.Stats(e.ctx)
+	require.NoError(t, err)
+	few, err := e.q.Stats(e.ctx, layer.StatsOptions{MaxGroups: 5, MaxTimers: 3})
+	require.NoError(t, err)
+	require.EqualValues(t, 20, whole.ReadyGroups)
+	require.EqualValues(t, 5, few.ReadyGroups)
+	require.EqualValues(t, 5, few.BusyGroups)
+	require.EqualValues(t, 3, few.HeldGroups)
+	require.Equal(t, whole.Depth, few.Depth)
+	page, err := e.q.Admin().Blocked(e.ctx, layer.BlockedOptions{Stats: &layer.StatsOptions{}})
+	require.NoError(t, err)
+	require.Equal(t, whole.ReadyGroups, page.Stats.ReadyGroups)
+	require.Equal(t, whole.HeldGroups, page.Stats.HeldGroups)
+	require.Equal(t, whole.Enqueued, page.Stats.Enqueued)
+	page, err = e.q.Admin().Blocked(e.ctx, layer.BlockedOptions{})
+	require.NoError(t, err)
+	require.Nil(t, page.Stats)
+	for _, o := range []layer.StatsOptions{{MaxGroups: -1}, {MaxGroups: layer.StatsCap + 1}, {MaxTimers: 10_001}} {
+		_, err = e.q.Stats(e.ctx, o)
+		require.ErrorIs(t, err, layer.ErrLimit)
+		_, err = e.q.Admin().Blocked(e.ctx, layer.BlockedOptions{Stats: &o})
+		require.ErrorIs(t, err, layer.ErrLimit)
+	}
+	_, err = e.q.Stats(e.ctx, layer.StatsOptions{}, layer.StatsOptions{})
+	require.ErrorIs(t, err, layer.ErrOptions)
+}

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
@@ -344,6 +346,14 @@ func (s subspace) hintsFrom(where string, shard, index int64) kv.KeyRange {
 	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: below(k).End}
 }
 
+// timersOf is the range of all timers of a template.
+func (s subspace) timersOf(where string) kv.KeyRange {
+	if where == "" {
+		return s.section(nameTimer)
+	}
+	return below(s.ofWhere(nameDue, where, 1))
+}
+
 // dueFrom is the range of the timers of a template due from fromMS to nowMS.
 func (s subspace) dueFrom(where string, fromMS, nowMS int64) kv.KeyRange {
 	if where == "" {
@@ -375,6 +385,19 @@ func (s subspace) lanesIn(group string) kv.KeyRange { return below(s.startGroup(
 func (s subspace) marks(group string) kv.KeyRange {
 	k := s.startGroup(nameMark, group, 1)
 	return kv.KeyRange{Begin: k, End: append(k[:len(k):len(k)], 0xff)}
+}
+
+// byLane is the key of a handle's request for any lane of a template.
+func (s subspace) byLane(where string, sinceMS int64, random uuid.UUID) []byte {
+	return tuple.AppendUUID(tuple.AppendInt(s.ofWhere(nameByLane, where, 9+17), sinceMS), random)
+}
+
+// byLaneFor is the range of the requests by a template: ("" = of whole groups).
+func (s subspace) byLaneFor(where string) kv.KeyRange {
+	if where == "" {
+		return s.section(nameRequest)
+	}
+	return below(s.ofWhere(nameByLane, where, 1))
 }
 
 // keptUnder is the range of the hints put aside under a lock.
@@ -453,6 +476,10 @@ func (p *parsedKey) parseLane(d *decoder) bool {
 			p.lane = holdLane(ID{Group: p.group, Index: d.int(), Random: d.uuid()})
 			return true
 		}
+	case nameByLane:
+		p.where = d.where()
+		p.index, p.id = d.int(), d.uuid()
+		return true
 	case nameKept:
 		p.group = d.str()
 		p.holder = laneName(p.group, d.nestedWhere())

@@ -92,7 +92,9 @@ func TestManyEnqueuersOfOneGroup(t *testing.T) {
 // (G2).
 func TestStress(t *testing.T) {
 	onEngines(t, func(e *env) {
-		s := &stress{e: e, spans: make(map[string]span), done: make(chan struct{}), backlog: make(chan struct{}, stressBacklog)}
+		s := &stress{
+			e: e, spans: make(map[string]span), done: make(chan struct{}), backlog: make(chan struct{}, stressBacklog),
+		}
 		// Between the reads of a transaction and its commit, others get a chance to commit theirs.
 		s.db = fault.Wrap(e.raw, &fault.Plan{Seed: e.seed, Chances: e.plan.Chances, OnCommit: func(n int, _ kv.Tx) fault.Kind {
 			for range n % 400 {

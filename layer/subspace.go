@@ -51,6 +51,8 @@ import (
 //	open     ("open", view, shard, values …, index, group)   as a ready hint
 //	due      ("due", view, values …, due (ms), group)  as a timer
 //	kept     ("kept", group, holder, lane, index)    as a ready hint, of any lane
+//	reqgroup ("reqgroup", group, view, values …, random)   as of request: one that waits for this lane alone
+//	reqlane  ("reqlane", view, values …, since (ms), random)  as of request: one for any lane of a template
 //
 // So has an unordered queue (store_hold.go), of its free lanes, which have the view 0 and no values. And:
 //
@@ -76,9 +78,10 @@ import (
 // the queue's: after a restore into a cluster with lower versions new changes still come behind old ones. n tells apart
 // the rows of one transaction, in the order of the calls.
 //
-// The random of request, reqgroup, grant and wake is the handle's: a handle has one request at a time, and one for each
-// group that receives of the handle name. The name reqgroup lies right before request, so that a single range read
-// finds the oldest requests, and whether there are requests for groups.
+// The random of request, reqgroup, reqlane, grant and wake is the handle's: a handle has one request at a time, and one
+// for each group, lane and template that receives of the handle wait for. The names reqgroup and reqlane lie right
+// before request, so that a single range read finds the oldest requests, and whether there are requests of other kinds.
+// since is when the handle began to wait, by the handle's clock: it decides who is woken first, nothing else.
 //
 // Each operation says which keys may be written, and with what the writes conflict.
 const (
@@ -98,6 +101,7 @@ const (
 	nameDedup    = "dedup"
 	namePurged   = "purged"
 	nameNamed    = "reqgroup"
+	nameByLane   = "reqlane"
 	nameRequest  = "request"
 	nameGrant    = "grant"
 	nameWake     = "wake"
@@ -213,15 +217,15 @@ func (s subspace) request(index int64, random uuid.UUID) []byte {
 	return tuple.AppendUUID(tuple.AppendInt(s.start(nameRequest, 9+17), index), random)
 }
 
-// named is the key of a handle's request for a group.
-func (s subspace) named(group string, random uuid.UUID) []byte {
-	return tuple.AppendUUID(s.startGroup(nameNamed, group, 17), random)
+// named is the key of a handle's request for a lane.
+func (s subspace) named(lane string, random uuid.UUID) []byte {
+	return tuple.AppendUUID(s.ofLane(nameNamed, lane, 17), random)
 }
 
-// namedFor is the range of the requests for a group.
+// namedFor is the range of the requests for a group and for the other lanes of the group.
 func (s subspace) namedFor(group string) kv.KeyRange { return below(s.startGroup(nameNamed, group, 1)) }
 
-// requests is the range of all requests: those for groups first.
+// requests is the range of all requests: those for groups first, then those by template.
 func (s subspace) requests() kv.KeyRange {
 	return kv.KeyRange{Begin: s.section(nameNamed).Begin, End: s.section(nameRequest).End}
 }
@@ -302,7 +306,9 @@ type parsedKey struct {
 	// lane: of a lock, mark, hint, timer, grant, kept hint or lane key; a group's name if the lane is a whole group.
 	lane   string
 	holder string // kept: the lane whose lock keeps the hint
-	// item, part, attempt, dead, archive, ready, request; archived: place; timer: due (ms); count: slot; change: offset
+	where  string // reqlane: the packed template
+	// item, part, attempt, dead, archive, ready, request; archived: place; timer: due (ms); count: slot;
+	// change: offset; reqlane: since (ms)
 	index int64
 	id    uuid.UUID
 	n     int64 // part, change; ready: shard
@@ -355,7 +361,11 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	case nameRequest:
 		p.index, p.id = d.int(), d.uuid()
 	case nameNamed:
-		p.group, p.id = d.str(), d.uuid()
+		p.group = d.str()
+		if p.lane = p.group; !d.follows(codeUUID) {
+			p.lane = laneName(p.group, d.where())
+		}
+		p.id = d.uuid()
 	case nameGrant:
 		p.id = d.uuid()
 		p.group, p.lane = d.lane()

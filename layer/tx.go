@@ -27,6 +27,7 @@ type txn struct {
 	settled map[string]bool // the lanes whose claims this transaction has ended
 	// requests are the requests which may be woken, being read from the first hint on.
 	requests kv.Future[[]kv.KV]
+	unlocked map[string]bool      // the lanes whose locks this transaction has cleared, in a queue with facets
 	unkept   []kv.Future[[]kv.KV] // the hints put aside under locks which this transaction has released
 	counts   map[string]int       // by how much each counter goes up
 	changes  []changed            // what subscriptions are told, in order
@@ -93,18 +94,18 @@ func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	}
 	w.ready[lane] = true
 	w.hinted = append(w.hinted, candidate{key: key, lane: lane, index: index, attempts: attempts})
-	if !isPart(lane) {
-		w.readRequests()
-	}
+	w.readRequests()
 	return key
 }
 
-// readRequests starts reading the requests which may be woken for a group: those for groups or for any group.
+// readRequests starts reading the requests which may be woken.
 func (w *txn) readRequests() {
 	if w.requests == nil {
-		w.requests = w.tx.Snapshot().GetRange(
-			w.q.keys.requests().Selectors(), kv.RangeOptions{Limit: wakeProbe},
-		)
+		limit := wakeProbe
+		if w.q.keys.plan != nil {
+			limit = requestsProbe
+		}
+		w.requests = w.tx.Snapshot().GetRange(w.q.keys.requests().Selectors(), kv.RangeOptions{Limit: limit})
 	}
 }
 
@@ -239,7 +240,7 @@ func (w *txn) wakeOldest() error {
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}
-	if len(rows) > 0 && w.q.keys.section(nameNamed).Contains(rows[0].Key) {
+	if len(rows) > 0 && !w.q.keys.section(nameRequest).Contains(rows[0].Key) {
 		oldest := w.tx.Snapshot().GetRange(
 			w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe},
 		)
@@ -271,9 +272,6 @@ func (w *txn) wakeNamed() error {
 	}
 	found := make([]kv.Future[[]kv.KV], 0, len(w.ready))
 	for _, group := range slices.Sorted(maps.Keys(w.ready)) {
-		if isPart(group) {
-			continue // no request is for a lane that is no whole group
-		}
 		found = append(found, w.tx.Snapshot().GetRange(
 			w.q.keys.namedFor(group).Selectors(), kv.RangeOptions{Limit: wakeProbe},
 		))
@@ -290,7 +288,8 @@ func (w *txn) wakeNamed() error {
 	return nil
 }
 
-// wakeAll wakes the oldest request, which serves the others, and the requests for groups, up to wakePage.
+// wakeAll wakes the oldest request, which serves the others, and the requests for groups, and by templates, up to
+// wakePage of each.
 func (w *txn) wakeAll() error {
 	named, err := w.tx.Snapshot().GetRange(
 		w.q.keys.section(nameNamed).Selectors(), kv.RangeOptions{Limit: wakePage},
@@ -300,6 +299,17 @@ func (w *txn) wakeAll() error {
 	}
 	if err := w.wake(named, wakePage); err != nil {
 		return err
+	}
+	if w.q.keys.plan != nil {
+		byLane, err := w.tx.Snapshot().GetRange(
+			w.q.keys.section(nameByLane).Selectors(), kv.RangeOptions{Limit: wakePage},
+		).Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read requests: %w", err)
+		}
+		if err := w.wake(byLane, wakePage); err != nil {
+			return err
+		}
 	}
 	return w.wakeOldest()
 }

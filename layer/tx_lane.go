@@ -6,6 +6,19 @@ import (
 	"fdbfifo/kv"
 )
 
+// unlock notes that a lock is released.
+func (w *txn) unlock(lane string) {
+	if w.q.keys.plan == nil {
+		return
+	}
+	if w.unlocked == nil {
+		w.unlocked = make(map[string]bool)
+	}
+	w.unlocked[lane] = true
+	w.readRequests()
+	w.readKept(lane)
+}
+
 // readKept starts reading the hints put aside under a lock which is being released.
 func (w *txn) readKept(lane string) {
 	if w.q.keys.plan != nil {
@@ -47,13 +60,13 @@ func unpackHint(row kv.KV) (attempts int, err error) {
 	return int(n), err
 }
 
-// wakeReady wakes the requests for what this transaction has left ready. Nobody is woken for a lane that is no whole
-// group: receives by template look now and then.
+// wakeReady wakes the requests for what this transaction has left ready.
 func (w *txn) wakeReady() error {
-	for lane := range w.ready {
-		if !isPart(lane) {
-			return w.wakeOldest()
-		}
+	switch {
+	case w.q.keys.plan != nil:
+		return w.wakeLanes()
+	case len(w.ready) > 0:
+		return w.wakeOldest()
 	}
 	return nil
 }

@@ -14,6 +14,10 @@ import (
 type WorkerOptions struct {
 	// Concurrency is the number of goroutines, each with one group in hand at a time. 0 = DefaultConcurrency.
 	Concurrency int
+	// MaxConcurrency, if greater than Concurrency, is how many goroutines there may be: one more begins whenever all
+	// have a group in hand, and one ends after three receives in a row, each as long as Poll, that got nothing, unless
+	// it is the only one without a group. 0 = Concurrency. See SetConcurrency.
+	MaxConcurrency int
 	// Batch is the number of items of a claim. 0 = DefaultMax, at most MaxBatch. More save receives, and keep a group
 	// in one hand for longer. They are acked one by one, but for those of a HandleBatch.
 	Batch int
@@ -23,7 +27,7 @@ type WorkerOptions struct {
 	// Timeout is when a handler's context ends, after its call. 0 = DefaultTimeout, < 0 = never. What the handler then
 	// returns counts as ever. One that has still not returned 5 s later is stuck: that is reported with its stack, the
 	// claim is extended no more, so that the item counts a failed attempt when the lease ends, and another goroutine
-	// takes the place of the one that is lost, up to Concurrency of them at a time.
+	// takes the place of the one that is lost, up to MaxConcurrency of them at a time.
 	Timeout time.Duration
 	// Poll is how long one receive waits for a group to become ready, before the worker receives anew. Waiting
 	// receives are woken, so it decides little. 0 = DefaultPoll, at most MaxWait.
@@ -44,6 +48,10 @@ type WorkerOptions struct {
 	// Unordered handles any items that nobody holds, each by itself, in a queue with Config.Unordered: see
 	// ReceiveOptions.
 	Unordered bool
+	// NextWhere, if not nil, is asked before each receive for the template, in place of Where. A receive that waits
+	// keeps its template, for as long as Poll. A template that the queue's views do not allow is told as an error, and
+	// asked for again after a pause. NextWhere is called by several goroutines at once.
+	NextWhere func() Template
 	// Logger is told what Hooks are told, without bodies: what is lost or stuck as an error, failures as warnings, each
 	// claim and item at the level debug. nil = slog.Default().
 	Logger *slog.Logger
@@ -61,6 +69,8 @@ type Source struct {
 	Where   Template // as WorkerOptions.Where
 	// Unordered is as WorkerOptions.Unordered.
 	Unordered bool
+	// NextWhere, if not nil, goes before Where: as WorkerOptions.NextWhere.
+	NextWhere func() Template
 }
 
 // Limiter bounds how fast a worker handles items.
@@ -85,7 +95,8 @@ const endTimeout = 10 * time.Second
 // maxConcurrency keeps a mistyped number from starting a million transactions.
 const maxConcurrency = 10_000
 
-// Worker receives and handles items on a fixed number of goroutines. Beside them it sweeps its queues now and then, see
+// Worker receives and handles items on goroutines, its hands: a fixed number, or as many as there is work for, within
+// bounds. Beside them it sweeps its queues now and then, see
 // Sweep. It ends by itself when its queues have been dropped, or their handles closed.
 type Worker struct {
 	o       WorkerOptions
@@ -104,7 +115,11 @@ type Worker struct {
 	started bool           // guarded by mu
 	stopped bool           // guarded by mu
 	err     error          // guarded by mu; why it has ended by itself
-	hands   []*hand        // guarded by mu
+	hands   []*hand        // guarded by mu; those that have not ended
+	begun   int            // guarded by mu; how many hands have ever begun
+	least   int            // guarded by mu; how many hands there are at least, and at most
+	most    int            // guarded by mu
+	serial  int64          // of the worker, among those of its first queue
 	left    map[*call]bool // guarded by mu; calls that are stuck, and whose hands go on without them
 }
 
@@ -128,22 +143,23 @@ func newWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
-	if o.Concurrency < 0 || o.Concurrency > maxConcurrency {
-		return nil, &LimitError{
-			What: "concurrency", Unit: "goroutines", Got: int64(o.Concurrency), Min: 1, Max: maxConcurrency,
-		}
+	if o.MaxConcurrency == 0 {
+		o.MaxConcurrency = o.Concurrency
+	}
+	if err := checkConcurrency(o.Concurrency, o.MaxConcurrency); err != nil {
+		return nil, err
 	}
 	receive, err := ReceiveOptions{Max: o.Batch, MaxGroups: 1, Lease: o.Lease, Wait: o.Poll}.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	w := &Worker{o: o, log: o.Logger, left: make(map[*call]bool)}
+	w := &Worker{o: o, log: o.Logger, left: make(map[*call]bool), least: o.Concurrency, most: o.MaxConcurrency}
 	w.timeout = &timeoutError{o.Timeout, "the handler"}
 	w.stopping, w.done = make(chan struct{}), make(chan struct{})
 	if w.log == nil {
 		w.log = slog.Default()
 	}
-	for i, from := range append([]Source{{q, h, o.Weight, o.Where, o.Unordered}}, o.Also...) {
+	for i, from := range append([]Source{{q, h, o.Weight, o.Where, o.Unordered, o.NextWhere}}, o.Also...) {
 		switch {
 		case from.Queue == nil:
 			return nil, fmt.Errorf("%w: queue %d of the worker is nil", ErrOptions, i+1)
@@ -172,11 +188,9 @@ func (w *Worker) Start() {
 	w.started = true
 	taking, cancel := context.WithCancel(w.ctx)
 	w.taking = taking
-	serial := w.sources[0].q.workers.Add(1)
-	for i := range w.o.Concurrency {
-		h := w.newHand(serial, i)
-		w.hands = append(w.hands, h)
-		w.wg.Go(h.loop)
+	w.serial = w.sources[0].q.workers.Add(1)
+	for range w.least {
+		w.hire()
 	}
 	for _, s := range w.sources {
 		w.wg.Go(func() { w.sweep(s) })
@@ -187,7 +201,7 @@ func (w *Worker) Start() {
 		w.wg.Wait()
 		close(w.done)
 	}()
-	w.log.Info("worker started", "queues", w.names(), "concurrency", w.o.Concurrency)
+	w.log.Info("worker started", "queues", w.names(), "concurrency", w.least, "max_concurrency", w.most)
 }
 
 // Run starts the worker and returns when it has ended: nil after ctx has ended and every handler has finished the item
@@ -251,6 +265,9 @@ func (w *Worker) end(err error) {
 	if !w.stopped {
 		w.stopped, w.err = true, err
 		close(w.stopping)
+		for _, h := range w.hands {
+			h.dismiss()
+		}
 		if w.started {
 			w.log.Info("worker stops", "queues", w.names())
 		}

@@ -29,8 +29,9 @@ type Delivery struct {
 	sets  bool   // state is to be kept with the ack
 	state []byte // only with sets
 	acked bool   // in the handler's transaction
-	// next is the facets to which HandleStage advances the item, in the place of the ack; nil = it is finished.
-	next Template
+	// refused is why AdvanceTo has refused next; nil = it has not.
+	refused error
+	next    Template // to which the item is advanced, in the place of the ack; nil = it is finished
 }
 
 // Until is the end of the claim's lease, by this process's clock. The worker extends it while the handler runs, and
@@ -152,12 +153,17 @@ func (t *handlerTx) attempt(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 	defer cancel()
 	begun := time.Now()
 	defer func() { t.took = time.Since(begun) }()
-	d.sets, d.state = false, nil
-	if err := d.finish(ctx, tx); err != nil {
-		h.lost = h.lost || errors.Is(err, ErrClaimLost)
-		return nil, err
+	d.sets, d.state, d.next, d.refused = false, nil, nil, nil
+	mayAdvance := q.keys.plan != nil
+	if !mayAdvance {
+		if err := t.finish(ctx, tx); err != nil {
+			return nil, err
+		}
 	}
 	err := t.fn(ctx, tx)
+	if err == nil && mayAdvance {
+		err = t.finish(ctx, tx) // only now is it known to what
+	}
 	if err != nil && time.Since(begun) >= t.bound && t.of.Err() == nil && !lacks(guardTxBound) {
 		t.failed = timedOut(ctx, err)
 		return nil, errGiveUp
@@ -170,6 +176,13 @@ func (t *handlerTx) attempt(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 		})
 	}
 	return tuple.Tuple{}, err
+}
+
+// finish finishes or advances the item.
+func (t *handlerTx) finish(ctx context.Context, tx kv.Tx) error {
+	err := t.d.finish(ctx, tx)
+	t.d.in.lost = t.d.in.lost || errors.Is(err, ErrClaimLost)
+	return err
 }
 
 // bounded is a context for one attempt of the transaction.

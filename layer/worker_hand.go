@@ -26,10 +26,10 @@ type hand struct {
 	// calls leads to the goroutine that calls the handlers; nil = there is none.
 	calls chan func(goroutine *string)
 	now   atomic.Pointer[call] // the handler's call; nil = there is none
-}
 
-func (w *Worker) newHand(serial int64, n int) *hand {
-	return &hand{w: w, ctx: w.sources[0].q.named(w.ctx, "worker %d.%d", serial, n)}
+	leaving chan struct{} // closed when the hand is to end
+	ends    bool          // guarded by the worker's mutex: leaving is closed
+	busy    bool          // guarded by the worker's mutex: a claim is in hand
 }
 
 // yield is where the goroutine that was woken leaves it to a simulation when it goes on.
@@ -39,30 +39,35 @@ func (h *hand) yield(what string) { h.w.sources[0].q.yield(h.ctx, what) }
 // the next.
 func (h *hand) loop() {
 	w := h.w
-	defer h.dismiss()
+	defer w.ended(h)
+	defer h.endCalls()
 	var done *finished
-	for pause := firstWait; ; {
+	for pause, vain := firstWait, 0; ; {
 		h.yield("loop")
-		if w.isStopping() || !h.admit() {
+		if isClosed(h.leaving) || w.spare(h, vain) || !h.admit() {
 			break
 		}
-		r := w.next(h.ctx, done)
+		r := w.next(h.ctx, done, h.leaving)
 		h.yield("received")
 		was := done
 		done = nil
 		switch {
 		case len(r.claims) > 0:
-			pause = firstWait
+			pause, vain = firstWait, 0
+			w.begins(h)
 			done = h.work(r)
+			w.rests(h)
 		case r.err != nil:
 			h.failed(r, was)
 			timer := time.NewTimer(pause)
 			select {
 			case <-timer.C:
-			case <-w.stopping:
+			case <-h.leaving:
 				timer.Stop()
 			}
 			pause = min(2*pause, time.Second)
+		default:
+			vain++
 		}
 	}
 	if done != nil {
@@ -91,8 +96,8 @@ func (h *hand) start(c *call, fn func(ctx context.Context) error) {
 	}
 }
 
-// dismiss ends the goroutine of the hand's calls, after the call that it may be at.
-func (h *hand) dismiss() {
+// endCalls ends the goroutine of the hand's calls, after the call that it may be at.
+func (h *hand) endCalls() {
 	if h.calls != nil {
 		close(h.calls)
 		h.calls = nil
@@ -250,10 +255,13 @@ func (h *hand) perform(c *call) bool {
 	}
 	h.start(c, func(ctx context.Context) error {
 		c.in.source.q.yield(ctx, "call")
-		return c.in.source.handler.call(ctx, c.ds)
+		if err := c.in.source.handler.call(ctx, c.ds); err != nil {
+			return err
+		}
+		return refused(c.ds)
 	})
 	if !h.attend(c) {
-		h.dismiss()
+		h.endCalls()
 		return false
 	}
 	h.over(c)
@@ -375,7 +383,7 @@ func (h *hand) leave(c *call, first bool) bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.left) >= w.o.Concurrency && !w.stopped {
+	if len(w.left) >= w.most && !w.stopped {
 		return false
 	}
 	w.left[c] = true
@@ -458,7 +466,7 @@ func (w *Worker) tellLost(in *inHand, event func() Event) {
 
 // settlement is the ack of deliveries, with the state that they have set.
 func (h *inHand) settlement(ds []*Delivery) *settlement {
-	s := &settlement{claim: h.claim}
+	s := &settlement{claim: h.claim, change: advancingOf(ds...)}
 	before := h.claim.State
 	for _, d := range ds {
 		if s.ids = append(s.ids, d.ID); d.sets {
@@ -502,7 +510,7 @@ func (w *Worker) beginAck(of context.Context, in *inHand) {
 	go func() {
 		defer cancel()
 		q.yield(ctx, "ack")
-		a.err = q.submit(ctx, &operation{settle: s})
+		a.err = q.settleAlone(ctx, s)
 		q.yield(ctx, "acked")
 		close(a.ended)
 	}()
@@ -565,11 +573,12 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 		return
 	}
 	o := NackOptions{Release: true, Acked: in.settlement(in.handled).ids}
-	view, n := *in.claim, 0
+	view, n, done := *in.claim, 0, slices.Clone(in.handled)
 	if c != nil {
 		if partly, ok := as[*BatchError](failed); ok && in.source.handler.batch {
 			n = min(max(partly.Done, 0), len(c.ds)-1)
 			s := in.settlement(c.ds[:n])
+			done = append(done, c.ds[:n]...)
 			o.Acked, o.SetState, o.State = append(o.Acked, s.ids...), s.sets, s.state
 			if partly.Err != nil {
 				failed = timedOut(c.ctx, partly.Err)
@@ -582,7 +591,8 @@ func (w *Worker) giveBack(of context.Context, in *inHand, c *call, failed error)
 	ctx, cancel := endContext(of)
 	defer cancel()
 	s := o.settlement(&view)
-	err := in.source.q.submit(ctx, &operation{settle: s})
+	s.change = advancingOf(done...)
+	err := in.source.q.settleAlone(ctx, s)
 	in.source.q.yield(of, "given back")
 	if c != nil {
 		e := Event{Follows: FollowsUnknown}

@@ -14,7 +14,8 @@ type source struct {
 	q       *Queue
 	handler Handler
 	receive ReceiveOptions
-	where   string // the packed template; "" = whole groups
+	where   string          // the packed template; "" = whole groups
+	next    func() Template // asked for the template before each receive; may be nil
 	weight  float64
 	state   atomic.Bool // handlers ask for the groups' state
 
@@ -26,7 +27,10 @@ type source struct {
 
 func newSource(from Source, receive ReceiveOptions) (*source, error) {
 	s := &source{q: from.Queue, handler: from.Handler, receive: receive, weight: float64(max(from.Weight, 1))}
-	s.receive.Where, s.receive.Unordered = from.Where, from.Unordered
+	s.receive.Where, s.receive.Unordered, s.next = from.Where, from.Unordered, from.NextWhere
+	if s.next != nil {
+		return s, nil
+	}
 	r, err := from.Queue.reception(s.receive)
 	if err == nil {
 		s.where = r.where
@@ -54,6 +58,13 @@ type finished struct {
 // receiveFrom settles and receives.
 func (s *source) receiveFrom(ctx context.Context, done *settlement, wait time.Duration, stop <-chan struct{}) received {
 	r := &reception{o: s.receive, where: s.where, stop: stop}
+	if s.next != nil {
+		r.o.Where = s.next()
+		var err error
+		if r.where, err = s.q.keys.plan.where(r.o.Where); err != nil {
+			return received{source: s, err: err}
+		}
+	}
 	r.o.Wait, r.o.State = wait, s.state.Load()
 	claims, err := s.q.receive(ctx, done, r)
 	return received{source: s, claims: claims, state: r.o.State, err: err}
@@ -86,15 +97,16 @@ func (w *Worker) live(now time.Time) (all, ready []*source) {
 	return all, ready
 }
 
-// next receives from the queue whose turn it is. done is settled first, in the same transaction if it can be.
-func (w *Worker) next(ctx context.Context, done *finished) received {
+// next receives from the queue whose turn it is. done is settled first, in the same transaction if it can be. The wait
+// ends when stop is closed.
+func (w *Worker) next(ctx context.Context, done *finished, stop <-chan struct{}) received {
 	if len(w.sources) == 1 {
 		s := w.sources[0]
 		var settle *settlement
 		if done != nil {
 			settle = done.settle
 		}
-		return s.receiveFrom(ctx, settle, s.receive.Wait, w.stopping)
+		return s.receiveFrom(ctx, settle, s.receive.Wait, stop)
 	}
 	all, ready := w.live(time.Now())
 	for _, s := range ready {
@@ -105,7 +117,7 @@ func (w *Worker) next(ctx context.Context, done *finished) received {
 			return received{source: done.source, err: err}
 		}
 		done = nil
-		r := s.receiveFrom(ctx, settle, 0, w.stopping)
+		r := s.receiveFrom(ctx, settle, 0, stop)
 		if r.err != nil || len(r.claims) > 0 {
 			w.given(r, all)
 			return r
@@ -117,7 +129,7 @@ func (w *Worker) next(ctx context.Context, done *finished) received {
 	if err := w.settle(ctx, done); err != nil {
 		return received{source: done.source, err: err}
 	}
-	r := w.await(ctx, all)
+	r := w.await(ctx, all, stop)
 	w.given(r, all)
 	return r
 }
@@ -127,7 +139,7 @@ func (w *Worker) settle(ctx context.Context, done *finished) error {
 	if done == nil {
 		return nil
 	}
-	return done.source.q.submit(ctx, &operation{settle: done.settle})
+	return done.source.q.settleAlone(ctx, done.settle)
 }
 
 // given counts what a queue was given. One that comes back from idleness has no claim on what it has not used.
@@ -154,11 +166,18 @@ func (w *Worker) given(r received, all []*source) {
 }
 
 // await waits on all queues at once. What comes beside the first claim is given back.
-func (w *Worker) await(ctx context.Context, all []*source) received {
-	stop := make(chan struct{})
+func (w *Worker) await(ctx context.Context, all []*source, leaving <-chan struct{}) received {
+	stop, over := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	end := func() { once.Do(func() { close(stop) }) }
-	defer context.AfterFunc(w.taking, end)()
+	defer close(over)
+	go func() {
+		select {
+		case <-leaving:
+			end()
+		case <-over:
+		}
+	}()
 	results := make([]received, len(all))
 	var wg sync.WaitGroup
 	for i, s := range all {

@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"maps"
+	"strings"
 
 	"fdbfifo/kv"
 )
@@ -12,58 +13,114 @@ import (
 // which the item has next: the item is advanced to them, in its place, and a worker of that stage gets it. A facet that
 // next does not name keeps its value. nil finishes the item.
 //
-// The item is advanced, or acked, in a transaction of its own after h has returned, so as with Handle the effect of h
-// happens at least once. An error is a failed attempt, as for every kind; a next that is no template of the queue's
-// facets is one, too.
+// Items are advanced as Handle acks them: while h is called for the next of the claim, those finished meanwhile
+// together, and the last of the claim in the transaction that receives the next claim. So the effect of h happens at
+// least once. For an effect that happens exactly once use HandleTx or HandleCommit with Delivery.AdvanceTo; for a stage
+// that handles a claim's items together, HandleBatch. An error is a failed attempt, as for every kind; a next that
+// AdvanceTo refuses is one, too.
 func HandleStage(h func(ctx context.Context, d *Delivery) (next Template, err error)) Handler {
 	if h == nil {
 		return Handler{}
 	}
-	return Handler{inTx: true, call: func(ctx context.Context, ds []*Delivery) error {
-		next, err := h(ctx, ds[0])
+	return Handle(func(ctx context.Context, d *Delivery) error {
+		next, err := h(ctx, d)
 		if err != nil {
 			return err
 		}
-		if err := ds[0].Queue.keys.plan.checkNext(next); err != nil {
+		return d.AdvanceTo(next)
+	})
+}
+
+// AdvanceTo says that the item, when its handler has returned nil, is not to be finished but advanced (see
+// Queue.Advance): in the place of the ack, so with HandleTx and HandleCommit in the handler's transaction. A facet that
+// next does not name keeps its value. The last call counts; nil finishes the item. A handler of HandleTx, or the second
+// one of HandleCommit, calls AdvanceTo each time that it is called itself.
+//
+// Errors: *ValueError if next names what is no facet of the queue, or nothing; *LimitError and ErrInvalidUTF8 for a
+// value, as Enqueue's. The item has failed then, also if the handler returns nil.
+func (d *Delivery) AdvanceTo(next Template) error {
+	d.next, d.refused = maps.Clone(next), nil
+	if next == nil {
+		return nil
+	}
+	config := d.Queue.Config()
+	err := config.CheckFacets(next)
+	if err == nil {
+		m := d.message()
+		maps.Copy(m.Headers, next)
+		_, err = m.check()
+	}
+	if err != nil {
+		d.refused = wrap("advance to "+next.String(), err)
+	}
+	return d.refused
+}
+
+// refused is the error of a handler that has returned nil, though AdvanceTo has refused what an item is to have next.
+func refused(ds []*Delivery) error {
+	for i, d := range ds {
+		switch {
+		case d.refused == nil:
+		case i == 0:
+			return d.refused
+		default:
+			return &BatchError{Done: i, Err: d.refused}
+		}
+	}
+	return nil
+}
+
+// CheckFacets returns an error unless t names facets of the queue alone, one at least, with values that a message may
+// have: what a message can be advanced to (Delivery.AdvanceTo). Errors: *ValueError, *LimitError, ErrInvalidUTF8.
+func (c Config) CheckFacets(t Template) error {
+	known := 0
+	for _, name := range c.Facets {
+		value, ok := t[name]
+		if !ok {
+			continue
+		}
+		if err := checkFacetValue(name, value); err != nil {
 			return err
 		}
-		ds[0].next = next
-		return ds[0].commit(ctx, func(context.Context, kv.Tx) error { return nil })
-	}}
+		known++
+	}
+	if known == len(t) && known > 0 {
+		return nil
+	}
+	allowed := "none: the queue has no facets"
+	if len(c.Facets) > 0 {
+		allowed = "values of the queue's facets: " + strings.Join(c.Facets, ", ")
+	}
+	return &ValueError{What: "facets", Got: t.String(), Allowed: allowed}
 }
 
-// checkNext returns an error unless each facet of next is the queue's, with a value that a message may have.
-func (p *lanePlan) checkNext(next Template) error {
-	known := 0
-	if p != nil {
-		for _, name := range p.facets {
-			value, ok := next[name]
-			if !ok {
-				continue
-			}
-			if err := checkFacetValue(name, value); err != nil {
-				return err
-			}
-			known++
+// advancingOf is how the items of deliveries are advanced, for a settlement; nil = all are acked.
+func advancingOf(ds ...*Delivery) func(id ID) func(m *Message) error {
+	next := make(map[ID]Template)
+	for _, d := range ds {
+		if d.next != nil {
+			next[d.ID] = d.next
 		}
 	}
-	if known == len(next) {
+	if len(next) == 0 {
 		return nil
 	}
-	err := &TemplateError{Template: next}
-	if p != nil {
-		err.Views = p.text
+	return func(id ID) func(m *Message) error {
+		facets := next[id]
+		if facets == nil {
+			return nil
+		}
+		return func(m *Message) error {
+			maps.Copy(m.Headers, facets)
+			return nil
+		}
 	}
-	return err
 }
 
-// finish acks the delivery's item in the handler's transaction, or advances it to its next facets.
+// finish acks the delivery's item in the handler's transaction, or advances it.
 func (d *Delivery) finish(ctx context.Context, tx kv.Tx) error {
-	if d.next == nil {
-		return d.Queue.AckTx(ctx, tx, d.in.claim, d.ID)
+	if d.refused != nil {
+		return d.refused
 	}
-	return d.Queue.AdvanceTx(ctx, tx, d.in.claim, func(m *Message) error {
-		maps.Copy(m.Headers, d.next)
-		return nil
-	}, d.ID)
+	return d.Queue.settleTx(ctx, tx, &settlement{claim: d.in.claim, ids: []ID{d.ID}, change: advancingOf(d)})
 }

@@ -698,6 +698,7 @@ func TestWorkerOptions(t *testing.T) {
 		for _, o := range []layer.WorkerOptions{
 			{Concurrency: -1}, {Concurrency: 1 << 20}, {Batch: -1}, {Batch: layer.MaxBatch + 1},
 			{Lease: time.Millisecond}, {Lease: 2 * layer.MaxLease}, {Poll: -1},
+			{MaxConcurrency: -1}, {MaxConcurrency: 1 << 20}, {Concurrency: 4, MaxConcurrency: 3}, {MaxConcurrency: 7},
 		} {
 			w, err := plainWorker(e.q, func(context.Context, layer.Item) error { return nil }, o)
 			var limit *layer.LimitError

@@ -1,6 +1,7 @@
 // Package metrics says in Prometheus's text format how queues and workers are. It needs no module but this one.
 //
 //	m := metrics.New(metrics.Options{})
+//	q, err := layer.Open(ctx, db, prefix, "orders", layer.Options{Hooks: []layer.Hook{m.Hook()}})
 //	m.Add(q)
 //	w, err := layer.NewWorker(q, h, layer.WorkerOptions{Hooks: m.Hooks(layer.Hooks{})})
 //	mux.Handle("GET /metrics", m)
@@ -203,11 +204,23 @@ var known = map[string]metric{
 	"fdbfifo_transactions_total":          {"counter", "Transactions of this process's handle."},
 	"fdbfifo_transaction_conflicts_total": {"counter", "Attempts of these that have failed with a conflict."},
 	"fdbfifo_worker_busy":                 {"gauge", "Handlers that run in this process, the stuck ones too."},
+	"fdbfifo_worker_hands":                {"gauge", "Goroutines of this process's workers, with a group in hand or not."},
 	"fdbfifo_worker_stuck_total":          {"counter", "Handlers that did not return at the end of their context."},
 	"fdbfifo_exporter_up":                 {"gauge", "1 if the queue's figures could be read."},
 	"fdbfifo_exporter_duration_seconds":   {"gauge", "How long the last reading of the queue's figures took."},
 	"fdbfifo_exporter_errors_total":       {"counter", "Readings of the queue's figures that have failed."},
-	"messaging_process_duration_seconds":  {"histogram", "How long handlers took, by how they ended."},
+	"messaging_process_duration_seconds":  {"histogram", "How long handlers took, well or badly ended."},
+	"messaging_client_operation_duration_seconds": {
+		"histogram", "How long operations of this process took, without the waits of receives.",
+	},
+	"messaging_client_sent_messages_total": {"counter", "Messages that this process has enqueued."},
+	"fdbfifo_operations_failed_total":      {"counter", "Operations of this process that have failed."},
+	"fdbfifo_receive_wait_duration_seconds": {
+		"histogram", "How long receives of this process have waited that then got something.",
+	},
+	"fdbfifo_message_wait_duration_seconds": {
+		"histogram", "How long messages have waited, since they were enqueued or due, for their first delivery here.",
+	},
 	"messaging_client_consumed_messages_total": {
 		"counter", "Messages delivered to this process, by how their handling ended.",
 	},

@@ -35,8 +35,12 @@ var labels = map[string]string{
 	"fdbfifo_queue_oldest_age_seconds": "of queue", "fdbfifo_queue_paused": "queue",
 	"fdbfifo_queue_waiting_handles": "queue", "fdbfifo_transaction_conflicts_total": "queue",
 	"fdbfifo_transactions_total": "queue", "fdbfifo_worker_busy": "queue", "fdbfifo_worker_stuck_total": "queue",
-	"messaging_client_consumed_messages_total": "error_type queue",
-	"messaging_process_duration_seconds":       "error_type le queue",
+	"fdbfifo_worker_hands":                        "queue state",
+	"messaging_client_consumed_messages_total":    "error_type queue",
+	"messaging_process_duration_seconds":          "error_type le queue",
+	"messaging_client_operation_duration_seconds": "le messaging_operation_name queue",
+	"messaging_client_sent_messages_total":        "queue", "fdbfifo_operations_failed_total": "error_type queue",
+	"fdbfifo_receive_wait_duration_seconds": "le queue", "fdbfifo_message_wait_duration_seconds": "le queue",
 }
 
 // maxSeries is how many series a queue may have.
@@ -56,7 +60,9 @@ func inScene(t *testing.T, test func(t *testing.T, s *scene)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scene{e: New(Options{}), rec: record.Wrap(embedded.OpenMemory(embedded.Options{}))}
 		var err error
-		s.q, err = layer.Create(t.Context(), s.rec, nil, hardName, layer.Options{Owner: "w"})
+		s.q, err = layer.Create(t.Context(), s.rec, nil, hardName, layer.Options{
+			Owner: "w", Hooks: []layer.Hook{s.e.Hook()},
+		})
 		require.NoError(t, err)
 		s.e.Add(s.q)
 		test(t, s)
@@ -82,9 +88,21 @@ func (s *scene) work(t *testing.T) {
 		return nil
 	}), layer.WorkerOptions{Hooks: s.e.Hooks(layer.Hooks{}), Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
+	s.e.AddWorker(s.q, worker)
 	worker.Start()
 	time.Sleep(2 * time.Second)
+	require.Contains(t, s.scrape(), `state="idle"} 8`)
 	require.NoError(t, worker.Stop(context.Background()))
+	for _, claim := range []*layer.Claim{{Group: "g1", Token: 1}, nil} {
+		require.Error(t, s.q.Ack(t.Context(), claim))
+	}
+	sent, err := s.q.Enqueue(t.Context(), layer.Message{Group: "left"})
+	require.NoError(t, err)
+	claims, err := s.q.Receive(t.Context(), layer.ReceiveOptions{Group: &sent[0].ID.Group})
+	require.NoError(t, err)
+	_, err = s.q.Extend(t.Context(), claims[0], time.Minute)
+	require.NoError(t, err)
+	require.NoError(t, s.q.Ack(t.Context(), claims[0]))
 }
 
 func (s *scene) scrape() string {
@@ -138,11 +156,14 @@ func TestLabelSets(t *testing.T) {
 		require.LessOrEqual(t, series, maxSeries)
 		t.Logf("series_per_queue %d", series)
 		for _, part := range []string{
-			`fdbfifo_queue_events_total{event="enqueued",queue="a\\b \"c\"\nd é"} 20`,
+			`fdbfifo_queue_events_total{event="enqueued",queue="a\\b \"c\"\nd é"} 21`,
+			`messaging_client_sent_messages_total{queue="a\\b \"c\"\nd é"} 21`,
+			`fdbfifo_operations_failed_total{error_type="claim_lost",queue="a\\b \"c\"\nd é"} 1`,
+			`fdbfifo_message_wait_duration_seconds_count{queue="a\\b \"c\"\nd é"} 21`,
 			`messaging_client_consumed_messages_total{error_type="",queue="a\\b \"c\"\nd é"} 18`,
 			`messaging_client_consumed_messages_total{error_type="rejected",queue="a\\b \"c\"\nd é"} 1`,
-			`messaging_process_duration_seconds_bucket{error_type="",le="0.5",queue="a\\b \"c\"\nd é"} 18`,
-			`messaging_process_duration_seconds_bucket{error_type="",le="0.25",queue="a\\b \"c\"\nd é"} 0`,
+			`messaging_process_duration_seconds_bucket{error_type="",queue="a\\b \"c\"\nd é",le="0.5"} 18`,
+			`messaging_process_duration_seconds_bucket{error_type="",queue="a\\b \"c\"\nd é",le="0.25"} 0`,
 			`fdbfifo_worker_busy{queue="a\\b \"c\"\nd é"} 0`,
 		} {
 			require.Contains(t, text, part)

@@ -13,7 +13,10 @@ import (
 type work struct {
 	lost, takenOver, stuck int64
 	busy                   int64
-	ended                  map[string]*histogram // by outcome
+	ended                  map[string]int64 // by outcome
+	well, badly            *histogram       // how long handlers took
+	did                    *operations
+	workers                []*layer.Worker
 }
 
 // outcomes are how the handling of a message ends, as the label error_type says: "" = well. A panic is a "handler".
@@ -24,13 +27,18 @@ var bounds = []float64{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1,
 
 // histogram counts durations.
 type histogram struct {
-	counts []int64 // one for each bound, and one above
+	bounds []float64 // upper bounds in seconds, ascending
+	counts []int64   // one for each bound, and one above
 	sum    float64
 	n      int64
 }
 
+func newHistogram(bounds []float64) *histogram {
+	return &histogram{bounds: bounds, counts: make([]int64, len(bounds)+1)}
+}
+
 func (h *histogram) observe(seconds float64) {
-	i, _ := slices.BinarySearch(bounds, seconds)
+	i, _ := slices.BinarySearch(h.bounds, seconds)
 	h.counts[i]++
 	h.sum += seconds
 	h.n++
@@ -40,13 +48,19 @@ func (h *histogram) observe(seconds float64) {
 func (e *Exporter) of(queue string) *work {
 	w := e.work[queue]
 	if w == nil {
-		w = &work{ended: map[string]*histogram{}}
-		for _, o := range outcomes {
-			w.ended[o] = &histogram{counts: make([]int64, len(bounds)+1)}
-		}
+		w = &work{ended: map[string]int64{}, did: newOperations()}
+		w.well, w.badly = newHistogram(bounds), newHistogram(bounds)
 		e.work[queue] = w
 	}
 	return w
+}
+
+// AddWorker exports how many goroutines of a worker of the queue are busy and idle; none once the worker has ended.
+func (e *Exporter) AddWorker(q *layer.Queue, w *layer.Worker) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	of := e.of(q.Name())
+	of.workers = append(of.workers, w)
 }
 
 // Hooks returns hooks for WorkerOptions that count, and then call those of next.
@@ -68,11 +82,13 @@ func (e *Exporter) Hooks(next layer.Hooks) layer.Hooks {
 	h.Started = counting(next.Started, func(w *work, _ layer.Event) { w.busy++ })
 	h.Done = counting(next.Done, func(w *work, ev layer.Event) {
 		w.busy--
-		w.ended[""].observe(ev.Took.Seconds())
+		w.ended[""]++
+		w.well.observe(ev.Took.Seconds())
 	})
 	h.Failed = counting(next.Failed, func(w *work, ev layer.Event) {
 		w.busy--
-		w.ended[outcome(ev.Err)].observe(ev.Took.Seconds())
+		w.ended[outcome(ev.Err)]++
+		w.badly.observe(ev.Took.Seconds())
 	})
 	return h
 }
@@ -94,24 +110,39 @@ func (w *work) print(p *printer, queue string) {
 	p.add("fdbfifo_claims_taken_over_total", float64(w.takenOver), "queue", queue)
 	p.add("fdbfifo_worker_stuck_total", float64(w.stuck), "queue", queue)
 	p.add("fdbfifo_worker_busy", float64(max(0, w.busy)), "queue", queue)
+	if len(w.workers) > 0 {
+		var hands layer.Hands
+		for _, worker := range w.workers {
+			now := worker.Hands()
+			hands.All, hands.Idle = hands.All+now.All, hands.Idle+now.Idle
+		}
+		p.add("fdbfifo_worker_hands", float64(hands.All-hands.Idle), "queue", queue, "state", "busy")
+		p.add("fdbfifo_worker_hands", float64(hands.Idle), "queue", queue, "state", "idle")
+	}
 	for _, o := range outcomes {
-		h := w.ended[o]
-		p.add("messaging_client_consumed_messages_total", float64(h.n), "error_type", o, "queue", queue)
-		if h.n > 0 {
-			h.print(p, queue, o)
+		p.add("messaging_client_consumed_messages_total", float64(w.ended[o]), "error_type", o, "queue", queue)
+	}
+	// How long, by well or badly only: an outcome each would be twice the series.
+	for _, ended := range []struct {
+		as string
+		h  *histogram
+	}{{"", w.well}, {"error", w.badly}} {
+		if ended.h.n > 0 {
+			ended.h.print(p, "messaging_process_duration_seconds", "error_type", ended.as, "queue", queue)
 		}
 	}
+	w.did.print(p, queue)
 }
 
-func (h *histogram) print(p *printer, queue, outcome string) {
-	const name = "messaging_process_duration_seconds"
+// print prints the histogram of a name. labels are names and values.
+func (h *histogram) print(p *printer, name string, labels ...string) {
 	n := int64(0)
-	for i, bound := range bounds {
+	for i, bound := range h.bounds {
 		n += h.counts[i]
 		le := strconv.FormatFloat(bound, 'g', -1, 64)
-		p.line(name, name+"_bucket", float64(n), "error_type", outcome, "le", le, "queue", queue)
+		p.line(name, name+"_bucket", float64(n), append(slices.Clone(labels), "le", le)...)
 	}
-	p.line(name, name+"_bucket", float64(h.n), "error_type", outcome, "le", "+Inf", "queue", queue)
-	p.line(name, name+"_sum", h.sum, "error_type", outcome, "queue", queue)
-	p.line(name, name+"_count", float64(h.n), "error_type", outcome, "queue", queue)
+	p.line(name, name+"_bucket", float64(h.n), append(slices.Clone(labels), "le", "+Inf")...)
+	p.line(name, name+"_sum", h.sum, labels...)
+	p.line(name, name+"_count", float64(h.n), labels...)
 }

@@ -116,6 +116,11 @@ type Sizes struct {
 	WorkerGroups         int // of worker_ratio, a batch in each, in each slice
 	HeatGroups           int // of heat, each enqueued to once; the more, the more evenly they fall into shards
 
+	FewOthers, ManyOthers int           // groups that do not match, of template_ratio
+	StageBatches          int           // enqueued by the producer of stage_conflicts
+	StageItems            int           // of a slice of stages_gain, a multiple of 10
+	StageWork             time.Duration // for an item in a stage, of stages_gain
+
 	LongRounds int           // of the figures whose slices are long
 	LongSlice  time.Duration // of those with many claimers, which need time to get under way
 	Watch      time.Duration // how long idle receivers are watched
@@ -136,6 +141,7 @@ func Full() Sizes {
 		Handles: []int{1, 2, 4, 8, 16, 32, 64}, ReadyGroups: 10_000, ScarceItems: 1000, Idle: 1000, Wakes: 300, Senders: 256,
 		SharedRounds: 15, Takeovers: 11,
 		SlowGroups: 8, SlowEach: 10, WorkerGroups: 1000, HeatGroups: 2000,
+		FewOthers: 10, ManyOthers: 100_000, StageBatches: 1000, StageItems: 200, StageWork: time.Millisecond,
 		LongRounds: 7, LongSlice: 300 * time.Millisecond, Watch: 10 * time.Second, Patience: 20 * time.Second,
 		Rounds: 31, Slices: 4, Slice: 100 * time.Millisecond, SliceBatches: 50,
 	}
@@ -149,6 +155,7 @@ func Tiny() Sizes {
 		Handles: []int{1, 2, 4}, ReadyGroups: 200, ScarceItems: 10, Idle: 10, Wakes: 3, Senders: 8,
 		SharedRounds: 1, Takeovers: 1,
 		SlowGroups: 2, SlowEach: 1, WorkerGroups: 10, HeatGroups: 20,
+		FewOthers: 2, ManyOthers: 50, StageBatches: 5, StageItems: 30, StageWork: 50 * time.Microsecond,
 		LongRounds: 1, LongSlice: time.Millisecond, Watch: 20 * time.Millisecond, Patience: 300 * time.Millisecond,
 		Rounds: 3, Slices: 2, Slice: time.Millisecond, SliceBatches: 2,
 	}
@@ -169,6 +176,7 @@ func All(s Sizes) []Benchmark {
 		consoleTransactions(s),
 		blockedRatio(s),
 		seriesPerQueue(s),
+		hooksCost(s),
 		wakeRoundTrips(s),
 		coalescingGain(s),
 		transactionsPerBatch(s),
@@ -178,6 +186,11 @@ func All(s Sizes) []Benchmark {
 		workerLivelock(s),
 		workerRatio(s),
 		heat(s),
+		templateRatio(s),
+		stageMutations(s),
+		stageConflicts(s),
+		stagesGain(s),
+		subscribeRoundTrips(s),
 		sqsRatio(s),
 		sqsBlocked(s),
 		sqsIdle(s),

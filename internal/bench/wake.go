@@ -97,35 +97,22 @@ func wakes(ctx context.Context, env Env, space Space, c *crew, s Sizes) (wakes, 
 			}
 		})
 	}
-	key := append(bytes.Clone(space.Prefix), tuple.Tuple{"trip"}.Pack()...)
-	trip := func() (float64, error) {
-		begun := time.Now()
-		_, err := kv.Run(ctx, space.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-			v, err := tx.Get(key).Wait(ctx)
-			if err == nil {
-				tx.Set(key, append(v[:0:0], "trip"...))
-			}
-			return err
-		})
-		return micros(time.Since(begun)), err
-	}
-	const pause = 20 * time.Millisecond
 	for i := range s.Wakes {
 		env.progress("measuring", i, s.Wakes)
 		// The one that was served must wait again, and whatever is measured begins from rest.
-		if err := sleep(ctx, pause); err != nil {
+		if err := sleep(ctx, restTime); err != nil {
 			return nil, nil, nil, nil, err
 		}
-		t, err := trip()
+		t, err := roundTrip(ctx, space)
 		if err != nil {
 			return nil, nil, nil, nil, err
 		}
 		trips = append(trips, t)
-		if t, err = watchTime(ctx, space, i, pause); err != nil {
+		if t, err = watchTime(ctx, space, i, restTime); err != nil {
 			return nil, nil, nil, nil, err
 		}
 		watches = append(watches, t)
-		if err := sleep(ctx, pause); err != nil {
+		if err := sleep(ctx, restTime); err != nil {
 			return nil, nil, nil, nil, err
 		}
 		begun := time.Now()
@@ -144,6 +131,23 @@ func wakes(ctx context.Context, env Env, space Space, c *crew, s Sizes) (wakes, 
 		}
 	}
 	return wakes, sends, trips, watches, nil
+}
+
+// restTime is how long is waited before a figure of single events, so that each begins from rest.
+const restTime = 20 * time.Millisecond
+
+// roundTrip returns the microseconds of a small transaction, which reads and writes a key.
+func roundTrip(ctx context.Context, space Space) (float64, error) {
+	key := append(bytes.Clone(space.Prefix), tuple.Tuple{"trip"}.Pack()...)
+	begun := time.Now()
+	_, err := kv.Run(ctx, space.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		v, err := tx.Get(key).Wait(ctx)
+		if err == nil {
+			tx.Set(key, append(v[:0:0], "trip"...))
+		}
+		return err
+	})
+	return micros(time.Since(begun)), err
 }
 
 // watchTime returns the microseconds from the return of the n-th change of a key to that of a wait for its watch, which

@@ -46,6 +46,7 @@ var allowed = map[string][]string{
 	},
 	"examples/first":    {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"examples/orders":   {"kv", "kv/tuple", "kv/embedded", "layer"},
+	"examples/pipeline": {"kv", "kv/tuple", "kv/embedded", "layer"},
 	"examples/bookings": {"kv", "kv/tuple", "kv/fault", "kv/embedded", "layer"},
 }
 

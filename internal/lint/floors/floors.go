@@ -28,8 +28,8 @@ var floors = []floor{
 		"store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
-		"handle.go", "counters.go", "tx.go", "tx_budget.go", "tx_change.go", "tx_config.go",
-		"tx_lane.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
+		"claim.go", "handle.go", "counters.go", "tx.go", "tx_wake.go", "tx_budget.go", "tx_change.go", "tx_config.go",
+		"tx_hook.go", "tx_lane.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
 		"group.go", "group_delay.go", "group_failure.go", "group_lane.go", "group_mark.go", "group_rate.go",
@@ -42,13 +42,13 @@ var floors = []floor{
 		"settle_archive.go", "settle_state.go",
 	}},
 	{"many callers", "the callers of one handle in shared transactions, and the waiting line.", []string{
-		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_line.go", "staging_request.go",
+		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_line.go", "staging_request.go", "staging_lane.go",
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
 		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_purge.go", "job_purge_lane.go",
 		"job_purge_whole.go",
 		"job_redrive.go", "job_replay.go", "job_sweep.go", "job_sweep_changes.go", "job_sweep_dead.go",
-		"job_sweep_dedup.go", "job_sweep_overdue.go", "job_sweep_rate.go",
+		"job_sweep_dedup.go", "job_sweep_hints.go", "job_sweep_overdue.go", "job_sweep_rate.go",
 	}},
 	{"operator and inspection", "what people do to a queue, and look at.", []string{
 		"admin.go", "admin_config.go", "admin_force.go", "admin_items.go", "admin_lane.go", "admin_lists.go",
@@ -60,8 +60,9 @@ var floors = []floor{
 		"inspect_stats.go", "inspect_why.go",
 	}},
 	{"face", "what a program begins with: opening a queue, and workers.", []string{
-		"queue.go", "subscribe.go", "subscription.go",
-		"worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_handler.go", "worker_source.go",
+		"queue.go", "subscribe.go", "subscription.go", "worker_form.go",
+		"worker.go", "worker_delivery.go", "worker_event.go", "worker_hand.go", "worker_hands.go",
+		"worker_handler.go", "worker_source.go",
 		"worker_stage.go",
 	}},
 }

@@ -1,0 +1,1 @@
+../../layer/hook_test.go

@@ -1,0 +1,1 @@
+../../layer/lane_wait_test.go

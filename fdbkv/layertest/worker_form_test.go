@@ -1,0 +1,1 @@
+../../layer/worker_form_test.go

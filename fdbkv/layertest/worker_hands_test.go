@@ -1,0 +1,1 @@
+../../layer/worker_hands_test.go

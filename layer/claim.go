@@ -1,0 +1,60 @@
+package layer
+
+import (
+	"sync"
+	"time"
+)
+
+// Claim is one holder's exclusive right to a group, and the items delivered under the claim, in order. A Claim is plain
+// data: Ack, Nack and Extend need only Group, Token and the items' ids, in any process.
+//
+// The calls keep the Claim right: Extend sets Until, and an ack of some items, or a Nack with From, takes the items
+// which left the claim out of Items. Only after success, and not the …Tx forms, because their commit is the caller's.
+// So a loop which acks is a loop over the values, which goes on over the items of its beginning:
+//
+//	for _, item := range c.Items { …; err := q.Ack(ctx, c, item.ID) } // not: for i := range c.Items
+//
+// A call which ends the claim leaves Items as is.
+//
+// Calls on the same Claim may run at the same time, for example an Extend beside an Ack. Who reads Until or Items
+// meanwhile, in another goroutine, reads a copy of the Claim made before, or uses a lock of his own around both.
+type Claim struct {
+	// Queue is the name of the queue. On a handle of another queue the claim is lost (ErrClaimLost); "" is not checked.
+	Queue string
+	Group string
+	// Where is the template of the receive; nil = the claim is of the whole group.
+	Where Template
+	// Hold is the item of a claim by an unordered receive, the only one; zero = the claim is of a group.
+	Hold ID
+	// Token grows from claim to claim of a group. Pass the token to systems outside the database, so that such a system
+	// can refuse a holder who has been overtaken. A token alone names no claim: claims of several groups by the same
+	// receive have the same token, so a system outside compares tokens of one group.
+	Token int64
+	Items []Item    // delivered, and not acked as far as the calls on this Claim have said
+	Until time.Time // the end of the lease, by this worker's clock
+	// State is the group's state (SetState, AckState) as of the claim, if ReceiveOptions.State asked; nil = there is
+	// none.
+	State []byte
+
+	takenFrom string // whose lease had ended; "" = nobody's
+}
+
+// claimsMu guards Until and Items of the callers' claims against calls on the same claim at the same time. The mutex is
+// held for an assignment, never during a transaction, so one for all claims is enough.
+var claimsMu sync.Mutex
+
+// snapshot returns a copy of the claim for a transaction: the caller's own may change while the transaction runs.
+func (c *Claim) snapshot() *Claim {
+	claimsMu.Lock()
+	defer claimsMu.Unlock()
+	same := *c
+	return &same
+}
+
+// copied is a snapshot for hooks; nil for nil.
+func (c *Claim) copied() *Claim {
+	if c == nil {
+		return nil
+	}
+	return c.snapshot()
+}

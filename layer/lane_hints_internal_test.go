@@ -1,0 +1,139 @@
+package layer
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+)
+
+// laneConfig is of a queue with the facets a and b, a view of each, and whole groups.
+var laneConfig = Config{Facets: []string{"a", "b"}, Views: "*; a; b"}
+
+func sendTo(t *testing.T, q *Queue, group, a, b string) {
+	t.Helper()
+	_, err := q.Enqueue(t.Context(), Message{Group: group, Headers: map[string]string{"a": a, "b": b}})
+	require.NoError(t, err)
+}
+
+// claimBy claims one group by template; nil = nothing is ready.
+func claimBy(t *testing.T, q *Queue, where Template, max int) *Claim {
+	t.Helper()
+	claims, err := q.Receive(t.Context(), ReceiveOptions{Where: where, Max: max, MaxGroups: 1})
+	require.NoError(t, err)
+	if len(claims) == 0 {
+		return nil
+	}
+	return claims[0]
+}
+
+// countIn returns how many keys a range has.
+func countIn(t *testing.T, q *Queue, r kv.KeyRange) int {
+	t.Helper()
+	n := 0
+	for _, err := range kv.Rows(t.Context(), q.db, r) {
+		require.NoError(t, err)
+		n++
+	}
+	return n
+}
+
+func soundLanes(t *testing.T, q *Queue) CheckReport {
+	t.Helper()
+	report, err := q.Admin().Check(t.Context(), CheckOptions{})
+	require.NoError(t, err)
+	require.Empty(t, report.Violations)
+	return report
+}
+
+// TestKeptHintsInBounds (lanes, trap 13): under one lock so many hints are put aside and no more. Those that are more
+// stay where they are, and all lanes are found when the lock is released.
+func TestKeptHintsInBounds(t *testing.T) {
+	_, q := newInterleaved(t, laneConfig)
+	const lanes = maxKept + 20
+	sendTo(t, q, "A", "held", "held")
+	for n := range lanes {
+		sendTo(t, q, "A", "held", fmt.Sprint(n))
+	}
+	held := claimBy(t, q, Template{"a": "held"}, 1)
+	require.NotNil(t, held)
+	for n := range lanes {
+		require.Nil(t, claimBy(t, q, Template{"b": fmt.Sprint(n)}, 1))
+	}
+	lane, err := held.lane(q)
+	require.NoError(t, err)
+	require.Equal(t, maxKept, countIn(t, q, q.keys.keptUnder(lane)))
+	soundLanes(t, q)
+	require.Nil(t, claimBy(t, q, Template{"b": fmt.Sprint(lanes - 1)}, 1), "it is looked at again, in vain")
+	require.NoError(t, q.Ack(t.Context(), held))
+	require.Zero(t, countIn(t, q, q.keys.section(nameKept)))
+	for n := range lanes {
+		c := claimBy(t, q, Template{"b": fmt.Sprint(n)}, 1)
+		require.NotNil(t, c, "lane %d", n)
+		require.NoError(t, q.Ack(t.Context(), c))
+	}
+	require.Zero(t, soundLanes(t, q).Items)
+}
+
+// TestSweepClearsStaleHints (lanes, trap 14): hints of views by which nobody receives stay when others empty their
+// lanes, and a sweep clears them. A lane with items is found as before.
+func TestSweepClearsStaleHints(t *testing.T) {
+	_, q := newInterleaved(t, laneConfig)
+	for round := range 5 {
+		sendTo(t, q, "A", "x", fmt.Sprint(round))
+		require.NoError(t, q.Ack(t.Context(), claimBy(t, q, Template{"a": "x"}, 1)))
+	}
+	for range 3 { // the head of the whole group, and of b, is not the item which made the hint
+		sendTo(t, q, "B", "x", "y")
+	}
+	require.NoError(t, q.Ack(t.Context(), claimBy(t, q, Template{"a": "x"}, 1)))
+	before := countIn(t, q, q.keys.section(nameOpen)) + countIn(t, q, q.keys.section(nameReady))
+	require.Equal(t, 5+5+3, before, "of A: b, and whole; of B: a, b, and whole")
+	report, err := q.Admin().Sweep(t.Context(), SweepOptions{})
+	require.NoError(t, err)
+	require.EqualValues(t, 12, report.Hints, "two of them move to the head of B")
+	require.Equal(t, 3, countIn(t, q, q.keys.section(nameOpen))+countIn(t, q, q.keys.section(nameReady)))
+	soundLanes(t, q)
+	report, err = q.Admin().Sweep(t.Context(), SweepOptions{})
+	require.NoError(t, err)
+	require.Zero(t, report.Hints)
+	for _, where := range []Template{{"b": "y"}, nil} {
+		c := claimBy(t, q, where, 1)
+		require.NotNil(t, c)
+		require.NoError(t, q.Ack(t.Context(), c))
+	}
+	require.Zero(t, soundLanes(t, q).Items)
+}
+
+// TestSweepSparesTheHintThatComesBack (lanes, trap 1): while a sweep clears the hint of an empty lane, the item is
+// advanced back into the lane, with a hint under the same key. Guard stale-empty.
+func TestSweepSparesTheHintThatComesBack(t *testing.T) {
+	db, q := newInterleaved(t, Config{Facets: []string{"a"}, Views: "a"})
+	_, err := q.Enqueue(t.Context(), Message{Group: "A", Headers: map[string]string{"a": "x"}})
+	require.NoError(t, err)
+	move := func(c *Claim, to string) {
+		require.NoError(t, q.Advance(t.Context(), c, func(m *Message) error {
+			m.Headers["a"] = to
+			return nil
+		}))
+	}
+	hints := q.keys.section(nameOpen)
+	var first []byte
+	for row, err := range kv.Rows(t.Context(), q.db, hints) {
+		require.NoError(t, err)
+		first = row.Key
+	}
+	move(claimBy(t, q, Template{"a": "x"}, 1), "y")
+	there := claimBy(t, q, Template{"a": "y"}, 1)
+	db.put(t, first, nil) // as a claim of another view leaves it
+	db.before = func() { move(there, "x") }
+	db.armed.Store(true)
+	s := &sweeper{q: q, ctx: t.Context()}
+	require.NoError(t, s.hints())
+	c := claimBy(t, q, Template{"a": "x"}, 1)
+	require.NotNil(t, c, "the lane is found")
+	require.NoError(t, q.Ack(t.Context(), c))
+	soundLanes(t, q)
+}

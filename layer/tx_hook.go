@@ -1,0 +1,239 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// Hook is told of the operations of a handle: calls which run in transactions of the handle's own. The …Tx forms are
+// not told, because their commit is the caller's. Both functions are called by the goroutine of the caller, or of the
+// worker: they must be safe for concurrent use and return soon. A handle without hooks pays nothing.
+type Hook struct {
+	// Begin, if not nil, is called before the operation reads or checks anything. The operation, and End, get the
+	// context which Begin returns; it must be ctx or made from ctx. Of an enqueue Begin may set headers
+	// (Operation.SetHeader), for a trace that travels with the message.
+	Begin func(ctx context.Context, o *Operation) context.Context
+	// End, if not nil, is called when the outcome is known, or the caller has gone.
+	End func(ctx context.Context, o *Operation)
+}
+
+// Verb is what an operation does.
+type Verb string
+
+// The verbs of programs and workers.
+const (
+	VerbEnqueue    Verb = "enqueue"
+	VerbReceive    Verb = "receive"
+	VerbAck        Verb = "ack"
+	VerbNack       Verb = "nack"
+	VerbRelease    Verb = "release" // a nack without a failed attempt
+	VerbExtend     Verb = "extend"
+	VerbSetState   Verb = "set state"
+	VerbAdvance    Verb = "advance"
+	VerbReschedule Verb = "reschedule"
+	VerbReplace    Verb = "replace"
+)
+
+// The verbs of operators, see Admin.
+const (
+	VerbCancel        Verb = "cancel"
+	VerbSkip          Verb = "skip"
+	VerbEdit          Verb = "edit"
+	VerbPause         Verb = "pause"
+	VerbResume        Verb = "resume"
+	VerbForceRelease  Verb = "force release"
+	VerbRetryNow      Verb = "retry now"
+	VerbSetGroupState Verb = "set group state"
+	VerbPurge         Verb = "purge"
+	VerbRedrive       Verb = "redrive"
+	VerbDiscard       Verb = "discard"
+	VerbReplay        Verb = "replay"
+	VerbConfigure     Verb = "configure"
+	VerbUnsubscribe   Verb = "unsubscribe"
+)
+
+var programsVerbs = []Verb{
+	VerbEnqueue, VerbReceive, VerbAck, VerbNack, VerbRelease, VerbExtend, VerbSetState, VerbAdvance, VerbReschedule,
+	VerbReplace,
+}
+
+var operatorsVerbs = []Verb{
+	VerbCancel, VerbSkip, VerbEdit, VerbPause, VerbResume, VerbForceRelease, VerbRetryNow, VerbSetGroupState, VerbPurge,
+	VerbRedrive, VerbDiscard, VerbReplay, VerbConfigure, VerbUnsubscribe,
+}
+
+// Verbs returns all verbs, those of programs first. The slice belongs to the caller.
+func Verbs() []Verb { return slices.Concat(programsVerbs, operatorsVerbs) }
+
+// Operation is one call, as hooks are told of it. A hook may read an Operation until End returns, and keeps nothing of
+// Messages and Claims. Fields that have nothing to say are zero.
+type Operation struct {
+	Queue string
+	Verb  Verb
+	// By is who does it, of an operator's verb: the name of Admin.As, or else the handle's Owner.
+	By string
+	// Group is the group that the call names, or that the claim is of; nil = none, or several.
+	Group *string
+	ID    ID // of the item that the call names
+	// Messages are those of an enqueue. They belong to the caller, who does not see what SetHeader sets.
+	Messages []Message
+	own      []bool // whose headers are a copy
+	// Sent is the result of an enqueue, one for each of Messages.
+	Sent []Sent
+	// Claims is the result of a receive.
+	Claims []*Claim
+	// Settled is a copy of the claim which is acked, given back, extended, advanced, or whose state is set, as of the
+	// call; of a receive, the claim which is acked first (AckReceive).
+	Settled *Claim
+	// Items is how many items the call has enqueued, received, settled, or changed; of a receive which acks first, only
+	// those received. 0 after an error, but for redrive, discard, replay and purge.
+	Items int
+	// Follows is what has become of the item whose attempt has failed, of a nack.
+	Follows Follows
+	Begun   time.Time // by the system's clock, not Options.Now
+	Took    time.Duration
+	// Waited is how much of Took had passed when the transaction began which claimed, or which looked last.
+	Waited time.Duration
+	Err    error // of the call; the caller gets it with the name of the call
+}
+
+// SetHeader sets a header of the i-th of Messages, from 0 on. For Hook.Begin alone.
+func (o *Operation) SetHeader(i int, name, value string) {
+	if o.own == nil {
+		o.own = make([]bool, len(o.Messages))
+	}
+	m := &o.Messages[i]
+	if !o.own[i] {
+		headers := make(map[string]string, len(m.Headers)+2)
+		maps.Copy(headers, m.Headers)
+		m.Headers, o.own[i] = headers, true
+	}
+	m.Headers[name] = value
+}
+
+// Operator reports whether it is an operator's verb.
+func (v Verb) Operator() bool { return slices.Contains(operatorsVerbs, v) }
+
+// observed is an operation that hooks are told of.
+type observed struct {
+	Operation
+	hooks []Hook
+}
+
+// observe begins an operation; without hooks nil, whose methods do nothing.
+func (q *Queue) observe(ctx context.Context, o Operation) (context.Context, *observed) {
+	if len(q.opts.Hooks) == 0 {
+		return ctx, nil
+	}
+	return q.observeHooks(ctx, o)
+}
+
+// observeHooks is apart, so that observe is small, and o stays on the stack without hooks.
+func (q *Queue) observeHooks(ctx context.Context, o Operation) (context.Context, *observed) {
+	w := &observed{Operation: o, hooks: q.opts.Hooks}
+	w.Queue, w.Begun = q.name, time.Now()
+	for _, h := range w.hooks {
+		if h.Begin != nil {
+			ctx = h.Begin(ctx, &w.Operation)
+		}
+	}
+	return ctx, w
+}
+
+// end tells the hooks the outcome, the last hook first, and returns err.
+func (w *observed) end(ctx context.Context, err error) error {
+	if w == nil {
+		return err
+	}
+	w.Took, w.Err = time.Since(w.Begun), err
+	for i := len(w.hooks) - 1; i >= 0; i-- {
+		if h := w.hooks[i]; h.End != nil {
+			h.End(ctx, &w.Operation)
+		}
+	}
+	return err
+}
+
+// errorKinds are the kinds of errors that ErrorKind tells apart, the most telling first.
+var errorKinds = []struct {
+	kind string
+	is   error
+}{
+	{"claim_lost", ErrClaimLost}, {"full", ErrFull}, {"closed", ErrClosed}, {"no_queue", ErrNoQueue},
+	{"changed", ErrChanged}, {"corrupt", ErrCorrupt}, {"limit", ErrLimit},
+	{"timeout", context.DeadlineExceeded}, {"cancelled", context.Canceled},
+}
+
+// ErrorKind is a word for the kind of an operation's error, for labels of metrics: one of eleven, never a text of the
+// error's own; "" for nil.
+func ErrorKind(err error) string {
+	if err == nil {
+		return ""
+	}
+	for _, k := range errorKinds {
+		if errors.Is(err, k.is) {
+			return k.kind
+		}
+	}
+	if kv.Code(err) != 0 {
+		return "engine"
+	}
+	return "other"
+}
+
+// LogHook returns a hook that writes a log: what an operator does as information, with who does it; an action that is
+// refused and a lost claim as a warning; a dead letter and a halted group as an error; all else at the level debug.
+// Bodies and headers are never written.
+func LogHook(log *slog.Logger) Hook {
+	return Hook{End: func(ctx context.Context, o *Operation) {
+		level := o.level()
+		if log.Enabled(ctx, level) {
+			log.LogAttrs(ctx, level, "queue: "+string(o.Verb), o.attrs()...)
+		}
+	}}
+}
+
+func (o *Operation) level() slog.Level {
+	switch {
+	case o.Follows == FollowsDeadLetter || o.Follows == FollowsHalt:
+		return slog.LevelError
+	case o.Err != nil && (o.Verb.Operator() || errors.Is(o.Err, ErrClaimLost)):
+		return slog.LevelWarn
+	case o.Verb.Operator():
+		return slog.LevelInfo
+	}
+	return slog.LevelDebug
+}
+
+// attrs is the operation for a log.
+func (o *Operation) attrs() []slog.Attr {
+	all := []slog.Attr{slog.String("queue", o.Queue)}
+	if o.By != "" {
+		all = append(all, slog.String("by", o.By))
+	}
+	if o.ID != (ID{}) {
+		all = append(all, slog.String("item", o.ID.String()))
+	} else if o.Group != nil {
+		all = append(all, slog.String("group", *o.Group))
+	}
+	if o.Settled != nil {
+		all = append(all, slog.Int64("token", o.Settled.Token))
+	}
+	if o.Items > 0 {
+		all = append(all, slog.Int("items", o.Items))
+	}
+	if o.Follows != "" {
+		all = append(all, slog.String("follows", string(o.Follows)))
+	}
+	all = append(all, slog.Duration("took", o.Took))
+	if o.Err != nil {
+		all = append(all, slog.String("error", o.Err.Error()))
+	}
+	return all
+}

@@ -1,0 +1,338 @@
+// Package otelfifo tells OpenTelemetry what handles and workers of a queue do: spans, metrics, and a trace that travels
+// with each message in its headers. It is a module of its own, so that package layer needs no module of OpenTelemetry.
+//
+//	t, err := otelfifo.New(otelfifo.Options{})
+//	q, err := layer.Open(ctx, db, prefix, "orders", layer.Options{Hooks: []layer.Hook{t.Hook()}})
+//	w, err := layer.NewWorker(q, layer.Handle(t.Process(handle)), layer.WorkerOptions{})
+//
+// Names follow OpenTelemetry's conventions for messaging, which are in development: names may change with a new minor
+// version of this module. "Consumer group" of the conventions is nothing that these queues have; the group of a message
+// is messaging.fdbfifo.message.group, on spans only. No metric has an attribute with the name of a group, a message, an
+// owner or an error, because their number has no bound.
+//
+// The figures that live in the database (depth, ready groups, ages) are those of package metrics.
+package otelfifo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"fdbfifo/layer"
+)
+
+// scope is the name under which spans and metrics are made.
+const scope = "fdbfifo/otelfifo"
+
+// Options say where telemetry goes. The zero value is OpenTelemetry's globals.
+type Options struct {
+	Tracers trace.TracerProvider          // nil = otel.GetTracerProvider
+	Meters  metric.MeterProvider          // nil = otel.GetMeterProvider
+	Headers propagation.TextMapPropagator // nil = W3C Trace Context: traceparent and tracestate
+	// NoHeaders leaves the headers of messages alone: nothing travels with them.
+	NoHeaders bool
+}
+
+// Telemetry makes hooks. It is safe for concurrent use.
+type Telemetry struct {
+	o      Options
+	tracer trace.Tracer
+
+	operations, process, received, waited metric.Float64Histogram
+	sent, consumed                        metric.Int64Counter
+}
+
+// Buckets of histograms, in seconds: those of the conventions, and of the waits, which are longer.
+var (
+	seconds = []float64{0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10}
+	waits   = []float64{0.01, 0.1, 0.5, 1, 5, 10, 60, 600, 3600, 6 * 3600, 24 * 3600}
+)
+
+// New makes telemetry. Errors: those of the meters.
+func New(o Options) (*Telemetry, error) {
+	if o.Tracers == nil {
+		o.Tracers = otel.GetTracerProvider()
+	}
+	if o.Meters == nil {
+		o.Meters = otel.GetMeterProvider()
+	}
+	if o.Headers == nil {
+		o.Headers = propagation.TraceContext{}
+	}
+	t := &Telemetry{o: o, tracer: o.Tracers.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL))}
+	m := o.Meters.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL))
+	var errs []error
+	histogram := func(name, what string, bounds []float64) metric.Float64Histogram {
+		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(what),
+			metric.WithExplicitBucketBoundaries(bounds...))
+		errs = append(errs, err)
+		return h
+	}
+	counter := func(name, what string) metric.Int64Counter {
+		c, err := m.Int64Counter(name, metric.WithUnit("{message}"), metric.WithDescription(what))
+		errs = append(errs, err)
+		return c
+	}
+	t.operations = histogram("messaging.client.operation.duration", "How long operations took, without waits.", seconds)
+	t.process = histogram("messaging.process.duration", "How long handlers took.", seconds)
+	t.received = histogram("fdbfifo.receive.wait.duration", "How long receives waited that then got something.", waits)
+	t.waited = histogram("fdbfifo.message.wait.duration", "How long messages waited for their first delivery.", waits)
+	t.sent = counter("messaging.client.sent.messages", "Messages enqueued.")
+	t.consumed = counter("messaging.client.consumed.messages", "Messages delivered.")
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("otelfifo: %w", err)
+	}
+	return t, nil
+}
+
+// system names the project in messaging.system.
+var system = semconv.MessagingSystemKey.String("fdbfifo")
+
+// kinds are the types of operations, as the conventions have them; the operators' verbs have none.
+var kinds = map[layer.Verb]attribute.KeyValue{
+	layer.VerbEnqueue: semconv.MessagingOperationTypeSend, layer.VerbReceive: semconv.MessagingOperationTypeReceive,
+	layer.VerbAck: semconv.MessagingOperationTypeSettle, layer.VerbNack: semconv.MessagingOperationTypeSettle,
+	layer.VerbRelease: semconv.MessagingOperationTypeSettle, layer.VerbExtend: semconv.MessagingOperationTypeSettle,
+	layer.VerbAdvance: semconv.MessagingOperationTypeSettle,
+}
+
+// common are the attributes of an operation's span and of its metrics.
+func common(queue string, verb layer.Verb) []attribute.KeyValue {
+	all := []attribute.KeyValue{
+		system, semconv.MessagingDestinationName(queue), semconv.MessagingOperationName(string(verb)),
+	}
+	if kind, ok := kinds[verb]; ok {
+		all = append(all, kind)
+	}
+	return all
+}
+
+// failed adds the kind of an error.
+func failed(all []attribute.KeyValue, kind string) []attribute.KeyValue {
+	if kind == "" {
+		return all
+	}
+	return append(all[:len(all):len(all)], semconv.ErrorTypeKey.String(kind))
+}
+
+// maxLinks is how many links a span gets: the SDK drops those beyond.
+const maxLinks = 128
+
+// Hook returns a hook for layer.Options: a span for each operation, and its metrics. An enqueue puts its span into the
+// headers of each message that has none yet, as far as they have room. A receive has a span only if it got something or
+// failed: of the transaction that got it, without the wait, with a link to where each message was enqueued.
+func (t *Telemetry) Hook() layer.Hook { return layer.Hook{Begin: t.begin, End: t.end} }
+
+func (t *Telemetry) begin(ctx context.Context, o *layer.Operation) context.Context {
+	if o.Verb == layer.VerbReceive {
+		return ctx
+	}
+	kind := trace.SpanKindClient
+	if o.Verb == layer.VerbEnqueue && !t.o.NoHeaders {
+		kind = trace.SpanKindProducer
+	}
+	ctx, _ = t.tracer.Start(ctx, string(o.Verb)+" "+o.Queue, trace.WithSpanKind(kind),
+		trace.WithAttributes(common(o.Queue, o.Verb)...), trace.WithTimestamp(o.Begun))
+	if o.Verb == layer.VerbEnqueue && !t.o.NoHeaders {
+		t.inject(ctx, o)
+	}
+	return ctx
+}
+
+// inject lets the trace travel with the messages. One whose headers have no room travels without.
+func (t *Telemetry) inject(ctx context.Context, o *layer.Operation) {
+	carrier := propagation.MapCarrier{}
+	t.o.Headers.Inject(ctx, carrier)
+	size := 0
+	for k, v := range carrier {
+		size += len(k) + len(v)
+	}
+	for i := range o.Messages {
+		room := layer.MaxHeadersSize - size
+		has := false
+		for k, v := range o.Messages[i].Headers {
+			room -= len(k) + len(v)
+			_, same := carrier[k]
+			has = has || same
+		}
+		if has || room < 0 {
+			continue // it was enqueued by somebody who keeps the trace, or there is no room
+		}
+		for k, v := range carrier {
+			o.SetHeader(i, k, v)
+		}
+	}
+}
+
+func (t *Telemetry) end(ctx context.Context, o *layer.Operation) {
+	attrs := common(o.Queue, o.Verb)
+	kind := layer.ErrorKind(o.Err)
+	if o.Verb == layer.VerbReceive {
+		if o.Items == 0 && o.Err == nil {
+			return // it has only waited
+		}
+		t.receive(ctx, o, attrs)
+	} else {
+		finish(trace.SpanFromContext(ctx), o, details(o))
+	}
+	set := metric.WithAttributes(failed(attrs, kind)...)
+	t.operations.Record(ctx, (o.Took - o.Waited).Seconds(), set)
+	if o.Verb == layer.VerbEnqueue {
+		n := int64(o.Items)
+		if o.Err != nil {
+			n = int64(len(o.Messages))
+		}
+		t.sent.Add(ctx, n, set)
+	}
+}
+
+// details are what only spans have: the number of these values has no bound.
+func details(o *layer.Operation) []attribute.KeyValue {
+	all := []attribute.KeyValue{semconv.MessagingBatchMessageCount(max(o.Items, len(o.Messages)))}
+	if o.By != "" {
+		all = append(all, attribute.String("enduser.id", o.By))
+	}
+	if o.Group != nil {
+		all = append(all, attribute.String("messaging.fdbfifo.message.group", *o.Group))
+	}
+	if o.ID != (layer.ID{}) {
+		all = append(all, semconv.MessagingMessageID(o.ID.String()))
+	}
+	if o.Settled != nil {
+		all = append(all, attribute.Int64("messaging.fdbfifo.claim.token", o.Settled.Token))
+	}
+	if o.Follows != "" {
+		all = append(all, attribute.String("messaging.fdbfifo.follows", string(o.Follows)))
+	}
+	return all
+}
+
+// finish ends the span of an operation.
+func finish(span trace.Span, o *layer.Operation, more []attribute.KeyValue) {
+	span.SetAttributes(more...)
+	if o.Err != nil {
+		span.SetAttributes(semconv.ErrorTypeKey.String(layer.ErrorKind(o.Err)))
+		span.SetStatus(codes.Error, o.Err.Error())
+	}
+	span.End(trace.WithTimestamp(o.Begun.Add(o.Took)))
+}
+
+// receive makes the span of a receive, and counts what came.
+func (t *Telemetry) receive(ctx context.Context, o *layer.Operation, attrs []attribute.KeyValue) {
+	var links []trace.Link
+	end := o.Begun.Add(o.Took)
+	queue := metric.WithAttributes(system, semconv.MessagingDestinationName(o.Queue))
+	for _, c := range o.Claims {
+		for i := range c.Items {
+			item := &c.Items[i]
+			if link, ok := t.link(item); ok && len(links) < maxLinks {
+				links = append(links, link)
+			}
+			if item.Attempts > 0 {
+				continue
+			}
+			since := item.Enqueued
+			if item.DeliverAt.After(since) {
+				since = item.DeliverAt
+			}
+			t.waited.Record(ctx, max(0, end.Sub(since).Seconds()), queue)
+		}
+	}
+	ctx, span := t.tracer.Start(ctx, "receive "+o.Queue, trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithLinks(links...), trace.WithAttributes(attrs...), trace.WithTimestamp(o.Begun.Add(o.Waited)))
+	finish(span, o, details(o))
+	if o.Err == nil {
+		t.received.Record(ctx, o.Waited.Seconds(), queue)
+		t.consumed.Add(ctx, int64(o.Items), metric.WithAttributes(attrs...))
+	}
+}
+
+// link leads to where an item was enqueued.
+func (t *Telemetry) link(item *layer.Item) (trace.Link, bool) {
+	ctx := t.o.Headers.Extract(context.Background(), propagation.MapCarrier(item.Headers))
+	at := trace.SpanContextFromContext(ctx)
+	return trace.Link{SpanContext: at}, at.IsValid()
+}
+
+// Process wraps the function of layer.Handle: each call is a span, with a link to where the item was enqueued, and its
+// time is measured. For the other kinds of handlers call Begin in the function.
+func (t *Telemetry) Process(
+	h func(ctx context.Context, d *layer.Delivery) error,
+) func(ctx context.Context, d *layer.Delivery) error {
+	return func(ctx context.Context, d *layer.Delivery) (err error) {
+		ctx, end := t.Begin(ctx, d)
+		done := false
+		defer func() {
+			if !done {
+				err = errPanic // for the span alone: the panic goes on
+			}
+			end(err)
+		}()
+		err = h(ctx, d)
+		done = true
+		return err
+	}
+}
+
+var errPanic = errors.New("the handler has panicked")
+
+// Begin begins the span of an item's handling. Call end once, with what came of it.
+//
+//	layer.HandleTx(func(ctx context.Context, tx kv.Tx, d *layer.Delivery) (err error) {
+//		ctx, end := t.Begin(ctx, d)
+//		defer func() { end(err) }()
+//		…
+//	})
+func (t *Telemetry) Begin(ctx context.Context, d *layer.Delivery) (inner context.Context, end func(err error)) {
+	attrs := []attribute.KeyValue{
+		system, semconv.MessagingDestinationName(d.Queue.Name()), semconv.MessagingOperationName("process"),
+		semconv.MessagingOperationTypeProcess,
+	}
+	options := []trace.SpanStartOption{
+		trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attrs...),
+		trace.WithAttributes(
+			semconv.MessagingMessageID(d.ID.String()),
+			attribute.String("messaging.fdbfifo.message.group", d.ID.Group),
+			attribute.Int64("messaging.fdbfifo.claim.token", d.Token),
+			attribute.Int("messaging.fdbfifo.attempt", d.Attempt)),
+	}
+	if link, ok := t.link(&d.Item); ok {
+		options = append(options, trace.WithLinks(link))
+	}
+	ctx, span := t.tracer.Start(ctx, "process "+d.Queue.Name(), options...)
+	begun := time.Now()
+	return ctx, func(err error) {
+		kind := outcome(err)
+		if err != nil {
+			span.SetAttributes(semconv.ErrorTypeKey.String(kind))
+			span.SetStatus(codes.Error, err.Error())
+		}
+		span.End()
+		t.process.Record(ctx, time.Since(begun).Seconds(), metric.WithAttributes(failed(attrs, kind)...))
+	}
+}
+
+// outcome names the kind of a handler's error: a few words, never the error's own.
+func outcome(err error) string {
+	var reject *layer.RejectError
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, errPanic):
+		return "panic"
+	case errors.As(err, &reject):
+		return "rejected"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "timeout"
+	}
+	return "handler"
+}

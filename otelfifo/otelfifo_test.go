@@ -1,0 +1,288 @@
+package otelfifo_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"fdbfifo/kv/embedded"
+	"fdbfifo/layer"
+	"fdbfifo/otelfifo"
+)
+
+// scene is a queue with telemetry into memory.
+type scene struct {
+	t      *testing.T
+	ctx    context.Context
+	q      *layer.Queue
+	tel    *otelfifo.Telemetry
+	spans  *tracetest.SpanRecorder
+	reader *sdkmetric.ManualReader
+	tracer trace.Tracer
+}
+
+// inScene runs a test in virtual time; it ends with the full check of the queue.
+func inScene(t *testing.T, change func(o *otelfifo.Options), test func(s *scene)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &scene{t: t, ctx: t.Context(), spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
+		tracers := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(s.spans))
+		s.tracer = tracers.Tracer("test")
+		o := otelfifo.Options{Tracers: tracers, Meters: sdkmetric.NewMeterProvider(sdkmetric.WithReader(s.reader))}
+		if change != nil {
+			change(&o)
+		}
+		var err error
+		s.tel, err = otelfifo.New(o)
+		require.NoError(t, err)
+		db := embedded.OpenMemory(embedded.Options{})
+		config := layer.Config{Retry: layer.RetryPolicy{Kind: layer.RetryAtOnce}, Archive: time.Hour}
+		s.q, err = layer.Create(s.ctx, db, nil, "orders", layer.Options{
+			Owner: "w", Config: config, Hooks: []layer.Hook{s.tel.Hook()},
+		})
+		require.NoError(t, err)
+		test(s)
+		report, err := s.q.Admin().Check(context.Background(), layer.CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+		require.NoError(t, s.q.Close(context.Background()))
+		require.NoError(t, db.Close())
+	})
+}
+
+func (s *scene) receive() *layer.Claim {
+	s.t.Helper()
+	claims, err := s.q.Receive(s.ctx, layer.ReceiveOptions{Max: 300, MaxGroups: 1})
+	require.NoError(s.t, err)
+	require.Len(s.t, claims, 1)
+	return claims[0]
+}
+
+// span is the last span of a name.
+func (s *scene) span(name string) sdktrace.ReadOnlySpan {
+	s.t.Helper()
+	all := s.spans.Ended()
+	for _, span := range slices.Backward(all) {
+		if span.Name() == name {
+			return span
+		}
+	}
+	require.Fail(s.t, "no span", name)
+	return nil
+}
+
+func links(span sdktrace.ReadOnlySpan) (ids []trace.SpanID) {
+	for _, l := range span.Links() {
+		ids = append(ids, l.SpanContext.SpanID())
+	}
+	return ids
+}
+
+// TestTraceTravelsWithTheMessage: the span of the enqueue is a child of the caller's; the receive, the handling, a
+// redrive and a replay link to it; other headers stay as they are.
+func TestTraceTravelsWithTheMessage(t *testing.T) {
+	inScene(t, nil, func(s *scene) {
+		ctx, request := s.tracer.Start(s.ctx, "request")
+		_, err := s.q.Enqueue(ctx, layer.Message{Group: "A", Headers: map[string]string{"k": "v"}})
+		require.NoError(t, err)
+		request.End()
+		sent := s.span("enqueue orders")
+		require.Equal(t, request.SpanContext().SpanID(), sent.Parent().SpanID())
+		require.Equal(t, trace.SpanKindProducer, sent.SpanKind())
+
+		claim := s.receive()
+		require.Equal(t, "v", claim.Items[0].Headers["k"])
+		require.Contains(t, claim.Items[0].Headers["traceparent"], sent.SpanContext().TraceID().String())
+		enqueued := []trace.SpanID{sent.SpanContext().SpanID()}
+		require.Equal(t, enqueued, links(s.span("receive orders")))
+		require.NoError(t, s.q.Nack(s.ctx, claim, layer.NackOptions{Reject: "no use"}))
+		follows := attribute.String("messaging.fdbfifo.follows", "dead letter")
+		require.Contains(t, s.span("nack orders").Attributes(), follows)
+
+		_, err = s.q.Admin().As("ann").Redrive(s.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+		require.NoError(t, err)
+		require.Contains(t, s.span("redrive orders").Attributes(), attribute.String("enduser.id", "ann"))
+		claim = s.receive()
+		require.Equal(t, enqueued, links(s.span("receive orders")))
+		require.NoError(t, s.q.Ack(s.ctx, claim))
+		_, err = s.q.Admin().Replay(s.ctx, layer.ArchiveFilter{}, layer.ReplayOptions{})
+		require.NoError(t, err)
+
+		handle := func(ctx context.Context, _ *layer.Delivery) error {
+			_, inner := s.tracer.Start(ctx, "inner")
+			inner.End()
+			return nil
+		}
+		quiet := layer.WorkerOptions{Logger: slog.New(slog.DiscardHandler)}
+		worker, err := layer.NewWorker(s.q, layer.Handle(s.tel.Process(handle)), quiet)
+		require.NoError(t, err)
+		worker.Start()
+		time.Sleep(time.Second)
+		require.NoError(t, worker.Stop(s.ctx))
+		handled := s.span("process orders")
+		require.Equal(t, enqueued, links(handled))
+		require.Equal(t, trace.SpanKindConsumer, handled.SpanKind())
+		require.Equal(t, handled.SpanContext().SpanID(), s.span("inner").Parent().SpanID())
+
+		_, err = s.q.Enqueue(s.ctx, layer.Message{Group: "A", Headers: claim.Items[0].Headers})
+		require.NoError(t, err)
+		require.Equal(t, claim.Items[0].Headers["traceparent"], s.receive().Items[0].Headers["traceparent"],
+			"who passes a message on keeps its trace")
+	})
+}
+
+// TestHeadersWithoutRoom: a message whose headers are full is enqueued without the trace; and with NoHeaders nothing
+// travels.
+func TestHeadersWithoutRoom(t *testing.T) {
+	full := map[string]string{"k": strings.Repeat("v", layer.MaxHeadersSize-10)}
+	inScene(t, nil, func(s *scene) {
+		_, err := s.q.Enqueue(s.ctx, layer.Message{Group: "A", Headers: full})
+		require.NoError(t, err)
+		require.Equal(t, full, s.receive().Items[0].Headers)
+	})
+	inScene(t, func(o *otelfifo.Options) { o.NoHeaders = true }, func(s *scene) {
+		_, err := s.q.Enqueue(s.ctx, layer.Message{Group: "A"})
+		require.NoError(t, err)
+		require.Empty(t, s.receive().Items[0].Headers)
+		require.Equal(t, trace.SpanKindClient, s.span("enqueue orders").SpanKind())
+	})
+}
+
+// TestLinksAreBounded: a receive of many messages has as many links as the SDK keeps.
+func TestLinksAreBounded(t *testing.T) {
+	inScene(t, nil, func(s *scene) {
+		for range 3 {
+			_, err := s.q.Enqueue(s.ctx, slices.Repeat([]layer.Message{{Group: "A"}}, 100)...)
+			require.NoError(t, err)
+		}
+		require.Len(t, s.receive().Items, 300)
+		span := s.span("receive orders")
+		require.Len(t, span.Links(), 128)
+		require.Zero(t, span.DroppedLinks())
+	})
+}
+
+// TestReceiveThatWaits: the span of a receive is that of the transaction that got something, and one that got nothing
+// has none.
+func TestReceiveThatWaits(t *testing.T) {
+	inScene(t, nil, func(s *scene) {
+		_, err := s.q.Receive(s.ctx, layer.ReceiveOptions{Wait: time.Second})
+		require.NoError(t, err)
+		require.Empty(t, s.spans.Ended())
+		go func() {
+			time.Sleep(10 * time.Second)
+			_, err := s.q.Enqueue(s.ctx, layer.Message{Group: "A"})
+			require.NoError(t, err)
+		}()
+		_, err = s.q.Receive(s.ctx, layer.ReceiveOptions{Wait: layer.MaxWait})
+		require.NoError(t, err)
+		span := s.span("receive orders")
+		require.Less(t, span.EndTime().Sub(span.StartTime()), 2*time.Second)
+		require.Contains(t, fmt.Sprint(s.metrics()["fdbfifo.receive.wait.duration"].Data), "orders")
+	})
+}
+
+// metrics are the metrics by name.
+func (s *scene) metrics() map[string]metricdata.Metrics {
+	s.t.Helper()
+	var all metricdata.ResourceMetrics
+	require.NoError(s.t, s.reader.Collect(s.ctx, &all))
+	byName := map[string]metricdata.Metrics{}
+	for _, scope := range all.ScopeMetrics {
+		require.Equal(s.t, "https://opentelemetry.io/schemas/1.43.0", scope.Scope.SchemaURL)
+		for _, m := range scope.Metrics {
+			byName[m.Name] = m
+		}
+	}
+	return byName
+}
+
+// TestMetrics: names, units, buckets and attributes are these and no others: nothing whose number has no bound.
+func TestMetrics(t *testing.T) {
+	const client = "messaging.destination.name messaging.operation.name messaging.operation.type messaging.system"
+	want := map[string]struct{ unit, attributes string }{
+		"messaging.client.operation.duration": {"s", "error.type " + client},
+		"messaging.client.sent.messages":      {"{message}", "error.type " + client},
+		"messaging.client.consumed.messages":  {"{message}", client},
+		"messaging.process.duration":          {"s", "error.type " + client},
+		"fdbfifo.message.wait.duration":       {"s", "messaging.destination.name messaging.system"},
+		"fdbfifo.receive.wait.duration":       {"s", "messaging.destination.name messaging.system"},
+	}
+	inScene(t, nil, func(s *scene) {
+		for i := range 5 {
+			_, err := s.q.Enqueue(s.ctx, layer.Message{Group: fmt.Sprint("g", i), Body: []byte{byte(i)}})
+			require.NoError(t, err)
+		}
+		_, err := s.q.Enqueue(s.ctx, layer.Message{Group: "\xff"})
+		require.Error(t, err)
+		require.Equal(t, codes.Error, s.span("enqueue orders").Status().Code)
+		handle := func(_ context.Context, d *layer.Delivery) error {
+			time.Sleep(300 * time.Millisecond)
+			switch d.Body[0] {
+			case 1:
+				return errors.New("failed with a text of its own")
+			case 2:
+				return &layer.RejectError{Reason: "no use"}
+			case 3:
+				if d.Attempt == 1 {
+					panic("boom")
+				}
+			}
+			return nil
+		}
+		o := layer.WorkerOptions{Logger: slog.New(slog.DiscardHandler)}
+		worker, err := layer.NewWorker(s.q, layer.Handle(s.tel.Process(handle)), o)
+		require.NoError(t, err)
+		worker.Start()
+		time.Sleep(2 * time.Second)
+		require.NoError(t, worker.Stop(s.ctx))
+
+		got := s.metrics()
+		require.Len(t, got, len(want))
+		types := map[string]bool{}
+		for name, m := range got {
+			require.Equal(t, want[name].unit, m.Unit, name)
+			keys := map[string]bool{}
+			note := func(set attribute.Set) {
+				for _, kv := range set.ToSlice() {
+					keys[string(kv.Key)] = true
+					if kv.Key == "error.type" {
+						types[kv.Value.AsString()] = true
+					}
+				}
+			}
+			switch d := m.Data.(type) {
+			case metricdata.Histogram[float64]:
+				for _, p := range d.DataPoints {
+					note(p.Attributes)
+					require.Less(t, p.Bounds[0], 0.1, "not the default buckets, which are for milliseconds")
+				}
+			case metricdata.Sum[int64]:
+				for _, p := range d.DataPoints {
+					note(p.Attributes)
+				}
+			}
+			var names []string
+			for k := range keys {
+				names = append(names, k)
+			}
+			slices.Sort(names)
+			require.Equal(t, want[name].attributes, strings.Join(names, " "), name)
+		}
+		require.Equal(t, map[string]bool{"other": true, "handler": true, "rejected": true, "panic": true}, types)
+	})
+}
