@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"time"
+
+	"fdbfifo/kv"
 )
 
 // What an operator does to a waiting item of a queue with facets. The item is in several lanes, and any of them may be
@@ -30,6 +32,11 @@ func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
 	if i.value == nil {
 		return i, fmt.Errorf("%w: %s", ErrNoItem, id)
 	}
+	hold, err := w.readHolds(guardItemLock, kv.SingleKey(w.q.keys.hold(id)))
+	if err != nil {
+		return i, err
+	}
+	all = append(all, hold...)
 	i.locks = make(map[string]*record, len(all))
 	for _, held := range all {
 		i.locks[held.lane] = held.record
@@ -96,6 +103,9 @@ func (w *txn) takeOutOfLanes(id ID, remove func(value []byte) error) error {
 		if r.is(kindDelay) && w.end(lane, r, r.mark) || r == nil {
 			free = append(free, lane)
 		}
+	}
+	if r := i.locks[holdLane(id)]; r.is(kindDelay) {
+		w.end(holdLane(id), r, nil)
 	}
 	if err := remove(i.value); err != nil {
 		return err
@@ -178,7 +188,11 @@ func (w *txn) endParts(group string) error {
 	if err != nil {
 		return err
 	}
-	for _, held := range all {
+	holds, err := w.readHolds(guardMarkGroup, w.q.keys.holds(group))
+	if err != nil {
+		return err
+	}
+	for _, held := range append(all, holds...) {
 		if !isPart(held.lane) || held.record.claim() == nil {
 			continue
 		}

@@ -189,7 +189,8 @@ func TestEveryValueIsFuzzed(t *testing.T) {
 		nameItem: "FuzzEnvelope", nameMeta: "FuzzConfig, and kinds of their own",
 		nameNamed: "as request", nameReady: "integer", nameGrant: "integer", namePart: "any bytes", nameWake: "count",
 		nameMark: "no bytes", nameLane: "no bytes", nameOpen: "integer", nameKept: "integer",
-		nameDue: "as of a timer", nameByLane: "as request",
+		nameDue: "as of a timer", nameHold: "as of a lock",
+		nameByLane: "as request",
 	}
 	for _, name := range KeyNames() {
 		require.True(t, stored[name] != nil || elsewhere[name] != "", name)
