@@ -519,8 +519,8 @@ func TestChangesInParallel(t *testing.T) {
 	require.Greater(t, most, 4)
 }
 
-// TestSubscribeByTemplate: a subscription with a template is told of what happens to the items that agree, by the facets
-// that they have then, and of purges; each change has its facets.
+// TestSubscribeByTemplate: a subscription with a template is told of what happens to the items that agree, by the
+// facets that they have then, and of purges; each change has its facets.
 func TestSubscribeByTemplate(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.laned("lanes", "*; state", func(c *layer.Config) { c.Changes = time.Hour }, 1)[0]
@@ -534,7 +534,8 @@ func TestSubscribeByTemplate(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				for _, c := range changes {
-					all = append(all, strings.TrimSpace(fmt.Sprint(c.Kind, " ", c.Facets["state"], " ", c.Facets["region"])))
+					text := fmt.Sprint(c.Kind, " ", c.Facets["state"], " ", c.Facets["region"])
+					all = append(all, strings.TrimSpace(text))
 				}
 				return nil
 			}, o)
