@@ -79,7 +79,7 @@ func (w *txn) freeAll(lanes []string) error {
 }
 
 // takeOutOfLanes is takeOut for a queue with facets.
-func (w *txn) takeOutOfLanes(id ID, remove func() error) error {
+func (w *txn) takeOutOfLanes(id ID, remove func(value []byte) error) error {
 	i, err := w.waitingInLanes(id)
 	if err != nil {
 		return err
@@ -97,7 +97,7 @@ func (w *txn) takeOutOfLanes(id ID, remove func() error) error {
 			free = append(free, lane)
 		}
 	}
-	if err := remove(); err != nil {
+	if err := remove(i.value); err != nil {
 		return err
 	}
 	w.clearItem(id, w.q.keys.facetsIn(i.value))

@@ -148,7 +148,7 @@ var stored = map[string]func(key, value []byte) ([]byte, error){
 				row = one.appendPurge(row)
 				continue
 			}
-			row = one.appendItem(row, delivered{index: c.ID.Index, random: c.ID.Random})
+			row = one.appendItem(row, delivered{index: c.ID.Index, random: c.ID.Random, facets: c.facets})
 		}
 		return row, err
 	},

@@ -300,7 +300,7 @@ func (s *settlement) check(w *txn) error {
 	w.remove(group, c.items, acked, archived)
 	w.count(countAcked, len(acked))
 	w.changeAll(ChangeFinished, group, acked)
-	w.changeAll(ChangeAdvanced, group, moved)
+	w.changeAll(ChangeAdvanced, group, s.given(moved))
 	w.count(countReturned, -len(acked)) // put adds all which leave the claim
 	if stays > 0 {
 		w.put(s.lane, r, r.with(left[:stays], c.endMS), 0)

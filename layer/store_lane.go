@@ -335,14 +335,6 @@ func (s subspace) hintsFrom(where string, shard, index int64) kv.KeyRange {
 	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: below(k).End}
 }
 
-// timersOf is the range of all timers of a template.
-func (s subspace) timersOf(where string) kv.KeyRange {
-	if where == "" {
-		return s.section(nameTimer)
-	}
-	return below(s.ofWhere(nameDue, where, 1))
-}
-
 // dueFrom is the range of the timers of a template due from fromMS to nowMS.
 func (s subspace) dueFrom(where string, fromMS, nowMS int64) kv.KeyRange {
 	if where == "" {

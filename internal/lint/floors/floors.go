@@ -54,7 +54,7 @@ var floors = []floor{
 		"admin_pause.go",
 		"admin_reschedule.go", "admin_state.go", "admin_subscriptions.go",
 		"inspect_blocked.go", "inspect_check.go", "inspect_check_lane.go", "inspect_describe.go", "inspect_find.go",
-		"inspect_groups.go",
+		"inspect_groups.go", "inspect_holders.go",
 		"inspect_marked.go", "inspect_peek.go",
 		"inspect_stats.go", "inspect_why.go",
 	}},
