@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -53,7 +54,7 @@ func requireLinear(t *testing.T, few int, run func(t *testing.T, sort callersSor
 	}
 	var sum linear.Result
 	for n := range uint64(runs) {
-		for _, sort := range []callersSort{lapsing, lasting} {
+		for _, sort := range []callersSort{lapsing, lasting, lapsingLanes, lastingLanes} {
 			t.Run(fmt.Sprintf("%d %s", seed+n, sort), func(t *testing.T) {
 				r := run(t, sort, seed+n)
 				sum.Add(r)
@@ -76,7 +77,29 @@ const (
 	lapsing callersSort = "lapsing"
 	// lasting: leases outlast the run, all clocks show the same, and no receive waits: then one that gives nothing counts.
 	lasting callersSort = "lasting"
+	// The same, in a queue with facets: receives and takes by template and of whole groups, and advances.
+	lapsingLanes callersSort = "lapsing lanes"
+	lastingLanes callersSort = "lasting lanes"
 )
+
+func (s callersSort) lapses() bool { return s == lapsing || s == lapsingLanes }
+
+func (s callersSort) laned() bool { return s == lapsingLanes || s == lastingLanes }
+
+// queue is the name of the queue that callers call.
+func (s callersSort) queue() string {
+	if s.laned() {
+		return "lanes"
+	}
+	return testQueue
+}
+
+// callable makes the queue that callers call, if it is not there.
+func (e *env) callable(s callersSort) {
+	if s.laned() {
+		e.laned(s.queue(), "*; state; region", nil, 1)
+	}
+}
 
 const (
 	callers      = 8
@@ -102,7 +125,7 @@ type caller struct {
 
 // fastest is by how much the fastest handle's clock is fast.
 func (s callersSort) fastest() time.Duration {
-	if s == lapsing {
+	if s.lapses() {
 		return 30 * time.Second
 	}
 	return 0
@@ -114,6 +137,7 @@ func callTogether(t *testing.T, open func(t *testing.T) kv.DB, sort callersSort,
 	e := newEnv(t, open, false)
 	e.seed, e.plan = seed, roughPlan(seed)
 	h := &linear.History{}
+	e.callable(sort)
 	e.callTogether(h, sort, 0, callers)
 	return e.judge(h, sort)
 }
@@ -142,14 +166,14 @@ func (e *env) callTogether(h *linear.History, sort callersSort, first, count int
 	var handles []*layer.Queue
 	skews := []time.Duration{0, 30 * time.Second, -30 * time.Second, 10 * time.Second}
 	for i, skew := range skews {
-		if sort == lasting {
+		if !sort.lapses() {
 			skews[i], skew = 0, 0
 		}
 		o := e.options(uint64(10 + i))
 		o.Now = func() time.Time { return e.clock.now().Add(skew) }
 		o.Tx.MaxRetryDelay = 5 * time.Millisecond
 		o.Test.NoCoalescing = i == 3
-		q, err := layer.Open(e.ctx, db, testPrefix, testQueue, o)
+		q, err := layer.Open(e.ctx, db, testPrefix, sort.queue(), o)
 		require.NoError(t, err)
 		handles = append(handles, q)
 	}
@@ -185,8 +209,10 @@ func groupsOfCallers() (groups []string) {
 func (e *env) judge(h *linear.History, sort callersSort) linear.Result {
 	e.t.Helper()
 	e.clock.advance(24 * time.Hour)
-	(&caller{e: e, sort: sort, h: h, id: drainer, q: e.calm(), groups: groupsOfCallers()}).drain()
-	r, err := linear.Check(linear.Law{Empty: sort == lasting}, h.Groups(), linear.CheckOptions{Timeout: 3 * time.Second})
+	q, err := layer.Open(context.Background(), e.raw, testPrefix, sort.queue(), e.options(99))
+	require.NoError(e.t, err)
+	(&caller{e: e, sort: sort, h: h, id: drainer, q: q, groups: groupsOfCallers()}).drain()
+	r, err := linear.Check(linear.Law{Empty: !sort.lapses()}, h.Groups(), linear.CheckOptions{Timeout: 3 * time.Second})
 	require.NoError(e.t, err)
 	return r
 }
@@ -241,23 +267,31 @@ func (c *caller) work() {
 
 func (c *caller) enqueue(n int, limited bool) {
 	var groups, bodies []string
+	var facets []layer.Template
 	var msgs []layer.Message
 	for i := range 1 + c.rng.IntN(3) {
 		groups, bodies = append(groups, c.group()), append(bodies, fmt.Sprintf("%d.%d.%d", c.id, n, i))
 		msgs = append(msgs, layer.Message{Group: groups[i], Body: []byte(bodies[i])})
+		if c.sort.laned() {
+			facets = append(facets, c.facets())
+			msgs[i].Headers = facets[i]
+		}
 	}
 	var sent []layer.Sent
 	span, o := c.call(limited, func(ctx context.Context) (err error) {
 		sent, err = c.q.Enqueue(ctx, msgs...)
 		return err
 	})
-	c.h.Enqueued(span, o, groups, bodies, idsOf(sent))
+	c.h.Enqueued(span, o, groups, bodies, idsOf(sent), facets...)
 	c.ids = append(c.ids, idsOf(sent)...)
 }
 
 func (c *caller) receiveOptions() layer.ReceiveOptions {
 	o := layer.ReceiveOptions{Max: 1 + c.rng.IntN(4), Strategy: layer.Strategy(c.rng.IntN(3)), Lease: layer.MaxLease}
-	if c.sort == lapsing {
+	if c.sort.laned() {
+		o.Where = c.where()
+	}
+	if c.sort.lapses() {
 		o.Lease = layer.MinLease + time.Duration(c.rng.IntN(10_000))*time.Millisecond
 		o.Wait = time.Duration(c.rng.IntN(3)) * 5 * time.Millisecond
 	}
@@ -293,7 +327,7 @@ func (c *caller) received(span linear.Span, o linear.Outcome, claims []*layer.Cl
 	if c.cut && len(claims) == 0 && o == linear.Done {
 		o = linear.Unknown // what it was given was given back
 	}
-	c.h.Received(span, o, claims, c.from(options))
+	c.h.Received(span, o, options.Where, claims, c.from(options))
 	c.claims = append(c.claims, claims...)
 	for _, claim := range claims {
 		for _, item := range claim.Items {
@@ -318,12 +352,16 @@ func (c *caller) settle(limited bool) {
 	if c.chance(60) { // it ends it, and forgets it
 		c.claims = append(c.claims[:i:i], c.claims[i+1:]...)
 	}
-	o := linear.Operation{Kind: linear.Ack, Token: claim.Token}
+	o := linear.Operation{Kind: linear.Ack, Token: claim.Token, Where: claim.Where}
 	ids := make([]layer.ID, len(claim.Items))
 	for i, item := range claim.Items {
 		ids[i] = item.ID
 	}
 	part := ids[:1+c.rng.IntN(len(ids))]
+	if c.sort.laned() && c.chance(40) {
+		c.advance(claim, part, o, limited)
+		return
+	}
 	switch c.rng.IntN(8) {
 	case 0, 1:
 		o.All = true
@@ -351,7 +389,7 @@ func (c *caller) settle(limited bool) {
 	case 7:
 		o.Kind, part = linear.Extend, nil
 		lease := layer.MaxLease
-		if c.sort == lapsing {
+		if c.sort.lapses() {
 			lease = layer.MinLease + time.Duration(c.rng.IntN(10_000))*time.Millisecond
 		}
 		o.Span, o.Outcome = c.call(limited, func(ctx context.Context) error {
@@ -364,6 +402,36 @@ func (c *caller) settle(limited bool) {
 		}
 	}
 	c.h.Settled(claim.Group, o, part)
+}
+
+// facets are random.
+func (c *caller) facets() layer.Template {
+	return layer.Template{"state": pick(c.rng, "NEW", "PAID"), "region": pick(c.rng, "EU", "US")}
+}
+
+// where is a random template, or none.
+func (c *caller) where() layer.Template {
+	switch c.rng.IntN(5) {
+	case 0:
+		return nil
+	case 1, 2, 3:
+		return layer.Template{"state": pick(c.rng, "NEW", "PAID")}
+	}
+	return layer.Template{"region": pick(c.rng, "EU", "US")}
+}
+
+func pick(rng *rand.Rand, of ...string) string { return of[rng.IntN(len(of))] }
+
+// advance passes items of a claim on.
+func (c *caller) advance(claim *layer.Claim, ids []layer.ID, o linear.Operation, limited bool) {
+	o.Kind, o.Next = linear.Advance, c.facets()
+	o.Span, o.Outcome = c.call(limited, func(ctx context.Context) error {
+		return c.q.Advance(ctx, claim, func(m *layer.Message) error {
+			maps.Copy(m.Headers, o.Next)
+			return nil
+		}, ids...)
+	})
+	c.h.Settled(claim.Group, o, ids)
 }
 
 // nack gives a claim back in one of many ways, and returns what it acks of it.
@@ -392,13 +460,17 @@ func (c *caller) nack(claim *layer.Claim, ids []layer.ID, o *linear.Operation, l
 
 func (c *caller) take(limited bool) {
 	var items []layer.Item
+	var where layer.Template
+	if c.sort.laned() {
+		where = c.where()
+	}
 	span, o := c.call(limited, func(ctx context.Context) error {
 		return c.q.Once(ctx, func(tx kv.Tx) (err error) {
-			items, err = c.q.TakeTx(ctx, tx, 1+c.rng.IntN(3))
+			items, err = c.q.TakeTx(ctx, tx, 1+c.rng.IntN(3), layer.TakeOptions{Where: where})
 			return err
 		})
 	})
-	c.h.Took(span, o, items, c.groups)
+	c.h.Took(span, o, where, items, c.groups)
 }
 
 func (c *caller) peek() {
@@ -431,12 +503,18 @@ func (c *caller) cancel(limited bool) {
 
 func (c *caller) release(limited bool) {
 	group := c.group()
+	var options layer.ForceReleaseOptions
+	if c.sort.laned() {
+		options.Where = c.where()
+	}
 	var holder layer.Holder
 	span, o := c.call(limited, func(ctx context.Context) (err error) {
-		holder, err = c.q.Admin().ForceRelease(ctx, group, layer.ForceReleaseOptions{})
+		holder, err = c.q.Admin().ForceRelease(ctx, group, options)
 		return err
 	})
-	c.h.Add(group, linear.Operation{Span: span, Kind: linear.Release, Outcome: o, Token: holder.Token})
+	c.h.Add(group, linear.Operation{
+		Span: span, Kind: linear.Release, Outcome: o, Token: holder.Token, Where: options.Where,
+	})
 }
 
 // drain finishes all that is left, and shows that nothing is.
@@ -447,7 +525,7 @@ func (c *caller) drain() {
 			claims, err = c.q.Receive(ctx, layer.ReceiveOptions{Max: 20})
 			return err
 		})
-		c.h.Received(span, o, claims, c.groups)
+		c.h.Received(span, o, nil, claims, c.groups)
 		if len(claims) == 0 {
 			break
 		}

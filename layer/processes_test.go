@@ -80,6 +80,7 @@ func callFromProcesses(t *testing.T, sort callersSort, seed uint64) linear.Resul
 		return db
 	}, false)
 	e.clock.ms = ms
+	e.callable(sort)
 	var processes []*callerProcess
 	for n := range callerProcesses {
 		o.First, o.Seed, o.Told = n*callersInEach, seed+uint64(n)<<32, filepath.Join(dir, fmt.Sprint("history", n))

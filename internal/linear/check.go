@@ -154,7 +154,7 @@ func (g *group) explain(ops []porcupine.Operation, info porcupine.LinearizationI
 	s := state{waiting: g.known}
 	for _, p := range longest {
 		placed[p.Input.(*step)] = true
-		s, _ = s.apply(g.law, p.Input.(*step))
+		s, _ = s.follow(g.law, p.Input.(*step))
 	}
 	var stuck *porcupine.Operation
 	for i, p := range ops {

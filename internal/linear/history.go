@@ -50,13 +50,16 @@ func (h *History) Groups() map[string][]Operation {
 	return h.groups
 }
 
-// Enqueued adds an enqueue. sent is empty unless its outcome is Done.
-func (h *History) Enqueued(s Span, o Outcome, groups, bodies []string, sent []layer.ID) {
+// Enqueued adds an enqueue. sent is empty unless its outcome is Done; facets are the messages', in a queue with facets.
+func (h *History) Enqueued(s Span, o Outcome, groups, bodies []string, sent []layer.ID, facets ...layer.Template) {
 	split := make(map[string][]Message)
 	for i, group := range groups {
 		m := Message{Body: bodies[i]}
 		if o == Done {
 			m.ID = sent[i]
+		}
+		if len(facets) > 0 {
+			m.Facets = facets[i]
 		}
 		split[group] = append(split[group], m)
 	}
@@ -66,10 +69,13 @@ func (h *History) Enqueued(s Span, o Outcome, groups, bodies []string, sent []la
 }
 
 // Received adds a receive: each claim to its group. If there is none, it adds its outcome, which may be Nothing, to all of
-// the groups that it may have been from.
-func (h *History) Received(s Span, o Outcome, claims []*layer.Claim, from []string) {
+// the groups that it may have been from. where is its template.
+func (h *History) Received(s Span, o Outcome, where layer.Template, claims []*layer.Claim, from []string) {
 	for _, c := range claims {
-		h.Add(c.Group, Operation{Span: s, Kind: Receive, Outcome: o, Token: c.Token, Messages: messages(c.Items), Until: c.Until.UnixMilli()})
+		h.Add(c.Group, Operation{
+			Span: s, Kind: Receive, Outcome: o, Where: where, Token: c.Token, Messages: messages(c.Items),
+			Until: c.Until.UnixMilli(),
+		})
 	}
 	if len(claims) > 0 {
 		return
@@ -78,18 +84,18 @@ func (h *History) Received(s Span, o Outcome, claims []*layer.Claim, from []stri
 		o = Nothing
 	}
 	for _, group := range from {
-		h.Add(group, Operation{Span: s, Kind: Receive, Outcome: o})
+		h.Add(group, Operation{Span: s, Kind: Receive, Outcome: o, Where: where})
 	}
 }
 
 // Took adds a take, as Received adds a receive. Items are of one group.
-func (h *History) Took(s Span, o Outcome, items []layer.Item, from []string) {
+func (h *History) Took(s Span, o Outcome, where layer.Template, items []layer.Item, from []string) {
 	switch {
 	case len(items) > 0:
-		h.Add(items[0].ID.Group, Operation{Span: s, Kind: Take, Outcome: o, Messages: messages(items)})
+		h.Add(items[0].ID.Group, Operation{Span: s, Kind: Take, Outcome: o, Where: where, Messages: messages(items)})
 	case o == Done:
 		for _, group := range from {
-			h.Add(group, Operation{Span: s, Kind: Take, Outcome: Nothing})
+			h.Add(group, Operation{Span: s, Kind: Take, Outcome: Nothing, Where: where})
 		}
 	}
 }

@@ -18,7 +18,8 @@ import (
 //
 //	CALL-RETURN CLIENT VERB WORDS... -> RESULT
 //
-// A return of ? is an unknown outcome. The clock of everybody shows the stamp. Messages are ordered as their names are.
+// In a queue with facets a verb is followed by @TEMPLATE, a message by its facets in brackets, and what an advance passes
+// on by "to TEMPLATE". A return of ? is an unknown outcome. The clock of everybody shows the stamp. Messages are ordered as their names are.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "testdata/histories", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -72,9 +73,20 @@ func message(name string) linear.Message {
 
 func messages(names []string) (all []linear.Message) {
 	for _, name := range names {
-		all = append(all, message(name))
+		name, facets, faceted := strings.Cut(strings.TrimSuffix(name, ")"), "(")
+		m := message(name)
+		if faceted {
+			m.Facets, _ = layer.ParseTemplate(facets)
+		}
+		all = append(all, m)
 	}
 	return all
+}
+
+func template(t *testing.T, text string) layer.Template {
+	where, err := layer.ParseTemplate(text)
+	require.NoError(t, err)
+	return where
 }
 
 func parse(t *testing.T, line string) linear.Operation {
@@ -92,6 +104,12 @@ func parse(t *testing.T, line string) linear.Operation {
 		o.End = o.Return
 	}
 	args := words[3:]
+	if len(args) > 0 && strings.HasPrefix(args[0], "@") {
+		o.Where, args = template(t, args[0][1:]), args[1:]
+	}
+	if n := len(args); n > 1 && args[n-2] == "to" {
+		o.Next, args = template(t, args[n-1]), args[:n-2]
+	}
 	next := func() string {
 		require.NotEmpty(t, args, line)
 		s := args[0]
@@ -99,11 +117,11 @@ func parse(t *testing.T, line string) linear.Operation {
 		return s
 	}
 	switch o.Kind {
-	case linear.Ack, linear.Nack, linear.Extend:
+	case linear.Ack, linear.Nack, linear.Extend, linear.Advance:
 		o.Token = number(t, next())
 	}
 	switch o.Kind {
-	case linear.Drop, linear.Put:
+	case linear.Drop, linear.Put, linear.Move:
 		if n := len(args); n > 4 && args[n-2] == "from" {
 			o.Token, args = number(t, args[n-1]), args[:n-2]
 		}
@@ -111,8 +129,9 @@ func parse(t *testing.T, line string) linear.Operation {
 			o.Force, args = true, args[:n-2]
 		}
 		o.Messages = messages(args)
-	case linear.Enqueue, linear.Ack, linear.Cancel, linear.Take:
-		o.Messages, o.All = messages(args), o.Kind == linear.Ack && len(args) == 0
+	case linear.Enqueue, linear.Ack, linear.Advance, linear.Cancel, linear.Take:
+		o.Messages = messages(args)
+		o.All = (o.Kind == linear.Ack || o.Kind == linear.Advance) && len(args) == 0
 		if o.Kind == linear.Enqueue && o.Outcome == linear.Unknown {
 			for i := range o.Messages {
 				o.Messages[i].ID = layer.ID{}

@@ -16,6 +16,8 @@ type Law struct {
 	Empty bool
 	// Loose: others than those in the history may park, purge or redrive messages, and end claims at a Disturb.
 	Loose bool
+
+	lanes *lanes // of the group that is checked
 }
 
 // step is an operation with its messages as ranks.
@@ -25,12 +27,30 @@ type step struct {
 	ordered  bool // in the order of their keys
 	from     int  // rank of From; -1 = none
 	before   set  // what was known to be there before it was called
-	phantoms int  // claims that nobody was told of and that may have begun before it returned
+	lane     int  // of a queue with facets, as the next two
+	next     byte // the kind that an advance or move gives its messages
+	kinds    facets
+	phantoms int // claims that nobody was told of and that may have begun before it returned
 }
 
 // state is a group.
 type state struct {
 	waiting set // held or not
+	facets  facets
+	// hold is of the whole group; others is of the other lanes of a queue with facets, packed.
+	hold
+	others string
+	// hidden: it is held under a claim that nobody was told of; there have been phantoms of them so far. Which ones is no
+	// matter, nor is since when: one that is not needed to explain anything was not there.
+	hidden   bool
+	phantoms int
+	// since: somebody has taken over a claim whose lease lasted until then, so it is not earlier now.
+	since int64
+	ended bool // what is open now never is done
+}
+
+// hold is who holds a group, or a lane.
+type hold struct {
 	// The live claim: token is 0 if there is none.
 	token  int64
 	held   set
@@ -40,13 +60,6 @@ type state struct {
 	newest int64 // the greatest token so far
 	// A delay ends between these moments.
 	delay, delayLatest int64
-	// hidden: it is held under a claim that nobody was told of; there have been phantoms of them so far. Which ones is no
-	// matter, nor is since when: one that is not needed to explain anything was not there.
-	hidden   bool
-	phantoms int
-	// since: somebody has taken over a claim whose lease lasted until then, so it is not earlier now.
-	since int64
-	ended bool // what is open now never is done
 }
 
 // unheld is s without a claim.
@@ -73,7 +86,15 @@ func (s state) gives(l Law, p *step) bool {
 	return missing == "" && s.delay <= p.End
 }
 
-// apply is one operation: whether it may have the result that it had, and the group after it.
+// follow is one operation: whether it may have the result that it had, and the group after it.
+func (s state) follow(l Law, p *step) (state, bool) {
+	if l.lanes != nil {
+		return s.followInLane(l, p)
+	}
+	return s.apply(l, p)
+}
+
+// apply is follow for the group or lane that s.hold is of.
 func (s state) apply(l Law, p *step) (state, bool) {
 	if p.Outcome == Unknown {
 		return s.open(l, p)
@@ -103,7 +124,7 @@ func (s state) apply(l Law, p *step) (state, bool) {
 		ok = ok && p.Token > s.newest
 		s.token, s.held, s.until, s.latest, s.newest = p.Token, p.messages, p.Until, p.Until, p.Token
 		return s, ok
-	case Ack, Nack, Extend:
+	case Ack, Nack, Extend, Advance:
 		return s.settle(p)
 	case Cancel:
 		inHand := s.held.holds(p.messages)
@@ -152,6 +173,7 @@ func (s state) apply(l Law, p *step) (state, bool) {
 	case end:
 		s.ended = true
 		return s, true
+	case Move: // only from lane to lane: see dropInLanes
 	}
 	return s, false
 }
@@ -168,9 +190,9 @@ func (s state) heldForNobody(p *step) (state, bool) {
 // touchesClaim reports whether p reads who holds the group.
 func (p *step) touchesClaim() bool {
 	switch p.Kind {
-	case Receive, Take, Ack, Nack, Extend, Cancel, Release:
+	case Receive, Take, Ack, Nack, Extend, Advance, Cancel, Release:
 		return true
-	case Enqueue, Peek, Disturb, Drop, Put, end:
+	case Enqueue, Peek, Disturb, Drop, Put, Move, end:
 	}
 	return false
 }
@@ -202,14 +224,16 @@ func (s state) settled(p *step) state {
 		acked = s.held
 	}
 	left := s.held.without(acked)
-	s.waiting = s.waiting.without(acked)
+	if p.Kind != Advance {
+		s.waiting = s.waiting.without(acked)
+	}
 	if p.Kind == Nack && p.from >= 0 {
 		left = left.below(p.from)
 	}
 	switch {
 	case left == "":
 		return s.unheld()
-	case p.Kind == Ack || p.from >= 0:
+	case p.Kind == Ack || p.Kind == Advance || p.from >= 0:
 		s.held = left
 		return s
 	}
@@ -254,7 +278,7 @@ func (s state) open(l Law, p *step) (state, bool) {
 		q := *p
 		q.Operation = &done
 		return s.apply(l, &q)
-	case Ack, Nack, Extend:
+	case Ack, Nack, Extend, Advance:
 		if s.token != p.Token || !s.held.holds(p.messages) || p.from >= 0 && !s.held.has(p.from) {
 			return s, false
 		}
@@ -271,7 +295,7 @@ func (s state) open(l Law, p *step) (state, bool) {
 		}
 		s = s.unheld()
 		s.waiting, s.delay, s.delayLatest, s.hidden = s.waiting.without(p.messages), 0, 0, false
-	case Cancel, Drop:
+	case Cancel, Drop, Move:
 		if !s.waiting.holds(p.messages) || p.Kind == Drop && s.held.and(p.messages) != "" && !s.lapsed(p) && !p.Force {
 			return s, false
 		}
@@ -292,7 +316,7 @@ func model(l Law, names []string, known set) porcupine.Model {
 	return porcupine.Model{
 		Init: func() any { return state{waiting: known} },
 		Step: func(s, input, _ any) (bool, any) {
-			next, ok := s.(state).apply(l, input.(*step))
+			next, ok := s.(state).follow(l, input.(*step))
 			return ok, next
 		},
 		Hash:              func(s any) uint64 { return maphash.Comparable(hashSeed, s.(state)) },

@@ -31,6 +31,9 @@ const (
 	// that he did.
 	Drop Kind = "drop"
 	Put  Kind = "put"
+	// Advance: the holder passes messages on to other lanes. Move: somebody who is not in the history has.
+	Advance Kind = "advance"
+	Move    Kind = "move"
 	// end comes after all that is not open: what is open and has not been done by then never is.
 	end Kind = "end"
 )
@@ -96,6 +99,8 @@ type Span struct {
 type Message struct {
 	ID   layer.ID
 	Body string
+	// Facets, of an enqueue or put to a queue with facets, are the message's.
+	Facets layer.Template `json:",omitempty"`
 }
 
 // Operation is what a call did to one group, or was told of it.
@@ -115,6 +120,11 @@ type Operation struct {
 	Delay  int64     // until the group is ready, in ms; Never = it may be any
 	Reject bool      // the first that is given back is parked
 
+	// Where is the template of a receive or take, and of the claim of what is done to one; nil = the whole group.
+	Where layer.Template `json:",omitempty"`
+	// Next, of an advance or move, is the facets that the messages have then.
+	Next layer.Template `json:",omitempty"`
+
 	// Force: of a drop that may end a live claim.
 	Force bool
 }
@@ -123,6 +133,9 @@ func (o *Operation) names() string {
 	names := make([]string, len(o.Messages))
 	for i, m := range o.Messages {
 		names[i] = m.Body
+		if m.Facets != nil {
+			names[i] += "(" + m.Facets.String() + ")"
+		}
 	}
 	return strings.Join(names, " ")
 }
@@ -131,17 +144,24 @@ func (o *Operation) names() string {
 func (o *Operation) String() string {
 	var s strings.Builder
 	s.WriteString(string(o.Kind))
+	if o.Where != nil {
+		s.WriteString(" " + o.Where.String())
+	}
 	word := func(format string, args ...any) { fmt.Fprintf(&s, " "+format, args...) }
-	if o.Kind == Ack || o.Kind == Nack || o.Kind == Extend {
+	if o.Kind == Ack || o.Kind == Nack || o.Kind == Extend || o.Kind == Advance {
 		word("%d", o.Token)
 	}
 	switch {
-	case o.Kind == Ack && o.All:
+	case (o.Kind == Ack || o.Kind == Advance) && o.All:
 		word("all")
 	case o.Kind == Nack && len(o.Messages) > 0:
 		word("acked %s", o.names())
-	case o.Kind == Enqueue, o.Kind == Ack, o.Kind == Cancel, o.Kind == Drop, o.Kind == Put, o.Kind == Take && o.Outcome == Unknown:
+	case o.Kind == Enqueue, o.Kind == Ack, o.Kind == Cancel, o.Kind == Drop, o.Kind == Put, o.Kind == Advance, o.Kind == Move,
+		o.Kind == Take && o.Outcome == Unknown:
 		word("%s", o.names())
+	}
+	if o.Next != nil {
+		word("to %s", o.Next)
 	}
 	if o.From != nil {
 		word("from %d", o.From.Index)

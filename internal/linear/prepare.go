@@ -47,6 +47,9 @@ func prepare(l Law, history []Operation) *group {
 	ids, seen := witness(ops)
 	ops = slices.DeleteFunc(ops, func(o *Operation) bool { return o.Kind == Enqueue && o.Outcome == Unknown && !identify(l, o, ids) })
 
+	l.lanes = lanesOf(ops)
+	g.law = l
+
 	// Ranks.
 	bodies := make(map[layer.ID]string)
 	brought := make(map[layer.ID]bool)
@@ -93,13 +96,14 @@ func prepare(l Law, history []Operation) *group {
 			all = append(all, r)
 		}
 		p.messages = setOf(all...)
+		l.lanes.place(p, all)
 		if o.From != nil {
 			p.from = ranks[*o.From]
 		}
 		returned := o.Return
 		var before []int
 		for id, at := range seen {
-			if at < o.Call {
+			if at < o.Call && (l.lanes == nil || settledIn(ops, o, id)) {
 				before = append(before, ranks[id])
 			}
 		}
@@ -178,11 +182,13 @@ func witness(ops []*Operation) (ids map[string][]layer.ID, seen map[layer.ID]int
 	ids, seen = make(map[string][]layer.ID), make(map[layer.ID]int64)
 	for _, o := range ops {
 		for _, m := range o.Messages {
-			known := o.shows() || o.Outcome == Done && (o.Kind == Enqueue || o.Kind == Drop || o.Kind == Put)
+			brings := o.Kind == Enqueue || o.Kind == Drop || o.Kind == Put || o.Kind == Move
+			known := o.shows() || o.Outcome == Done && brings
 			if at, ok := seen[m.ID]; known && (!ok || o.Return < at) {
 				seen[m.ID] = o.Return
 			}
-			if (o.shows() || o.Kind == Take || o.Kind == Drop || o.Kind == Put) && !slices.Contains(ids[m.Body], m.ID) {
+			shown := o.shows() || o.Kind == Take || o.Kind == Drop || o.Kind == Put || o.Kind == Move
+			if shown && !slices.Contains(ids[m.Body], m.ID) {
 				ids[m.Body] = append(ids[m.Body], m.ID)
 			}
 		}

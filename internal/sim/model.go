@@ -338,7 +338,7 @@ func (m *model) apply(r *record) {
 	m.rateChanged(r)
 	m.look(r)
 	m.r = r
-	m.lanes.left, m.lanes.passed = make(map[string]map[layer.ID]bool), make(map[layer.ID]bool)
+	m.lanes.left, m.lanes.passed = make(map[string]map[layer.ID]bool), make(map[layer.ID]int64)
 	after := make(map[string][]byte)     // nil = cleared
 	grantsTaken := make(map[string]bool) // groups
 	var lockWrites []write
@@ -740,7 +740,7 @@ func (m *model) rewritten(g *groupState, id layer.ID, now []byte, after map[stri
 		m.w.mark("delay of a head ended early")
 	}
 	m.dueLog[id] = append(m.dueLog[id], retimed{r: m.r, dueMS: s.dueMS})
-	if _, l := m.holderOf(id); l.is("claim") && l.has(id) && l.endMS > m.r.nowMS && !m.lanes.passed[id] {
+	if _, l := m.holderOf(id); l.is("claim") && l.has(id) && l.endMS > m.r.nowMS && m.lanes.passed[id] == 0 {
 		m.violation("G2: %s was changed in its holder's hands", id)
 	}
 }

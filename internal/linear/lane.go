@@ -1,0 +1,295 @@
+package linear
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"fdbfifo/layer"
+)
+
+// lanes are the templates of the operations of one group, and the facets of its messages, of a queue with facets. The
+// first lane is the whole group, the first kind of facets those that nobody has told of: every template agrees with it.
+type lanes struct {
+	where []layer.Template
+	kinds []layer.Template
+	at    map[string]int  // lanes, by their templates' text
+	kind  map[string]byte // kinds, by the facets' text
+	meets [][]bool        // by two lanes: some message could be in both
+	sees  [][]bool        // by lane and kind: a message of the kind is in the lane
+}
+
+// lanesOf returns the lanes of a history; nil if it has nothing of facets.
+func lanesOf(ops []*Operation) *lanes {
+	l := &lanes{
+		where: []layer.Template{nil}, at: map[string]int{layer.Template(nil).String(): 0},
+		kinds: []layer.Template{nil}, kind: map[string]byte{layer.Template(nil).String(): 0},
+	}
+	kind := func(t layer.Template) {
+		if _, ok := l.kind[t.String()]; !ok {
+			l.kind[t.String()] = byte(len(l.kinds))
+			l.kinds = append(l.kinds, t)
+		}
+	}
+	for _, o := range ops {
+		if _, ok := l.at[o.Where.String()]; !ok {
+			l.at[o.Where.String()] = len(l.where)
+			l.where = append(l.where, o.Where)
+		}
+		kind(o.Next)
+		for _, m := range o.Messages {
+			kind(m.Facets)
+		}
+	}
+	if len(l.where) == 1 && len(l.kinds) == 1 {
+		return nil
+	}
+	for _, a := range l.where {
+		var meets, sees []bool
+		for _, b := range l.where {
+			meets = append(meets, agree(a, b))
+		}
+		for _, k := range l.kinds {
+			sees = append(sees, agree(a, k))
+		}
+		l.meets, l.sees = append(l.meets, meets), append(l.sees, sees)
+	}
+	return l
+}
+
+// agree reports whether no facet of both differs.
+func agree(a, b layer.Template) bool {
+	for name, value := range a {
+		if v, ok := b[name]; ok && v != value {
+			return false
+		}
+	}
+	return true
+}
+
+// place adds to a step the lane and the kinds of its operation.
+func (l *lanes) place(p *step, ranks []int) {
+	if l == nil {
+		return
+	}
+	p.lane, p.next = l.at[p.Where.String()], l.kind[p.Next.String()]
+	if p.Kind == Enqueue || p.Kind == Put {
+		for i, m := range p.Messages {
+			p.kinds = p.kinds.put(ranks[i], l.kind[m.Facets.String()])
+		}
+	}
+}
+
+// facets is the kind of each message that waits, by its rank. It has no trailing zero bytes.
+type facets string
+
+func (f facets) of(rank int) byte {
+	if rank < len(f) {
+		return f[rank]
+	}
+	return 0
+}
+
+func (f facets) put(rank int, kind byte) facets {
+	b := []byte(f)
+	for len(b) <= rank {
+		b = append(b, 0)
+	}
+	b[rank] = kind
+	for len(b) > 0 && b[len(b)-1] == 0 {
+		b = b[:len(b)-1]
+	}
+	return facets(b)
+}
+
+// inLane is what waits in a lane.
+func (s state) inLane(l *lanes, lane int) set {
+	if lane == 0 {
+		return s.waiting
+	}
+	var in []int
+	for _, r := range s.waiting.ranks() {
+		if l.sees[lane][s.facets.of(r)] {
+			in = append(in, r)
+		}
+	}
+	return setOf(in...)
+}
+
+// holds are who holds each lane.
+func (s state) holds(l *lanes) []hold {
+	all := make([]hold, len(l.where))
+	all[0] = s.hold
+	b := []byte(s.others)
+	number := func() int64 {
+		n, width := binary.Varint(b)
+		b = b[width:]
+		return n
+	}
+	for len(b) > 0 {
+		h := &all[number()]
+		h.token, h.until, h.latest, h.newest = number(), number(), number(), number()
+		h.delay, h.delayLatest, h.shaky = number(), number(), number() == 1
+		n := number()
+		h.held, b = set(b[:n]), b[n:]
+	}
+	return all
+}
+
+// heldBy is s with the lanes held so.
+func (s state) heldBy(all []hold) state {
+	s.hold = all[0]
+	var b []byte
+	for i, h := range all[1:] {
+		if h == (hold{}) {
+			continue
+		}
+		shaky := int64(0)
+		if h.shaky {
+			shaky = 1
+		}
+		for _, n := range []int64{
+			int64(i + 1), h.token, h.until, h.latest, h.newest, h.delay, h.delayLatest, shaky, int64(len(h.held)),
+		} {
+			b = binary.AppendVarint(b, n)
+		}
+		b = append(b, h.held...)
+	}
+	s.others = string(b)
+	return s
+}
+
+// followInLane is follow for a queue with facets: an operation is of one lane. It does there what it would do to a
+// group, if those who hold lanes that could share a message with its own allow it. So operations of lanes that share none
+// commute.
+func (s state) followInLane(l Law, p *step) (state, bool) {
+	all := s.holds(l.lanes)
+	if p.Kind == Receive || p.Kind == Take {
+		return s.givesInLane(l, p, all)
+	}
+	if p.Kind == Drop || p.Kind == Move {
+		return s.dropInLanes(l, p, all)
+	}
+	if p.Kind == Disturb {
+		for i := range all {
+			all[i].shaky = all[i].token != 0
+		}
+		return s.heldBy(all), true
+	}
+	lane := p.lane
+	if p.Kind == Cancel {
+		lane = max(0, slices.IndexFunc(all, func(h hold) bool { return h.held.and(p.messages) != "" }))
+	}
+	in := s
+	in.hold = all[lane]
+	out, ok := in.apply(l, p)
+	if !ok {
+		return s, false
+	}
+	all[lane] = out.hold
+	out.hidden = out.hidden || s.hidden // perhaps in another lane
+	if p.Kind == Put || p.Kind == Cancel {
+		for i := range all {
+			all[i].delay = 0 // it was for the head
+		}
+	}
+	for _, r := range out.waiting.without(s.waiting).ranks() {
+		out.facets = out.facets.put(r, p.kinds.of(r))
+	}
+	for _, r := range s.waiting.without(out.waiting).ranks() {
+		out.facets = out.facets.put(r, 0)
+	}
+	if p.Kind == Advance && (p.Outcome == Done || p.Outcome == Unknown) {
+		for _, r := range in.held.without(out.held).ranks() {
+			out.facets = out.facets.put(r, p.next)
+		}
+	}
+	return out.heldBy(all), true
+}
+
+// givesInLane is a receive or take.
+func (s state) givesInLane(l Law, p *step, all []hold) (state, bool) {
+	in := s
+	for i := range all {
+		if i == p.lane || !l.lanes.meets[i][p.lane] {
+			continue
+		}
+		if p.Outcome == Nothing {
+			if all[i].token != 0 && all[i].latest > p.Begin || all[i].delayLatest > p.Begin {
+				return s, true
+			}
+			continue
+		}
+		in.hold = all[i]
+		if !in.lapsed(p) || all[i].delay > p.End {
+			return s, false
+		}
+	}
+	in.hold, in.waiting = all[p.lane], s.inLane(l.lanes, p.lane)
+	out, ok := in.apply(l, p)
+	if !ok || p.Outcome == Nothing || out == in {
+		if out.hidden && !s.hidden { // a claim that nobody was told of
+			s.hidden, s.phantoms = true, out.phantoms
+		}
+		return s, ok
+	}
+	all[p.lane] = out.hold
+	out.hidden = out.hidden || s.hidden // perhaps in another lane
+	for i := range all {
+		if i == p.lane || !l.lanes.meets[i][p.lane] {
+			continue
+		}
+		if p.Outcome == Unknown && !all[i].shaky {
+			out.since = max(out.since, all[i].until)
+		}
+		all[i] = hold{newest: all[i].newest}
+	}
+	gone := in.waiting.without(out.waiting)
+	out.waiting = s.waiting.without(gone)
+	for _, r := range gone.ranks() {
+		out.facets = out.facets.put(r, 0)
+	}
+	return out.heldBy(all), true
+}
+
+// dropInLanes is what somebody has done who is not in the history: messages were removed, or passed to other lanes.
+func (s state) dropInLanes(l Law, p *step, all []hold) (state, bool) {
+	if p.Outcome == Unknown && s.ended {
+		return s, true
+	}
+	if !s.waiting.holds(p.messages) {
+		return s, false
+	}
+	in := s
+	for i := range all {
+		if in.hold = all[i]; in.held.and(p.messages) != "" {
+			if !in.lapsed(p) && !p.Force {
+				return s, false
+			}
+			all[i] = in.unheld().hold
+		}
+		all[i].shaky = all[i].shaky || p.Force && all[i].token != 0
+		if p.Kind == Drop {
+			all[i].delay = 0
+		}
+	}
+	kind := p.next
+	if p.Kind == Drop {
+		s.waiting, kind = s.waiting.without(p.messages), 0
+	}
+	for _, r := range p.messages.ranks() {
+		s.facets = s.facets.put(r, kind)
+	}
+	return s.heldBy(all), true
+}
+
+// settled reports whether nothing moved a message from lane to lane while an operation was under way, so that who knew
+// that it was there knew in which lane.
+func settledIn(history []*Operation, o *Operation, id layer.ID) bool {
+	return !slices.ContainsFunc(history, func(a *Operation) bool {
+		moves := (a.Kind == Advance || a.Kind == Move) && a.Call <= o.Return
+		if !moves || a.Outcome != Unknown && (a.Outcome != Done || a.Return < o.Call) {
+			return false
+		}
+		return a.All || slices.ContainsFunc(a.Messages, func(m Message) bool { return m.ID == id })
+	})
+}
