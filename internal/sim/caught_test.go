@@ -106,7 +106,7 @@ var caught = map[string]known{
 
 	"subscribe-hold":  {"subscribed", 1},
 	"subscribe-move":  {"subscribed", 8},
-	"subscribe-again": {"subscribed", 15},
+	"subscribe-again": {"subscribed", 9},
 	"subscribe-stop":  {"subscribed", 4},
 	"total-draw":      {"totalled", 3},
 }
