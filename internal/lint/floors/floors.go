@@ -32,7 +32,8 @@ var floors = []floor{
 		"tx_hook.go", "tx_lane.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
-		"group.go", "group_delay.go", "group_failure.go", "group_lane.go", "group_mark.go", "group_rate.go",
+		"group.go", "group_delay.go", "group_failure.go", "group_hold.go", "group_lane.go",
+		"group_mark.go", "group_rate.go",
 		"group_retention.go", "group_total.go", "group_verdict.go",
 	}},
 	{"verbs", "enqueue, receive, take, ack, nack, extend, state, each in one transaction.", []string{
