@@ -275,7 +275,11 @@ func (w *txn) bury(rows []deadRow) error {
 func (w *txn) discard(rows []deadRow) error {
 	for i := range rows {
 		w.tx.ClearRange(w.q.keys.parts(rows[i].letter.ID))
-		w.change(ChangeDiscarded, rows[i].letter.ID, w.q.keys.facetsIn(rows[i].dead.item))
+		facets := ""
+		if rows[i].dead != nil {
+			facets = w.q.keys.facetsIn(rows[i].dead.item)
+		}
+		w.change(ChangeDiscarded, rows[i].letter.ID, facets)
 	}
 	w.count(countDiscarded, len(rows))
 	return w.bury(rows)

@@ -34,7 +34,7 @@ func (s *sweeper) letters() error {
 			if err != nil {
 				return 0, err
 			}
-			old = append(old, deadRow{key: row.Key, letter: DeadLetter{ID: p.itemID()}})
+			old = append(old, deadRow{key: row.Key, letter: DeadLetter{ID: p.itemID()}, dead: d})
 		}
 		if err := w.discard(old); err != nil {
 			return 0, err
