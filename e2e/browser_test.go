@@ -179,7 +179,8 @@ func pages(t *testing.T, w *world) map[string]string {
 	return map[string]string{
 		"queues": "", "queue": "queue?q=orders", "blocked": "blocked?q=orders", "groups": "groups?q=orders",
 		"group": "group?q=orders&g=customer-7", "message": "message?q=orders&body=1&id=" + id, "dead": "dead?q=orders",
-		"config": "config?q=orders", "check": "check?q=orders", "archive": "archive?q=orders", "audit": "audit",
+		"holders": "holders?q=orders", "db": "db", "config": "config?q=orders", "check": "check?q=orders",
+		"archive": "archive?q=orders", "audit": "audit",
 		"confirm": "confirm?q=orders&verb=skip&g=customer-7&head=" + id, "edit": "edit?q=orders&id=" + id,
 	}
 }
