@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -59,6 +61,10 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 	if err := checkSubscription(name); err != nil {
 		return nil, err
 	}
+	if err := q.keys.plan.checkWhere(o.Where); err != nil {
+		return nil, err
+	}
+	s.o.Where = maps.Clone(o.Where)
 	for _, k := range o.Kinds {
 		if k < 0 || k >= changeKinds {
 			return nil, &ValueError{What: "kind of change", Got: k.String(), Allowed: fmt.Sprint(changeKindNames)}
@@ -449,6 +455,45 @@ func (s *subscription) read(ctx context.Context) (page changePage, err error) {
 	return page, err
 }
 
+// agrees reports whether the subscription is to be told of a change, and sets the change's facets.
+func (s *subscription) agrees(c *Change) bool {
+	if !s.wants[c.Kind] {
+		return false
+	}
+	plan := s.q.keys.plan
+	if c.facets == "" || plan == nil {
+		return true
+	}
+	c.Facets = make(map[string]string, len(plan.facets))
+	for i, value := range unpackStrings(c.facets) {
+		if i < len(plan.facets) {
+			c.Facets[plan.facets[i]] = value
+		}
+	}
+	for name, value := range s.o.Where {
+		if c.Facets[name] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// checkWhere checks the template of a subscription.
+func (p *lanePlan) checkWhere(t Template) error {
+	if p == nil && t != nil {
+		return &TemplateError{Template: t}
+	}
+	for _, name := range slices.Sorted(maps.Keys(t)) {
+		if !slices.Contains(p.facets, name) {
+			return &ValueError{What: "facet", Got: name, Allowed: fmt.Sprint(p.facets)}
+		}
+		if err := checkFacetValue(name, t[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // choose takes up to width wanted changes from rows.
 func (s *subscription) choose(ctx context.Context, read kv.Future[[]kv.KV]) (page changePage, err error) {
 	rows, err := read.Wait(ctx)
@@ -470,7 +515,7 @@ func (s *subscription) choose(ctx context.Context, read kv.Future[[]kv.KV]) (pag
 				page.next = position{from: s.q.keys.relative(row.Key), done: i}
 				return page, nil
 			}
-			if s.wants[all[i].Kind] {
+			if s.agrees(&all[i]) {
 				page.changes = append(page.changes, all[i])
 			}
 		}
