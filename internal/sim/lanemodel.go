@@ -26,7 +26,7 @@ type laneIndex struct {
 	under  map[string]map[string]bool   // by lane: the keys of what is put aside under its lock
 	left   map[string]map[layer.ID]bool // by lane: what the record under replay takes out of it
 	moved  []change
-	passed map[layer.ID]bool // advanced by the record under replay
+	passed map[layer.ID]claimKey // advanced by the record under replay: the claims that had them
 }
 
 // change is one rewriting of an item by which its facets changed, or that its holder made.
@@ -225,7 +225,7 @@ func (m *model) passes(id layer.ID, was, is *stored) {
 		}
 	}
 	if holder {
-		m.lanes.passed[id] = true
+		m.lanes.passed[id] = claimKey{lane, l.token}
 	}
 	if holder || sortedFacets(was.headers, m.w.knobs.plan) != sortedFacets(is.headers, m.w.knobs.plan) {
 		m.lanes.moved = append(m.lanes.moved, change{m.r, id, is.headers, holder})
@@ -308,7 +308,7 @@ func (m *model) inLanes(id layer.ID) {
 	}
 	if lane, l := m.holderOf(id); l.is("claim") && l.has(id) {
 		switch {
-		case m.lanes.passed[id]:
+		case m.lanes.passed[id] == (claimKey{lane, l.token}):
 			m.violation("G2: %s was advanced and is still in claim %d of %q", id, l.token, lane)
 		case !agrees(whereOfLane(lane), s.headers):
 			m.violation("claim %d of %q has %s, which is %s", l.token, lane, id, sortedFacets(s.headers, p))

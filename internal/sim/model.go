@@ -330,7 +330,7 @@ func (m *model) violation(format string, args ...any) {
 func (m *model) apply(r *record) {
 	m.rateChanged(r)
 	m.r = r
-	m.lanes.left, m.lanes.passed = make(map[string]map[layer.ID]bool), make(map[layer.ID]bool)
+	m.lanes.left, m.lanes.passed = make(map[string]map[layer.ID]bool), make(map[layer.ID]claimKey)
 	after := make(map[string][]byte)     // nil = cleared
 	grantsTaken := make(map[string]bool) // groups
 	var lockWrites []write
@@ -726,7 +726,7 @@ func (m *model) rewritten(g *groupState, id layer.ID, now []byte, after map[stri
 	case s.dueMS != was.dueMS:
 		m.w.mark("delay of a head ended early")
 	}
-	if _, l := m.holderOf(id); l.is("claim") && l.has(id) && l.endMS > m.r.nowMS && !m.lanes.passed[id] {
+	if _, l := m.holderOf(id); l.is("claim") && l.has(id) && l.endMS > m.r.nowMS && m.lanes.passed[id] == (claimKey{}) {
 		m.violation("G2: %s was changed in its holder's hands", id)
 	}
 }
