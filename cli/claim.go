@@ -23,6 +23,7 @@ type jsonClaim struct {
 	Prefix string          `json:"prefix,omitempty"` // as --prefix reads it; "" = fdbfifo's own
 	Group  string          `json:"group"`
 	Where  layer.Template  `json:"where,omitempty"` // of a claim by template
+	Hold   string          `json:"hold,omitempty"`  // the item of an unordered claim
 	Token  int64           `json:"token"`
 	Until  time.Time       `json:"until,omitzero"`
 	Items  []jsonItem      `json:"items,omitempty"`
@@ -36,6 +37,9 @@ func (s *session) newJSONClaim(c *layer.Claim) jsonClaim {
 	j := jsonClaim{Queue: s.queue, Group: c.Group, Where: c.Where, Token: c.Token, Until: c.Until.UTC()}
 	if !bytes.Equal(s.prefix(), prefix()) {
 		j.Prefix = prefixFlagText(s.prefix())
+	}
+	if c.Hold != (layer.ID{}) {
+		j.Hold = c.Hold.String()
 	}
 	for _, item := range c.Items {
 		j.Items = append(j.Items, newJSONItem(item))
@@ -90,7 +94,7 @@ If nothing is ready nothing is printed, and the exit code is 0. A claim that can
 func newReceiveCmd(s *session) *cobra.Command {
 	var f receiveFlags
 	c := &cobra.Command{
-		Use: "receive [--max N] [--groups N] [--group GROUP] [--where TEMPLATE] [--lease TIME] " +
+		Use: "receive [--max N] [--groups N] [--group GROUP] [--where TEMPLATE | --unordered] [--lease TIME] " +
 			"[--wait TIME [--only-if-any]]",
 		Short: "Claim messages and print the claims as JSON, for ack and nack",
 		Long:  receiveHelp,
@@ -113,6 +117,8 @@ func newReceiveCmd(s *session) *cobra.Command {
 	c.Flags().IntVar(&f.o.MaxGroups, "groups", 0, "of at most `N` groups; 0 = as many as it takes")
 	c.Flags().StringVar(&f.group, "group", "", "only from this `GROUP`")
 	c.Flags().Var(&f.where, "where", "only messages with these facets: a `TEMPLATE` of the queue's views, as state=NEW")
+	c.Flags().BoolVar(&f.o.Unordered, "unordered", false,
+		"messages that nobody holds, each under a claim of its own, in a queue with the setting unordered")
 	c.Flags().DurationVar(&f.o.Lease, "lease", 0, "the `TIME` that the claims last; left out, the queue's")
 	c.Flags().DurationVar(&f.o.Wait, "wait", 0, "wait up to `TIME` for a group to become ready")
 	c.Flags().BoolVar(&f.o.OnlyIfAny, "only-if-any", false,
@@ -274,6 +280,11 @@ func (s *session) readClaims(c *cobra.Command, in io.Reader) ([]*layer.Claim, er
 			return nil, errors.New("claims of several queues: give those of one at a time")
 		}
 		claim := &layer.Claim{Queue: j.Queue, Group: j.Group, Where: j.Where, Token: j.Token, Until: j.Until}
+		if j.Hold != "" {
+			if claim.Hold, err = layer.ParseID(j.Hold); err != nil {
+				return nil, err
+			}
+		}
 		for _, item := range j.Items {
 			id, err := layer.ParseID(item.ID)
 			if err != nil {

@@ -6,9 +6,10 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"fdbfifo/console"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -53,44 +54,12 @@ const (
 	minTextWidth = 16
 )
 
-// commas writes n with its thousands apart.
-func commas(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	sign := ""
-	if n < 0 {
-		sign, digits = "-", digits[1:]
-	}
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return sign + digits
-}
-
-// plural returns "1 group" or "20 groups".
-func plural(n int64, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return commas(n) + " " + noun
-}
-
-// short writes a duration with as many digits as a table wants.
-func short(d time.Duration) string {
-	if d < 0 {
-		return "-" + short(-d)
-	}
-	switch {
-	case d < 10*time.Second:
-		return fmt.Sprintf("%.1fs", d.Seconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%.0fs", d.Seconds())
-	case d < time.Hour:
-		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
-	case d < 24*time.Hour:
-		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
-	}
-	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
-}
+// The words of the command and of the console are the same.
+var (
+	commas = console.Commas
+	plural = console.Plural
+	short  = console.Short
+)
 
 // printJSON prints v as one line.
 func printJSON(w io.Writer, v any) error {

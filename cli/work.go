@@ -27,6 +27,7 @@ type workFlags struct {
 	lease      time.Duration
 	timeout    time.Duration
 	where      whereFlag
+	unordered  bool
 	advance    whereFlag
 	untilEmpty bool
 }
@@ -90,6 +91,8 @@ func newWorkCmd(s *session) *cobra.Command {
 	c.Flags().Int64Var(&f.max, "max", 0, "end when `N` messages were tried, failed ones included")
 	c.Flags().DurationVar(&f.timeout, "timeout", 0,
 		"`TIME` after which a command is killed, and has failed; left out, never")
+	c.Flags().BoolVar(&f.unordered, "unordered", false,
+		"messages that nobody holds, out of order, in a queue with the setting unordered")
 	c.Flags().Var(&f.where, "where", "only messages with these facets: a `TEMPLATE` of the queue's views, as state=NEW")
 	c.Flags().Var(&f.advance, "advance",
 		"what is handled stays in its place, with the facets of this `TEMPLATE`, as state=PAID")
@@ -169,7 +172,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	}
 	worker, err := layer.NewWorker(q, handler, layer.WorkerOptions{
 		Concurrency: f.workers, MaxConcurrency: f.maxWorkers, Batch: f.batch, Lease: f.lease,
-		Timeout: timeout, OnError: w.failure, Where: f.where.template,
+		Timeout: timeout, OnError: w.failure, Where: f.where.template, Unordered: f.unordered,
 		Logger: slog.New(slog.DiscardHandler), // failure tells
 		Hooks:  s.beside.hooks(),
 	})

@@ -50,7 +50,7 @@ func draw(h []sample) chart {
 		In:      line(func(i int) float64 { return in[i] }, maxRate),
 		Out:     line(func(i int) float64 { return out[i] }, maxRate),
 		Depth:   line(func(i int) float64 { return float64(h[i].depth) }, maxDepth),
-		MaxRate: fmt.Sprintf("%.1f", maxRate), MaxDepth: commas(int64(maxDepth)), Span: short(span), Any: true,
+		MaxRate: fmt.Sprintf("%.1f", maxRate), MaxDepth: Commas(int64(maxDepth)), Span: Short(span), Any: true,
 	}
 }
 

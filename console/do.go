@@ -37,6 +37,8 @@ var verbs = map[string]func(d *deed, ctx context.Context) (string, error){
 	"release-count": (*deed).release,
 	"redrive":       (*deed).redrive,
 	"discard":       (*deed).discard,
+	"replay":        (*deed).replay,
+	"sweep":         (*deed).sweep,
 	"configure":     (*deed).configure,
 	"check":         (*deed).check,
 }
@@ -247,6 +249,36 @@ func (d *deed) discard(ctx context.Context) (string, error) {
 	return deadWords(report, "removed for good", o.DryRun), err
 }
 
+// replay enqueues archived messages anew, at most maxReplay, so that an action ends.
+func (d *deed) replay(ctx context.Context) (string, error) {
+	f, err := archiveFilter(input{Values: d.in})
+	if err == nil && f.Group == nil && f.From.IsZero() && f.Before.IsZero() && d.in.Get("all") == "" {
+		err = fmt.Errorf("%w: say which archived messages", errAsk)
+	}
+	if err != nil {
+		return "", err
+	}
+	dry := d.in.Get("dry_run") != ""
+	report, err := d.admin().Replay(ctx, f, layer.ReplayOptions{DryRun: dry, Limit: maxReplay})
+	words := plural(report.Done, "message")
+	if report.More {
+		words = "the first " + words
+	}
+	if dry {
+		return words + " would be enqueued anew", err
+	}
+	return words + " enqueued anew", err
+}
+
+// maxReplay is how many archived messages an action replays; the command has no such bound.
+const maxReplay = 1000
+
+func (d *deed) sweep(ctx context.Context) (string, error) {
+	r, err := d.admin().Sweep(ctx, layer.SweepOptions{})
+	return fmt.Sprintf("%s looked at, %d past retention, %d archived, %d dead letters cleared", plural(r.Keys, "key"),
+		r.PastRetention, r.Archived, r.Dead), err
+}
+
 func deadWords(r layer.DeadReport, done string, dry bool) string {
 	if dry {
 		return plural(r.Done, "dead letter") + " would be " + done
@@ -332,7 +364,7 @@ func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
 		return nil, err
 	}
 	switch {
-	case slices.Contains([]string{"redrive", "discard"}, verb):
+	case slices.Contains([]string{"redrive", "discard", "replay"}, verb):
 		dry := url.Values{}
 		for k, vs := range in.Values {
 			dry[k] = vs

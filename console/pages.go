@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -76,6 +77,8 @@ func init() {
 		"/groups":  {"groups", "Groups", Viewer, 0, (*Console).groupsPage},
 		"/group":   {"group", "Group", Viewer, 1, (*Console).groupPage},
 		"/message": {"message", "Message", Viewer, 0, (*Console).messagePage},
+		"/holders": {"holders", "Holders", Viewer, 1, (*Console).holdersPage},
+		"/db":      {"db", "Database", Viewer, 0, (*Console).databasePage},
 		"/dead":    {"dead", "Dead letters", Viewer, 0, (*Console).deadPage},
 		"/config":  {"config", "Configuration", Viewer, 0, (*Console).configPage},
 		"/check":   {"check", "Check", Viewer, 0, (*Console).checkPage},
@@ -266,7 +269,7 @@ func troubles(s layer.Stats) (all []string) {
 	say(s.PausedGroups > 0, "%s paused", plural(s.PausedGroups, "group"))
 	say(s.Dead > 0, "%s", plural(s.Dead, "dead letter"))
 	say(s.ReadyGroups > 0 && s.WaitingHandles == 0 && s.HeldGroups == 0, "nobody works")
-	say(s.OldestReady > time.Minute, "a ready group has waited %s", short(s.OldestReady))
+	say(s.OldestReady > time.Minute, "a ready group has waited %s", Short(s.OldestReady))
 	return all
 }
 
@@ -581,8 +584,15 @@ func (c *Console) configPage(ctx context.Context, in input) (any, error) {
 }
 
 type archiveData struct {
-	Items []layer.ArchivedItem
-	Next  string
+	Items  []layer.ArchivedItem
+	Filter url.Values
+	Next   string
+}
+
+// archiveFilter is what the query of the archive chooses.
+func archiveFilter(in input) (layer.ArchiveFilter, error) {
+	f, err := deadFilter(in)
+	return layer.ArchiveFilter{Group: f.Group, From: f.From, Before: f.Before}, err
 }
 
 func (c *Console) archivePage(ctx context.Context, in input) (any, error) {
@@ -590,7 +600,11 @@ func (c *Console) archivePage(ctx context.Context, in input) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := layer.ArchiveOptions{Limit: pageRows, After: after}
+	f, err := archiveFilter(in)
+	if err != nil {
+		return nil, err
+	}
+	o := layer.ArchiveOptions{ArchiveFilter: f, Limit: pageRows, After: after}
 	q, err := c.queue(ctx, in.queue())
 	if err != nil {
 		return nil, err
@@ -599,9 +613,11 @@ func (c *Console) archivePage(ctx context.Context, in input) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := archiveData{Items: page.Items}
+	d := archiveData{Items: page.Items, Filter: in.Values}
 	if page.Next != nil {
-		d.Next = link("archive", "q", in.queue(), "after", page.Next.String())
+		next := maps.Clone(in.Values)
+		next.Set("after", page.Next.String())
+		d.Next = "archive?" + next.Encode()
 	}
 	return d, nil
 }

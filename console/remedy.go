@@ -51,6 +51,7 @@ var remedyWords = map[string]remedy{
 	"release":       {Label: "Release by force", Hint: "takes the group away; its handler goes on", Confirm: true},
 	"release-count": {Label: "Release, count the attempt", Hint: "likewise, and counts an attempt", Confirm: true},
 	"redrive":       {Label: "Redrive", Hint: "puts dead letters back to their old places", Confirm: true},
+	"replay":        {Label: "Replay", Hint: "enqueues archived messages anew, at most 1,000 at a time", Confirm: true},
 	"discard":       {Label: "Discard", Hint: "removes dead letters for good", Confirm: true},
 }
 

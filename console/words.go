@@ -18,12 +18,15 @@ import (
 // functions are what the templates can call.
 func (c *Console) functions() template.FuncMap {
 	return template.FuncMap{
-		"link": link, "esc": url.QueryEscape, "short": short, "commas": commas, "plural": plural, "name": displayed,
+		"link": link, "esc": url.QueryEscape, "short": Short,
+		"commas": func(n any) string { return Commas(number(n)) },
+		"plural": func(n any, noun string) string { return Plural(number(n), noun) },
+		"name":   displayed,
 		"ago": func(t time.Time) string {
 			if t.IsZero() {
 				return ""
 			}
-			return short(max(0, c.o.Now().Sub(t)))
+			return Short(max(0, c.o.Now().Sub(t)))
 		},
 		"stamp":  func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 		"iso":    func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
@@ -57,6 +60,7 @@ func (c *Console) functions() template.FuncMap {
 		"label":       func(verb string) string { return remedyWords[verb].Label },
 		"letterVerbs": func() []string { return []string{"redrive", "discard"} },
 		"confirmDead": confirmDead,
+		"hostOf":      hostOf,
 	}
 }
 
@@ -111,6 +115,18 @@ func confirmDead(verb, queue, back string, filter url.Values) string {
 		query.Set("all", "1")
 	}
 	return "confirm?" + query.Encode()
+}
+
+// hostOf is the host and the process of an owner that a handle has named by itself: host:process:random.
+func hostOf(owner string) string {
+	parts := strings.Split(owner, ":")
+	if len(parts) != 3 {
+		return ""
+	}
+	if _, err := strconv.Atoi(parts[1]); err != nil {
+		return ""
+	}
+	return "process " + parts[1] + " of host " + parts[0]
 }
 
 // link is a relative URL with a query of names and values; empty values are left out, but for groups, which may be "".
@@ -192,28 +208,38 @@ func shape(s any) string {
 	return "●"
 }
 
-// commas writes n, an int or int64, with its thousands apart.
-func commas(n any) string {
-	s := fmt.Sprint(n)
+// Commas writes a number with its thousands apart.
+func Commas(n int64) string {
+	s := strconv.FormatInt(n, 10)
 	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
 		s = s[:i] + "," + s[i:]
 	}
 	return s
 }
 
-// plural returns "1 group" or "20 groups".
-func plural(n any, noun string) string {
-	if n != 1 && n != int64(1) {
+// Plural returns "1 group" or "20 groups".
+func Plural(n int64, noun string) string {
+	if n != 1 {
 		noun += "s"
 	}
-	return commas(n) + " " + noun
+	return Commas(n) + " " + noun
 }
 
-// short writes a duration with as many digits as people want.
-func short(d time.Duration) string {
+// number is a number of a page's data, which may be an int.
+func number(n any) int64 {
+	if i, ok := n.(int); ok {
+		return int64(i)
+	}
+	return n.(int64)
+}
+
+func plural[N int | int64](n N, noun string) string { return Plural(int64(n), noun) }
+
+// Short writes a duration with as many digits as people want.
+func Short(d time.Duration) string {
 	switch {
 	case d < 0:
-		return "-" + short(-d)
+		return "-" + Short(-d)
 	case d < 10*time.Second:
 		return fmt.Sprintf("%.1fs", d.Seconds())
 	case d < time.Minute:

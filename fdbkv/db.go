@@ -97,3 +97,17 @@ func (db *DB) place() string {
 	}
 	return fmt.Sprintf("cluster file %s, connection string %s", file, connection)
 }
+
+// Status returns what the cluster says of itself, as JSON: status json. It costs the cluster more than a transaction
+// does; ask every half minute at most.
+func (db *DB) Status(ctx context.Context) ([]byte, error) {
+	tr, err := db.create()
+	if err != nil {
+		return nil, fmt.Errorf("fdbkv: status: %w", err)
+	}
+	document, err := reader{tr}.Get([]byte("\xff\xff/status/json")).Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("fdbkv: status: %w", err)
+	}
+	return document, nil
+}

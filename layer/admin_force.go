@@ -17,6 +17,8 @@ type ForceReleaseOptions struct {
 	Reason string
 	// Where is the template of the claim, in a queue with facets; nil = a claim of the whole group.
 	Where Template
+	// Hold is the item of an unordered claim (Claim.Hold); zero = a claim of the whole group, or of Where.
+	Hold ID
 }
 
 // Holder is who held a group.
@@ -58,7 +60,7 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 		return Holder{}, wrap("force release",
 			fmt.Errorf("%w: a reason without an attempt to keep it with", ErrOptions))
 	}
-	lane, err := q.laneAt(group, o.Where)
+	lane, err := (&Claim{Group: group, Where: o.Where, Hold: o.Hold}).lane(q)
 	if err != nil {
 		return Holder{}, wrap("force release", err)
 	}

@@ -97,7 +97,7 @@ func (a Admin) SkipTx(ctx context.Context, tx kv.Tx, group string, o SkipOptions
 		if err := seenHead(o.Head, id); err != nil {
 			return err
 		}
-		return w.takeOut(id, func() error {
+		return w.takeOut(id, func([]byte) error {
 			record, err := q.readAttempt(ctx, tx.Snapshot(), id)
 			if err != nil {
 				return err
@@ -179,18 +179,18 @@ func (w *txn) waitingItem(id ID) (waiting, error) {
 }
 
 func (w *txn) cancel(id ID) error {
-	return w.takeOut(id, func() error {
+	return w.takeOut(id, func(value []byte) error {
 		w.tx.Clear(w.q.keys.item(id))
 		w.tx.ClearRange(w.q.keys.parts(id))
 		w.tx.Clear(w.q.keys.attempt(id))
 		w.count(countCancelled, 1)
-		w.change(ChangeCancelled, id)
+		w.change(ChangeCancelled, id, w.q.keys.facetsIn(value))
 		return nil
 	})
 }
 
-// takeOut removes a waiting item from its group, by a call of remove.
-func (w *txn) takeOut(id ID, remove func() error) error {
+// takeOut removes a waiting item from its group, by a call of remove with the item's value.
+func (w *txn) takeOut(id ID, remove func(value []byte) error) error {
 	if w.q.keys.plan != nil {
 		return w.takeOutOfLanes(id, remove)
 	}
@@ -217,7 +217,7 @@ func (w *txn) takeOut(id ID, remove func() error) error {
 	if isHead {
 		w.tx.Clear(w.q.keys.ready(id.Index, id.Group))
 	}
-	if err := remove(); err != nil || !free {
+	if err := remove(i.value); err != nil || !free {
 		return err
 	}
 	return w.free(id.Group)

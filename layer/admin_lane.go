@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"time"
+
+	"fdbfifo/kv"
 )
 
 // What an operator does to a waiting item of a queue with facets. The item is in several lanes, and any of them may be
@@ -30,6 +32,11 @@ func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
 	if i.value == nil {
 		return i, fmt.Errorf("%w: %s", ErrNoItem, id)
 	}
+	hold, err := w.readHolds(guardItemLock, kv.SingleKey(w.q.keys.hold(id)))
+	if err != nil {
+		return i, err
+	}
+	all = append(all, hold...)
 	i.locks = make(map[string]*record, len(all))
 	for _, held := range all {
 		i.locks[held.lane] = held.record
@@ -79,7 +86,7 @@ func (w *txn) freeAll(lanes []string) error {
 }
 
 // takeOutOfLanes is takeOut for a queue with facets.
-func (w *txn) takeOutOfLanes(id ID, remove func() error) error {
+func (w *txn) takeOutOfLanes(id ID, remove func(value []byte) error) error {
 	i, err := w.waitingInLanes(id)
 	if err != nil {
 		return err
@@ -97,7 +104,10 @@ func (w *txn) takeOutOfLanes(id ID, remove func() error) error {
 			free = append(free, lane)
 		}
 	}
-	if err := remove(); err != nil {
+	if r := i.locks[holdLane(id)]; r.is(kindDelay) {
+		w.end(holdLane(id), r, nil)
+	}
+	if err := remove(i.value); err != nil {
 		return err
 	}
 	w.clearItem(id, w.q.keys.facetsIn(i.value))
@@ -178,7 +188,11 @@ func (w *txn) endParts(group string) error {
 	if err != nil {
 		return err
 	}
-	for _, held := range all {
+	holds, err := w.readHolds(guardMarkGroup, w.q.keys.holds(group))
+	if err != nil {
+		return err
+	}
+	for _, held := range append(all, holds...) {
 		if !isPart(held.lane) || held.record.claim() == nil {
 			continue
 		}

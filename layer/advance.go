@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"fdbfifo/kv"
 )
@@ -60,6 +61,7 @@ type advanced struct {
 	had    int64    // parts of the old body
 	left   []string // the lanes which the item leaves
 	joined []string // the lanes which the item joins
+	facets string   // that the item is given, packed
 }
 
 // advancing is what a settlement needs to advance items, of the attempt under way.
@@ -131,8 +133,18 @@ func (s *settlement) changedBy(w *txn, id ID, change func(m *Message) error) (a 
 	}
 	a.id = id
 	a.value, a.parts = split(m, e)
-	a.left, a.joined = w.q.keys.moves(id, w.q.keys.facetsIn(value), w.q.keys.plan.pack(m.Headers))
+	a.facets = w.q.keys.plan.pack(m.Headers)
+	a.left, a.joined = w.q.keys.moves(id, w.q.keys.facetsIn(value), a.facets)
 	return a, nil
+}
+
+// given returns the advanced items with the facets that they are given.
+func (s *settlement) given(moved []delivered) []delivered {
+	all := slices.Clone(moved)
+	for i := range all {
+		all[i].facets = s.changed[i].facets
+	}
+	return all
 }
 
 // leaveLanes takes the advanced items out of the lanes which they leave.

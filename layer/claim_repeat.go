@@ -143,8 +143,9 @@ func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *Rece
 		if h == nil || h.token != ref.token && !lacks(guardReloadToken) {
 			continue
 		}
+		hold, _ := holdOf(ref.lane)
 		c := &Claim{
-			Queue: q.name, Group: groupOf(ref.lane), Where: q.whereOf(ref.lane), Token: ref.token,
+			Hold: hold, Queue: q.name, Group: groupOf(ref.lane), Where: q.whereOf(ref.lane), Token: ref.token,
 			Until: fromMillis(h.endMS),
 		}
 		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), ref.lane, h); err != nil {

@@ -39,6 +39,12 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Unordered {
+		if err := o.checkUnordered(q); err != nil {
+			return nil, err
+		}
+		where = freeWhere
+	}
 	if where != "" && o.State {
 		return nil, errLaneState
 	}
@@ -47,6 +53,9 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 
 // lane returns the lane of one of the receive's claims.
 func (r *reception) lane(c *Claim) string {
+	if c.Hold != (ID{}) {
+		return holdLane(c.Hold)
+	}
 	if r.repeated {
 		return laneName(c.Group, r.was)
 	}
@@ -55,6 +64,12 @@ func (r *reception) lane(c *Claim) string {
 
 // lane returns the lane of a claim.
 func (c *Claim) lane(q *Queue) (string, error) {
+	if c.Hold != (ID{}) {
+		if !q.keys.hasHolds() {
+			return "", errUnordered
+		}
+		return holdLane(c.Hold), checkID(c.Hold)
+	}
 	return q.laneAt(c.Group, c.Where)
 }
 

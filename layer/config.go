@@ -78,6 +78,10 @@ type Config struct {
 	// Views are the sets of facets by which items can be received, at most MaxViews, and "*" for whole groups. Example:
 	// "*; state; state,region". Not empty if there are Facets.
 	Views string
+	// Unordered lets receives take any item that nobody holds, beside receives of whole groups: see
+	// ReceiveOptions.Unordered. The price is a key more per message. Fixed at creation. Not with Facets, MaxRate and
+	// HaltGroup.
+	Unordered bool
 }
 
 // settingShards is the name of a setting which is fixed at creation, as settingFacets and settingViews.
@@ -136,6 +140,7 @@ var settings = []setting{
 		"how long dead letters are kept, 1s or more; 0 = for ever"),
 	facetsSetting("headers by which items can be received; fixed at creation"),
 	viewsSetting("what templates may name, as *; state; state,region; fixed at creation"),
+	unorderedSetting("items can be received one by one, out of order, too; fixed at creation"),
 }
 
 // withDefaults returns c with each zero field set to its default, and checks the limits.
@@ -216,7 +221,7 @@ func (c *Config) Set(name, text string) error {
 func (c Config) MarshalJSON() ([]byte, error) {
 	members := make([]string, 0, len(settings))
 	for _, s := range settings {
-		if s.sparse && s.value(&c) == "" {
+		if v := s.value(&c); s.sparse && (v == "" || v == false) {
 			continue
 		}
 		value, err := json.Marshal(s.value(&c))

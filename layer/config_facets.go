@@ -28,6 +28,8 @@ const (
 const (
 	settingFacets = "facets"
 	settingViews  = "views"
+
+	settingUnordered = "unordered"
 )
 
 // unnamed are characters which no facet's name has, beside separators.
@@ -67,6 +69,26 @@ func viewsSetting(help string) setting {
 		return nil
 	}
 	s.settle = func(c *Config) error { return c.settleViews() }
+	return s
+}
+
+// unorderedSetting is the setting for Config.Unordered, left out of the stored document while it is false.
+func unorderedSetting(help string) setting {
+	s := boolSetting(settingUnordered, func(c *Config) *bool { return &c.Unordered }, help)
+	s.sparse = true
+	s.settle = func(c *Config) error {
+		switch {
+		case !c.Unordered:
+			return nil
+		case len(c.Facets) > 0:
+			return fmt.Errorf("%w: %s in a queue with facets", ErrOptions, settingUnordered)
+		case !c.MaxRate.isNone():
+			return fmt.Errorf("%w: max_rate in a queue that is %s", ErrOptions, settingUnordered)
+		case c.OnFailure == HaltGroup:
+			return fmt.Errorf("%w: on_failure=halt_group in a queue that is %s", ErrOptions, settingUnordered)
+		}
+		return nil
+	}
 	return s
 }
 
@@ -150,12 +172,17 @@ func (c *Config) settleView(text string) (string, error) {
 	return strings.Join(ordered, ","), nil
 }
 
-// fixedFrom returns an error if the facets or views, fixed at creation, differ from those of old.
+// fixedFrom returns an error if the facets, views or unordered, fixed at creation, differ from those of old.
 func (c Config) fixedFrom(old Config) error {
 	if !slices.Equal(c.Facets, old.Facets) {
 		return &ValueError{
 			What: settingFacets, Got: strings.Join(c.Facets, ","),
 			Allowed: fmt.Sprintf("%q, fixed at creation", strings.Join(old.Facets, ",")),
+		}
+	}
+	if c.Unordered != old.Unordered {
+		return &ValueError{
+			What: settingUnordered, Got: fmt.Sprint(c.Unordered), Allowed: fmt.Sprintf("%v, fixed at creation", old.Unordered),
 		}
 	}
 	if c.Views != old.Views {

@@ -15,7 +15,7 @@ type ReceiveOptions struct {
 	Max int
 	// MaxBytes bounds the bodies together; 0 = DefaultMaxBytes. A larger first item comes alone.
 	MaxBytes int
-	// MaxGroups is the number of groups to claim; 0 = as many as needed to fill Max.
+	// MaxGroups is the number of groups to claim, or, if Unordered, of items; 0 = as many as needed to fill Max.
 	MaxGroups int
 	// Lease is how long the claims last unless extended; 0 = the queue's, else MinLease to MaxLease.
 	Lease time.Duration
@@ -27,6 +27,12 @@ type ReceiveOptions struct {
 	// group, and other items of those groups stay free for others. nil = whole groups. In a queue with facets only: see
 	// Config. Not with State.
 	Where Template
+	// Unordered takes any items that nobody holds, each under a claim of its own (Claim.Hold), whatever the order, and
+	// leaves the rest of their groups to others, in a queue with Config.Unordered. A group that somebody holds as a
+	// whole is skipped. Who receives groups, in order, gets the items up to the first that is held, and so never sees a
+	// gap. Items are taken from the oldest groups, in each from the head; a delayed one keeps back those behind it. Not
+	// with Where, Strategy and State; an Unordered receive that waits looks now and then, at most a second apart.
+	Unordered bool
 	// State asks for the groups' state, too: Claim.State. The price is a read more per group, beside the others.
 	State bool
 	// ReceiveID, if not "", names this receive, so that the caller can repeat the receive after a lost answer, from
@@ -81,7 +87,9 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 		if err := checkGroup(*o.Group); err != nil {
 			return o, err
 		}
-		o.MaxGroups = 1
+		if o.MaxGroups = 1; o.Unordered {
+			o.MaxGroups = o.Max
+		}
 	}
 	if o.OnlyIfAny && o.Where != nil {
 		return o, fmt.Errorf("%w: OnlyIfAny with a template", ErrOptions)
@@ -161,7 +169,7 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || q.opts.Test.Path == Direct {
+	if r.o.Wait == 0 || r.o.Unordered || q.opts.Test.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
@@ -395,6 +403,12 @@ func (c *claimer) receive(r *reception) error {
 		if paused, err := c.paused(); err != nil || paused {
 			return err
 		}
+		if r.o.Unordered {
+			if err := c.endHolds(*r.o.Group); err != nil {
+				return r.spoilt(err)
+			}
+			l = c.read(l.candidate, r.o.Max)
+		}
 		err := c.settle(r, l, r.o.Max)
 		r.dueMS = l.seen.dueMS()
 		return err
@@ -577,6 +591,9 @@ func (q *Queue) wantedGroups(r *reception) int {
 // read starts the reads of one candidate.
 func (c *claimer) read(w candidate, limit int) *look {
 	snapshot := c.tx.Snapshot()
+	if isHold(w.lane) {
+		return &look{candidate: w, lock: c.q.readLaneLock(snapshot, snapshot, w.lane)}
+	}
 	return &look{
 		candidate: w,
 		limit:     limit,
@@ -592,7 +609,15 @@ func (c *claimer) read(w candidate, limit int) *look {
 // stale. A group which cannot be read is left as found.
 func (c *claimer) settle(r *reception, l *look, limit int) error {
 	for l != nil {
+		if isHold(l.lane) {
+			return r.spoilt(c.endHold(l))
+		}
 		f, err := c.see(l)
+		if err == nil && f.verdict == verdictDeliver && r.o.Unordered {
+			err = c.takeHolds(r, f, limit)
+			delete(c.met, l.lane) // the next receive may take more of the group
+			return r.spoilt(err)
+		}
 		if err == nil && f.verdict == verdictDeliver {
 			err = c.take(r, f, l.state, limit)
 			if err == nil && !r.stopped && c.shortMS == 0 {
@@ -667,6 +692,9 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 		}
 	}
 	if err := c.fenceOver(guardClaimLock, f.lane); err != nil {
+		return err
+	}
+	if err := c.fenceHolds(guardHolds, f.lane, out[len(out)-1].id(f.group())); err != nil {
 		return err
 	}
 	if err := c.succeed(f, claim); err != nil {

@@ -87,6 +87,11 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 	_, err = lanes.q.Enqueue(e.ctx, layer.Message{Group: "B", Headers: facetsOf("NEW", "EU"), Delay: time.Hour})
 	require.NoError(t, err)
 
+	single := e.unordered("holds", nil, 1)[0]
+	_, err = single.Enqueue(e.ctx, layer.Message{Group: "C"}, layer.Message{Group: "C"})
+	require.NoError(t, err)
+	_, err = single.Receive(e.ctx, layer.ReceiveOptions{Unordered: true, Max: 1})
+	require.NoError(t, err)
 	e.write(func(tx kv.Tx) {
 		value := tuple.Tuple{"host", int64(2), int64(1_700_000_000_000)}.Pack()
 		for _, key := range []tuple.Tuple{
@@ -106,7 +111,7 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		d, ok, err := layer.Describe(testPrefix, row.Key, row.Value)
 		require.True(t, ok)
 		require.NoError(t, err)
-		require.Contains(t, []string{testQueue, "lanes"}, d.Queue)
+		require.Contains(t, []string{testQueue, "lanes", "holds"}, d.Queue)
 		require.NotEmpty(t, d.Value)
 		words[plain(d.Key)] = plain(d.Value)
 		names[d.Name] = true

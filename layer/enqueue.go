@@ -265,7 +265,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	if !e.redriven {
 		a.accepted++
 	}
-	a.change(e.told, id)
+	a.change(e.told, id, keys.plan.pack(m.Headers))
 	return Sent{ID: id}, nil
 }
 
@@ -352,6 +352,9 @@ func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) error {
 		}
 		if c.Changes > 0 {
 			keys += len(m.Group) + changeSize
+			for _, name := range c.Facets {
+				keys += len(m.Headers[name]) + 2
+			}
 		}
 		if n := len(m.DedupID); n > 0 || c.DedupBy == DedupByContent {
 			keys += 3*(len(s.prefix)+len(m.Group)+max(n, contentIDSize)+20) +

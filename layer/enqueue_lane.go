@@ -70,6 +70,9 @@ func (a *appending) joinLanes(m *Message, id ID, due int64) error {
 
 // laneKeysSize estimates how many bytes the lanes of a message add to a transaction. key is the size of an item's key.
 func (c *Config) laneKeysSize(key int) int {
+	if c.Unordered {
+		return 3 * (key + 100)
+	}
 	if len(c.Facets) == 0 {
 		return 0
 	}

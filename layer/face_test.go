@@ -138,6 +138,7 @@ func badCalls(e *env) map[string]badCall {
 		"Admin.Blocked": {func() error {
 			return last(a.Blocked(ctx, layer.BlockedOptions{Limit: layer.MaxBlocked + 1}))
 		}, limit},
+		"Admin.Holders":        {func() error { return last(closed.Admin().Holders(ctx)) }, layer.ErrClosed},
 		"Admin.WhyGroup":       {func() error { return last(a.WhyGroup(ctx, bad)) }, utf8},
 		"Admin.Why":            {func() error { return last(a.Why(ctx, layer.ID{})) }, id},
 		"Admin.Group":          {func() error { return last(a.Group(ctx, bad)) }, utf8},

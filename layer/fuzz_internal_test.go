@@ -148,7 +148,7 @@ var stored = map[string]func(key, value []byte) ([]byte, error){
 				row = one.appendPurge(row)
 				continue
 			}
-			row = one.appendItem(row, delivered{index: c.ID.Index, random: c.ID.Random})
+			row = one.appendItem(row, delivered{index: c.ID.Index, random: c.ID.Random, facets: c.facets})
 		}
 		return row, err
 	},
@@ -189,7 +189,8 @@ func TestEveryValueIsFuzzed(t *testing.T) {
 		nameItem: "FuzzEnvelope", nameMeta: "FuzzConfig, and kinds of their own",
 		nameNamed: "as request", nameReady: "integer", nameGrant: "integer", namePart: "any bytes", nameWake: "count",
 		nameMark: "no bytes", nameLane: "no bytes", nameOpen: "integer", nameKept: "integer",
-		nameDue: "as of a timer", nameByLane: "as request",
+		nameDue: "as of a timer", nameHold: "as of a lock",
+		nameByLane: "as request",
 	}
 	for _, name := range KeyNames() {
 		require.True(t, stored[name] != nil || elsewhere[name] != "", name)

@@ -268,6 +268,9 @@ func (w *txn) leave(
 	if !isPart(lane) && !w.q.keys.wholeGroups() {
 		return c, false, nil // nobody receives the whole group
 	}
+	if isHold(lane) {
+		return c, false, w.letGo(lane)
+	}
 	items := w.q.keys.items(lane)
 	if first == nil {
 		first = w.head(lane)

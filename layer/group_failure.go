@@ -120,8 +120,9 @@ func (w *txn) putDeadLetter(f *failure, value []byte) {
 		deliveredMS: f.record.deliveredMS,
 	}
 	w.tx.Set(keys.dead(f.id), d.pack())
-	w.clearItem(f.id, w.q.keys.facetsIn(value))
+	facets := w.q.keys.facetsIn(value)
+	w.clearItem(f.id, facets)
 	w.tx.Clear(keys.attempt(f.id))
 	w.count(countDeadLettered, 1)
-	w.change(ChangeDeadLettered, f.id)
+	w.change(ChangeDeadLettered, f.id, facets)
 }

@@ -26,14 +26,19 @@ type heldLane struct {
 type laneLock struct {
 	lock  kv.Future[[]byte]
 	locks kv.Future[[]kv.KV]
+	hold  kv.Future[[]kv.KV] // the first hold; nil if the lane has none
 }
 
 // readLaneLock starts the read by lock, or by locks in a queue with facets.
 func (q *Queue) readLaneLock(lock, locks kv.ReadTx, lane string) laneLock {
-	if q.keys.plan == nil {
+	if q.keys.plan == nil || isHold(lane) {
 		return laneLock{lock: lock.Get(q.keys.lock(lane))}
 	}
-	return laneLock{locks: locks.GetRange(q.keys.locks(groupOf(lane)).Selectors(), kv.RangeOptions{})}
+	l := laneLock{locks: locks.GetRange(q.keys.locks(groupOf(lane)).Selectors(), kv.RangeOptions{})}
+	if !isPart(lane) {
+		l.hold = q.firstHold(lock, lane)
+	}
+	return l
 }
 
 // wait sets the records of f.
@@ -174,7 +179,7 @@ func (s subspace) facetsIn(value []byte) string {
 // message as it was sent.
 func (w *txn) clearItem(id ID, facets string) {
 	w.tx.Clear(w.q.keys.item(id))
-	if w.q.keys.plan == nil || facets == "" {
+	if plan := w.q.keys.plan; plan == nil || facets == "" && len(plan.facets) > 0 {
 		return
 	}
 	for _, lane := range w.q.keys.plan.partsOf(id.Group, unpackStrings(facets)) {

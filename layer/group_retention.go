@@ -111,8 +111,8 @@ func (w *txn) endBefore(lane string, r *record, out []delivered) (free bool, err
 // would remove the items in many small steps.
 func (w *txn) overduePage(read rows) (rows, error) {
 	old, err := w.overdue(read)
-	if err != nil || old.len() < read.len() || read.len() >= overdueWidth {
-		return old, err
+	if err != nil || old.len() < read.len() || read.len() >= overdueWidth || w.q.keys.hasHolds() {
+		return old, err // of those behind, some may be held by themselves
 	}
 	found := w.q.readItems(w.tx.Snapshot(), w.tx.Snapshot(), read.lane, overdueWidth)
 	pairs, err := found.Wait(w.ctx)

@@ -19,7 +19,8 @@ func (w *txn) reserve(n int) (int, error) {
 		return 0, nil
 	}
 	got, untilMS, err := w.q.budget.reserve(
-		w.ctx, config.MaxRateTotal, n, w.booked, w.q.nowMS, func() { w.q.yield(w.ctx, "drawn") },
+		w.ctx, config.MaxRateTotal, n, w.booked, w.q.nowMS,
+		func(wait int) { w.q.yield(w.ctx, fmt.Sprint("drawn ", wait)) },
 		func(want int64) (int64, int64, error) { return w.q.draw(w, config.MaxRateTotal, want) },
 	)
 	if err != nil {

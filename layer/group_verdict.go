@@ -24,9 +24,10 @@ const (
 type found struct {
 	candidate
 	record *record
-	others []heldLane // the locks of intersecting lanes
-	other  int        // of excluded and other: which of others
-	rows   rows
+	others []heldLane        // the locks of intersecting lanes
+	other  int               // of excluded and other: which of others
+	rows   rows              // up to the first that is held by itself
+	behind *ID               // the item at which rows was cut, because it is held by itself; nil = rows was not cut
 	pace   kv.Future[[]byte] // nil if the queue has no rate, as far as was known
 	// fenced says: the reads were serialisable, so the read conflicts which a verdict needs exist already.
 	fenced bool
@@ -195,6 +196,9 @@ func (w *txn) disposeAged(f *found) (free bool, err error) {
 	if err := f.fenceOver(w, guardOverdueLock); err != nil {
 		return false, err
 	}
+	if err := w.fenceHolds(guardOverdueHold, f.lane, old.id(old.len()-1)); err != nil {
+		return false, err
+	}
 	w.wrote = true
 	return w.expireItems(f.record, old)
 }
@@ -280,5 +284,5 @@ func (w *txn) await(c candidate, lock laneLock, items kv.Future[[]kv.KV]) (*foun
 		return nil, fmt.Errorf("read items: %w", err)
 	}
 	f.rows = w.q.keys.rows(c.lane, pairs)
-	return f, nil
+	return f, f.meetHold(w, lock.hold)
 }

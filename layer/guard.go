@@ -61,6 +61,17 @@ const (
 	guardKeptLock guard = "kept-lock"
 	// guardKept (G5, I1): a lock is released while a hint is put aside under the lock.
 	guardKept guard = "kept"
+	// guardHold (G2): two unordered receives claim the same item.
+	guardHold guard = "hold"
+	// guardHolds (G1, G2): a group is claimed, in order, with an item that an unordered receive has just claimed.
+	guardHolds guard = "holds"
+	// guardHoldEnd (G2): an unordered claim whose lease has ended is ended while its holder acks or extends.
+	guardHoldEnd guard = "hold-end"
+	// guardHoldEmpty (G3, I1, trap 3): an unordered receive takes the last free item of a group, and an item which
+	// comes at the same time is left without a hint.
+	guardHoldEmpty guard = "hold-empty"
+	// guardOverdueHold (G2): an item past retention is removed which an unordered receive has just claimed.
+	guardOverdueHold guard = "overdue-hold"
 	// guardStaleLock (G3, I1, trap 2): a hint is cleared as stale although a release has just set the very same key.
 	guardStaleLock guard = "stale-lock"
 	// guardStaleEmpty (G3, I1, trap 2): a hint is cleared as stale although an enqueue into the empty group has just
@@ -249,6 +260,9 @@ const (
 	// guardSubscribeAgain (G3, trap 4): after a commit of unknown outcome which has landed, the handler's transaction
 	// is done again.
 	guardSubscribeAgain guard = "subscribe-again"
+	// guardSubscribeStop (contract): a subscription that is stopped while its handler runs is taken over, and another
+	// process calls its handler with the same changes.
+	guardSubscribeStop guard = "subscribe-stop"
 	// guardIncarnation (G3): a handle from before a drop goes on with the next queue of the name, by the number of
 	// shards of the last, and nobody finds the hints.
 	guardIncarnation guard = "incarnation"

@@ -35,7 +35,8 @@ func Guards() []string {
 var guards = []guard{
 	guardTail, guardLaneTail, guardIndex, guardBehindAll, guardRandom, guardDedup, guardDedupItem, guardDedupPurge,
 	guardDedupRename, guardDedupSweep, guardDedupSlack, guardPurgeNote, guardPurgeSweep, guardLease, guardClaimLock,
-	guardOverLock, guardOtherLock, guardKeptLock, guardKept, guardStaleLock,
+	guardOverLock, guardOtherLock, guardKeptLock, guardKept, guardHold, guardHolds,
+	guardHoldEnd, guardHoldEmpty, guardOverdueHold, guardStaleLock,
 	guardStaleEmpty, guardEmptyLock, guardMarkLock, guardParkLock, guardOverdueLock, guardEarlyLock, guardEarlyGap,
 	guardTokenGrows, guardToken, guardSettleLock, guardExactClear, guardAhead, guardReleaseEmpty, guardTakeLock,
 	guardTakeItems, guardTakeExclude, guardItemLock, guardTakeOutExclude, guardEditExclude, guardFreeEmpty,
@@ -49,6 +50,6 @@ var guards = []guard{
 	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,
-	guardSubscribeHold, guardSubscribeMove, guardSubscribeAgain, guardIncarnation, guardSweepTurn, guardRepeat,
-	guardRepeatTwin, guardRepeatBack, guardRepeatSweep, guardExtendApart, guardTxBound,
+	guardSubscribeHold, guardSubscribeMove, guardSubscribeAgain, guardSubscribeStop, guardIncarnation, guardSweepTurn,
+	guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep, guardExtendApart, guardTxBound,
 }

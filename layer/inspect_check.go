@@ -308,6 +308,11 @@ func (c *checker) row(row kv.KV) {
 		if r, err := unpackRecord(row.Key, row.Value); err == nil {
 			c.group(p.lane).lock = r
 		}
+	case nameHold:
+		if r, err := unpackRecord(row.Key, row.Value); err == nil {
+			c.group(p.lane).lock = r
+		}
+		c.owned(row.Key, RuleLockItems, p.itemID(), c.q.keys.item(p.itemID()))
 	case nameMark:
 		c.group(p.lane).marked = true
 	case namePace:
@@ -537,13 +542,13 @@ func (c *checker) compare() {
 			c.report.Halted++
 		case h.kind == kindDelay:
 			c.report.Delayed++
-		case h.kind == kindClaim:
+		case h.kind == kindClaim && !isHold(name):
 			c.report.Held++
 		}
 		if h == nil {
 			continue // a mark alone has no timer, and no item needs to be there
 		}
-		if !timed || h.kind == kindClaim || g.items == 0 {
+		if !timed || h.kind == kindClaim || g.items == 0 && !isHold(name) {
 			c.suspect(c.q.keys.lock(name), func(tx kv.ReadTx) (Rule, string, error) {
 				return c.lockSound(tx, name)
 			})

@@ -20,6 +20,7 @@ func (c *checker) lookLanes(tx kv.ReadTx, rows []kv.KV) error {
 		key   []byte
 		lane  string // of a lane's key; "" = of an item
 		other kv.Future[[]byte]
+		hold  kv.Future[[]byte] // in an unordered queue, the item's hold; else nil
 	}
 	var pairs []pair
 	for _, row := range rows {
@@ -30,10 +31,10 @@ func (c *checker) lookLanes(tx kv.ReadTx, rows []kv.KV) error {
 		switch p.name {
 		case nameItem:
 			for _, lane := range c.lanesIn(p, row.Value) {
-				pairs = append(pairs, pair{row.Key, "", tx.Get(c.q.keys.laneItem(lane, p.itemID()))})
+				pairs = append(pairs, pair{row.Key, "", tx.Get(c.q.keys.laneItem(lane, p.itemID())), c.holdOf(tx, p)})
 			}
 		case nameLane:
-			pairs = append(pairs, pair{row.Key, p.lane, tx.Get(c.q.keys.item(p.itemID()))})
+			pairs = append(pairs, pair{row.Key, p.lane, tx.Get(c.q.keys.item(p.itemID())), c.holdOf(tx, p)})
 		}
 	}
 	for _, pair := range pairs {
@@ -46,6 +47,13 @@ func (c *checker) lookLanes(tx kv.ReadTx, rows []kv.KV) error {
 			p := parsedKey{group: groupOf(pair.lane)}
 			sound = slices.Contains(c.lanesIn(p, v), pair.lane)
 		}
+		if pair.hold != nil {
+			held, err := pair.hold.Wait(c.ctx)
+			if err != nil {
+				return fmt.Errorf("read hold: %w", err)
+			}
+			sound = sound == (held == nil)
+		}
 		if !sound {
 			c.odd[string(pair.key)] = true
 		}
@@ -53,10 +61,31 @@ func (c *checker) lookLanes(tx kv.ReadTx, rows []kv.KV) error {
 	return nil
 }
 
+// holdOf reads the hold of an item; nil if the queue has none.
+func (c *checker) holdOf(tx kv.ReadTx, p parsedKey) kv.Future[[]byte] {
+	if !c.q.keys.hasHolds() {
+		return nil
+	}
+	return tx.Get(c.q.keys.hold(p.itemID()))
+}
+
+// heldByItself reports whether the item has a hold.
+func (c *checker) heldByItself(tx kv.ReadTx, p parsedKey) (bool, error) {
+	f := c.holdOf(tx, p)
+	if f == nil {
+		return false, nil
+	}
+	v, err := f.Wait(c.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read hold: %w", err)
+	}
+	return v != nil, nil
+}
+
 // lanesIn returns the lanes, but for the whole group, of the item with the given value.
 func (c *checker) lanesIn(p parsedKey, value []byte) []string {
 	facets := c.q.keys.facetsIn(value)
-	if facets == "" {
+	if facets == "" && !c.q.keys.hasHolds() {
 		return nil
 	}
 	return c.q.keys.plan.partsOf(p.group, unpackStrings(facets))
@@ -74,7 +103,11 @@ func (c *checker) laneRow(p parsedKey, row kv.KV) {
 					return "", "", fmt.Errorf("read item: %w", err)
 				}
 				if v != nil && slices.Contains(c.lanesIn(p, v), p.lane) {
-					return "", "", nil
+					held, err := c.heldByItself(tx, p)
+					if err != nil || !held {
+						return "", "", err
+					}
+					return RuleLane, "free and held: " + p.itemID().String(), nil
 				}
 				return RuleLane, "no item with these facets: " + p.itemID().String(), nil
 			})
@@ -109,7 +142,14 @@ func (c *checker) itemInLanes(p parsedKey, row kv.KV) {
 			if err != nil {
 				return "", "", fmt.Errorf("read lane: %w", err)
 			}
-			if v == nil {
+			held, err := c.heldByItself(tx, p)
+			if err != nil {
+				return "", "", err
+			}
+			if (v == nil) != held {
+				if held {
+					return RuleLane, "free and held", nil
+				}
 				return RuleLane, "not in the lane of " + parsedKey{lane: lane}.laneWords(), nil
 			}
 		}
@@ -133,9 +173,10 @@ func (c *checker) compareLanes() {
 			})
 		}
 	}
+	c.compareHolds()
 	held := make(map[string][]string)
 	for _, lane := range slices.Sorted(maps.Keys(c.groups)) {
-		if c.groups[lane].lock.claim() != nil {
+		if c.groups[lane].lock.claim() != nil && !isHold(lane) {
 			held[groupOf(lane)] = append(held[groupOf(lane)], lane)
 		}
 	}
@@ -162,6 +203,27 @@ func (c *checker) compareLanes() {
 				return "", "", nil
 			})
 		}
+	}
+}
+
+// compareHolds looks for items of a group's claim that are held by themselves, too.
+func (c *checker) compareHolds() {
+	for _, lane := range slices.Sorted(maps.Keys(c.groups)) {
+		id, ok := holdOf(lane)
+		whole := c.groups[id.Group]
+		if !ok || c.groups[lane].lock.claim() == nil || whole == nil || !whole.lock.claim().holds(id) {
+			continue
+		}
+		c.suspect(c.q.keys.hold(id), func(tx kv.ReadTx) (Rule, string, error) {
+			r, err := c.q.readLock(c.ctx, tx, id.Group)
+			if err != nil || !r.claim().holds(id) {
+				return "", "", err
+			}
+			if r, err = c.q.readLock(c.ctx, tx, lane); err != nil || r.claim() == nil {
+				return "", "", err
+			}
+			return RuleDisjoint, "the group, and " + id.String() + " by itself", nil
+		})
 	}
 }
 

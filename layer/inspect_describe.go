@@ -126,6 +126,10 @@ var descriptions = map[string]description{
 		groupIsKey, func(p parsedKey) string { return "lock of " + p.laneWords() },
 		words(unpackRecord, (*record).words),
 	},
+	nameHold: {
+		groupFirst, func(p parsedKey) string { return "hold of item " + itemWords(p) },
+		words(unpackRecord, (*record).words),
+	},
 	nameMark: {groupIsKey, func(p parsedKey) string {
 		return "note that " + p.laneWords() + " is paused or halted"
 	}, func(key, value []byte) (string, error) { return "the lock says why", checkMarkKey(key, value) }},
@@ -476,6 +480,12 @@ func (p parsedKey) laneWords() string {
 	text := "group " + strconv.Quote(group)
 	if where == "" {
 		return text
+	}
+	if where == freeWhere {
+		return "the free items of " + text
+	}
+	if id, ok := holdOf(p.lane); ok {
+		return "item " + itemWords(parsedKey{group: group, index: id.Index, id: id.Random})
 	}
 	view, values := splitWhere(where)
 	return fmt.Sprintf("%s with %s in view %d", text, strings.Join(values, ", "), view)

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -307,7 +308,30 @@ func (q *Queue) readRecords(ctx context.Context, tx kv.ReadTx, lane string) (*re
 	if err != nil {
 		return nil, nil, fmt.Errorf("read locks: %w", err)
 	}
-	return q.unpackLocks(lane, rows)
+	own, others, err := q.unpackLocks(lane, rows)
+	if err != nil || isPart(lane) || !q.keys.hasHolds() {
+		return own, others, err
+	}
+	held, err := q.heldHead(ctx, tx, lane)
+	return own, append(others, held...), err
+}
+
+// heldHead returns the hold of a group's first item, if there is one.
+func (q *Queue) heldHead(ctx context.Context, tx kv.ReadTx, group string) ([]heldLane, error) {
+	first := q.firstHold(tx, group)
+	head, err := q.firstItem(ctx, tx, q.keys.items(group))
+	if err != nil || head == nil {
+		return nil, err
+	}
+	rows, err := first.Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read hold: %w", err)
+	}
+	p, err := q.keys.parse(head)
+	if err != nil || len(rows) == 0 || !bytes.Equal(rows[0].Key, q.keys.hold(p.itemID())) {
+		return nil, err
+	}
+	return q.unpackHolds(rows)
 }
 
 // describeHead adds to info what the items of the group say.

@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +34,9 @@ const (
 	// CauseExcluded: a claim of an intersecting template, Where, or of the whole group if Where is nil, keeps the group
 	// from the template that was asked about: held by Owner, under Token, since Since; Left of the lease.
 	CauseExcluded Cause = "excluded"
+	// CauseHeadHeld: the first item of the group was claimed by an unordered receive: held by Owner, under Token, since
+	// Since; Left of the lease. Receives of the group get nothing until then.
+	CauseHeadHeld Cause = "head held"
 	// CauseOtherFacets: the item does not agree with the template that was asked about, Where.
 	CauseOtherFacets Cause = "other facets"
 	// CauseGranted: the group is kept for a handle whose receives wait, for Left at most.
@@ -235,6 +239,9 @@ func (x *explaining) explain() error {
 	if err != nil {
 		return err
 	}
+	if others, err = x.heldByItself(others); err != nil {
+		return err
+	}
 	free := x.locked(l, others)
 	if err := x.failed(CauseFailed, x.id); err != nil {
 		return err
@@ -269,6 +276,19 @@ func (x *explaining) explain() error {
 		return nil
 	}
 	return x.ready(l != nil || len(others) > 0, first)
+}
+
+// heldByItself adds the hold of the item to others, if the hold is not among them.
+func (x *explaining) heldByItself(others []heldLane) ([]heldLane, error) {
+	lane := holdLane(x.id)
+	if !x.q.keys.hasHolds() || slices.ContainsFunc(others, func(o heldLane) bool { return o.lane == lane }) {
+		return others, nil
+	}
+	r, err := x.q.readLock(x.ctx, x.tx, lane)
+	if r != nil {
+		others = append(others, heldLane{lane: lane, record: r})
+	}
+	return others, err
 }
 
 // agrees reports whether the item agrees with the template that was asked about, and says so if not.
@@ -395,6 +415,8 @@ func (x *explaining) lockedBy(lane string, r *record) (free bool) {
 		switch holder.Cause = CauseGroupHeld; {
 		case r.claim().holds(x.id):
 			holder.Cause = CauseInFlight
+		case isHold(lane):
+			holder.Cause = CauseHeadHeld
 		case lane != x.lane:
 			holder.Cause = CauseExcluded
 		}
@@ -558,6 +580,9 @@ func (r Reason) String() string {
 		}
 		return fmt.Sprintf("it is excluded by the claim of %s, held by %q%s; the lease has %s left",
 			r.claimed(), r.Owner, since, r.Left)
+	case CauseHeadHeld:
+		return fmt.Sprintf("the first message of its group is in the hands of %q, who takes messages out of order; "+
+			"the lease has %s left", r.Owner, r.Left)
 	case CauseOtherFacets:
 		return fmt.Sprintf("it does not agree with %s: receives by that template never get it", r.Where)
 	case CauseLeaseExpired:

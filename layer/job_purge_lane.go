@@ -1,6 +1,10 @@
 package layer
 
-import "slices"
+import (
+	"slices"
+
+	"fdbfifo/kv"
+)
 
 // purgeLanes is purge for a queue with facets: the items may be in the claims of several lanes, and any lane may have
 // lost its head.
@@ -16,6 +20,18 @@ func (s *purgeStep) purgeLanes(r *purgeRun) error {
 	if err != nil {
 		return err
 	}
+	first, last := r.items[0].id(r.group), r.items[len(r.items)-1].id(r.group)
+	holds, err := s.readHolds(guardPurgeLock, kv.KeyRange{
+		Begin: s.q.keys.hold(first), End: kv.KeyAfter(s.q.keys.hold(last)),
+	})
+	if isCorrupt(err) {
+		s.done.Kept += int64(len(r.items))
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	all = append(all, holds...)
 	gone := slices.DeleteFunc(slices.Clone(r.items), func(d delivered) bool {
 		return slices.ContainsFunc(all, func(held heldLane) bool {
 			return s.inHand(held.record) && held.record.claim().holds(d.id(r.group))

@@ -275,7 +275,7 @@ func (w *txn) bury(rows []deadRow) error {
 func (w *txn) discard(rows []deadRow) error {
 	for i := range rows {
 		w.tx.ClearRange(w.q.keys.parts(rows[i].letter.ID))
-		w.change(ChangeDiscarded, rows[i].letter.ID)
+		w.change(ChangeDiscarded, rows[i].letter.ID, w.q.keys.facetsIn(rows[i].dead.item))
 	}
 	w.count(countDiscarded, len(rows))
 	return w.bury(rows)
@@ -337,7 +337,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 			return err
 		}
 		w.tx.Set(w.q.keys.item(id), value) // the parts have stayed where they were
-		w.change(ChangeRedriven, id)
+		w.change(ChangeRedriven, id, w.q.keys.facetsIn(value))
 		return w.rejoin(guardRedriveExclude, id, value)
 	}
 	m, err := w.edited(row, o)
@@ -357,7 +357,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	for n, part := range parts {
 		w.tx.Set(w.q.keys.part(id, n), part)
 	}
-	w.change(ChangeRedriven, id)
+	w.change(ChangeRedriven, id, w.q.keys.facetsIn(value))
 	return w.rejoin(guardRedriveExclude, id, value)
 }
 

@@ -87,6 +87,12 @@ func (t *overdueStep) group(w *txn, all rows, last bool) (again bool, err error)
 			return false, nil // left to the receives, which meet the item when its lanes are free
 		}
 	}
+	if err == nil && w.q.keys.hasHolds() {
+		var holds []heldLane
+		if holds, err = w.readHolds(guardAgeLock, w.q.keys.holdsTo(old.id(old.len()-1))); err == nil && len(holds) > 0 {
+			return false, nil
+		}
+	}
 	if isCorrupt(err) {
 		return false, nil // Check reports the lock
 	}

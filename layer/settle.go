@@ -178,8 +178,11 @@ func (s *settlement) checkClaim(q *Queue) (err error) {
 		return fmt.Errorf("%w: no claim", ErrOptions)
 	}
 	s.claim = s.claim.snapshot()
-	if s.sets && s.claim.Where != nil {
+	if s.sets && (s.claim.Where != nil || s.claim.Hold != (ID{})) {
 		return errLaneState
+	}
+	if s.change != nil && s.claim.Hold != (ID{}) {
+		return fmt.Errorf("%w: an item of an unordered claim is not advanced", ErrOptions)
 	}
 	s.lane, err = s.claim.lane(q)
 	return err
@@ -226,7 +229,8 @@ func (s *settlement) begin(w *txn) {
 		nil, nil, nil, nil, nil
 	s.readFinishing(w)
 	s.readAdvancing(w)
-	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && s.change == nil && !s.extends && !s.keeps {
+	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && s.change == nil && !s.extends && !s.keeps &&
+		!isHold(s.lane) {
 		behind := kv.FirstGreaterOrEqual(w.q.keys.items(s.lane).Begin)
 		behind.Offset += n
 		s.ahead = w.tx.Snapshot().GetKey(behind)
@@ -300,7 +304,7 @@ func (s *settlement) check(w *txn) error {
 	w.remove(group, c.items, acked, archived)
 	w.count(countAcked, len(acked))
 	w.changeAll(ChangeFinished, group, acked)
-	w.changeAll(ChangeAdvanced, group, moved)
+	w.changeAll(ChangeAdvanced, group, s.given(moved))
 	w.count(countReturned, -len(acked)) // put adds all which leave the claim
 	if stays > 0 {
 		w.put(s.lane, r, r.with(left[:stays], c.endMS), 0)
@@ -311,7 +315,7 @@ func (s *settlement) check(w *txn) error {
 		s.attempt = w.tx.Snapshot().Get(w.q.keys.attempt(left[0].id(group)))
 		return nil
 	}
-	if !w.end(s.lane, r, r.mark) {
+	if !w.end(s.lane, r, r.mark) || isHold(s.lane) {
 		return nil
 	}
 	return s.readNext(w, acked)
@@ -426,6 +430,9 @@ func (s *settlement) giveBack(w *txn) error {
 		return nil
 	}
 	w.end(s.lane, s.held, nil)
+	if isHold(s.lane) {
+		return w.letGo(s.lane)
+	}
 	_, err = w.rehint(first.Index, s.lane, record.count)
 	return err
 }

@@ -210,7 +210,7 @@ func (w *txn) beginTurn(where string) *turning {
 	return &turning{
 		where:    where,
 		requests: snapshot.GetRange(w.q.keys.byLaneFor(where).Selectors(), kv.RangeOptions{Limit: grantProbe}),
-		timer:    snapshot.GetKey(kv.FirstGreaterOrEqual(w.q.keys.timersOf(where).Begin)),
+		timer:    snapshot.GetKey(kv.FirstGreaterOrEqual(w.q.keys.allTimers(where).Begin)),
 	}
 }
 
@@ -277,7 +277,7 @@ func (w *txn) restOfAny(t *turning, left *rest) error {
 	if err != nil {
 		return fmt.Errorf("read timers: %w", err)
 	}
-	if q.keys.timersOf(t.where).Contains(k) {
+	if q.keys.allTimers(t.where).Contains(k) {
 		p, err := q.keys.parse(k)
 		if err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 
 // A row of changes is a tuple: the time of its transaction (ms), and for each change
 //
-//	kind, group, index, random     of the item
+//	kind, group, index, random     of the item; then, in a queue with facets, a nested tuple of their values
 //	kind, group, n                 of a purge: n items of the group are gone
 //
 // For example an ack of two items of group A: (1700000000000, 1, "A", 7, r1, 1, "A", 8, r2).
@@ -38,13 +38,18 @@ var changeKindNames = []string{
 
 func (k ChangeKind) String() string { return nameOf(k, changeKindNames) }
 
-// Change is something that has happened to an item, in the order of commits. A Change has no body and no headers: the
-// item may be gone by the time the change is read.
+// Change is something that has happened to an item, in the order of commits. A Change has no body, and of the headers
+// only the facets: the item may be gone by the time the change is read.
 type Change struct {
 	Kind  ChangeKind
 	ID    ID        // of a purge: only the group
 	Items int       // 1; of a purge: how many items of the group are gone
 	At    time.Time // of the transaction, by the clock of its handle
+	// Facets, in a queue with facets, has the values that the item had, of an advance those that it was given. nil of a
+	// purge. Shared by nobody.
+	Facets map[string]string
+
+	facets string // packed
 }
 
 // changed is changes of a single kind to items of a single group, made one after the other by one transaction.
@@ -61,7 +66,11 @@ const changeSize = 2 + 2 + 9 + 17
 // appendItem appends a change to a row.
 func (c *changed) appendItem(row []byte, d delivered) []byte {
 	row = tuple.AppendString(tuple.AppendInt(row, int64(c.kind)), c.group)
-	return tuple.AppendUUID(tuple.AppendInt(row, d.index), d.random)
+	row = tuple.AppendUUID(tuple.AppendInt(row, d.index), d.random)
+	if d.facets == "" {
+		return row
+	}
+	return appendNested(row, d.facets)
 }
 
 // appendPurge appends a purge to a row.
@@ -81,6 +90,12 @@ func unpackChanges(key, value []byte) (ms int64, all []Change, err error) {
 			c.ID.Index, c.Items = 0, int(c.ID.Index)
 		} else {
 			c.ID.Random = d.uuid()
+			if d.follows(codeNested) {
+				var values []string
+				d.list(func() { values = append(values, d.str()) })
+				d.check(len(values) > 0, "no facets")
+				c.facets = packStrings(values)
+			}
 		}
 		all = append(all, c)
 	}

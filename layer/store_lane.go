@@ -32,15 +32,20 @@ var errLaneState = fmt.Errorf("%w: the state of a group with a template: others 
 // laneByte begins the name of a lane that is no whole group.
 const laneByte = 0xff
 
-// lanePlan is the facets and views of a queue, as declared at creation. nil = the queue has no facets.
+// lanePlan is the facets and views of a queue, as declared at creation. nil = the queue has no facets, and is not
+// unordered: then each group is one lane.
 type lanePlan struct {
 	facets []string
 	views  [][]int // the facets of each view, as places in facets; the first view has number 1
 	whole  bool    // whole groups can be received, too
+	holds  bool    // single items can be received, too, out of order: see store_hold.go
 	text   string  // of the views
 }
 
 func newLanePlan(c *Config) *lanePlan {
+	if c.Unordered {
+		return &lanePlan{whole: true, holds: true}
+	}
 	if len(c.Facets) == 0 {
 		return nil
 	}
@@ -206,6 +211,9 @@ func (p *lanePlan) lanesOf(group, facets string) []string {
 
 // partsOf returns the lanes of lanesOf without the whole group.
 func (p *lanePlan) partsOf(group string, values []string) []string {
+	if p.holds {
+		return []string{freeLane(group)}
+	}
 	lanes := make([]string, len(p.views))
 	for i, view := range p.views {
 		b := tuple.AppendInt(tuple.AppendString([]byte{laneByte}, group), int64(i+1))
@@ -294,12 +302,15 @@ func (s subspace) ofLane(name, lane string, extra int) []byte {
 	if !isPart(lane) {
 		return s.startGroup(name, lane, extra)
 	}
+	if id, ok := holdOf(lane); ok && name == nameLock {
+		return s.hold(id)
+	}
 	return append(s.start(name, len(lane)+extra), lane[1:]...)
 }
 
 // laneItem is the key that says: the item belongs to the lane. Of a whole group the item itself is that key.
 func (s subspace) laneItem(lane string, id ID) []byte {
-	if !isPart(lane) {
+	if !isPart(lane) || isHold(lane) {
 		return s.item(id)
 	}
 	return tuple.AppendUUID(tuple.AppendInt(s.ofLane(nameLane, lane, 9+17), id.Index), id.Random)
@@ -333,14 +344,6 @@ func (s subspace) hintsFrom(where string, shard, index int64) kv.KeyRange {
 	}
 	k := s.openIn(where, shard, 9)
 	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: below(k).End}
-}
-
-// timersOf is the range of all timers of a template.
-func (s subspace) timersOf(where string) kv.KeyRange {
-	if where == "" {
-		return s.section(nameTimer)
-	}
-	return below(s.ofWhere(nameDue, where, 1))
 }
 
 // dueFrom is the range of the timers of a template due from fromMS to nowMS.
@@ -407,7 +410,7 @@ func appendNested(k []byte, where string) []byte {
 	return append(append(append(k, codeNested), where...), codeNull)
 }
 
-// where reads (view, values …) up to the next element that is no string; "" if there is no view.
+// where reads (view, values …) up to the next element that is no string.
 func (d *decoder) where() string {
 	view := d.int()
 	b := tuple.AppendInt(nil, view)
@@ -421,10 +424,13 @@ func (d *decoder) where() string {
 func (d *decoder) nestedWhere() string {
 	var b []byte
 	d.list(func() {
-		if len(b) == 0 {
-			b = tuple.AppendInt(b, d.int())
-		} else {
+		switch {
+		case d.follows(codeString):
 			b = tuple.AppendString(b, d.str())
+		case d.follows(codeUUID): // of a hold
+			b = tuple.AppendUUID(b, d.uuid())
+		default:
+			b = tuple.AppendInt(b, d.int())
 		}
 	})
 	return string(b)
@@ -458,7 +464,10 @@ func (p *parsedKey) parseLane(d *decoder) bool {
 		p.index, p.group = d.int(), d.str()
 	case nameDue:
 		where = d.where()
-		p.index, p.group = d.int(), d.str()
+		if p.index, p.group = d.int(), d.str(); d.more() { // of a hold
+			p.lane = holdLane(ID{Group: p.group, Index: d.int(), Random: d.uuid()})
+			return true
+		}
 	case nameByLane:
 		p.where = d.where()
 		p.index, p.id = d.int(), d.uuid()

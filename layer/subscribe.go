@@ -13,6 +13,10 @@ import (
 type SubscribeOptions struct {
 	// Kinds are the changes to be told of; none = all.
 	Kinds []ChangeKind
+	// Where, if not nil, is a template: be told only of items that agree with it, of an advance by the facets which it
+	// gave. Of any of the queue's facets: no view is needed. A purge names no items, so it is told in any case, unless
+	// Kinds leaves it out; and so are changes made before the queue's handles kept facets with changes.
+	Where Template
 	// FromOldest makes a new subscription begin with the oldest change which the queue keeps. Otherwise a new
 	// subscription begins with the changes committed after the call. An old subscription goes on where it stands.
 	FromOldest bool
@@ -72,7 +76,8 @@ func (e *MissedError) Error() string {
 // over a change returns nil. The handler's context ends when another process has taken over, or ctx ends. For effects
 // that happen once use SubscribeTx.
 //
-// Errors: ErrOptions, *LimitError, ErrInvalidUTF8, ErrNoQueue, ErrCorrupt, and ErrClosed. All else is told to OnError.
+// Errors: ErrOptions, *LimitError, *ValueError, *TemplateError of Where in a queue without facets, ErrInvalidUTF8,
+// ErrNoQueue, ErrCorrupt, and ErrClosed. All else is told to OnError.
 func (q *Queue) Subscribe(
 	ctx context.Context, name string, handler func(ctx context.Context, changes []Change) error, o SubscribeOptions,
 ) error {

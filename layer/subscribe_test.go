@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -322,6 +323,52 @@ func TestSubscriptionKeepsOrder(t *testing.T) {
 	})
 }
 
+// TestSubscriptionStopsWithASlowHandler (contract): a subscription that is stopped while its handler runs stays the
+// process's own until the handler has returned, however short the lease: no other gets the same changes meanwhile.
+func TestSubscriptionStopsWithASlowHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := embedded.OpenMemory(embedded.Options{})
+		defer db.Close()
+		o := layer.Options{Config: layer.Config{Changes: time.Hour}}
+		q, err := layer.Create(t.Context(), db, testPrefix, testQueue, o)
+		require.NoError(t, err)
+		_, err = q.Enqueue(t.Context(), layer.Message{Group: "A"})
+		require.NoError(t, err)
+		var calls []string
+		subscribe := func(ctx context.Context, name string, took time.Duration) (ended chan error) {
+			ended = make(chan error)
+			go func() {
+				ended <- q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
+					calls = append(calls, name+" begins")
+					time.Sleep(took)
+					calls = append(calls, name+" ends")
+					return nil
+				}, layer.SubscribeOptions{FromOldest: true, Lease: layer.MinLease})
+			}()
+			return ended
+		}
+		stopping, stop := context.WithCancel(t.Context())
+		first := subscribe(stopping, "first", 5*layer.MinLease)
+		time.Sleep(time.Second)
+		stop()
+		others, end := context.WithCancel(t.Context())
+		second := subscribe(others, "second", 0)
+		time.Sleep(time.Minute)
+		require.NoError(t, <-first)
+		require.Equal(t, []string{"first begins", "first ends"}, calls)
+		_, err = q.Enqueue(t.Context(), layer.Message{Group: "A"})
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{"first begins", "first ends", "second begins", "second ends"}, calls)
+		end()
+		require.NoError(t, <-second)
+		report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+		require.NoError(t, q.Close(t.Context()))
+	})
+}
+
 // TestSubscriptionsEnd: a subscription ends with its context and its handle, and lets the next one go on at once.
 func TestSubscriptionsEnd(t *testing.T) {
 	t.Parallel()
@@ -470,4 +517,89 @@ func TestChangesInParallel(t *testing.T) {
 	require.Eventually(t, all, time.Minute, time.Millisecond)
 	require.NoError(t, stop())
 	require.Greater(t, most, 4)
+}
+
+// TestSubscribeByTemplate: a subscription with a template is told of what happens to the items that agree, by the
+// facets that they have then, and of purges; each change has its facets.
+func TestSubscribeByTemplate(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.laned("lanes", "*; state", func(c *layer.Config) { c.Changes = time.Hour }, 1)[0]
+	l := &laned{env: e, q: q}
+	follow := func(name string, o layer.SubscribeOptions) (list func() []string, stop func() error) {
+		var mu sync.Mutex
+		var all []string
+		o.FromOldest = true
+		stop = e.subscribed(func(ctx context.Context) error {
+			return q.Subscribe(ctx, name, func(_ context.Context, changes []layer.Change) error {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, c := range changes {
+					text := fmt.Sprint(c.Kind, " ", c.Facets["state"], " ", c.Facets["region"])
+					all = append(all, strings.TrimSpace(text))
+				}
+				return nil
+			}, o)
+		})
+		return func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return append([]string(nil), all...)
+		}, stop
+	}
+	l.send("NEW", "PAID")
+	_, err := q.Enqueue(e.ctx, layer.Message{Group: "B", Headers: facetsOf("NEW", "US")})
+	require.NoError(t, err)
+	require.NoError(t, advancing("PAID")(l, l.claim(isNew, 1)))
+	require.NoError(t, q.Ack(e.ctx, l.claim(isPaid, 1)))
+	require.NoError(t, q.Nack(e.ctx, l.claim(isPaid, 1), layer.NackOptions{Reject: "no"}))
+	_, err = q.Admin().Redrive(e.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+	require.NoError(t, err)
+	items, err := q.Peek(e.ctx, "A", 1)
+	require.NoError(t, err)
+	require.NoError(t, q.Admin().Cancel(e.ctx, items[0].ID))
+	items, err = q.Peek(e.ctx, "B", 1)
+	require.NoError(t, err)
+	_, err = q.Admin().Skip(e.ctx, "B", layer.SkipOptions{})
+	require.NoError(t, err)
+	_, err = q.Admin().Discard(e.ctx, layer.DeadFilter{IDs: []layer.ID{items[0].ID}}, layer.DiscardOptions{})
+	require.NoError(t, err)
+	_, err = q.Enqueue(e.ctx, layer.Message{Group: "C", Headers: facetsOf("DONE", "US")})
+	require.NoError(t, err)
+	_, err = q.Admin().Purge(e.ctx, layer.PurgeOptions{Group: layer.OnlyGroup("C")})
+	require.NoError(t, err)
+	for name, c := range map[string]struct {
+		o    layer.SubscribeOptions
+		want []string
+	}{
+		"all": {layer.SubscribeOptions{}, []string{
+			"enqueued NEW EU", "enqueued PAID EU", "enqueued NEW US", "advanced PAID EU", "finished PAID EU",
+			"dead_lettered PAID EU", "redriven PAID EU", "cancelled PAID EU", "dead_lettered NEW US",
+			"discarded NEW US", "enqueued DONE US", "purged",
+		}},
+		"paid": {layer.SubscribeOptions{Where: isPaid}, []string{
+			"enqueued PAID EU", "advanced PAID EU", "finished PAID EU", "dead_lettered PAID EU", "redriven PAID EU",
+			"cancelled PAID EU", "purged",
+		}},
+		"of no view, by kind": {
+			layer.SubscribeOptions{
+				Where: layer.Template{"region": "US"},
+				Kinds: []layer.ChangeKind{layer.ChangeEnqueued, layer.ChangeDiscarded},
+			},
+			[]string{"enqueued NEW US", "discarded NEW US", "enqueued DONE US"},
+		},
+	} {
+		list, stop := follow(name, c.o)
+		all := func() bool { return len(list()) >= len(c.want) }
+		require.Eventually(t, all, time.Minute, time.Millisecond, name)
+		require.Equal(t, c.want, list(), name)
+		require.NoError(t, stop())
+	}
+	handler := func(context.Context, []layer.Change) error { return nil }
+	var value *layer.ValueError
+	err = q.Subscribe(e.ctx, "s", handler, layer.SubscribeOptions{Where: layer.Template{"color": "red"}})
+	require.ErrorAs(t, err, &value)
+	require.ErrorContains(t, err, "state")
+	var refused *layer.TemplateError
+	err = e.q.Subscribe(e.ctx, "s", handler, layer.SubscribeOptions{Where: isNew})
+	require.ErrorAs(t, err, &refused)
 }

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -59,6 +61,10 @@ func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions)
 	if err := checkSubscription(name); err != nil {
 		return nil, err
 	}
+	if err := q.keys.plan.checkWhere(o.Where); err != nil {
+		return nil, err
+	}
+	s.o.Where = maps.Clone(o.Where)
 	for _, k := range o.Kinds {
 		if k < 0 || k >= changeKinds {
 			return nil, &ValueError{What: "kind of change", Got: k.String(), Allowed: fmt.Sprint(changeKindNames)}
@@ -109,7 +115,7 @@ func (s *subscription) run(ctx context.Context) error {
 			break // also if the subscription was taken, perhaps, at the very end
 		}
 		s.report(err)
-		if err := s.pause(ctx, wait, nil); err != nil {
+		if err := s.pause(ctx, "subscription", wait, nil); err != nil {
 			return err
 		}
 	}
@@ -133,8 +139,9 @@ func (s *subscription) report(err error) {
 	}
 }
 
-// pause waits for d, for the end of ctx, or for woken, and returns ErrClosed if the handle was closed.
-func (s *subscription) pause(ctx context.Context, d time.Duration, woken kv.Future[struct{}]) error {
+// pause waits for d, for the end of ctx, or for woken, and returns ErrClosed if the handle was closed. who tells apart,
+// for tests, the goroutines that pause at the same time.
+func (s *subscription) pause(ctx context.Context, who string, d time.Duration, woken kv.Future[struct{}]) error {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	watch := make(chan struct{})
@@ -149,10 +156,10 @@ func (s *subscription) pause(ctx context.Context, d time.Duration, woken kv.Futu
 	for {
 		select {
 		case <-watch:
-			s.q.yield(ctx, "subscription woken")
+			s.q.yield(ctx, who+" woken")
 			return s.closed()
 		case <-ctx.Done():
-			s.q.yield(ctx, "subscription paused")
+			s.q.yield(ctx, who+" paused")
 			return s.closed()
 		case <-look.C:
 			if err := s.closed(); err != nil {
@@ -308,17 +315,25 @@ func (s *subscription) ifMine(ctx context.Context, tx kv.Tx, write func()) error
 	return nil
 }
 
-// serve reads changes and calls the handler, beside a heartbeat, until another has taken over or ctx ends.
+// serve reads changes and calls the handler, beside a heartbeat, until another has taken over or ctx ends. The
+// heartbeat goes on for as long as a handler takes to return after the end of ctx, because the handler's changes are
+// still its own.
 func (s *subscription) serve(ctx context.Context) error {
+	beating := context.WithoutCancel(ctx)
+	if lacks(guardSubscribeStop) {
+		beating = ctx
+	}
+	beating, stop := context.WithCancel(beating)
 	ctx, lose := context.WithCancelCause(ctx)
 	var heart sync.WaitGroup
 	heart.Add(1)
 	go func() {
 		defer heart.Done()
-		s.q.yield(ctx, "heartbeat begins")
-		lose(s.beat(ctx))
+		s.q.yield(beating, "heartbeat begins")
+		lose(s.beat(beating))
 	}()
 	defer heart.Wait()
+	defer stop()
 	defer lose(nil)
 	for {
 		if err := s.step(ctx); err != nil {
@@ -334,7 +349,7 @@ func (s *subscription) serve(ctx context.Context) error {
 func (s *subscription) beat(ctx context.Context) error {
 	end := s.q.opts.Now().Add(s.o.Lease)
 	for {
-		if err := s.pause(ctx, s.o.Lease/3, nil); err != nil || ctx.Err() != nil {
+		if err := s.pause(ctx, "heartbeat", s.o.Lease/3, nil); err != nil || ctx.Err() != nil {
 			return err
 		}
 		begun := s.q.opts.Now()
@@ -379,7 +394,7 @@ func (s *subscription) step(ctx context.Context) error {
 	s.width = max(1, min(s.width, len(page.changes))/2)
 	pause := min(leastPause<<min(s.fails, 10), longestPause)
 	s.fails++
-	if err := s.pause(ctx, pause, nil); err != nil {
+	if err := s.pause(ctx, "subscription", pause, nil); err != nil {
 		return err
 	}
 	return context.Cause(ctx)
@@ -388,7 +403,7 @@ func (s *subscription) step(ctx context.Context) error {
 // wait waits until a change is written, or for the poll.
 func (s *subscription) wait(ctx context.Context, woken kv.Future[struct{}]) error {
 	defer woken.Cancel()
-	if err := s.pause(ctx, subscribePoll, woken); err != nil {
+	if err := s.pause(ctx, "subscription", subscribePoll, woken); err != nil {
 		return err
 	}
 	return context.Cause(ctx)
@@ -440,6 +455,45 @@ func (s *subscription) read(ctx context.Context) (page changePage, err error) {
 	return page, err
 }
 
+// agrees reports whether the subscription is to be told of a change, and sets the change's facets.
+func (s *subscription) agrees(c *Change) bool {
+	if !s.wants[c.Kind] {
+		return false
+	}
+	plan := s.q.keys.plan
+	if c.facets == "" || plan == nil {
+		return true
+	}
+	c.Facets = make(map[string]string, len(plan.facets))
+	for i, value := range unpackStrings(c.facets) {
+		if i < len(plan.facets) {
+			c.Facets[plan.facets[i]] = value
+		}
+	}
+	for name, value := range s.o.Where {
+		if c.Facets[name] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// checkWhere checks the template of a subscription.
+func (p *lanePlan) checkWhere(t Template) error {
+	if p == nil && t != nil {
+		return &TemplateError{Template: t}
+	}
+	for _, name := range slices.Sorted(maps.Keys(t)) {
+		if !slices.Contains(p.facets, name) {
+			return &ValueError{What: "facet", Got: name, Allowed: fmt.Sprint(p.facets)}
+		}
+		if err := checkFacetValue(name, t[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // choose takes up to width wanted changes from rows.
 func (s *subscription) choose(ctx context.Context, read kv.Future[[]kv.KV]) (page changePage, err error) {
 	rows, err := read.Wait(ctx)
@@ -461,7 +515,7 @@ func (s *subscription) choose(ctx context.Context, read kv.Future[[]kv.KV]) (pag
 				page.next = position{from: s.q.keys.relative(row.Key), done: i}
 				return page, nil
 			}
-			if s.wants[all[i].Kind] {
+			if s.agrees(&all[i]) {
 				page.changes = append(page.changes, all[i])
 			}
 		}

@@ -54,6 +54,11 @@ import (
 //	reqgroup ("reqgroup", group, view, values …, random)   as of request: one that waits for this lane alone
 //	reqlane  ("reqlane", view, values …, since (ms), random)  as of request: one for any lane of a template
 //
+// So has an unordered queue (store_hold.go), of its free lanes, which have the view 0 and no values. And:
+//
+//	hold     ("hold", group, index, random)          as a lock: the item is claimed by itself, or delayed
+//	due      ("due", 0, due (ms), group, index, random)  as a timer: of a hold
+//
 // In kept, holder and lane are nested tuples, (view, values …), or () for the whole group: a hint of the lane, put
 // aside because the lock of the holder, an intersecting lane, makes the hint useless. The release of the lock puts the
 // hint back.
@@ -268,6 +273,10 @@ func (s subspace) absolute(relative []byte) []byte {
 // timer is the key of a lane's timer.
 func (s subspace) timer(dueMS int64, group string) []byte {
 	if isPart(group) {
+		if id, ok := holdOf(group); ok {
+			k := s.timer(dueMS, freeLane(id.Group))
+			return tuple.AppendUUID(tuple.AppendInt(k, id.Index), id.Random)
+		}
 		group, where := splitLane(group)
 		return tuple.AppendString(tuple.AppendInt(s.ofWhere(nameDue, where, 9+len(group)+2), dueMS), group)
 	}
@@ -329,6 +338,9 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.group, p.index, p.id, p.n = d.str(), d.int(), d.uuid(), d.int()
 	case nameLock, nameMark:
 		p.group, p.lane = d.lane()
+	case nameHold:
+		p.group, p.index, p.id = d.str(), d.int(), d.uuid()
+		p.lane = holdLane(p.itemID())
 	case nameState, namePace, namePurged:
 		p.group = d.str()
 	case nameDedup:

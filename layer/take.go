@@ -171,6 +171,10 @@ func (w *txn) takeItems(f *found, limit int) ([]Item, error) {
 	delete(w.ready, f.lane)
 	w.count(countTaken, len(out))
 	w.changeAll(ChangeFinished, f.group(), out)
+	if f.rows.len() == len(out) && f.behind != nil {
+		_, err = w.rehint(f.behind.Index, f.lane, 0)
+		return items, err
+	}
 	if f.rows.len() == len(out) {
 		return items, nil
 	}

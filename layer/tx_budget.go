@@ -40,6 +40,7 @@ type budget struct {
 	untilMS int64         // guarded by mu; nothing can be drawn before
 	freeMS  int64         // guarded by mu; up to when the handle's draws are used up
 	drawing chan struct{} // guarded by mu; closed when the draw under way has ended; nil = there is none
+	waits   int           // guarded by mu; for the draws of others: tests tell the waiting goroutines apart by it
 }
 
 // portion is the items drawn together. The budget's mutex guards a portion.
@@ -149,7 +150,7 @@ func (b *budget) wants(nowMS int64, n int) int64 {
 // reserve books up to n items of what the handle has, or draws, of the rate. If there are none, untilMS is when to ask
 // again. draw draws a number of items, and returns how many there were, or when there will be.
 func (b *budget) reserve(
-	ctx context.Context, rate Rate, n int, to *bookings, clock func() int64, yield func(),
+	ctx context.Context, rate Rate, n int, to *bookings, clock func() int64, yield func(wait int),
 	draw func(want int64) (got int64, untilMS int64, err error),
 ) (got int, untilMS int64, err error) {
 	for {
@@ -161,10 +162,12 @@ func (b *budget) reserve(
 			return got, 0, nil
 		}
 		if other := b.drawing; other != nil {
+			b.waits++
+			wait := b.waits
 			b.mu.Unlock()
 			select {
 			case <-other:
-				yield()
+				yield(wait)
 				continue
 			case <-ctx.Done():
 				return 0, 0, context.Cause(ctx)

@@ -18,9 +18,9 @@ const changeRowSize = 90_000
 // whichever handles are called.
 var changeRows atomic.Int64
 
-// change notes a change of one item.
-func (w *txn) change(kind ChangeKind, id ID) {
-	d := delivered{index: id.Index, random: id.Random}
+// change notes a change of one item. facets are packed: those that the item has, or had.
+func (w *txn) change(kind ChangeKind, id ID, facets string) {
+	d := delivered{index: id.Index, random: id.Random, facets: facets}
 	if n := len(w.changes) - 1; n >= 0 && w.changes[n].kind == kind && w.changes[n].group == id.Group {
 		w.changes[n].items = append(w.changes[n].items, d)
 		return

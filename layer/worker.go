@@ -45,6 +45,9 @@ type WorkerOptions struct {
 	Also []Source
 	// Where, if not nil, is the template of the items to handle, of a queue with facets: see ReceiveOptions.
 	Where Template
+	// Unordered handles any items that nobody holds, each by itself, in a queue with Config.Unordered: see
+	// ReceiveOptions.
+	Unordered bool
 	// NextWhere, if not nil, is asked before each receive for the template, in place of Where. A receive that waits
 	// keeps its template, for as long as Poll. A template that the queue's views do not allow is told as an error, and
 	// asked for again after a pause. NextWhere is called by several goroutines at once.
@@ -64,6 +67,8 @@ type Source struct {
 	Handler Handler
 	Weight  int      // 0 = 1
 	Where   Template // as WorkerOptions.Where
+	// Unordered is as WorkerOptions.Unordered.
+	Unordered bool
 	// NextWhere, if not nil, goes before Where: as WorkerOptions.NextWhere.
 	NextWhere func() Template
 }
@@ -154,7 +159,7 @@ func newWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
 	if w.log == nil {
 		w.log = slog.Default()
 	}
-	for i, from := range append([]Source{{q, h, o.Weight, o.Where, o.NextWhere}}, o.Also...) {
+	for i, from := range append([]Source{{q, h, o.Weight, o.Where, o.Unordered, o.NextWhere}}, o.Also...) {
 		switch {
 		case from.Queue == nil:
 			return nil, fmt.Errorf("%w: queue %d of the worker is nil", ErrOptions, i+1)

@@ -45,7 +45,7 @@ func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 	if d.sets {
 		return d.state, nil
 	}
-	if d.in.claim.Where != nil {
+	if d.in.claim.Where != nil || d.in.claim.Hold != (ID{}) {
 		return nil, wrap("state", errLaneState)
 	}
 	c := d.in.claim
@@ -64,7 +64,7 @@ func (d *Delivery) State(ctx context.Context) ([]byte, error) {
 // nil, or no bytes, clears it. In a batch the last one that is set counts, of the items that are finished. The error
 // is a *LimitError over MaxStateSize.
 func (d *Delivery) SetState(state []byte) error {
-	if d.in.claim.Where != nil {
+	if d.in.claim.Where != nil || d.in.claim.Hold != (ID{}) {
 		return wrap("set state", errLaneState)
 	}
 	if err := checkState(state); err != nil {

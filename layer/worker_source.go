@@ -27,12 +27,14 @@ type source struct {
 
 func newSource(from Source, receive ReceiveOptions) (*source, error) {
 	s := &source{q: from.Queue, handler: from.Handler, receive: receive, weight: float64(max(from.Weight, 1))}
-	s.receive.Where, s.next = from.Where, from.NextWhere
+	s.receive.Where, s.receive.Unordered, s.next = from.Where, from.Unordered, from.NextWhere
 	if s.next != nil {
 		return s, nil
 	}
-	var err error
-	s.where, err = from.Queue.keys.plan.where(from.Where)
+	r, err := from.Queue.reception(s.receive)
+	if err == nil {
+		s.where = r.where
+	}
 	return s, err
 }
 

@@ -91,7 +91,7 @@ func (s *scene) work(t *testing.T) {
 	s.e.AddWorker(s.q, worker)
 	worker.Start()
 	time.Sleep(2 * time.Second)
-	require.Contains(t, s.scrape(), `state="idle"} 8`)
+	require.Regexp(t, `state="idle"} [78]\n`, s.scrape(), "one may be at the message that fails again and again")
 	time.Sleep(DefaultEvery) // so that the figures are read anew
 	require.NoError(t, worker.Stop(context.Background()))
 	for _, claim := range []*layer.Claim{{Group: "g1", Token: 1}, nil} {

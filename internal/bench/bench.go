@@ -141,7 +141,7 @@ func Full() Sizes {
 		Handles: []int{1, 2, 4, 8, 16, 32, 64}, ReadyGroups: 10_000, ScarceItems: 1000, Idle: 1000, Wakes: 300, Senders: 256,
 		SharedRounds: 15, Takeovers: 11,
 		SlowGroups: 8, SlowEach: 10, WorkerGroups: 1000, HeatGroups: 2000,
-		FewOthers: 10, ManyOthers: 100_000, StageBatches: 1000, StageItems: 200, StageWork: time.Millisecond,
+		FewOthers: 10, ManyOthers: 100_000, StageBatches: 1000, StageItems: 300, StageWork: 2 * time.Millisecond,
 		LongRounds: 7, LongSlice: 300 * time.Millisecond, Watch: 10 * time.Second, Patience: 20 * time.Second,
 		Rounds: 31, Slices: 4, Slice: 100 * time.Millisecond, SliceBatches: 50,
 	}

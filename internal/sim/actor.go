@@ -203,6 +203,7 @@ func (a *actor) send() {
 		o.full = full.Group
 		a.sleep(a.below(a.w.knobs.think))
 	}
+	a.w.owns(o)
 	for i, id := range o.sent {
 		if o.duplicate[i] {
 			a.w.mark("duplicate")

@@ -103,6 +103,12 @@ var caught = map[string]known{
 	"free-empty":          {"emptied", 2},
 	"extend-apart":        {"worked", 3},
 	"tx-bound":            {"worked", 3},
+
+	"subscribe-hold":  {"subscribed", 1},
+	"subscribe-move":  {"subscribed", 8},
+	"subscribe-again": {"subscribed", 9},
+	"subscribe-stop":  {"subscribed", 4},
+	"total-draw":      {"totalled", 3},
 }
 
 // caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It

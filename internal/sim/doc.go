@@ -3,9 +3,9 @@
 //
 // Every call of the engine parks its goroutine: the begin of a transaction, the wait for a read, the commit before it
 // is sent and again before its result is known, the end of a backoff. So does every goroutine of a handle that another
-// one or a timer has just woken (layer.TestOptions.Yield), and every actor between its calls. When all goroutines of the
-// bubble (testing/synctest) are blocked, the driver picks one that is parked and lets it run alone to its next park.
-// When none is parked, or by a whim of the seed, virtual time goes on.
+// one or a timer has just woken (layer.TestOptions.Yield), and every actor between its calls. When all goroutines of
+// the bubble (testing/synctest) are blocked, the driver picks one that is parked and lets it run alone to its next
+// park. When none is parked, or by a whim of the seed, virtual time goes on.
 //
 // What is deterministic is the order of these steps, what each transaction reads and writes, the faults, and every
 // result. Not so, because it changes none of these, is the order in which goroutines woken in the same step get to
@@ -21,10 +21,14 @@
 // share an item exclude each other, an advance leaves place and id alone, and a hint that is put aside is under a lock.
 // When the faults have stopped, everything is received by the templates of one view, so each lane must be found.
 //
-// What a queue may have is drawn with the rest: batches, leases, delays, shards, windows, retention, an archive, a rate of the
-// groups that stewards change all the time. The rate is held to by the clocks of those who deliver, in the order of the
-// commits (rate.go). Stewards also sweep in turns and pause the queue at the same time, workers ack what they do not hold
-// (turn.go), and handlers panic. Workers of every kind are held to laws of progress (law.go, TestWorkers). The archive is replayed, a few times at most, and each replay held to what had been finished
-// when it began (replay.go). Some runs end with a drop of the queue amid other work, after everything else was verified; then
-// none of its keys may be left (drop.go).
+// What a queue may have is drawn with the rest: batches, leases, delays, shards, windows, retention, an archive, a rate
+// of the groups that stewards change all the time. The rate is held to by the clocks of those who deliver, in the order
+// of the commits (rate.go). Stewards also sweep in turns and pause the queue at the same time, workers ack what they do
+// not hold (turn.go), and handlers panic. Workers of every kind are held to laws of progress (law.go, TestWorkers). The
+// archive is replayed, a few times at most, and each replay held to what had been finished when it began (replay.go).
+// Owners reschedule and replace their waiting messages and look for them (owner.go); subscribers share subscriptions of
+// the queue's changes, held to the order and the completeness of these and, with SubscribeTx, to effects that happen
+// once (subscriber.go, feed.go); and the rate of the whole queue is held to over every time (total.go). Some runs end
+// with a drop of the queue amid other work, after everything else was verified; then none of its keys may be left
+// (drop.go).
 package sim

@@ -160,6 +160,9 @@ func (t *transaction) ClearRange(r kv.KeyRange) {
 
 func (t *transaction) Atomic(op kv.MutationType, key, operand []byte) {
 	t.wrote = true
+	if op == kv.SetVersionstampedKey && noteStamped(key) {
+		t.writes = append(t.writes, write{kind: stamped, key: bytes.Clone(key), value: bytes.Clone(operand)})
+	}
 	t.ManagedTx.Atomic(op, key, operand)
 }
 

@@ -6,8 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
-
-	"fdbfifo/layer"
 )
 
 // fate is what befalls the store and the processes, at any step.
@@ -124,7 +122,7 @@ func (f *fate) killHandle() {
 		skew = time.Duration(f.rng.Int64N(int64(2*maxSkew))) - maxSkew
 	}
 	for {
-		next, err := w.openHandle(layer.Open, skew)
+		next, err := w.openHandle(w.openAgain, skew)
 		if err == nil {
 			for _, a := range work {
 				b := w.actor(w.nextActor, next)

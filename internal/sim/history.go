@@ -68,13 +68,19 @@ type op struct {
 	sweeping bool // it may remove anything (purge), of group if that is not ""
 	forcing  bool // it may end anybody's claim
 
-	discarding bool     // it may discard any dead letter
-	edits      layer.ID // edit: the item
-	body       string   // edit: what its body becomes
-	sets       bool     // it sets the state of the group
-	state      []byte   // likewise; nothing = cleared
-	anyHolder  bool     // likewise: without a claim
-	override   bool     // likewise: whoever holds it
+	discarding bool              // it may discard any dead letter
+	edits      layer.ID          // edit: the item
+	body       string            // edit: what its body becomes
+	headers    map[string]string // replace: what its headers become
+	retimes    layer.ID          // reschedule: the item
+	dueAt      time.Time         // reschedule: to when; zero = at once
+	// seen reports whether the answer of a call that changes nothing is right in a state; saw is the answer.
+	seen      func(m *model) bool
+	saw       string
+	sets      bool   // it sets the state of the group
+	state     []byte // likewise; nothing = cleared
+	anyHolder bool   // likewise: without a claim
+	override  bool   // likewise: whoever holds it
 
 	where    layer.Template // take, handler: the template
 	advanced []layer.ID     // advance: the items
@@ -100,7 +106,7 @@ func judge(err error, limited bool) (outcome, bool) {
 	}
 	for _, e := range []error{
 		layer.ErrClaimLost, layer.ErrNotInClaim, layer.ErrNoItem, layer.ErrInFlight, layer.ErrNotHeld, layer.ErrNotPaused,
-		layer.ErrNotDelayed, layer.ErrNotDead, layer.ErrHeld,
+		layer.ErrNotDelayed, layer.ErrNotDead, layer.ErrHeld, layer.ErrNoSubscription,
 	} {
 		if errors.Is(err, e) {
 			return refused, true

@@ -50,6 +50,7 @@ type knobs struct {
 	operations                  []int         // of operators, by their numbers in operate; none = all
 	state                       float64       // chance that an ack sets the group's state
 	tending
+	later
 	plan *lanePlan // of a queue with facets; nil = it has none
 }
 
@@ -145,7 +146,12 @@ func (k *knobs) shape(rng *rand.Rand, o Options) {
 			delete(k.faults, kind)
 		}
 	}
-	k.perActor = max(1, o.Operations/(k.producers+k.workers+k.takers+k.operators+k.consumers))
+	k.share(o)
+}
+
+// share gives each actor its share of the operations.
+func (k *knobs) share(o Options) {
+	k.perActor = max(1, o.Operations/(k.producers+k.workers+k.takers+k.operators+k.consumers+k.owners))
 }
 
 // drawMore draws what came to the knobs later: so a seed keeps its first choices.

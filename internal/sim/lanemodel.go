@@ -16,9 +16,6 @@ import (
 // exclude each other, a hint that is put aside is under a lock that is there, and the keys of lanes are those of the
 // items' facets.
 
-// laneNames are the names of the keys of lanes alone.
-var laneNames = []string{"lane", "open", "due", "kept"}
-
 // laneIndex is the lanes of the model.
 type laneIndex struct {
 	of     map[string]map[string]bool   // by group: its lanes that have ever been named, but for the whole group
@@ -26,7 +23,7 @@ type laneIndex struct {
 	under  map[string]map[string]bool   // by lane: the keys of what is put aside under its lock
 	left   map[string]map[layer.ID]bool // by lane: what the record under replay takes out of it
 	moved  []change
-	passed map[layer.ID]claimKey // advanced by the record under replay: the claims that had them
+	passed map[layer.ID]int64 // advanced by the record under replay, out of the claim of the token
 }
 
 // change is one rewriting of an item by which its facets changed, or that its holder made.
@@ -205,7 +202,7 @@ func (m *model) overIn(id layer.ID, s stored) map[string]bool {
 
 // passes holds the rewriting of an item to its causes: its holder has advanced it, or an operator has edited it.
 func (m *model) passes(id layer.ID, was, is *stored) {
-	if m.w.knobs.plan == nil {
+	if m.w.knobs.plan == nil || was.dueMS != is.dueMS { // a reschedule, or the end of a delay
 		return
 	}
 	lane, l := m.holderOf(id)
@@ -225,7 +222,7 @@ func (m *model) passes(id layer.ID, was, is *stored) {
 		}
 	}
 	if holder {
-		m.lanes.passed[id] = claimKey{lane, l.token}
+		m.lanes.passed[id] = l.token
 	}
 	if holder || sortedFacets(was.headers, m.w.knobs.plan) != sortedFacets(is.headers, m.w.knobs.plan) {
 		m.lanes.moved = append(m.lanes.moved, change{m.r, id, is.headers, holder})
@@ -308,7 +305,8 @@ func (m *model) inLanes(id layer.ID) {
 	}
 	if lane, l := m.holderOf(id); l.is("claim") && l.has(id) {
 		switch {
-		case m.lanes.passed[id] == (claimKey{lane, l.token}):
+		case m.lanes.passed[id] == l.token:
+			// In another claim the item may be: the receive of the same transaction has got it.
 			m.violation("G2: %s was advanced and is still in claim %d of %q", id, l.token, lane)
 		case !agrees(whereOfLane(lane), s.headers):
 			m.violation("claim %d of %q has %s, which is %s", l.token, lane, id, sortedFacets(s.headers, p))

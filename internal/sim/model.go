@@ -287,14 +287,19 @@ type model struct {
 	voided    map[string]int64 // by group, "" with purgedAll: the read version of the last step of a purge
 	voidedAll int64
 	sizes     map[string][]sizeAt
-	parked    []aside              // in commit order
-	states    map[string]*record   // by the value that was set
-	stateLog  map[string][]stateAt // by group
+	parked    []aside                // in commit order
+	retimes   map[layer.ID][]retimed // by reschedules
+	dueLog    map[layer.ID][]retimed // by whatever
+	states    map[string]*record     // by the value that was set
+	stateLog  map[string][]stateAt   // by group
 	voids     []voidAt
 	edits     map[string]*record // by the body that was set
 	after     map[string][]byte  // what the record under replay makes of the keys; nil = cleared
 	*invariants
 	*pacing
+	*looking
+	feed    *feed
+	starts  []startedAt // under the queue's rate
 	turns   turns
 	replays replays
 	lanes   laneIndex
@@ -307,7 +312,9 @@ func newModel(w *world) *model {
 		claims: make(map[claimKey]claimed), moved: make(map[layer.ID]bool), movedIn: make(map[layer.ID]bool),
 		discarded: make(map[layer.ID]*record), everDead: make(map[layer.ID]bool), dedup: make(map[string]remembered),
 		voided: make(map[string]int64), sizes: make(map[string][]sizeAt), states: make(map[string]*record), edits: make(map[string]*record),
-		stateLog:   make(map[string][]stateAt),
+		stateLog: make(map[string][]stateAt),
+		retimes:  make(map[layer.ID][]retimed), dueLog: make(map[layer.ID][]retimed), looking: newLooking(w),
+		feed:       newFeed(w),
 		invariants: newInvariants(), turns: turns{pauses: make(map[string]*record)},
 		replays: replays{kept: make(map[layer.ID]*keptAt)}, lanes: newLaneIndex(),
 	}
@@ -329,8 +336,9 @@ func (m *model) violation(format string, args ...any) {
 // apply replays a record: it follows the locks write by write, and the rest by what it comes to.
 func (m *model) apply(r *record) {
 	m.rateChanged(r)
+	m.look(r)
 	m.r = r
-	m.lanes.left, m.lanes.passed = make(map[string]map[layer.ID]bool), make(map[layer.ID]claimKey)
+	m.lanes.left, m.lanes.passed = make(map[string]map[layer.ID]bool), make(map[layer.ID]int64)
 	after := make(map[string][]byte)     // nil = cleared
 	grantsTaken := make(map[string]bool) // groups
 	var lockWrites []write
@@ -412,6 +420,8 @@ func (m *model) apply(r *record) {
 			m.archived(k, after)
 		}
 	}
+	m.follow(r)
+	m.complete(come, gone, after)
 	m.after = after
 	ended := make(map[string]bool) // groups whose claims end
 	for _, w := range lockWrites {
@@ -656,6 +666,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 			m.w.mark("enqueue committed late")
 		}
 		g.items[id] = s
+		m.dueLog[id] = append(m.dueLog[id], retimed{r: m.r, dueMS: s.dueMS})
 		m.settles(id, nil, &s)
 	case old != nil:
 		s := g.items[id]
@@ -721,12 +732,15 @@ func (m *model) rewritten(g *groupState, id layer.ID, now []byte, after map[stri
 		m.violation("%s was %+v and is %+v", id, was.envelope, s.envelope)
 	case s.body != was.body:
 		m.edits[s.body] = m.r
+		m.compareReplaced(id, s)
+	case s.dueMS != was.dueMS && m.retime(id, was, s):
 	case s.dueMS != was.dueMS && s.dueMS != 0 && !m.madeDue(s.dueMS, was.dueMS):
 		m.violation("%s was due at %d and is at %d", id, was.dueMS, s.dueMS)
 	case s.dueMS != was.dueMS:
 		m.w.mark("delay of a head ended early")
 	}
-	if _, l := m.holderOf(id); l.is("claim") && l.has(id) && l.endMS > m.r.nowMS && m.lanes.passed[id] == (claimKey{}) {
+	m.dueLog[id] = append(m.dueLog[id], retimed{r: m.r, dueMS: s.dueMS})
+	if _, l := m.holderOf(id); l.is("claim") && l.has(id) && l.endMS > m.r.nowMS && m.lanes.passed[id] == 0 {
 		m.violation("G2: %s was changed in its holder's hands", id)
 	}
 }

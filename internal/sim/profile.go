@@ -119,6 +119,10 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"crossed": (*knobs).crossed,
 	// See worker.go.
 	"worked": (*knobs).worker,
+	// See later.go.
+	"owned":      (*knobs).owned,
+	"subscribed": (*knobs).subscribed,
+	"totalled":   (*knobs).totalled,
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
@@ -135,7 +139,7 @@ func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
 func profileOf(rng *rand.Rand) string {
 	names := Profiles()
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are beside the draws
-		return s == "worked" || slices.Contains(laneProfiles, s)
+		return s == "worked" || slices.Contains(laneProfiles, s) || slices.Contains(laterProfiles, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {
 		return names[i]

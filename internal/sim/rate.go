@@ -197,6 +197,7 @@ func (m *model) paced(r *record, after map[string][]byte, gone map[layer.ID]bool
 			delete(p.used, group)
 		}
 	}
+	m.totals(r, p.started)
 	for group, n := range p.started {
 		m.delivered(group, n)
 	}

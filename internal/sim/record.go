@@ -20,6 +20,7 @@ const (
 	wrote writeKind = iota
 	cleared
 	clearedRange // from key up to, without, value
+	stamped      // under a versionstamp; key is as SetVersionstampedKey takes it
 )
 
 type write struct {
@@ -36,8 +37,9 @@ type record struct {
 	begunMS          int64 // likewise, when the attempt began
 	writes           []write
 
-	version int64 // of the commit: from the key
-	order   int   // among all
+	stamp   [10]byte // of the commit: from the key
+	version int64    // of the commit: from the key
+	order   int      // among all
 	// from and to are the steps between which it was applied.
 	from, to int
 }
@@ -86,6 +88,12 @@ func digest(ws []write) uint64 {
 	h := fnv.New64a()
 	for _, w := range sorted {
 		h.Write([]byte{byte(w.kind)})
+		switch {
+		case bytes.HasPrefix(w.key, []byte(keyFor("cursor"))):
+			w.value = nil // it names a row of changes, whose number counts those of the whole process
+		case bytes.HasPrefix(w.key, []byte(keyFor("change"))):
+			w.key = nil // likewise
+		}
 		h.Write(w.key)
 		h.Write([]byte{0xff})
 		value, _, _ := bytes.Cut(w.value, []byte("goroutine ")) // the stack of a handler that panicked names its own

@@ -77,6 +77,8 @@ var seen = []string{
 	"queue dropped", "call on a dropped queue", "queue made anew",
 	"advance", "item advanced", "hint put aside", "hint put back", "lanes of a group held side by side",
 	"exclusion of claims seen", "order of deliveries seen",
+	"rescheduled to later", "replaced in its place", "peeked", "ensured",
+	"change handled", "subscription taken over", "delivery within the queue's rate",
 	"path direct", "path widened", "path staged", "path granted", "path looks", "path coalesced",
 }
 
@@ -90,6 +92,10 @@ var seenAtLength = []string{
 	"redriven to the tail", "dead letter discarded", "delay of a head ended early", "body in parts", "cleared from the archive",
 	"item edited into other lanes",
 	"group left to its rate for long", "replay in steps",
+	"rescheduled to earlier", "found waiting", "found in_flight", "found gone", "state of a group seen",
+	"change handled in a transaction", "changes cleared", "unsubscribed", "subscription without faults",
+	"handler of changes failed", "handler of changes panicked", "handler of changes was cut off",
+	"handler of changes outlived its lease", "handler of changes was too slow for a transaction",
 	"dedup id free after a purge", "dedup id swept", "ack and enqueue refused: full",
 }
 

@@ -25,6 +25,7 @@ func (w *world) verify(drained bool) {
 			w.violation("%v", err)
 			return
 		}
+		r.stamp = [10]byte(row.Key[len(recordPrefix):])
 		r.version, r.order = int64(binary.BigEndian.Uint64(row.Key[len(recordPrefix):])), i
 		records[i] = r
 	}
@@ -35,6 +36,7 @@ func (w *world) verify(drained bool) {
 		w.markOutcome(&records[i])
 	}
 	m.rateChanged(nil)
+	m.look(nil)
 	m.compareState()
 	m.compareEnqueues()
 	m.compareFinished()
@@ -50,6 +52,9 @@ func (w *world) verify(drained bool) {
 	m.compareDiscards()
 	m.compareTurns()
 	m.compareReplays()
+	m.compareReschedules()
+	m.compareHearings()
+	m.compareTotal()
 	w.compareHistories(m)
 	w.compareOrder(m)
 	w.compareExclusion()

@@ -80,6 +80,10 @@ type world struct {
 	ops       []*op
 	known     []layer.ID     // messages that operators have heard of
 	handed    []layer.ID     // messages that were received
+	ownedBy   []owned        // messages that were sent
+	hearings  []*hearing     // calls of handlers of changes
+	missed    map[string]int // by topics: how often a subscriber was told so
+	mischief  map[string]int // by topics: calls of handlers that failed on purpose
 	attempts  map[string]int // receive ids of receives under way: the actor
 	orphans   []string       // receive ids of receives whose actor died
 	outcomes  map[attemptID]int
@@ -119,9 +123,11 @@ func Run(o Options) *Report {
 	knobs.widen(rand.New(rand.NewPCG(o.Seed, 11)))
 	knobs.ends(rand.New(rand.NewPCG(o.Seed, 12)))
 	knobs.lane(o)
+	knobs.drawLater(o)
 	w := &world{
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
+		missed: make(map[string]int), mischief: make(map[string]int),
 		large: make(map[string][]byte), nextActor: 300,
 		plan: &fault.Plan{Seed: o.Seed}, report: &Report{Seed: o.Seed},
 	}
@@ -249,9 +255,14 @@ func (w *world) live() error {
 		}
 		w.sched.start(firstActor+a.id, drain)
 	}
+	w.finishTopics()
 	bound := maxLease + maxDelay + 2*maxSkew + 30*time.Second + w.pacedFor()
 	if w.knobs.worked {
 		bound += endOf * time.Duration(len(w.rows(section("item"), 0)))
+	}
+	bound += w.totalFor()
+	if len(w.knobs.topics) > 0 {
+		bound += waitAtMost + 2*maxSkew + 10*time.Second
 	}
 	if err := w.sched.drive(bound); err != nil {
 		return fmt.Errorf("not drained in calm: %w", err)
@@ -319,7 +330,7 @@ func (w *world) openHandle(open opening, skew time.Duration) (*handle, error) {
 
 func (w *world) open() {
 	for i := range w.knobs.handles {
-		open := layer.Open
+		open := opening(w.openAgain)
 		if i == 0 {
 			open = layer.Create
 		}
@@ -354,7 +365,8 @@ func (w *world) startActors() {
 	}{
 		{w.knobs.consumers, (*actor).consume}, {w.knobs.producers, (*actor).produce}, {w.knobs.workers, (*actor).work},
 		{w.knobs.takers, (*actor).take}, {w.knobs.operators, (*actor).operate},
-		{w.knobs.stewards, (*actor).steward},
+		{w.knobs.stewards, (*actor).steward}, {w.knobs.owners, (*actor).ownMessages},
+		{w.knobs.subscribers, (*actor).subscribe},
 	} {
 		for range role.n {
 			a := w.actor(id, w.handles[id%w.knobs.handles])

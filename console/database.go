@@ -1,0 +1,144 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// Statuser is a database that can say how it is, as FoundationDB does: status json. The adapter fdbkv is one.
+type Statuser interface {
+	Status(ctx context.Context) ([]byte, error)
+}
+
+// statusEvery is how old the status of a cluster may be: it is dear to the cluster.
+const statusEvery = 30 * time.Second
+
+// statusRow is something that the cluster says of itself.
+type statusRow struct {
+	Path, Value, Means string
+	Bad                bool
+}
+
+type databaseData struct {
+	Took   time.Duration // of a transaction that asks for the read version
+	Status bool          // the database can say more
+	Rows   []statusRow
+}
+
+func (c *Console) databasePage(ctx context.Context, in input) (any, error) {
+	if c.o.DB == nil {
+		return nil, fmt.Errorf("%w: the console was given queues, and no database", errAsk)
+	}
+	took, _, err := c.cache.get(ctx, question{text: "db"}, c.o.Every, func() (any, error) {
+		ctx, cancel := context.WithTimeout(c.ctx, readTimeout)
+		defer cancel()
+		begun := time.Now()
+		_, err := kv.Run(ctx, c.o.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			_, err := tx.ReadVersion().Wait(ctx)
+			return err
+		})
+		return time.Since(begun), err
+	})
+	if err != nil {
+		return nil, err
+	}
+	db, ok := c.o.DB.(Statuser)
+	d := databaseData{Took: took.(time.Duration).Round(10 * time.Microsecond), Status: ok}
+	if !ok || in.Get("status") == "" {
+		return d, nil
+	}
+	rows, _, err := c.cache.get(ctx, question{text: "status"}, statusEvery, func() (any, error) {
+		ctx, cancel := context.WithTimeout(c.ctx, readTimeout)
+		defer cancel()
+		document, err := db.Status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return statusRows(document)
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.Rows = rows.([]statusRow)
+	return d, nil
+}
+
+// statusPaths are what the page shows of a status: those of docs/operations.md that have one value.
+var statusPaths = []struct {
+	path, means string
+	bad         func(v string) bool
+}{
+	{"client.database_status.available", "false: nothing works, everything waits", is("false")},
+	{"cluster.database_lock_state.locked", "true: everything waits (1038), see restore and DR", is("true")},
+	{"cluster.recovery_state.name", "each recovery makes the commits under way unknown ones", isNot("fully_recovered")},
+	{"cluster.recovery_state.seconds_since_last_recovered",
+		"a small number that stays small: it recovers again and again",
+		below(60)},
+	{"cluster.fault_tolerance.max_zone_failures_without_losing_data",
+		"below what the redundancy mode promises: repair first", nil},
+	{"cluster.fault_tolerance.max_zone_failures_without_losing_availability", "likewise", nil},
+	{"cluster.workload.transactions.committed.hz", "what gets done", nil},
+	{"cluster.workload.transactions.conflicted.hz",
+		"against what gets done: too many claimers for the ready groups", nil},
+	{"cluster.qos.performance_limited_by.name",
+		"other than workload: the cluster slows everyone down", isNot("workload")},
+	{"cluster.qos.batch_performance_limited_by.name", "why a check stands still", nil},
+	{"cluster.qos.released_transactions_per_second", "near the limit: saturated", nil},
+	{"cluster.qos.transactions_per_second_limit", "the limit", nil},
+	{"cluster.latency_probe.transaction_start_seconds",
+		"a receive takes a start, two rounds of reads and a commit", above(0.1)},
+	{"cluster.latency_probe.read_seconds", "a read", above(0.1)},
+	{"cluster.latency_probe.commit_seconds", "a commit", above(0.5)},
+	{"cluster.qos.worst_queue_bytes_storage_server", "growing: storage does not keep up with the writes", above(900e6)},
+	{"cluster.qos.worst_queue_bytes_log_server", "likewise, of the logs", above(1.5e9)},
+}
+
+func is(want string) func(string) bool    { return func(v string) bool { return v == want } }
+func isNot(want string) func(string) bool { return func(v string) bool { return v != want } }
+
+func above(limit float64) func(string) bool {
+	return func(v string) bool {
+		n, err := strconv.ParseFloat(v, 64)
+		return err == nil && n > limit
+	}
+}
+
+func below(limit float64) func(string) bool {
+	return func(v string) bool {
+		n, err := strconv.ParseFloat(v, 64)
+		return err == nil && n < limit
+	}
+}
+
+// statusRows are the rows of a status. What a cluster does not say is left out.
+func statusRows(document []byte) ([]statusRow, error) {
+	var status map[string]any
+	if err := json.Unmarshal(document, &status); err != nil {
+		return nil, fmt.Errorf("the status of the cluster cannot be read: %w", err)
+	}
+	var rows []statusRow
+	for _, p := range statusPaths {
+		v := any(status)
+		for name := range strings.SplitSeq(p.path, ".") {
+			at, _ := v.(map[string]any)
+			v = at[name]
+		}
+		if v == nil {
+			continue
+		}
+		text := fmt.Sprint(v)
+		if n, ok := v.(float64); ok {
+			text = strconv.FormatFloat(n, 'f', -1, 64)
+		}
+		row := statusRow{Path: strings.TrimPrefix(p.path, "cluster."), Value: text, Means: p.means}
+		row.Bad = p.bad != nil && p.bad(text)
+		rows = append(rows, row)
+	}
+	return rows, nil
+}

@@ -1,0 +1,91 @@
+package console
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// TestHoldersPage: who holds groups is listed, with the process and the host where the handle has named itself.
+func TestHoldersPage(t *testing.T) {
+	s := newSite(t, nil)
+	require.Contains(t, s.get("/holders?q=orders"), "Nobody holds a group")
+	s.enqueue("A", "1", "2")
+	c := s.claim("A")
+	page := s.get("/holders?q=orders")
+	require.Regexp(t, `(?s)<bdi>w</bdi>.*data-w="groups">1<.*data-w="in flight">2<.*group\?g=A`, page)
+	require.NoError(t, s.q.Ack(t.Context(), c))
+	require.Contains(t, s.get("/holders?q=orders"), "Nobody holds a group")
+	require.Equal(t, "process 12 of host web-1", hostOf("web-1:12:a0f3"))
+	require.Empty(t, hostOf("somebody"))
+	require.Empty(t, hostOf("a:b:c"))
+}
+
+// asked is an engine with a status that was read from a cluster.
+type asked struct {
+	kv.DB
+	document string
+	times    int
+}
+
+func (a *asked) Status(context.Context) ([]byte, error) {
+	a.times++
+	return []byte(a.document), nil
+}
+
+// TestDatabasePage: the page says how soon the database answers; the status of a cluster is read on a click alone, once
+// in half a minute, and what is bad in it is marked.
+func TestDatabasePage(t *testing.T) {
+	s := newSite(t, nil)
+	require.Contains(t, s.get("/db"), "has no status of its own")
+	now, db := time.Now(), &asked{DB: s.c.o.DB}
+	db.document = `{"client":{"database_status":{"available":true}},"cluster":{"database_lock_state":{"locked":true},
+		"qos":{"performance_limited_by":{"name":"workload"}},"latency_probe":{"commit_seconds":1.5}}}`
+	s.c.o.DB, s.c.o.Now, s.c.cache.now = db, func() time.Time { return now }, func() time.Time { return now }
+	require.NotContains(t, s.get("/db"), "database_lock_state")
+	require.Zero(t, db.times)
+	page := s.get("/db?status=1")
+	require.Regexp(t, `database_lock_state.locked</th><td class="bad">true `, page)
+	require.Regexp(t, `qos.performance_limited_by.name</th><td>workload<`, page)
+	require.Regexp(t, `latency_probe.commit_seconds</th><td class="bad">1.5 `, page)
+	s.get("/db?status=1")
+	require.Equal(t, 1, db.times)
+	now = now.Add(statusEvery + time.Second)
+	db.document = "<html>"
+	r, _ := s.ask("GET", "/db?status=1", nil, nil)
+	require.Equal(t, http.StatusServiceUnavailable, r.StatusCode)
+	require.Equal(t, 2, db.times)
+}
+
+// TestReplayFromTheArchive: what the page lists is what is replayed, after a confirmation that counts it; without a
+// choice nothing is.
+func TestReplayFromTheArchive(t *testing.T) {
+	s := newSite(t, nil)
+	_, _, err := s.q.Admin().Configure(t.Context(), func(c *layer.Config) { c.Archive = time.Hour })
+	require.NoError(t, err)
+	for _, g := range []string{"A", "B"} {
+		s.enqueue(g, "1", "2")
+		require.NoError(t, s.q.Ack(t.Context(), s.claim(g)))
+	}
+	require.Contains(t, s.get("/archive?q=orders&g=A"), ">Replay these…<")
+	confirm := s.get("/confirm?verb=replay&q=orders&g=A")
+	require.Contains(t, confirm, "2 messages would be enqueued anew")
+	r, _ := s.post(url.Values{"verb": {"replay"}, "q": {"orders"}, "g": {"A"}})
+	require.Equal(t, http.StatusSeeOther, r.StatusCode)
+	items, err := s.q.Peek(t.Context(), "A", 10)
+	require.NoError(t, err)
+	require.Len(t, items, 2)
+	require.NotEmpty(t, items[0].Headers[layer.ReplayHeader])
+	items, err = s.q.Peek(t.Context(), "B", 10)
+	require.NoError(t, err)
+	require.Empty(t, items)
+	r, body := s.post(url.Values{"verb": {"replay"}, "q": {"orders"}})
+	require.Equal(t, http.StatusBadRequest, r.StatusCode, body)
+}

@@ -1,0 +1,1 @@
+../../layer/hold_conflict_test.go

@@ -1,0 +1,1 @@
+../../layer/holders_test.go

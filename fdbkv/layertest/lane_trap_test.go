@@ -1,0 +1,1 @@
+../../layer/lane_trap_test.go

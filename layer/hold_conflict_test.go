@@ -1,0 +1,264 @@
+package layer_test
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// holdPair is two operations on an unordered queue, of which the second commits while the first is under way.
+type holdPair struct {
+	name     string
+	setup    func(h *held) *layer.Claim // given to both
+	first    func(h *held, tx kv.Tx, c *layer.Claim) error
+	second   func(h *held, tx kv.Tx, c *layer.Claim) error
+	conflict bool
+}
+
+// held is an unordered queue, and a handle on it whose clock is a minute behind.
+type held struct {
+	*env
+	q, late *layer.Queue
+}
+
+func (h *held) send(n int) {
+	for range n {
+		_, err := h.q.Enqueue(h.ctx, layer.Message{Group: "A"})
+		require.NoError(h.t, err)
+	}
+}
+
+func (h *held) claim(o layer.ReceiveOptions) *layer.Claim {
+	h.t.Helper()
+	claims, err := h.q.Receive(h.ctx, o)
+	require.NoError(h.t, err)
+	require.Len(h.t, claims, 1)
+	return claims[0]
+}
+
+func waiting(n int) func(h *held) *layer.Claim {
+	return func(h *held) *layer.Claim {
+		h.send(n)
+		return nil
+	}
+}
+
+// holdingOne sends, and holds the first item by itself.
+func holdingOne(n int) func(h *held) *layer.Claim {
+	return func(h *held) *layer.Claim {
+		h.send(n)
+		return h.claim(layer.ReceiveOptions{Unordered: true, Max: 1})
+	}
+}
+
+func receiveIn(o layer.ReceiveOptions) func(h *held, tx kv.Tx, _ *layer.Claim) error {
+	return func(h *held, tx kv.Tx, _ *layer.Claim) error {
+		_, err := h.q.ReceiveTx(h.ctx, tx, o)
+		return err
+	}
+}
+
+func ackHeld(h *held, tx kv.Tx, c *layer.Claim) error { return h.q.AckTx(h.ctx, tx, c) }
+
+func nackHeld(h *held, tx kv.Tx, c *layer.Claim) error {
+	return h.q.NackTx(h.ctx, tx, c, layer.NackOptions{Release: true})
+}
+
+func extendHeld(h *held, tx kv.Tx, c *layer.Claim) error {
+	_, err := h.q.ExtendTx(h.ctx, tx, c, 0)
+	return err
+}
+
+func enqueueIn(h *held, tx kv.Tx, _ *layer.Claim) error {
+	_, err := h.q.EnqueueTx(h.ctx, tx, layer.Message{Group: "A"})
+	return err
+}
+
+// TestHoldConflicts: what must not happen at the same time in an unordered queue conflicts, and what may does not.
+// After the first operation is repeated, the queue is sound.
+func TestHoldConflicts(t *testing.T) {
+	const must, mustNot = true, false
+	one, group := receiveIn(layer.ReceiveOptions{Unordered: true, Max: 1}), receiveIn(layer.ReceiveOptions{Max: 3})
+	lapsed := func(h *held) *layer.Claim {
+		c := holdingOne(2)(h)
+		h.clock.advance(time.Minute)
+		return c
+	}
+	for _, p := range []holdPair{
+		{"unordered claim, unordered claim of the same item", waiting(2), one, one, must},
+		{"claim of the group, unordered claim in the group", waiting(2), group, one, must},
+		{"unordered claim, claim of the group", waiting(2), one, group, must},
+		{"take of the group, unordered claim in the group", waiting(2), func(h *held, tx kv.Tx, _ *layer.Claim) error {
+			_, err := h.q.TakeTx(h.ctx, tx, 2)
+			return err
+		}, one, must},
+		{"unordered claim of the last free item, enqueue", waiting(1), one, enqueueIn, must},
+		{"enqueue, unordered claim of the last free item", waiting(1), enqueueIn, one, must},
+		{"unordered claim of an earlier item, enqueue", waiting(2), one, enqueueIn, mustNot},
+		{"unordered claim, ack of another hold of the group", holdingOne(3), one, ackHeld, mustNot},
+		{"ack of a hold, unordered claim in the group", holdingOne(3), ackHeld, one, mustNot},
+		{"claim that meets a hold, release of the hold", holdingOne(2), group, nackHeld, must},
+		{"release of a hold, claim that meets the hold", holdingOne(2), nackHeld, group, must},
+		{"unordered claim that ends an expired hold, extend by its holder", lapsed, one, extendHeld, must},
+		{"claim of the group that ends an expired hold, extend by its holder", lapsed, group, extendHeld, must},
+		{"cancel of an item, unordered claim of the item", waiting(1), func(h *held, tx kv.Tx, _ *layer.Claim) error {
+			items, err := h.q.Peek(h.ctx, "A", 1)
+			require.NoError(h.t, err)
+			return h.q.Admin().CancelTx(h.ctx, tx, items[0].ID)
+		}, one, must},
+		{"receive that drops an old item, unordered claim by an earlier clock", func(h *held) *layer.Claim {
+			h.send(1)
+			h.clock.advance(90 * time.Second)
+			return nil
+		}, group, func(h *held, tx kv.Tx, _ *layer.Claim) error {
+			claims, err := h.late.ReceiveTx(h.ctx, tx, layer.ReceiveOptions{Unordered: true})
+			require.Len(h.t, claims, 1)
+			return err
+		}, must},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			h := &held{env: e}
+			h.q = e.unordered("holds", func(c *layer.Config) { c.Retention = time.Minute + 10*time.Second }, 1)[0]
+			o := e.options(11)
+			o.Now = func() time.Time { return e.clock.now().Add(-time.Minute) }
+			var err error
+			h.late, err = layer.Open(e.ctx, e.db, testPrefix, "holds", o)
+			require.NoError(t, err)
+			given := p.setup(h)
+			err = e.overlap(func(tx kv.Tx) error { return p.first(h, tx, given) },
+				func(tx kv.Tx) error { return p.second(h, tx, given) })
+			if !p.conflict {
+				require.NoError(t, err)
+			} else {
+				require.Equal(t, kv.CodeNotCommitted, kv.Code(err), "%v", err)
+				_, _ = kv.Run(e.ctx, e.raw, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+					return p.first(h, tx, given)
+				})
+			}
+		})
+	}
+}
+
+// mixedRun is one run of TestMixedConsumersAtOnce.
+type mixedRun struct {
+	*env
+	handles []*layer.Queue
+	left    atomic.Int64
+
+	mu   sync.Mutex
+	sent map[string][]layer.ID // guarded by mu; of each group, in order
+	held map[layer.ID]bool     // guarded by mu
+	done map[layer.ID]bool     // guarded by mu: acked, or about to be
+	err  error                 // guarded by mu
+}
+
+// TestMixedConsumersAtOnce: producers, consumers of groups and unordered consumers, all at the same time and under
+// faults: no item is in two hands, a consumer of groups sees no gap, and all items are finished once.
+func TestMixedConsumersAtOnce(t *testing.T) {
+	const groups, messages = 3, 20
+	onEngines(t, func(e *env) {
+		r := &mixedRun{env: e, handles: e.unordered("mixed", nil, 7)}
+		r.sent, r.held, r.done = make(map[string][]layer.ID), make(map[layer.ID]bool), make(map[layer.ID]bool)
+		r.left.Store(groups * messages)
+		var all sync.WaitGroup
+		for g := range groups {
+			all.Go(func() {
+				for range messages {
+					sent, err := r.handles[0].Enqueue(r.ctx, layer.Message{Group: fmt.Sprint(g)})
+					if r.fail(err) {
+						return
+					}
+					r.mu.Lock()
+					r.sent[sent[0].ID.Group] = append(r.sent[sent[0].ID.Group], sent[0].ID)
+					r.mu.Unlock()
+				}
+			})
+		}
+		for i, q := range r.handles[1:] {
+			all.Go(func() { r.consume(q, layer.ReceiveOptions{Unordered: i < 3, Max: 1 + i%3}) })
+		}
+		all.Wait()
+		require.NoError(e.t, r.err)
+	})
+}
+
+func (r *mixedRun) fail(err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = err
+	}
+	return r.err != nil
+}
+
+func (r *mixedRun) consume(q *layer.Queue, o layer.ReceiveOptions) {
+	for n := 0; r.left.Load() > 0 && !r.fail(nil); n++ {
+		claims, err := q.Receive(r.ctx, o)
+		if r.fail(err) || r.fail(r.got(claims)) {
+			return
+		}
+		for i, c := range claims {
+			back := (n+i)%4 == 0
+			r.release(c, !back)
+			if back {
+				err = q.Nack(r.ctx, c, layer.NackOptions{Release: true})
+			} else {
+				err = q.Ack(r.ctx, c)
+				r.left.Add(-int64(len(c.Items)))
+			}
+			if r.fail(err) {
+				return
+			}
+		}
+		runtime.Gosched()
+	}
+}
+
+// got notes the items of claims.
+func (r *mixedRun) got(claims []*layer.Claim) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range claims {
+		for _, item := range c.Items {
+			if r.held[item.ID] || r.done[item.ID] {
+				return fmt.Errorf("%s is in two hands, or was finished", item.ID)
+			}
+			r.held[item.ID] = true
+		}
+		if c.Hold != (layer.ID{}) {
+			continue
+		}
+		last := c.Items[len(c.Items)-1].ID
+		own := make(map[layer.ID]bool)
+		for _, item := range c.Items {
+			own[item.ID] = true
+		}
+		for _, id := range r.sent[c.Group] {
+			if id.Index < last.Index && !own[id] && !r.done[id] {
+				return fmt.Errorf("a gap: %s was delivered before %s", last, id)
+			}
+		}
+	}
+	return nil
+}
+
+// release notes that a claim is about to end.
+func (r *mixedRun) release(c *layer.Claim, done bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, item := range c.Items {
+		delete(r.held, item.ID)
+		if done {
+			r.done[item.ID] = true
+		}
+	}
+}
