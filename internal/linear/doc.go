@@ -35,6 +35,14 @@
 //     does a claim that has ended before its receive returned, and nobody is told of them. So it is asked for where no
 //     receive waits and no lease ends. The same goes for a cancel that is refused as in hand.
 //
+// # Lanes
+//
+// In a queue with facets an operation is of a lane: what a template sees of the group. Each lane has a claim, a
+// greatest token and a delay of its own, and gives the first of its own messages. Lanes that could share a message exclude each
+// other, and operations of lanes that share none commute. An advance is an ack after which the messages are still
+// there, in their places, in the lanes of their new facets. A receive may leave out what came into its lane while it
+// looked.
+//
 // # Leases
 //
 // The end of a lease is a number of the holder's clock that the claim and its extends return. Until is not a moment of the

@@ -159,8 +159,8 @@ func (s state) heldBy(all []hold) state {
 }
 
 // followInLane is follow for a queue with facets: an operation is of one lane. It does there what it would do to a
-// group, if those who hold lanes that could share a message with its own allow it. So operations of lanes that share none
-// commute.
+// group, if those who hold lanes that could share a message with its own allow it. So operations of lanes that share
+// none commute.
 func (s state) followInLane(l Law, p *step) (state, bool) {
 	all := s.holds(l.lanes)
 	if p.Kind == Receive || p.Kind == Take {

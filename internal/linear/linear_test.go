@@ -18,8 +18,9 @@ import (
 //
 //	CALL-RETURN CLIENT VERB WORDS... -> RESULT
 //
-// In a queue with facets a verb is followed by @TEMPLATE, a message by its facets in brackets, and what an advance passes
-// on by "to TEMPLATE". A return of ? is an unknown outcome. The clock of everybody shows the stamp. Messages are ordered as their names are.
+// In a queue with facets a verb is followed by @TEMPLATE, a message by its facets in brackets, and what an advance
+// passes on by "to TEMPLATE". A return of ? is an unknown outcome. The clock of everybody shows the stamp. Messages are
+// ordered as their names are.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "testdata/histories", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {

@@ -25,7 +25,8 @@ type actor struct {
 	q        *layer.Queue
 	rng      *rand.Rand
 	lanes    *rand.Rand     // of what a queue without facets has not
-	worksAt  layer.Template // of its worker
+	works    bool           // it has had a worker
+	worksAt  layer.Template // of its workers
 	role     func(*actor)
 	left     int           // how many calls it still makes, about
 	over     bool          // its role has ended

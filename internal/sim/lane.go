@@ -244,8 +244,10 @@ func (a *actor) workerLanes(o *layer.WorkerOptions, kinds []layer.Handler) []lay
 	if a.w.knobs.plan == nil {
 		return kinds
 	}
-	o.Where = a.where()
-	a.worksAt = o.Where
+	if !a.works { // one for all its workers: handlers of one that was stopped by force may still come
+		a.works, a.worksAt = true, a.where()
+	}
+	o.Where = a.worksAt
 	return append(kinds, layer.HandleStage(a.handleStage), layer.HandleStage(a.handleStage))
 }
 
