@@ -117,8 +117,8 @@ func (c *claimer) endHold(l *look) error {
 	if err := c.free(l.lane); err != nil {
 		return err
 	}
-	// A look at the free items that is under way has not seen this one: it must be read again. If none is, the hint just
-	// written is to lead to a new look.
+	// A look at the free items that is under way has not seen this one: it must be read again. If none is, the hint
+	// just written is to lead to a new look.
 	lane := freeLane(groupOf(l.lane))
 	if slices.ContainsFunc(c.looks, func(l *look) bool { return l.lane == lane }) {
 		c.met[lane] = true

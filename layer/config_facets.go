@@ -182,7 +182,8 @@ func (c Config) fixedFrom(old Config) error {
 	}
 	if c.Unordered != old.Unordered {
 		return &ValueError{
-			What: settingUnordered, Got: fmt.Sprint(c.Unordered), Allowed: fmt.Sprintf("%v, fixed at creation", old.Unordered),
+			What: settingUnordered, Got: fmt.Sprint(c.Unordered),
+			Allowed: fmt.Sprintf("%v, fixed at creation", old.Unordered),
 		}
 	}
 	if c.Views != old.Views {

@@ -305,7 +305,10 @@ func (r *holdRun) takeSome() {
 func (r *holdRun) endsDelays(id layer.ID) {
 	head := r.of(id.Group)[0].id == id
 	r.held = slices.DeleteFunc(r.held, func(c *laneClaim) bool {
-		return len(c.items) == 0 && (c.claim.Hold == id || head && c.claim.Hold == layer.ID{} && c.claim.Group == id.Group)
+		if c.claim.Hold == (layer.ID{}) {
+			return len(c.items) == 0 && head && c.claim.Group == id.Group
+		}
+		return len(c.items) == 0 && c.claim.Hold == id
 	})
 }
 

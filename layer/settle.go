@@ -229,7 +229,8 @@ func (s *settlement) begin(w *txn) {
 		nil, nil, nil, nil, nil
 	s.readFinishing(w)
 	s.readAdvancing(w)
-	if n := len(s.claim.Items); n > 0 && len(s.ids) == 0 && s.back == nil && s.change == nil && !s.extends && !s.keeps &&
+	acksAll := len(s.ids) == 0 && s.back == nil && s.change == nil
+	if n := len(s.claim.Items); n > 0 && acksAll && !s.extends && !s.keeps &&
 		!isHold(s.lane) {
 		behind := kv.FirstGreaterOrEqual(w.q.keys.items(s.lane).Begin)
 		behind.Offset += n
