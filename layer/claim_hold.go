@@ -66,7 +66,8 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 		}
 		c.tx.Clear(c.q.keys.laneItem(f.lane, item.ID))
 		c.put(holdLane(item.ID), nil, heldBy(holding{
-			kind: kindClaim, token: token, owner: c.q.opts.Owner, endMS: end, items: out[i : i+1 : i+1], sinceMS: c.nowMS,
+			kind: kindClaim, token: token, owner: c.q.opts.Owner, endMS: end, items: out[i : i+1 : i+1],
+			sinceMS: c.nowMS,
 		}, nil), item.ID.Index)
 		r.claims = append(r.claims, &Claim{
 			Queue: c.q.name, Group: f.group(), Hold: item.ID, Token: token, Items: items[i : i+1 : i+1],

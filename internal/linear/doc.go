@@ -39,9 +39,9 @@
 //
 // In a queue with facets an operation is of a lane: what a template sees of the group. Each lane has a claim, a
 // greatest token and a delay of its own, and gives the first of its own messages. Lanes that could share a message
-// exclude each other, and operations of lanes that share none commute. An advance is an ack after which the messages are
-// still there, in their places, in the lanes of their new facets. A receive may leave out what came into its lane while
-// it looked.
+// exclude each other, and operations of lanes that share none commute. An advance is an ack after which the messages
+// are still there, in their places, in the lanes of their new facets. A receive may leave out what came into its lane
+// while it looked.
 //
 // # Leases
 //
