@@ -178,6 +178,7 @@ func TestNextWhere(t *testing.T) {
 			require.Equal(b.t, states, handled)
 		}
 		w.Start()
+		synctest.Wait() // the worker's receive waits: an enqueue before it does might leave it to the next look
 		send()
 		expect("NEW")
 		set(layer.Template{"state": "PAID"})
