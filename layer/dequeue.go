@@ -185,7 +185,7 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 		left := time.Until(end)
 		if r.more && len(r.claims) == 0 {
 			s, pause = nil, firstWait
-			continue // each look removes some of the items past retention
+			continue // each look removes some of the items past retention, or puts some hints aside
 		}
 		if !r.unserved() || left <= 0 {
 			return r.claims, nil
@@ -250,7 +250,7 @@ type reception struct {
 	bytes   int
 	stopped bool  // the next item would go over o.MaxBytes
 	broken  error // the error of the first unreadable group
-	more    bool  // more items are past retention than one transaction may remove
+	more    bool  // more items are past retention than one transaction may remove, or more hints to be put aside
 	dueMS   int64 // of a receive from one group: when to look again, because a time ends then; 0 = nobody knows
 	// repeated: the receive was answered as an earlier receive with the same receive id, whose template was was.
 	repeated bool
@@ -651,7 +651,7 @@ func (r *reception) spoilt(err error) error {
 func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err error) {
 	f := l.seen
 	switch {
-	case f.verdict == verdictAged && c.spent():
+	case f.verdict == verdictAged && c.spent(), f.verdict == verdictExcluded && c.putAside >= maxPutAside:
 		r.more = true
 		return nil, nil
 	case (f.verdict == verdictEarly || f.verdict == verdictExcluded) && f.key == nil && f.record == nil:

@@ -264,6 +264,7 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		value = packInt(int64(f.attempts))
 	}
 	w.tx.Set(w.q.keys.kept(other.lane, f.lane, f.index), value)
+	w.putAside++
 	if h := other.record.holding(); h != nil {
 		w.timeHead(f.lane, f.index, h.endMS)
 	}
@@ -274,6 +275,10 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 // its transaction. What is more stays where it is, and costs each claim by its template a look. Claims at the same time
 // may put aside a few more.
 const maxKept = 100
+
+// maxPutAside bounds the hints that one transaction puts aside. Each takes a read that waits for no other, so a thousand
+// of them on a slow engine would outlast the transaction, again and again.
+const maxPutAside = 100
 
 // keepsMany reports whether so many hints are put aside under a lane's lock that no more should be.
 func (w *txn) keepsMany(holder string) (bool, error) {

@@ -120,7 +120,7 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		switch {
 		case f.verdict == verdictDeliver:
 			return w.takeItems(f, limit)
-		case f.verdict == verdictAged && w.spent():
+		case f.verdict == verdictAged && w.spent(), f.verdict == verdictExcluded && w.putAside >= maxPutAside:
 			return nil, nil
 		}
 		behind, err := w.dispose(f)

@@ -163,6 +163,14 @@ func (m *model) changed(r *record, wr write) {
 			c.id.Random, _ = t[0].(uuid.UUID)
 			t = t[1:]
 		}
+		if len(t) > 0 {
+			if facets, ok := t[0].(tuple.Tuple); ok {
+				if p := m.w.knobs.plan; p == nil || len(facets) != len(p.facets) {
+					m.violation("changes: %s has %d facets", c.id, len(facets))
+				}
+				t = t[1:]
+			}
+		}
 		c.text = heardText(c.kind, c.id, c.n)
 		f.at[c.text] = append(f.at[c.text], len(f.changes))
 		f.changes = append(f.changes, c)
@@ -291,7 +299,8 @@ func (m *model) handedOn(r *record, name string, wr write, journal []string) {
 	was := a.place
 	for i := was; i < place; i++ {
 		c := &f.changes[i]
-		if by := c.row.cleared; !a.topic.wants(c.kind) || by == nil || by.order < a.began.order {
+		// A sweep that has read before the subscription began takes what nobody waits for.
+		if by := c.row.cleared; !a.topic.wants(c.kind) || by == nil || by.rv < a.began.version {
 			continue
 		}
 		if !m.handledBefore(r, a.topic, c.text) {
