@@ -23,6 +23,7 @@ type search struct {
 	pending []candidate
 	later   []candidate // timers whose places lie behind the hints read so far
 	away    bool        // on a walk
+	shard   int64       // of the walk
 	nearby  bool        // a few hints behind the oldest
 	begun   bool
 	newest  kv.Future[[]byte] // the last hint's key; nil = not asked for
@@ -41,7 +42,7 @@ func (s *search) begin() {
 		s.fromTheOldest()
 		return
 	}
-	s.begun, s.away = true, true
+	s.begun, s.away, s.shard = true, true, shard
 	s.shards = []cursor{{begin: begin, end: q.keys.hintsFrom(s.where, shard, 0).End}}
 	s.timers = cursor{exhausted: true}
 	if begin.Offset > 1 { // a new landing: the next must know how far the hints go
@@ -87,7 +88,7 @@ func (s *search) next(n int) ([]candidate, error) {
 	wave := s.pending[:n:n]
 	s.pending = s.pending[n:]
 	if s.away && n > 0 {
-		s.spread.walked(wave[n-1].key)
+		s.spread.walked(s.shard, wave[n-1].key)
 	}
 	return wave, nil
 }

@@ -86,11 +86,12 @@ func (s *spread) place(q *Queue, where string, nowMS int64) (begin kv.KeySelecto
 	return begin, s.shard, true
 }
 
-// walked notes the last hint which a search on a walk came to.
-func (s *spread) walked(key []byte) {
+// walked notes the last hint which a search on a walk in a shard came to. If another search has landed in another shard
+// since, the walk goes on from that landing: between the key and the end of the other shard lie hints of other templates.
+func (s *spread) walked(shard int64, key []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.away {
+	if s.away && s.shard == shard {
 		s.landed, s.next = true, kv.FirstGreaterThan(key)
 		s.left--
 	}

@@ -179,3 +179,21 @@ func TestOwnHintIsNotStale(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, report.Violations)
 }
+
+// TestWalkStaysInItsShard: two searches of a handle land one after the other, in different shards, and the first comes
+// to a hint of its own. The next search goes on in one shard: from a key of one to the end of another lie the hints of
+// all templates that come between, and a receive by template would take groups of another.
+func TestWalkStaysInItsShard(t *testing.T) {
+	q := spreading(t, 1, 4, 0, 3, nil)
+	for range 100 {
+		_, first, away := q.spread.place(q, "", 0)
+		require.True(t, away)
+		second := first
+		for second == first {
+			_, second, _ = q.spread.place(q, "", 0)
+		}
+		q.spread.walked(first, q.keys.readyFrom(first, 5).Begin)
+		begin, shard, _ := q.spread.place(q, "", 0)
+		require.True(t, q.keys.readyFrom(shard, 0).Contains(begin.Key), "%d: %q", shard, begin.Key)
+	}
+}
