@@ -88,7 +88,10 @@ func (s *search) next(n int) ([]candidate, error) {
 	wave := s.pending[:n:n]
 	s.pending = s.pending[n:]
 	if s.away && n > 0 {
-		s.spread.walked(s.shard, wave[n-1].key)
+		// The last may be a hint of this transaction's own, which is in any shard.
+		if key := wave[n-1].key; s.w.q.keys.hintsFrom(s.where, s.shard, 0).Contains(key) {
+			s.spread.walked(s.shard, key)
+		}
 	}
 	return wave, nil
 }
