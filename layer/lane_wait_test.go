@@ -235,6 +235,8 @@ func TestWaitIsPassedOn(t *testing.T) {
 	for i := range msgs {
 		msgs[i] = layer.Message{Group: fmt.Sprint("g", i), Headers: facetsOf("NEW", "EU")}
 	}
+	// What comes before a request is there waits for its handle's poll, of which there is none here.
+	require.Eventually(t, func() bool { n, _ := e.laneRequests(); return n == handles }, time.Minute, time.Millisecond)
 	_, err := q.Enqueue(e.ctx, msgs...)
 	require.NoError(t, err)
 	groups := make(map[string]bool)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -334,14 +335,25 @@ func TestSubscriptionStopsWithASlowHandler(t *testing.T) {
 		require.NoError(t, err)
 		_, err = q.Enqueue(t.Context(), layer.Message{Group: "A"})
 		require.NoError(t, err)
+		var mu sync.Mutex
 		var calls []string
+		note := func(call string) {
+			mu.Lock()
+			defer mu.Unlock()
+			calls = append(calls, call)
+		}
+		noted := func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(calls)
+		}
 		subscribe := func(ctx context.Context, name string, took time.Duration) (ended chan error) {
 			ended = make(chan error)
 			go func() {
 				ended <- q.Subscribe(ctx, "s", func(context.Context, []layer.Change) error {
-					calls = append(calls, name+" begins")
+					note(name + " begins")
 					time.Sleep(took)
-					calls = append(calls, name+" ends")
+					note(name + " ends")
 					return nil
 				}, layer.SubscribeOptions{FromOldest: true, Lease: layer.MinLease})
 			}()
@@ -355,11 +367,11 @@ func TestSubscriptionStopsWithASlowHandler(t *testing.T) {
 		second := subscribe(others, "second", 0)
 		time.Sleep(time.Minute)
 		require.NoError(t, <-first)
-		require.Equal(t, []string{"first begins", "first ends"}, calls)
+		require.Equal(t, []string{"first begins", "first ends"}, noted())
 		_, err = q.Enqueue(t.Context(), layer.Message{Group: "A"})
 		require.NoError(t, err)
 		time.Sleep(time.Minute)
-		require.Equal(t, []string{"first begins", "first ends", "second begins", "second ends"}, calls)
+		require.Equal(t, []string{"first begins", "first ends", "second begins", "second ends"}, noted())
 		end()
 		require.NoError(t, <-second)
 		report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})

@@ -216,6 +216,13 @@ func (s *scheduler) drive(limit time.Duration) error {
 	}
 }
 
+// step is the number of the present step, for who may have been woken by a timer.
+func (s *scheduler) step() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.steps
+}
+
 // pick takes one of the parked goroutines out; nil if there is none. done is true if no actor lives.
 func (s *scheduler) pick() (next *parked, done bool) {
 	s.mu.Lock()

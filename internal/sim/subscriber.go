@@ -145,7 +145,7 @@ func (a *actor) hear(ctx context.Context, t *topic) {
 		}, options)
 	}
 	a.park("back")
-	o.end, o.endAt, o.over, o.outcome = a.w.sched.steps, time.Now(), true, done
+	o.end, o.endAt, o.over, o.outcome = a.w.sched.step(), time.Now(), true, done
 	a.w.sched.trace.note("subscribed", a.id, t.name, err)
 	dropped := a.w.doom != nil && errors.Is(err, layer.ErrNoQueue)
 	if err != nil && !dropped {
@@ -195,7 +195,7 @@ func (a *actor) heard(ctx context.Context, t *topic, o *op, changes []layer.Chan
 		return errHandler
 	}
 	a.n++
-	h := &hearing{topic: t, by: o, begin: w.sched.steps, beginAt: time.Now()}
+	h := &hearing{topic: t, by: o, begin: w.sched.step(), beginAt: time.Now()}
 	for _, c := range changes {
 		h.changes, h.groups = append(h.changes, heardText(c.Kind, c.ID, c.Items)), append(h.groups, c.ID.Group)
 	}
@@ -206,7 +206,7 @@ func (a *actor) heard(ctx context.Context, t *topic, o *op, changes []layer.Chan
 		return !w.sched.ended(who)
 	}
 	ended := func(err error) error {
-		h.end, h.endAt, h.failed = w.sched.steps, time.Now(), err != nil
+		h.end, h.endAt, h.failed = w.sched.step(), time.Now(), err != nil
 		w.sched.trace.note("heard", a.id, t.name, len(changes), err)
 		return err
 	}
@@ -231,7 +231,7 @@ func (a *actor) heard(ctx context.Context, t *topic, o *op, changes []layer.Chan
 		switch a.rng.IntN(4) {
 		case 0:
 			w.mark("handler of changes panicked")
-			h.end, h.endAt, h.failed = w.sched.steps, time.Now(), true
+			h.end, h.endAt, h.failed = w.sched.step(), time.Now(), true
 			panic(handlerPanic)
 		case 1: // longer than a transaction
 			time.Sleep(5300*time.Millisecond + time.Duration(1+n%900))
