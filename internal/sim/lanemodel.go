@@ -181,7 +181,7 @@ func (m *model) settles(id layer.ID, was, is *stored) {
 			there := m.group(lane).items[id]
 			s.version, s.back = there.version, there.back
 		} else if was != nil {
-			s.version = m.r.version
+			s.version, s.back = m.r.version, false // it joins as a new item does, wherever it lands
 		}
 		m.group(lane).items[id] = s
 	}
