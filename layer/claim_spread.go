@@ -87,7 +87,8 @@ func (s *spread) place(q *Queue, where string, nowMS int64) (begin kv.KeySelecto
 }
 
 // walked notes the last hint which a search on a walk in a shard came to. If another search has landed in another shard
-// since, the walk goes on from that landing: between the key and the end of the other shard lie hints of other templates.
+// since, the walk goes on from that landing: between the key and the end of the other shard are hints of other
+// templates.
 func (s *spread) walked(shard int64, key []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

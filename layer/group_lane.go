@@ -276,8 +276,8 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 // may put aside a few more.
 const maxKept = 100
 
-// maxPutAside bounds the hints that one transaction puts aside. Each takes a read that waits for no other, so a thousand
-// of them on a slow engine would outlast the transaction, again and again.
+// maxPutAside bounds the hints that one transaction puts aside. Each takes a read that comes after the others, so a
+// thousand of them on a slow engine would outlast the transaction, again and again.
 const maxPutAside = 100
 
 // keepsMany reports whether so many hints are put aside under a lane's lock that no more should be.

@@ -480,7 +480,8 @@ func TestUnorderedCost(t *testing.T) {
 			return r.Counters().Sub(before)
 		}
 		aside := r.Counters()
-		_, err = q.Receive(e.ctx, layer.ReceiveOptions{}) // puts the hints of held groups aside, a hundred a transaction
+		// It puts the hints of held groups aside, a hundred a transaction.
+		_, err = q.Receive(e.ctx, layer.ReceiveOptions{})
 		require.NoError(t, err)
 		require.LessOrEqual(t, int64(held/100), r.Counters().Sub(aside).Commits, "no transaction is without bound")
 		var claims []*layer.Claim
