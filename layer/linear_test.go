@@ -22,10 +22,6 @@ import (
 
 var historiesFlag = flag.Int("layer.histories", 0, "runs of TestLinearizable on each engine, of each sort; 0 = a few")
 
-// Beside the others only when asked for: the check still rejects about one history of lanes in two hundred for a reason
-// that is not found yet.
-var linearLanesFlag = flag.Bool("layer.lanes", false, "TestLinearizable has runs on queues with facets, too")
-
 // TestLinearizable: what many callers on several handles are told at the same time, each group could have told them one
 // after the other (G1, G2, G3). package linear says what exactly is checked. Faults are added to every engine, with
 // commits that time out and land later, or never; and calls are given up.
@@ -57,10 +53,7 @@ func requireLinear(t *testing.T, few int, run func(t *testing.T, sort callersSor
 		seed = rand.Uint64N(1<<32) + 1
 	}
 	var sum linear.Result
-	sorts := []callersSort{lapsing, lasting}
-	if *linearLanesFlag {
-		sorts = append(sorts, lapsingLanes, lastingLanes)
-	}
+	sorts := []callersSort{lapsing, lasting, lapsingLanes, lastingLanes}
 	for n := range uint64(runs) {
 		for _, sort := range sorts {
 			t.Run(fmt.Sprintf("%d %s", seed+n, sort), func(t *testing.T) {
