@@ -1,0 +1,6 @@
+//go:build !race
+
+package sim
+
+// subscribersAtWork: there are subscribers, see race.go.
+const subscribersAtWork = true
