@@ -39,8 +39,11 @@ func (f *found) meetHold(w *txn, read kv.Future[[]kv.KV]) error {
 		return nil
 	}
 	rows, err := read.Wait(w.ctx)
-	if err != nil || len(rows) == 0 {
-		return err
+	if err != nil {
+		return fmt.Errorf("read holds: %w", err)
+	}
+	if len(rows) == 0 {
+		return nil
 	}
 	all, err := w.q.unpackHolds(rows)
 	if err != nil {

@@ -2,5 +2,5 @@
 
 package sim
 
-// subscribersAtWork: there are subscribers, see race.go.
-const subscribersAtWork = true
+// SubscribersAtWork says whether runs have subscribers, see race.go.
+const SubscribersAtWork = true

@@ -60,7 +60,7 @@ func heardText(kind layer.ChangeKind, id layer.ID, items int) string {
 
 // subscribes lets a run have subscribers.
 func (k *knobs) subscribes(rng *rand.Rand) {
-	if !subscribersAtWork {
+	if !SubscribersAtWork {
 		return
 	}
 	k.subscribers = 2 + rng.IntN(4)
