@@ -197,3 +197,27 @@ func TestWalkStaysInItsShard(t *testing.T) {
 		require.True(t, q.keys.readyFrom(shard, 0).Contains(begin.Key), "%d: %q", shard, begin.Key)
 	}
 }
+
+// TestSearchBehindTheOldestHasMore: a search which has come home from a walk may begin a few hints behind the oldest.
+// When such a search has read to the end, the hints passed over are left, and the claimer must say so: nobody else
+// wakes the handles that wait for them.
+func TestSearchBehindTheOldestHasMore(t *testing.T) {
+	met := 0
+	for seed := uint64(1); seed <= 40; seed++ {
+		q := spreading(t, seed, 1, 2, 1, nil)
+		_, err := kv.Run(t.Context(), q.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			c := q.txn(t.Context(), tx).newClaimer("", nil)
+			found, err := c.search.next(4)
+			if err != nil {
+				return err
+			}
+			if len(found) == 1 {
+				met++
+				require.Equal(t, 1, c.left())
+			}
+			return nil
+		})
+		require.NoError(t, err)
+	}
+	require.NotZero(t, met, "no search began behind the oldest")
+}

@@ -182,8 +182,8 @@ func (c *claimer) passOn(requests []kv.KV) error {
 // left returns how many lanes the claimer has found, or may find, and not looked at.
 func (c *claimer) left() int {
 	n := len(c.looks) + len(c.search.pending)
-	if n == 0 && c.search.begun && (c.search.away || !c.search.exhausted()) {
-		return 1 // a walk has not seen the oldest
+	if n == 0 && c.search.begun && (c.search.away || c.search.nearby || !c.search.exhausted()) {
+		return 1 // a search which began behind the oldest has not seen them
 	}
 	return n
 }
