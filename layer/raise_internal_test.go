@@ -214,8 +214,8 @@ func TestRaiseReachesWhoSleeps(t *testing.T) {
 // TestRaiseWhileHandlesWork (G1, G3, G5): handles enqueue, claim, ack, give back and let leases end while the shards are
 // raised twice. Each message is acked once, in the order of its group.
 func TestRaiseWhileHandlesWork(t *testing.T) {
-	const handles, each, groups = 5, 150, 12
-	for seed := range uint64(4) {
+	const handles, each, groups = 4, 80, 12
+	for seed := range uint64(2) {
 		inABubble(t, Config{MaxAttempts: Unlimited}, func(t *testing.T, q *Queue, r *recording.Recorder) {
 			random := newEntropy(seed + 1)
 			var mu sync.Mutex
