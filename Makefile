@@ -38,6 +38,15 @@ e2e: ## the console in a real browser; says SKIP, and how to get it, where chrom
 otel: ## OpenTelemetry's spans and metrics, in the module otelfifo: vet, staticcheck, tests, tidy modules
 	@cd otelfifo && $(GO) vet ./... && $(GO) tool -modfile=../tools/go.mod staticcheck ./... && $(GO) mod tidy -diff && $(GO) test ./... -count 1
 
+PEERS = docs/benchmarks/peers.md
+.PHONY: peers
+peers: ## measure this queue beside others (PostgreSQL, River, Redis, the recipe), into docs/benchmarks/peers.md: some minutes, on a quiet machine
+	$(GO) -C peers run . -out $(CURDIR)/$(PEERS) $(ARGS)
+
+.PHONY: peers-check
+peers-check: ## the module peers: vet, staticcheck, tests with the servers that are here, tidy modules
+	@cd peers && $(GO) vet ./... && $(GO) tool -modfile=../tools/go.mod staticcheck ./... && $(GO) mod tidy -diff && $(GO) test ./... -count 1
+
 .PHONY: build
 build: ## the command, into bin/
 	CGO_ENABLED=0 $(GO) build -o bin/fdbfifo ./cmd/fdbfifo
@@ -228,6 +237,6 @@ sqs-crash: ## two SQS servers killed every 2 s amid eight mixed workers for SQS_
 		-killed.seed $(SEED) -killed.for $(SQS_FOR) -killed.engine $(or $(SQS_ENGINE),disk)
 
 .PHONY: ci
-ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb otel e2e e2e-sqs model ## all checks, less than half an hour on 2 cores
+ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb otel peers-check e2e e2e-sqs model ## all checks, less than half an hour on 2 cores
 	$(MAKE) fuzz FUZZTIME=2s
 	$(MAKE) crash KILLS=100
