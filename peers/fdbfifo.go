@@ -33,7 +33,10 @@ func openFdbfifo(ctx context.Context, folder string) (peer, error) {
 }
 
 func (f *fdbfifo) about() about {
-	return about{"fdbfifo", "this project, its engine on a disk, every commit synced; a worker with the defaults", true}
+	return about{
+		Name: "fdbfifo", Ordered: true,
+		What: "this project, its engine on a disk, every commit synced; a worker with the defaults",
+	}
 }
 
 func (f *fdbfifo) send(ctx context.Context, msgs []message) error {
@@ -81,7 +84,10 @@ func openRecipe(_ context.Context, folder string) (peer, error) {
 }
 
 func (r *recipe) about() about {
-	return about{"recipe", "the queue of FoundationDB's recipes on the same engine; one item a transaction, taken before it is handled", false}
+	return about{
+		Name: "recipe",
+		What: "the queue of FoundationDB's recipes on the same engine; one item a transaction, taken before it is handled",
+	}
 }
 
 func (r *recipe) send(ctx context.Context, msgs []message) error {

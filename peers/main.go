@@ -28,7 +28,7 @@ func main() {
 func run() error {
 	var w work
 	only := flag.String("only", "", "the peers to measure, separated by commas; all by default")
-	out := flag.String("out", "", "a page to put the table into, between the lines <!-- figures --> and <!-- end -->, and the plot beside")
+	out := flag.String("out", "", "a page to put the table into, between its lines for that, and the plot beside")
 	asJSON := flag.Bool("json", false, "print the figures as JSON")
 	flag.IntVar(&w.single, "single", 2000, "messages sent one by one in a round")
 	flag.IntVar(&w.batched, "batched", 10_000, "messages sent ten by ten in a round, and then handled")

@@ -122,7 +122,8 @@ func openTable(ctx context.Context, folder string) (peer, error) {
 	_, err = p.pool.Exec(ctx, `
 		CREATE TABLE messages (id bigserial PRIMARY KEY, grp int NOT NULL, body bytea NOT NULL);
 		CREATE INDEX ON messages (grp, id);
-		CREATE TABLE groups (grp int PRIMARY KEY, oldest bigint NOT NULL, held_until timestamptz NOT NULL DEFAULT '-infinity');
+		CREATE TABLE groups (
+			grp int PRIMARY KEY, oldest bigint NOT NULL, held_until timestamptz NOT NULL DEFAULT '-infinity');
 		CREATE INDEX ON groups (oldest);`)
 	if err != nil {
 		p.close()
@@ -132,10 +133,15 @@ func openTable(ctx context.Context, folder string) (peer, error) {
 }
 
 func (t *table) about() about {
-	return about{"table", "PostgreSQL 15 with fsync: a table of messages and one of groups, FOR UPDATE SKIP LOCKED, ten of a group a claim, LISTEN", true}
+	return about{
+		Name: "table", Ordered: true,
+		What: "PostgreSQL 15 with fsync: a table of messages and one of groups, FOR UPDATE SKIP LOCKED, ten of a group a " +
+			"claim, LISTEN",
+	}
 }
 
-const lockGroup = `INSERT INTO groups AS g (grp, oldest) VALUES ($1, 0) ON CONFLICT (grp) DO UPDATE SET grp = g.grp`
+const lockGroup = `INSERT INTO groups AS g (grp, oldest) VALUES ($1, 0)
+	ON CONFLICT (grp) DO UPDATE SET grp = g.grp`
 
 // send locks the group's row until the commit: otherwise a message might become visible before one with a lower id.
 func (t *table) send(ctx context.Context, msgs []message) error {
@@ -232,7 +238,8 @@ func (t *table) wait(ctx context.Context) error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	var ready bool // what became so before LISTEN
-	if err := conn.QueryRow(ctx, `SELECT exists(SELECT 1 FROM groups WHERE oldest > 0 AND held_until < now())`).Scan(&ready); err != nil {
+	const look = `SELECT exists(SELECT 1 FROM groups WHERE oldest > 0 AND held_until < now())`
+	if err := conn.QueryRow(ctx, look).Scan(&ready); err != nil {
 		return fmt.Errorf("look for ready groups: %w", err)
 	}
 	if !ready {

@@ -47,7 +47,10 @@ func openRedis(ctx context.Context, folder string) (peer, error) {
 }
 
 func (r *redisStream) about() about {
-	return about{"redis", "Redis 7 stream with a consumer group, appendfsync always; XREADGROUP of ten, XACK and XDEL of each", false}
+	return about{
+		Name: "redis",
+		What: "a stream of Redis 7 with a consumer group, appendfsync always; XREADGROUP of ten, XACK and XDEL of each",
+	}
 }
 
 func (r *redisStream) send(ctx context.Context, msgs []message) error {

@@ -14,7 +14,8 @@ import (
 // markdown returns the figures as a table.
 func markdown(w work, results []*result) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "| queue | sent a second, one by one | in tens | handled a second | p50 ms | p99 ms | lost | twice | out of order | two of a group at once |\n")
+	b.WriteString("| queue | sent a second, one by one | in tens | handled a second | p50 ms | p99 ms " +
+		"| lost | twice | out of order | two of a group at once |\n")
 	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, r := range results {
 		fmt.Fprintf(&b, "| %s | %.0f | %.0f | %.0f | %.1f | %.1f | %d | %d | %d | %d |\n", r.Name, r.SendSingle,
@@ -28,7 +29,8 @@ func markdown(w work, results []*result) string {
 		}
 		fmt.Fprintf(&b, "- **%s**: %s; %s.\n", r.Name, r.What, promise)
 	}
-	fmt.Fprintf(&b, "\n%d callers and %d workers; %d messages one by one and %d in tens a round, of %d groups; %d a second for %v for the times; medians of %d rounds.\n",
+	fmt.Fprintf(&b, "\n%d callers and %d workers; %d messages one by one and %d in tens a round, of %d groups; "+
+		"%d a second for %v for the times; medians of %d rounds.\n",
 		w.callers, w.callers, w.single, w.batched, w.groups, w.rate, w.period, w.rounds)
 	return b.String()
 }

@@ -60,7 +60,10 @@ func openRiver(ctx context.Context, folder string) (peer, error) {
 }
 
 func (r *riverQueue) about() about {
-	return about{"river", "River 0.51 on PostgreSQL 15 with fsync; FetchCooldown at its least, 1 ms, instead of 100 ms", false}
+	return about{
+		Name: "river",
+		What: "River 0.51 on PostgreSQL 15 with fsync; FetchCooldown at its least, 1 ms, instead of 100 ms",
+	}
 }
 
 func (r *riverQueue) send(ctx context.Context, msgs []message) error {
