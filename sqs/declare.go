@@ -75,8 +75,8 @@ func ReadQueues(r io.Reader) ([]Declared, error) {
 
 // Declare makes the queues that are not there, and sets the attributes and tags of those that are. What is not named
 // stays as it is, and no queue is deleted. Dead letter queues may be declared behind the queues that name them. A queue
-// that CreateQueue or SetQueueAttributes would refuse ends it with *RefusedError; any other error is the database's, with
-// the queue's name, and a later call may succeed. Queues before that one are made or set by then.
+// that CreateQueue or SetQueueAttributes would refuse ends it with *RefusedError; any other error is the database's,
+// with the queue's name, and a later call may succeed. Queues before that one are made or set by then.
 func (s *Server) Declare(ctx context.Context, queues []Declared) error {
 	c := &call{account: s.options.Account}
 	for _, q := range queues { // without what names other queues
