@@ -28,7 +28,7 @@ test: ## every test, some minutes on 2 cores; what takes longer is in ci: sim-ci
 	$(GO) test $(TOGETHER) ./...
 
 .PHONY: e2e
-e2e: ## the console in a real browser; says SKIP, and how to get it, where chromium or npm is missing
+e2e: ## the console in a real browser, top in tmux, the board in a real Prometheus; says SKIP, and how to get it, where one is missing
 	@if command -v npm > /dev/null && [ ! -d e2e/node_modules/axe-core ]; then \
 	  npm --prefix e2e install --no-audit --no-fund --no-package-lock || echo "npm could not install axe-core"; fi
 	$(GO) -C e2e vet ./...
