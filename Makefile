@@ -227,12 +227,14 @@ sqs-demo: ## an order service in Node, Python and Go that speaks SQS to fdbfifo 
 		&& bin/sqs-demo run -server bin/fdbfifo -node $(SQS_NODE) -scripts examples/sqs $(ARGS)
 
 SQS_FOR ?= 5m
+SQS_ENGINE ?= disk
 .PHONY: sqs-crash
-sqs-crash: ## two SQS servers killed every 2 s amid eight mixed workers for SQS_FOR (5m), by SEED; SQS_ENGINE=fdb on the cluster of FDB_CLUSTER_FILE
-	@echo "SEED=$(SEED) SQS_FOR=$(SQS_FOR)"
-	@cd sqs/clienttest && { ! test -d $(SQS_NODE)/node_modules || export SQS_NODE=$(SQS_NODE); } \
-		&& $(GO) test . -run '^TestKilled$$' -count 1 -timeout 1h -v -args \
-		-killed.seed $(SEED) -killed.for $(SQS_FOR) -killed.engine $(or $(SQS_ENGINE),disk)
+sqs-crash: ## two SQS servers killed every 2 s amid eight mixed workers for SQS_FOR (5m), by SEED; SQS_ENGINE=fdb on the cluster of FDB_CLUSTER_FILE, or a throw-away one
+	@echo "SEED=$(SEED) SQS_FOR=$(SQS_FOR) SQS_ENGINE=$(SQS_ENGINE)"
+	@{ ! test -d $(SQS_NODE)/node_modules || export SQS_NODE=$(SQS_NODE); } \
+		&& if test $(SQS_ENGINE) = fdb; then cd fdbkv && on="$(GO) run ./testcluster --"; fi \
+		&& $$on $(GO) -C $(CURDIR)/sqs/clienttest test . -run '^TestKilled$$' -count 1 -timeout 1h -v -args \
+		-killed.seed $(SEED) -killed.for $(SQS_FOR) -killed.engine $(SQS_ENGINE)
 
 .PHONY: ci
 ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb otel e2e e2e-sqs model ## all checks, less than half an hour on 2 cores
