@@ -43,8 +43,8 @@ build: ## the command, into bin/
 	CGO_ENABLED=0 $(GO) build -o bin/fdbfifo ./cmd/fdbfifo
 
 .PHONY: race
-race: ## the tests under the race detector, the long ones cut short
-	$(GO) test -race -short $(TOGETHER) ./...
+race: ## the tests under the race detector, the long ones cut short; not those of the source text, which run nothing at once
+	$(GO) test -race -short $(TOGETHER) $$($(GO) list ./... | grep -vE '/internal/(lint|release|model)(/|$$)')
 
 .PHONY: lint
 lint: ## format, vet, staticcheck, tidy modules
@@ -127,10 +127,12 @@ model: ## the model of docs/model, checked by TLC: TLA2TOOLS=path of tla2tools.j
 FUZZTIME ?= 10s
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME
-	@set -e; for f in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
-		for t in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*).*/\1/p' $$f); do \
-			echo "$$t ($$(dirname $$f))"; \
-			$(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$f); \
+	@set -e; mkdir -p bin; for d in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs dirname | sort -u); do \
+		$(GO) test -c -fuzz Fuzz -o $(CURDIR)/bin/fuzz.test $$d; \
+		for t in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*).*/\1/p' $$d/*_test.go); do \
+			echo "$$t ($$d)"; \
+			(cd $$d && $(CURDIR)/bin/fuzz.test -test.run '^$$' -test.fuzz "^$$t\$$" -test.fuzztime $(FUZZTIME) \
+				-test.fuzzcachedir "$$($(GO) env GOCACHE)/fuzz/$$($(GO) list .)"); \
 		done; \
 	done
 
@@ -227,5 +229,5 @@ sqs-crash: ## two SQS servers killed every 2 s amid eight mixed workers for SQS_
 
 .PHONY: ci
 ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb otel e2e e2e-sqs model ## all checks, less than half an hour on 2 cores
-	$(MAKE) fuzz FUZZTIME=3s
+	$(MAKE) fuzz FUZZTIME=2s
 	$(MAKE) crash KILLS=100
