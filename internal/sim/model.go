@@ -684,7 +684,8 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		}
 		m.finished[id] = append(m.finished[id], finished{
 			r: m.r, item: s, lane: lane, lock: lock, under: lock.is("claim") && lock.has(id),
-			over: m.over(g, id), overIn: m.overIn(id, s), held: m.spare(m.held(id.Group), []layer.ID{id}), archived: archived,
+			over: m.over(g, id), overIn: m.overIn(id, s), archived: archived,
+			held: m.spare(m.held(id.Group), []layer.ID{id}),
 		})
 	default:
 		// Entered and finished in the same transaction, or cleared though not there.

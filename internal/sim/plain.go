@@ -14,8 +14,8 @@ import (
 )
 
 // Plain consumers: half of the seeds that have no facets, name no profile and have no rate of the groups run on an
-// unordered queue, where receives and workers that take any item which nobody holds work beside those of whole groups. All their draws are of
-// generators of their own.
+// unordered queue, where receives and workers that take any item which nobody holds work beside those of whole groups.
+// All their draws are of generators of their own.
 //
 // The model names the claim of one item, a hold, as a lane: the group, '#' and the item. The items of a group that
 // nobody holds are a lane, too: the group and '#'. So tokens, leases and timers of holds are held to what those of
@@ -71,7 +71,8 @@ func (k *knobs) outlived(rng *rand.Rand) {
 func (k *knobs) overripe(rng *rand.Rand) {
 	k.mixed(rng)
 	k.apart(rng)
-	k.config.Retention, k.config.OnExpiry = layer.MinRetention+time.Duration(rng.Int64N(int64(3*time.Second))), layer.DropExpired
+	k.config.Retention = layer.MinRetention + time.Duration(rng.Int64N(int64(3*time.Second)))
+	k.config.OnExpiry = layer.DropExpired
 	k.think = time.Second
 }
 
@@ -223,8 +224,8 @@ func (m *model) holdEnds(lane string) {
 	}
 }
 
-// spare leaves of the lanes that are held those that matter to somebody who claims items in another: the hold of an item
-// matters to who claims that item.
+// spare leaves of the lanes that are held those that matter to somebody who claims items in another: the hold of an
+// item matters to who claims that item.
 func (m *model) spare(held []string, ids []layer.ID) []string {
 	return slices.DeleteFunc(held, func(lane string) bool {
 		return isHoldLane(lane) && !slices.Contains(ids, m.lanes.item[lane])

@@ -409,8 +409,9 @@ func (w *world) heal() {
 func (a *actor) drain() {
 	for !a.w.empty() {
 		o := &op{kind: "receive"}
+		options := layer.ReceiveOptions{Max: 50, Wait: 2 * time.Second, Unordered: a.w.drainsPlain(a.who)}
 		a.call(o, func(ctx context.Context) (err error) {
-			o.claims, err = a.q.Receive(ctx, layer.ReceiveOptions{Max: 50, Wait: 2 * time.Second, Unordered: a.w.drainsPlain(a.who)})
+			o.claims, err = a.q.Receive(ctx, options)
 			return err
 		})
 		for _, c := range o.claims {
