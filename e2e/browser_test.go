@@ -66,7 +66,9 @@ type world struct {
 // cluster is an engine with a status, as that of FoundationDB.
 type cluster struct{ kv.DB }
 
-func (cluster) Status(context.Context) ([]byte, error) { return os.ReadFile("../console/testdata/status-7.3.79.json") }
+func (cluster) Status(context.Context) ([]byte, error) {
+	return os.ReadFile("../console/testdata/status-7.3.79.json")
+}
 
 func newWorld(t *testing.T, change ...func(o *console.Options)) *world {
 	t.Helper()
