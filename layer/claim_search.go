@@ -25,13 +25,14 @@ type search struct {
 	away    bool        // on a walk
 	shard   int64       // of the walk
 	nearby  bool        // a few hints behind the oldest
+	fair    bool        // in turns among the shards, instead of by age
 	begun   bool
 	newest  kv.Future[[]byte] // the last hint's key; nil = not asked for
 	reads   *searchReads      // under way; nil = none
 }
 
 func newSearch(w *txn, where string) *search {
-	return &search{w: w, where: where, spread: w.q.spreadOf(where)}
+	return &search{w: w, where: where, spread: w.q.spreadOf(where), fair: w.q.Config().Fair}
 }
 
 // begin chooses where to start.
@@ -92,6 +93,9 @@ func (s *search) next(n int) ([]candidate, error) {
 		if key := wave[n-1].key; s.w.q.keys.hintsFrom(s.where, s.shard, 0).Contains(key) {
 			s.spread.walked(s.shard, key)
 		}
+	}
+	if s.fair && n > 0 {
+		s.spread.turn.Store(s.shardOf(wave[n-1]) + 1)
 	}
 	return wave, nil
 }
@@ -160,7 +164,7 @@ func (s *search) readMore(n int) error {
 		}
 	}
 	if !s.away && !s.nearby {
-		s.spread.plenty.Store(len(s.pending) == limit*len(s.shards))
+		s.spread.plenty.Store(len(s.pending) == limit*len(s.shards) || s.fair && len(s.pending) >= limit)
 	}
 	if fromTheOldest && len(s.pending) > 0 {
 		oldest := s.pending[0].index
@@ -180,11 +184,38 @@ func (s *search) readMore(n int) error {
 	if err := s.addTimers(due); err != nil {
 		return err
 	}
+	if s.fair {
+		whole = math.MaxInt64 // what is due takes turns with the hints of its shard
+	}
 	s.later = s.reached(s.later, whole)
 	// The reads may have begun before this transaction set its own hints, and so may not see them.
 	s.w.hinted = s.reached(s.w.hinted, whole)
 	slices.SortStableFunc(s.pending, func(a, b candidate) int { return cmp.Compare(a.index, b.index) })
+	if s.fair {
+		s.takeTurns()
+	}
 	return nil
+}
+
+func (s *search) shardOf(c candidate) int64 { return s.w.q.keys.shard(groupOf(c.lane)) }
+
+// takeTurns puts the candidates, which are in the order of their ages, into the order of turns: the oldest of each
+// shard, then the second of each. The shard behind that of the last candidate which the handle looked at comes first:
+// so a receive of one item does not look at the oldest shard again and again. Example: shards A with 5, B with 2 and C
+// with 1, the last was A's: B1 C1 A1 B2 A2 A3 A4 A5.
+func (s *search) takeTurns() {
+	shards, turn := s.w.q.keys.shards, s.spread.turn.Load()
+	type place struct{ round, shard int64 }
+	rounds, places := make(map[int64]int64), make(map[string]place, len(s.pending))
+	for _, c := range s.pending {
+		shard := s.shardOf(c)
+		places[string(c.key)] = place{rounds[shard], (shard - turn + shards) % shards}
+		rounds[shard]++
+	}
+	slices.SortStableFunc(s.pending, func(a, b candidate) int {
+		p, q := places[string(a.key)], places[string(b.key)]
+		return cmp.Or(cmp.Compare(p.round, q.round), cmp.Compare(p.shard, q.shard))
+	})
 }
 
 // addTimers adds the due timers in rows to later.

@@ -32,6 +32,7 @@ type spread struct {
 	plenty atomic.Bool
 	oldest atomic.Int64 // index of the oldest hint when last seen
 	newest atomic.Int64 // index of the newest hint; read only when landing
+	turn   atomic.Int64 // in a fair queue: the shard whose turn it is
 	// perGroup is how many items a group gave lately, in 1/16; 0 = not known.
 	perGroup atomic.Int64
 }

@@ -82,6 +82,10 @@ type Config struct {
 	// ReceiveOptions.Unordered. The price is a key more per message. Fixed at creation. Not with Facets, MaxRate and
 	// HaltGroup.
 	Unordered bool
+	// Fair lets receives take turns among the Shards instead of going by age, so that a deep backlog in one shard does
+	// not hold up what lies in another: for messages that name a tenant, see Message.Tenant. Within a shard the oldest
+	// comes first. With one shard it changes nothing.
+	Fair bool
 }
 
 // settingShards is the name of a setting which is fixed at creation, as settingFacets and settingViews.
@@ -141,6 +145,7 @@ var settings = []setting{
 	facetsSetting("headers by which items can be received; fixed at creation"),
 	viewsSetting("what templates may name, as *; state; state,region; fixed at creation"),
 	unorderedSetting("items can be received one by one, out of order, too; fixed at creation"),
+	fairSetting("receives take turns among the shards, for messages with tenants, instead of going by age"),
 }
 
 // withDefaults returns c with each zero field set to its default, and checks the limits.

@@ -92,6 +92,13 @@ func unorderedSetting(help string) setting {
 	return s
 }
 
+// fairSetting is the setting for Config.Fair, left out of the stored document while it is false.
+func fairSetting(help string) setting {
+	s := boolSetting("fair", func(c *Config) *bool { return &c.Fair }, help)
+	s.sparse = true
+	return s
+}
+
 func splitTrimmed(text, separator string) []string {
 	parts := strings.Split(text, separator)
 	for i := range parts {
