@@ -28,7 +28,7 @@ test: ## every test, some minutes on 2 cores; what takes longer is in ci: sim-ci
 	$(GO) test $(TOGETHER) ./...
 
 .PHONY: e2e
-e2e: ## the console in a real browser; says SKIP, and how to get it, where chromium or npm is missing
+e2e: ## the console in a real browser, top in tmux, the board in a real Prometheus; says SKIP, and how to get it, where one is missing
 	@if command -v npm > /dev/null && [ ! -d e2e/node_modules/axe-core ]; then \
 	  npm --prefix e2e install --no-audit --no-fund --no-package-lock || echo "npm could not install axe-core"; fi
 	$(GO) -C e2e vet ./...
@@ -38,13 +38,22 @@ e2e: ## the console in a real browser; says SKIP, and how to get it, where chrom
 otel: ## OpenTelemetry's spans and metrics, in the module otelfifo: vet, staticcheck, tests, tidy modules
 	@cd otelfifo && $(GO) vet ./... && $(GO) tool -modfile=../tools/go.mod staticcheck ./... && $(GO) mod tidy -diff && $(GO) test ./... -count 1
 
+PEERS = docs/benchmarks/peers.md
+.PHONY: peers
+peers: ## measure this queue beside others (PostgreSQL, River, Redis, the recipe), into docs/benchmarks/peers.md: some minutes, on a quiet machine
+	$(GO) -C peers run . -out $(CURDIR)/$(PEERS) $(ARGS)
+
+.PHONY: peers-check
+peers-check: ## the module peers: vet, staticcheck, tests with the servers that are here, tidy modules
+	@cd peers && $(GO) vet ./... && $(GO) tool -modfile=../tools/go.mod staticcheck ./... && $(GO) mod tidy -diff && $(GO) test ./... -count 1
+
 .PHONY: build
 build: ## the command, into bin/
 	CGO_ENABLED=0 $(GO) build -o bin/fdbfifo ./cmd/fdbfifo
 
 .PHONY: race
-race: ## the tests under the race detector, the long ones cut short
-	$(GO) test -race -short $(TOGETHER) ./...
+race: ## the tests under the race detector, the long ones cut short; not those of the source text, which run nothing at once
+	$(GO) test -race -short $(TOGETHER) $$($(GO) list ./... | grep -vE '/internal/(lint|release|model)(/|$$)')
 
 .PHONY: lint
 lint: ## format, vet, staticcheck, tidy modules
@@ -127,10 +136,12 @@ model: ## the model of docs/model, checked by TLC: TLA2TOOLS=path of tla2tools.j
 FUZZTIME ?= 10s
 .PHONY: fuzz
 fuzz: ## each fuzz target for FUZZTIME
-	@set -e; for f in $$(grep -rlE '^func Fuzz' --include='*_test.go' .); do \
-		for t in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*).*/\1/p' $$f); do \
-			echo "$$t ($$(dirname $$f))"; \
-			$(GO) test -run '^$$' -fuzz "^$$t\$$" -fuzztime $(FUZZTIME) ./$$(dirname $$f); \
+	@set -e; mkdir -p bin; for d in $$(grep -rlE '^func Fuzz' --include='*_test.go' . | xargs dirname | sort -u); do \
+		$(GO) test -c -fuzz Fuzz -o $(CURDIR)/bin/fuzz.test $$d; \
+		for t in $$(sed -nE 's/^func (Fuzz[A-Za-z0-9_]*).*/\1/p' $$d/*_test.go); do \
+			echo "$$t ($$d)"; \
+			(cd $$d && $(CURDIR)/bin/fuzz.test -test.run '^$$' -test.fuzz "^$$t\$$" -test.fuzztime $(FUZZTIME) \
+				-test.fuzzcachedir "$$($(GO) env GOCACHE)/fuzz/$$($(GO) list .)"); \
 		done; \
 	done
 
@@ -237,6 +248,6 @@ sqs-crash: ## two SQS servers killed every 2 s amid eight mixed workers for SQS_
 		-killed.seed $(SEED) -killed.for $(SQS_FOR) -killed.engine $(SQS_ENGINE)
 
 .PHONY: ci
-ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb otel e2e e2e-sqs model ## all checks, less than half an hour on 2 cores
-	$(MAKE) fuzz FUZZTIME=3s
+ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb otel peers-check e2e e2e-sqs model ## all checks, less than half an hour on 2 cores
+	$(MAKE) fuzz FUZZTIME=2s
 	$(MAKE) crash KILLS=100

@@ -17,7 +17,7 @@ command holds together or not at all. Whoever has the queue open follows within 
 func newConfigCmd(s *session) *cobra.Command {
 	var set []string
 	c := &cobra.Command{
-		Use:   "config [QUEUE] [--set NAME=VALUE]...",
+		Use:   "config [QUEUE] [--set NAME=VALUE]... [--by WHO] [--log FILE]",
 		Short: "Print or change the queue's configuration",
 		Long:  configHelp,
 		Example: `  fdbfifo config orders
@@ -32,7 +32,7 @@ func newConfigCmd(s *session) *cobra.Command {
 				return err
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				config, version, err := configure(c.Context(), q, changes)
+				config, version, err := configure(c.Context(), s.admin(q), changes)
 				var limit *layer.LimitError
 				if errors.As(err, &limit) && limit.What == "shards" && limit.Min == limit.Max {
 					return asUsage(&Error{
@@ -51,6 +51,7 @@ func newConfigCmd(s *session) *cobra.Command {
 		},
 	}
 	c.Flags().StringArrayVar(&set, "set", nil, "`NAME=VALUE` of a setting (repeatable)")
+	s.addActing(c)
 	return c
 }
 
@@ -105,11 +106,11 @@ func settingUsage(name string, err error) error {
 	return usagef("there is no setting %q: there are %s", name, strings.Join(names, ", "))
 }
 
-func configure(ctx context.Context, q *layer.Queue, changes []func(*layer.Config)) (layer.Config, int64, error) {
+func configure(ctx context.Context, a layer.Admin, changes []func(*layer.Config)) (layer.Config, int64, error) {
 	if len(changes) == 0 {
-		return q.Admin().ReadConfig(ctx)
+		return a.ReadConfig(ctx)
 	}
-	return q.Admin().Configure(ctx, func(c *layer.Config) {
+	return a.Configure(ctx, func(c *layer.Config) {
 		for _, change := range changes {
 			change(c)
 		}

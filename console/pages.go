@@ -390,13 +390,13 @@ func (c *Console) groupsPage(ctx context.Context, in input) (any, error) {
 }
 
 type groupData struct {
-	Info    layer.GroupInfo
-	Why     layer.Explanation
-	Items   []layer.Item
-	Dead    []layer.DeadLetter
-	State   int // bytes
-	Remedy  []remedy
-	HeadNow bool
+	Info   layer.GroupInfo
+	Why    layer.Explanation
+	Items  []layer.Item
+	Dead   []layer.DeadLetter
+	State  int // bytes
+	Remedy []remedy
+	Advice []advice
 }
 
 // laneItems is how many items of a group are shown.
@@ -425,6 +425,7 @@ func (c *Console) groupPage(ctx context.Context, in input) (any, error) {
 		state, err := q.GroupState(ctx, group)
 		d.Dead, d.State = dead.Letters, len(state)
 		d.Remedy = groupRemedies(d.Info, d.Why.Reasons)
+		d.Advice = advices(in.queue(), d.Info, d.Why.Reasons)
 		return &d, err
 	})
 }
@@ -555,7 +556,8 @@ func (c *Console) deadPage(ctx context.Context, in input) (any, error) {
 
 type settingRow struct {
 	layer.Setting
-	Value, Default string
+	Value string
+	Fixed bool // at creation
 }
 
 type configData struct {
@@ -578,7 +580,9 @@ func (c *Console) configPage(ctx context.Context, in input) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.Settings = append(d.Settings, settingRow{Setting: s, Value: value})
+		d.Settings = append(d.Settings, settingRow{
+			Setting: s, Value: value, Fixed: strings.Contains(s.Help, "fixed at creation"),
+		})
 	}
 	return d, nil
 }

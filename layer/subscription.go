@@ -325,14 +325,13 @@ func (s *subscription) serve(ctx context.Context) error {
 	}
 	beating, stop := context.WithCancel(beating)
 	ctx, lose := context.WithCancelCause(ctx)
-	var heart sync.WaitGroup
-	heart.Add(1)
+	heart := make(chan struct{}) // no WaitGroup: what waits for one has not yet been seen to stop by the race detector
 	go func() {
-		defer heart.Done()
+		defer close(heart)
 		s.q.yield(beating, "heartbeat begins")
 		lose(s.beat(beating))
 	}()
-	defer heart.Wait()
+	defer func() { <-heart }()
 	defer stop()
 	defer lose(nil)
 	for {

@@ -19,22 +19,23 @@ import (
 
 // actor makes calls on one handle, one after the other.
 type actor struct {
-	w        *world
-	id       int
-	who      int // the handle
-	q        *layer.Queue
-	rng      *rand.Rand
-	lanes    *rand.Rand     // of what a queue without facets has not
-	works    bool           // it has had a worker
-	worksAt  layer.Template // of its workers
-	role     func(*actor)
-	left     int           // how many calls it still makes, about
-	over     bool          // its role has ended
-	produces bool          // its role is to enqueue
-	n        int           // of its messages, or of the calls of its handler
-	lease    time.Duration // of its worker's claims
-	ctx      context.Context
-	end      context.CancelFunc
+	w          *world
+	id         int
+	who        int // the handle
+	q          *layer.Queue
+	rng        *rand.Rand
+	lanes      *rand.Rand     // of what a queue without facets has not
+	works      bool           // it has had a worker
+	worksAt    layer.Template // of its workers
+	worksPlain bool           // likewise: they are unordered
+	role       func(*actor)
+	left       int           // how many calls it still makes, about
+	over       bool          // its role has ended
+	produces   bool          // its role is to enqueue
+	n          int           // of its messages, or of the calls of its handler
+	lease      time.Duration // of its worker's claims
+	ctx        context.Context
+	end        context.CancelFunc
 }
 
 func (a *actor) chance(p float64) bool { return a.rng.Float64() < p }
@@ -233,6 +234,7 @@ func (a *actor) receiveOptions() layer.ReceiveOptions {
 	}
 	o.State = a.chance(k.state)
 	a.laneOptions(&o)
+	a.plainOptions(&o)
 	return o
 }
 
@@ -384,7 +386,7 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 	o := settle("ack", left)
 	var err error
 	switch {
-	case a.chance(k.state) && c.Where == nil:
+	case a.chance(k.state) && claimLane(c) == c.Group:
 		a.n++
 		o.kind, o.sets, o.state = "ack-state", true, []byte(fmt.Sprintf("s%d.%d", a.id, a.n))
 		if a.rng.IntN(4) == 0 {

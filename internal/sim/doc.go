@@ -21,6 +21,12 @@
 // share an item exclude each other, an advance leaves place and id alone, and a hint that is put aside is under a lock.
 // When the faults have stopped, everything is received by the templates of one view, so each lane must be found.
 //
+// Half of the others have an unordered queue (plain.go): receives and workers that take any item which nobody holds,
+// beside those of whole groups. The claim of one item is a lane of the model, too: its token, its lease and its timer
+// are held to what those of groups are. No item is in two hands, whoever claims groups passes over nothing, and an
+// unordered receive gets the first of what is free. When the faults have stopped, groups alone, items alone or both
+// drain the queue.
+//
 // What a queue may have is drawn with the rest: batches, leases, delays, shards, windows, retention, an archive, a rate
 // of the groups that stewards change all the time. The rate is held to by the clocks of those who deliver, in the order
 // of the commits (rate.go). Stewards also sweep in turns and pause the queue at the same time, workers ack what they do

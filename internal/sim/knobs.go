@@ -51,6 +51,7 @@ type knobs struct {
 	state                       float64       // chance that an ack sets the group's state
 	tending
 	later
+	plainKnobs
 	plan *lanePlan // of a queue with facets; nil = it has none
 }
 

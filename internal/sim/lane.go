@@ -110,11 +110,17 @@ func laneText(group string, t layer.Template) string {
 }
 
 // claimLane is the lane of a claim.
-func claimLane(c *layer.Claim) string { return laneText(c.Group, c.Where) }
+func claimLane(c *layer.Claim) string {
+	if c.Hold != (layer.ID{}) {
+		return holdLaneOf(c.Hold)
+	}
+	return laneText(c.Group, c.Where)
+}
 
 // groupOfLane is the group of a lane.
 func groupOfLane(lane string) string {
 	group, _, _ := strings.Cut(lane, "?")
+	group, _, _ = strings.Cut(group, "#")
 	return group
 }
 
@@ -140,6 +146,9 @@ func agrees(t layer.Template, headers map[string]string) bool {
 
 // meet reports whether some item could be in both lanes, of one group.
 func meet(a, b string) bool {
+	if both, known := meetPlain(a, b); known {
+		return both
+	}
 	x, y := whereOfLane(a), whereOfLane(b)
 	for name, value := range x {
 		if v, ok := y[name]; ok && v != value {

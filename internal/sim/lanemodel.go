@@ -22,6 +22,7 @@ type laneIndex struct {
 	kept   map[string]map[string]bool   // by lane: the keys of its hints that are put aside
 	under  map[string]map[string]bool   // by lane: the keys of what is put aside under its lock
 	left   map[string]map[layer.ID]bool // by lane: what the record under replay takes out of it
+	item   map[string]layer.ID          // by lane: the item of a hold
 	moved  []change
 	passed map[layer.ID]int64 // advanced by the record under replay, out of the claim of the token
 }
@@ -37,7 +38,7 @@ type change struct {
 func newLaneIndex() laneIndex {
 	return laneIndex{
 		of: make(map[string]map[string]bool), kept: make(map[string]map[string]bool),
-		under: make(map[string]map[string]bool),
+		under: make(map[string]map[string]bool), item: make(map[string]layer.ID),
 	}
 }
 
@@ -51,7 +52,10 @@ func (m *model) laneOf(t tuple.Tuple) string {
 // viewed reads the view and the values of a lane of a group, and returns how many elements these are.
 func (m *model) viewed(group string, t tuple.Tuple) (lane string, n int) {
 	p := m.w.knobs.plan
-	if p == nil || len(t) == 0 {
+	switch {
+	case m.w.knobs.unordered && len(t) > 0:
+		return m.plainView(group, t)
+	case p == nil || len(t) == 0:
 		return group, 0
 	}
 	view, ok := t[0].(int64)
@@ -79,6 +83,8 @@ func (m *model) ofKey(name string, rest tuple.Tuple) string {
 	switch name {
 	case "lock":
 		return m.laneOf(rest)
+	case "hold":
+		return m.holdNamed(idOf(rest))
 	case "ready":
 		group, _ := rest[2].(string)
 		return group
@@ -90,6 +96,9 @@ func (m *model) ofKey(name string, rest tuple.Tuple) string {
 		group, _ := rest[1].(string)
 		return group
 	case "due":
+		if m.w.knobs.unordered && len(rest) == 5 {
+			return m.holdNamed(idOf(rest[2:]))
+		}
 		group, _ := rest[len(rest)-1].(string)
 		lane, _ := m.viewed(group, rest)
 		return lane
@@ -102,6 +111,9 @@ func (m *model) ofKey(name string, rest tuple.Tuple) string {
 		return lane
 	case "lane":
 		group, _ := rest[0].(string)
+		if m.w.knobs.unordered {
+			return freeLaneOf(group)
+		}
 		lane, _ := m.viewed(group, rest[1:])
 		return lane
 	}
@@ -111,7 +123,10 @@ func (m *model) ofKey(name string, rest tuple.Tuple) string {
 // dueAt is when a timer of either name is due.
 func (m *model) dueAt(name string, rest tuple.Tuple) int64 {
 	at := 0
-	if name == "due" {
+	switch {
+	case name == "due" && m.w.knobs.unordered:
+		at = 1
+	case name == "due":
 		at = len(rest) - 2
 	}
 	due, _ := rest[at].(int64)
@@ -155,6 +170,9 @@ func (m *model) excluded(held []string, lane string) string {
 // settles moves an item from the lanes that it was in to those that it is in. nil = it was, or is, not there.
 func (m *model) settles(id layer.ID, was, is *stored) {
 	p := m.w.knobs.plan
+	if m.w.knobs.unordered {
+		m.settlesPlain(id, was, is)
+	}
 	if p == nil {
 		return
 	}
@@ -327,7 +345,8 @@ func (m *model) apart(group string) {
 	for _, lane := range append(slices.Sorted(maps.Keys(m.lanes.of[group])), group) {
 		if l := m.group(lane).lock; l.is("claim") || l.is("grant") {
 			for _, other := range claims {
-				if meet(lane, other) {
+				hold := m.lanes.item[other]
+				if meet(lane, other) && (!isHoldLane(other) || l.has(hold)) {
 					m.violation("G2: %q and %q are held at the same time", other, lane)
 				}
 			}
@@ -422,7 +441,7 @@ func outstanding(group string, t tuple.Tuple) (ids []layer.ID, ok bool) {
 // in a queue where nobody receives whole groups.
 func (m *model) isLedOtherwise(lane string) bool {
 	p := m.w.knobs.plan
-	return p != nil && (len(m.lanes.kept[lane]) > 0 || lane == groupOfLane(lane) && !p.whole)
+	return isHoldLane(lane) || len(m.lanes.kept[lane]) > 0 || p != nil && lane == groupOfLane(lane) && !p.whole
 }
 
 // forces reports whether an operation may end the claims of all lanes of a lane's group.
@@ -433,5 +452,5 @@ func (o *op) forces(lane string) bool {
 // lapsing reports whether a claim of a queue with facets has run out: whoever ends it may remove its items thereafter,
 // and its lane is left with a hint that is stale.
 func (m *model) lapsing(lane string) bool {
-	return m.w.knobs.plan != nil && m.group(lane).lock.endMS <= m.r.nowMS
+	return (m.w.knobs.plan != nil || m.w.knobs.unordered) && m.group(lane).lock.endMS <= m.r.nowMS
 }

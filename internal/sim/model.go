@@ -31,7 +31,7 @@ func section(name string) kv.KeyRange {
 // modelled are the names of the keys that the model knows.
 var modelled = []string{
 	"archive", "archived", "dead", "dedup", "due", "grant", "item", "kept", "lane", "lock", "open", "part", "ready",
-	"request", "state", "timer",
+	"request", "state", "timer", "hold",
 }
 
 func isModelled(name string) bool { return slices.Contains(modelled, name) }
@@ -373,7 +373,7 @@ func (m *model) apply(r *record) {
 		}
 		after[string(w.key)] = value
 		switch name {
-		case "lock":
+		case "lock", "hold":
 			lockWrites = append(lockWrites, w)
 		case "grant":
 			if w.kind == cleared && len(rest) >= 2 {
@@ -425,8 +425,7 @@ func (m *model) apply(r *record) {
 	m.after = after
 	ended := make(map[string]bool) // groups whose claims end
 	for _, w := range lockWrites {
-		_, rest := keyOf(w.key)
-		lane := m.laneOf(rest)
+		lane := m.ofKey(keyOf(w.key))
 		var next *lockState
 		if w.kind == wrote {
 			var err error
@@ -452,6 +451,7 @@ func (m *model) apply(r *record) {
 	}
 	m.end(after)
 	m.endLanes(after)
+	m.endPlain(after)
 	m.paced(r, after, gone)
 	m.turn(r)
 	for id := range come {
@@ -684,7 +684,8 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		}
 		m.finished[id] = append(m.finished[id], finished{
 			r: m.r, item: s, lane: lane, lock: lock, under: lock.is("claim") && lock.has(id),
-			over: m.over(g, id), overIn: m.overIn(id, s), held: m.held(id.Group), archived: archived,
+			over: m.over(g, id), overIn: m.overIn(id, s), archived: archived,
+			held: m.spare(m.held(id.Group), []layer.ID{id}),
 		})
 	default:
 		// Entered and finished in the same transaction, or cleared though not there.
@@ -829,6 +830,12 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 	old := g.lock
 	g.lock = next
 	live := old != nil && old.endMS > m.r.nowMS
+	switch hold := isHoldLane(group); {
+	case hold && old == nil && next != nil:
+		m.holdBegins(group, next)
+	case hold && old != nil && next == nil:
+		defer m.holdEnds(group)
+	}
 	if old.is("claim") && (next == nil || next.token != old.token || next.kind != old.kind) {
 		m.stop(claimKey{group, old.token})
 	}
@@ -884,7 +891,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 		m.violation("G2: token %d of %q does not grow: %d was there", next.token, group, g.token)
 	}
 	g.token = max(g.token, next.token)
-	if other := m.excluded(m.held(groupOfLane(group)), group); other != "" {
+	if other := m.excluded(m.spare(m.held(groupOfLane(group)), next.out), group); other != "" {
 		m.violation("G2: %q is claimed under token %d, while %q is held", group, next.token, other)
 	}
 	if next.is("grant") {

@@ -17,13 +17,14 @@ type delivery struct {
 	begin, seen int // steps: of the call that brought it, and when it was there
 	by          *op
 	where       layer.Template // it was asked for
+	plain       bool           // out of order
 }
 
 // deliveries are those of each group, in the order in which they were seen.
 func (w *world) deliveries() map[string][]delivery {
 	all := make(map[string][]delivery)
-	add := func(id layer.ID, claimed, begin, seen int, o *op, where layer.Template) {
-		all[id.Group] = append(all[id.Group], delivery{id, claimed, begin, seen, o, where})
+	add := func(id layer.ID, claimed, begin, seen int, o *op, where layer.Template, plain bool) {
+		all[id.Group] = append(all[id.Group], delivery{id, claimed, begin, seen, o, where, plain})
 	}
 	for _, o := range w.ops {
 		if !o.over && o.by == byActor {
@@ -35,16 +36,16 @@ func (w *world) deliveries() map[string][]delivery {
 				if o.attemptID != "" {
 					claimed = 0 // perhaps by the receive that this one repeats
 				}
-				add(item.ID, claimed, o.begin, o.end, o, c.Where)
+				add(item.ID, claimed, o.begin, o.end, o, c.Where, c.Hold != layer.ID{})
 			}
 		}
 		if o.kind == "take" && o.outcome == done {
 			for _, item := range o.items {
-				add(item.ID, o.begin, o.begin, o.end, o, o.where)
+				add(item.ID, o.begin, o.begin, o.end, o, o.where, false)
 			}
 		}
 		if o.item != nil {
-			add(o.item.ID, 0, o.begin, o.begin, o, o.where) // when it was claimed is not known
+			add(o.item.ID, 0, o.begin, o.begin, o, o.where, o.plain) // when it was claimed is not known
 		}
 	}
 	for _, ds := range all {
@@ -84,8 +85,8 @@ func (w *world) compareOrder(m *model) {
 			}
 			// It is new here. Was it there when something behind it was fetched and given?
 			for _, p := range ds[:i] {
-				if !agrees(p.where, m.first[d.id].headers) {
-					continue // it was of another lane
+				if p.plain || !agrees(p.where, m.first[d.id].headers) {
+					continue // it was out of order, or of another lane
 				}
 				if p.seen < d.begin && (p.claimed > end && before(d.id, p.id) || sending[p.id] > end && !m.everDead[p.id]) {
 					w.violation("G1: %s was there from step %d on, was given by %s, and after %s, which %s gave", d.id, end, d.by, p.id, p.by)
@@ -153,7 +154,7 @@ func (w *world) compareExclusion() {
 	for group, hs := range holds {
 		for _, h := range hs {
 			for _, other := range hs {
-				if !meet(claimLane(h.c), claimLane(other.c)) {
+				if !clash(h.c, other.c) {
 					continue
 				}
 				if other == h || other.by.attemptID != "" || h.by.attemptID != "" || other.by.begin <= h.by.end || other.by.end >= h.freed {

@@ -81,8 +81,8 @@ func (a *actor) operate() {
 			}
 		case 9:
 			o.kind, o.forcing = "force-release", true
-			count := a.rng.IntN(2) == 0
-			release := layer.ForceReleaseOptions{CountAttempt: count, Where: a.opLane(o)}
+			release := a.release(o)
+			group := groupOfLane(o.group)
 			fn = func(ctx context.Context) error {
 				h, err := a.q.Admin().ForceRelease(ctx, group, release)
 				o.token = h.Token

@@ -117,6 +117,10 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"laned":   (*knobs).laned,
 	"lapsing": (*knobs).lapsing,
 	"crossed": (*knobs).crossed,
+	// See plain.go.
+	"mixed":    (*knobs).mixed,
+	"outlived": (*knobs).outlived,
+	"overripe": (*knobs).overripe,
 	// See worker.go.
 	"worked": (*knobs).worker,
 	// See later.go.
@@ -139,7 +143,7 @@ func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
 func profileOf(rng *rand.Rand) string {
 	names := Profiles()
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are beside the draws
-		return s == "worked" || slices.Contains(laneProfiles, s) || slices.Contains(laterProfiles, s)
+		return s == "worked" || slices.Contains(slices.Concat(laneProfiles, laterProfiles, plainProfiles), s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {
 		return names[i]

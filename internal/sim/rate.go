@@ -282,8 +282,8 @@ func (m *model) unpaced(group string) {
 // awaits returns until when a group waits that nothing but timers of its head leads to; 0 = it does not.
 func (m *model) awaits(group string) (untilMS int64) {
 	g := m.group(group)
-	if g.lock != nil || len(g.items) == 0 || len(m.hints[group]) > 0 || m.w.knobs.plan != nil {
-		return 0 // a queue with facets has no rate of groups
+	if g.lock != nil || len(g.items) == 0 || len(m.hints[group]) > 0 || m.w.knobs.plan != nil || m.w.knobs.unordered {
+		return 0 // a queue with facets, or an unordered one, has no rate of groups
 	}
 	for due, kind := range m.timers[group] {
 		if kind == "head" && (untilMS == 0 || due < untilMS) {

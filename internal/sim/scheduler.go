@@ -17,6 +17,12 @@ type place struct {
 }
 
 // scheduler decides who goes on.
+//
+// The race detector has to see that what one goroutine did came before what the next one does. It does, by the mutex
+// of a park, and by settle, which synctest.Wait is: whatever has blocked before it returns, in a channel or a timer,
+// came before. There is one exception: in sync.WaitGroup.Wait the detector looks away from the goroutine that blocks,
+// so what that one did since its last park has no order for the detector, though the goroutine stands still. So whoever
+// has done anything after its last park waits for others by a channel (see serve in layer/subscription.go).
 type scheduler struct {
 	settle func() // returns when every other goroutine is blocked
 	rng    *rand.Rand

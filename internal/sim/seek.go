@@ -47,7 +47,7 @@ func (f *footprint) about(key []byte) {
 // groupAt is where in a key's tuple its group stands.
 var groupAt = map[string]int{
 	"mark": 0, "lane": 0, "kept": 0,
-	"item": 0, "part": 0, "lock": 0, "ready": 2, "timer": 1, "state": 0, "pace": 0, "attempt": 0, "dead": 0, "archive": 0, "grant": 1, "purged": 0,
+	"hold": 0, "item": 0, "part": 0, "lock": 0, "ready": 2, "timer": 1, "state": 0, "pace": 0, "attempt": 0, "dead": 0, "archive": 0, "grant": 1, "purged": 0,
 }
 
 func groupOf(key []byte) (string, bool) {

@@ -60,9 +60,6 @@ func heardText(kind layer.ChangeKind, id layer.ID, items int) string {
 
 // subscribes lets a run have subscribers.
 func (k *knobs) subscribes(rng *rand.Rand) {
-	if !SubscribersAtWork {
-		return
-	}
 	k.subscribers = 2 + rng.IntN(4)
 	k.config.Changes = 365 * 24 * time.Hour
 	if rng.IntN(4) == 0 {

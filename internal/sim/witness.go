@@ -133,7 +133,8 @@ func (m *model) awaited(group string, g *groupState, timers map[int64]string) {
 		}
 	}
 	nowMS := m.r.nowMS
-	if m.w.knobs.plan != nil { // the timer may be of a head that has left with another lane's claim, and so was due
+	// The timer may be of a head that has left with another lane's claim, and so was due.
+	if m.w.knobs.plan != nil || m.w.knobs.unordered {
 		nowMS = m.w.worldMS(m.r) + m.w.fastest().Milliseconds() + rounding
 	}
 	if due := g.items[*head].dueMS; first > due && first > nowMS {

@@ -70,6 +70,7 @@ func (a *actor) newWorker(h *handle) *layer.Worker {
 		layer.HandleBatch(a.handleBatch),
 	}
 	kinds = a.workerLanes(&o, kinds)
+	a.plainWorker(&o)
 	worker, err := layer.NewWorker(a.q, kinds[a.rng.IntN(len(kinds))], o)
 	if err != nil {
 		a.w.violation("worker: %v", err)
@@ -159,6 +160,7 @@ func (a *actor) handleCommit(_ context.Context, tx kv.Tx, d *layer.Delivery, res
 	o := &op{kind: "handle-tx", by: byWorker, ids: []layer.ID{d.ID}, effect: true}
 	a.begin(o)
 	o.group, o.token, o.item, o.handled, o.where = d.ID.Group, d.Token, &d.Item, true, a.worksAt
+	o.plain = a.worksPlain
 	o.end, o.endAt = a.w.sched.steps, time.Now()
 	return nil
 }
@@ -184,7 +186,7 @@ func (a *actor) handled(ctx context.Context, o *op, ds ...*layer.Delivery) error
 	a.left--
 	a.n++
 	a.begin(o)
-	o.group, o.token, o.item, o.where = d.ID.Group, d.Token, &d.Item, a.worksAt
+	o.group, o.token, o.item, o.where, o.plain = d.ID.Group, d.Token, &d.Item, a.worksAt, a.worksPlain
 	h := &handling{a: a, ctx: ctx, o: o, d: d, n: a.n, before: before}
 	if !h.park() {
 		return errHandler

@@ -124,6 +124,7 @@ func Run(o Options) *Report {
 	knobs.ends(rand.New(rand.NewPCG(o.Seed, 12)))
 	knobs.lane(o)
 	knobs.drawLater(o)
+	knobs.drawPlain(o)
 	w := &world{
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
@@ -408,12 +409,13 @@ func (w *world) heal() {
 func (a *actor) drain() {
 	for !a.w.empty() {
 		o := &op{kind: "receive"}
+		options := layer.ReceiveOptions{Max: 50, Wait: 2 * time.Second, Unordered: a.w.drainsPlain(a.who)}
 		a.call(o, func(ctx context.Context) (err error) {
-			o.claims, err = a.q.Receive(ctx, layer.ReceiveOptions{Max: 50, Wait: 2 * time.Second})
+			o.claims, err = a.q.Receive(ctx, options)
 			return err
 		})
 		for _, c := range o.claims {
-			s := &op{kind: "ack", settle: true, all: true, group: c.Group, token: c.Token}
+			s := &op{kind: "ack", settle: true, all: true, group: claimLane(c), token: c.Token}
 			for _, item := range c.Items {
 				s.ids = append(s.ids, item.ID)
 			}

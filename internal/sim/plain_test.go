@@ -1,0 +1,37 @@
+package sim_test
+
+import (
+	"fmt"
+	"testing"
+
+	"fdbfifo/internal/sim"
+)
+
+// TestPlain: unordered consumers beside ordered ones: no item is in two hands, who receives groups sees no gap, and
+// nothing is lost, in runs in which items are held, let go and taken over all the time.
+func TestPlain(t *testing.T) {
+	sum := sim.Report{Marks: make(map[string]int)}
+	t.Run("seeds", func(t *testing.T) {
+		for _, profile := range []string{"mixed", "outlived", "overripe"} {
+			for seed := *seedFlag; seed < *seedFlag+uint64(max(2, *seedsFlag/10)); seed++ {
+				t.Run(fmt.Sprintf("%s/%d", profile, seed), func(t *testing.T) {
+					o := sim.Options{
+						Seed: seed, Operations: *operationsFlag, Profile: profile, Trace: *linesFlag, Linear: true,
+					}
+					r := runAs(t, o)
+					requireSound(t, r, *operationsFlag)
+					sum.Add(r)
+				})
+			}
+		}
+	})
+	t.Log(&sum)
+	for _, name := range []string{
+		"item claimed by itself", "items of a group held side by side", "item free again", "hint put aside",
+		"takeover of an expired claim", "exclusion of claims seen", "order of deliveries seen",
+	} {
+		if sum.Marks[name] == 0 && sum.Operations > 1000 {
+			t.Errorf("not seen: %s", name)
+		}
+	}
+}
