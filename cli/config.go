@@ -11,9 +11,9 @@ import (
 	"fdbfifo/layer"
 )
 
-const configHelp = `Print the queue's configuration, or change it: --set gives a setting a value, 0 its default. All that
-is set with one command holds together or not at all. Whoever has the queue open follows within a second. To raise the
-shards takes two seconds.`
+const configHelp = `Print the queue's configuration, or change it: --set gives a setting a value, 0 its default. All
+that is set with one command holds together or not at all. Whoever has the queue open follows within a second. To raise
+the shards takes two seconds.`
 
 func newConfigCmd(s *session) *cobra.Command {
 	var set []string
