@@ -121,7 +121,7 @@ conformance: ## the engines' suite with every pair of range selectors, of which 
 
 HANDLES ?= 1000
 WORKERS ?= 16
-SHARDS ?= 1
+SHARDS ?= 16
 .PHONY: handles
 handles: ## HANDLES handles with WORKERS workers each, in virtual time and with a cluster's latencies: conflicts and shares
 	$(GO) test ./internal/herd -count 1 -v -timeout 60m -run TestHandles -args -herd.handles $(HANDLES) \

@@ -1,6 +1,6 @@
-// Package herd simulates more handles of one queue than a machine has processes, in virtual time, on an engine in memory
-// made as slow as a cluster. What is counted is about the queue's own rules: who looks where, and who meets whom. That a
-// cluster keeps these latencies under such a load is taken for granted.
+// Package herd simulates more handles of one queue than a machine has processes, in virtual time, on an engine in
+// memory made as slow as a cluster. What is counted is about the queue's own rules: who looks where, and who meets
+// whom. That a cluster keeps these latencies under such a load is taken for granted.
 //
 // Virtual time is that of testing/synctest, so the tests of the package are the command: make handles.
 package herd
@@ -59,7 +59,8 @@ type herd struct {
 	workers sync.WaitGroup
 }
 
-// Run simulates, and verifies the queue afterwards. Run must be called in a bubble of testing/synctest, and db made there.
+// Run simulates, and verifies the queue afterwards. Run must be called in a bubble of testing/synctest, and db made
+// there.
 func Run(outer context.Context, db kv.DB, o Options) (r Result, err error) {
 	config := layer.Config{Shards: o.Shards}
 	q, err := layer.Create(outer, db, nil, queueName, layer.Options{Config: config}) // without latency
@@ -145,8 +146,8 @@ func (h *herd) begin() {
 	}
 }
 
-// work receives one item after the other, works on it, and acks it with the receive of the next, until the time is over.
-// These calls are not cut off at the end, so that no group stays held.
+// work receives one item after the other, works on it, and acks it with the receive of the next, until the time is
+// over. These calls are not cut off at the end, so that no group stays held.
 func (h *herd) work(n int, handle *layer.Queue) error {
 	ctx, o := context.WithoutCancel(h.ctx), layer.ReceiveOptions{Max: 1, Wait: time.Second}
 	claims, err := handle.Receive(ctx, o)
