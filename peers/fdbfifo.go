@@ -86,7 +86,7 @@ func openRecipe(_ context.Context, folder string) (peer, error) {
 func (r *recipe) about() about {
 	return about{
 		Name: "recipe",
-		What: "the queue of FoundationDB's recipes on the same engine; one item a transaction, taken before it is handled",
+		What: "the queue of FoundationDB's recipes on the same engine; each item taken in a transaction, then handled",
 	}
 }
 

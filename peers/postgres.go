@@ -135,8 +135,8 @@ func openTable(ctx context.Context, folder string) (peer, error) {
 func (t *table) about() about {
 	return about{
 		Name: "table", Ordered: true,
-		What: "PostgreSQL 15 with fsync: a table of messages and one of groups, FOR UPDATE SKIP LOCKED, ten of a group a " +
-			"claim, LISTEN",
+		What: "PostgreSQL 15 with fsync: a table of messages and one of groups, FOR UPDATE SKIP LOCKED, " +
+			"ten of a group a claim, LISTEN",
 	}
 }
 
@@ -191,8 +191,9 @@ func (t *table) work(ctx context.Context, workers int, handle func(message)) err
 func (t *table) claim(ctx context.Context) (group int, rows []claimed, err error) {
 	err = pgx.BeginFunc(ctx, t.pool, func(tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, `UPDATE groups SET held_until = now() + interval '30 seconds' WHERE grp = (
-			SELECT grp FROM groups WHERE oldest > 0 AND held_until < now() ORDER BY oldest LIMIT 1 FOR UPDATE SKIP LOCKED)
-			RETURNING grp`).Scan(&group)
+				SELECT grp FROM groups WHERE oldest > 0 AND held_until < now()
+				ORDER BY oldest LIMIT 1 FOR UPDATE SKIP LOCKED
+			) RETURNING grp`).Scan(&group)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return nil
 		} else if err != nil {
