@@ -124,6 +124,14 @@ socket: ## the layer's tests through the socket of a folder that another DB has 
 conformance: ## the engines' suite with every pair of range selectors, of which make test tries a quarter
 	KVTEST_WHOLE=1 $(GO) test $(TOGETHER) ./kv/... -run Conformance -count 1
 
+HANDLES ?= 1000
+WORKERS ?= 16
+SHARDS ?= 16
+.PHONY: handles
+handles: ## HANDLES handles with WORKERS workers each, in virtual time and with a cluster's latencies: conflicts and shares
+	$(GO) test ./internal/herd -count 1 -v -timeout 60m -run TestHandles -args -herd.handles $(HANDLES) \
+		-herd.workers $(WORKERS) -herd.shards $(SHARDS) -herd.hold
+
 MINUTES ?= 10
 ENGINE ?= memory
 .PHONY: soak

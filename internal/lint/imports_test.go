@@ -27,6 +27,7 @@ var allowed = map[string][]string{
 	"data":                 {},
 	"internal/bench":       {"kv", "kv/tuple", "kv/record", "layer", "console", "metrics", "sqs"},
 	"internal/crash":       {"kv", "kv/tuple", "kv/embedded", "layer"},
+	"internal/herd":        {"kv", "kv/tuple", "kv/record", "layer"},
 	"internal/linear":      {"kv", "layer", "kv/tuple"},
 	"internal/lint":        {},
 	"internal/lint/floors": {"internal/lint"},
