@@ -28,7 +28,7 @@ test: ## every test, some minutes on 2 cores; what takes longer is in ci: sim-ci
 	$(GO) test $(TOGETHER) ./...
 
 .PHONY: e2e
-e2e: ## the console in a real browser; says SKIP, and how to get it, where chromium or npm is missing
+e2e: ## the console in a real browser, top in tmux, the board in a real Prometheus; says SKIP, and how to get it, where one is missing
 	@if command -v npm > /dev/null && [ ! -d e2e/node_modules/axe-core ]; then \
 	  npm --prefix e2e install --no-audit --no-fund --no-package-lock || echo "npm could not install axe-core"; fi
 	$(GO) -C e2e vet ./...
@@ -37,6 +37,15 @@ e2e: ## the console in a real browser; says SKIP, and how to get it, where chrom
 .PHONY: otel
 otel: ## OpenTelemetry's spans and metrics, in the module otelfifo: vet, staticcheck, tests, tidy modules
 	@cd otelfifo && $(GO) vet ./... && $(GO) tool -modfile=../tools/go.mod staticcheck ./... && $(GO) mod tidy -diff && $(GO) test ./... -count 1
+
+PEERS = docs/benchmarks/peers.md
+.PHONY: peers
+peers: ## measure this queue beside others (PostgreSQL, River, Redis, the recipe), into docs/benchmarks/peers.md: some minutes, on a quiet machine
+	$(GO) -C peers run . -out $(CURDIR)/$(PEERS) $(ARGS)
+
+.PHONY: peers-check
+peers-check: ## the module peers: vet, staticcheck, tests with the servers that are here, tidy modules
+	@cd peers && $(GO) vet ./... && $(GO) tool -modfile=../tools/go.mod staticcheck ./... && $(GO) mod tidy -diff && $(GO) test ./... -count 1
 
 .PHONY: build
 build: ## the command, into bin/
@@ -211,23 +220,34 @@ release-check: ## pack both modules as a release would, build and run a new prog
 	@$(GO) run ./internal/release check
 
 SQS_NODE ?= $(CURDIR)/bin/node
-.PHONY: e2e-sqs
-e2e-sqs: ## the SQS server with twelve clients, as far as they are here: Go, Python, JavaScript, PHP, Perl, the AWS CLI; killed amid eight workers
-	@mkdir -p $(SQS_NODE) && { ! command -v npm > /dev/null || test -d $(SQS_NODE)/node_modules/aws-sdk \
+# The packages of the clients for JavaScript, if npm is here.
+SQS_NPM = mkdir -p $(SQS_NODE) && { ! command -v npm > /dev/null || test -d $(SQS_NODE)/node_modules/aws-sdk \
 		|| npm install --silent --no-audit --no-fund --prefix $(SQS_NODE) @aws-sdk/client-sqs@3 sqs-consumer@14 aws-sdk@2 > /dev/null 2>&1 \
-		|| echo "npm could not install the clients for JavaScript"; }
-	@cd sqs/clienttest && $(GO) mod tidy -diff && $(GO) vet . && { ! test -d $(SQS_NODE)/node_modules || export SQS_NODE=$(SQS_NODE); } \
-		&& $(GO) test . -count 1 -v | grep -vE '^ *=== '; exit $${PIPESTATUS[0]}
+		|| echo "npm could not install the clients for JavaScript" >&2; }
+.PHONY: e2e-sqs
+e2e-sqs: ## the SQS server with twelve clients, as far as they are here: Go, Python, JavaScript, PHP, Perl, the AWS CLI; killed amid eight workers; the proof of sqs-demo
+	@$(SQS_NPM)
+	@set -o pipefail; for module in sqs/clienttest examples/sqs; do \
+		( cd $$module && $(GO) mod tidy -diff && $(GO) vet . && { ! test -d $(SQS_NODE)/node_modules || export SQS_NODE=$(SQS_NODE); } \
+			&& $(GO) test . -count 1 -v | grep -vE '^ *=== ' ) || exit 1; done
+
+.PHONY: sqs-demo
+sqs-demo: ## an order service in Node, Python and Go that speaks SQS to fdbfifo serve: 400 orders, six processes killed, verify it (ARGS=--json)
+	@$(SQS_NPM)
+	@CGO_ENABLED=0 $(GO) build -o bin/fdbfifo ./cmd/fdbfifo && $(GO) -C examples/sqs build -o $(CURDIR)/bin/sqs-demo . \
+		&& bin/sqs-demo run -server bin/fdbfifo -node $(SQS_NODE) -scripts examples/sqs $(ARGS)
 
 SQS_FOR ?= 5m
+SQS_ENGINE ?= disk
 .PHONY: sqs-crash
-sqs-crash: ## two SQS servers killed every 2 s amid eight mixed workers for SQS_FOR (5m), by SEED; SQS_ENGINE=fdb on the cluster of FDB_CLUSTER_FILE
-	@echo "SEED=$(SEED) SQS_FOR=$(SQS_FOR)"
-	@cd sqs/clienttest && { ! test -d $(SQS_NODE)/node_modules || export SQS_NODE=$(SQS_NODE); } \
-		&& $(GO) test . -run '^TestKilled$$' -count 1 -timeout 1h -v -args \
-		-killed.seed $(SEED) -killed.for $(SQS_FOR) -killed.engine $(or $(SQS_ENGINE),disk)
+sqs-crash: ## two SQS servers killed every 2 s amid eight mixed workers for SQS_FOR (5m), by SEED; SQS_ENGINE=fdb on the cluster of FDB_CLUSTER_FILE, or a throw-away one
+	@echo "SEED=$(SEED) SQS_FOR=$(SQS_FOR) SQS_ENGINE=$(SQS_ENGINE)"
+	@{ ! test -d $(SQS_NODE)/node_modules || export SQS_NODE=$(SQS_NODE); } \
+		&& if test $(SQS_ENGINE) = fdb; then cd fdbkv && on="$(GO) run ./testcluster --"; fi \
+		&& $$on $(GO) -C $(CURDIR)/sqs/clienttest test . -run '^TestKilled$$' -count 1 -timeout 1h -v -args \
+		-killed.seed $(SEED) -killed.for $(SQS_FOR) -killed.engine $(SQS_ENGINE)
 
 .PHONY: ci
-ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb otel e2e e2e-sqs model ## all checks, less than half an hour on 2 cores
+ci: lint bare test conformance socket race unchanged bench-once sim-ci broken typecheck-fdb release-check test-fdb otel peers-check e2e e2e-sqs model ## all checks, less than half an hour on 2 cores
 	$(MAKE) fuzz FUZZTIME=2s
 	$(MAKE) crash KILLS=100

@@ -117,6 +117,7 @@ type session struct {
 	place  place
 	json   bool
 	beside beside
+	acting acting
 }
 
 const rootHelp = `fdbfifo keeps grouped FIFO queues: messages of a group are delivered in order, to one

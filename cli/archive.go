@@ -192,7 +192,8 @@ func newArchiveReplayCmd(s *session) *cobra.Command {
 	var all, dryRun bool
 	var limit int
 	c := &cobra.Command{
-		Use:   "replay (--group GROUP | --older TIME | --newer TIME | --all) [--after ID] [--dry-run] [-n N]",
+		Use: "replay (--group GROUP | --older TIME | --newer TIME | --all) [--after ID] [--dry-run] [-n N] " +
+			"[--by WHO] [--log FILE]",
 		Short: "Enqueue finished messages anew",
 		Long: `Enqueue finished messages anew, as new messages at the ends of their groups. Their header ` + layer.ReplayHeader + `
 says which one each repeats. The archive stays as it is.
@@ -218,12 +219,12 @@ that it prints.`,
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				p := s.newProgress("replaying", "message", -1)
 				defer p.close()
-				report, err := q.Admin().Replay(c.Context(), filter, layer.ReplayOptions{
+				report, err := s.admin(q).Replay(c.Context(), filter, layer.ReplayOptions{
 					After: after, DryRun: dryRun, Limit: limit, Progress: func(r layer.ReplayReport) { p.set(r.Done) },
 				})
 				p.close()
-				if errors.Is(err, layer.ErrOptions) {
-					return asUsage(err)
+				if usage := asUsageIfOptions(err); usage != err {
+					return usage
 				}
 				// Also of one that was interrupted: it has done what it reports.
 				return errors.Join(s.printReplay(report, dryRun, err != nil || report.Done == int64(limit) && limit > 0), err)
@@ -231,6 +232,7 @@ that it prints.`,
 		},
 	}
 	f.add(c)
+	s.addActing(c)
 	c.Flags().BoolVar(&all, "all", false, "all that there are")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "change nothing, and say how many it would be")
 	c.Flags().IntVarP(&limit, "number", "n", 0, "at most `N`; 0 = all that are chosen")

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -32,6 +34,26 @@ func (b *beside) add(c *cobra.Command) {
 
 func (b *beside) addMetrics(c *cobra.Command) {
 	c.Flags().StringVar(&b.metrics, "metrics", "", "serve metrics for Prometheus at this `ADDRESS`, under /metrics")
+}
+
+// metricsOf is where process n of several serves its metrics: n ports above this one's, or at any port, if that does;
+// "" = nowhere.
+func (b *beside) metricsOf(n int) (string, error) {
+	if b.metrics == "" {
+		return "", nil
+	}
+	host, text, err := net.SplitHostPort(b.metrics)
+	if err != nil {
+		return "", usagef("--metrics %s: %w", b.metrics, err)
+	}
+	port, err := strconv.Atoi(text)
+	if err != nil || port < 0 || port > 0 && port+n > math.MaxUint16 {
+		return "", usagef("--metrics %s: a port is wanted, with %s above it", b.metrics, plural(int64(n), "port"))
+	}
+	if port > 0 {
+		port += n
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port)), nil
 }
 
 // start serves what the flags ask for, until stop is called or the context ends. The metrics are those of q; nil = of

@@ -12,12 +12,13 @@ import (
 )
 
 const configHelp = `Print the queue's configuration, or change it: --set gives a setting a value, 0 its default. All that is set with one
-command holds together or not at all. Whoever has the queue open follows within a second.`
+command holds together or not at all. Whoever has the queue open follows within a second. To raise the shards takes two
+seconds.`
 
 func newConfigCmd(s *session) *cobra.Command {
 	var set []string
 	c := &cobra.Command{
-		Use:   "config [QUEUE] [--set NAME=VALUE]...",
+		Use:   "config [QUEUE] [--set NAME=VALUE]... [--by WHO] [--log FILE]",
 		Short: "Print or change the queue's configuration",
 		Long:  configHelp,
 		Example: `  fdbfifo config orders
@@ -32,12 +33,12 @@ func newConfigCmd(s *session) *cobra.Command {
 				return err
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				config, version, err := configure(c.Context(), q, changes)
+				config, version, err := configure(c.Context(), s.admin(q), changes)
 				var limit *layer.LimitError
-				if errors.As(err, &limit) && limit.What == "shards" && limit.Min == limit.Max {
+				if errors.As(err, &limit) && limit.What == "shards" && limit.Min > 1 && limit.Got < limit.Min {
 					return asUsage(&Error{
-						Text: fmt.Sprintf("the queue has %s, for good", plural(limit.Min, "shard")), Err: err,
-						Hint: "Shards are set when a queue is made: fdbfifo create QUEUE --set shards=N.",
+						Text: fmt.Sprintf("the queue has %s, and cannot have fewer", plural(limit.Min, "shard")), Err: err,
+						Hint: fmt.Sprintf("Shards can be raised, up to %d.", limit.Max),
 					})
 				}
 				if errors.As(err, &limit) {
@@ -51,6 +52,7 @@ func newConfigCmd(s *session) *cobra.Command {
 		},
 	}
 	c.Flags().StringArrayVar(&set, "set", nil, "`NAME=VALUE` of a setting (repeatable)")
+	s.addActing(c)
 	return c
 }
 
@@ -105,11 +107,11 @@ func settingUsage(name string, err error) error {
 	return usagef("there is no setting %q: there are %s", name, strings.Join(names, ", "))
 }
 
-func configure(ctx context.Context, q *layer.Queue, changes []func(*layer.Config)) (layer.Config, int64, error) {
+func configure(ctx context.Context, a layer.Admin, changes []func(*layer.Config)) (layer.Config, int64, error) {
 	if len(changes) == 0 {
-		return q.Admin().ReadConfig(ctx)
+		return a.ReadConfig(ctx)
 	}
-	return q.Admin().Configure(ctx, func(c *layer.Config) {
+	return a.Configure(ctx, func(c *layer.Config) {
 		for _, change := range changes {
 			change(c)
 		}

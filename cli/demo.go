@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"slices"
 	"strconv"
@@ -46,6 +45,9 @@ that serves, whose place another takes. With --processes none is killed unless -
 With --in-process the workers are of this one process, and every delivery is watched as it happens; so it is with an
 engine that only one process can use.
 
+With --metrics each process is a target for Prometheus: this one at the ADDRESS, process N at a port N higher, as
+separate processes of fdbfifo work would be. While the processes drain, --console and --metrics show the queue.
+
 --data takes any other CSV file with a column "origin", which is kept in memory for the comparison.`
 
 func newDemoCmd(s *session) *cobra.Command {
@@ -83,6 +85,7 @@ func newDemoCmd(s *session) *cobra.Command {
 	c.Flags().StringVar(&f.data, "data", "", "a CSV `FILE` with a column \"origin\"; left out, the departures built in")
 	c.Flags().IntVar(&f.workers, "workers", 8, "drain with `N` workers, each with one group in flight at a time")
 	s.beside.add(c)
+	s.addLog(c, workersLog)
 	c.Flags().BoolVar(&f.keep, "keep", false, "keep the folder with the queue, to look at it")
 	c.Flags().BoolVar(&f.inProcess, "in-process", false, "let the workers be of this process, as --processes 1 does")
 	c.Flags().IntVar(&f.processes, "processes", demoProcesses, "spread the workers over `N` processes")
@@ -134,7 +137,8 @@ func (s *session) checkDemo(c *cobra.Command, f *demoFlags) error {
 		}
 		return usagef("--processes %d: only one process at a time can use the engine %s; this needs %s", f.processes, name, shared)
 	}
-	return nil
+	_, err := s.beside.metricsOf(f.processes)
+	return err
 }
 
 // demoFolder makes a fresh folder the engine. remove deletes it, unless it is to be kept.
@@ -224,6 +228,7 @@ func (s *session) demo(ctx context.Context, flights []departure, f demoFlags) er
 // demoEngine is the open database of a demo, and its queue.
 type demoEngine struct {
 	*record.Recorder
+	db     kv.DB // as it is, which counts nothing
 	q      *layer.Queue
 	serves func() bool // reports whether other processes use the database through this one
 }
@@ -231,7 +236,7 @@ type demoEngine struct {
 // withDemo opens the database and the queue; a fresh one is made if there is none, and must be empty.
 func (s *session) withDemo(ctx context.Context, fresh bool, fn func(e demoEngine) error) error {
 	return s.withEngine(ctx, fresh, func(db kv.DB) (err error) {
-		e := demoEngine{Recorder: record.WrapCounting(db), serves: servesOthers(db)}
+		e := demoEngine{Recorder: record.WrapCounting(db), db: db, serves: servesOthers(db)}
 		if fresh {
 			e.q, err = s.demoQueue(ctx, e)
 		} else {
@@ -241,13 +246,6 @@ func (s *session) withDemo(ctx context.Context, fresh bool, fn func(e demoEngine
 			return err
 		}
 		defer closeQueue(ctx, e.q, &err)
-		if fresh {
-			stop, err := s.beside.start(ctx, s, db, e.q)
-			if err != nil {
-				return err
-			}
-			defer stop()
-		}
 		return fn(e)
 	})
 }
@@ -263,6 +261,11 @@ func servesOthers(db kv.DB) func() bool {
 // demoHere is a demo whose workers are of this process: a witness sees each delivery.
 func (s *session) demoHere(ctx context.Context, w *witness, f demoFlags) (r demoReport, err error) {
 	err = s.withDemo(ctx, true, func(e demoEngine) error {
+		stop, err := s.beside.start(ctx, s, e.db, e.q)
+		if err != nil {
+			return err
+		}
+		defer stop()
 		before := e.Counters()
 		loading, err := s.loadDemo(ctx, e.q, w, plural(int64(f.workers), "worker"))
 		if err != nil {
@@ -359,7 +362,8 @@ func (s *session) drain(ctx context.Context, q *layer.Queue, w *witness, workers
 		}),
 		layer.WorkerOptions{
 			Concurrency: workers,
-			Logger:      slog.New(slog.DiscardHandler), // the progress is shown here
+			Logger:      s.acting.workers(), // the progress is shown here
+			Hooks:       s.beside.hooks(),
 			// Any error is one too many: the demo judges by what it saw.
 			OnError: func(err error) {
 				select {
@@ -371,6 +375,7 @@ func (s *session) drain(ctx context.Context, q *layer.Queue, w *witness, workers
 	if err != nil {
 		return err
 	}
+	s.beside.watch(q, worker)
 	worker.Start()
 	err = s.watchDrain(ctx, q, w, p, fatal)
 	if e := s.stop(worker); err == nil {

@@ -67,7 +67,12 @@ func (s *session) startCrew(ctx context.Context, f demoFlags, p *progress) (*cre
 	for n := range f.processes {
 		// The first ones have one worker more if there is no other way.
 		workers := (f.workers + f.processes - 1 - n) / f.processes
-		if err := c.start(live, demoWorkerFlags{number: n + 1, workers: workers, lease: f.lease}, p); err != nil {
+		flags := demoWorkerFlags{number: n + 1, workers: workers, lease: f.lease, log: s.acting.log}
+		var err error
+		if flags.metrics, err = s.beside.metricsOf(n + 1); err == nil {
+			err = c.start(live, flags, p)
+		}
+		if err != nil {
 			cancel()
 			c.wait()
 			return nil, err
@@ -316,6 +321,11 @@ func (s *session) demoTogether(ctx context.Context, w *witness, f demoFlags) (r 
 	}
 	stop := sync.OnceValue(c.stop)
 	err = s.withDemo(ctx, false, func(e demoEngine) (err error) {
+		stopBeside, err := s.beside.start(ctx, s, e.db, e.q)
+		if err != nil {
+			return err
+		}
+		defer stopBeside()
 		before := e.Counters()
 		watch := &crewWatch{crew: c, engine: e, total: int64(len(w.flights)), kill: f.kill, progress: p}
 		err = watch.run(ctx)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strconv"
 	"sync"
 	"time"
@@ -25,13 +24,15 @@ type demoWorkerFlags struct {
 	number  int
 	workers int
 	lease   time.Duration
+	metrics string // as of beside
+	log     string // as of acting
 }
 
 // args is the command line that gives f to a process.
 func (f demoWorkerFlags) args(engine, queue string) []string {
 	return []string{
 		demoWorkerName, "--engine", engine, "--queue", queue, "--number", strconv.Itoa(f.number),
-		"--workers", strconv.Itoa(f.workers), "--lease", f.lease.String(),
+		"--workers", strconv.Itoa(f.workers), "--lease", f.lease.String(), "--metrics", f.metrics, "--log", f.log,
 	}
 }
 
@@ -51,6 +52,8 @@ func newDemoWorkerCmd(s *session) *cobra.Command {
 	c.Flags().IntVar(&f.number, "number", 1, "")
 	c.Flags().IntVar(&f.workers, "workers", 1, "")
 	c.Flags().DurationVar(&f.lease, "lease", demoLease, "")
+	s.beside.addMetrics(c)
+	s.addLog(c, workersLog)
 	return c
 }
 
@@ -82,6 +85,11 @@ func (s *session) demoWorker(ctx context.Context, f demoWorkerFlags) error {
 			return err
 		}
 		defer closeQueue(ctx, q, &err)
+		stopBeside, err := s.beside.start(ctx, s, db, q)
+		if err != nil {
+			return err
+		}
+		defer stopBeside()
 		serves := servesOthers(db)
 		served := serves()
 		if err := printJSON(s.stdout, demoWorkerLine{Ready: true, Serves: served}); err != nil {
@@ -124,7 +132,8 @@ func (s *session) demoWork(ctx context.Context, q *layer.Queue, f demoWorkerFlag
 		layer.WorkerOptions{
 			Concurrency: f.workers,
 			Lease:       f.lease,
-			Logger:      slog.New(slog.DiscardHandler), // the demo shows the progress
+			Logger:      s.acting.workers(), // the demo shows the progress
+			Hooks:       s.beside.hooks(),
 			OnError: func(err error) {
 				// One that was frozen past its lease goes on: another has the group, and the effect was not written.
 				if !errors.Is(err, layer.ErrClaimLost) {
@@ -135,6 +144,7 @@ func (s *session) demoWork(ctx context.Context, q *layer.Queue, f demoWorkerFlag
 	if err != nil {
 		return err
 	}
+	s.beside.watch(q, worker)
 	worker.Start()
 	<-ctx.Done()
 	if err := s.stop(worker); err != nil {

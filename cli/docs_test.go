@@ -73,6 +73,51 @@ func TestEveryKindOfKeyIsDocumented(t *testing.T) {
 	require.Len(t, kinds, len(layer.KeyNames()), "no kind that there is not")
 }
 
+// TestLogLinesAreDocumented: docs/telemetry.md has every line that is written to a log, with its levels, and every
+// verb.
+func TestLogLinesAreDocumented(t *testing.T) {
+	docs, err := os.ReadFile("../docs/telemetry.md")
+	require.NoError(t, err)
+	documented := map[string][]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| `([^`]+)` \\| ((?:debug|info|warn|error)[a-z, ]*) \\|").
+		FindAllStringSubmatch(string(docs), -1) {
+		documented[row[1]] = append(documented[row[1]], strings.Split(row[2], ", ")...)
+	}
+	written := map[string][]string{
+		"queue: VERB": {"debug", "error", "info", "warn"}, "sqs: request": {"debug", "error"},
+	}
+	line := regexp.MustCompile(`(?:emit\([^"]*slog\.Level([A-Z][a-z]+)|(?:log|logger)\.(Debug|Info|Warn|Error)\(|` +
+		`\.Log\(context\.Background\(\), level),? ?"([^"]+)"`)
+	for _, dir := range []string{"../layer", "../console", "../sqs", "../metrics", "."} {
+		files, err := filepath.Glob(dir + "/*.go")
+		require.NoError(t, err)
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			for _, m := range line.FindAllStringSubmatch(string(text), -1) {
+				if level := strings.ToLower(m[1] + m[2]); level != "" {
+					written[m[3]] = append(written[m[3]], level)
+				} else {
+					require.Contains(t, written, m[3])
+				}
+			}
+		}
+	}
+	require.Greater(t, len(written), 15)
+	for _, levels := range []map[string][]string{documented, written} {
+		for text := range levels {
+			slices.Sort(levels[text])
+		}
+	}
+	require.Equal(t, written, documented)
+	for _, v := range layer.Verbs() {
+		require.Contains(t, string(docs), "`"+string(v)+"`")
+	}
+}
+
 // goText is the text of the files that docs quote from: examples, and the tests among which they are.
 func goText(t *testing.T) string {
 	var all strings.Builder

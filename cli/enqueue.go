@@ -33,6 +33,7 @@ type enqueueFlags struct {
 	partial      bool
 	ids          bool
 	alone        bool
+	tenant       string
 }
 
 const enqueueHelp = `Append a message, or all messages of a file, to the queue; it is created if it does not exist.
@@ -91,6 +92,7 @@ func newEnqueueCmd(s *session) *cobra.Command {
 	c.Flags().StringArrayVar(&f.headerFields, "header-field", nil,
 		"`NAME` of a header that is the CSV column or JSON field NAME, or NAME=FIELD (repeatable)")
 	c.Flags().BoolVar(&f.alone, "alone", false, "give each message a group of its own: it waits for no other")
+	c.Flags().StringVar(&f.tenant, "tenant", "", "with --alone: whose the messages are, in a queue with the setting fair")
 	c.Flags().BoolVar(&f.ids, "ids", false, "print the id of each message, one a line")
 	c.Flags().BoolVar(&f.partial, "partial", false, "enqueue what stands before a bad record, rather than nothing")
 	return c
@@ -100,7 +102,7 @@ func newEnqueueCmd(s *session) *cobra.Command {
 func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error) {
 	o := sourceOptions{
 		group: f.group, groupField: f.groupField, format: f.format, dedupID: f.dedupID, dedupField: f.dedupField,
-		delay: f.delay, alone: f.alone, atOnce: changed("delay") && f.delay == 0,
+		delay: f.delay, alone: f.alone, tenant: f.tenant, atOnce: changed("delay") && f.delay == 0,
 	}
 	one, given := changed("body") || changed("body-file"), 0
 	for _, name := range []string{"body", "body-file", "file"} {
@@ -129,6 +131,8 @@ func (f *enqueueFlags) options(changed func(string) bool) (sourceOptions, error)
 		return o, usagef("give either --group or --group-field")
 	case f.alone && (changed("group") || changed("group-field")):
 		return o, usagef("give either --alone or a group")
+	case f.tenant != "" && !f.alone:
+		return o, usagef("--tenant is of messages that are --alone")
 	}
 	var err error
 	if o.headers, err = parseHeaders(f.headers); err != nil {

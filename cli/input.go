@@ -45,6 +45,7 @@ type sourceOptions struct {
 	delay   time.Duration
 	atOnce  bool
 	alone   bool
+	tenant  string
 }
 
 // headerField is a header whose value a field of the record has.
@@ -52,7 +53,8 @@ type headerField struct{ name, field string }
 
 // complete adds what every message has.
 func (o *sourceOptions) complete(m layer.Message) layer.Message {
-	m.Headers, m.Delay, m.AtOnce, m.Alone = o.headers, o.delay, o.atOnce, o.alone
+	m.Headers, m.Delay, m.AtOnce = o.headers, o.delay, o.atOnce
+	m.Alone, m.Tenant = o.alone, o.tenant
 	return m
 }
 

@@ -55,8 +55,8 @@ func (s *session) done(verb string, id *layer.ID, group string) error {
 }
 
 func newCancelCmd(s *session) *cobra.Command {
-	return &cobra.Command{
-		Use:   "cancel ID",
+	c := &cobra.Command{
+		Use:   "cancel ID [--by WHO] [--log FILE]",
 		Short: "Remove one waiting message",
 		Long: `Remove one waiting message for good. A message in flight is refused: wait, or take it away with release.
 If its group waits for a retry of this message, the wait ends. peek --json prints ids.`,
@@ -67,29 +67,28 @@ If its group waits for a retry of this message, the wait ends. peek --json print
 				return usagef("%w", err)
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if err := q.Admin().Cancel(c.Context(), id); err != nil {
+				if err := s.admin(q).Cancel(c.Context(), id); err != nil {
 					return refused(err)
 				}
 				return s.done("cancelled", &id, id.Group)
 			})
 		},
 	}
+	s.addActing(c)
+	return c
 }
 
 func newSkipCmd(s *session) *cobra.Command {
 	var group string
 	var o layer.SkipOptions
 	c := &cobra.Command{
-		Use:   "skip --group GROUP [--reason TEXT] [--by WHO]",
+		Use:   "skip --group GROUP [--reason TEXT] [--by WHO] [--log FILE]",
 		Short: "Move the first message of a group to the dead letters, so that the next one's turn comes",
 		Long: `Move the first message of a group, whichever it is, to the dead letters, so that the next one's turn comes. A
 message in flight is refused. To be sure which message goes, or to remove it for good, use cancel.`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if o.By == "" {
-				o.By = s.operator()
-			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				id, err := q.Admin().Skip(c.Context(), group, o)
+				id, err := s.admin(q).Skip(c.Context(), group, o)
 				if err != nil {
 					return refused(err)
 				}
@@ -98,20 +97,20 @@ message in flight is refused. To be sure which message goes, or to remove it for
 		},
 	}
 	addGroupFlag(c, &group)
-	addByReasonFlags(c, &o.By, &o.Reason)
+	addReasonFlag(c, &o.Reason)
+	s.addActing(c)
 	return c
 }
 
-// addByReasonFlags adds --by and --reason.
-func addByReasonFlags(c *cobra.Command, by, reason *string) {
-	c.Flags().StringVar(by, "by", "", "`WHO` does it; left out, you")
+func addReasonFlag(c *cobra.Command, reason *string) {
 	c.Flags().StringVar(reason, "reason", "", "why, `TEXT` that others are shown")
 }
 
 func newEditCmd(s *session) *cobra.Command {
 	var f editFlags
 	c := &cobra.Command{
-		Use:   "edit ID [--body TEXT | --file FILE] [--header NAME=VALUE]... [--remove-header NAME]...",
+		Use: "edit ID [--body TEXT | --file FILE] [--header NAME=VALUE]... [--remove-header NAME]... " +
+			"[--by WHO] [--log FILE]",
 		Short: "Change the body or the headers of one waiting message",
 		Long: `Change the body or the headers of one waiting message. It keeps its place, its id, its age and its failed attempts.
 What is not named stays as it is. A message in flight is refused.`,
@@ -129,7 +128,7 @@ What is not named stays as it is. A message in flight is refused.`,
 				return usagef("edit wants --body, --file, --header or --remove-header: nothing would change")
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if err := q.Admin().Edit(c.Context(), id, change); err != nil {
+				if err := s.admin(q).Edit(c.Context(), id, change); err != nil {
 					return refused(err)
 				}
 				return s.done("edited", &id, id.Group)
@@ -137,6 +136,7 @@ What is not named stays as it is. A message in flight is refused.`,
 		},
 	}
 	f.add(c)
+	s.addActing(c)
 	return c
 }
 
@@ -165,7 +165,7 @@ func newReleaseCmd(s *session) *cobra.Command {
 	var group string
 	var o layer.ForceReleaseOptions
 	c := &cobra.Command{
-		Use:   "release --group GROUP [--token N] [--count-attempt [--reason TEXT]]",
+		Use:   "release --group GROUP [--token N] [--count-attempt [--reason TEXT]] [--by WHO] [--log FILE]",
 		Short: "Take a group from the worker that holds it",
 		Long: `Take a group from the worker that holds it: the group is ready at once, and that worker's claim is lost. Its handler
 may still be running; what it acks later is refused. No failed attempt is counted, unless --count-attempt is given.
@@ -178,7 +178,7 @@ groups --json prints the token; with --token only that very claim is ended, not 
 				return usagef("--token is %d: a token is above 0", o.Token)
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				h, err := q.Admin().ForceRelease(c.Context(), group, o)
+				h, err := s.admin(q).ForceRelease(c.Context(), group, o)
 				if err != nil {
 					return refused(err)
 				}
@@ -198,18 +198,19 @@ groups --json prints the token; with --token only that very claim is ended, not 
 	c.Flags().Int64Var(&o.Token, "token", 0, "end only the claim with this token, `N`")
 	c.Flags().BoolVar(&o.CountAttempt, "count-attempt", false, "count a failed attempt for the message that was tried")
 	c.Flags().StringVar(&o.Reason, "reason", "", "kept with that attempt, `TEXT`")
+	s.addActing(c)
 	return c
 }
 
 func newRetryCmd(s *session) *cobra.Command {
 	var group string
 	c := &cobra.Command{
-		Use:   "retry --group GROUP",
+		Use:   "retry --group GROUP [--by WHO] [--log FILE]",
 		Short: "End the wait of a group whose first message failed",
 		Long:  "End the wait of a group whose first message failed and is to be retried later: it is ready at once.",
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if err := q.Admin().RetryNow(c.Context(), group, layer.RetryOptions{}); err != nil {
+				if err := s.admin(q).RetryNow(c.Context(), group, layer.RetryOptions{}); err != nil {
 					return refused(err)
 				}
 				return s.done("ready:", nil, group)
@@ -217,6 +218,7 @@ func newRetryCmd(s *session) *cobra.Command {
 		},
 	}
 	addGroupFlag(c, &group)
+	s.addActing(c)
 	return c
 }
 
@@ -237,7 +239,7 @@ func refused(err error) error {
 	case errors.Is(err, layer.ErrClaimLost):
 		hint = "It is in other hands, or free: fdbfifo groups --json prints the tokens."
 	default:
-		return err
+		return asUsageIfOptions(err)
 	}
 	return &Error{Text: strings.ReplaceAll(err.Error(), "layer: ", ""), Hint: hint, Err: err}
 }

@@ -2,8 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"os"
-	"os/user"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +13,7 @@ func newPauseCmd(s *session) *cobra.Command {
 	var group string
 	var o layer.PauseOptions
 	c := &cobra.Command{
-		Use:   "pause [--group GROUP] [--reason TEXT] [--by WHO] [--force]",
+		Use:   "pause [--group GROUP] [--reason TEXT] [--force] [--by WHO] [--log FILE]",
 		Short: "Keep a group, or the whole queue, from being worked on until it is resumed",
 		Long: `Keep a group, or without --group the whole queue, from being worked on until it is resumed. Messages can still be
 enqueued. A worker that holds the group goes on until it is done with what it has; --force takes the group from it. All
@@ -25,27 +23,25 @@ workers follow the pause of the whole queue within a second.`,
 			if o.Force && !oneGroup {
 				return usagef("--force goes with --group: release takes groups from their workers, one by one")
 			}
-			if o.By == "" {
-				o.By = s.operator()
-			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if oneGroup {
-					m, err := q.Admin().PauseGroup(c.Context(), group, o)
+					m, err := s.admin(q).PauseGroup(c.Context(), group, o)
 					if err != nil {
-						return err
+						return asUsageIfOptions(err)
 					}
 					return s.printMark(false, &group, m)
 				}
-				m, err := q.Admin().Pause(c.Context(), o)
+				m, err := s.admin(q).Pause(c.Context(), o)
 				if err != nil {
-					return err
+					return asUsageIfOptions(err)
 				}
 				return s.printMark(false, nil, m)
 			})
 		},
 	}
 	c.Flags().StringVar(&group, "group", "", "the `GROUP`; left out, the whole queue")
-	addByReasonFlags(c, &o.By, &o.Reason)
+	addReasonFlag(c, &o.Reason)
+	s.addActing(c)
 	c.Flags().BoolVar(&o.Force, "force", false, "take the group from the worker that holds it")
 	return c
 }
@@ -53,7 +49,7 @@ workers follow the pause of the whole queue within a second.`,
 func newResumeCmd(s *session) *cobra.Command {
 	var group string
 	c := &cobra.Command{
-		Use:   "resume [--group GROUP]",
+		Use:   "resume [--group GROUP] [--by WHO] [--log FILE]",
 		Short: "Let a paused group, or the whole queue, be worked on again",
 		Long: `Let a group that is paused, or that was halted because its first message failed for good, be worked on again; without
 --group, the whole queue. Groups that are paused themselves stay so when the queue is resumed.`,
@@ -61,13 +57,13 @@ func newResumeCmd(s *session) *cobra.Command {
 			oneGroup := c.Flags().Changed("group")
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				if oneGroup {
-					m, err := q.Admin().ResumeGroup(c.Context(), group, layer.ResumeOptions{})
+					m, err := s.admin(q).ResumeGroup(c.Context(), group, layer.ResumeOptions{})
 					if err != nil {
 						return refused(err)
 					}
 					return s.printMark(true, &group, m)
 				}
-				m, err := q.Admin().Resume(c.Context(), layer.ResumeOptions{})
+				m, err := s.admin(q).Resume(c.Context(), layer.ResumeOptions{})
 				if err != nil {
 					return refused(err)
 				}
@@ -76,23 +72,8 @@ func newResumeCmd(s *session) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&group, "group", "", "the `GROUP`; left out, the whole queue")
+	s.addActing(c)
 	return c
-}
-
-// operator names whoever runs the command.
-func (s *session) operator() string {
-	if s.app.Owner != "" {
-		return s.app.Owner
-	}
-	name := "unknown"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return name
-	}
-	return name + "@" + host
 }
 
 type jsonMarked struct {

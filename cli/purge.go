@@ -14,7 +14,7 @@ func newPurgeCmd(s *session) *cobra.Command {
 	var yes bool
 	var o layer.PurgeOptions
 	c := &cobra.Command{
-		Use:   "purge (--group GROUP | --yes) [--force]",
+		Use:   "purge (--group GROUP | --yes) [--force] [--by WHO] [--log FILE]",
 		Short: "Remove all messages of a group, or of the queue",
 		Long: `Remove all messages of a group for good, or with --yes and without --group, those of all groups. What is in a worker's
 hands stays; --force takes it away and removes it too. The states of groups go too. Dead letters stay, and so do pauses. Messages that are enqueued
@@ -33,16 +33,17 @@ takes small steps, which disturb no other group, and may be interrupted and run 
 				p := s.newProgress("purging", "message", -1)
 				defer p.close()
 				o.Progress = func(r layer.PurgeReport) { p.set(r.Items) }
-				report, err := q.Admin().Purge(c.Context(), o)
+				report, err := s.admin(q).Purge(c.Context(), o)
 				p.close()
 				// Also of a purge that was interrupted: it has done what it reports.
-				return errors.Join(s.printPurge(report), err)
+				return errors.Join(s.printPurge(report), asUsageIfOptions(err))
 			})
 		},
 	}
 	c.Flags().StringVar(&group, "group", "", "the `GROUP`")
 	c.Flags().BoolVar(&yes, "yes", false, "all groups of the queue")
 	c.Flags().BoolVar(&o.Force, "force", false, "also what is in workers' hands")
+	s.addActing(c)
 	return c
 }
 

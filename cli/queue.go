@@ -15,7 +15,7 @@ import (
 func (s *session) queueOptions() layer.Options {
 	return layer.Options{
 		Owner: s.app.Owner, Now: s.app.Now, Test: &layer.TestOptions{Seed: s.app.Seed},
-		Hooks: s.beside.operations(s.app.Now),
+		Hooks: append(s.beside.operations(s.app.Now), s.acting.hooks()...),
 	}
 }
 
@@ -52,6 +52,15 @@ func (s *session) lasting() error {
 }
 
 func (s *session) withEngine(ctx context.Context, create bool, fn func(db kv.DB) error) (err error) {
+	closeLog, err := s.openLog()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := closeLog(); e != nil {
+			err = errors.Join(err, e)
+		}
+	}()
 	db, err := s.openEngine(ctx, create)
 	if err != nil {
 		return err

@@ -17,7 +17,8 @@ type deadSweepFlags struct {
 	limit  int
 }
 
-func (f *deadSweepFlags) add(c *cobra.Command) {
+func (f *deadSweepFlags) add(s *session, c *cobra.Command) {
+	s.addActing(c)
 	f.deadFlags.add(c)
 	c.Flags().BoolVar(&f.all, "all", false, "all that there are")
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "change nothing, and say how many it would be")
@@ -53,7 +54,8 @@ func newDeadRedriveCmd(s *session) *cobra.Command {
 	var e editFlags
 	var toTail bool
 	c := &cobra.Command{
-		Use:   "redrive (ID... | --group GROUP | --text TEXT | --older TIME | --newer TIME | --all) [--to-tail] [--dry-run] [-n N]",
+		Use: "redrive (ID... | --group GROUP | --text TEXT | --older TIME | --newer TIME | --all) [--to-tail] [--dry-run] [-n N] " +
+			"[--by WHO] [--log FILE]",
 		Short: "Give dead letters back to their groups",
 		Long: `Give dead letters back to their groups, each at its old place, before what followed it, with no failed attempts
 counted. A group that is held stays with its worker. With --body, --file, --header or --remove-header they are changed on
@@ -76,11 +78,11 @@ the way. If a group has more than 100, pause it meanwhile to keep their order: w
 			}
 			return s.sweepDead(c, "redriven", f.dryRun, func(q *layer.Queue, progress func(layer.DeadReport)) (layer.DeadReport, error) {
 				o.Progress = progress
-				return q.Admin().Redrive(c.Context(), filter, o)
+				return s.admin(q).Redrive(c.Context(), filter, o)
 			})
 		},
 	}
-	f.add(c)
+	f.add(s, c)
 	e.add(c)
 	c.Flags().BoolVar(&toTail, "to-tail", false, "at the end of their groups, as if enqueued now")
 	return c
@@ -89,7 +91,8 @@ the way. If a group has more than 100, pause it meanwhile to keep their order: w
 func newDeadDiscardCmd(s *session) *cobra.Command {
 	var f deadSweepFlags
 	c := &cobra.Command{
-		Use:     "discard (ID... | --group GROUP | --text TEXT | --older TIME | --newer TIME | --all) [--dry-run] [-n N]",
+		Use: "discard (ID... | --group GROUP | --text TEXT | --older TIME | --newer TIME | --all) [--dry-run] [-n N] " +
+			"[--by WHO] [--log FILE]",
 		Aliases: []string{"delete"},
 		Short:   "Remove dead letters for good",
 		Long:    "Remove dead letters for good." + stepsHelp,
@@ -103,11 +106,11 @@ func newDeadDiscardCmd(s *session) *cobra.Command {
 			o := layer.DiscardOptions{DryRun: f.dryRun, Limit: f.limit}
 			return s.sweepDead(c, "discarded", f.dryRun, func(q *layer.Queue, progress func(layer.DeadReport)) (layer.DeadReport, error) {
 				o.Progress = progress
-				return q.Admin().Discard(c.Context(), filter, o)
+				return s.admin(q).Discard(c.Context(), filter, o)
 			})
 		},
 	}
-	f.add(c)
+	f.add(s, c)
 	return c
 }
 
@@ -120,8 +123,8 @@ func (s *session) sweepDead(c *cobra.Command, verb string, dryRun bool,
 		defer p.close()
 		report, err := sweep(q, func(r layer.DeadReport) { p.set(r.Scanned) })
 		p.close()
-		if errors.Is(err, layer.ErrOptions) {
-			return asUsage(err)
+		if usage := asUsageIfOptions(err); usage != err {
+			return usage
 		}
 		return errors.Join(s.printDeadReport(verb, dryRun, report), refused(err))
 	})

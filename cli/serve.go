@@ -167,7 +167,11 @@ func (s *session) listen(ctx context.Context, db kv.DB, f *serveFlags, declared 
 	}
 	server := sqs.NewServer(db, o)
 	if err := server.Declare(ctx, declared); err != nil {
-		return errors.Join(usagef("--queues: %s: %w", f.queues, err), l.Close(), server.Close(ctx))
+		var refused *sqs.RefusedError
+		if errors.As(err, &refused) {
+			err = usagef("--queues: %s: %w", f.queues, err)
+		}
+		return errors.Join(err, l.Close(), server.Close(ctx))
 	}
 	stop, err := s.beside.start(ctx, s, db, nil)
 	if err != nil {

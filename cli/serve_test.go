@@ -19,6 +19,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
 )
 
 // TestServeIsRefused: without keys the server listens on this machine alone, and what is wrong is said before it
@@ -146,6 +149,23 @@ func TestServeDeclaredQueues(t *testing.T) {
 		require.Equal(t, ExitUsage, ExitCode(err), stderr.String())
 		require.Contains(t, stderr.String(), want)
 	}
+}
+
+// TestServeDeclaresOnAFailingDatabase: that the database fails is not what the file of --queues is blamed for.
+func TestServeDeclaresOnAFailingDatabase(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "queues.json")
+	require.NoError(t, os.WriteFile(file, []byte(`[{"name": "x"}]`), 0o600))
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	open := func(context.Context, EngineOptions) (kv.DB, error) { return &mortal{DB: db, dead: true}, nil }
+	app := &App{Engines: map[string]OpenFunc{"disk": open}}
+	var stderr strings.Builder
+	args := []string{"serve", "--sqs", "127.0.0.1:0", "--queues", file}
+	err := app.Run(t.Context(), args, nil, io.Discard, &stderr)
+	require.ErrorIs(t, err, errDead)
+	require.Equal(t, ExitFailed, ExitCode(err), stderr.String())
+	require.Contains(t, stderr.String(), `queue "x"`)
+	require.NotContains(t, stderr.String(), "--queues")
 }
 
 func get(t *testing.T, url string) string {

@@ -17,7 +17,7 @@ func newStateCmd(s *session) *cobra.Command {
 	var remove bool
 	var o layer.SetGroupStateOptions
 	c := &cobra.Command{
-		Use:   "state --group GROUP [(--set TEXT | --file FILE | --clear) [--force]]",
+		Use:   "state --group GROUP [(--set TEXT | --file FILE | --clear) [--force]] [--by WHO] [--log FILE]",
 		Short: "Print or change what is kept with a group",
 		Long:  stateHelp,
 		Example: `  fdbfifo state --group ATL
@@ -58,7 +58,7 @@ func newStateCmd(s *session) *cobra.Command {
 					}
 					return s.printState(group, found)
 				}
-				if err := q.Admin().SetGroupState(c.Context(), group, state, o); err != nil {
+				if err := s.admin(q).SetGroupState(c.Context(), group, state, o); err != nil {
 					return refused(err)
 				}
 				if remove {
@@ -73,6 +73,7 @@ func newStateCmd(s *session) *cobra.Command {
 	c.Flags().StringVar(&file, "file", "", "a `FILE` with the new state; - is stdin")
 	c.Flags().BoolVar(&remove, "clear", false, "keep nothing with the group any more")
 	c.Flags().BoolVar(&o.Force, "force", false, "also while a worker holds the group")
+	s.addActing(c)
 	return c
 }
 

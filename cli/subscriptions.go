@@ -76,8 +76,8 @@ func (s *session) printSubscriptions(all []layer.SubscriptionInfo) error {
 }
 
 func newUnsubscribeCmd(s *session) *cobra.Command {
-	return &cobra.Command{
-		Use:   "unsubscribe NAME",
+	c := &cobra.Command{
+		Use:   "unsubscribe NAME [--by WHO] [--log FILE]",
 		Short: "Forget a subscription and its place",
 		Long: `Forget a subscription and its place, so that the changes it has not seen can be cleared. A program that
 still runs under this name begins anew, with the changes to come.`,
@@ -87,8 +87,8 @@ still runs under this name begins anew, with the changes to come.`,
 				return usagef("unsubscribe wants one name (see %s --help)", c.CommandPath())
 			}
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if err := q.Admin().Unsubscribe(c.Context(), args[0]); err != nil {
-					return err
+				if err := s.admin(q).Unsubscribe(c.Context(), args[0]); err != nil {
+					return asUsageIfOptions(err)
 				}
 				if s.json {
 					return printJSON(s.stdout, struct {
@@ -101,4 +101,6 @@ still runs under this name begins anew, with the changes to come.`,
 			})
 		},
 	}
+	s.addActing(c)
+	return c
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -97,6 +96,7 @@ func newWorkCmd(s *session) *cobra.Command {
 	c.Flags().Var(&f.advance, "advance",
 		"what is handled stays in its place, with the facets of this `TEMPLATE`, as state=PAID")
 	s.beside.add(c)
+	s.addLog(c, workersLog)
 	c.Flags().BoolVar(&f.untilEmpty, "until-empty", false, "end when the queue has no messages left")
 	return c
 }
@@ -173,7 +173,7 @@ func (s *session) work(ctx context.Context, q *layer.Queue, f workFlags) error {
 	worker, err := layer.NewWorker(q, handler, layer.WorkerOptions{
 		Concurrency: f.workers, MaxConcurrency: f.maxWorkers, Batch: f.batch, Lease: f.lease,
 		Timeout: timeout, OnError: w.failure, Where: f.where.template, Unordered: f.unordered,
-		Logger: slog.New(slog.DiscardHandler), // failure tells
+		Logger: s.acting.workers(), // the screen is told by failure
 		Hooks:  s.beside.hooks(),
 	})
 	if err != nil {

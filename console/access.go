@@ -88,7 +88,7 @@ func (c *Console) allow(least Role, next http.HandlerFunc) http.HandlerFunc {
 		role, name := c.who(r)
 		switch {
 		case role == Nobody:
-			c.refuse(w, r, http.StatusUnauthorized, "use the link that the console printed when it started")
+			c.refuse(w, r, http.StatusUnauthorized, c.strange(r))
 		case role < least && c.o.ReadOnly:
 			c.refuse(w, r, http.StatusForbidden, "this console is read-only")
 		case role < least:
@@ -97,6 +97,18 @@ func (c *Console) allow(least Role, next http.HandlerFunc) http.HandlerFunc {
 			next(w, r.WithContext(context.WithValue(r.Context(), whoKey{}, identity{role, name})))
 		}
 	}
+}
+
+// strange says what somebody must do whom the console does not know.
+func (c *Console) strange(r *http.Request) string {
+	words := "use the link that the console printed when it started"
+	if _, err := r.Cookie(cookieName); c.o.Role == nil && err == nil {
+		words = "the console was started anew since you came in: open the link that it printed then"
+	}
+	if r.Method == http.MethodPost {
+		words += "; nothing was done"
+	}
+	return words
 }
 
 // knownHost reports whether a Host header names this console.

@@ -140,6 +140,9 @@ func (c *Console) route() error {
 	for path, p := range views {
 		c.mux.HandleFunc("GET "+path, c.allow(p.role, func(w http.ResponseWriter, r *http.Request) { c.show(w, r, p) }))
 	}
+	c.mux.HandleFunc("GET /", c.allow(Viewer, func(w http.ResponseWriter, r *http.Request) {
+		c.fail(w, r, http.StatusNotFound, "there is no such page")
+	}))
 	c.mux.HandleFunc("POST /do", c.allow(Operator, c.do))
 	c.mux.HandleFunc("GET /api/v1/{what}", c.allow(Viewer, c.apiGet))
 	c.mux.HandleFunc("POST /api/v1/do", c.allow(Operator, c.apiDo))
@@ -174,6 +177,9 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	// Who does not read what was asked for holds up nobody, and is not waited for. A stream sets a deadline per event.
+	// Without a connection, as in a test, there is none to set.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(actTimeout + sendTimeout))
 	c.mux.ServeHTTP(w, r)
 }
 

@@ -29,6 +29,7 @@ var verbs = map[string]func(d *deed, ctx context.Context) (string, error){
 	"pause":         (*deed).pause,
 	"resume":        (*deed).resume,
 	"retry":         (*deed).retry,
+	"retry-alike":   (*deed).retryAlike,
 	"skip":          (*deed).skip,
 	"cancel":        (*deed).cancel,
 	"edit":          (*deed).edit,
@@ -322,6 +323,7 @@ func (d *deed) check(ctx context.Context) (string, error) {
 	if len(report.Violations) == 0 {
 		return words + "all rules hold", nil
 	}
+	words += plural(int64(len(report.Violations)), "violation")
 	for i, v := range report.Violations {
 		if i == 10 {
 			words += fmt.Sprintf("; and %d more", len(report.Violations)-i)
@@ -343,7 +345,7 @@ type confirmData struct {
 
 // carried are the fields that a confirmation hands on.
 var carried = []string{
-	"q", "g", "anygroup", "id", "head", "token", "text", "from", "before", "all", "tail", "mark", "mark_by",
+	"q", "g", "anygroup", "id", "head", "alike", "token", "text", "from", "before", "all", "tail", "mark", "mark_by",
 	"mark_reason", "mark_since", "back",
 }
 
@@ -364,7 +366,7 @@ func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {
 		return nil, err
 	}
 	switch {
-	case slices.Contains([]string{"redrive", "discard", "replay"}, verb):
+	case slices.Contains([]string{"redrive", "discard", "replay", "retry-alike"}, verb):
 		dry := url.Values{}
 		for k, vs := range in.Values {
 			dry[k] = vs

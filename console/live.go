@@ -31,6 +31,12 @@ func (c *Console) events(w http.ResponseWriter, r *http.Request) {
 		c.fail(w, r, http.StatusNotFound, "no such page is live")
 		return
 	}
+	if r.Method == http.MethodHead { // a page asks why it has no stream
+		if c.streams.Load() >= int64(c.o.MaxStreams) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		return
+	}
 	if c.streams.Add(1) > int64(c.o.MaxStreams) {
 		c.streams.Add(-1)
 		c.refuse(w, r, http.StatusServiceUnavailable, "too many pages are open: reload by hand")
@@ -106,9 +112,7 @@ func (s *stream) send(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.control.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil && s.w.Header() == nil {
-		return err
-	}
+	_ = s.control.SetWriteDeadline(time.Now().Add(sendTimeout)) // fails without a connection, as in a test
 	if _, err := fmt.Fprintf(s.w, "data: %s\n\n", line); err != nil {
 		return err
 	}

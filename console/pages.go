@@ -390,13 +390,13 @@ func (c *Console) groupsPage(ctx context.Context, in input) (any, error) {
 }
 
 type groupData struct {
-	Info    layer.GroupInfo
-	Why     layer.Explanation
-	Items   []layer.Item
-	Dead    []layer.DeadLetter
-	State   int // bytes
-	Remedy  []remedy
-	HeadNow bool
+	Info   layer.GroupInfo
+	Why    layer.Explanation
+	Items  []layer.Item
+	Dead   []layer.DeadLetter
+	State  int // bytes
+	Remedy []remedy
+	Advice []advice
 }
 
 // laneItems is how many items of a group are shown.
@@ -410,7 +410,11 @@ func (c *Console) groupPage(ctx context.Context, in input) (any, error) {
 		if d.Info, err = q.Admin().Group(ctx, group); err != nil {
 			return nil, err
 		}
-		if d.Why, err = q.Admin().WhyGroup(ctx, group); err != nil && !errors.Is(err, layer.ErrCorrupt) {
+		d.Why, err = q.Admin().WhyGroup(ctx, group)
+		switch {
+		case errors.Is(err, layer.ErrCorrupt):
+			d.Why.Reasons = []layer.Reason{{Cause: layer.CauseCorrupt, Err: text(err)}}
+		case err != nil:
 			return nil, err
 		}
 		if d.Items, err = q.Peek(ctx, group, laneItems); err != nil && !errors.Is(err, layer.ErrCorrupt) {
@@ -425,6 +429,7 @@ func (c *Console) groupPage(ctx context.Context, in input) (any, error) {
 		state, err := q.GroupState(ctx, group)
 		d.Dead, d.State = dead.Letters, len(state)
 		d.Remedy = groupRemedies(d.Info, d.Why.Reasons)
+		d.Advice = advices(in.queue(), d.Info, d.Why.Reasons)
 		return &d, err
 	})
 }
@@ -555,7 +560,8 @@ func (c *Console) deadPage(ctx context.Context, in input) (any, error) {
 
 type settingRow struct {
 	layer.Setting
-	Value, Default string
+	Value string
+	Fixed bool // at creation
 }
 
 type configData struct {
@@ -578,7 +584,9 @@ func (c *Console) configPage(ctx context.Context, in input) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.Settings = append(d.Settings, settingRow{Setting: s, Value: value})
+		d.Settings = append(d.Settings, settingRow{
+			Setting: s, Value: value, Fixed: strings.Contains(s.Help, "fixed at creation"),
+		})
 	}
 	return d, nil
 }

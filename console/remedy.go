@@ -43,6 +43,7 @@ var remedyWords = map[string]remedy{
 	"pause-queue":   {Label: "Pause the queue", Hint: "nothing is delivered until it is resumed"},
 	"resume":        {Label: "Resume", Hint: "the group goes on; the head of a halted group is tried anew"},
 	"retry":         {Label: "Retry now", Hint: "ends the delay"},
+	"retry-alike":   {Label: "Retry all of these", Hint: "ends their delays, at most 1,000 at a time", Confirm: true},
 	"pause":         {Label: "Pause", Hint: "keeps the group from everybody; a claim may end first"},
 	"edit":          {Label: "Edit the head", Hint: "changes the body of the first message"},
 	"skip":          {Label: "Set the head aside", Hint: "moves the first message to the dead letters", Confirm: true},
@@ -67,6 +68,9 @@ func groupRemedies(g layer.GroupInfo, reasons []layer.Reason) []remedy {
 			}
 			seen[verb] = true
 			r := remedyWords[verb]
+			if verb == "retry" && reason.Cause != layer.CauseDelayed {
+				r.Label = "Deliver now"
+			}
 			r.Verb, r.Fields = verb, fields
 			all = append(all, r)
 		}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +30,7 @@ func TestHoldersPage(t *testing.T) {
 	require.Empty(t, hostOf("a:b:c"))
 }
 
-// asked is an engine with a status that was read from a cluster.
+// asked is an engine with a status of its own, as FoundationDB has one.
 type asked struct {
 	kv.DB
 	document string
@@ -41,20 +43,26 @@ func (a *asked) Status(context.Context) ([]byte, error) {
 }
 
 // TestDatabasePage: the page says how soon the database answers; the status of a cluster is read on a click alone, once
-// in half a minute, and what is bad in it is marked.
+// in half a minute, and what is bad in it is marked. The document is that of a cluster of one process of FoundationDB
+// 7.3.79, but for its addresses and paths, and for what the test makes bad; TestDatabasePageOnACluster of fdbkv asks a
+// running one.
 func TestDatabasePage(t *testing.T) {
 	s := newSite(t, nil)
 	require.Contains(t, s.get("/db"), "has no status of its own")
 	now, db := time.Now(), &asked{DB: s.c.o.DB}
-	db.document = `{"client":{"database_status":{"available":true}},"cluster":{"database_lock_state":{"locked":true},
-		"qos":{"performance_limited_by":{"name":"workload"}},"latency_probe":{"commit_seconds":1.5}}}`
+	read, err := os.ReadFile("testdata/status-7.3.79.json")
+	require.NoError(t, err)
+	db.document = strings.NewReplacer(
+		`"locked": false`, `"locked": true`, `"commit_seconds": 0.02`, `"commit_seconds": 1.52`,
+	).Replace(string(read))
 	s.c.o.DB, s.c.o.Now, s.c.cache.now = db, func() time.Time { return now }, func() time.Time { return now }
 	require.NotContains(t, s.get("/db"), "database_lock_state")
 	require.Zero(t, db.times)
 	page := s.get("/db?status=1")
 	require.Regexp(t, `database_lock_state.locked</th><td class="bad">true `, page)
 	require.Regexp(t, `qos.performance_limited_by.name</th><td>workload<`, page)
-	require.Regexp(t, `latency_probe.commit_seconds</th><td class="bad">1.5 `, page)
+	require.Regexp(t, `latency_probe.commit_seconds</th><td class="bad">1.529`, page)
+	require.Equal(t, 17, strings.Count(page, `<th scope="row" class="mono">`), "all that the page can show")
 	s.get("/db?status=1")
 	require.Equal(t, 1, db.times)
 	now = now.Add(statusEvery + time.Second)
@@ -88,4 +96,29 @@ func TestReplayFromTheArchive(t *testing.T) {
 	require.Empty(t, items)
 	r, body := s.post(url.Values{"verb": {"replay"}, "q": {"orders"}})
 	require.Equal(t, http.StatusBadRequest, r.StatusCode, body)
+}
+
+// TestCorruptHead: a group whose first message nobody can read has a page, which says so; its head can be cancelled.
+func TestCorruptHead(t *testing.T) {
+	s := newSite(t, nil)
+	s.enqueue("A", "a body that cannot be read", "2")
+	var keys [][]byte
+	for pair, err := range kv.Rows(t.Context(), s.rec, kv.KeyRange{Begin: []byte{0}, End: []byte{0xff}}) {
+		require.NoError(t, err)
+		if strings.Contains(string(pair.Value), "a body that cannot be read") {
+			keys = append(keys, pair.Key)
+		}
+	}
+	require.Len(t, keys, 1)
+	_, err := kv.Run(t.Context(), s.rec, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		tx.Set(keys[0], []byte("?"))
+		return nil
+	})
+	require.NoError(t, err)
+	page := s.get("/group?q=orders&g=A")
+	require.Contains(t, page, "Have the queue checked before anything is removed", page)
+	s.press("/group?q=orders&g=A", "Cancel the head", http.StatusSeeOther)
+	items, err := s.q.Peek(t.Context(), "A", 1)
+	require.NoError(t, err)
+	require.Equal(t, "2", string(items[0].Body))
 }

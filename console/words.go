@@ -56,6 +56,7 @@ func (c *Console) functions() template.FuncMap {
 		"dashed":      func(v any) string { return strings.ReplaceAll(fmt.Sprint(v), " ", "-") },
 		"len64":       func(items []layer.Item) int64 { return int64(len(items)) },
 		"summary":     summary,
+		"alikes":      alikes,
 		"blockedOf":   blockedOf,
 		"label":       func(verb string) string { return remedyWords[verb].Label },
 		"letterVerbs": func() []string { return []string{"redrive", "discard"} },

@@ -15,11 +15,9 @@ func TestTopInTmux(t *testing.T) {
 	tmux, err := exec.LookPath("tmux")
 	needs(t, err == nil, "tmux", "apt-get install -y --no-install-recommends tmux")
 	dir := t.TempDir()
-	bin := filepath.Join(dir, "fdbfifo")
-	out, err := exec.Command("go", "-C", "..", "build", "-o", bin, "./cmd/fdbfifo").CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	bin := build(t, dir)
 	engine := "disk:" + filepath.Join(dir, "data")
-	out, err = exec.Command(bin, "--engine", engine, "enqueue", "--group", "g", "--body", "x").CombinedOutput()
+	out, err := exec.Command(bin, "--engine", engine, "enqueue", "--group", "g", "--body", "x").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	run := func(args ...string) string {
 		t.Helper()

@@ -98,12 +98,18 @@ func (db *DB) place() string {
 	return fmt.Sprintf("cluster file %s, connection string %s", file, connection)
 }
 
-// Status returns what the cluster says of itself, as JSON: status json. It costs the cluster more than a transaction
-// does; ask every half minute at most.
+// Status returns what the cluster says of itself, as JSON: status json, of the whole cluster also for a tenant's DB. It
+// costs the cluster more than a transaction does; ask every half minute at most. In the first seconds after a recovery
+// the document lacks parts, such as cluster.qos. A cluster that is silent is waited for until ctx ends.
+//
+// Errors: ErrClosed, ctx's, and the client's.
 func (db *DB) Status(ctx context.Context) ([]byte, error) {
+	if db.closed.Load() {
+		return nil, fmt.Errorf("fdbkv: status: %w", ErrClosed)
+	}
 	tr, err := db.create()
 	if err != nil {
-		return nil, fmt.Errorf("fdbkv: status: %w", err)
+		return nil, fmt.Errorf("fdbkv: status: %w", converted(err))
 	}
 	document, err := reader{tr}.Get([]byte("\xff\xff/status/json")).Wait(ctx)
 	if err != nil {

@@ -32,6 +32,9 @@ type spread struct {
 	plenty atomic.Bool
 	oldest atomic.Int64 // index of the oldest hint when last seen
 	newest atomic.Int64 // index of the newest hint; read only when landing
+	// fairTurn is, in a fair queue, the shard whose turn it is.
+	fairTurn atomic.Int64
+	turn     atomic.Int64 // counts the searches from the oldest: whose shard's timers come first
 	// perGroup is how many items a group gave lately, in 1/16; 0 = not known.
 	perGroup atomic.Int64
 }
@@ -75,7 +78,7 @@ func (s *spread) place(q *Queue, where string, nowMS int64) (begin kv.KeySelecto
 		s.level, s.landed = max(s.level-1, 1), false
 	}
 	level := levels[s.level]
-	s.shard = int64(q.random.n(int(q.keys.shards)))
+	s.shard = int64(q.random.n(int(q.keys.shards.all())))
 	s.left, s.untilMS = walkClaims, nowMS+walkMS
 	from := int64(0)
 	if oldest, newest := s.oldest.Load(), s.newest.Load(); level.fraction > 0 && newest > oldest {

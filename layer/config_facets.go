@@ -24,7 +24,7 @@ const (
 	MaxFacetSize = 64 // bytes of UTF-8
 )
 
-// Names of the settings which are fixed at creation, beside settingShards.
+// Names of the settings which are fixed at creation.
 const (
 	settingFacets = "facets"
 	settingViews  = "views"
@@ -89,6 +89,13 @@ func unorderedSetting(help string) setting {
 		}
 		return nil
 	}
+	return s
+}
+
+// fairSetting is the setting for Config.Fair, left out of the stored document while it is false.
+func fairSetting(help string) setting {
+	s := boolSetting("fair", func(c *Config) *bool { return &c.Fair }, help)
+	s.sparse = true
 	return s
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -111,19 +112,37 @@ func (q *Queue) enqueuing(msgs []Message) (*enqueuing, error) {
 		return nil, err
 	}
 	e := &enqueuing{msgs: msgs, randoms: q.randoms(len(msgs))}
-	e.part()
+	e.part(q.keys)
 	return e, nil
 }
 
 // part gives each message that wants to be alone a group of its own. The caller's messages stay as they are.
-func (e *enqueuing) part() {
+func (e *enqueuing) part(keys subspace) {
 	if !slices.ContainsFunc(e.msgs, func(m Message) bool { return m.Alone }) {
 		return
 	}
 	e.msgs = slices.Clone(e.msgs)
 	for i := range e.msgs {
 		if m := &e.msgs[i]; m.Alone {
-			m.Group = e.randoms[i].String()
+			m.Group = keys.aloneGroup(e.randoms[i], m.Tenant)
+		}
+	}
+}
+
+// aloneDigits is, with ample room, how much longer than a random the name of a group can be that a message has alone.
+const aloneDigits = 8
+
+// aloneGroup is the name of the group of a message that is alone: the random, and behind it, if there is a tenant, the
+// first number with which the group's hint lies in the tenant's shard. About as many are tried as there are shards.
+func (s subspace) aloneGroup(random uuid.UUID, tenant string) string {
+	name := random.String()
+	if tenant == "" || s.shards.all() == 1 {
+		return name
+	}
+	shard := s.shard(tenant)
+	for n := 0; ; n++ {
+		if group := name + "-" + strconv.Itoa(n); s.shard(group) == shard {
+			return group
 		}
 	}
 }
@@ -348,7 +367,7 @@ func (s subspace) checkBatch(msgs []Message, c *Config, now time.Time) error {
 		keys += 3*key + 100
 		keys += c.laneKeysSize(key)
 		if m.Alone {
-			keys += 3 * len(uuid.Nil.String())
+			keys += 3 * (len(uuid.Nil.String()) + aloneDigits)
 		}
 		if c.Changes > 0 {
 			keys += len(m.Group) + changeSize

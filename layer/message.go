@@ -21,6 +21,10 @@ type Message struct {
 	// Sent.ID has the name of the group. Not with Group, nor where duplicates are looked for within groups
 	// (DedupInGroup) if the message has a dedup id.
 	Alone bool
+	// Tenant, of a message that is alone, is whose it is: in a queue with Config.Fair tenants do not hold up each other.
+	// The messages of a tenant lie in one of the queue's shards, two tenants in the same one with a chance of 1 in
+	// Config.Shards. The tenant is not stored. "" = in any shard. At most MaxGroupSize bytes.
+	Tenant string
 	// Body is at most MaxBodySize bytes, and may be empty.
 	Body []byte
 	// Headers travel with the body, at most MaxHeadersSize bytes of names and values together.
@@ -149,6 +153,12 @@ func (m *Message) check() (int, error) {
 	}
 	if m.Alone && m.Group != "" {
 		return 0, fmt.Errorf("%w: alone, and in group %q", ErrOptions, m.Group)
+	}
+	switch {
+	case m.Tenant != "" && !m.Alone:
+		return 0, fmt.Errorf("%w: tenant %q of a message that is not alone", ErrOptions, m.Tenant)
+	case len(m.Tenant) > MaxGroupSize:
+		return 0, &LimitError{What: "tenant", Unit: "bytes", Got: int64(len(m.Tenant)), Max: MaxGroupSize}
 	}
 	if len(m.Body) > MaxBodySize {
 		return 0, &LimitError{What: "body", Unit: "bytes", Got: int64(len(m.Body)), Max: MaxBodySize}

@@ -197,6 +197,27 @@ func TestExporterSaysThatItFails(t *testing.T) {
 	})
 }
 
+// TestMetricsAreDocumented: the table of docs/telemetry.md has every metric, with its type, labels and help, and no
+// other.
+func TestMetricsAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../docs/telemetry.md")
+	require.NoError(t, err)
+	for name, m := range known {
+		var more []string
+		for _, label := range strings.Fields(labels[name]) {
+			if label != "queue" && label != "le" {
+				more = append(more, "`"+label+"`")
+			}
+		}
+		row := fmt.Sprintf("\n| `%s` | %s | %s | %s |\n", name, m.kind, strings.Join(more, " "), m.help)
+		require.True(t, strings.Contains(string(text), row), "docs/telemetry.md has no row %s", row)
+	}
+	rows := regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| (gauge|counter|histogram) ")
+	for _, row := range rows.FindAllStringSubmatch(string(text), -1) {
+		require.Contains(t, known, row[1])
+	}
+}
+
 // promtool returns the path of Prometheus's tool, or skips.
 func promtool(t *testing.T) string {
 	path, err := exec.LookPath("promtool")
@@ -220,10 +241,12 @@ func TestPromtoolTakesTheMetrics(t *testing.T) {
 	require.Empty(t, string(bytes.TrimSpace(out)))
 }
 
-// TestPromtoolTakesTheRules: the rules of deploy are well formed, and their tests hold.
+// TestPromtoolTakesTheRules: the rules and the configuration of deploy are well formed, and the rules' tests hold.
 func TestPromtoolTakesTheRules(t *testing.T) {
 	tool := promtool(t)
-	for _, args := range [][]string{{"check", "rules", "rules.yml"}, {"test", "rules", "rules_test.yml"}} {
+	for _, args := range [][]string{
+		{"check", "rules", "rules.yml"}, {"test", "rules", "rules_test.yml"}, {"check", "config", "prometheus.yml"},
+	} {
 		cmd := exec.Command(tool, args...)
 		cmd.Dir = "../deploy"
 		out, err := cmd.CombinedOutput()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -211,9 +212,12 @@ func (s *scene) metrics() map[string]metricdata.Metrics {
 	return byName
 }
 
-// TestMetrics: names, units, buckets and attributes are these and no others: nothing whose number has no bound.
+// client are the attributes of operations.
+const client = "messaging.destination.name messaging.operation.name messaging.operation.type messaging.system"
+
+// TestMetrics: names, units, buckets and attributes are these and no others: nothing whose number has no bound. All are
+// in docs/telemetry.md.
 func TestMetrics(t *testing.T) {
-	const client = "messaging.destination.name messaging.operation.name messaging.operation.type messaging.system"
 	want := map[string]struct{ unit, attributes string }{
 		"messaging.client.operation.duration": {"s", "error.type " + client},
 		"messaging.client.sent.messages":      {"{message}", "error.type " + client},
@@ -284,5 +288,54 @@ func TestMetrics(t *testing.T) {
 			require.Equal(t, want[name].attributes, strings.Join(names, " "), name)
 		}
 		require.Equal(t, map[string]bool{"other": true, "handler": true, "rejected": true, "panic": true}, types)
+	})
+	docs, err := os.ReadFile("../docs/telemetry.md")
+	require.NoError(t, err)
+	for name, m := range want {
+		more := ""
+		if strings.Contains(m.attributes, "error.type") {
+			more = " `error.type`"
+		}
+		require.Contains(t, string(docs), fmt.Sprintf("\n| `%s` | %s |%s | ", name, m.unit, more))
+	}
+}
+
+// TestTelemetryIsDocumented: docs/telemetry.md has each span, and the attributes that spans alone have.
+func TestTelemetryIsDocumented(t *testing.T) {
+	docs, err := os.ReadFile("../docs/telemetry.md")
+	require.NoError(t, err)
+	_, spans, ok := strings.Cut(string(docs), "\n| span | ")
+	require.True(t, ok)
+	row := func(name string) string {
+		_, rest, ok := strings.Cut(spans, "\n| `"+name)
+		require.True(t, ok, name)
+		row, _, _ := strings.Cut(rest, "\n")
+		return row
+	}
+	inScene(t, nil, func(s *scene) {
+		_, err := s.q.Enqueue(s.ctx, layer.Message{Group: "A"})
+		require.NoError(t, err)
+		d := &layer.Delivery{Queue: s.q, Item: s.receive().Items[0]}
+		_, end := s.tel.Begin(s.ctx, d)
+		end(nil)
+		_, err = s.q.Admin().As("ann").ForceRelease(s.ctx, "A", layer.ForceReleaseOptions{})
+		require.NoError(t, err)
+		require.NoError(t, s.q.Nack(s.ctx, s.receive(), layer.NackOptions{Reject: "no"}))
+		spans := s.spans.Ended()
+		require.Len(t, spans, 6)
+		for _, span := range spans {
+			verb, ok := strings.CutSuffix(span.Name(), " orders")
+			require.True(t, ok, span.Name())
+			if !slices.Contains([]string{"enqueue", "receive", "process"}, verb) {
+				verb = "VERB"
+			}
+			text := row(verb + " QUEUE`")
+			require.Contains(t, text, span.SpanKind().String())
+			for _, a := range span.Attributes() {
+				if !strings.Contains(client, string(a.Key)) {
+					require.Contains(t, text, "`"+string(a.Key)+"`", span.Name())
+				}
+			}
+		}
 	})
 }

@@ -220,7 +220,7 @@ func (r record) configure(c *layer.Config) {
 		c.MaxAttempts = policy.count
 	}
 	c.DedupBy, c.DedupFor, c.DedupWindow = layer.DedupByID, layer.DedupForWindow, layer.DefaultDedupWindow
-	c.GroupRequired = r.fifo()
+	c.GroupRequired, c.Fair = r.fifo(), !r.fifo()
 	if c.DedupScope = layer.DedupInQueue; r.dedupInGroup() {
 		c.DedupScope = layer.DedupInGroup
 	}

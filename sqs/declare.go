@@ -74,21 +74,30 @@ func ReadQueues(r io.Reader) ([]Declared, error) {
 }
 
 // Declare makes the queues that are not there, and sets the attributes and tags of those that are. What is not named
-// stays as it is, and no queue is deleted. Dead letter queues may be declared behind the queues that name them. The
-// errors are those of CreateQueue and SetQueueAttributes, with the queue's name.
+// stays as it is, and no queue is deleted. Dead letter queues may be declared behind the queues that name them. A queue
+// that CreateQueue or SetQueueAttributes would refuse ends it with *RefusedError; any other error is the database's,
+// with the queue's name, and a later call may succeed. Queues before that one are made or set by then.
 func (s *Server) Declare(ctx context.Context, queues []Declared) error {
 	c := &call{account: s.options.Account}
 	for _, q := range queues { // without what names other queues
 		if err := s.declare(ctx, c, q, redrivePolicy, redriveAllowPolicy); err != nil {
-			return fmt.Errorf("queue %q: %w", q.Name, err)
+			return notDeclared(q, err)
 		}
 	}
 	for _, q := range queues {
 		if err := s.declare(ctx, c, q); err != nil {
-			return fmt.Errorf("queue %q: %w", q.Name, err)
+			return notDeclared(q, err)
 		}
 	}
 	return nil
+}
+
+// notDeclared tells a declaration that can never be carried out from a database that could not do it just now.
+func notDeclared(q Declared, err error) error {
+	if told(err).senderFault() {
+		return &RefusedError{Queue: q.Name, Err: err}
+	}
+	return fmt.Errorf("queue %q: %w", q.Name, err)
 }
 
 func (s *Server) declare(ctx context.Context, c *call, q Declared, without ...string) error {

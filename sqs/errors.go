@@ -26,6 +26,16 @@ func (e *apiError) Error() string { return e.code + ": " + e.text }
 // senderFault says whose fault it is.
 func (e *apiError) senderFault() bool { return e.status < http.StatusInternalServerError }
 
+// RefusedError says that a queue that was declared is refused, as CreateQueue or SetQueueAttributes would refuse it:
+// the declaration has to be mended.
+type RefusedError struct {
+	Queue string // its name
+	Err   error  // why
+}
+
+func (e *RefusedError) Error() string { return fmt.Sprintf("queue %q: %v", e.Queue, e.Err) }
+func (e *RefusedError) Unwrap() error { return e.Err }
+
 const (
 	modelled   = "com.amazonaws.sqs#"
 	unmodelled = "com.amazon.coral.service#"

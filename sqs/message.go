@@ -46,6 +46,9 @@ const (
 	maxTrace    = 1024 // bytes
 )
 
+// noTenant is the tenant, in a standard queue, of messages without a MessageGroupId, which cannot have a space.
+const noTenant = " "
+
 // store is the message as the layer keeps it.
 func (m *outgoing) store(q *queue, c *call) layer.Message {
 	headers := map[string]string{}
@@ -72,9 +75,9 @@ func (m *outgoing) store(q *queue, c *call) layer.Message {
 		out.AtOnce = out.Delay == 0
 	}
 	if !q.fifo() {
-		out.Alone = true
+		out.Alone, out.Tenant = true, noTenant
 		if m.MessageGroupId != nil {
-			headers[headerGroup] = *m.MessageGroupId
+			headers[headerGroup], out.Tenant = *m.MessageGroupId, *m.MessageGroupId
 		}
 		return out
 	}

@@ -192,10 +192,16 @@ func (s *Server) closeIdle() {
 	}
 }
 
+// tenantShards is over how many shards the tenants of a standard queue are spread: one in so many quiet tenants shares
+// its shard with a loud one, and a receive reads all shards.
+const tenantShards = 16
+
 // handle opens the layer's queue, or makes it, if whoever wrote the record did not come that far.
 func (s *Server) handle(ctx context.Context, name string, r record) (*layer.Queue, error) {
 	o := layer.Options{Now: s.options.Now, Poll: lostWakeAfter}
-	r.configure(&o.Config)
+	if r.configure(&o.Config); !r.fifo() {
+		o.Config.Shards = tenantShards
+	}
 	handle, _, err := layer.Ensure(ctx, s.db, s.options.Prefix, name, o)
 	if err != nil || !r.Behind {
 		return handle, err

@@ -753,3 +753,28 @@ func TestLongPollsStandInLine(t *testing.T) {
 		require.EqualValues(e, polls-sent, none.Load())
 	})
 }
+
+// TestFairQueue: in a standard queue a tenant with one message, named by MessageGroupId, does not wait for the backlog
+// of another, and neither do messages without a MessageGroupId together hold up a tenant.
+func TestFairQueue(t *testing.T) {
+	for _, loud := range []object{{"MessageGroupId": "loud"}, {}} {
+		bubble(t, Options{}, func(e *env) {
+			url := e.create("plain")
+			for i := range 40 {
+				request := object{"QueueUrl": url, "MessageBody": fmt.Sprint("loud ", i)}
+				for k, v := range loud {
+					request[k] = v
+				}
+				e.call("SendMessage", request)
+			}
+			e.call("SendMessage", object{"QueueUrl": url, "MessageBody": "quiet", "MessageGroupId": "quiet"})
+			var order []string
+			for range 4 {
+				answer := e.call("ReceiveMessage", object{"QueueUrl": url})
+				order = append(order, answer["Messages"].([]any)[0].(object)["Body"].(string))
+			}
+			require.Contains(e, order, "quiet")
+			require.Contains(e, order, "loud 0")
+		})
+	}
+}

@@ -7,8 +7,15 @@
   const fresh = document.getElementById("fresh");
   let source = null;
   let waiting = null;
+  let again = 0; // the timer that opens a stream anew
 
   const busy = (el) => el.contains(document.activeElement) && document.activeElement !== document.body;
+
+  function say(text, stale) {
+    if (!fresh) return;
+    fresh.textContent = text;
+    fresh.classList.toggle("stale", stale);
+  }
 
   // Puts the new part in place, row by row where rows have ids, so that what has not changed stays as it is.
   function put(html) {
@@ -32,20 +39,29 @@
   }
 
   function open() {
+    clearTimeout(again);
     if (source || document.hidden) return;
     source = new EventSource(live.dataset.events);
     source.onmessage = (e) => {
       const event = JSON.parse(e.data);
       if (event.html) waiting = put(event.html) ? null : event.html;
-      if (fresh) fresh.textContent = event.err ? "not fresh: " + event.err : "as of " + event.at;
-      if (fresh) fresh.classList.toggle("stale", Boolean(event.err));
+      say((event.err ? "not fresh: " + event.err : "as of " + event.at), Boolean(event.err));
     };
     source.onerror = () => {
-      if (fresh) { fresh.textContent = "not fresh: the console does not answer"; fresh.classList.add("stale"); }
+      say("not fresh: the console does not answer", true);
+      // The browser itself asks anew, unless the console has answered with a refusal.
+      if (!source || source.readyState !== EventSource.CLOSED) return;
+      close();
+      again = setTimeout(open, 5000);
+      fetch(live.dataset.events, { method: "HEAD" }).then((answer) => {
+        if (answer.status === 401) say("not fresh: open the link that the console prints when it starts", true);
+        if (answer.status === 503) say("not fresh: too many pages are open, reload by hand", true);
+      }, () => {});
     };
   }
 
   function close() {
+    clearTimeout(again);
     if (source) source.close();
     source = null;
   }

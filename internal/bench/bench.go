@@ -194,6 +194,7 @@ func All(s Sizes) []Benchmark {
 		sqsRatio(s),
 		sqsBlocked(s),
 		sqsIdle(s),
+		sqsQuiet(s),
 	}
 	if s.SharedRounds > 0 {
 		all = append(all, sharedRatio(s), sharedCost(s), takeover(s))

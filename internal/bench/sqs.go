@@ -384,3 +384,89 @@ func sqsIdle(sizes Sizes) Benchmark {
 		return []Result{{name, perSecond, "transactions/s", means, detail, atMost(20)}}, nil
 	}}
 }
+
+// sqsQuiet measures how long a message of a quiet tenant waits in a standard queue beside a loud tenant's backlog, and,
+// to compare, how long it waits where nobody says whose messages are whose.
+func sqsQuiet(sizes Sizes) Benchmark {
+	const (
+		name  = "sqs_quiet_ms"
+		queue = "tenants"
+	)
+	backlog := sizes.Deep / 100
+	means := fmt.Sprintf(
+		"from SendMessage to the worker's receive, of a tenant beside one with a backlog of %d", backlog)
+	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
+		var took [2]float64 // with tenants, without
+		err = serving(ctx, env, func(_ Space, s *service) error {
+			for i, tenants := range []bool{true, false} {
+				name := fmt.Sprint(queue, i)
+				if err := s.call(ctx, "CreateQueue", map[string]any{"QueueName": name}, nil); err != nil {
+					return err
+				}
+				if took[i], err = s.quiet(ctx, env, name, backlog, tenants); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		detail := fmt.Sprintf("one worker, batches of %d", batch)
+		return []Result{
+			{name, took[0], "ms", means, detail, atMost(500)},
+			{"sqs_unnamed_ms", took[1], "ms", "the same, where the messages name no tenants", detail, Target{}},
+		}, nil
+	}}
+}
+
+// quiet sends the backlog of a loud tenant and then one message of another's, and returns the milliseconds until a
+// worker, which takes what comes, has that one.
+func (s *service) quiet(ctx context.Context, env Env, queue string, backlog int, tenants bool) (float64, error) {
+	type entry struct{ Id, MessageBody, MessageGroupId string }
+	type unnamed struct{ Id, MessageBody string }
+	request := func(tenant, body string, n int) map[string]any {
+		var entries []any
+		for i := range n {
+			if tenants {
+				entries = append(entries, entry{fmt.Sprint(i), body, tenant})
+			} else {
+				entries = append(entries, unnamed{fmt.Sprint(i), body})
+			}
+		}
+		return map[string]any{"QueueUrl": queue, "Entries": entries}
+	}
+	for done := 0; done < backlog; done += batch {
+		env.progress("loading", done, backlog)
+		if err := s.call(ctx, "SendMessageBatch", request("loud", "loud", batch), nil); err != nil {
+			return 0, err
+		}
+	}
+	begun := time.Now()
+	if err := s.call(ctx, "SendMessageBatch", request("quiet", "quiet", 1), nil); err != nil {
+		return 0, err
+	}
+	for {
+		var answer struct {
+			Messages []struct{ MessageId, ReceiptHandle, Body string }
+		}
+		err := s.call(ctx, "ReceiveMessage", map[string]any{
+			"QueueUrl": queue, "MaxNumberOfMessages": batch, "VisibilityTimeout": inHand,
+		}, &answer)
+		if err != nil {
+			return 0, err
+		}
+		if len(answer.Messages) == 0 {
+			return 0, fmt.Errorf("%w: the quiet tenant's message did not come", errWrong)
+		}
+		got := make([]received, len(answer.Messages))
+		for i, m := range answer.Messages {
+			if got[i] = (received{m.MessageId, m.ReceiptHandle}); m.Body == "quiet" {
+				return float64(time.Since(begun)) / float64(time.Millisecond), nil
+			}
+		}
+		if err := s.delete(ctx, queue, got); err != nil {
+			return 0, err
+		}
+	}
+}

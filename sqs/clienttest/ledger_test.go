@@ -3,6 +3,7 @@ package clienttest
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -111,6 +112,17 @@ func (l *ledger) left(sent int) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return sent - len(l.begun)
+}
+
+// reached is the number of the group's message that was begun last; -1 = none.
+func (l *ledger) reached(group int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, text, _ := strings.Cut(l.last[strconv.Itoa(group)], ":")
+	if n, err := strconv.Atoi(text); err == nil {
+		return n
+	}
+	return -1
 }
 
 func group(body string) string {

@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"os/user"
+
+	"github.com/spf13/cobra"
+
+	"fdbfifo/layer"
+)
+
+// acting is who does what a command does, and where that is written down.
+type acting struct {
+	by  string // "" = whoever runs the command
+	log string // "" = nowhere, - = stderr, or a file
+	// logger is nil if nothing is written down. It is there while an engine is open.
+	logger *slog.Logger
+}
+
+// addActing adds --by and --log to a command of an operator.
+func (s *session) addActing(c *cobra.Command) {
+	c.Flags().StringVar(&s.acting.by, "by", "", "`WHO` does it; left out, you")
+	s.addLog(c, "append to `FILE` what is done, and by whom; - is stderr")
+}
+
+func (s *session) addLog(c *cobra.Command, help string) {
+	c.Flags().StringVar(&s.acting.log, "log", "", help)
+}
+
+// workersLog is the help of --log where workers are.
+const workersLog = "append to `FILE` what fails, lost claims and dead letters; - is stderr"
+
+// admin is the operator's side of the queue, for whoever acts.
+func (s *session) admin(q *layer.Queue) layer.Admin { return q.Admin().As(s.operator()) }
+
+// operator names whoever acts: --by, or else who runs the command.
+func (s *session) operator() string {
+	if who := cmp.Or(s.acting.by, s.app.Owner); who != "" {
+		return who
+	}
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return name
+	}
+	return name + "@" + host
+}
+
+// openLog opens what --log names, before anything is done that it should tell of. Processes may share the file: a line
+// is one write at its end.
+func (s *session) openLog() (end func() error, err error) {
+	if s.acting.log == "" {
+		return func() error { return nil }, nil
+	}
+	told := &logWriter{out: s.stderr}
+	end = func() error { return told.err }
+	if s.acting.log != "-" {
+		file, err := os.OpenFile(s.acting.log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, usagef("--log: %w", err)
+		}
+		told.out = file
+		end = func() error { return errors.Join(told.err, file.Close()) }
+	}
+	s.acting.logger = slog.New(slog.NewTextHandler(told, nil))
+	return end, nil
+}
+
+// logWriter remembers that a line could not be written, which slog does not tell.
+type logWriter struct {
+	out io.Writer
+	err error // the first; slog's handler writes one line at a time
+}
+
+func (w *logWriter) Write(p []byte) (int, error) {
+	n, err := w.out.Write(p)
+	if err != nil && w.err == nil {
+		w.err = &Error{Text: "--log: " + err.Error(), Hint: "What the command was to do is done.", Err: err}
+	}
+	return n, err
+}
+
+// hooks write what a handle does.
+func (a *acting) hooks() []layer.Hook {
+	if a.logger == nil {
+		return nil
+	}
+	return []layer.Hook{layer.LogHook(a.logger)}
+}
+
+// workers is the log of workers.
+func (a *acting) workers() *slog.Logger {
+	if a.logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return a.logger
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain makes this binary the command for the processes that a trial starts.
+func TestMain(m *testing.M) {
+	if os.Getenv(childMark) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// TestTrial: a server, an API and a worker of each stage are killed, and each order was packed and shipped once, in its
+// customer's order.
+func TestTrial(t *testing.T) {
+	binary := filepath.Join(t.TempDir(), "fdbfifo")
+	build := exec.Command("go", "build", "-o", binary, "./cmd/fdbfifo")
+	build.Dir = "../.."
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	var line bytes.Buffer
+	err = command(t.Context(), []string{
+		"-orders", "120", "-customers", "8", "-kill", "server,pack-1,ship-1,shop", "-server", binary, "-json",
+	}, strings.NewReader(""), &line, os.Stderr)
+	require.NoError(t, err)
+	if strings.HasPrefix(line.String(), "SKIP") {
+		t.Skip(line.String())
+	}
+	var r result
+	require.NoError(t, json.Unmarshal(line.Bytes(), &r))
+	require.Equal(t, proof{Orders: 120, Customers: 8, Again: r.Again}, r.proof)
+	require.Equal(t, 4, r.Killed)
+}
+
+// A canary: the proof fails on each kind of broken promise.
+func TestJudge(t *testing.T) {
+	for name, c := range map[string]struct {
+		book string
+		want proof
+	}{
+		"sound":        {"1 a\n2 a\n3 b\n", proof{}},
+		"again":        {"1 a\n2 a\n1 b again\n2 b again\n3 b\n", proof{Again: 2}},
+		"missing":      {"1 a\n3 b\n", proof{Missing: 1}},
+		"no book":      {"", proof{Missing: 3}},
+		"doubled":      {"1 a\n2 a\n2 b\n3 b\n", proof{Doubled: 1}},
+		"out of order": {"2 a\n1 a\n3 a\n", proof{OutOfOrder: 1}},
+	} {
+		lines, err := parse(c.book)
+		require.NoError(t, err, name)
+		var p proof
+		p.judge(lines, 3)
+		require.Equal(t, c.want, p, name)
+		require.Equal(t, c.want.Missing+c.want.Doubled+c.want.OutOfOrder > 0, p.err() != nil, name)
+	}
+	_, err := parse("one a\n")
+	require.Error(t, err)
+}
+
+// TestCommands: what a user mistypes is said.
+func TestCommands(t *testing.T) {
+	for _, args := range [][]string{{"sell"}, {"ship", "x"}, {"run", "-orders", "3"}, {"-kils"}} {
+		require.Error(t, command(t.Context(), args, strings.NewReader(""), io.Discard, io.Discard), args)
+	}
+}

@@ -1,0 +1,1 @@
+../../layer/fair_test.go
