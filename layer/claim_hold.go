@@ -111,8 +111,8 @@ func (c *claimer) endHold(l *look) error {
 	return nil
 }
 
-// endHold ends the hold of a candidate, whose record is being read, if its time is over, and returns whether the item is
-// free again. Otherwise the timer that led to the hold, if one did, is stale.
+// endHold ends the hold of a candidate, whose record is being read, if its time is over, and returns whether the item
+// is free again. Otherwise the timer that led to the hold, if one did, is stale.
 func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (free bool, err error) {
 	v, err := lock.Wait(w.ctx)
 	if err != nil {

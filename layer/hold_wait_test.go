@@ -35,9 +35,11 @@ func frees() map[string]freeing {
 		return nil
 	}
 	return map[string]freeing{
-		"enqueue":                   {waiting(0), func(h *held, _ *layer.Claim) error { h.send(1); return nil }},
-		"enqueue behind a hold":     {holdingOne(1), func(h *held, _ *layer.Claim) error { h.send(1); return nil }},
-		"end of a claim of a group": {holdingGroup(2), func(h *held, c *layer.Claim) error { return h.q.Ack(h.ctx, c) }},
+		"enqueue":               {waiting(0), func(h *held, _ *layer.Claim) error { h.send(1); return nil }},
+		"enqueue behind a hold": {holdingOne(1), func(h *held, _ *layer.Claim) error { h.send(1); return nil }},
+		"end of a claim of a group": {holdingGroup(2), func(h *held, c *layer.Claim) error {
+			return h.q.Ack(h.ctx, c)
+		}},
 		"nack of a claim of a group": {holdingGroup(1), func(h *held, c *layer.Claim) error {
 			return h.q.Nack(h.ctx, c, layer.NackOptions{Release: true})
 		}},
@@ -118,7 +120,8 @@ func TestWaitUnorderedIsPassedOn(t *testing.T) {
 	require.Len(t, got, handles)
 }
 
-// TestWaitUnorderedByTheClock: an item whose hold lapses, or whose delay ends, is delivered at that time, not at a poll.
+// TestWaitUnorderedByTheClock: an item whose hold lapses, or whose delay ends, is delivered at that time, not at a
+// poll.
 func TestWaitUnorderedByTheClock(t *testing.T) {
 	for name, setup := range map[string]func(h *held){
 		"lease": func(h *held) {
