@@ -11,9 +11,9 @@ import (
 	"fdbfifo/layer"
 )
 
-const configHelp = `Print the queue's configuration, or change it: --set gives a setting a value, 0 its default. All that is set with one
-command holds together or not at all. Whoever has the queue open follows within a second. To raise the shards takes two
-seconds.`
+const configHelp = `Print the queue's configuration, or change it: --set gives a setting a value, 0 its default. All
+that is set with one command holds together or not at all. Whoever has the queue open follows within a second. To raise
+the shards takes two seconds.`
 
 func newConfigCmd(s *session) *cobra.Command {
 	var set []string
@@ -37,7 +37,8 @@ func newConfigCmd(s *session) *cobra.Command {
 				var limit *layer.LimitError
 				if errors.As(err, &limit) && limit.What == "shards" && limit.Min > 1 && limit.Got < limit.Min {
 					return asUsage(&Error{
-						Text: fmt.Sprintf("the queue has %s, and cannot have fewer", plural(limit.Min, "shard")), Err: err,
+						Err:  err,
+						Text: fmt.Sprintf("the queue has %s, and cannot have fewer", plural(limit.Min, "shard")),
 						Hint: fmt.Sprintf("Shards can be raised, up to %d.", limit.Max),
 					})
 				}

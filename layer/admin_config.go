@@ -16,9 +16,9 @@ import (
 // at batch priority, so that groups which wait by the old rate wait by the new rate. If this fails, or ctx ends,
 // Configure returns the error with the new configuration, which holds, and the next sweep does the rest.
 //
-// If Shards are raised, Configure takes two seconds: handles must read the new shards before any handle writes there. An
-// interrupted raise does no harm; the next Configure finishes it, whatever the change, or the next sweep. Shards cannot
-// be lowered (*LimitError).
+// If Shards are raised, Configure takes two seconds: handles must read the new shards before any handle writes there.
+// An interrupted raise does no harm; the next Configure finishes the raise, whatever the change, or the next sweep.
+// Shards cannot be lowered (*LimitError).
 //
 // Errors: *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this library has
 // written the configuration; ErrClosed, and the engine's.
@@ -59,8 +59,8 @@ func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config
 }
 
 // ConfigureTx is Configure in the caller's transaction. The caller answers for an unknown commit: use Once. Groups
-// which wait by an old MaxRate keep waiting for as long as the old rate says, or until the next sweep. Raised Shards are
-// written to from the next Configure or sweep on.
+// which wait by an old MaxRate keep waiting for as long as the old rate says, or until the next sweep. Raised Shards
+// are written to from the next Configure or sweep on.
 //
 // Conflicts: with another change of the configuration only.
 func (a Admin) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {

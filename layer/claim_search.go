@@ -56,15 +56,16 @@ func (s *search) begin() {
 // fromTheOldest starts at the oldest hints and timers.
 //
 // The first fill reads the hints of all shards, and the timers of one shard, each time of the next: so a search which
-// finds something costs no more reads for the timers than with one shard. Only a search which finds too little reads the
-// timers of all shards. So other groups go at most (shards - 1) searches ahead of one that is due.
+// finds something costs no more reads for the timers than with one shard. Only a search which finds too little reads
+// the timers of all shards. So other groups go at most (shards - 1) searches ahead of one that is due. In a fair queue
+// each search reads the timers of all shards, because what is due takes its turn among the hints.
 func (s *search) fromTheOldest() {
 	q := s.w.q
 	s.begun, s.away = true, false
 	s.shards, s.later = s.shards[:0], nil
 	s.timers = s.timers[:0]
 	s.reach(q.keys.shards.all())
-	s.turn, s.fresh = s.spread.turn.Add(1)%int64(len(s.timers)), true
+	s.turn, s.fresh = s.spread.begun.Add(1)%int64(len(s.timers)), true
 }
 
 // reach adds the shards up to all.
@@ -123,7 +124,7 @@ func (s *search) next(n int) ([]candidate, error) {
 		}
 	}
 	if s.fair && n > 0 {
-		s.spread.fairTurn.Store(s.shardOf(wave[n-1]) + 1)
+		s.spread.turn.Store(s.shardOf(wave[n-1]) + 1)
 	}
 	return wave, nil
 }
@@ -146,7 +147,7 @@ func (s *search) start(n int) {
 		r.hints = append(r.hints, s.shards[i].read(snapshot, r.limit))
 	}
 	for i := range s.timers {
-		if !s.fresh || int64(i) == s.turn {
+		if !s.fresh || s.fair || int64(i) == s.turn {
 			r.timers[i] = s.timers[i].read(snapshot, r.limit)
 		}
 	}
@@ -246,7 +247,7 @@ func (s *search) shardOf(c candidate) int64 { return s.w.q.keys.shard(groupOf(c.
 // so a receive of one item does not look at the oldest shard again and again. Example: shards A with 5, B with 2 and C
 // with 1, the last was A's: B1 C1 A1 B2 A2 A3 A4 A5.
 func (s *search) takeTurns() {
-	shards, turn := s.w.q.keys.shards.all(), s.spread.fairTurn.Load()
+	shards, turn := s.w.q.keys.shards.all(), s.spread.turn.Load()
 	type place struct{ round, shard int64 }
 	rounds, places := make(map[int64]int64), make(map[string]place, len(s.pending))
 	for _, c := range s.pending {

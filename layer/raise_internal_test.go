@@ -67,8 +67,8 @@ func finishAll(t *testing.T, q *Queue, patience time.Duration, got map[string][]
 	}
 }
 
-// TestRaiseShards (G5, I1): what lies in the shards of earlier numbers is found, counted and explained after a raise, in
-// each state of a group, and by a handle opened before and one opened after.
+// TestRaiseShards (G5, I1): what lies in the shards of earlier numbers is found, counted and explained after a raise,
+// in each state of a group, and by a handle opened before and one opened after.
 func TestRaiseShards(t *testing.T) {
 	for _, from := range []int{1, 3} {
 		inABubble(t, Config{Shards: from}, func(t *testing.T, q *Queue, r *recording.Recorder) {
@@ -139,8 +139,8 @@ func TestRaiseShards(t *testing.T) {
 	}
 }
 
-// TestRaiseHasTwoSteps (G5): nobody writes to the new shards before everybody reads them. Whoever is interrupted leaves a
-// queue that works, and the next sweep, or change of the configuration, ends what was begun.
+// TestRaiseHasTwoSteps (G5): nobody writes to the new shards before everybody reads them. Whoever is interrupted leaves
+// a queue that works, and the next sweep, or change of the configuration, ends what was begun.
 func TestRaiseHasTwoSteps(t *testing.T) {
 	for name, finish := range map[string]func(t *testing.T, q *Queue) error{
 		"sweep": func(t *testing.T, q *Queue) error {
@@ -211,8 +211,8 @@ func TestRaiseReachesWhoSleeps(t *testing.T) {
 	})
 }
 
-// TestRaiseWhileHandlesWork (G1, G3, G5): handles enqueue, claim, ack, give back and let leases end while the shards are
-// raised twice. Each message is acked once, in the order of its group.
+// TestRaiseWhileHandlesWork (G1, G3, G5): handles enqueue, claim, ack, give back and let leases end while the shards
+// are raised twice. Each message is acked once, in the order of its group.
 func TestRaiseWhileHandlesWork(t *testing.T) {
 	const handles, each, groups = 4, 80, 12
 	for seed := range uint64(2) {
@@ -222,7 +222,8 @@ func TestRaiseWhileHandlesWork(t *testing.T) {
 			acked := make(map[string][]string)
 			var work sync.WaitGroup
 			for n := range handles {
-				h, err := Open(t.Context(), r, nil, "q", Options{Owner: fmt.Sprint("w", n), Test: &TestOptions{Seed: seed*10 + uint64(n) + 1}})
+				o := Options{Owner: fmt.Sprint("w", n), Test: &TestOptions{Seed: seed*10 + uint64(n) + 1}}
+				h, err := Open(t.Context(), r, nil, "q", o)
 				require.NoError(t, err)
 				work.Go(func() {
 					for i := range each {
@@ -234,7 +235,8 @@ func TestRaiseWhileHandlesWork(t *testing.T) {
 				})
 				work.Go(func() {
 					for idle := 0; idle < 3; {
-						claims, err := h.Receive(t.Context(), ReceiveOptions{Max: 2, Wait: 2 * time.Second, Lease: MinLease})
+						claims, err := h.Receive(
+							t.Context(), ReceiveOptions{Max: 2, Wait: 2 * time.Second, Lease: MinLease})
 						require.NoError(t, err)
 						if len(claims) == 0 {
 							idle++
@@ -245,7 +247,8 @@ func TestRaiseWhileHandlesWork(t *testing.T) {
 							switch random.n(10) {
 							case 0: // its lease ends
 							case 1:
-								require.NoError(t, h.Nack(t.Context(), c, NackOptions{Delay: time.Duration(random.n(300)) * time.Millisecond}))
+								delay := time.Duration(random.n(300)) * time.Millisecond
+								require.NoError(t, h.Nack(t.Context(), c, NackOptions{Delay: delay}))
 							default:
 								mu.Lock() // in the order of the acks
 								require.NoError(t, h.Ack(t.Context(), c))
@@ -296,8 +299,8 @@ func TestTimersOfAnEarlierLayout(t *testing.T) {
 	})
 }
 
-// TestFewTimersAreReadWhenSomethingIsFound: a receive that finds a hint reads the timers of a single shard, each time of
-// another; one that finds nothing reads those of all.
+// TestFewTimersAreReadWhenSomethingIsFound: a receive that finds a hint reads the timers of a single shard, each time
+// of another; one that finds nothing reads those of all.
 func TestFewTimersAreReadWhenSomethingIsFound(t *testing.T) {
 	for _, shards := range []int{1, 4, 16, 64} {
 		synctest.Test(t, func(t *testing.T) {
