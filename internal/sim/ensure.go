@@ -9,7 +9,7 @@ import (
 )
 
 // changeable are the settings that operators and stewards change.
-var changeable = []string{"lease", "max_attempts", "max_rate"}
+var changeable = []string{"lease", "max_attempts", "max_rate", "shards"}
 
 // openAgain opens a handle of a queue that is there: with Open, or, each second one, with Ensure, which must find the
 // queue as it was created, but for what somebody may have changed.
