@@ -102,7 +102,7 @@ func TestKilled(t *testing.T) {
 	}
 	t.Logf("replay, up to the timing of processes: make sqs-crash SEED=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
-	ctx, finish := context.WithTimeout(t.Context(), *forFlag+2*time.Minute)
+	ctx, finish := context.WithTimeout(t.Context(), *forFlag+5*time.Minute)
 	defer finish()
 	k := &killed{T: t, ctx: ctx, queue: "orders.fifo", ledger: newLedger(seed)}
 	args, binary := []string{"--engine", "disk:" + t.TempDir(), "--reuse-names"}, build(t)
@@ -137,7 +137,7 @@ func TestKilled(t *testing.T) {
 	}
 	if ctx.Err() != nil {
 		now, err := attributes(t.Context(), k.client(0), &k.queue)
-		t.Fatalf("not all was handled in time: there is %v (%v), handled %v", now, err, k.ledger.by)
+		t.Fatalf("not all was handled in time: there is %v (%v), handled %v, faults %v", now, err, k.ledger.by, k.ledger.faults)
 	}
 	finish()
 	k.workers.Wait()
