@@ -148,6 +148,32 @@ func TestDemoProcesses(t *testing.T) {
 	}
 }
 
+// Each process serves its metrics; those of this one are the queue's while the others drain it.
+func TestDemoProcessesServeMetrics(t *testing.T) {
+	app := fakeProcesses(t)
+	var stderr bytes.Buffer
+	args := []string{
+		"demo", "--engine", "disk", "--processes", "3", "--metrics", "127.0.0.1:0", "--data", someDepartures(t, 400),
+	}
+	require.NoError(t, app.Run(t.Context(), args, nil, io.Discard, &stderr), stderr.String())
+	for _, who := range []string{"", "process 1: ", "process 2: ", "process 3: "} {
+		require.Regexp(t, `(?m)^`+who+`fdbfifo: metrics: http://127\.0\.0\.1:[1-9][0-9]+/metrics$`, stderr.String())
+	}
+
+	for address, want := range map[string]string{
+		"": "", "127.0.0.1:0": "127.0.0.1:0", "localhost:9464": "localhost:9467", "[::1]:1": "[::1]:4",
+	} {
+		at, err := (&beside{metrics: address}).metricsOf(3)
+		require.NoError(t, err)
+		require.Equal(t, want, at)
+	}
+	for _, address := range []string{"9464", "127.0.0.1:65533", "127.0.0.1:-1", "127.0.0.1:x"} {
+		args := []string{"demo", "--engine", "disk", "--processes", "3", "--metrics", address}
+		err := app.Run(t.Context(), args, nil, io.Discard, io.Discard)
+		require.Equal(t, ExitUsage, ExitCode(err), "%s: %v", address, err)
+	}
+}
+
 // A process that fails ends the demo, which says which one and why, and the others are stopped.
 func TestDemoProcessFails(t *testing.T) {
 	app := fakeProcesses(t)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
@@ -90,8 +91,44 @@ func (t top) pressed(key byte) (next top, quit, anew bool) {
 	return t, false, false
 }
 
-// view is the screen, at most height lines of at most width columns; height 0 = as many as there are.
+// view is the screen, at most height lines of at most width columns; height 0 = as many as there are, and no keys.
 func (t top) view(width, height int) string {
+	lines := t.head()
+	last := min(len(t.blocked.Groups), t.scroll+t.fits(width, height))
+	if len(t.blocked.Groups) > 0 {
+		lines = append(lines, t.columns(width, "group", "messages", "since", "cause", "why")[0])
+	}
+	for i := t.scroll; i < last; i++ {
+		lines = append(lines, t.row(width, t.blocked.Groups[i])...)
+	}
+	if height >= minTopKeys {
+		for len(lines) < height-1 {
+			lines = append(lines, "")
+		}
+		keys := "q ends   space asks anew"
+		if n := len(t.blocked.Groups); t.scroll > 0 || last < n {
+			more := ""
+			if t.blocked.Next != nil {
+				more = "+"
+			}
+			keys = fmt.Sprintf("%d–%d of %d%s   up and down scroll   %s", t.scroll+1, last, n, more, keys)
+		}
+		lines = append(lines[:height-1], keys)
+	}
+	if height > 0 && len(lines) > height {
+		lines = lines[:height]
+	}
+	for i, line := range lines {
+		lines[i] = oneLine([]byte(line), width)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// minTopKeys is the height of a screen that has room to say what the keys do.
+const minTopKeys = 12
+
+// head is the lines above the groups.
+func (t top) head() []string {
 	rate := func(now, before int64) string {
 		if t.between <= 0 {
 			return "–"
@@ -104,36 +141,67 @@ func (t top) view(width, height int) string {
 		fmt.Sprintf("messages %s   in flight %s   dead %s   in/s %s   out/s %s", commas(st.Depth), commas(st.InFlight),
 			commas(st.Dead), rate(st.Enqueued, t.before.Enqueued),
 			rate(st.Acked+st.Taken, t.before.Acked+t.before.Taken)),
-		fmt.Sprintf("groups   ready %s   held %s   failing %s   paused %s   halted %s   waiting handles %s",
-			commas(st.ReadyGroups), commas(st.HeldGroups), commas(st.FailingGroups), commas(st.PausedGroups),
-			commas(st.HaltedGroups), commas(st.WaitingHandles)),
-		fmt.Sprintf("oldest   ready %s   head %s   hold %s",
-			short(st.OldestReady), short(st.OldestHead), short(st.LongestHold)),
+		fmt.Sprintf("groups   ready %s   held %s   failing %s   paused %s   halted %s", commas(st.ReadyGroups),
+			commas(st.HeldGroups), commas(st.FailingGroups), commas(st.PausedGroups), commas(st.HaltedGroups)),
+		fmt.Sprintf("oldest   ready %s   head %s   hold %s   waiting handles %s", short(st.OldestReady),
+			short(st.OldestHead), short(st.LongestHold), commas(st.WaitingHandles)),
 	}
 	if t.err != nil {
 		lines = append(lines, "NOT FRESH: "+t.err.Error())
 	}
 	lines = append(lines, "")
-	lines = append(lines, strings.Split(blockedWords(t.blocked), "\n")...)
-	for i, g := range t.blocked.Groups {
-		if i < t.scroll {
-			continue
-		}
-		if i == t.scroll {
-			lines = append(lines, fmt.Sprintf("%-24s %8s %8s  %-14s %s", "group", "messages", "since", "cause", "why"))
-		}
-		lines = append(lines, t.row(g))
-	}
-	if height > 0 && len(lines) > height {
-		lines = lines[:height]
-	}
-	for i, line := range lines {
-		lines[i] = oneLine([]byte(line), width)
-	}
-	return strings.Join(lines, "\n")
+	return append(lines, strings.Split(blockedWords(t.blocked), "\n")...)
 }
 
-func (t top) row(g layer.BlockedGroup) string {
+// fits is how many groups a screen shows at once.
+func (t top) fits(width, height int) int {
+	if height <= 0 {
+		return len(t.blocked.Groups)
+	}
+	room := height - len(t.head()) - 1
+	if height >= minTopKeys {
+		room--
+	}
+	if t.narrow(width) {
+		return max(1, room/2)
+	}
+	return max(1, room)
+}
+
+// within returns the model with no more scrolled away than there is below the screen.
+func (t top) within(width, height int) top {
+	t.scroll = max(0, min(t.scroll, len(t.blocked.Groups)-t.fits(width, height)))
+	return t
+}
+
+// nameWidth is the columns of the groups' names.
+func (t top) nameWidth() int {
+	width := len("group")
+	for _, g := range t.blocked.Groups {
+		width = max(width, text.StringWidthWithoutEscSequences(oneLine([]byte(display(g.Group)), maxNameWidth)))
+	}
+	return width
+}
+
+// Columns of the figures of a row, and how many the reason needs beside them; else it gets a line of its own.
+const (
+	topFigures = len(" messages    since  ") + 14 + len(" ")
+	minTopWhy  = 60
+)
+
+func (t top) narrow(width int) bool { return width < t.nameWidth()+topFigures+minTopWhy }
+
+// columns are the cells of a row, in one line or two.
+func (t top) columns(width int, name, depth, since, cause, why string) []string {
+	pad := strings.Repeat(" ", max(0, t.nameWidth()-text.StringWidthWithoutEscSequences(name)))
+	line := fmt.Sprintf("%s%s %8s %8s  %-14s", name, pad, depth, since, cause)
+	if t.narrow(width) {
+		return []string{strings.TrimRight(line, " "), "    " + why}
+	}
+	return []string{line + " " + why}
+}
+
+func (t top) row(width int, g layer.BlockedGroup) []string {
 	depth, since := commas(g.Depth), ""
 	if g.More {
 		depth += "+"
@@ -146,7 +214,7 @@ func (t top) row(g layer.BlockedGroup) string {
 		why[i] = r.String()
 	}
 	name := oneLine([]byte(display(g.Group)), maxNameWidth)
-	return fmt.Sprintf("%-24s %8s %8s  %-14s %s", name, depth, since, g.Cause, strings.Join(why, "; "))
+	return t.columns(width, name, depth, since, string(g.Cause), strings.Join(why, "; "))
 }
 
 // look asks the queue.
@@ -222,6 +290,7 @@ func (s *session) topLoop(ctx context.Context, q *layer.Queue, t top, every time
 			return nil
 		}
 		width, height, _ := s.app.size(s.stdout)
+		t = t.within(width, height)
 		screen := strings.ReplaceAll(t.view(width, height), "\n", clearLine+"\r\n")
 		if _, err := io.WriteString(s.stdout, home+screen+clearLine+clearRest); err != nil {
 			return err

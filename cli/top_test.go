@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -38,9 +39,48 @@ func TestTopView(t *testing.T) {
 			require.LessOrEqual(t, len([]rune(line)), size[0], line)
 		}
 	}
+	require.NotContains(t, m.view(200, 11), "q ends", "a low screen has no room for the keys")
+	require.Contains(t, m.view(200, 12), "\nq ends", "nothing to scroll")
 	failed := m.looked(topLook{err: errors.New("no database")})
 	require.Contains(t, failed.view(80, 24), "NOT FRESH: no database")
 	require.Contains(t, failed.view(80, 24), "messages 1,234", "what was seen last stays")
+}
+
+// TestTopAt80Columns: where a reason has no room beside the figures it has a line of its own; names of wide letters leave
+// the columns where they are; the last line says what there is to scroll, and no key scrolls the last group away.
+func TestTopAt80Columns(t *testing.T) {
+	m := top{queue: "orders"}
+	for i := range 30 {
+		name := fmt.Sprint("g", i)
+		if i == 1 {
+			name = "日本語のグループ"
+		}
+		m.blocked.Groups = append(m.blocked.Groups, layer.BlockedGroup{
+			GroupInfo: layer.GroupInfo{Group: name, Depth: 7}, Cause: layer.CauseDelayed,
+			Reasons: []layer.Reason{{Cause: layer.CauseHeadFailed, Count: 2, Err: "timeout calling the bank"}},
+		})
+	}
+	lines := strings.Split(m.view(80, 24), "\n")
+	require.Len(t, lines, 24)
+	const why = "    the first message of its group has failed 2 times, the last time with: time…"
+	require.Equal(t, []string{
+		"group            messages    since  cause",
+		"g0                      7           delayed", why,
+		"日本語のグループ        7           delayed", why,
+	}, lines[6:11])
+	require.Equal(t, "1–8 of 30   up and down scroll   q ends   space asks anew", lines[23])
+	wide := strings.Split(m.view(120, 24), "\n")
+	require.Contains(t, wide[7], "delayed        the first message of its group has failed 2 times")
+	require.True(t, strings.HasPrefix(wide[23], "1–16 of 30"))
+	for range 40 {
+		m, _, _ = m.pressed('j')
+		m = m.within(80, 24)
+	}
+	require.Equal(t, 22, m.scroll)
+	require.Contains(t, m.view(80, 24), "23–30 of 30")
+	require.Contains(t, m.view(80, 24), "g29")
+	require.Zero(t, m.within(80, 0).scroll)
+	require.Zero(t, m.within(200, 60).scroll, "all fit")
 }
 
 // TestTopKeys: keys scroll within the list, ask anew, and end.

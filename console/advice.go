@@ -1,8 +1,7 @@
 package console
 
 import (
-	"fmt"
-	"slices"
+	"strings"
 
 	"fdbfifo/layer"
 )
@@ -14,62 +13,65 @@ type advice struct {
 	Path, Words   string // of a link
 }
 
-// advices are what to do about the reasons of a group, each cause once, beside the remedies.
+// adviceOn says what to do about a cause. work: start a worker. page is one of the queue's.
+var adviceOn = map[layer.Cause]struct {
+	text        string
+	work        bool
+	page, words string
+}{
+	layer.CauseGroupHeld:    {text: "Look at HOLDER first: a release does not stop its handler."},
+	layer.CauseInFlight:     {text: "Look at HOLDER first: a release does not stop its handler."},
+	layer.CauseLeaseExpired: {text: "Whoever held the group is gone, and no worker takes over: start one.", work: true},
+	layer.CauseNobodyWaits: {
+		text: "No worker waits for a group: start one, or wait for one that is busy.", work: true,
+	},
+	layer.CauseTurn: {
+		text: "More workers shorten the wait; with the schedule round_robin a group that was served goes to the back.",
+		work: true, page: "config", words: "schedule",
+	},
+	layer.CauseHeadDelayed: {text: "It waits by design: the message was enqueued with a delay."},
+	layer.CauseItemDelayed: {text: "It waits by design: the message was enqueued with a delay."},
+	layer.CauseRateLimited: {
+		text: "It waits by design: the rate of the group is used up.", page: "config", words: "change the rate",
+	},
+	layer.CauseQueueRateLimited: {
+		text: "It waits by design: the rate of the queue is used up.", page: "config", words: "change the rate",
+	},
+	layer.CauseGranted: {text: "There is nothing to do: it ends within two seconds."},
+	layer.CauseCorrupt: {text: "Have the queue checked before anything is removed.", page: "check", words: "check"},
+	layer.CauseUnreachable: {
+		text: "This is a fault of fdbfifo: please report it, with what a check says.", page: "check", words: "check",
+	},
+}
+
+// advices are what to do about the reasons of a group, each once, beside the remedies.
 func advices(queue string, g layer.GroupInfo, reasons []layer.Reason) (all []advice) {
-	work := "fdbfifo work --queue " + quoted(queue) + " --exec COMMAND"
-	seen := map[layer.Cause]bool{}
+	seen := map[string]bool{}
 	for _, r := range reasons {
-		if seen[r.Cause] {
+		on := adviceOn[r.Cause]
+		holder := hostOf(g.Owner)
+		if on.text == "" || seen[on.text] || holder == "" && strings.Contains(on.text, "HOLDER") {
 			continue
 		}
-		seen[r.Cause] = true
-		switch r.Cause {
-		case layer.CauseGroupHeld, layer.CauseInFlight:
-			if where := hostOf(g.Owner); where != "" {
-				all = append(all, advice{Text: "Look at " + where + " first: a release does not stop its handler."})
-			}
-		case layer.CauseLeaseExpired:
-			all = append(all, advice{
-				Text: "Whoever held the group is gone, and no worker takes over: start one.", Command: work,
-			})
-		case layer.CauseNobodyWaits:
-			all = append(all, advice{
-				Text: "No worker waits for a group: start one, or wait for one that is busy.", Command: work,
-			})
-		case layer.CauseTurn:
-			all = append(all, advice{
-				Text: fmt.Sprintf("Ready groups before it: %s. More workers shorten the wait; with the schedule round_robin "+
-					"a group that was served goes to the back.", Commas(r.Count)),
-				Command: work, Path: link("config", "q", queue), Words: "schedule",
-			})
-		case layer.CauseHeadDelayed, layer.CauseItemDelayed:
-			all = append(all, advice{Text: "It waits by design: the message was enqueued with a delay."})
-		case layer.CauseRateLimited, layer.CauseQueueRateLimited:
-			all = append(all, advice{
-				Text: "It waits by design: a rate is used up.", Path: link("config", "q", queue), Words: "change the rate",
-			})
-		case layer.CauseGranted:
-			all = append(all, advice{Text: "There is nothing to do: it ends within two seconds."})
-		case layer.CauseCorrupt:
-			all = append(all, advice{
-				Text: "Have the queue checked before anything is removed.", Path: link("check", "q", queue), Words: "check",
-			})
-		case layer.CauseUnreachable:
-			all = append(all, advice{
-				Text: "This is a fault of fdbfifo: please report it, with what a check says.",
-				Path: link("check", "q", queue), Words: "check",
-			})
+		seen[on.text] = true
+		a := advice{Text: strings.ReplaceAll(on.text, "HOLDER", holder), Words: on.words}
+		if on.work {
+			a.Command = "fdbfifo work --queue " + shellName(queue) + " --exec COMMAND"
 		}
+		if on.page != "" {
+			a.Path = link(on.page, "q", queue)
+		}
+		all = append(all, a)
 	}
 	return all
 }
 
-// quoted is a name as a shell takes it.
-func quoted(name string) string {
+// shellName is a name as a shell takes it, or NAME if that would take quotes.
+func shellName(name string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' || r == '.'
 	}
-	if name != "" && !slices.ContainsFunc([]rune(name), func(r rune) bool { return !plain(r) }) {
+	if name != "" && !strings.ContainsFunc(name, func(r rune) bool { return !plain(r) }) {
 		return name
 	}
 	return "NAME"

@@ -323,6 +323,7 @@ func (d *deed) check(ctx context.Context) (string, error) {
 	if len(report.Violations) == 0 {
 		return words + "all rules hold", nil
 	}
+	words += plural(int64(len(report.Violations)), "violation")
 	for i, v := range report.Violations {
 		if i == 10 {
 			words += fmt.Sprintf("; and %d more", len(report.Violations)-i)

@@ -410,7 +410,11 @@ func (c *Console) groupPage(ctx context.Context, in input) (any, error) {
 		if d.Info, err = q.Admin().Group(ctx, group); err != nil {
 			return nil, err
 		}
-		if d.Why, err = q.Admin().WhyGroup(ctx, group); err != nil && !errors.Is(err, layer.ErrCorrupt) {
+		d.Why, err = q.Admin().WhyGroup(ctx, group)
+		switch {
+		case errors.Is(err, layer.ErrCorrupt):
+			d.Why.Reasons = []layer.Reason{{Cause: layer.CauseCorrupt, Err: text(err)}}
+		case err != nil:
 			return nil, err
 		}
 		if d.Items, err = q.Peek(ctx, group, laneItems); err != nil && !errors.Is(err, layer.ErrCorrupt) {

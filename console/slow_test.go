@@ -216,8 +216,8 @@ func TestAdvice(t *testing.T) {
 	for cause, want := range map[layer.Cause]string{
 		layer.CauseGroupHeld: "Look at process 12 of host web-1 first", layer.CauseGranted: "nothing to do",
 		layer.CauseUnreachable: "fault of fdbfifo", layer.CauseCorrupt: "checked", layer.CauseTurn: "round_robin",
-		layer.CauseLeaseExpired: "start one", layer.CauseRateLimited: "a rate is used up",
-		layer.CauseQueueRateLimited: "a rate is used up",
+		layer.CauseLeaseExpired: "start one", layer.CauseRateLimited: "rate of the group",
+		layer.CauseQueueRateLimited: "rate of the queue",
 	} {
 		all := advices("the queue", group, []layer.Reason{{Cause: cause}, {Cause: cause}})
 		require.Len(t, all, 1, cause)

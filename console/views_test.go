@@ -97,3 +97,28 @@ func TestReplayFromTheArchive(t *testing.T) {
 	r, body := s.post(url.Values{"verb": {"replay"}, "q": {"orders"}})
 	require.Equal(t, http.StatusBadRequest, r.StatusCode, body)
 }
+
+// TestCorruptHead: a group whose first message nobody can read has a page, which says so; its head can be cancelled.
+func TestCorruptHead(t *testing.T) {
+	s := newSite(t, nil)
+	s.enqueue("A", "a body that cannot be read", "2")
+	var keys [][]byte
+	for pair, err := range kv.Rows(t.Context(), s.rec, kv.KeyRange{Begin: []byte{0}, End: []byte{0xff}}) {
+		require.NoError(t, err)
+		if strings.Contains(string(pair.Value), "a body that cannot be read") {
+			keys = append(keys, pair.Key)
+		}
+	}
+	require.Len(t, keys, 1)
+	_, err := kv.Run(t.Context(), s.rec, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		tx.Set(keys[0], []byte("?"))
+		return nil
+	})
+	require.NoError(t, err)
+	page := s.get("/group?q=orders&g=A")
+	require.Contains(t, page, "Have the queue checked before anything is removed", page)
+	s.press("/group?q=orders&g=A", "Cancel the head", http.StatusSeeOther)
+	items, err := s.q.Peek(t.Context(), "A", 1)
+	require.NoError(t, err)
+	require.Equal(t, "2", string(items[0].Body))
+}

@@ -1,0 +1,172 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/browser"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/console"
+	"fdbfifo/layer"
+)
+
+// scripts says whether pages may run scripts.
+func (w *world) scripts(on bool) {
+	w.t.Helper()
+	w.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, emulation.SetScriptExecutionDisabled,
+			emulation.SetScriptExecutionDisabledParams{Value: !on})
+		return err
+	}))
+}
+
+// TestLivePage: a group that a worker halts appears by itself, within two polls; a focus survives that.
+func TestLivePage(t *testing.T) {
+	w := newWorld(t)
+	w.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		_, err := chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
+			Source: `window.polls = [];
+				window.EventSource = class extends EventSource {
+					constructor(u) { super(u); this.addEventListener("message", e => polls.push(e.data)); }
+				};`,
+		})
+		return err
+	}))
+	_, _, err := w.q.Admin().Configure(t.Context(), func(c *layer.Config) { c.OnFailure = layer.HaltGroup })
+	require.NoError(t, err)
+	_, err = w.q.Admin().PauseGroup(t.Context(), "first", layer.PauseOptions{})
+	require.NoError(t, err)
+	w.open("blocked?q=orders")
+	w.says("first")
+	w.until("polls.length > 0")
+	run(w, chromedp.Evaluate[bool](`document.querySelector("#p-filter a").focus(), true`))
+	worker, err := layer.NewWorker(w.q, layer.Handle(func(context.Context, *layer.Delivery) error {
+		return &layer.RejectError{Reason: "appears by itself"}
+	}), layer.WorkerOptions{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- worker.Run(ctx) }()
+	defer func() {
+		cancel()
+		require.NoError(t, <-ended)
+	}()
+	w.enqueue("A", "1")
+	require.Eventually(t, func() bool { return w.group("A").Status == layer.Halted }, patience, time.Millisecond)
+	before := run(w, chromedp.Evaluate[int](`polls.length`))
+	w.says("appears by itself")
+	at := run(w, chromedp.Evaluate[int](`polls.findIndex(p => p.includes("appears by itself"))`))
+	require.LessOrEqual(t, at, before+1, "it came with poll %d, and %d had come when it was halted", at, before)
+	require.True(t, run(w, chromedp.Evaluate[bool](`document.activeElement.closest("#p-filter") !== null`)))
+	w.quiet()
+}
+
+// TestHiddenTab: a tab that is not shown has no stream; when it is shown again it catches up.
+func TestHiddenTab(t *testing.T) {
+	w := newWorld(t)
+	w.open("blocked?q=orders")
+	w.streaming(1)
+	w.window(browser.WindowStateMinimized)
+	w.until("document.hidden")
+	w.streaming(0)
+	_, err := w.q.Admin().PauseGroup(t.Context(), "paused meanwhile", layer.PauseOptions{})
+	require.NoError(t, err)
+	w.window(browser.WindowStateNormal)
+	w.says("paused meanwhile")
+	w.streaming(1)
+	w.quiet()
+}
+
+// streaming waits until so many streams are open.
+func (w *world) streaming(n int64) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool { return w.streams.Load() == n }, patience, 5*time.Millisecond, "%d streams", n)
+}
+
+// TestRestart: the console ends, and is started anew, while a page is open. The page says so and comes back by itself;
+// a click meanwhile is not done, and one after is done once, also if its answer is lost.
+func TestRestart(t *testing.T) {
+	w := newWorld(t)
+	w.enqueue("A", "1", "2", "3")
+	w.groupPage("A")
+	w.streaming(1)
+	address := w.stop()
+	w.says("not fresh: the console does not answer")
+	require.True(t, run(w, chromedp.Evaluate[bool](`document.querySelector("#fresh").classList.contains("stale")`)))
+	_, err := w.q.Admin().PauseGroup(t.Context(), "A", layer.PauseOptions{Reason: "meanwhile"})
+	require.NoError(t, err)
+	w.start(address)
+	w.says("meanwhile")
+	w.until(`document.querySelector("#fresh").innerText.startsWith("as of")`)
+
+	address = w.stop()
+	w.says("not fresh: the console does not answer")
+	w.button("#p-remedies", "Resume")
+	w.until(`location.protocol == "chrome-error:"`)
+	require.Equal(t, layer.Paused, w.group("A").Status)
+	w.start(address)
+	w.remedy("A", "Resume", "", "resume: the group goes on")
+	require.Equal(t, layer.Ready, w.group("A").Status)
+
+	head, err := w.q.Peek(t.Context(), "A", 1)
+	require.NoError(t, err)
+	confirm := fmt.Sprintf("confirm?q=orders&verb=skip&g=A&head=%s", head[0].ID)
+	w.open(confirm)
+	w.mu.Lock()
+	w.lose = true
+	w.mu.Unlock()
+	w.button("main", "Set the head aside")
+	// The browser may send the form again by itself.
+	w.until(`location.protocol == "chrome-error:" || document.body.innerText.includes("changed meanwhile")`)
+	require.EqualValues(t, 2, w.group("A").Depth)
+	w.open(confirm)
+	w.says("another message is the first of the group now")
+	require.EqualValues(t, 2, w.group("A").Depth, "done once")
+}
+
+// TestRestartWithAnotherToken: the console is started anew with a new token. The page says what to do; a click does
+// nothing, and says so; after the new link everything goes on.
+func TestRestartWithAnotherToken(t *testing.T) {
+	w := newWorld(t, func(o *console.Options) { o.Token = "first" })
+	w.enqueue("A", "1")
+	w.open(console.LoginPath("first")[1:])
+	w.says("Queues")
+	w.until(`location.pathname == "/"`)
+	w.groupPage("A")
+	w.streaming(1)
+	address := w.stop()
+	w.options.Token = "second"
+	w.start(address)
+	w.says("open the link that the console prints when it starts")
+	w.button("#p-remedies", "Pause")
+	w.says("the console was started anew since you came in")
+	w.says("nothing was done")
+	require.Equal(t, layer.Ready, w.group("A").Status)
+	w.open(console.LoginPath("first")[1:])
+	w.says("this link is not valid any more")
+	w.open(console.LoginPath("second")[1:])
+	w.until(`location.pathname == "/"`)
+	w.remedy("A", "Pause", "", "pause: the group is paused")
+	require.Equal(t, layer.Paused, w.group("A").Status)
+}
+
+// window shows the window, or hides it.
+func (w *world) window(state browser.WindowState) {
+	w.t.Helper()
+	w.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
+		win, err := chromedp.Call(ctx, browser.GetWindowForTarget, browser.GetWindowForTargetParams{})
+		if err != nil {
+			return err
+		}
+		_, err = chromedp.Call(ctx, browser.SetWindowBounds, browser.SetWindowBoundsParams{
+			WindowID: win.WindowID, Bounds: &browser.Bounds{WindowState: state},
+		})
+		return err
+	}))
+}
