@@ -46,8 +46,8 @@ func TestTopView(t *testing.T) {
 	require.Contains(t, failed.view(80, 24), "messages 1,234", "what was seen last stays")
 }
 
-// TestTopAt80Columns: where a reason has no room beside the figures it has a line of its own; names of wide letters leave
-// the columns where they are; the last line says what there is to scroll, and no key scrolls the last group away.
+// TestTopAt80Columns: where a reason has no room beside the figures it has a line of its own; names of wide letters
+// leave the columns where they are; the last line says what there is to scroll, and no key scrolls the last group away.
 func TestTopAt80Columns(t *testing.T) {
 	m := top{queue: "orders"}
 	for i := range 30 {
