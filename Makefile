@@ -34,6 +34,11 @@ e2e: ## the console in a real browser, top in tmux, the board in a real Promethe
 	$(GO) -C e2e vet ./...
 	@set -o pipefail; $(GO) -C e2e test ./... -count 1 -v | grep -v '^=== '
 
+.PHONY: pictures
+pictures: ## take the pictures of docs/pictures anew, in a real browser; the diff is the review
+	@mkdir -p docs/pictures
+	$(GO) -C e2e test . -run '^TestPictures$$' -count 1 -args -pictures
+
 .PHONY: otel
 otel: ## OpenTelemetry's spans and metrics, in the module otelfifo: vet, staticcheck, tests, tidy modules
 	@cd otelfifo && $(GO) vet ./... && $(GO) tool -modfile=../tools/go.mod staticcheck ./... && $(GO) mod tidy -diff && $(GO) test ./... -count 1

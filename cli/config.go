@@ -11,8 +11,9 @@ import (
 	"fdbfifo/layer"
 )
 
-const configHelp = `Print the queue's configuration, or change it: --set gives a setting a value, 0 its default. All that is set with one
-command holds together or not at all. Whoever has the queue open follows within a second.`
+const configHelp = `Print the queue's configuration, or change it: --set gives a setting a value, 0 its default. All
+that is set with one command holds together or not at all. Whoever has the queue open follows within a second. To raise
+the shards takes two seconds.`
 
 func newConfigCmd(s *session) *cobra.Command {
 	var set []string
@@ -34,10 +35,11 @@ func newConfigCmd(s *session) *cobra.Command {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				config, version, err := configure(c.Context(), s.admin(q), changes)
 				var limit *layer.LimitError
-				if errors.As(err, &limit) && limit.What == "shards" && limit.Min == limit.Max {
+				if errors.As(err, &limit) && limit.What == "shards" && limit.Min > 1 && limit.Got < limit.Min {
 					return asUsage(&Error{
-						Text: fmt.Sprintf("the queue has %s, for good", plural(limit.Min, "shard")), Err: err,
-						Hint: "Shards are set when a queue is made: fdbfifo create QUEUE --set shards=N.",
+						Err:  err,
+						Text: fmt.Sprintf("the queue has %s, and cannot have fewer", plural(limit.Min, "shard")),
+						Hint: fmt.Sprintf("Shards can be raised, up to %d.", limit.Max),
 					})
 				}
 				if errors.As(err, &limit) {

@@ -16,7 +16,7 @@ func newCreateCmd(s *session) *cobra.Command {
 		Use:   "create [QUEUE] [--set NAME=VALUE]...",
 		Short: "Make a queue, with settings",
 		Long: `Make a queue, with settings: those that config prints. Most can be changed later with config;
-shards cannot. A queue that exists is left as it is, and the exit code is 1. Enqueue makes a queue that does
+shards can only be raised. A queue that exists is left as it is, and the exit code is 1. Enqueue makes a queue that does
 not exist, with no settings but the defaults.`,
 		Example: `  fdbfifo create orders --set lease=2m --set shards=4`,
 		Args:    cobra.ArbitraryArgs,

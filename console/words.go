@@ -22,6 +22,12 @@ func (c *Console) functions() template.FuncMap {
 		"commas": func(n any) string { return Commas(number(n)) },
 		"plural": func(n any, noun string) string { return Plural(number(n), noun) },
 		"name":   displayed,
+		"some": func(d time.Duration) string { // "" for nothing
+			if d == 0 {
+				return ""
+			}
+			return Short(d)
+		},
 		"ago": func(t time.Time) string {
 			if t.IsZero() {
 				return ""

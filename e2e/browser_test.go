@@ -54,6 +54,7 @@ type world struct {
 	q       *layer.Queue
 	axe     string
 	options console.Options
+	behind  atomic.Int64 // by how much the clock of q is behind, in ns
 	streams atomic.Int64 // open ones
 	deeds   atomic.Int64 // actions that were asked for
 	mu      sync.Mutex
@@ -78,11 +79,14 @@ func newWorld(t *testing.T, change ...func(o *console.Options)) *world {
 	axe, err := os.ReadFile("node_modules/axe-core/axe.min.js")
 	needs(t, err == nil, "axe-core", "npm --prefix e2e install")
 	db := embedded.OpenMemory(embedded.Options{})
-	q, err := layer.Create(t.Context(), db, nil, "orders", layer.Options{Owner: "web-1:4711:a0f3"})
-	require.NoError(t, err)
-	w := &world{t: t, q: q, axe: string(axe), options: console.Options{
+	w := &world{t: t, axe: string(axe), options: console.Options{
 		DB: cluster{db}, Every: 200 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	}}
+	q, err := layer.Create(t.Context(), db, nil, "orders", layer.Options{
+		Owner: "web-1:4711:a0f3", Now: func() time.Time { return time.Now().Add(-time.Duration(w.behind.Load())) },
+	})
+	require.NoError(t, err)
+	w.q = q
 	for _, f := range change {
 		f(&w.options)
 	}

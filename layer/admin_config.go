@@ -3,7 +3,6 @@ package layer
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 
 	"fdbfifo/kv"
 )
@@ -16,6 +15,10 @@ import (
 // After a change of MaxRate, Configure goes through the groups delivered from lately, as a sweep does, in short steps
 // at batch priority, so that groups which wait by the old rate wait by the new rate. If this fails, or ctx ends,
 // Configure returns the error with the new configuration, which holds, and the next sweep does the rest.
+//
+// If Shards are raised, Configure takes two seconds: handles must read the new shards before any handle writes there.
+// An interrupted raise does no harm; the next Configure finishes the raise, whatever the change, or the next sweep.
+// Shards cannot be lowered (*LimitError).
 //
 // Errors: *LimitError, *ValueError: nothing was changed; *UnknownSettingError if a newer version of this library has
 // written the configuration; ErrClosed, and the engine's.
@@ -31,13 +34,15 @@ func (a Admin) Configure(ctx context.Context, change func(c *Config)) (Config, i
 
 func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config, int64, error) {
 	var rate Rate // before
+	rising := false
 	now, err := onceFor(ctx, q, q.opts.Tx, configReceipt, func(tx kv.Tx, _ kv.Attempt) (configured, bool, error) {
-		config, version, err := q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) })
+		stored, err := q.configure(ctx, tx, func(c *Config) { rate = c.MaxRate; change(c) })
 		if err != nil {
 			return configured{}, false, err
 		}
-		document, err := json.Marshal(config)
-		return configured{version: version, document: string(document), config: config}, true, err
+		rising = stored.shards.isRising()
+		document, err := json.Marshal(stored.config)
+		return configured{version: stored.version, document: string(document), config: stored.config}, true, err
 	})
 	if err != nil {
 		return Config{}, 0, wrap("configure", err)
@@ -47,11 +52,15 @@ func (q *Queue) reconfigure(ctx context.Context, change func(c *Config)) (Config
 		s := sweeper{q: q, ctx: ctx, config: &now.config}
 		err = s.paces()
 	}
+	if err == nil && rising {
+		err = q.finishRaise(ctx)
+	}
 	return now.config, now.version, wrap("configure", err)
 }
 
 // ConfigureTx is Configure in the caller's transaction. The caller answers for an unknown commit: use Once. Groups
-// which wait by an old MaxRate keep waiting for as long as the old rate says, or until the next sweep.
+// which wait by an old MaxRate keep waiting for as long as the old rate says, or until the next sweep. Raised Shards
+// are written to from the next Configure or sweep on.
 //
 // Conflicts: with another change of the configuration only.
 func (a Admin) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
@@ -59,35 +68,35 @@ func (a Admin) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)
 	if q.isClosed() {
 		return Config{}, 0, wrap("configure", ErrClosed)
 	}
-	config, version, err := q.configure(ctx, tx, change)
-	return config, version, wrap("configure", err)
+	stored, err := q.configure(ctx, tx, change)
+	return stored.config, stored.version, wrap("configure", err)
 }
 
-func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config)) (Config, int64, error) {
+// configure returns what it stores.
+func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config)) (storedConfig, error) {
 	key := q.keys.meta(metaConfig)
-	value, err := guardConfigure.get(tx, key).Wait(ctx)
+	old, err := q.readStored(ctx, guardConfigure.reads(tx), key)
 	if err != nil {
-		return Config{}, 0, fmt.Errorf("read configuration: %w", err)
-	}
-	old, err := q.unpackOwn(key, value)
-	if err != nil {
-		return Config{}, 0, err
+		return storedConfig{}, err
 	}
 	config := old.config
 	change(&config)
 	if config, err = config.withDefaults(); err != nil {
-		return Config{}, 0, err
+		return storedConfig{}, err
 	}
 	if err := config.changedFrom(old.config); err != nil {
-		return Config{}, 0, err
+		return storedConfig{}, err
 	}
-	changed := storedConfig{config: config, version: old.version + 1, incarnation: old.incarnation}
+	changed := storedConfig{
+		config: config, version: old.version + 1, incarnation: old.incarnation,
+		shards: old.shards.raised(int64(config.Shards)),
+	}
 	packed, err := changed.pack()
 	if err != nil {
-		return Config{}, 0, err
+		return storedConfig{}, err
 	}
 	tx.Set(key, packed)
-	return config, changed.version, nil
+	return changed, nil
 }
 
 // ReadConfig reads the stored configuration and the version.
@@ -96,11 +105,8 @@ func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
 	var stored storedConfig
 	key := q.keys.meta(metaConfig)
 	err := q.view(ctx, func(tx kv.ReadTx) error {
-		value, err := tx.Get(key).Wait(ctx)
-		if err != nil {
-			return fmt.Errorf("read configuration: %w", err)
-		}
-		stored, err = q.unpackOwn(key, value)
+		var err error
+		stored, err = q.readStored(ctx, tx, key)
 		return err
 	})
 	if err != nil {

@@ -128,14 +128,15 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 // on the lock, and on the gap up to the head.
 func (w *txn) retimeHead(head ID, oldMS, dueMS int64) error {
 	keys := w.q.keys
-	old := kv.SingleKey(keys.timer(oldMS, head.Group))
-	// With a conflict: a claim which leaves the group to its head at the same time sets the timer.
-	timers, err := guardEarlyGap.reads(w.tx).GetRange(old.Selectors(), kv.RangeOptions{}).Wait(w.ctx)
-	if err != nil {
-		return fmt.Errorf("read timer: %w", err)
-	}
-	for _, row := range timers { // at most one
-		w.clear(row.Key)
+	for _, key := range keys.timersAt(oldMS, head.Group) {
+		// With a conflict: a claim which leaves the group to its head at the same time sets the timer.
+		timers, err := guardEarlyGap.reads(w.tx).GetRange(kv.SingleKey(key).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read timer: %w", err)
+		}
+		for _, row := range timers { // at most one
+			w.clear(row.Key)
+		}
 	}
 	if dueMS > w.nowMS {
 		return w.awaitHead(head.Group, keys.ready(head.Index, head.Group), head, dueMS)

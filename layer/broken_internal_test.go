@@ -124,6 +124,7 @@ var missing = map[guard]string{
 	guardSubscribeAgain:  "TestChangesOfUnknownCommit/unknown-applied",
 	guardSubscribeStop:   "TestSubscriptionStopsWithASlowHandler",
 	guardIncarnation:     "TestHandleOfADroppedQueue",
+	guardGrow:            "TestRaiseReachesWhoSleeps",
 	guardSweepTurn:       "TestOneOfManySweeps",
 	guardTotalDraw:       "TestTotalDrawsOfTwoHandles",
 	guardPaceSweep:       "TestSweepKeepsWhatIsWrittenAnew/pace",

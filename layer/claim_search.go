@@ -19,7 +19,9 @@ type search struct {
 	where   string   // the packed template; "" = whole groups
 	spread  *spread  // of the template
 	shards  []cursor // of hints
-	timers  cursor
+	timers  []cursor // by shard
+	turn    int64    // the shard whose timers are read first
+	fresh   bool     // nothing was read yet
 	pending []candidate
 	later   []candidate // timers whose places lie behind the hints read so far
 	away    bool        // on a walk
@@ -45,21 +47,48 @@ func (s *search) begin() {
 	}
 	s.begun, s.away, s.shard = true, true, shard
 	s.shards = []cursor{{begin: begin, end: q.keys.hintsFrom(s.where, shard, 0).End}}
-	s.timers = cursor{exhausted: true}
+	s.timers, s.fresh = nil, false
 	if begin.Offset > 1 { // a new landing: the next must know how far the hints go
 		s.newest = s.w.tx.Snapshot().GetKey(kv.LastLessThan(s.shards[0].end))
 	}
 }
 
 // fromTheOldest starts at the oldest hints and timers.
+//
+// The first fill reads the hints of all shards, and the timers of one shard, each time of the next: so a search which
+// finds something costs no more reads for the timers than with one shard. Only a search which finds too little reads
+// the timers of all shards. So other groups go at most (shards - 1) searches ahead of one that is due. In a fair queue
+// each search reads the timers of all shards, because what is due takes its turn among the hints.
 func (s *search) fromTheOldest() {
 	q := s.w.q
 	s.begun, s.away = true, false
 	s.shards, s.later = s.shards[:0], nil
-	for shard := range q.keys.shards {
-		s.shards = append(s.shards, newCursor(q.keys.hintsFrom(s.where, shard, 0)))
+	s.timers = s.timers[:0]
+	s.reach(q.keys.shards.all())
+	s.turn, s.fresh = s.spread.begun.Add(1)%int64(len(s.timers)), true
+}
+
+// reach adds the shards up to all.
+func (s *search) reach(all int64) {
+	keys := s.w.q.keys
+	for shard := int64(len(s.timers)); shard < all; shard++ {
+		s.shards = append(s.shards, newCursor(keys.hintsFrom(s.where, shard, 0)))
+		s.timers = append(s.timers, newCursor(keys.dueFrom(s.where, shard, 0, s.w.nowMS)))
 	}
-	s.timers = newCursor(q.keys.dueFrom(s.where, 0, s.w.nowMS))
+}
+
+// grow adds the shards of which the handle has learned since the search began, and reports whether there are such. A
+// search which has found nothing else must not end without: see store_shard.go.
+func (s *search) grow() (bool, error) {
+	if s.away || s.nearby || lacks(guardGrow) {
+		return false, nil
+	}
+	if _, err := s.w.config(); err != nil {
+		return false, err
+	}
+	before := len(s.timers)
+	s.reach(s.w.q.keys.shards.all())
+	return len(s.timers) > before, nil
 }
 
 // next returns up to n candidates, the oldest first, or none if there are no more.
@@ -78,7 +107,7 @@ func (s *search) next(n int) ([]candidate, error) {
 			s.fromTheOldest()
 			if s.nearby = skip > 0; s.nearby {
 				s.shards[0].begin.Offset += skip
-				s.timers.exhausted = true
+				s.timers = nil
 			}
 			if err := s.fill(n); err != nil {
 				return nil, err
@@ -111,36 +140,45 @@ func (s *search) start(n int) {
 	// Read a row more than asked for, because a hint may be stale, and a row costs less than another round trip. And
 	// add what the handle's other transactions are about to take.
 	r := &searchReads{
-		limit:  n + 1 + s.w.beside,
-		oldest: !s.away && !s.nearby && s.timers.begin.Offset == 1 && !s.timers.begin.OrEqual,
+		limit: n + 1 + s.w.beside, oldest: s.fresh && !s.nearby, timers: make([]kv.Future[[]kv.KV], len(s.timers)),
 	}
 	snapshot := s.w.tx.Snapshot()
 	for i := range s.shards {
 		r.hints = append(r.hints, s.shards[i].read(snapshot, r.limit))
 	}
-	r.timers = s.timers.read(snapshot, r.limit)
-	s.reads = r
+	for i := range s.timers {
+		if !s.fresh || s.fair || int64(i) == s.turn {
+			r.timers[i] = s.timers[i].read(snapshot, r.limit)
+		}
+	}
+	s.reads, s.fresh = r, false
 }
 
 // searchReads is the reads of a fill under way.
 type searchReads struct {
 	limit  int
 	hints  []kv.Future[[]kv.KV]
-	timers kv.Future[[]kv.KV]
-	oldest bool // the reads begin at the oldest
+	timers []kv.Future[[]kv.KV] // nil = not read this time
+	oldest bool                 // the reads begin at the oldest
 }
 
 // fill reads on until there is something to look at, or nothing more to read.
 func (s *search) fill(n int) error {
 	for {
-		if err := s.readMore(n); err != nil || len(s.pending) > 0 || s.exhausted() {
+		if err := s.readMore(n); err != nil || len(s.pending) > 0 {
 			return err
+		}
+		if s.exhausted() {
+			if more, err := s.grow(); err != nil || !more {
+				return err
+			}
 		}
 	}
 }
 
 func (s *search) exhausted() bool {
-	return s.timers.exhausted && !slices.ContainsFunc(s.shards, func(c cursor) bool { return !c.exhausted })
+	more := func(c cursor) bool { return !c.exhausted }
+	return !slices.ContainsFunc(s.timers, more) && !slices.ContainsFunc(s.shards, more)
 }
 
 func (s *search) readMore(n int) error {
@@ -176,13 +214,18 @@ func (s *search) readMore(n int) error {
 	if err := s.learnNewest(); err != nil {
 		return err
 	}
-	due, err := timers.Wait(s.w.ctx)
-	if err != nil {
-		return fmt.Errorf("read timers: %w", err)
-	}
-	s.timers.passed(due, limit)
-	if err := s.addTimers(due); err != nil {
-		return err
+	for i, f := range timers {
+		if f == nil {
+			continue
+		}
+		due, err := f.Wait(s.w.ctx)
+		if err != nil {
+			return fmt.Errorf("read timers: %w", err)
+		}
+		s.timers[i].passed(due, limit)
+		if err := s.addTimers(due); err != nil {
+			return err
+		}
 	}
 	if s.fair {
 		whole = math.MaxInt64 // what is due takes turns with the hints of its shard
@@ -204,7 +247,7 @@ func (s *search) shardOf(c candidate) int64 { return s.w.q.keys.shard(groupOf(c.
 // so a receive of one item does not look at the oldest shard again and again. Example: shards A with 5, B with 2 and C
 // with 1, the last was A's: B1 C1 A1 B2 A2 A3 A4 A5.
 func (s *search) takeTurns() {
-	shards, turn := s.w.q.keys.shards, s.spread.turn.Load()
+	shards, turn := s.w.q.keys.shards.all(), s.spread.turn.Load()
 	type place struct{ round, shard int64 }
 	rounds, places := make(map[int64]int64), make(map[string]place, len(s.pending))
 	for _, c := range s.pending {

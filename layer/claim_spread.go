@@ -33,6 +33,7 @@ type spread struct {
 	oldest atomic.Int64 // index of the oldest hint when last seen
 	newest atomic.Int64 // index of the newest hint; read only when landing
 	turn   atomic.Int64 // in a fair queue: the shard whose turn it is
+	begun  atomic.Int64 // searches from the oldest: each reads the timers of the next shard first
 	// perGroup is how many items a group gave lately, in 1/16; 0 = not known.
 	perGroup atomic.Int64
 }
@@ -76,7 +77,7 @@ func (s *spread) place(q *Queue, where string, nowMS int64) (begin kv.KeySelecto
 		s.level, s.landed = max(s.level-1, 1), false
 	}
 	level := levels[s.level]
-	s.shard = int64(q.random.n(int(q.keys.shards)))
+	s.shard = int64(q.random.n(int(q.keys.shards.all())))
 	s.left, s.untilMS = walkClaims, nowMS+walkMS
 	from := int64(0)
 	if oldest, newest := s.oldest.Load(), s.newest.Load(); level.fraction > 0 && newest > oldest {

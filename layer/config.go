@@ -14,9 +14,10 @@ import (
 // As JSON, and in the database, a Config is an object with a member for each setting, see Settings. Durations are texts
 // there, such as "30s". A member unknown to this version is an *UnknownSettingError, never skipped.
 type Config struct {
-	// Shards is over how many key ranges the ready hints are spread, 1 to MaxShards; 0 = 1. A single range keeps the
-	// groups strictly by age. More let a queue outgrow one storage team, but a receive then reads all ranges, in
-	// parallel. Fixed at creation: no Configure changes it.
+	// Shards is over how many key ranges the ready hints are spread, and the timers, 1 to MaxShards; 0 = 1. A single
+	// range keeps the groups strictly by age. More let a queue outgrow one storage team, but a receive then reads the
+	// hints of all ranges, in parallel, and one that finds nothing the timers of all. Configure can raise the number
+	// while the queue is in use, never lower it.
 	Shards int
 	// Schedule says where a group re-enters the order of ready groups when a claim of the group ends.
 	Schedule Schedule
@@ -88,7 +89,7 @@ type Config struct {
 	Fair bool
 }
 
-// settingShards is the name of a setting which is fixed at creation, as settingFacets and settingViews.
+// settingShards is the name of a setting which is never lowered, and never mended.
 const settingShards = "shards"
 
 // settings has a row for each setting, in the order of listing and storing. The slice is never changed.
@@ -96,7 +97,7 @@ const settingShards = "shards"
 // To add a setting: a field above, a row here, a line in docs/operations.md.
 var settings = []setting{
 	intSetting(settingShards, func(c *Config) *int { return &c.Shards }, 1, 1, MaxShards,
-		"key ranges of the ready hints; fixed at creation"),
+		"key ranges of the ready hints and timers; can be raised, not lowered"),
 	choiceSetting("schedule", func(c *Config) *Schedule { return &c.Schedule }, scheduleNames,
 		"where a group takes its place when a claim on it ends"),
 	durationSetting("lease", func(c *Config) *time.Duration { return &c.Lease }, DefaultLease, MinLease, MaxLease,
@@ -172,10 +173,11 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// changedFrom returns an error if a setting fixed at creation differs from old.
+// changedFrom returns an error if a setting fixed at creation differs from old, or if there are fewer shards: nobody
+// would read the hints in the last.
 func (c Config) changedFrom(old Config) error {
-	if c.Shards != old.Shards {
-		return &LimitError{What: settingShards, Got: int64(c.Shards), Min: int64(old.Shards), Max: int64(old.Shards)}
+	if c.Shards < old.Shards {
+		return &LimitError{What: settingShards, Got: int64(c.Shards), Min: int64(old.Shards), Max: MaxShards}
 	}
 	return c.fixedFrom(old)
 }

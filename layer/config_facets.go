@@ -24,7 +24,7 @@ const (
 	MaxFacetSize = 64 // bytes of UTF-8
 )
 
-// Names of the settings which are fixed at creation, beside settingShards.
+// Names of the settings which are fixed at creation.
 const (
 	settingFacets = "facets"
 	settingViews  = "views"

@@ -114,9 +114,10 @@ func TestConfigLimits(t *testing.T) {
 			require.Equal(t, before, e.rows(kv.PrefixRange(testPrefix)))
 		})
 	}
-	// The shards cannot be changed: existing hints lie where the old number puts them.
-	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Shards = 2 })
-	requireSame(t, &layer.LimitError{What: "shards", Got: 2, Min: 1, Max: 1}, err)
+	// The shards cannot be lowered: existing hints lie where the greater number puts them.
+	q := e.configured(layer.Config{Shards: 3})
+	_, _, err := q.Admin().Configure(e.ctx, func(c *layer.Config) { c.Shards = 2 })
+	requireSame(t, &layer.LimitError{What: "shards", Got: 2, Min: 3, Max: layer.MaxShards}, err)
 }
 
 // requireSame: the chain of err has want, with all its fields.

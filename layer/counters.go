@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"fdbfifo/kv"
 )
@@ -33,15 +34,43 @@ const (
 	countHaltedGroups = "halted_groups"
 )
 
-// counterSlots is over how many keys each counter is spread, so that handles do not all write the same key.
-const counterSlots = 16
+// Each counter is spread over slots, so that handles do not all write the same key: a handle has one of counterSlots,
+// and so many more as the queue has shards, which take turns.
+const (
+	counterSlots = 16
+	// counterTurns bounds the slots of a handle, because whoever reads the counters reads all slots.
+	counterTurns = 16
+)
+
+// counting is where a handle's counts go.
+type counting struct {
+	slot int64
+
+	mu    sync.Mutex
+	turns map[string]int64 // guarded by mu; by counter: a handle whose transactions alternate would else skip slots
+}
+
+// next returns the slot of the next count of a queue with so many shards.
+func (c *counting) next(name string, shards int64) int64 {
+	if shards == 1 {
+		return c.slot
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.turns == nil {
+		c.turns = make(map[string]int64)
+	}
+	c.turns[name]++
+	return c.slot + counterSlots*(c.turns[name]%min(shards, counterTurns))
+}
 
 // add adds n to a counter. No decision depends on the number, so add needs neither a read nor a conflict.
 func (q *Queue) add(tx kv.Tx, name string, n int) {
 	if n == 0 {
 		return
 	}
-	tx.Atomic(kv.Add, q.keys.count(name, q.slot), packCount(int64(n)))
+	slot := q.counting.next(name, q.keys.shards.all())
+	tx.Atomic(kv.Add, q.keys.count(name, slot), packCount(int64(n)))
 }
 
 // readCounts returns the counters by name.

@@ -136,7 +136,7 @@ const aloneDigits = 8
 // first number with which the group's hint lies in the tenant's shard. About as many are tried as there are shards.
 func (s subspace) aloneGroup(random uuid.UUID, tenant string) string {
 	name := random.String()
-	if tenant == "" || s.shards == 1 {
+	if tenant == "" || s.shards.known.Load().write == 1 {
 		return name
 	}
 	shard := s.shard(tenant)

@@ -248,7 +248,7 @@ func (s subspace) rebuild(p parsedKey) []byte {
 	case nameReady: // the shard may be one of another number of shards
 		return tuple.Append(s.start(nameReady, 0), p.n, p.index, p.group)
 	case nameTimer:
-		return s.timer(p.index, p.group)
+		return s.timerAt(p.n, p.index, p.group)
 	case nameArchived:
 		return s.archived(completion{place: p.index, index: p.n, random: p.id})
 	case nameDedup:
@@ -364,12 +364,17 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		stored := storedConfig{config: complete, version: 3, incarnation: uuid.Max}
-		packed, err := stored.pack()
-		require.NoError(t, err)
-		read, err := unpackConfig(nil, packed)
-		require.NoError(t, err)
-		require.Equal(t, stored, read, "a default is no default of its own")
+		n := int64(complete.Shards)
+		for _, shards := range []shardCounts{
+			{read: n, write: n}, {read: n, write: n, earlier: []int64{1, 4}}, {read: n, write: 1, earlier: []int64{1}},
+		} {
+			stored := storedConfig{config: complete, version: 3, incarnation: uuid.Max, shards: shards}
+			packed, err := stored.pack()
+			require.NoError(t, err)
+			read, err := unpackConfig(nil, packed)
+			require.NoError(t, err)
+			require.Equal(t, stored, read, "a default is no default of its own")
+		}
 	})
 }
 

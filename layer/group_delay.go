@@ -58,7 +58,9 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	}
 	e := head.envelope
 	// The timer would be found stale when it is due. Until then it would count as a delayed group.
-	w.clear(w.q.keys.timer(e.dueMS, lane))
+	for _, timer := range w.q.keys.timersAt(e.dueMS, lane) {
+		w.clear(timer)
+	}
 	e.dueMS = 0 // rather than now: clocks differ
 	if config.Retention > 0 {
 		e.dueMS = w.nowMS // otherwise the item would have waited for the retention since the enqueue

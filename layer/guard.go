@@ -266,6 +266,9 @@ const (
 	// guardIncarnation (G3): a handle from before a drop goes on with the next queue of the name, by the number of
 	// shards of the last, and nobody finds the hints.
 	guardIncarnation guard = "incarnation"
+	// guardGrow (G5): a search ends without the shards of which the handle has learned meanwhile, so the first call of
+	// a handle that was idle does not find what is ready there.
+	guardGrow guard = "grow"
 	// guardSweepTurn (contract): of several sweeps which begin at the same time, all go on.
 	guardSweepTurn guard = "sweep-turn"
 	// guardRepeat (G3): two receives with the same receive id, at the same time, both claim.

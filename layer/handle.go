@@ -75,7 +75,7 @@ type Queue struct {
 	spreads  spreads
 	flights  flights
 	paths    pathCounts
-	slot     int64
+	counting counting
 	followed followed
 	budget   budget
 	// incarnation tells the queue from others of the same name, before and after it: see tx_config.go. Drawn by Create,

@@ -282,37 +282,14 @@ func (b *blockedLook) marks() error {
 
 // timers finds the groups that wait for a retry, those whose lease or delay is over, and those held.
 func (b *blockedLook) timers() error {
-	timers := newCursor(b.q.keys.allTimers(b.where))
-	for read := 0; !timers.exhausted; {
-		if read >= blockedTimers {
-			b.page.Sampled = true
-			return nil
-		}
-		rows, err := timers.read(b.tx, blockedPage).Wait(b.ctx)
-		if err != nil {
-			return fmt.Errorf("read timers: %w", err)
-		}
-		timers.passed(rows, blockedPage)
-		read += len(rows)
-		for _, row := range rows {
-			if err := b.timer(row); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	more, err := b.q.firstTimers(b.ctx, b.tx, b.where, blockedTimers, blockedPage, b.timer)
+	b.page.Sampled = b.page.Sampled || more
+	return err
 }
 
-func (b *blockedLook) timer(row kv.KV) error {
-	p, err := b.q.keys.parse(row.Key)
-	if err != nil {
-		return err
-	}
-	kind, index, err := unpackTimer(row.Key, row.Value)
-	if err != nil {
-		return err
-	}
-	h := head{group: p.group, index: index, found: true}
+func (b *blockedLook) timer(t timerRow) (enough bool) {
+	p, kind := t.key, t.kind
+	h := head{group: p.group, index: t.head, found: true}
 	overMS := b.nowMS - p.index // since the timer was due
 	late := overMS >= b.o.ReadyFor.Milliseconds()
 	switch {
@@ -326,7 +303,7 @@ func (b *blockedLook) timer(row kv.KV) error {
 	case overMS >= 0 && late:
 		b.find(b.untaken(), h)
 	}
-	return nil
+	return false
 }
 
 // untaken is why nobody takes a ready group.
@@ -387,9 +364,10 @@ func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, where string, group
 // hints finds the ready groups: those whose head has failed, and those that are ready for long.
 func (b *blockedLook) hints() error {
 	keys := b.q.keys
-	limit := int(max(10, blockedHints/keys.shards))
-	pages := make([]kv.Future[[]kv.KV], keys.shards)
-	for shard := range keys.shards {
+	shards := keys.shards.all()
+	limit := int(max(10, blockedHints/shards))
+	pages := make([]kv.Future[[]kv.KV], shards)
+	for shard := range shards {
 		hints := newCursor(keys.hintsFrom(b.where, shard, 0))
 		pages[shard] = hints.read(b.tx, limit)
 	}

@@ -54,7 +54,7 @@ var ruleTexts = map[Rule]string{
 	RuleAttempt:     "an attempt record belongs to an item",
 	RuleValue:       "a value has the form of its key",
 	RuleKey:         "a key has a form of the table",
-	RuleShard:       "a ready hint is in the shard of its group",
+	RuleShard:       "a ready hint, or a timer, is in a shard of its group",
 	RuleOutstanding: "a claim has outstanding items",
 	RuleGrant:       "a grant belongs to a request",
 	RulePace:        "a group's rate is used up to now, not further",
@@ -318,12 +318,14 @@ func (c *checker) row(row kv.KV) {
 	case namePace:
 		c.pace(p, row)
 	case nameReady:
-		if c.q.keys.shard(p.group) != p.n {
-			c.still(row.Key, RuleShard, fmt.Sprintf("that is shard %d", c.q.keys.shard(p.group)))
+		if c.astray(p, row, c.q.keys.shardsOf(p.group)) {
 			return
 		}
 		c.group(p.group).hints++
 	case nameTimer, nameDue:
+		if c.astray(p, row, c.q.keys.timerShardsOf(p.group)) {
+			return
+		}
 		g := c.group(p.lane)
 		g.timers = append(g.timers, p.index)
 		if kind, _, _ := unpackTimer(row.Key, row.Value); kind == kindHead {
@@ -556,6 +558,25 @@ func (c *checker) compare() {
 	}
 }
 
+// astray reports a hint or timer which is in none of the shards of its group.
+func (c *checker) astray(p parsedKey, row kv.KV, shards []int64) bool {
+	if slices.Contains(shards, p.n) {
+		return false
+	}
+	c.still(row.Key, RuleShard, fmt.Sprintf("that is shard %d", shards[0]))
+	return true
+}
+
+// firstOf returns the value of the first of the keys which is there, or nil.
+func (c *checker) firstOf(tx kv.ReadTx, keys [][]byte) (value []byte, err error) {
+	for _, k := range keys {
+		if value, err = tx.Get(k).Wait(c.ctx); err != nil || value != nil {
+			break
+		}
+	}
+	return value, err
+}
+
 // some reports whether any pair of a section matches.
 func (c *checker) some(tx kv.ReadTx, name string, match func(p parsedKey, row kv.KV) bool) (bool, error) {
 	for row, err := range walk(c.ctx, tx, c.q.keys.section(name), 10_000) {
@@ -633,12 +654,11 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 		return "", "", err
 	}
 	if e, _, err := openEnvelope(rows[0].Value); err == nil && e.dueMS > 0 {
-		key := c.q.keys.timer(e.dueMS, group)
-		v, err := tx.Get(key).Wait(c.ctx)
+		v, err := c.firstOf(tx, c.q.keys.timersAt(e.dueMS, group))
 		if err != nil {
 			return "", "", err
 		}
-		if kind, _, err := unpackTimer(key, v); err == nil && kind == kindHead {
+		if kind, _, err := unpackTimer(nil, v); err == nil && kind == kindHead {
 			return "", "", nil
 		}
 	}
@@ -686,12 +706,11 @@ func (c *checker) lockSound(tx kv.ReadTx, group string) (Rule, string, error) {
 	if err != nil || h == nil {
 		return "", "", err
 	}
-	timer := tx.Get(c.q.keys.timer(h.endMS, group))
 	items := make([]kv.Future[[]byte], len(h.items))
 	for i, d := range h.items {
 		items[i] = tx.Get(c.q.keys.item(d.id(groupOf(group))))
 	}
-	v, err := timer.Wait(c.ctx)
+	v, err := c.firstOf(tx, c.q.keys.timersAt(h.endMS, group))
 	if err != nil {
 		return "", "", err
 	}

@@ -113,8 +113,7 @@ func (c *checker) laneRow(p parsedKey, row kv.KV) {
 			})
 		}
 	case nameOpen:
-		if c.q.keys.shard(p.group) != p.n {
-			c.still(row.Key, RuleShard, fmt.Sprintf("that is shard %d", c.q.keys.shard(p.group)))
+		if c.astray(p, row, c.q.keys.shardsOf(p.group)) {
 			return
 		}
 		c.group(p.lane).hints++

@@ -102,41 +102,23 @@ func (q *Queue) holders(ctx context.Context, tx kv.ReadTx) (page HoldersPage, er
 // heldFirst returns the held groups, and in a queue with facets what templates hold of groups, whose leases end first:
 // first whole groups, then template by template. The group of a result is a lane.
 func (q *Queue) heldFirst(ctx context.Context, tx kv.ReadTx) (held []head, more bool, err error) {
-	sections := []string{nameTimer}
-	if q.keys.plan != nil {
-		sections = append(sections, nameDue)
-	}
 	seen := map[string]bool{}
-	for _, section := range sections {
-		timers := newCursor(q.keys.section(section))
-		for read := 0; read < statsTimers && !timers.exhausted; {
-			const page = 1000
-			rows, err := timers.read(tx, page).Wait(ctx)
-			if err != nil {
-				return nil, false, fmt.Errorf("read timers: %w", err)
-			}
-			timers.passed(rows, page)
-			read += len(rows)
-			for _, row := range rows {
-				p, err := q.keys.parse(row.Key)
-				if err != nil {
-					return nil, false, err
-				}
-				kind, index, err := unpackTimer(row.Key, row.Value)
-				if err != nil {
-					return nil, false, err
-				}
-				if kind != kindClaim || seen[p.lane] {
-					continue
-				}
-				if len(held) == holdersLocks {
-					return held, true, nil
-				}
-				seen[p.lane] = true
-				held = append(held, head{group: p.lane, index: index, found: true})
-			}
+	claims := func(t timerRow) (enough bool) {
+		lane := t.key.lane
+		if t.kind != kindClaim || seen[lane] {
+			return false
 		}
-		more = more || !timers.exhausted
+		if len(held) == holdersLocks {
+			return true
+		}
+		seen[lane] = true
+		held = append(held, head{group: lane, index: t.head, found: true})
+		return false
 	}
-	return held, more, nil
+	more, err = q.firstTimers(ctx, tx, "", statsTimers, 1000, claims)
+	if err != nil || q.keys.plan == nil {
+		return held, more, err
+	}
+	byTemplate, err := q.passTimers(ctx, tx, q.keys.section(nameDue), statsTimers, 1000, claims)
+	return held, more || byTemplate, err
 }

@@ -35,6 +35,8 @@ type groupCounts struct {
 	marked map[string]bool // the groups which are paused or halted, or will be; nil = there are none
 
 	ready, busy, held, delayed int64
+	due, later                 int64    // the timers which were read
+	allTimers                  bool     // all were
 	passedDue, passedLater     int64    // timers of marked groups which lead to nothing
 	oldestReady, oldest        head     // of the ready groups, and of all ready or busy groups
 	waiting                    []string // the first delayed groups, each once
@@ -60,7 +62,7 @@ func (o *head) older(h head) {
 func (c *groupCounts) count() error {
 	keys := c.q.keys
 	passed := int64(0) // hints of marked groups
-	for shard := range keys.shards {
+	for shard := range keys.shards.all() {
 		n, err := c.hints(shard)
 		if err != nil {
 			return err
@@ -75,14 +77,24 @@ func (c *groupCounts) count() error {
 	if err != nil {
 		return err
 	}
-	due, err := countKeys(c.ctx, c.tx, keys.dueFrom(c.where, 0, c.nowMS), int64(c.o.MaxGroups))
-	if err != nil {
-		return err
-	}
+	due, later, err := c.countTimers()
 	c.ready = min(hints-passed+due-c.passedDue, int64(c.o.MaxGroups))
-	later, err := countKeys(c.ctx, c.tx, keys.dueFrom(c.where, c.nowMS+1, math.MaxInt64-1), int64(c.o.MaxGroups))
 	c.busy = later - c.passedLater
 	return err
+}
+
+// countTimers counts the timers that are due and those that are not, each up to MaxGroups. With several shards a count
+// is many reads, and not made if all timers have been read anyway.
+func (c *groupCounts) countTimers() (due, later int64, err error) {
+	limit := int64(c.o.MaxGroups)
+	if c.allTimers && c.q.keys.shards.all() > 1 {
+		return min(c.due, limit), min(c.later, limit), nil
+	}
+	if due, err = c.q.countTimers(c.ctx, c.tx, c.where, 0, c.nowMS, limit); err != nil {
+		return 0, 0, err
+	}
+	later, err = c.q.countTimers(c.ctx, c.tx, c.where, c.nowMS+1, math.MaxInt64-1, limit)
+	return due, later, err
 }
 
 // lane returns the lane of a group that is looked at.
@@ -94,69 +106,148 @@ func (q *Queue) countHints(ctx context.Context, tx kv.ReadTx, where string, limi
 		return countKeys(ctx, tx, q.keys.section(nameReady), limit)
 	}
 	var shards []kv.KeyRange
-	for shard := range q.keys.shards {
+	for shard := range q.keys.shards.all() {
 		shards = append(shards, q.keys.hintsFrom(where, shard, 0))
 	}
-	counts, err := countKeysOfEach(ctx, tx, shards, limit)
+	return countTogether(ctx, tx, shards, limit)
+}
+
+// countTimers counts the timers of a template due from fromMS to toMS, up to limit.
+func (q *Queue) countTimers(
+	ctx context.Context, tx kv.ReadTx, where string, fromMS, toMS, limit int64,
+) (n int64, err error) {
+	var shards []kv.KeyRange
+	for shard := range q.keys.shards.all() {
+		shards = append(shards, q.keys.dueFrom(where, shard, fromMS, toMS))
+	}
+	return countTogether(ctx, tx, shards, limit)
+}
+
+// countTogether counts the keys of all ranges up to limit.
+func countTogether(ctx context.Context, tx kv.ReadTx, ranges []kv.KeyRange, limit int64) (n int64, err error) {
+	counts, err := countKeysOfEach(ctx, tx, ranges, limit)
 	for _, in := range counts {
 		n += in
 	}
 	return min(n, limit), err
 }
 
-// timers counts the held and the delayed groups, and finds the oldest heads, by the timers due first.
-func (c *groupCounts) timers() error {
-	timers := newCursor(c.q.keys.allTimers(c.where))
-	for read := 0; read < c.o.MaxTimers && !timers.exhausted; {
-		page := min(1000, c.o.MaxTimers-read)
-		rows, err := timers.read(c.tx, page).Wait(c.ctx)
-		if err != nil {
-			return fmt.Errorf("read timers: %w", err)
-		}
-		timers.passed(rows, page)
-		read += len(rows)
-		for _, row := range rows {
-			p, err := c.q.keys.parse(row.Key)
-			if err != nil {
-				return err
-			}
-			kind, index, err := unpackTimer(row.Key, row.Value)
-			if err != nil {
-				return err
-			}
-			h := head{group: p.group, index: index, found: true}
-			if c.passes(p.group, kind, p.index) {
-				if p.index <= c.nowMS {
-					c.passedDue++
-				} else {
-					c.passedLater++
-				}
-				continue
-			}
-			c.oldest.older(h)
-			switch {
-			case p.index <= c.nowMS:
-				c.oldestReady.older(h)
-			case kind == kindClaim || kind == kindGrant:
-				c.held++
-				if kind == kindClaim {
-					c.claims = append(c.claims, h)
-				}
-			default:
-				c.delayed++
-				if kind == kindDelay {
-					c.failing++
-				}
-				switch {
-				case len(c.waiting) == statsDelayed:
-					c.further++
-				case !slices.Contains(c.waiting, p.group):
-					c.waiting = append(c.waiting, p.group)
-				}
+// timerRow is a timer taken apart. The index of key is when the timer is due (ms).
+type timerRow struct {
+	key  parsedKey
+	kind kind
+	head int64 // index of the head
+}
+
+// firstTimers calls each with up to limit timers of a template, the first due first, until each has enough. more says
+// that there are further timers. Of several shards an equal part of limit is read, unless all can be read.
+func (q *Queue) firstTimers(
+	ctx context.Context, tx kv.ReadTx, where string, limit, page int, each func(timerRow) (enough bool),
+) (more bool, err error) {
+	shards := q.keys.shards.all()
+	if shards == 1 {
+		return q.passTimers(ctx, tx, q.keys.timersIn(where, 0), limit, page, each)
+	}
+	var due []timerRow
+	collect := func(t timerRow) (enough bool) {
+		due = append(due, t)
+		return false
+	}
+	if more, err = q.passTimers(ctx, tx, q.keys.timersOf(where), limit, page, collect); err != nil {
+		return false, err
+	}
+	if more {
+		due = nil
+		for shard := range shards {
+			in := q.keys.timersIn(where, shard)
+			if _, err := q.passTimers(ctx, tx, in, max(1, limit/int(shards)), page, collect); err != nil {
+				return false, err
 			}
 		}
 	}
-	return nil
+	slices.SortStableFunc(due, func(a, b timerRow) int { return cmp.Compare(a.key.index, b.key.index) })
+	for _, t := range due {
+		if each(t) {
+			return true, nil
+		}
+	}
+	return more, nil
+}
+
+// passTimers is firstTimers for the timers of a range, in the order of their keys.
+func (q *Queue) passTimers(
+	ctx context.Context, tx kv.ReadTx, in kv.KeyRange, limit, page int, each func(timerRow) (enough bool),
+) (more bool, err error) {
+	timers := newCursor(in)
+	for read := 0; read < limit && !timers.exhausted; {
+		n := min(page, limit-read)
+		rows, err := timers.read(tx, n).Wait(ctx)
+		if err != nil {
+			return false, fmt.Errorf("read timers: %w", err)
+		}
+		timers.passed(rows, n)
+		read += len(rows)
+		for _, row := range rows {
+			t := timerRow{}
+			if t.key, err = q.keys.parse(row.Key); err != nil {
+				return false, err
+			}
+			if t.kind, t.head, err = unpackTimer(row.Key, row.Value); err != nil {
+				return false, err
+			}
+			if each(t) {
+				return true, nil
+			}
+		}
+	}
+	return !timers.exhausted, nil
+}
+
+// timers counts the held and the delayed groups, and finds the oldest heads, by the timers due first.
+func (c *groupCounts) timers() error {
+	more, err := c.q.firstTimers(c.ctx, c.tx, c.where, c.o.MaxTimers, 1000, c.timer)
+	c.allTimers = !more
+	return err
+}
+
+func (c *groupCounts) timer(t timerRow) (enough bool) {
+	p, kind := t.key, t.kind
+	if p.index <= c.nowMS {
+		c.due++
+	} else {
+		c.later++
+	}
+	h := head{group: p.group, index: t.head, found: true}
+	if c.passes(p.group, kind, p.index) {
+		if p.index <= c.nowMS {
+			c.passedDue++
+		} else {
+			c.passedLater++
+		}
+		return false
+	}
+	c.oldest.older(h)
+	switch {
+	case p.index <= c.nowMS:
+		c.oldestReady.older(h)
+	case kind == kindClaim || kind == kindGrant:
+		c.held++
+		if kind == kindClaim {
+			c.claims = append(c.claims, h)
+		}
+	default:
+		c.delayed++
+		if kind == kindDelay {
+			c.failing++
+		}
+		switch {
+		case len(c.waiting) == statsDelayed:
+			c.further++
+		case !slices.Contains(c.waiting, p.group):
+			c.waiting = append(c.waiting, p.group)
+		}
+	}
+	return false
 }
 
 // messages counts the messages of the delayed groups, those in flight not included: nobody holds a delayed group.

@@ -480,33 +480,39 @@ func (x *explaining) ready(led bool, head parsedKey) error {
 // the head's index, unless the last claim ended with another place (RoundRobin), or the head has changed since. Then
 // the first whyRows hints are searched, and found is also true if the search ended there.
 func (x *explaining) olderHints(head parsedKey) (older int64, found bool, err error) {
-	shard := x.q.keys.shard(head.group)
-	own := x.q.keys.ready(head.index, x.lane)
-	v, err := x.tx.Get(own).Wait(x.ctx)
-	if err != nil {
-		return 0, false, fmt.Errorf("read hint: %w", err)
-	}
 	_, where := splitLane(x.lane)
-	before := x.q.keys.hintsFrom(where, shard, 0)
-	if v != nil {
-		before.End = own
-		older, err = countKeys(x.ctx, x.tx, before, whyCap)
-		return older, true, err
-	}
-	rows, err := x.tx.GetRange(before.Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
-	if err != nil {
-		return 0, false, fmt.Errorf("read hints: %w", err)
-	}
-	for i, row := range rows {
-		p, err := x.q.keys.parse(row.Key)
+	shards := x.q.keys.shardsOf(head.group)
+	for _, shard := range shards {
+		own := x.q.keys.readyAt(shard, head.index, x.lane)
+		v, err := x.tx.Get(own).Wait(x.ctx)
 		if err != nil {
-			return 0, false, err
+			return 0, false, fmt.Errorf("read hint: %w", err)
 		}
-		if p.group == head.group {
-			return int64(i), true, nil
+		if v != nil {
+			before := x.q.keys.hintsFrom(where, shard, 0)
+			before.End = own
+			older, err = countKeys(x.ctx, x.tx, before, whyCap)
+			return older, true, err
 		}
 	}
-	return int64(len(rows)), len(rows) == whyRows, nil
+	for _, shard := range shards {
+		rows, err := x.tx.GetRange(
+			x.q.keys.hintsFrom(where, shard, 0).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
+		if err != nil {
+			return 0, false, fmt.Errorf("read hints: %w", err)
+		}
+		for i, row := range rows {
+			p, err := x.q.keys.parse(row.Key)
+			if err != nil {
+				return 0, false, err
+			}
+			if p.group == head.group {
+				return int64(i), true, nil
+			}
+		}
+		older, found = max(older, int64(len(rows))), found || len(rows) == whyRows
+	}
+	return older, found, nil
 }
 
 // awaited says whether the timer of the group's head leads to the group.
@@ -520,11 +526,13 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 	if err != nil {
 		return false, corrupt(key, err)
 	}
-	if v, err = x.tx.Get(x.q.keys.timer(e.dueMS, x.lane)).Wait(x.ctx); err != nil {
-		return false, fmt.Errorf("read timer: %w", err)
-	}
-	if v != nil {
-		return true, nil
+	for _, timer := range x.q.keys.timersAt(e.dueMS, x.lane) {
+		if v, err = x.tx.Get(timer).Wait(x.ctx); err != nil {
+			return false, fmt.Errorf("read timer: %w", err)
+		}
+		if v != nil {
+			return true, nil
+		}
 	}
 	if v, err = x.tx.Get(x.q.keys.pace(head.group)).Wait(x.ctx); err != nil || v == nil && x.q.keys.plan == nil {
 		return false, err
@@ -532,17 +540,21 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 	// The group waited by its rate, or for an intersecting claim. If the rate has been changed since, the timer is at
 	// another time: search.
 	_, where := splitLane(x.lane)
-	due, err := x.tx.GetRange(
-		x.q.keys.dueFrom(where, 0, x.nowMS).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
-	if err != nil {
-		return false, fmt.Errorf("read timers: %w", err)
-	}
-	for _, row := range due {
-		if p, err := x.q.keys.parse(row.Key); err == nil && p.group == head.group {
-			return true, nil
+	many := false
+	for _, shard := range x.q.keys.timerShardsOf(head.group) {
+		due, err := x.tx.GetRange(
+			x.q.keys.dueFrom(where, shard, 0, x.nowMS).Selectors(), kv.RangeOptions{Limit: whyRows}).Wait(x.ctx)
+		if err != nil {
+			return false, fmt.Errorf("read timers: %w", err)
 		}
+		for _, row := range due {
+			if p, err := x.q.keys.parse(row.Key); err == nil && p.group == head.group {
+				return true, nil
+			}
+		}
+		many = many || len(due) == whyRows
 	}
-	return len(due) == whyRows, nil
+	return many, nil
 }
 
 // String is the reason in words.

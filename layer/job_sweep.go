@@ -79,13 +79,21 @@ func (a Admin) Sweep(ctx context.Context, o SweepOptions) (SweepReport, error) {
 	}
 	for _, part := range []func() error{
 		s.receipts, s.named, s.wakes, s.repeats, s.dedup, s.purges, s.paces, s.overdue, s.archived, s.letters,
-		s.changes, s.hints,
+		s.changes, s.hints, s.raise,
 	} {
 		if err := part(); err != nil {
 			return s.report, wrap("sweep", err)
 		}
 	}
 	return s.report, nil
+}
+
+// raise finishes a raise of the shards which was interrupted, or begun in a caller's transaction.
+func (s *sweeper) raise() error {
+	if !s.q.keys.shards.known.Load().isRising() {
+		return nil
+	}
+	return s.q.finishRaise(s.ctx)
 }
 
 // named clears the requests for groups, lanes and by templates of handles which have died.

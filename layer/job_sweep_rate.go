@@ -85,9 +85,11 @@ func (w *txn) repace(group string, rate Rate, used pace) error {
 		return err
 	}
 	if untilMS > w.nowMS {
-		v, err := guardPaceExclude.get(w.tx, w.q.keys.timer(untilMS, group)).Wait(w.ctx)
-		if err != nil || v != nil {
-			return err // the timer is there already
+		for _, timer := range w.q.keys.timersAt(untilMS, group) {
+			v, err := guardPaceExclude.get(w.tx, timer).Wait(w.ctx)
+			if err != nil || v != nil {
+				return err // the timer is there already
+			}
 		}
 	}
 	r, err := w.q.readLock(w.ctx, w.tx.Snapshot(), group)

@@ -42,7 +42,7 @@ const (
 
 	// MaxWait bounds the wait of a receive.
 	MaxWait = time.Hour
-	// MaxShards bounds the shards of the ready hints, because a receive reads all shards.
+	// MaxShards bounds the shards of ready hints and timers, because a receive reads all shards.
 	MaxShards = 64
 
 	// DefaultLease is the lease of a queue whose configuration names none.

@@ -73,7 +73,8 @@ func Create(ctx context.Context, db kv.DB, prefix []byte, name string, o Options
 	if exists {
 		return nil, wrap(call, ErrQueueExists)
 	}
-	q.keys.shards, q.keys.plan = int64(config.Shards), newLanePlan(&config)
+	q.keys.shards.set(shardCounts{read: int64(config.Shards), write: int64(config.Shards)})
+	q.keys.plan = newLanePlan(&config)
 	q.followed.learn(config, 1, begun, q.opts.Now())
 	return q, nil
 }
@@ -132,7 +133,8 @@ func (d Difference) String() string {
 // If the queue was there, Ensure returns the settings whose stored values are not those of o.Config, in the order of
 // Settings; none = all are as wanted. A setting left zero in o.Config is wanted at its default. The stored values hold,
 // because an operator may have changed them on purpose, unless o.Mend is set: then Ensure stores the wanted values, as
-// Configure does, for every handle of the queue. Shards are fixed at creation and never mended.
+// Configure does, for every handle of the queue. Shards, Facets and Views are never mended: only Configure raises the
+// shards, because they can never be lowered again.
 //
 // Errors: those of Open and Create but ErrNoQueue and ErrQueueExists; *LimitError and *ValueError for o.Config, also if
 // the queue is there. After an error there is no handle.
@@ -234,8 +236,8 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	own := newEntropy(test.Seed)
 	q := &Queue{
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random,
-		slot:    int64(random.n(counterSlots)),
-		staging: staging{random: own.uuid()}, incarnation: own.uuid(),
+		counting: counting{slot: int64(random.n(counterSlots))},
+		staging:  staging{random: own.uuid()}, incarnation: own.uuid(),
 	}
 	q.pipeline.env = q.pipelineEnv()
 	q.line.begin(q.lineEnv())
@@ -284,7 +286,8 @@ func (q *Queue) load(ctx context.Context, tx kv.Tx) error {
 	if err != nil {
 		return err
 	}
-	q.keys.shards, q.incarnation = int64(config.Shards), following.incarnation
+	q.keys.shards.set(following.shards)
+	q.incarnation = following.incarnation
 	q.keys.plan = newLanePlan(&config)
 	rv, err := version.Wait(ctx)
 	if err != nil {

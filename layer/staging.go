@@ -201,8 +201,8 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 type turning struct {
 	where    string // the packed template; "" = whole groups
 	requests kv.Future[[]kv.KV]
-	timer    kv.Future[[]byte]
-	rows     []kv.KV // of requests
+	timer    kv.Future[[]byte] // the first of shard 0
+	rows     []kv.KV           // of requests
 }
 
 func (w *txn) beginTurn(where string) *turning {
@@ -210,7 +210,7 @@ func (w *txn) beginTurn(where string) *turning {
 	return &turning{
 		where:    where,
 		requests: snapshot.GetRange(w.q.keys.byLaneFor(where).Selectors(), kv.RangeOptions{Limit: grantProbe}),
-		timer:    snapshot.GetKey(kv.FirstGreaterOrEqual(w.q.keys.allTimers(where).Begin)),
+		timer:    snapshot.GetKey(kv.FirstGreaterOrEqual(w.q.keys.timersIn(where, 0).Begin)),
 	}
 }
 
@@ -273,16 +273,12 @@ func (w *txn) restOfAny(t *turning, left *rest) error {
 			left.dead = append(left.dead, t.where)
 		}
 	}
-	k, err := t.timer.Wait(w.ctx)
+	dueMS, found, err := w.firstDue(t)
 	if err != nil {
-		return fmt.Errorf("read timers: %w", err)
+		return err
 	}
-	if q.keys.allTimers(t.where).Contains(k) {
-		p, err := q.keys.parse(k)
-		if err != nil {
-			return err
-		}
-		due := time.Duration(p.index-w.nowMS) * time.Millisecond
+	if found {
+		due := time.Duration(dueMS-w.nowMS) * time.Millisecond
 		if !first {
 			// The oldest requester goes first; the others come a little later, in case the oldest is dead.
 			due += time.Duration(q.random.n(int(skewOfTurns)))
@@ -290,6 +286,33 @@ func (w *txn) restOfAny(t *turning, left *rest) error {
 		left.wait = min(left.wait, max(due, time.Millisecond))
 	}
 	return nil
+}
+
+// firstDue returns the time of the first timer of the template. The timers of the shards from 1 on are read only here,
+// because a turn which has found something does not need them.
+func (w *txn) firstDue(t *turning) (dueMS int64, found bool, err error) {
+	keys, first := w.q.keys, []kv.Future[[]byte]{t.timer}
+	for shard := int64(1); shard < keys.shards.all(); shard++ {
+		first = append(first,
+			w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(keys.timersIn(t.where, shard).Begin)))
+	}
+	for shard, f := range first {
+		k, err := f.Wait(w.ctx)
+		if err != nil {
+			return 0, false, fmt.Errorf("read timers: %w", err)
+		}
+		if !keys.timersIn(t.where, int64(shard)).Contains(k) {
+			continue
+		}
+		p, err := keys.parse(k)
+		if err != nil {
+			return 0, false, err
+		}
+		if !found || p.index < dueMS {
+			dueMS, found = p.index, true
+		}
+	}
+	return dueMS, found, nil
 }
 
 // stopStaging ends the attendance, withdraws the request and clears the wake key. Whoever was about to touch the wake

@@ -76,7 +76,10 @@ func (s *stagedSteps) grant(hide string) func(tx kv.Tx) error {
 				break
 			}
 		}
-		c.search.pending, c.search.timers.exhausted = nil, true
+		c.search.pending = nil
+		for i := range c.search.timers {
+			c.search.timers[i].exhausted = true
+		}
 		for i := range c.search.shards {
 			c.search.shards[i].exhausted = true
 		}

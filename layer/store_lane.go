@@ -2,7 +2,6 @@ package layer
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/google/uuid"
@@ -331,9 +330,9 @@ func (s subspace) openIn(where string, shard int64, extra int) []byte {
 	return k
 }
 
-func (s subspace) open(index int64, lane string) []byte {
+func (s subspace) open(shard, index int64, lane string) []byte {
 	group, where := splitLane(lane)
-	k := s.openIn(where, s.shard(group), 9+len(group)+2)
+	k := s.openIn(where, shard, 9+len(group)+2)
 	return tuple.AppendString(tuple.AppendInt(k, index), group)
 }
 
@@ -344,25 +343,6 @@ func (s subspace) hintsFrom(where string, shard, index int64) kv.KeyRange {
 	}
 	k := s.openIn(where, shard, 9)
 	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: below(k).End}
-}
-
-// dueFrom is the range of the timers of a template due from fromMS to nowMS.
-func (s subspace) dueFrom(where string, fromMS, nowMS int64) kv.KeyRange {
-	if where == "" {
-		return s.timersDue(fromMS, nowMS)
-	}
-	return kv.KeyRange{
-		Begin: tuple.AppendInt(s.ofWhere(nameDue, where, 9), fromMS),
-		End:   tuple.AppendInt(s.ofWhere(nameDue, where, 9), nowMS+1),
-	}
-}
-
-// allTimers is the range of all timers of a template.
-func (s subspace) allTimers(where string) kv.KeyRange {
-	if where == "" {
-		return s.section(nameTimer)
-	}
-	return s.dueFrom(where, 0, math.MaxInt64-1)
 }
 
 // openOf is the range of the hints of a view, by all templates.
@@ -464,6 +444,7 @@ func (p *parsedKey) parseLane(d *decoder) bool {
 		p.index, p.group = d.int(), d.str()
 	case nameDue:
 		where = d.where()
+		p.n = d.timerShard()
 		if p.index, p.group = d.int(), d.str(); d.more() { // of a hold
 			p.lane = holdLane(ID{Group: p.group, Index: d.int(), Random: d.uuid()})
 			return true

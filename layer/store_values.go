@@ -287,6 +287,7 @@ type storedConfig struct {
 	config      Config
 	version     int64
 	incarnation uuid.UUID // drawn by Create; see tx_config.go
+	shards      shardCounts
 }
 
 func (s storedConfig) pack() ([]byte, error) {
@@ -294,7 +295,14 @@ func (s storedConfig) pack() ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configuration: %w", err)
 	}
-	return tuple.Tuple{s.version, string(document), s.incarnation}.Pack(), nil
+	value := tuple.Append(nil, s.version, string(document), s.incarnation)
+	if s.shards.earlier == nil {
+		return value, nil
+	}
+	for _, n := range append([]int64{s.shards.write}, s.shards.earlier...) {
+		value = tuple.AppendInt(value, n)
+	}
+	return value, nil
 }
 
 // unpackConfig reads a stored configuration. No value means: no queue. No setting is known if the error is one of the
@@ -305,11 +313,16 @@ func unpackConfig(key, value []byte) (s storedConfig, err error) {
 	}
 	d := decoder{rest: value}
 	version, document, incarnation := d.int(), d.str(), d.uuid()
+	shards := d.shardCounts()
 	if err := d.end(key); err != nil {
 		return s, err
 	}
-	s = storedConfig{version: version, incarnation: incarnation}
+	s = storedConfig{version: version, incarnation: incarnation, shards: shards}
 	s.config, err = readConfig(key, document)
+	s.shards.read = int64(s.config.Shards)
+	if shards.earlier == nil {
+		s.shards.write = s.shards.read
+	}
 	return s, err
 }
 

@@ -611,9 +611,8 @@ func (s *subscription) callAll(ctx context.Context, all []Change) error {
 		return s.call(all, func() error { return s.plain(ctx, all) })
 	}
 	shares := make([][]Change, s.o.Parallel)
-	share := subspace{shards: int64(s.o.Parallel)}
 	for _, c := range all {
-		n := share.shard(c.ID.Group)
+		n := shardOf(c.ID.Group, int64(s.o.Parallel))
 		shares[n] = append(shares[n], c)
 	}
 	errs := make([]error, len(shares))

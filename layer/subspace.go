@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"hash/fnv"
 
 	"github.com/google/uuid"
 
@@ -23,7 +22,8 @@ import (
 //	                                                and a note if there is a mark: kind, who, reason, since (ms)
 //	mark     ("mark", group)                         empty: the group's lock has a mark
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
-//	timer    ("timer", due (ms), group)              tuple: kind (of a lock, or "head"), index of the head
+//	timer    ("timer", due (ms), group),             tuple: kind (of a lock, or "head"), index of the head
+//	         ("timer", (shard), due (ms), group)     likewise, in the shards from 1 on
 //	state    ("state", group)                        bytes: what is stored with the group; never empty
 //	pace     ("pace", group)                         tuple: time (µs) to which the rate is used up, part of a µs
 //	attempt  ("attempt", group, index, random)       tuple: count, first, last (ms), last error, first delivered (ms)
@@ -49,7 +49,7 @@ import (
 //	lane     ("lane", group, view, values …, index, random)  empty: the item belongs to the lane
 //	lock     ("lock", group, view, values …)         as of a group, and so for mark and grant
 //	open     ("open", view, shard, values …, index, group)   as a ready hint
-//	due      ("due", view, values …, due (ms), group)  as a timer
+//	due      ("due", view, values …, due (ms), group)  as a timer; from shard 1 on the shard as ("timer") has it
 //	kept     ("kept", group, holder, lane, index)    as a ready hint, of any lane
 //	reqgroup ("reqgroup", group, view, values …, random)   as of request: one that waits for this lane alone
 //	reqlane  ("reqlane", view, values …, since (ms), random)  as of request: one for any lane of a template
@@ -65,7 +65,7 @@ import (
 //
 // index is a hybrid clock: max(index of the group's tail + 1, read version + offset). It grows within a group and
 // compares ages across groups. The index of a request is made like the index of an item in a group of one item. The
-// shard of a ready hint is a hash of the group, modulo the number of shards with which the queue was created.
+// shard of a ready hint or a timer is a hash of the group, modulo the number of shards, see store_shard.go.
 //
 // A lock of kind "delay" is held by nobody: the group cannot be claimed until its lease end. As with a holder's lock,
 // every hint of the group is stale while the delay lasts. A lock of kind "grant" keeps a group for the handle whose
@@ -116,12 +116,12 @@ const (
 // subspace builds the keys of one queue.
 type subspace struct {
 	prefix []byte
-	shards int64     // of the ready hints; set when the queue is opened
+	shards *sharding // of ready hints and timers; set when the queue is opened
 	plan   *lanePlan // of a queue with facets, likewise; else nil
 }
 
 func newSubspace(prefix []byte, queue string) subspace {
-	return subspace{prefix: tuple.AppendString(append([]byte(nil), prefix...), queue), shards: 1}
+	return subspace{prefix: tuple.AppendString(append([]byte(nil), prefix...), queue), shards: newSharding(1)}
 }
 
 // all is every key of the queue: the tuples that extend (queue).
@@ -192,19 +192,16 @@ func (s subspace) part(id ID, n int) []byte {
 }
 
 // ready is the key of a lane's hint.
-func (s subspace) ready(index int64, group string) []byte {
-	if isPart(group) {
-		return s.open(index, group)
-	}
-	k := tuple.AppendInt(s.start(nameReady, 2+9+len(group)+2), s.shard(group))
-	return tuple.AppendString(tuple.AppendInt(k, index), group)
+func (s subspace) ready(index int64, lane string) []byte {
+	return s.readyAt(s.shard(groupOf(lane)), index, lane)
 }
 
-// shard is the 64-bit FNV-1a hash of the group's name, modulo the number of shards.
-func (s subspace) shard(group string) int64 {
-	h := fnv.New64a()
-	h.Write([]byte(group)) // never fails
-	return int64(h.Sum64() % uint64(s.shards))
+func (s subspace) readyAt(shard, index int64, lane string) []byte {
+	if isPart(lane) {
+		return s.open(shard, index, lane)
+	}
+	k := tuple.AppendInt(s.start(nameReady, 2+9+len(lane)+2), shard)
+	return tuple.AppendString(tuple.AppendInt(k, index), lane)
 }
 
 // readyFrom is the range of a shard's hints from index on.
@@ -270,27 +267,6 @@ func (s subspace) absolute(relative []byte) []byte {
 	return append(append(make([]byte, 0, len(s.prefix)+len(relative)), s.prefix...), relative...)
 }
 
-// timer is the key of a lane's timer.
-func (s subspace) timer(dueMS int64, group string) []byte {
-	if isPart(group) {
-		if id, ok := holdOf(group); ok {
-			k := s.timer(dueMS, freeLane(id.Group))
-			return tuple.AppendUUID(tuple.AppendInt(k, id.Index), id.Random)
-		}
-		group, where := splitLane(group)
-		return tuple.AppendString(tuple.AppendInt(s.ofWhere(nameDue, where, 9+len(group)+2), dueMS), group)
-	}
-	return tuple.AppendString(tuple.AppendInt(s.start(nameTimer, 9+len(group)+2), dueMS), group)
-}
-
-// timersDue is the range of the timers due from fromMS to nowMS.
-func (s subspace) timersDue(fromMS, nowMS int64) kv.KeyRange {
-	return kv.KeyRange{
-		Begin: tuple.AppendInt(s.start(nameTimer, 9), fromMS),
-		End:   tuple.AppendInt(s.start(nameTimer, 9), nowMS+1),
-	}
-}
-
 func (s subspace) count(name string, slot int64) []byte {
 	return tuple.AppendInt(tuple.AppendString(s.start(nameCount, len(name)+2+2), name), slot)
 }
@@ -311,7 +287,7 @@ type parsedKey struct {
 	// change: offset; reqlane: since (ms)
 	index int64
 	id    uuid.UUID
-	n     int64 // part, change; ready: shard
+	n     int64 // part, change; ready, timer: shard
 	stamp tuple.Versionstamp
 }
 
@@ -356,7 +332,7 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.n, p.index, p.group = d.int(), d.int(), d.str()
 		p.lane = p.group
 	case nameTimer:
-		p.index, p.group = d.int(), d.str()
+		p.n, p.index, p.group = d.timerShard(), d.int(), d.str()
 		p.lane = p.group
 	case nameRequest:
 		p.index, p.id = d.int(), d.uuid()
@@ -404,8 +380,10 @@ const Format = 2
 const (
 	metaFormat = "format" // tuple (format)
 	metaOffset = "offset" // tuple (offset): index and token are read version + offset
-	metaConfig = "config" // tuple (version, JSON text, incarnation): see config.go, tx_config.go
-	metaSwept  = "swept"  // tuple (when the last sweep began (ms), its random)
+	// tuple (version, JSON text, incarnation): see config.go, tx_config.go. After a raise of the shards: also how many
+	// writers use, and the earlier numbers, see store_shard.go.
+	metaConfig = "config"
+	metaSwept  = "swept" // tuple (when the last sweep began (ms), its random)
 	// Only while the queue is being dropped: tuple (since (ms)).
 	metaDropped = "dropped"
 	metaPaused  = "paused"   // tuple (since (ms), who, reason); not there = the queue is not paused

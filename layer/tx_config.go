@@ -105,8 +105,9 @@ type following struct {
 	guest  bool // the transaction may be the caller's: see operate
 	config Config
 	paused *mark
-	// incarnation is the queue's, if config was read in this transaction.
+	// incarnation is the queue's, and shards are the numbers of shards, if config was read in this transaction.
 	incarnation uuid.UUID
+	shards      shardCounts
 }
 
 // follow begins to read the configuration if the handle has to. The read is at snapshot, so that a change of the
@@ -171,7 +172,10 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 	if f.paused, err = unpackPause(pauseKey, value); err != nil {
 		return Config{}, err
 	}
-	f.config, f.incarnation, f.stored = stored.config, stored.incarnation, nil
+	f.config, f.incarnation, f.shards, f.stored = stored.config, stored.incarnation, stored.shards, nil
+	if !f.only {
+		f.q.keys.shards.learn(stored.shards)
+	}
 	switch {
 	case f.only:
 	case f.guest:

@@ -48,6 +48,7 @@ func heat(s Sizes) Benchmark {
 					r := m.result(kind, shards, items)
 					rows, share[r.Name] = append(rows, r), r.Value
 				}
+				rows = append(rows, m.readsPerClaim(shards, items))
 				if items == 1 {
 					look := fmt.Sprintf("reads_per_empty_look_%d", shards)
 					rows = append(rows, Result{look, float64(m.emptyLook), "reads",
@@ -358,6 +359,16 @@ func (m *heatMap) costs(items int) (results []Result) {
 		}
 	}
 	return results
+}
+
+// readsPerClaim is what a receive reads that finds what is ready.
+func (m *heatMap) readsPerClaim(shards, items int) Result {
+	name := fmt.Sprintf("reads_per_claim_%d", shards)
+	if items == 1 {
+		name += "_single"
+	}
+	reads := float64(m.byOperation[heatOperations[1]].reads) / float64(m.lives)
+	return Result{name, reads, "reads", fmt.Sprintf("keys and ranges of a receive that claims %d", items), "", Target{}}
 }
 
 func (m *heatMap) result(kind heatKind, shards, items int) Result {

@@ -32,7 +32,7 @@ func TestHeatPlace(t *testing.T) {
 		kind, place string
 	}{
 		{key("q", "timer", late, "group-7"), "timer", `("q", "timer")`},
-		{key("q", "timer", int64(3), late, "group-7"), "timer", `("q", "timer", 3)`},
+		{key("q", "timer", tuple.Tuple{int64(3)}, late, "group-7"), "timer", `("q", "timer", (3))`},
 		{key("q", "timer", int64(0)), "timer", `("q", "timer")`},
 		{key("q", "ready", int64(3), late, "group-7"), "ready", `("q", "ready", 3)`},
 		{key("q", "ready", int64(3), late, "group-8"), "ready", `("q", "ready", 3)`},
@@ -71,6 +71,7 @@ func TestHeatCountsALife(t *testing.T) {
 			require.Equal(t, m.mutations.all, all.mutations)
 			require.Equal(t, m.reads.all, all.reads)
 			require.LessOrEqual(t, len(m.mutations.byKind["ready"]), min(shards, lives))
+			require.Equal(t, len(m.mutations.byKind["ready"]), len(m.mutations.byKind["timer"]), "by the same hash")
 			require.Len(t, m.mutations.byKind["item"], lives)
 			require.GreaterOrEqual(t, m.emptyLook, int64(shards), "a receive reads every shard")
 		}

@@ -2,6 +2,7 @@ package lint
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -38,5 +39,29 @@ func TestReadmeTargets(t *testing.T) {
 	require.NotEmpty(t, named)
 	for _, m := range named {
 		require.Contains(t, string(makefile), "\n"+m[1]+":", "README names make %s", m[1])
+	}
+}
+
+// TestPictures: every picture that a page names is there, and every picture is named.
+func TestPictures(t *testing.T) {
+	const root = "../.."
+	named := map[string]bool{}
+	picture := regexp.MustCompile(`(?:src|srcset)="([^"]*)"|!\[[^]]*\]\(([^)]*)\)`)
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	require.NoError(t, err)
+	for _, page := range append(pages, filepath.Join(root, "README.md")) {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range picture.FindAllStringSubmatch(string(text), -1) {
+			file := filepath.Join(filepath.Dir(page), m[1]+m[2])
+			require.FileExists(t, file, "%s names a picture", page)
+			named[file] = true
+		}
+	}
+	there, err := filepath.Glob(filepath.Join(root, "docs", "pictures", "*"))
+	require.NoError(t, err)
+	require.NotEmpty(t, there)
+	for _, file := range there {
+		require.True(t, named[file], "no page names %s", file)
 	}
 }

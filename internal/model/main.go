@@ -161,8 +161,7 @@ func find() (checker, error) {
 			return nil, fmt.Errorf("%w (%w)", errNoTLC, err)
 		}
 		jar, err = filepath.Abs(jar)
-		// Most searches are over before the second compiler would pay.
-		return checker{java, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx1g", "-cp", jar, "tlc2.TLC"}, err
+		return checker{java, "-XX:+UseSerialGC", "-Xmx1g", "-cp", jar, "tlc2.TLC"}, err
 	}
 	tlc, err := exec.LookPath("tlc")
 	if err != nil {
@@ -182,7 +181,11 @@ func (t checker) check(ctx context.Context, c configuration, scratch string) out
 	if err != nil {
 		return outcome{err: err}
 	}
-	args := slices.Concat(t[1:], []string{
+	flags := t[1:]
+	if len(flags) > 0 && c.endsEarly() { // of java
+		flags = slices.Concat([]string{"-XX:TieredStopAtLevel=1"}, flags)
+	}
+	args := slices.Concat(flags, []string{
 		"-workers", "1", "-metadir", meta, "-noGenerateSpecTE", "-config", c.name + ".cfg", c.module + ".tla",
 	})
 	cmd := exec.CommandContext(ctx, t[0], args...)

@@ -44,6 +44,9 @@ func parseConfiguration(name, text string) (configuration, error) {
 	return c, nil
 }
 
+// endsEarly says that the search ends at the first violation, as a rule before java's second compiler would pay.
+func (c configuration) endsEarly() bool { return c.violates != "" && c.violates != "Drains" }
+
 // outcome is what TLC said.
 type outcome struct {
 	states   int64 // distinct

@@ -56,9 +56,11 @@ type knobs struct {
 }
 
 const (
-	maxSkew  = 30 * time.Second
-	maxLease = 20 * time.Second
-	maxDelay = 10 * time.Second
+	maxSkew = 30 * time.Second
+	// mostShards is to how many the shards are raised.
+	mostShards = 12
+	maxLease   = 20 * time.Second
+	maxDelay   = 10 * time.Second
 
 	mostHandles = 5
 )

@@ -154,14 +154,22 @@ func (a *actor) operate() {
 			o.kind = "configure"
 			lease := layer.MinLease + a.below(maxLease-layer.MinLease)
 			attempts := []int{layer.Unlimited, 1, 2, 5}[a.rng.IntN(4)]
-			change := func(c *layer.Config) { c.Lease, c.MaxAttempts = lease, attempts }
-			fn = func(ctx context.Context) (err error) {
-				_, o.token, err = a.q.Admin().Configure(ctx, change)
+			more := a.rng.IntN(3) == 0
+			change := func(c *layer.Config) {
+				c.Lease, c.MaxAttempts = lease, attempts
+				if more {
+					c.Shards = min(c.Shards+1+c.Shards/2, mostShards)
+				}
+			}
+			configured := func(config layer.Config, version int64, err error) error {
+				if o.token = version; err == nil && config.Shards > a.w.knobs.config.Shards {
+					a.w.mark("shards raised")
+				}
 				return err
 			}
-			inTx = func(ctx context.Context, tx kv.Tx) (err error) {
-				_, o.token, err = a.q.Admin().ConfigureTx(ctx, tx, change)
-				return err
+			fn = func(ctx context.Context) error { return configured(a.q.Admin().Configure(ctx, change)) }
+			inTx = func(ctx context.Context, tx kv.Tx) error {
+				return configured(a.q.Admin().ConfigureTx(ctx, tx, change))
 			}
 		case 14:
 			o.kind = "sweep"

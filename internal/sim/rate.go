@@ -110,7 +110,7 @@ func (w *world) landedMS(records []record, i int) int64 {
 // ratedBy reads the rate of a stored configuration.
 func ratedBy(value []byte) (*ratedAt, error) {
 	t, err := tuple.Unpack(value)
-	if err != nil || len(t) != 3 {
+	if err != nil || len(t) < 3 { // more after a raise of the shards
 		return nil, fmt.Errorf("%v, %w", t, err)
 	}
 	c := &ratedAt{}
@@ -183,7 +183,7 @@ func (m *model) paced(r *record, after map[string][]byte, gone map[layer.ID]bool
 		switch wr.kind {
 		case wrote:
 			t, err := tuple.Unpack(wr.value)
-			if err != nil || len(t) != 3 {
+			if err != nil || len(t) < 3 { // more after a raise of the shards
 				m.violation("pace of %q: %v, %v", group, t, err)
 				continue
 			}

@@ -74,7 +74,7 @@ var seen = []string{
 	"delivery within a rate", "group left to its rate", "rate changed under load", "rate of a group swept",
 	"sweep left to another", "sweep in its turn", "queue paused before", "queue resumed", "ack of what is not in the claim",
 	"handler panicked", "panic of a handler reported", "replay", "replayed",
-	"queue dropped", "call on a dropped queue", "queue made anew",
+	"queue dropped", "call on a dropped queue", "queue made anew", "shards raised",
 	"advance", "item advanced", "hint put aside", "hint put back", "lanes of a group held side by side",
 	"item claimed by itself", "items of a group held side by side", "item free again",
 	"exclusion of claims seen", "order of deliveries seen",

@@ -24,7 +24,7 @@ var floors = []floor{
 	{"stored form", "the keys, and the values as bytes.", []string{
 		"subspace.go", "store_archive.go", "store_change.go", "store_item.go", "store_hold.go", "store_lane.go",
 		"store_lock.go",
-		"store_row.go",
+		"store_row.go", "store_shard.go",
 		"store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
@@ -47,7 +47,7 @@ var floors = []floor{
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
 		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_purge.go", "job_purge_lane.go",
-		"job_purge_whole.go",
+		"job_purge_whole.go", "job_raise.go",
 		"job_redrive.go", "job_replay.go", "job_sweep.go", "job_sweep_changes.go", "job_sweep_dead.go",
 		"job_sweep_dedup.go", "job_sweep_hints.go", "job_sweep_overdue.go", "job_sweep_rate.go",
 	}},

@@ -1,0 +1,82 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"fdbfifo/kv"
+)
+
+// raiseGrace is the time between the two steps of a raise of the shards, by the same reasons as dropGrace: a look which
+// begins after the second step goes by a configuration which has been read after the first.
+const raiseGrace = dropGrace
+
+// finishRaise takes the second step of a raise of the shards, if one is under way: writers use the new shards from then
+// on. Nothing is lost if finishRaise does not come to its end, because all shards are read already: the next change of
+// the configuration, or the next sweep, finishes the raise.
+func (q *Queue) finishRaise(ctx context.Context) error {
+	for {
+		seen, err := q.storedShards(ctx)
+		if err != nil || !seen.isRising() {
+			return err
+		}
+		grace := time.NewTimer(raiseGrace)
+		select {
+		case <-grace.C:
+		case <-ctx.Done():
+			grace.Stop()
+			return context.Cause(ctx)
+		}
+		if err := q.raiseFrom(ctx, seen); err != nil {
+			return err
+		}
+	}
+}
+
+func (q *Queue) storedShards(ctx context.Context) (c shardCounts, err error) {
+	key := q.keys.meta(metaConfig)
+	err = q.view(ctx, func(tx kv.ReadTx) error {
+		stored, err := q.readStored(ctx, tx, key)
+		c = stored.shards
+		return err
+	})
+	return c, err
+}
+
+// readStored reads the stored configuration of the handle's own queue.
+func (q *Queue) readStored(ctx context.Context, tx kv.ReadTx, key []byte) (storedConfig, error) {
+	value, err := tx.Get(key).Wait(ctx)
+	if err != nil {
+		return storedConfig{}, fmt.Errorf("read configuration: %w", err)
+	}
+	return q.unpackOwn(key, value)
+}
+
+// raiseFrom is the second step, unless the numbers have changed since they were seen. After an unknown commit the next
+// attempt finds the step done.
+//
+// Footprint: reads and writes the configuration, with conflicts.
+func (q *Queue) raiseFrom(ctx context.Context, seen shardCounts) error {
+	key := q.keys.meta(metaConfig)
+	var now storedConfig
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (err error) {
+		if now, err = q.readStored(ctx, guardConfigure.reads(tx), key); err != nil {
+			return err
+		}
+		if now.shards.read != seen.read || !now.shards.isRising() {
+			return nil
+		}
+		now.shards.write = now.shards.read
+		packed, err := now.pack()
+		if err != nil {
+			return err
+		}
+		tx.Set(key, packed)
+		return nil
+	})
+	if err == nil {
+		q.keys.shards.learn(now.shards)
+	}
+	return err
+}
