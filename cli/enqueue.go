@@ -92,7 +92,7 @@ func newEnqueueCmd(s *session) *cobra.Command {
 	c.Flags().StringArrayVar(&f.headerFields, "header-field", nil,
 		"`NAME` of a header that is the CSV column or JSON field NAME, or NAME=FIELD (repeatable)")
 	c.Flags().BoolVar(&f.alone, "alone", false, "give each message a group of its own: it waits for no other")
-	c.Flags().StringVar(&f.tenant, "tenant", "", "with --alone: whose the messages are, in a queue with the setting fair")
+	c.Flags().StringVar(&f.tenant, "tenant", "", "with --alone: whose the messages are, for a queue that is fair")
 	c.Flags().BoolVar(&f.ids, "ids", false, "print the id of each message, one a line")
 	c.Flags().BoolVar(&f.partial, "partial", false, "enqueue what stands before a bad record, rather than nothing")
 	return c

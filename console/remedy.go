@@ -25,6 +25,7 @@ var remediesOf = map[layer.Cause][]string{
 	layer.CauseGroupHalted:  {"edit", "resume", "skip", "purge"},
 	layer.CauseDelayed:      {"retry", "edit", "skip", "pause"},
 	layer.CauseHeadFailed:   {"edit", "skip", "pause"},
+	layer.CauseFailed:       {"edit", "skip", "pause"},
 	layer.CauseGroupHeld:    {"pause", "release", "release-count"},
 	layer.CauseInFlight:     {"pause", "release", "release-count"},
 	layer.CauseLeaseExpired: {"release-count", "release"},

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"os"
@@ -121,4 +122,17 @@ func TestCorruptHead(t *testing.T) {
 	items, err := s.q.Peek(t.Context(), "A", 1)
 	require.NoError(t, err)
 	require.Equal(t, "2", string(items[0].Body))
+}
+
+// TestFailedHead: the page of a group that is ready, and whose head has failed before, has the remedies that the list
+// of blocked groups has; a group that nobody holds has no holder.
+func TestFailedHead(t *testing.T) {
+	s := newSite(t, nil)
+	s.enqueue("A", "1")
+	require.NoError(t, s.q.Nack(t.Context(), s.claim("A"), layer.NackOptions{Err: errors.New("the bank")}))
+	page := s.get("/group?q=orders&g=A")
+	for _, label := range []string{"Edit the head", "Set the head aside", "Pause"} {
+		require.Contains(t, page, ">"+label+"</button>")
+	}
+	require.NotContains(t, s.get("/groups?q=orders"), "&#34;&#34;")
 }

@@ -77,8 +77,15 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	}
 	r.items += len(items)
 	c.clearLead(&f.candidate, nil)
-	if _, _, err := c.leave(f.lane, nil, guardHoldEmpty, false); err != nil {
+	_, more, err := c.leave(f.lane, nil, guardHoldEmpty, false)
+	if err != nil {
 		return err
+	}
+	if delete(c.remains, f.lane); more {
+		if c.remains == nil {
+			c.remains = make(map[string]bool)
+		}
+		c.remains[f.lane] = true // for the next that waits
 	}
 	c.taken++
 	c.items += len(items)
@@ -90,32 +97,7 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 // the timer is stale.
 func (c *claimer) endHold(l *look) error {
 	c.met[l.lane] = true
-	v, err := l.lock.lock.Wait(c.ctx)
-	if err != nil {
-		return fmt.Errorf("read hold: %w", err)
-	}
-	key := c.q.keys.lock(l.lane)
-	var r *record
-	if v != nil {
-		if r, err = unpackRecord(key, v); err != nil {
-			return err
-		}
-	}
-	if r == nil || r.at(c.nowMS).keeps() {
-		if err := guardStaleLock.read(c.tx, kv.SingleKey(key)); err == nil {
-			c.clear(l.key)
-		}
-		return err
-	}
-	if err := guardHoldEnd.read(c.tx, kv.SingleKey(key)); err != nil {
-		return err
-	}
-	c.clearLead(&l.candidate, r)
-	free, err := c.lapse(l.lane, r, nil, ID{})
-	if err != nil || !free {
-		return err
-	}
-	if err := c.free(l.lane); err != nil {
+	if free, err := c.txn.endHold(l.candidate, l.lock.lock); err != nil || !free {
 		return err
 	}
 	// A look at the free items that is under way has not seen this one: it must be read again. If none is, the hint
@@ -129,27 +111,65 @@ func (c *claimer) endHold(l *look) error {
 	return nil
 }
 
+// endHold ends the hold of a candidate, whose record is being read, if its time is over, and returns whether the item
+// is free again. Otherwise the timer that led to the hold, if one did, is stale.
+func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (free bool, err error) {
+	v, err := lock.Wait(w.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read hold: %w", err)
+	}
+	key := w.q.keys.lock(c.lane)
+	var r *record
+	if v != nil {
+		if r, err = unpackRecord(key, v); err != nil {
+			return false, err
+		}
+	}
+	if r == nil || r.at(w.nowMS).keeps() {
+		if err = guardStaleLock.read(w.tx, kv.SingleKey(key)); err == nil {
+			w.clear(c.key)
+		}
+		return false, err
+	}
+	if err := guardHoldEnd.read(w.tx, kv.SingleKey(key)); err != nil {
+		return false, err
+	}
+	w.clearLead(&c, r)
+	if free, err = w.lapse(c.lane, r, nil, ID{}); err != nil || !free {
+		return false, err
+	}
+	return true, w.free(c.lane)
+}
+
 // namedHolds is how many holds of a group a receive looks at which names the group, to end those whose time is over.
 // Others are found by their timers, by receives that name no group.
 const namedHolds = 100
 
-// endHolds ends the first holds of a group whose time is over.
-func (c *claimer) endHolds(group string) error {
-	rows, err := c.tx.Snapshot().GetRange(
-		c.q.keys.holds(group).Selectors(), kv.RangeOptions{Limit: namedHolds}).Wait(c.ctx)
+// endHolds is endHolds of the transaction, for a claimer.
+func (c *claimer) endHolds(group string) (nextMS int64, err error) {
+	return c.txn.endHolds(group, func(lane string) error { return c.endHold(c.read(candidate{lane: lane}, 0)) })
+}
+
+// endHolds calls end for the first holds of a group whose time is over, and returns when the next of the others ends
+// (ms); 0 = there is none.
+func (w *txn) endHolds(group string, end func(lane string) error) (nextMS int64, err error) {
+	rows, err := w.tx.Snapshot().GetRange(
+		w.q.keys.holds(group).Selectors(), kv.RangeOptions{Limit: namedHolds}).Wait(w.ctx)
 	if err != nil {
-		return fmt.Errorf("read holds: %w", err)
+		return 0, fmt.Errorf("read holds: %w", err)
 	}
 	for _, row := range rows {
-		all, err := c.q.unpackHolds([]kv.KV{row})
+		all, err := w.q.unpackHolds([]kv.KV{row})
 		if err != nil {
-			return err
+			return 0, err
 		}
-		if !all[0].record.at(c.nowMS).keeps() {
-			if err := c.endHold(c.read(candidate{lane: all[0].lane}, 0)); err != nil {
-				return err
+		if !all[0].record.at(w.nowMS).keeps() {
+			if err := end(all[0].lane); err != nil {
+				return 0, err
 			}
+		} else if h := all[0].record.holding(); h != nil && (nextMS == 0 || h.endMS < nextMS) {
+			nextMS = h.endMS
 		}
 	}
-	return nil
+	return nextMS, nil
 }

@@ -65,7 +65,7 @@ func (s *search) fromTheOldest() {
 	s.shards, s.later = s.shards[:0], nil
 	s.timers = s.timers[:0]
 	s.reach(q.keys.shards.all())
-	s.turn, s.fresh = s.spread.begun.Add(1)%int64(len(s.timers)), true
+	s.turn, s.fresh = s.spread.turn.Add(1)%int64(len(s.timers)), true
 }
 
 // reach adds the shards up to all.
@@ -124,7 +124,7 @@ func (s *search) next(n int) ([]candidate, error) {
 		}
 	}
 	if s.fair && n > 0 {
-		s.spread.turn.Store(s.shardOf(wave[n-1]) + 1)
+		s.spread.fairTurn.Store(s.shardOf(wave[n-1]) + 1)
 	}
 	return wave, nil
 }
@@ -247,7 +247,7 @@ func (s *search) shardOf(c candidate) int64 { return s.w.q.keys.shard(groupOf(c.
 // so a receive of one item does not look at the oldest shard again and again. Example: shards A with 5, B with 2 and C
 // with 1, the last was A's: B1 C1 A1 B2 A2 A3 A4 A5.
 func (s *search) takeTurns() {
-	shards, turn := s.w.q.keys.shards.all(), s.spread.turn.Load()
+	shards, turn := s.w.q.keys.shards.all(), s.spread.fairTurn.Load()
 	type place struct{ round, shard int64 }
 	rounds, places := make(map[int64]int64), make(map[string]place, len(s.pending))
 	for _, c := range s.pending {

@@ -32,8 +32,9 @@ type spread struct {
 	plenty atomic.Bool
 	oldest atomic.Int64 // index of the oldest hint when last seen
 	newest atomic.Int64 // index of the newest hint; read only when landing
-	turn   atomic.Int64 // in a fair queue: the shard whose turn it is
-	begun  atomic.Int64 // searches from the oldest: each reads the timers of the next shard first
+	// fairTurn is, in a fair queue, the shard whose turn it is.
+	fairTurn atomic.Int64
+	turn     atomic.Int64 // counts the searches from the oldest: whose shard's timers come first
 	// perGroup is how many items a group gave lately, in 1/16; 0 = not known.
 	perGroup atomic.Int64
 }

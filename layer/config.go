@@ -146,7 +146,7 @@ var settings = []setting{
 	facetsSetting("headers by which items can be received; fixed at creation"),
 	viewsSetting("what templates may name, as *; state; state,region; fixed at creation"),
 	unorderedSetting("items can be received one by one, out of order, too; fixed at creation"),
-	fairSetting("receives take turns among the shards, for messages with tenants, instead of going by age"),
+	fairSetting("receives take turns among the shards, and so among tenants"),
 }
 
 // withDefaults returns c with each zero field set to its default, and checks the limits.

@@ -31,7 +31,7 @@ type ReceiveOptions struct {
 	// leaves the rest of their groups to others, in a queue with Config.Unordered. A group that somebody holds as a
 	// whole is skipped. Who receives groups, in order, gets the items up to the first that is held, and so never sees a
 	// gap. Items are taken from the oldest groups, in each from the head; a delayed one keeps back those behind it. Not
-	// with Where, Strategy and State; an Unordered receive that waits looks now and then, at most a second apart.
+	// with Where, Strategy and State.
 	Unordered bool
 	// State asks for the groups' state, too: Claim.State. The price is a read more per group, beside the others.
 	State bool
@@ -169,7 +169,7 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 }
 
 func (q *Queue) settleAndReceive(ctx context.Context, s *settlement, r *reception) ([]*Claim, error) {
-	if r.o.Wait == 0 || r.o.Unordered || q.opts.Test.Path == Direct {
+	if r.o.Wait == 0 || q.opts.Test.Path == Direct {
 		return q.receiveNow(ctx, s, r)
 	}
 	return q.receiveWaiting(ctx, s, r)
@@ -332,6 +332,7 @@ type claimer struct {
 	layered int // groups that a receive by layers has found so far
 	taken   int // groups
 	items   int
+	remains map[string]bool // free lanes that unordered receives have left items in
 }
 
 // look is the reads of one candidate under way.
@@ -400,17 +401,20 @@ func (c *claimer) claim() error {
 func (c *claimer) receive(r *reception) error {
 	if r.o.Group != nil {
 		l := c.read(candidate{lane: laneName(*r.o.Group, c.where)}, r.o.Max)
-		if paused, err := c.paused(); err != nil || paused {
+		paused, err := c.paused()
+		if err != nil || paused {
 			return err
 		}
 		if r.o.Unordered {
-			if err := c.endHolds(*r.o.Group); err != nil {
+			if r.dueMS, err = c.endHolds(*r.o.Group); err != nil {
 				return r.spoilt(err)
 			}
 			l = c.read(l.candidate, r.o.Max)
 		}
-		err := c.settle(r, l, r.o.Max)
-		r.dueMS = l.seen.dueMS()
+		err = c.settle(r, l, r.o.Max)
+		if due := l.seen.dueMS(); due > 0 && (r.dueMS == 0 || due < r.dueMS) {
+			r.dueMS = due
+		}
 		return err
 	}
 	if r.o.Strategy == Layers {

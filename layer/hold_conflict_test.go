@@ -66,6 +66,12 @@ func receiveIn(o layer.ReceiveOptions) func(h *held, tx kv.Tx, _ *layer.Claim) e
 	}
 }
 
+// takeAny takes an item that nobody holds.
+func takeAny(h *held, tx kv.Tx, _ *layer.Claim) error {
+	_, err := h.q.TakeTx(h.ctx, tx, 1, layer.TakeOptions{Unordered: true})
+	return err
+}
+
 func ackHeld(h *held, tx kv.Tx, c *layer.Claim) error { return h.q.AckTx(h.ctx, tx, c) }
 
 func nackHeld(h *held, tx kv.Tx, c *layer.Claim) error {
@@ -100,6 +106,13 @@ func TestHoldConflicts(t *testing.T) {
 			_, err := h.q.TakeTx(h.ctx, tx, 2)
 			return err
 		}, one, must},
+		{"unordered take, unordered claim of the same item", waiting(2), takeAny, one, must},
+		{"unordered claim, unordered take of the same item", waiting(2), one, takeAny, must},
+		{"unordered take, unordered take of the same item", waiting(2), takeAny, takeAny, must},
+		{"unordered take, claim of the group", waiting(2), takeAny, group, must},
+		{"claim of the group, unordered take in the group", waiting(2), group, takeAny, must},
+		{"unordered take of the last free item, enqueue", waiting(1), takeAny, enqueueIn, must},
+		{"unordered take that ends an expired hold, extend by its holder", lapsed, takeAny, extendHeld, must},
 		{"unordered claim of the last free item, enqueue", waiting(1), one, enqueueIn, must},
 		{"enqueue, unordered claim of the last free item", waiting(1), enqueueIn, one, must},
 		{"unordered claim of an earlier item, enqueue", waiting(2), one, enqueueIn, mustNot},
@@ -114,6 +127,11 @@ func TestHoldConflicts(t *testing.T) {
 			require.NoError(h.t, err)
 			return h.q.Admin().CancelTx(h.ctx, tx, items[0].ID)
 		}, one, must},
+		{"cancel of an item, unordered take of the item", waiting(2), func(h *held, tx kv.Tx, _ *layer.Claim) error {
+			items, err := h.q.Peek(h.ctx, "A", 1)
+			require.NoError(h.t, err)
+			return h.q.Admin().CancelTx(h.ctx, tx, items[0].ID)
+		}, takeAny, must},
 		{"receive that drops an old item, unordered claim by an earlier clock", func(h *held) *layer.Claim {
 			h.send(1)
 			h.clock.advance(90 * time.Second)

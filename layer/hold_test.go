@@ -269,7 +269,8 @@ func (r *holdRun) nackSome() {
 	}
 	require.NoError(r.t, r.any().Nack(r.ctx, c.claim, o))
 	r.ends(c)
-	if o.Delay > 0 {
+	paused := r.paused[c.claim.Group] && c.claim.Hold == layer.ID{} // then the group is paused instead
+	if o.Delay > 0 && !paused {
 		r.held = append(r.held, &laneClaim{claim: c.claim, until: r.clock.now().Add(o.Delay)})
 	}
 }
@@ -283,7 +284,11 @@ func (r *holdRun) extendOne() {
 }
 
 func (r *holdRun) takeSome() {
-	o := r.options(false)
+	o := r.options(r.random.IntN(2) == 0)
+	if o.Unordered {
+		r.takeAny(o)
+		return
+	}
 	var items []layer.Item
 	require.NoError(r.t, r.any().Once(r.ctx, func(tx kv.Tx) (err error) {
 		items, err = r.handles[0].TakeTx(r.ctx, tx, o.Max, layer.TakeOptions{Group: o.Group})
@@ -298,6 +303,28 @@ func (r *holdRun) takeSome() {
 		taken := r.held[len(r.held)-1]
 		r.remove(taken.items...)
 		r.ends(taken)
+	}
+}
+
+// takeAny takes items that nobody holds.
+func (r *holdRun) takeAny(o layer.ReceiveOptions) {
+	var items []layer.Item
+	require.NoError(r.t, r.any().Once(r.ctx, func(tx kv.Tx) (err error) {
+		items, err = r.handles[0].TakeTx(r.ctx, tx, o.Max, layer.TakeOptions{Group: o.Group, Unordered: true})
+		return err
+	}))
+	for _, item := range items {
+		require.Equal(r.t, items[0].ID.Group, item.ID.Group)
+		require.False(r.t, r.stopped(item.ID.Group), "group %q is in other hands", item.ID.Group)
+		require.Contains(r.t, r.free(item.ID.Group), item.ID, "an item in other hands")
+	}
+	for _, group := range r.groups {
+		if len(items) == 0 && r.wants(o, group) && !r.stopped(group) {
+			require.Empty(r.t, r.free(group), "items of %q are free, and were not found", group)
+		}
+	}
+	for _, item := range items {
+		r.remove(item.ID)
 	}
 }
 

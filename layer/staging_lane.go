@@ -181,7 +181,7 @@ func (c *claimer) passOn(requests []kv.KV) error {
 
 // left returns how many lanes the claimer has found, or may find, and not looked at.
 func (c *claimer) left() int {
-	n := len(c.looks) + len(c.search.pending)
+	n := len(c.looks) + len(c.search.pending) + len(c.remains)
 	if n == 0 && c.search.begun && (c.search.away || c.search.nearby || !c.search.exhausted()) {
 		return 1 // a search which began behind the oldest has not seen them
 	}

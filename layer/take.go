@@ -13,6 +13,8 @@ import (
 // or if the items past retention were work enough for one transaction. max is 1 to MaxBatch. The caller answers for an
 // unknown commit: use Once. o, at most one, says which group or template to take from.
 //
+// In a queue with Config.Unordered, TakeOptions.Unordered passes over what others hold.
+//
 // A group whose lease or delay has ended is ready, as for Receive: the item tried under the claim counts a failed
 // attempt, and the claim is lost.
 //
@@ -32,13 +34,29 @@ type TakeOptions struct {
 	Group *string
 	// Where, if not nil, is the template of the items to take, as in ReceiveOptions.
 	Where Template
+	// Unordered takes items of the group that nobody holds, as ReceiveOptions.Unordered does: those that others have
+	// in hand are passed over. Not with Where.
+	Unordered bool
+}
+
+// where packs the template of a take.
+func (o *TakeOptions) where(q *Queue) (string, error) {
+	switch {
+	case o.Unordered && !q.keys.hasHolds():
+		return "", errUnordered
+	case o.Unordered && o.Where != nil:
+		return "", fmt.Errorf("%w: unordered, and a template", ErrOptions)
+	case o.Unordered:
+		return freeWhere, nil
+	}
+	return q.keys.plan.where(o.Where)
 }
 
 func (q *Queue) takeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) ([]Item, error) {
 	if max < 1 || max > MaxBatch {
 		return nil, &LimitError{What: "take", Unit: "items", Got: int64(max), Min: 1, Max: MaxBatch}
 	}
-	where, err := q.keys.plan.where(o.Where)
+	where, err := o.where(q)
 	if err != nil {
 		return nil, err
 	}
@@ -56,6 +74,11 @@ func (q *Queue) takeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) ([
 		items = nil
 		if paused, err := w.paused(); err != nil || paused {
 			return err
+		}
+		if o.Unordered {
+			if _, err := w.endHolds(*o.Group, w.endHoldAt); err != nil {
+				return err
+			}
 		}
 		items, err = w.takeFrom(candidate{lane: laneName(*o.Group, where)}, max)
 		return err
@@ -95,6 +118,12 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 // takeFrom takes from one group. If somebody holds the group, or the group is empty, takeFrom clears the stale hint or
 // timer. The serialisable reads make the clearing conflict with a release and with an enqueue.
 func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
+	if isHold(c.lane) { // its time is over, perhaps: then the item is free
+		if free, err := w.endHold(c, w.tx.Snapshot().Get(w.q.keys.lock(c.lane))); err != nil || !free {
+			return nil, err
+		}
+		c = candidate{lane: freeLane(c.group())}
+	}
 	for {
 		held := w.q.readLaneLock(guardTakeLock.reads(w.tx), w.tx.Snapshot(), c.lane)
 		if w.q.keys.plan != nil {
@@ -129,6 +158,12 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		}
 		c = *behind
 	}
+}
+
+// endHoldAt ends a hold, if its time is over.
+func (w *txn) endHoldAt(lane string) error {
+	_, err := w.endHold(candidate{lane: lane}, w.tx.Snapshot().Get(w.q.keys.lock(lane)))
+	return err
 }
 
 // takeItems takes up to limit items of a group which nobody holds.

@@ -500,7 +500,7 @@ func (a *actor) take() {
 		n := 1 + a.rng.IntN(a.w.knobs.receive)
 		options := a.takeOptions()
 		for _, t := range options {
-			o.where = t.Where
+			o.where, o.plain = t.Where, t.Unordered
 		}
 		a.call(o, func(ctx context.Context) error {
 			return a.q.Once(ctx, func(tx kv.Tx) error {

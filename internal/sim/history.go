@@ -88,7 +88,7 @@ type op struct {
 	next     layer.Template // advance, edit, handler of a stage: the facets that the items get
 
 	item    *layer.Item // of a handler
-	plain   bool        // likewise: its worker is unordered
+	plain   bool        // likewise: its worker is unordered; or of a take
 	handled bool        // by a handler, without an error
 }
 

@@ -237,6 +237,9 @@ func (a *actor) laneOptions(o *layer.ReceiveOptions) {
 
 // takeOptions are those of a take.
 func (a *actor) takeOptions() (all []layer.TakeOptions) {
+	if a.w.knobs.unordered {
+		return a.plainTake()
+	}
 	if a.w.knobs.plan == nil {
 		return nil
 	}

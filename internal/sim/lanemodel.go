@@ -207,11 +207,15 @@ func (m *model) settles(id layer.ID, was, is *stored) {
 
 // overIn are the lanes in which others that the record's transaction must have seen stand before an item.
 func (m *model) overIn(id layer.ID, s stored) map[string]bool {
+	over := make(map[string]bool)
+	if m.w.knobs.unordered {
+		free := freeLaneOf(id.Group)
+		over[free] = m.over(m.group(free), id)
+	}
 	p := m.w.knobs.plan
 	if p == nil {
-		return nil
+		return over
 	}
-	over := make(map[string]bool)
 	for _, lane := range p.lanesOf(id.Group, s.headers) {
 		over[lane] = m.over(m.group(lane), id)
 	}

@@ -41,7 +41,7 @@ func (w *world) deliveries() map[string][]delivery {
 		}
 		if o.kind == "take" && o.outcome == done {
 			for _, item := range o.items {
-				add(item.ID, o.begin, o.begin, o.end, o, o.where, false)
+				add(item.ID, o.begin, o.begin, o.end, o, o.where, o.plain)
 			}
 		}
 		if o.item != nil {

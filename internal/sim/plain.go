@@ -113,7 +113,16 @@ func (a *actor) plainOptions(o *layer.ReceiveOptions) {
 		return
 	}
 	o.Unordered, o.Strategy, o.State = true, layer.FillGroup, false
-	o.Wait = min(o.Wait, 3*time.Second+time.Duration(1+a.id)) // it looks now and then
+}
+
+// plainTake makes some takes unordered.
+func (a *actor) plainTake() (all []layer.TakeOptions) {
+	o := layer.TakeOptions{Unordered: a.lanes.Float64() < a.w.knobs.plainly}
+	if a.lanes.IntN(4) == 0 {
+		g := a.w.group(a.lanes)
+		o.Group = &g
+	}
+	return append(all, o)
 }
 
 // plainWorker makes some workers unordered.

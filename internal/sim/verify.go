@@ -387,6 +387,8 @@ func (o *op) mayFinish(f *finished) bool {
 	case o.is("take") && o.where != nil:
 		lane := laneText(groupOfLane(f.lane), o.where)
 		return !f.overIn[lane] && !slices.ContainsFunc(f.held, func(held string) bool { return meet(held, lane) })
+	case o.is("take") && o.plain:
+		return !f.overIn[freeLaneOf(groupOfLane(f.lane))] && len(f.held) == 0
 	case o.is("take") && len(f.held) > 0:
 		return false
 	case o.is("take") && (f.over || f.lock != nil && f.lock.endMS > f.r.nowMS):

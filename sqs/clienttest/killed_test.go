@@ -102,7 +102,7 @@ func TestKilled(t *testing.T) {
 	}
 	t.Logf("replay, up to the timing of processes: make sqs-crash SEED=%d", seed)
 	random := rand.New(rand.NewPCG(seed, 1))
-	ctx, finish := context.WithTimeout(t.Context(), *forFlag+2*time.Minute)
+	ctx, finish := context.WithTimeout(t.Context(), *forFlag+5*time.Minute)
 	defer finish()
 	k := &killed{T: t, ctx: ctx, queue: "orders.fifo", ledger: newLedger(seed)}
 	args, binary := []string{"--engine", "disk:" + t.TempDir(), "--reuse-names"}, build(t)
@@ -137,7 +137,8 @@ func TestKilled(t *testing.T) {
 	}
 	if ctx.Err() != nil {
 		now, err := attributes(t.Context(), k.client(0), &k.queue)
-		t.Fatalf("not all was handled in time: there is %v (%v), handled %v", now, err, k.ledger.by)
+		t.Fatalf("not all was handled in time: there is %v (%v), handled %v, faults %v",
+			now, err, k.ledger.by, k.ledger.faults)
 	}
 	finish()
 	k.workers.Wait()
@@ -173,7 +174,7 @@ func (k *killed) send(group int, until time.Time) int {
 			time.Sleep(20 * time.Millisecond)
 		}
 		time.Sleep(50 * time.Millisecond)
-		for k.ctx.Err() == nil && n-k.ledger.reached(group) > 50 { // on a busy machine what was sent is to come to an end
+		for k.ctx.Err() == nil && n-k.ledger.reached(group) > 50 { // or a busy machine does not come to an end
 			time.Sleep(50 * time.Millisecond)
 		}
 	}
@@ -280,7 +281,8 @@ func (k *killed) follow(worker string, c *exec.Cmd) {
 // empty reports whether there are no messages in the queue.
 func empty(ctx context.Context, c *client.Client, url *string) bool {
 	now, err := attributes(ctx, c, url)
-	return err == nil && now["ApproximateNumberOfMessages"] == "0" && now["ApproximateNumberOfMessagesNotVisible"] == "0"
+	return err == nil && now["ApproximateNumberOfMessages"] == "0" &&
+		now["ApproximateNumberOfMessagesNotVisible"] == "0"
 }
 
 func attributes(ctx context.Context, c *client.Client, url *string) (map[string]string, error) {

@@ -1,0 +1,1 @@
+../../layer/hold_wait_test.go
