@@ -21,7 +21,8 @@ func (q *Queue) finishRaise(ctx context.Context) error {
 		if err != nil || !seen.isRising() {
 			return err
 		}
-		grace := time.NewTimer(raiseGrace)
+		// Of several who finish the raise, the first spares the others a conflict.
+		grace := time.NewTimer(raiseGrace + time.Duration(q.random.float()*float64(raiseGrace/16)))
 		select {
 		case <-grace.C:
 		case <-ctx.Done():
