@@ -125,6 +125,7 @@ var missing = map[guard]string{
 	guardSubscribeStop:   "TestSubscriptionStopsWithASlowHandler",
 	guardIncarnation:     "TestHandleOfADroppedQueue",
 	guardGrow:            "TestRaiseReachesWhoSleeps",
+	guardTwin:            "TestTimerOfAnEarlierNumber",
 	guardSweepTurn:       "TestOneOfManySweeps",
 	guardTotalDraw:       "TestTotalDrawsOfTwoHandles",
 	guardPaceSweep:       "TestSweepKeepsWhatIsWrittenAnew/pace",

@@ -325,6 +325,7 @@ type claimer struct {
 	looks  []*look         // under way
 	owed   []*reception    // receives not served yet, to know how much to read ahead
 	passed []candidate     // groups left to the handle's other transactions in flight
+	twins  []candidate     // second hints and timers of groups not decided about
 	// granted is the read of the grants to the handle; nil = the handle has no request.
 	granted kv.Future[[]kv.KV]
 	// repeats has the reads of what is kept under the receive ids.
@@ -515,7 +516,9 @@ func (c *claimer) next() (*look, bool, error) {
 				// A group may have two hints. If this transaction decided about the group, the conflict which proves
 				// the second hint stale is there already: clear the hint, unless the group was left ready. If not,
 				// there is no such conflict: leave the hint.
-				if settled && !c.ready[w.lane] {
+				if !settled {
+					c.twins = append(c.twins, w)
+				} else if !c.ready[w.lane] {
 					c.clear(w.key)
 				}
 				continue
@@ -666,11 +669,29 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 	if err != nil {
 		return nil, err
 	}
-	if behind == nil {
+	switch {
+	case f.verdict == verdictStale && f.record == nil && !lacks(guardTwin):
+		c.undecided(l.lane)
+		return nil, nil
+	case behind == nil:
 		c.met[l.lane] = true
 		return nil, nil
 	}
 	return c.read(*behind, max(limit, 1)), nil
+}
+
+// undecided has a group looked at again by what else leads there, after a timer of a holding that is gone. The timer
+// says nothing of the group. Example: a timer of a claim, which lies in the shard of an earlier number of shards
+// because the claim's end has cleared it in the shard of now, and the timer of the group's delayed head.
+func (c *claimer) undecided(lane string) {
+	delete(c.met, lane)
+	again := func(w candidate) bool { return w.lane == lane }
+	for _, w := range c.twins {
+		if again(w) {
+			c.search.pending = append(c.search.pending, w)
+		}
+	}
+	c.twins = slices.DeleteFunc(c.twins, again)
 }
 
 // take claims a group for r, with up to limit of its items.

@@ -269,6 +269,9 @@ const (
 	// guardGrow (G5): a search ends without the shards of which the handle has learned meanwhile, so the first call of
 	// a handle that was idle does not find what is ready there.
 	guardGrow guard = "grow"
+	// guardTwin (G5): a timer of a claim that is gone, in the shard of an earlier number, has what truly leads to the
+	// group cleared as a second key.
+	guardTwin guard = "twin"
 	// guardSweepTurn (contract): of several sweeps which begin at the same time, all go on.
 	guardSweepTurn guard = "sweep-turn"
 	// guardRepeat (G3): two receives with the same receive id, at the same time, both claim.

@@ -50,6 +50,7 @@ var guards = []guard{
 	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,
-	guardSubscribeHold, guardSubscribeMove, guardSubscribeAgain, guardSubscribeStop, guardIncarnation, guardSweepTurn,
-	guardGrow, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep, guardExtendApart, guardTxBound,
+	guardSubscribeHold, guardSubscribeMove, guardSubscribeAgain, guardSubscribeStop, guardIncarnation, guardGrow,
+	guardTwin, guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep, guardExtendApart,
+	guardTxBound,
 }

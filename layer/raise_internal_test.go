@@ -367,3 +367,27 @@ func TestDueGroupIsPassedByFewSearches(t *testing.T) {
 		}
 	})
 }
+
+// TestTimerOfAnEarlierNumber (I1, G5): a claim's timer which an earlier number of shards has put elsewhere stays there
+// when the claim ends. Whoever meets the timer must not take what truly leads to the group for a second key of no use.
+func TestTimerOfAnEarlierNumber(t *testing.T) {
+	inABubble(t, Config{Shards: 1}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		group := "g"
+		for shardOf(group, 16) == 0 {
+			group += "g"
+		}
+		_, err := q.Enqueue(t.Context(), Message{Group: group}, Message{Group: group, Delay: 30 * time.Second})
+		require.NoError(t, err)
+		claim := claimOf(t, q, group, time.Minute)
+		raise(t, q, 16)
+		require.NoError(t, q.Ack(t.Context(), claim))
+		claims, err := q.Receive(t.Context(), ReceiveOptions{})
+		require.NoError(t, err)
+		require.Empty(t, claims, "the group's head is delayed, and left to a timer in its present shard")
+		time.Sleep(2 * time.Minute)
+		claims, err = q.Receive(t.Context(), ReceiveOptions{})
+		require.NoError(t, err)
+		require.Len(t, claims, 1, "the group's head is due")
+		require.NoError(t, q.Ack(t.Context(), claims[0]))
+	})
+}
