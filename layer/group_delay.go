@@ -35,7 +35,7 @@ func (w *txn) timeHead(lane string, index, untilMS int64) {
 
 // hasten makes a delayed head deliverable now and reports whether the head was delayed. The caller has a read conflict
 // on the lock. In a queue with facets hasten reads all locks of the group, with a conflict, because a claim of another
-// lane may have the head: then the head is not delayed.
+// lane may have the head: then the head is not delayed. So it is with a hold of the head.
 func (w *txn) hasten(lane string) (early bool, err error) {
 	found := w.q.readItems(w.tx.Snapshot(), w.tx.Snapshot(), lane, 1)
 	pairs, err := found.Wait(w.ctx)
@@ -49,7 +49,12 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	if head.err != nil || head.envelope.dueMS <= w.nowMS {
 		return false, head.err
 	}
-	if held, err := w.inOtherLane(guardRetryLock, head.id(groupOf(lane))); err != nil || held {
+	id := head.id(groupOf(lane))
+	if held, err := w.inOtherLane(guardRetryLock, id); err != nil || held {
+		return false, err
+	}
+	holds, err := w.readHolds(guardRetryLock, kv.SingleKey(w.q.keys.hold(id)))
+	if err != nil || len(holds) > 0 {
 		return false, err
 	}
 	config, err := w.config()
@@ -67,7 +72,7 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	}
 	w.tx.Set(head.Key, append(e.append(nil), head.body...))
 	if w.q.keys.plan != nil { // other lanes, too, may wait for this head
-		return true, w.hintLanes(head.id(groupOf(lane)), head.facets)
+		return true, w.hintLanes(id, head.facets)
 	}
 	return true, nil
 }

@@ -280,3 +280,23 @@ func (r *mixedRun) release(c *layer.Claim, done bool) {
 		}
 	}
 }
+
+// TestRetryNowOfAHeldItem (G2): an operator whose clock is behind takes a head for delayed which is in another's hand
+// by itself. The head is not changed there.
+func TestRetryNowOfAHeldItem(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.unordered("holds", nil, 1)[0]
+	o := e.options(11)
+	o.Now = func() time.Time { return e.clock.now().Add(-time.Minute) }
+	late, err := layer.Open(e.ctx, e.db, testPrefix, "holds", o)
+	require.NoError(t, err)
+	_, err = q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: 30 * time.Second})
+	require.NoError(t, err)
+	e.clock.advance(40 * time.Second)
+	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Unordered: true})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	require.ErrorIs(t, late.Admin().RetryNow(e.ctx, "A", layer.RetryOptions{}), layer.ErrNotDelayed)
+	e.sound("holds")
+	require.NoError(t, q.Ack(e.ctx, claims[0]))
+}
