@@ -173,3 +173,26 @@ func TestDelayIsNoRetention(t *testing.T) {
 		})
 	}
 }
+
+// TestFindHeldElsewhere: a message that a claim by template has, or an unordered one, is found in flight.
+func TestFindHeldElsewhere(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	for _, c := range []struct {
+		q *layer.Queue
+		o layer.ReceiveOptions
+	}{
+		{e.laned("lanes", "*; state; region", nil, 1)[0], layer.ReceiveOptions{Where: isNew}},
+		{e.unordered("holds", nil, 1)[0], layer.ReceiveOptions{Unordered: true}},
+	} {
+		_, err := c.q.Enqueue(e.ctx, layer.Message{Group: "A", DedupID: "d", Headers: facetsOf("NEW", "EU")})
+		require.NoError(t, err)
+		claims, err := c.q.Receive(e.ctx, c.o)
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		found, err := c.q.Find(e.ctx, "A", "d")
+		require.NoError(t, err)
+		require.Equal(t, layer.WhereInFlight, found.Where)
+		require.Equal(t, claims[0].Token, found.Token)
+		require.NoError(t, c.q.Ack(e.ctx, claims[0]))
+	}
+}

@@ -118,7 +118,7 @@ func (q *Queue) lastRemembered(
 func (f *Found) locate(ctx context.Context, q *Queue, tx kv.ReadTx) error {
 	itemKey, deadKey, archiveKey := q.keys.item(f.ID), q.keys.dead(f.ID), q.keys.archive(f.ID)
 	item, dead, finished := tx.Get(itemKey), tx.Get(deadKey), tx.Get(archiveKey)
-	r, err := q.readLock(ctx, tx, f.ID.Group)
+	r, err := q.recordOver(ctx, tx, f.ID)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (f *Found) locate(ctx context.Context, q *Queue, tx kv.ReadTx) error {
 	return err
 }
 
-// present describes a message which is in its group; r is the group's record.
+// present describes a message which is in its group; r is the record over it.
 func (f *Found) present(ctx context.Context, q *Queue, tx kv.ReadTx, r *record, row kv.KV) error {
 	if c := r.claim(); c.holds(f.ID) {
 		f.Where, f.Owner, f.Token, f.Until = WhereInFlight, c.owner, c.token, fromMillis(c.endMS)
@@ -167,4 +167,29 @@ func (f *Found) present(ctx context.Context, q *Queue, tx kv.ReadTx, r *record, 
 	f.Ahead, err = countKeys(ctx, tx, before, whyCap)
 	f.AheadMore = f.Ahead == whyCap
 	return err
+}
+
+// recordOver reads the record of the lane whose claim has an item, be it a lane of some template or the item by itself;
+// if no claim has it, that of the group, nil if there is none.
+func (q *Queue) recordOver(ctx context.Context, tx kv.ReadTx, id ID) (*record, error) {
+	if q.keys.plan == nil {
+		return q.readLock(ctx, tx, id.Group)
+	}
+	locks := tx.GetRange(q.keys.locks(id.Group).Selectors(), kv.RangeOptions{})
+	if q.keys.hasHolds() {
+		if r, err := q.readLock(ctx, tx, holdLane(id)); err != nil || r.claim().holds(id) {
+			return r, err
+		}
+	}
+	rows, err := locks.Wait(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read locks: %w", err)
+	}
+	own, others, err := q.unpackLocks(id.Group, rows)
+	for _, o := range others {
+		if o.record.claim().holds(id) {
+			return o.record, err
+		}
+	}
+	return own, err
 }

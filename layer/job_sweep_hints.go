@@ -27,7 +27,7 @@ func (s *sweeper) hints() error {
 // Footprint, per hint cleared: of an empty lane a read conflict on the whole lane, because an item that comes back to
 // the lane writes a hint which may have this very key; else a read conflict on the hint of the head.
 func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
-	keys, lanes := s.q.keys, make([]string, len(rows))
+	keys, lanes, follow := s.q.keys, make([]string, len(rows)), s.q.follow(tx)
 	heads := make([]kv.Future[[]byte], len(rows))
 	for i, row := range rows {
 		p, err := keys.parse(row.Key)
@@ -54,7 +54,14 @@ func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err
 			cleared++
 		}
 	}
-	return cleared, nil
+	if cleared == 0 {
+		return 0, nil
+	}
+	// A hint that is set must not come into another queue of the name, made while this sweep was under way.
+	if _, err := follow.wait(s.ctx); err != nil {
+		return 0, err
+	}
+	return cleared, follow.guardDrop(s.ctx, tx)
 }
 
 // isStale reports whether the hint of a lane can be cleared, with the conflict that keeps the answer true.

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
 )
 
 // laneConfig is of a queue with the facets a and b, a view of each, and whole groups.
@@ -136,4 +137,26 @@ func TestSweepSparesTheHintThatComesBack(t *testing.T) {
 	require.NotNil(t, c, "the lane is found")
 	require.NoError(t, q.Ack(t.Context(), c))
 	soundLanes(t, q)
+}
+
+// TestSweepOfHintsMeetsAnotherQueue: a sweep of hints which began before the queue was dropped writes none into the next
+// queue of the name.
+func TestSweepOfHintsMeetsAnotherQueue(t *testing.T) {
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	q, err := Create(t.Context(), db, nil, "q", Options{Config: Config{Unordered: true}})
+	require.NoError(t, err)
+	require.NoError(t, Drop(t.Context(), db, nil, "q", DropOptions{}))
+	next, err := Create(t.Context(), db, nil, "q", Options{Config: Config{Shards: 16}})
+	require.NoError(t, err)
+	for n := range 20 {
+		_, err = next.Enqueue(t.Context(), Message{Group: fmt.Sprint(n)})
+		require.NoError(t, err)
+	}
+	require.ErrorIs(t, (&sweeper{q: q, ctx: t.Context()}).hints(), ErrNoQueue)
+	report, err := next.Admin().Check(t.Context(), CheckOptions{})
+	require.NoError(t, err)
+	require.Empty(t, report.Violations)
+	require.NoError(t, next.Close(t.Context()))
+	require.NoError(t, q.Close(t.Context()))
 }
