@@ -124,7 +124,7 @@ func TestRestart(t *testing.T) {
 	w.button("main", "Set the head aside")
 	// The browser may send the form again by itself.
 	w.until(`location.protocol == "chrome-error:" || document.body.innerText.includes("changed meanwhile")`)
-	require.EqualValues(t, 2, w.group("A").Depth)
+	require.Eventually(t, func() bool { return w.group("A").Depth == 2 }, time.Minute, 10*time.Millisecond)
 	w.open(confirm)
 	w.says("another message is the first of the group now")
 	require.EqualValues(t, 2, w.group("A").Depth, "done once")

@@ -42,7 +42,8 @@ func TestBoardHasData(t *testing.T) {
 	ask := func(expr string) []series { return api.during(t, expr, begun, ended) }
 
 	up := ask("up == 1")
-	require.Len(t, up, 5, "each process of the demo is a target:\n%s", out)
+	// The demo and its four workers, of which the first to be killed may be dead before anybody has asked.
+	require.GreaterOrEqual(t, len(up), 4, "each process of the demo is a target:\n%s", out)
 	handled := ask(`messaging_client_consumed_messages_total{error_type=""} > 0`)
 	require.GreaterOrEqual(t, len(handled), 3, "the workers tell what they have done")
 	require.Empty(t, ask("fdbfifo_nothing"), "what there is not has no data")

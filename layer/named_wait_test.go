@@ -175,7 +175,7 @@ func TestWaitForAGroupByTheClock(t *testing.T) {
 				require.NoError(t, err)
 				require.Len(t, claims, 1)
 				require.InDelta(t, c.after, time.Since(begun), float64(10*time.Millisecond))
-				require.LessOrEqual(t, e.q.Paths().Looks, int64(c.after/(750*time.Millisecond))+5)
+				require.LessOrEqual(t, e.q.Paths().Looks, int64(c.after/(750*time.Millisecond))+10)
 				require.NoError(t, e.q.Close(e.ctx))
 			})
 		})
