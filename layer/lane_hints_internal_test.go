@@ -139,8 +139,8 @@ func TestSweepSparesTheHintThatComesBack(t *testing.T) {
 	soundLanes(t, q)
 }
 
-// TestSweepOfHintsMeetsAnotherQueue: a sweep of hints which began before the queue was dropped writes none into the next
-// queue of the name.
+// TestSweepOfHintsMeetsAnotherQueue: a sweep of hints which began before the queue was dropped writes none into the
+// next queue of the name.
 func TestSweepOfHintsMeetsAnotherQueue(t *testing.T) {
 	db := embedded.OpenMemory(embedded.Options{})
 	defer db.Close()

@@ -427,7 +427,7 @@ func (m *model) apply(r *record) {
 	m.follow(r)
 	m.complete(come, gone, after)
 	m.after = after
-	ended := make(map[string]bool) // groups whose claims end
+	ended := make(map[string]*lockState) // the claims that end, by their groups
 	for _, w := range lockWrites {
 		lane := m.ofKey(keyOf(w.key))
 		var next *lockState
@@ -437,7 +437,9 @@ func (m *model) apply(r *record) {
 				m.violation("%v", err)
 			}
 		}
-		ended[lane] = ended[lane] || m.group(lane).lock.is("claim") && next == nil && !m.lapsing(lane)
+		if l := m.group(lane).lock; l.is("claim") && next == nil && !m.lapsing(lane) {
+			ended[lane] = l
+		}
 		m.lock(lane, next, gone, grantsTaken[lane])
 	}
 	for k, v := range after {

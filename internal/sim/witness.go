@@ -34,7 +34,8 @@ func (m *model) setState(rest tuple.Tuple, value []byte) {
 	m.stateLog[group] = append(m.stateLog[group], s)
 }
 
-// mayHaveHad reports whether a group had a state at any moment between a claim and the end of the call that returned it.
+// mayHaveHad reports whether a group had a state at any moment between a claim and the end of the call that returned
+// it.
 func (m *model) mayHaveHad(group, state string, c *claimed, o *op) bool {
 	if state == c.state {
 		return true
@@ -44,7 +45,8 @@ func (m *model) mayHaveHad(group, state string, c *claimed, o *op) bool {
 	})
 }
 
-// compareOverrides: the state of a group is not set by somebody who does not hold it while another does, unless he says so.
+// compareOverrides: the state of a group is not set by somebody who does not hold it while another does, unless he says
+// so.
 func (m *model) compareOverrides() {
 	for _, o := range m.w.ops {
 		if !o.anyHolder || o.override {
@@ -59,7 +61,8 @@ func (m *model) compareOverrides() {
 }
 
 // compareRefused: a message that was refused as a duplicate, beside one that was accepted, is one of a message that was
-// remembered when that was committed: what it was a duplicate of was still there, or in its window, and not purged since.
+// remembered when that was committed: what it was a duplicate of was still there, or in its window, and not purged
+// since.
 func (m *model) compareRefused() {
 	for _, o := range m.w.ops {
 		if o.outcome != done {
@@ -115,7 +118,8 @@ func (m *model) remembers(rest tuple.Tuple, value []byte) {
 	}
 }
 
-// awaited holds a group that nobody holds to invariant I1 where no hint leads to it: a timer does, when its head is due.
+// awaited holds a group that nobody holds to invariant I1 where no hint leads to it: a timer does, when its head is
+// due.
 func (m *model) awaited(group string, g *groupState, timers map[int64]string) {
 	if len(timers) == 0 || m.w.paced() {
 		return // see led; or it may wait for its rate
@@ -150,8 +154,8 @@ func (w *world) paced() bool {
 // mostLate is how long a transaction may have read the clock before it commits, in ms.
 const mostLate = 6_000
 
-// grantedTo holds a grant to a requester that may live, by the request that it rewrites: a handle may have another, older one,
-// whose registration landed late.
+// grantedTo holds a grant to a requester that may live, by the request that it rewrites: a handle may have another,
+// older one, whose registration landed late.
 func (m *model) grantedTo(l *lockState, group string) {
 	for _, wr := range m.r.writes {
 		name, rest := keyOf(wr.key)
@@ -182,7 +186,8 @@ func (m *model) claimedMS(o *op) int64 {
 	return first
 }
 
-// compareTwins: all receives of one attempt are given the claims of one transaction, and each those that are left of them.
+// compareTwins: all receives of one attempt are given the claims of one transaction, and each those that are left of
+// them.
 func (m *model) compareTwins() {
 	given := make(map[string][]*op)
 	for _, o := range m.w.ops {
@@ -211,19 +216,20 @@ func (m *model) compareTwins() {
 	}
 }
 
-// hinted holds the hint that an end of a claim leaves to the item that is first then: it is of none that went with it.
-func (m *model) hinted(name string, rest tuple.Tuple, ended map[string]bool, gone map[layer.ID]bool) {
+// hinted holds the hint that an end of a claim leaves to the item that is first then: it is of none that the claim had
+// and that went with it. What a receive in the same transaction drops, past retention, may have been the first.
+func (m *model) hinted(name string, rest tuple.Tuple, ended map[string]*lockState, gone map[layer.ID]bool) {
 	index, _ := rest[len(rest)-2].(int64)
 	group := m.ofKey(name, rest)
 	if name == "open" {
 		gone = m.lanes.left[group]
 	}
-	if !ended[group] || index == m.r.rv {
+	if ended[group] == nil || index == m.r.rv {
 		return // in a queue whose groups take turns that is its place, and a batch's indexes run ahead of versions
 	}
 	of := false
 	for id := range gone {
-		of = of || id.Group == groupOfLane(group) && id.Index == index
+		of = of || ended[group].has(id) && id.Group == groupOfLane(group) && id.Index == index
 	}
 	for id := range m.group(group).items {
 		of = of && id.Index != index
