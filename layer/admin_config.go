@@ -74,8 +74,7 @@ func (a Admin) ConfigureTx(ctx context.Context, tx kv.Tx, change func(c *Config)
 
 // configure returns what it stores.
 func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config)) (storedConfig, error) {
-	key := q.keys.meta(metaConfig)
-	old, err := q.readStored(ctx, guardConfigure.reads(tx), key)
+	old, err := q.readStored(ctx, guardConfigure.reads(tx))
 	if err != nil {
 		return storedConfig{}, err
 	}
@@ -95,20 +94,14 @@ func (q *Queue) configure(ctx context.Context, tx kv.Tx, change func(c *Config))
 	if err != nil {
 		return storedConfig{}, err
 	}
-	tx.Set(key, packed)
+	tx.Set(q.keys.meta(metaConfig), packed)
 	return changed, nil
 }
 
 // ReadConfig reads the stored configuration and the version.
 func (a Admin) ReadConfig(ctx context.Context) (Config, int64, error) {
 	q := a.q
-	var stored storedConfig
-	key := q.keys.meta(metaConfig)
-	err := q.view(ctx, func(tx kv.ReadTx) error {
-		var err error
-		stored, err = q.readStored(ctx, tx, key)
-		return err
-	})
+	stored, err := q.stored(ctx)
 	if err != nil {
 		return Config{}, 0, wrap("configuration", err)
 	}

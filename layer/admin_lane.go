@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"time"
-
-	"fdbfifo/kv"
 )
 
 // What an operator does to a waiting item of a queue with facets. The item is in several lanes, and any of them may be
@@ -22,7 +20,7 @@ type laneWaiting struct {
 
 // waitingInLanes is waitingItem for a queue with facets.
 func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
-	all, err := w.groupLocks(guardItemLock, id.Group)
+	all, err := w.locksOver(guardItemLock, id)
 	if err != nil {
 		return i, err
 	}
@@ -32,11 +30,6 @@ func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
 	if i.value == nil {
 		return i, fmt.Errorf("%w: %s", ErrNoItem, id)
 	}
-	hold, err := w.readHolds(guardItemLock, kv.SingleKey(w.q.keys.hold(id)))
-	if err != nil {
-		return i, err
-	}
-	all = append(all, hold...)
 	i.locks = make(map[string]*record, len(all))
 	for _, held := range all {
 		i.locks[held.lane] = held.record

@@ -53,10 +53,6 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	if held, err := w.inOtherLane(guardRetryLock, id); err != nil || held {
 		return false, err
 	}
-	holds, err := w.readHolds(guardRetryLock, kv.SingleKey(w.q.keys.hold(id)))
-	if err != nil || len(holds) > 0 {
-		return false, err
-	}
 	config, err := w.config()
 	if err != nil {
 		return false, err

@@ -307,13 +307,23 @@ func (w *txn) groupLocks(g guard, group string) ([]heldLane, error) {
 	return others, err
 }
 
-// inOtherLane reports whether a claim of any lane has an item, in a queue with facets. It adds read conflicts on all
-// locks of the group.
+// locksOver reads, with a conflict, the locks that may have an item: of all lanes of its group, and the item's hold.
+func (w *txn) locksOver(g guard, id ID) ([]heldLane, error) {
+	all, err := w.groupLocks(g, id.Group)
+	if err != nil {
+		return nil, err
+	}
+	holds, err := w.readHolds(g, kv.SingleKey(w.q.keys.hold(id)))
+	return append(all, holds...), err
+}
+
+// inOtherLane reports whether a claim of any lane has an item, or the item is held by itself, in a queue with facets or
+// unordered receives. It adds read conflicts on all locks that may have the item.
 func (w *txn) inOtherLane(g guard, id ID) (bool, error) {
 	if w.q.keys.plan == nil {
 		return false, nil
 	}
-	all, err := w.groupLocks(g, id.Group)
+	all, err := w.locksOver(g, id)
 	if err != nil {
 		return false, err
 	}

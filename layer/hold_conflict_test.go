@@ -132,6 +132,14 @@ func TestHoldConflicts(t *testing.T) {
 			require.NoError(h.t, err)
 			return h.q.Admin().CancelTx(h.ctx, tx, items[0].ID)
 		}, takeAny, must},
+		{"retry now by an earlier clock, unordered claim of the head", func(h *held) *layer.Claim {
+			_, err := h.q.Enqueue(h.ctx, layer.Message{Group: "A", Delay: 30 * time.Second})
+			require.NoError(h.t, err)
+			h.clock.advance(40 * time.Second)
+			return nil
+		}, func(h *held, tx kv.Tx, _ *layer.Claim) error {
+			return h.late.Admin().RetryNowTx(h.ctx, tx, "A", layer.RetryOptions{})
+		}, receiveIn(layer.ReceiveOptions{Unordered: true}), must},
 		{"receive that drops an old item, unordered claim by an earlier clock", func(h *held) *layer.Claim {
 			h.send(1)
 			h.clock.advance(90 * time.Second)

@@ -172,20 +172,7 @@ func (f *Found) present(ctx context.Context, q *Queue, tx kv.ReadTx, r *record, 
 // recordOver reads the record of the lane whose claim has an item, be it a lane of some template or the item by itself;
 // if no claim has it, that of the group, nil if there is none.
 func (q *Queue) recordOver(ctx context.Context, tx kv.ReadTx, id ID) (*record, error) {
-	if q.keys.plan == nil {
-		return q.readLock(ctx, tx, id.Group)
-	}
-	locks := tx.GetRange(q.keys.locks(id.Group).Selectors(), kv.RangeOptions{})
-	if q.keys.hasHolds() {
-		if r, err := q.readLock(ctx, tx, holdLane(id)); err != nil || r.claim().holds(id) {
-			return r, err
-		}
-	}
-	rows, err := locks.Wait(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read locks: %w", err)
-	}
-	own, others, err := q.unpackLocks(id.Group, rows)
+	own, others, err := q.readRecordsOver(ctx, tx, id.Group, id)
 	for _, o := range others {
 		if o.record.claim().holds(id) {
 			return o.record, err

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"fdbfifo/kv"
@@ -314,6 +315,23 @@ func (q *Queue) readRecords(ctx context.Context, tx kv.ReadTx, lane string) (*re
 	}
 	held, err := q.heldHead(ctx, tx, lane)
 	return own, append(others, held...), err
+}
+
+// readRecordsOver is readRecords, with the hold of an item of the group among the others, if the item is held.
+func (q *Queue) readRecordsOver(
+	ctx context.Context, tx kv.ReadTx, lane string, id ID,
+) (own *record, others []heldLane, err error) {
+	own, others, err = q.readRecords(ctx, tx, lane)
+	hold := holdLane(id)
+	seen := func(o heldLane) bool { return o.lane == hold }
+	if err != nil || !q.keys.hasHolds() || slices.ContainsFunc(others, seen) {
+		return own, others, err
+	}
+	r, err := q.readLock(ctx, tx, hold)
+	if r != nil {
+		others = append(others, heldLane{lane: hold, record: r})
+	}
+	return own, others, err
 }
 
 // heldHead returns the hold of a group's first item, if there is one.

@@ -3,7 +3,6 @@ package layer
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -235,11 +234,8 @@ func (x *explaining) explain() error {
 	if paused != nil {
 		x.add(Reason{Cause: CauseQueuePaused, Mark: paused.public()})
 	}
-	l, others, err := x.q.readRecords(x.ctx, x.tx, x.lane)
+	l, others, err := x.q.readRecordsOver(x.ctx, x.tx, x.lane, x.id)
 	if err != nil {
-		return err
-	}
-	if others, err = x.heldByItself(others); err != nil {
 		return err
 	}
 	free := x.locked(l, others)
@@ -276,19 +272,6 @@ func (x *explaining) explain() error {
 		return nil
 	}
 	return x.ready(l != nil || len(others) > 0, first)
-}
-
-// heldByItself adds the hold of the item to others, if the hold is not among them.
-func (x *explaining) heldByItself(others []heldLane) ([]heldLane, error) {
-	lane := holdLane(x.id)
-	if !x.q.keys.hasHolds() || slices.ContainsFunc(others, func(o heldLane) bool { return o.lane == lane }) {
-		return others, nil
-	}
-	r, err := x.q.readLock(x.ctx, x.tx, lane)
-	if r != nil {
-		others = append(others, heldLane{lane: lane, record: r})
-	}
-	return others, err
 }
 
 // agrees reports whether the item agrees with the template that was asked about, and says so if not.

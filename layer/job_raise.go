@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"fdbfifo/kv"
@@ -17,8 +16,8 @@ const raiseGrace = dropGrace
 // the configuration, or the next sweep, finishes the raise.
 func (q *Queue) finishRaise(ctx context.Context) error {
 	for {
-		seen, err := q.storedShards(ctx)
-		if err != nil || !seen.isRising() {
+		stored, err := q.stored(ctx)
+		if err != nil || !stored.shards.isRising() {
 			return err
 		}
 		// Of several who finish the raise, the first spares the others a conflict.
@@ -29,29 +28,10 @@ func (q *Queue) finishRaise(ctx context.Context) error {
 			grace.Stop()
 			return context.Cause(ctx)
 		}
-		if err := q.raiseFrom(ctx, seen); err != nil {
+		if err := q.raiseFrom(ctx, stored.shards); err != nil {
 			return err
 		}
 	}
-}
-
-func (q *Queue) storedShards(ctx context.Context) (c shardCounts, err error) {
-	key := q.keys.meta(metaConfig)
-	err = q.view(ctx, func(tx kv.ReadTx) error {
-		stored, err := q.readStored(ctx, tx, key)
-		c = stored.shards
-		return err
-	})
-	return c, err
-}
-
-// readStored reads the stored configuration of the handle's own queue.
-func (q *Queue) readStored(ctx context.Context, tx kv.ReadTx, key []byte) (storedConfig, error) {
-	value, err := tx.Get(key).Wait(ctx)
-	if err != nil {
-		return storedConfig{}, fmt.Errorf("read configuration: %w", err)
-	}
-	return q.unpackOwn(key, value)
 }
 
 // raiseFrom is the second step, unless the numbers have changed since they were seen. After an unknown commit the next
@@ -59,10 +39,9 @@ func (q *Queue) readStored(ctx context.Context, tx kv.ReadTx, key []byte) (store
 //
 // Footprint: reads and writes the configuration, with conflicts.
 func (q *Queue) raiseFrom(ctx context.Context, seen shardCounts) error {
-	key := q.keys.meta(metaConfig)
 	var now storedConfig
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (err error) {
-		if now, err = q.readStored(ctx, guardConfigure.reads(tx), key); err != nil {
+		if now, err = q.readStored(ctx, guardConfigure.reads(tx)); err != nil {
 			return err
 		}
 		if now.shards.read != seen.read || !now.shards.isRising() {
@@ -73,7 +52,7 @@ func (q *Queue) raiseFrom(ctx context.Context, seen shardCounts) error {
 		if err != nil {
 			return err
 		}
-		tx.Set(key, packed)
+		tx.Set(q.keys.meta(metaConfig), packed)
 		return nil
 	})
 	if err == nil {

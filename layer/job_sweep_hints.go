@@ -25,7 +25,8 @@ func (s *sweeper) hints() error {
 // head: the head gets a hint instead, if it has none.
 //
 // Footprint, per hint cleared: of an empty lane a read conflict on the whole lane, because an item that comes back to
-// the lane writes a hint which may have this very key; else a read conflict on the hint of the head.
+// the lane writes a hint which may have this very key; else a read conflict on the hint of the head. And one on the
+// mark of a drop.
 func (s *sweeper) staleHints(tx kv.Tx, rows []kv.KV, _ bool) (cleared int64, err error) {
 	keys, lanes, follow := s.q.keys, make([]string, len(rows)), s.q.follow(tx)
 	heads := make([]kv.Future[[]byte], len(rows))

@@ -391,3 +391,40 @@ func TestTimerOfAnEarlierNumber(t *testing.T) {
 		require.NoError(t, q.Ack(t.Context(), claims[0]))
 	})
 }
+
+// TestSecondStepMeetsConfigure (contract): the second step of a raise keeps what another has configured meanwhile, and
+// a commit of it which is said to be unknown, though applied, is found done. Guard configure.
+func TestSecondStepMeetsConfigure(t *testing.T) {
+	db, q := newInterleaved(t, Config{})
+	other, err := Open(t.Context(), db.DB, nil, "q", Options{})
+	require.NoError(t, err)
+	change := func(h *Queue, change func(c *Config)) {
+		require.NoError(t, h.Once(t.Context(), func(tx kv.Tx) error {
+			_, _, err := h.Admin().ConfigureTx(t.Context(), tx, change)
+			return err
+		}))
+	}
+	change(q, func(c *Config) { c.Shards = 4 })
+	stored, err := q.stored(t.Context())
+	require.NoError(t, err)
+	require.True(t, stored.shards.isRising())
+	db.before = func() { change(other, func(c *Config) { c.Lease = time.Hour }) }
+	db.err = &kv.Error{Code: kv.CodeCommitUnknownResult}
+	db.armed.Store(true)
+	require.NoError(t, q.raiseFrom(t.Context(), stored.shards))
+	stored, err = q.stored(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, time.Hour, stored.config.Lease)
+	require.False(t, stored.shards.isRising())
+	require.EqualValues(t, 4, q.keys.shards.known.Load().write)
+	db.before = nil
+	change(q, func(c *Config) { c.Shards = 8 })
+	stored, err = q.stored(t.Context())
+	require.NoError(t, err)
+	db.armed.Store(true)
+	require.NoError(t, q.raiseFrom(t.Context(), stored.shards))
+	require.False(t, db.armed.Load())
+	require.EqualValues(t, 8, q.keys.shards.known.Load().write)
+	require.NoError(t, other.Close(t.Context()))
+	require.NoError(t, q.Close(t.Context()))
+}

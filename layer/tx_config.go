@@ -152,6 +152,25 @@ func (q *Queue) unpackOwn(key, value []byte) (storedConfig, error) {
 	return stored, err
 }
 
+// readStored reads the stored configuration of the handle's own queue.
+func (q *Queue) readStored(ctx context.Context, tx kv.ReadTx) (storedConfig, error) {
+	key := q.keys.meta(metaConfig)
+	value, err := tx.Get(key).Wait(ctx)
+	if err != nil {
+		return storedConfig{}, fmt.Errorf("read configuration: %w", err)
+	}
+	return q.unpackOwn(key, value)
+}
+
+// stored is readStored in a transaction of its own.
+func (q *Queue) stored(ctx context.Context) (stored storedConfig, err error) {
+	err = q.view(ctx, func(tx kv.ReadTx) (err error) {
+		stored, err = q.readStored(ctx, tx)
+		return err
+	})
+	return stored, err
+}
+
 // wait returns the configuration.
 func (f *following) wait(ctx context.Context) (Config, error) {
 	if f.stored == nil {
