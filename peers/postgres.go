@@ -52,19 +52,11 @@ func openPostgres(ctx context.Context, folder string) (*postgres, error) {
 	if p.pool, err = pgxpool.New(ctx, "host="+folder+" user=postgres dbname=postgres pool_max_conns=24"); err != nil {
 		return nil, err
 	}
-	for began := time.Now(); ; {
-		if err = p.pool.Ping(ctx); err == nil {
-			return p, nil
-		}
-		if time.Since(began) > 30*time.Second {
-			p.close()
-			return nil, fmt.Errorf("postgres does not answer: %w", err)
-		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
-			p.close()
-			return nil, err
-		}
+	if err := answers(ctx, "postgres", func() error { return p.pool.Ping(ctx) }); err != nil {
+		p.close()
+		return nil, err
 	}
+	return p, nil
 }
 
 func (p *postgres) close() {

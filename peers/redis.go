@@ -31,19 +31,12 @@ func openRedis(ctx context.Context, folder string) (peer, error) {
 		return nil, fmt.Errorf("start redis-server: %w", err)
 	}
 	r.client = redis.NewClient(&redis.Options{Network: "unix", Addr: socket, PoolSize: 24})
-	for began := time.Now(); ; {
-		if err = r.client.XGroupCreateMkStream(ctx, stream, consumers, "0").Err(); err == nil {
-			return r, nil
-		}
-		if time.Since(began) > 10*time.Second {
-			r.close()
-			return nil, fmt.Errorf("redis-server does not answer: %w", err)
-		}
-		if err := pause(ctx, 20*time.Millisecond); err != nil {
-			r.close()
-			return nil, err
-		}
+	group := func() error { return r.client.XGroupCreateMkStream(ctx, stream, consumers, "0").Err() }
+	if err := answers(ctx, "redis-server", group); err != nil {
+		r.close()
+		return nil, err
 	}
+	return r, nil
 }
 
 func (r *redisStream) about() about {

@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
-
-	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // together has so many workers take one step after the other, until ctx has ended.
@@ -36,21 +33,19 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// recipePrefix is where the recipe's pairs are.
-var recipePrefix = tuple.Tuple{"recipe"}.Pack()
-
-var recipeKeys = kv.PrefixRange(recipePrefix)
-
-func recipeKey(index int64) []byte {
-	id := uuid.New()
-	return append(tuple.AppendInt(append([]byte(nil), recipePrefix...), index), id[:]...)
-}
-
-// recipeIndex returns the index in a key, or 0 if the key is not of the recipe.
-func recipeIndex(key []byte) (int64, error) {
-	if !recipeKeys.Contains(key) {
-		return 0, nil
+// answers asks a server that has been started until it answers.
+func answers(ctx context.Context, name string, ask func() error) error {
+	const patience = 30 * time.Second
+	for began := time.Now(); ; {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		if time.Since(began) > patience {
+			return fmt.Errorf("%s does not answer: %w", name, err)
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
 	}
-	index, _, err := tuple.DecodeInt(key[len(recipePrefix):])
-	return index, err
 }

@@ -5,67 +5,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
-	"github.com/google/uuid"
-
-	"fdbfifo/kv"
+	"fdbfifo/internal/recipe"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
-// recipe is the plain queue of FoundationDB's documentation: keys (queue, index, random), an item is dequeued by
-// reading the first pair and clearing it. All consumers read the same pair, so that one of them gets it and the
-// others conflict.
-type recipe struct {
-	db   kv.DB
-	keys []byte
-}
-
-// push appends n items; their indexes follow the last one, which is read at snapshot.
-func (r *recipe) push(ctx context.Context, n int) error {
-	_, err := kv.Run(ctx, r.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		of := kv.PrefixRange(r.keys)
-		last, err := tx.Snapshot().GetKey(kv.LastLessThan(of.End)).Wait(ctx)
-		if err != nil {
-			return err
-		}
-		index := int64(0)
-		if of.Contains(last) {
-			if index, _, err = tuple.DecodeInt(last[len(r.keys):]); err != nil {
-				return err
-			}
-		}
-		for i := range int64(n) {
-			id := uuid.New()
-			key := tuple.AppendInt(bytes.Clone(r.keys), index+1+i)
-			tx.Set(append(key, id[:]...), make([]byte, bodySize))
-		}
-		return nil
-	})
-	return err
-}
-
-// pop dequeues one item. It returns false if there is none.
-func (r *recipe) pop(ctx context.Context) (ok bool, err error) {
-	_, err = kv.Run(ctx, r.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		rows, err := tx.GetRange(kv.PrefixRange(r.keys).Selectors(), kv.RangeOptions{Limit: 1}).Wait(ctx)
-		if err != nil {
-			return err
-		}
-		if ok = len(rows) > 0; ok {
-			tx.Clear(rows[0].Key)
-		}
-		return nil
-	})
-	return ok, err
-}
+// plainQueue is the plain queue of FoundationDB's documentation, under load.
+type plainQueue struct{ recipe.Queue }
 
 // slice lets consumers pop for a slice and pushes again what they popped.
-func (r *recipe) slice(ctx context.Context, consumers int, s Sizes) (float64, error) {
+func (r *plainQueue) slice(ctx context.Context, consumers int, s Sizes) (float64, error) {
 	var popped atomic.Int64
 	perSecond, err := rate(ctx, consumers, s.LongSlice, func(ctx context.Context, _ int) (int, error) {
-		ok, err := r.pop(ctx)
+		_, ok, err := r.Pop(ctx)
 		if err == nil && !ok {
 			err = errors.New("the plain queue has run dry")
 		}
@@ -82,9 +37,9 @@ func (r *recipe) slice(ctx context.Context, consumers int, s Sizes) (float64, er
 }
 
 // pushAll appends n items, in transactions of perLoad.
-func (r *recipe) pushAll(ctx context.Context, n int) error {
+func (r *plainQueue) pushAll(ctx context.Context, n int) error {
 	for ; n > 0; n -= perLoad {
-		if err := r.push(ctx, min(n, perLoad)); err != nil {
+		if err := r.Push(ctx, slices.Repeat([][]byte{make([]byte, bodySize)}, min(n, perLoad))...); err != nil {
 			return err
 		}
 	}
@@ -117,7 +72,7 @@ func againstRecipe(s Sizes, name string, consumers, items int, target Target) Be
 		if err := q.load(ctx, 0, s.ReadyGroups/10, 10*batch); err != nil {
 			return nil, err
 		}
-		r := &recipe{space.DB, tuple.AppendString(bytes.Clone(space.Prefix), "plain")}
+		r := &plainQueue{recipe.Queue{DB: space.DB, Prefix: tuple.AppendString(bytes.Clone(space.Prefix), "plain")}}
 		if err := r.pushAll(ctx, s.ReadyGroups*batch); err != nil {
 			return nil, err
 		}
