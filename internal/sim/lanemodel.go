@@ -252,6 +252,14 @@ func (m *model) passes(id layer.ID, was, is *stored) {
 	}
 }
 
+// keeper is the lane under whose lock a hint is put aside, by the hint's key.
+func (m *model) keeper(rest tuple.Tuple) string {
+	group, _ := rest[0].(string)
+	by, _ := rest[1].(tuple.Tuple)
+	holder, _ := m.viewed(group, by)
+	return holder
+}
+
 // beginLanes follows the hints that are put aside.
 func (m *model) beginLanes(after map[string][]byte) {
 	for k, v := range after {
@@ -259,10 +267,7 @@ func (m *model) beginLanes(after map[string][]byte) {
 		if name != "kept" {
 			continue
 		}
-		group, _ := rest[0].(string)
-		by, _ := rest[1].(tuple.Tuple)
-		holder, _ := m.viewed(group, by)
-		lane := m.ofKey(name, rest)
+		holder, lane := m.keeper(rest), m.ofKey(name, rest)
 		set(inner(m.lanes.kept, lane), k, v != nil, true)
 		set(inner(m.lanes.under, holder), k, v != nil, true)
 		if v != nil {
@@ -291,10 +296,7 @@ func (m *model) endLanes(after map[string][]byte) {
 			groups[groupOfLane(lane)] = true
 			m.keptUnder(lane)
 		case "kept":
-			group, _ := rest[0].(string)
-			by, _ := rest[1].(tuple.Tuple)
-			holder, _ := m.viewed(group, by)
-			m.keptUnder(holder)
+			m.keptUnder(m.keeper(rest))
 		case "lane":
 			lane, n := m.viewed(rest[0].(string), rest[1:])
 			id := idOf(tuple.Tuple{rest[0], rest[1+n], rest[2+n]})

@@ -262,10 +262,7 @@ func (m *model) endPlain(after map[string][]byte) {
 			groups[group] = true
 			m.keptUnder(group)
 		case "kept":
-			group, _ := rest[0].(string)
-			by, _ := rest[1].(tuple.Tuple)
-			holder, _ := m.viewed(group, by)
-			m.keptUnder(holder)
+			m.keptUnder(m.keeper(rest))
 		}
 	}
 	for id := range touched {
