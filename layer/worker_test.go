@@ -540,7 +540,8 @@ func onBubbles(t *testing.T, test func(e *env)) {
 	}
 }
 
-// realTime opens a handle, which the end of the test closes, on the wall clock or the bubble's: a worker extends by that.
+// realTime opens a handle, which the end of the test closes, on the wall clock or the bubble's: a worker extends by
+// that.
 func (e *env) realTime(n uint64, skew time.Duration) *layer.Queue {
 	e.t.Helper()
 	o := e.options(n)
