@@ -109,7 +109,8 @@ const (
 	long   = 150_000
 )
 
-// seedsWanted is the number of seeds; few for the race detector, which sees the same few pieces of code run at once in each.
+// seedsWanted is the number of seeds; few for the race detector, which sees the same few pieces of code run at once in
+// each.
 func seedsWanted() int {
 	if testing.Short() {
 		return min(*seedsFlag, 6)
