@@ -390,8 +390,7 @@ func TestEditPurgeAndLetters(t *testing.T) {
 // it, and the page says so.
 func TestSettingChangedMeanwhile(t *testing.T) {
 	plan := &fault.Plan{}
-	var s *site
-	s = newSite(t, func(o *Options) { o.DB = fault.Wrap(o.DB, plan) })
+	s := newSite(t, func(o *Options) { o.DB = fault.Wrap(o.DB, plan) })
 	minute := func(c *layer.Config) { c.Lease = time.Minute }
 	plan.OnCommit = func(n int, _ kv.Tx) fault.Kind {
 		if n == 1 {
