@@ -162,6 +162,11 @@ fuzz: ## each fuzz target for FUZZTIME
 bench: ## the benchmark table: every figure and its target
 	$(GO) run ./cmd/fdbfifo bench
 
+PAIRS ?= 31
+.PHONY: hooks
+hooks: ## what hooks cost by CPU, PAIRS runs each: their places without any set, and all set; builds the layer without them
+	@$(GO) run ./internal/bench/hookpoints -pairs $(PAIRS)
+
 .PHONY: bench-once
 bench-once: ## every Go benchmark once, so that none rots
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
