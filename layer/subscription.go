@@ -557,8 +557,9 @@ func (s *subscription) handle(ctx context.Context, page changePage) (at position
 }
 
 // move moves the place on to next in a transaction, and returns the place as the transaction leaves it. moved is false
-// if the stored place is another than the call knows: a commit of the call's whose outcome was unknown has landed after all,
-// of this attempt or of an earlier one whose retry ended with the handler's error. What is behind that place is next.
+// if the stored place is another than the call knows: a commit of the call's whose outcome was unknown has landed after
+// all, of this attempt or of an earlier one whose retry ended with the handler's error. What is behind that place is
+// next.
 //
 // Footprint: reads and writes the cursor, with a conflict, so that only the holder moves the place.
 func (s *subscription) move(ctx context.Context, tx kv.Tx, next position) (at position, moved bool, err error) {
