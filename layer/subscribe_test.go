@@ -244,7 +244,8 @@ func TestChangesOfUnknownCommit(t *testing.T) {
 }
 
 // TestChangesOfLateCommit (G3, trap 4): the commit of a handler's transaction may still be under way when the handler
-// fails in the retry. If the commit lands thereafter, its changes are not handled again, and none behind them is left out.
+// fails in the retry. If the commit lands thereafter, its changes are not handled again, and none behind them is left
+// out.
 func TestChangesOfLateCommit(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.keepChanges(time.Hour)
