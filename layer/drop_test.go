@@ -197,7 +197,9 @@ func dropAmidOldTransaction(t *testing.T) {
 	_, err = old.Enqueue(e.ctx, layer.Message{Group: "A"})
 	require.ErrorIs(t, err, layer.ErrNoQueue)
 	_, err = tx.Commit().Wait(e.ctx)
-	require.Equal(t, kv.CodeNotCommitted, kv.Code(err))
+	if kv.Code(err) != kv.CodeTransactionTooOld { // as on a cluster that takes seconds for what came before
+		require.Equal(t, kv.CodeNotCommitted, kv.Code(err))
+	}
 	require.NoError(t, old.Close(e.ctx))
 	require.NoError(t, q.Close(e.ctx))
 }
