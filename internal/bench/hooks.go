@@ -73,8 +73,8 @@ func hooksCost(s Sizes) Benchmark {
 		sizes := fmt.Sprintf("enqueue, receive and ack of %d, a call each, one caller", batch)
 		return []Result{
 			{name, c.ratio(), "ratio", means, c.spread(), atLeast(0.95)},
-			{"hooks_cost_clock", with / without, "ratio", "the same by the clock", "of the medians of all slices", Target{}},
-			{"no_hooks_messages_per_s", without, "messages/s", "the same without hooks, by the clock", sizes, Target{}},
+			{"hooks_cost_clock", with / without, "ratio", "the same by the clock", "medians of all slices", Target{}},
+			{"no_hooks_messages_per_s", without, "messages/s", "without hooks, by the clock", sizes, Target{}},
 		}, plain.verify(ctx)
 	}}
 }

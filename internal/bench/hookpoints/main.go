@@ -66,28 +66,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 
 // build makes the two programs, from the folder of the module.
 func build(ctx context.Context, dir string) (whole, without string, err error) {
-	text, err := os.ReadFile(source)
+	list, err := overlay(dir)
 	if err != nil {
-		return "", "", fmt.Errorf("run it in the folder of the module: %w", err)
-	}
-	bare, err := unobserved(string(text))
-	if err != nil {
-		return "", "", err
-	}
-	file, err := filepath.Abs(source)
-	if err != nil {
-		return "", "", err
-	}
-	replaced := filepath.Join(dir, "tx_hook.go")
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {file: replaced}})
-	if err != nil {
-		return "", "", err
-	}
-	list := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(replaced, []byte(bare), 0o600); err != nil {
-		return "", "", err
-	}
-	if err := os.WriteFile(list, overlay, 0o600); err != nil {
 		return "", "", err
 	}
 	whole, without = filepath.Join(dir, "whole"), filepath.Join(dir, "without")
@@ -100,11 +80,36 @@ func build(ctx context.Context, dir string) (whole, without string, err error) {
 	return whole, without, nil
 }
 
+// overlay writes what go build is to take in the place of the file of the hook points, and returns the list of that.
+func overlay(dir string) (list string, err error) {
+	text, err := os.ReadFile(source)
+	if err != nil {
+		return "", fmt.Errorf("run it in the folder of the module: %w", err)
+	}
+	bare, err := unobserved(string(text))
+	if err != nil {
+		return "", err
+	}
+	file, err := filepath.Abs(source)
+	if err != nil {
+		return "", err
+	}
+	replaced := filepath.Join(dir, "tx_hook.go")
+	if err := os.WriteFile(replaced, []byte(bare), 0o600); err != nil {
+		return "", err
+	}
+	content, err := json.Marshal(map[string]map[string]string{"Replace": {file: replaced}})
+	if err != nil {
+		return "", err
+	}
+	list = filepath.Join(dir, "overlay.json")
+	return list, os.WriteFile(list, content, 0o600)
+}
+
 // unobserved is the file of the hook points where no operation is observed.
 func unobserved(text string) (string, error) {
 	for _, change := range [][2]string{
-		{"\tif len(q.opts.Hooks) == 0 {\n\t\treturn ctx, nil\n\t}\n\treturn q.observeHooks(ctx, o)\n", "\treturn ctx, nil\n"},
-		{"\tif w == nil {\n\t\treturn err\n\t}\n\tw.Took,", "\tif true {\n\t\treturn err\n\t}\n\tw.Took,"},
+		{"\tif len(q.opts.Hooks) == 0 {\n", "\tif true {\n"}, {"\tif w == nil {\n", "\tif true {\n"},
 	} {
 		if strings.Count(text, change[0]) != 1 {
 			return "", fmt.Errorf("%s has not what is to be replaced: %q", source, change[0])
