@@ -99,25 +99,6 @@ func fairSetting(help string) setting {
 	return s
 }
 
-// settingRetroactive is the name of a setting which is never taken back.
-const settingRetroactive = "retroactive_delay"
-
-// retroactiveSetting is the setting for Config.RetroactiveDelay, left out of the stored document while it is false.
-func retroactiveSetting(help string) setting {
-	s := boolSetting(settingRetroactive, func(c *Config) *bool { return &c.RetroactiveDelay }, help)
-	s.sparse = true
-	s.settle = func(c *Config) error {
-		if c.RetroactiveDelay && (len(c.Facets) > 0 || c.Unordered) {
-			return fmt.Errorf("%w: %s in a queue with facets, or unordered", ErrOptions, settingRetroactive)
-		}
-		return nil
-	}
-	return s
-}
-
-// retro is how the queue delays the messages that have no time of their own.
-func (c Config) retro() retro { return retro{on: c.RetroactiveDelay, delayMS: c.Delay.Milliseconds()} }
-
 func splitTrimmed(text, separator string) []string {
 	parts := strings.Split(text, separator)
 	for i := range parts {

@@ -18,8 +18,8 @@ func (w *txn) rows(lane string, pairs []kv.KV) (rows, error) {
 	return w.q.keys.rows(lane, pairs, config.retro()), err
 }
 
-// awaitHead leaves a group which nobody holds to a timer of its head, with the time timingMS in the timer's key. from is
-// the hint or timer which led here, or nil.
+// awaitHead leaves a group which nobody holds to a timer of its head, with the time timingMS in the timer's key. from
+// is the hint or timer which led here, or nil.
 //
 // Footprint: the caller has a read conflict on the lock; awaitHead adds a read conflict on the gap up to the head,
 // because an enqueue which saw the group empty may fill the gap, and write a hint of the very key cleared here.

@@ -503,7 +503,8 @@ func (q *Queue) readStats(ctx context.Context, tx kv.ReadTx, o statsAsked) (s St
 	if s.Views, err = q.countViews(ctx, tx, int64(o.MaxGroups)); err != nil {
 		return s, err
 	}
-	c := &groupCounts{q: q, o: o.StatsOptions, ctx: ctx, tx: tx, where: o.where, nowMS: q.nowMS(), retro: q.Config().retro()}
+	c := &groupCounts{q: q, o: o.StatsOptions, ctx: ctx, tx: tx, where: o.where}
+	c.nowMS, c.retro = q.nowMS(), q.Config().retro()
 	if s.PausedGroups+s.HaltedGroups > 0 {
 		if err := c.readMarked(); err != nil {
 			return s, err

@@ -168,7 +168,9 @@ func TestRetroactiveDelayModel(t *testing.T) {
 				}
 				require.Equal(e.t, want, got, "delay %s", delay)
 				for group, ids := range got {
-					if there, err := e.calm().Peek(e.ctx, group, 1); err == nil && len(there) > 0 && there[0].ID == ids[0] {
+					there, err := e.calm().Peek(e.ctx, group, 1)
+					require.NoError(e.t, err)
+					if len(there) > 0 && there[0].ID == ids[0] {
 						continue // given back
 					}
 					groups[group] = groups[group][len(ids):]

@@ -149,21 +149,6 @@ type envelope struct {
 	dueMS      int64  // the earliest delivery time; 0 = the message was not delayed, or see retro
 }
 
-// retro is how a queue delays the messages that have no time of their own (dueMS 0). In a queue with retroactive delay
-// such a message is due when the queue's delay of now is over since its enqueue, whatever the delay was then; a message
-// which is to come at once has the time of its enqueue. In every other queue the time is fixed by the enqueue.
-//
-// Nobody holds a group whose head is delayed so; a timer leads there, as to every delayed head. But nobody can say when
-// it will be due: so the timer has the time of the enqueue, above sinceBase, and readers read such timers up to now
-// less the delay. So a change of the delay writes nothing but the configuration, however many messages wait.
-type retro struct {
-	on      bool
-	delayMS int64
-}
-
-// sinceBase is added to the times of timers that have the time of an enqueue: all other times are far below it.
-const sinceBase = 1 << 50 // ms
-
 // due returns the earliest delivery time (ms); 0 = the message is not delayed.
 func (r retro) due(e *envelope) int64 {
 	if e.dueMS > 0 || !r.on || r.delayMS == 0 {
@@ -178,25 +163,6 @@ func (r retro) timing(e *envelope) int64 {
 		return e.dueMS
 	}
 	return sinceBase + e.enqueuedMS
-}
-
-// dueOf returns when (ms) a timer with the time in its key is due.
-func (r retro) dueOf(timingMS int64) int64 {
-	if timingMS < sinceBase {
-		return timingMS
-	}
-	return timingMS - sinceBase + r.delayMS
-}
-
-// begunMS returns up to which enqueue the delay is over at nowMS.
-func (r retro) begunMS(nowMS int64) int64 { return max(nowMS-r.delayMS, 0) }
-
-// own returns the dueMS of a message, at the time nowMS of its enqueue or later, that is to be delivered at once.
-func (r retro) own(nowMS int64) int64 {
-	if r.on {
-		return nowMS
-	}
-	return 0
 }
 
 func (e envelope) append(dst []byte) []byte {
