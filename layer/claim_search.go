@@ -304,8 +304,14 @@ func (s *search) passTimers(cursors []cursor, reads []kv.Future[[]kv.KV], limit 
 	return nil
 }
 
-// addTimers adds the due timers in rows to later.
+// addTimers adds the due timers in rows to later. A timer which has turned out not to be due, because the delay is
+// longer than the search knew, stays as it is: who left the group to its head would write the same key again, and a
+// second lead to the group, met later, would have the key cleared.
 func (s *search) addTimers(rows []kv.KV) error {
+	config, err := s.w.config()
+	if err != nil {
+		return err
+	}
 	for _, row := range rows {
 		p, err := s.w.q.keys.parse(row.Key)
 		if err != nil {
@@ -314,11 +320,15 @@ func (s *search) addTimers(rows []kv.KV) error {
 		if s.w.settled[p.lane] {
 			continue // read before the claim was ended
 		}
+		due := config.retro().dueOf(p.index)
+		if due > s.w.nowMS && !lacks(guardRetroTimer) {
+			continue
+		}
 		kind, index, err := unpackTimer(row.Key, row.Value)
 		if err != nil {
 			return err
 		}
-		if index, err = s.w.placeOfDue(index, s.retro.dueOf(p.index)); err != nil {
+		if index, err = s.w.placeOfDue(index, due); err != nil {
 			return err
 		}
 		s.later = append(s.later, candidate{

@@ -181,6 +181,23 @@ func TestRetroactiveDelayModel(t *testing.T) {
 	})
 }
 
+// TestRetroactiveDelayLonger: a handle that does not know yet that the delay is longer now leaves a head to its timer,
+// though a hint leads to the group, too.
+func TestRetroactiveDelayLonger(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.configure(func(c *layer.Config) { c.Schedule = layer.RoundRobin })
+	e.retroactive(time.Second)
+	ids := e.enqueue("A", "a1", "a2")
+	other := e.handle(2)
+	e.retroactive(time.Minute)
+	require.NoError(t, e.q.Admin().Cancel(e.ctx, ids[0])) // leaves a hint for a2, beside the timer of both
+	e.clock.advance(5 * time.Second)
+	require.Nil(t, e.receive(other, 1))
+	e.check()
+	e.clock.advance(time.Minute)
+	require.Equal(t, []string{"a2"}, e.bodiesOf(other))
+}
+
 // TestRetroactiveDelayAwaited: a receive that waits gets what a shorter delay makes due, within a second or so of the
 // change, and not before; so it does when nothing changes.
 func TestRetroactiveDelayAwaited(t *testing.T) {
