@@ -37,7 +37,7 @@ func runAs(t *testing.T, o sim.Options) (r *sim.Report) {
 		o.Settle = synctest.Wait
 		r = sim.Run(o)
 	})
-	require.NoError(t, r.Linearize(linear.CheckOptions{Timeout: undecided}))
+	require.NoError(t, r.Linearize(linear.CheckOptions{}))
 	return r
 }
 
@@ -99,9 +99,6 @@ var seenAtLength = []string{
 	"handler of changes outlived its lease", "handler of changes was too slow for a transaction",
 	"dedup id free after a purge", "dedup id swept", "ack and enqueue refused: full",
 }
-
-// undecided is for how long porcupine tries to decide the history of a group.
-const undecided = 2 * time.Second
 
 // enough is the number of operations after which all of seen must have been seen; long, all of seenAtLength.
 const (
