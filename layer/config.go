@@ -30,7 +30,7 @@ type Config struct {
 	// its own is due when the Delay of now is over since the message's enqueue, also one that has been delivered before
 	// and waits again. A change costs nothing but the change of the configuration, however many messages wait, and
 	// every handle follows within a second. A receive which looks for due groups reads a range more. Can be set while
-	// the queue is in use: messages delayed before keep their times. Never taken back. Not with Facets and Unordered.
+	// the queue is in use: messages delayed before keep their times. Never taken back.
 	RetroactiveDelay bool
 	// DedupBy is what makes two messages duplicates: DedupByID, DedupByContent.
 	DedupBy DedupBy

@@ -1,7 +1,5 @@
 package layer
 
-import "fmt"
-
 // settingRetroactive is the name of a setting which is never taken back.
 const settingRetroactive = "retroactive_delay"
 
@@ -9,12 +7,6 @@ const settingRetroactive = "retroactive_delay"
 func retroactiveSetting(help string) setting {
 	s := boolSetting(settingRetroactive, func(c *Config) *bool { return &c.RetroactiveDelay }, help)
 	s.sparse = true
-	s.settle = func(c *Config) error {
-		if c.RetroactiveDelay && (len(c.Facets) > 0 || c.Unordered) {
-			return fmt.Errorf("%w: %s in a queue with facets, or unordered", ErrOptions, settingRetroactive)
-		}
-		return nil
-	}
 	return s
 }
 

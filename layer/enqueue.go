@@ -267,7 +267,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	env, delay := envelope{enqueuedMS: a.nowMS, dedupID: dedupID, dueMS: a.due(e, m)}, a.config.retro()
 	due := delay.due(&env)
 	value, parts := split(m, env)
-	if err := a.joinLanes(m, id, due); err != nil {
+	if err := a.joinLanes(m, id, &env); err != nil {
 		return Sent{}, err
 	}
 	a.tx.Set(keys.item(id), value)

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -83,102 +84,113 @@ func TestRetroactiveDelay(t *testing.T) {
 // TestRetroactiveDelayModel: whatever is enqueued, whatever the delay becomes, and whatever operators do, a group
 // delivers, at each time, its messages up to the first that is not due by the delay of now.
 func TestRetroactiveDelayModel(t *testing.T) {
-	onEngines(t, func(e *env) {
-		rng := rand.New(rand.NewPCG(e.seed, 3))
-		other := e.handle(7)
-		e.retroactive(0)
-		type message struct {
-			id            layer.ID
-			enqueued, own time.Time // own: zero = by the delay of the queue
+	for _, config := range []layer.Config{{}, {Unordered: true}, {Facets: []string{"kind"}, Views: "*; kind"}} {
+		name := fmt.Sprintf("unordered=%v,facets=%d", config.Unordered, len(config.Facets))
+		t.Run(name, func(t *testing.T) { onEngines(t, func(e *env) { retroactiveModel(e, config) }) })
+	}
+}
+
+func retroactiveModel(e *env, config layer.Config) {
+	config.Retry = atOnce
+	e.q = e.configured(config)
+	options := e.options(7)
+	other, err := layer.Open(e.ctx, e.db, testPrefix, e.q.Name(), options)
+	require.NoError(e.t, err)
+	rng := rand.New(rand.NewPCG(e.seed, 3))
+	e.retroactive(0)
+	type message struct {
+		id            layer.ID
+		enqueued, own time.Time // own: zero = by the delay of the queue
+	}
+	groups, delay := map[string][]message{}, time.Duration(0)
+	due := func(m message) time.Time {
+		if m.own.IsZero() {
+			return m.enqueued.Add(delay)
 		}
-		groups, delay := map[string][]message{}, time.Duration(0)
-		due := func(m message) time.Time {
-			if m.own.IsZero() {
-				return m.enqueued.Add(delay)
-			}
-			return m.own
-		}
-		draw := func() time.Duration { return time.Duration(rng.IntN(30)) * time.Second }
-		for range 120 {
-			e.clock.advance(time.Duration(500+rng.IntN(3000)) * time.Millisecond)
-			now, group := e.clock.now(), string(rune('A'+rng.IntN(4)))
-			switch list := groups[group]; rng.IntN(8) {
+		return m.own
+	}
+	draw := func() time.Duration { return time.Duration(rng.IntN(30)) * time.Second }
+	for range 120 {
+		e.clock.advance(time.Duration(500+rng.IntN(3000)) * time.Millisecond)
+		now, group := e.clock.now(), string(rune('A'+rng.IntN(4)))
+		switch list := groups[group]; rng.IntN(8) {
+		case 0:
+			delay = draw()
+			e.retroactive(delay)
+			e.clock.advance(time.Second) // that all handles follow
+		case 1, 2, 3:
+			m, own := layer.Message{Group: group, Headers: map[string]string{"kind": "one"}}, time.Time{}
+			switch rng.IntN(4) {
 			case 0:
-				delay = draw()
-				e.retroactive(delay)
-				e.clock.advance(time.Second) // that all handles follow
-			case 1, 2, 3:
-				m, own := layer.Message{Group: group}, time.Time{}
-				switch rng.IntN(4) {
-				case 0:
-					m.AtOnce, own = true, now
-				case 1:
-					m.Delay = time.Second + draw()
-					own = now.Add(m.Delay)
-				}
-				sent, err := e.q.Enqueue(e.ctx, m)
-				require.NoError(e.t, err)
-				groups[group] = append(list, message{sent[0].ID, now, own})
-			case 4:
-				if len(list) == 0 {
-					continue
-				}
-				i := rng.IntN(len(list))
-				at := now.Add(draw() - 10*time.Second)
-				require.NoError(e.t, e.q.Reschedule(e.ctx, list[i].id, at))
-				if old := due(list[i]); at.After(now) || old.After(now) {
-					if list[i].own = at; at.Before(now) {
-						list[i].own = now
-					}
-				}
-			case 5:
-				err := e.q.Admin().RetryNow(e.ctx, group, layer.RetryOptions{})
-				if len(list) == 0 || !due(list[0]).After(now) {
-					require.ErrorIs(e.t, err, layer.ErrNotDelayed)
-					continue
-				}
-				require.NoError(e.t, err)
-				list[0].own = now
-			default:
-				q := e.q
-				if rng.IntN(2) == 0 {
-					q = other
-				}
-				claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 100})
-				require.NoError(e.t, err)
-				got := map[string][]layer.ID{}
-				for _, c := range claims {
-					for _, item := range c.Items {
-						got[c.Group] = append(got[c.Group], item.ID)
-					}
-					if rng.IntN(4) == 0 {
-						require.NoError(e.t, q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
-						continue
-					}
-					require.NoError(e.t, q.Ack(e.ctx, c))
-				}
-				want := map[string][]layer.ID{}
-				for group, list := range groups {
-					for _, m := range list {
-						if due(m).After(e.clock.now()) {
-							break
-						}
-						want[group] = append(want[group], m.id)
-					}
-				}
-				require.Equal(e.t, want, got, "delay %s", delay)
-				for group, ids := range got {
-					there, err := e.calm().Peek(e.ctx, group, 1)
-					require.NoError(e.t, err)
-					if len(there) > 0 && there[0].ID == ids[0] {
-						continue // given back
-					}
-					groups[group] = groups[group][len(ids):]
+				m.AtOnce, own = true, now
+			case 1:
+				m.Delay = time.Second + draw()
+				own = now.Add(m.Delay)
+			}
+			sent, err := e.q.Enqueue(e.ctx, m)
+			require.NoError(e.t, err)
+			groups[group] = append(list, message{sent[0].ID, now, own})
+		case 4:
+			if len(list) == 0 {
+				continue
+			}
+			i := rng.IntN(len(list))
+			at := now.Add(draw() - 10*time.Second)
+			require.NoError(e.t, e.q.Reschedule(e.ctx, list[i].id, at))
+			if old := due(list[i]); at.After(now) || old.After(now) {
+				if list[i].own = at; at.Before(now) {
+					list[i].own = now
 				}
 			}
-			e.check()
+		case 5:
+			err := e.q.Admin().RetryNow(e.ctx, group, layer.RetryOptions{})
+			if len(list) == 0 || !due(list[0]).After(now) {
+				require.ErrorIs(e.t, err, layer.ErrNotDelayed)
+				continue
+			}
+			require.NoError(e.t, err)
+			list[0].own = now
+		default:
+			q := e.q
+			if rng.IntN(2) == 0 {
+				q = other
+			}
+			claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 100})
+			require.NoError(e.t, err)
+			got := map[string][]layer.ID{}
+			for _, c := range claims {
+				for _, item := range c.Items {
+					got[c.Group] = append(got[c.Group], item.ID)
+				}
+				if rng.IntN(4) == 0 {
+					require.NoError(e.t, q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
+					continue
+				}
+				require.NoError(e.t, q.Ack(e.ctx, c))
+			}
+			want := map[string][]layer.ID{}
+			for group, list := range groups {
+				for _, m := range list {
+					if due(m).After(e.clock.now()) {
+						break
+					}
+					want[group] = append(want[group], m.id)
+				}
+			}
+			require.Equal(e.t, want, got, "delay %s", delay)
+			for group, ids := range got {
+				there, err := e.q.Peek(e.ctx, group, 1)
+				require.NoError(e.t, err)
+				if len(there) > 0 && there[0].ID == ids[0] {
+					continue // given back
+				}
+				groups[group] = groups[group][len(ids):]
+			}
 		}
-	})
+		report, err := e.q.Admin().Check(e.ctx, layer.CheckOptions{})
+		require.NoError(e.t, err)
+		require.Empty(e.t, report.Violations)
+	}
 }
 
 // TestRetroactiveDelayLonger: a handle that does not know yet that the delay is longer now leaves a head to its timer,
@@ -229,17 +241,13 @@ func TestRetroactiveDelayAwaited(t *testing.T) {
 	})
 }
 
-// TestRetroactiveDelayStays: the setting is never taken back, and not for queues by whose items several consume.
+// TestRetroactiveDelayStays: the setting is never taken back.
 func TestRetroactiveDelayStays(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	e.retroactive(0)
 	var value *layer.ValueError
 	_, _, err := e.q.Admin().Configure(e.ctx, func(c *layer.Config) { c.RetroactiveDelay = false })
 	require.ErrorAs(t, err, &value)
-	_, err = layer.Create(e.ctx, e.db, testPrefix, "other", layer.Options{
-		Config: layer.Config{RetroactiveDelay: true, Unordered: true},
-	})
-	require.ErrorIs(t, err, layer.ErrOptions)
 }
 
 // TestRetroactiveDelaySetInUse: messages that were delayed before the setting keep their times; those that were not

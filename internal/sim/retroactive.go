@@ -24,7 +24,7 @@ var retroProfiles = []string{"redelayed"}
 // it only if the profile is its own, and so have runs whose owners look for the times of messages.
 func (k *knobs) drawRetroactive(o Options) {
 	rng := rand.New(rand.NewPCG(o.Seed, 24))
-	if rng.IntN(4) > 0 || o.Profile != "" || k.profile != "" || k.plan != nil || k.unordered || k.owners > 0 {
+	if rng.IntN(4) > 0 || o.Profile != "" || k.profile != "" || k.plan != nil || k.owners > 0 {
 		return
 	}
 	k.setRetroactive(rng)
