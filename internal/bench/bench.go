@@ -195,6 +195,7 @@ func All(s Sizes) []Benchmark {
 		sqsBlocked(s),
 		sqsIdle(s),
 		sqsQuiet(s),
+		fairRatio(s),
 	}
 	if s.SharedRounds > 0 {
 		all = append(all, sharedRatio(s), sharedCost(s), takeover(s))
