@@ -242,6 +242,39 @@ func (p *pipeline) submit(ctx context.Context, o *operation) error {
 	return p.await(ctx, o)
 }
 
+// submitAll is submit for operations that travel in the next transaction together, as far as the bounds of a transaction
+// allow. It returns the error of each.
+func (p *pipeline) submitAll(ctx context.Context, os []*operation) []error {
+	errs := make([]error, len(os))
+	if err := p.enterAll(ctx, os); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	for i, o := range os {
+		errs[i] = p.await(ctx, o)
+	}
+	return errs
+}
+
+// enterAll puts new operations into the queue, together.
+func (p *pipeline) enterAll(ctx context.Context, os []*operation) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	for _, o := range os {
+		o.ended, o.load = make(chan struct{}), o.size()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed.Load() {
+		return ErrClosed
+	}
+	p.queueUp(os...)
+	return nil
+}
+
 // submitWaiting is submit for a receive that waits. After wait, or when stop is closed (which may be nil), the receive
 // ends with the claims got so far, or got by the turn under way.
 func (p *pipeline) submitWaiting(ctx context.Context, o *operation, wait time.Duration, stop <-chan struct{}) error {
