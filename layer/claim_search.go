@@ -91,8 +91,8 @@ func (s *search) grow() (bool, error) {
 	return len(s.timers) > before, nil
 }
 
-// keep returns up to n groups which acks of this transaction have left ready, and which the handle goes on with. Only on
-// a walk, on which the order of groups is given up already: a handle that meets no other takes the oldest group.
+// keep returns up to n groups which acks of this transaction have left ready, and which the handle goes on with. Only
+// on a walk, on which the order of groups is given up already: a handle that meets no other takes the oldest group.
 func (s *search) keep(n int) (kept []candidate, err error) {
 	if !s.begun {
 		s.begin()

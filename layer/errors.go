@@ -132,22 +132,6 @@ func (e *MessageError) Error() string { return fmt.Sprintf("message %d: %v", e.I
 // Unwrap returns Err.
 func (e *MessageError) Unwrap() error { return e.Err }
 
-// ClaimError: a claim of an AckAll was not acked. Err says why, for example ErrClaimLost.
-type ClaimError struct {
-	Claim *Claim // the caller's; nil if the caller gave none
-	Err   error
-}
-
-func (e *ClaimError) Error() string {
-	if e.Claim == nil {
-		return e.Err.Error()
-	}
-	return fmt.Sprintf("group %q, token %d: %v", e.Claim.Group, e.Claim.Token, e.Err)
-}
-
-// Unwrap returns Err.
-func (e *ClaimError) Unwrap() error { return e.Err }
-
 // ValueError: a value is not among the allowed values. ValueError wraps ErrOptions. Nothing was done.
 type ValueError struct {
 	What    string // the name of the thing with the value, for example "schedule"

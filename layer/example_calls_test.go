@@ -189,8 +189,8 @@ func ExampleQueue_Ack() {
 	// four 0
 }
 
-// A worker of many small groups takes the head of each, and acks all in one transaction. A claim lost meanwhile keeps no
-// other from its end.
+// A worker of many small groups takes the head of each, and acks all in one transaction. A claim lost meanwhile keeps
+// no other from its end.
 func ExampleAckAll() {
 	ctx := context.Background()
 	db := embedded.OpenMemory(embedded.Options{})
@@ -199,7 +199,7 @@ func ExampleAckAll() {
 	must(err)
 	defer q.Close(ctx)
 	for _, group := range []string{"A", "B", "C"} {
-		_, err := q.Enqueue(ctx, layer.Message{Group: group, Body: []byte("1")}, layer.Message{Group: group, Body: []byte("2")})
+		_, err := q.Enqueue(ctx, layer.Message{Group: group}, layer.Message{Group: group})
 		must(err)
 	}
 	claims, err := q.Receive(ctx, layer.ReceiveOptions{Strategy: layer.Heads})

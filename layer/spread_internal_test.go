@@ -123,8 +123,8 @@ func TestWalkKeepsItsGroup(t *testing.T) {
 	}
 }
 
-// TestLandsWhereHintsAre: a handle that has landed where no hints are lands among those that there are from then on, and
-// further out again when there are more.
+// TestLandsWhereHintsAre: a handle that has landed where no hints are lands among those that there are from then on,
+// and further out again when there are more.
 func TestLandsWhereHintsAre(t *testing.T) {
 	q := spreading(t, 13, 1, 20, 9, nil)
 	for range 8 {

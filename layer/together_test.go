@@ -100,7 +100,8 @@ func TestAckAll(t *testing.T) {
 	e.check()
 }
 
-// TestAckAllUnknown (G3): when the commit of claims acked together ends unknown, none is acked twice, nor reported lost.
+// TestAckAllUnknown (G3): when the commit of claims acked together ends unknown, none is acked twice, nor reported
+// lost.
 func TestAckAllUnknown(t *testing.T) {
 	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
 		plan := &fault.Plan{}

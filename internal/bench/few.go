@@ -16,7 +16,8 @@ const (
 func fewGroupsConflicts(s Sizes) Benchmark {
 	const name = "few_groups_conflicts"
 	handles, groups := min(fewHandles, s.Handles[len(s.Handles)-1]), min(fewGroups, s.ReadyGroups/2)
-	means := fmt.Sprintf("failed commits per claim of %d handles on %d groups, each with more items than they take", handles, groups)
+	means := fmt.Sprintf("failed commits per claim of %d handles on %d groups, each with more items than they take",
+		handles, groups)
 	return Benchmark{name, means, func(ctx context.Context, env Env) ([]Result, error) {
 		s := s
 		s.Handles = []int{handles}

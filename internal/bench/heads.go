@@ -14,7 +14,8 @@ const headsGroups = 2 * batch
 // headsRatio compares claims of one item, acked together, with claims of as many items of one group.
 func headsRatio(s Sizes) Benchmark {
 	const name = "heads_ratio"
-	means := fmt.Sprintf("items/s of %d claims of one item, received and acked together, to those of a claim of %d; one caller", batch, batch)
+	means := fmt.Sprintf("items/s of %d claims of one item, received and acked together, to those of a claim of %d; "+
+		"one caller", batch, batch)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
 		space, err := env.Open(ctx)
 		if err != nil {
