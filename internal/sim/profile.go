@@ -92,6 +92,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"hourly":    (*knobs).hourly,
 	"kept":      (*knobs).kept,
 	"marked":    (*knobs).marked,
+	"raised":    (*knobs).raised,
 	"monthly":   (*knobs).monthly,
 	"noted":     (*knobs).noted,
 	"purged":    (*knobs).purged,

@@ -46,8 +46,8 @@ var floors = []floor{
 		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_line.go", "staging_request.go", "staging_lane.go",
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
-		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_purge.go", "job_purge_lane.go",
-		"job_purge_whole.go", "job_raise.go",
+		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_page.go",
+		"job_purge.go", "job_purge_lane.go", "job_purge_whole.go", "job_raise.go",
 		"job_redrive.go", "job_replay.go", "job_sweep.go", "job_sweep_changes.go", "job_sweep_dead.go",
 		"job_sweep_dedup.go", "job_sweep_hints.go", "job_sweep_overdue.go", "job_sweep_rate.go",
 	}},
