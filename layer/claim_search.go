@@ -116,8 +116,35 @@ func (s *search) grow() (bool, error) {
 	return more || len(s.timers) > before, nil
 }
 
+// keep returns up to n groups which acks of this transaction have left ready, and which the handle goes on with. Only
+// on a walk, on which the order of groups is given up already: a handle that meets no other takes the oldest group.
+func (s *search) keep(n int) (kept []candidate, err error) {
+	if !s.begun {
+		s.begin()
+	}
+	if !s.away || s.fair || len(s.w.settled) == 0 || len(s.w.hinted) == 0 {
+		return nil, nil
+	}
+	if config, err := s.w.config(); err != nil || config.Schedule == RoundRobin {
+		return nil, err
+	}
+	var rest []candidate
+	for _, c := range s.w.hinted {
+		if len(kept) < n && soughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.keeps() {
+			kept = append(kept, c)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	s.w.hinted = rest
+	return kept, nil
+}
+
 // next returns up to n candidates, the oldest first, or none if there are no more.
 func (s *search) next(n int) ([]candidate, error) {
+	if kept, err := s.keep(n); err != nil || len(kept) > 0 {
+		return kept, err
+	}
 	if len(s.pending) == 0 {
 		if err := s.fill(n); err != nil {
 			return nil, err

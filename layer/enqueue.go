@@ -176,6 +176,9 @@ func (w *txn) enqueue(all ...*enqueuing) error {
 	if len(a.tails) == 0 {
 		return nil
 	}
+	if w.q.empties.likely() {
+		w.readRequests() // beside the tails, instead of after them
+	}
 	var err error
 	if a.config, err = w.config(); err != nil {
 		return err
@@ -331,6 +334,7 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 			return false, err
 		}
 	}
+	a.q.empties.note(!t.items.Contains(key))
 	if !t.items.Contains(key) {
 		return true, nil
 	}
