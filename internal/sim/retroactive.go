@@ -21,7 +21,7 @@ const sinceBase = 1 << 50
 var retroProfiles = []string{"redelayed"}
 
 // drawRetroactive draws whether the run's queue has retroactive delay, by a generator of its own. A run of a profile
-// has it only if the profile is its own, and so have runs whose owners look for the times of messages.
+// has it only if the profile is its own, and a run whose owners look for the times of messages has it not.
 func (k *knobs) drawRetroactive(o Options) {
 	rng := rand.New(rand.NewPCG(o.Seed, 24))
 	if rng.IntN(4) > 0 || o.Profile != "" || k.profile != "" || k.plan != nil || k.owners > 0 {
