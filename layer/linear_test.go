@@ -225,7 +225,7 @@ func (e *env) judge(h *linear.History, sort callersSort) linear.Result {
 	q, err := layer.Open(context.Background(), e.raw, testPrefix, sort.queue(), e.options(99))
 	require.NoError(e.t, err)
 	(&caller{e: e, sort: sort, h: h, id: drainer, q: q, groups: groupsOfCallers()}).drain()
-	r, err := linear.Check(linear.Law{Empty: !sort.lapses()}, h.Groups(), linear.CheckOptions{Timeout: 3 * time.Second})
+	r, err := linear.Check(linear.Law{Empty: !sort.lapses()}, h.Groups(), linear.CheckOptions{})
 	require.NoError(e.t, err)
 	return r
 }

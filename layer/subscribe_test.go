@@ -420,9 +420,10 @@ func TestSubscriptionStopsWithASlowHandler(t *testing.T) {
 }
 
 // TestSubscriptionsEnd: a subscription ends with its context and its handle, and lets the next one go on at once.
-func TestSubscriptionsEnd(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, anyEngine, false)
+func TestSubscriptionsEnd(t *testing.T) { synctest.Test(t, endSubscriptions) }
+
+func endSubscriptions(t *testing.T) {
+	e := newEnv(t, inMemory, false)
 	e.keepChanges(time.Hour)
 	var s told
 	serve := func(n uint64) (q *layer.Queue, stop func() error) {
