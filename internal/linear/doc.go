@@ -45,12 +45,12 @@
 //
 // # Single messages
 //
-// In a queue with unordered consumers a message that is claimed by itself is a lane, too, of that message alone. Nobody
-// gives it to others while its claim lives; who claims the group gets what stands before it, and nothing if it is the
-// head. A message of a group that somebody holds is not claimed by itself. An unordered receive or take gives the first of
-// the messages that nobody holds; it may pass over one whose lease or retry delay has ended, as long as nobody has let go
-// of it, and over one that somebody lets go of while it looks. Somebody may hold messages whose claims are not in the
-// history: Busy says when.
+// In a queue with unordered consumers a message that is claimed by itself is a lane, too, of that message alone.
+// Nobody gives it to others while its claim lives; who claims the group gets what stands before it, and nothing if it
+// is the head. A message of a group that somebody holds is not claimed by itself. An unordered receive or take gives
+// the first of the messages that nobody holds; it may pass over one whose lease or retry delay has ended, as long as
+// nobody has let go of it, and over one that somebody lets go of while it looks. Somebody may hold messages whose
+// claims are not in the history: Busy says when.
 //
 // # Leases
 //

@@ -34,8 +34,8 @@ const (
 	// Advance: the holder passes messages on to other lanes. Move: somebody who is not in the history has.
 	Advance Kind = "advance"
 	Move    Kind = "move"
-	// Busy: between its call and its return messages were, perhaps, held by themselves by somebody whose claims are not in
-	// the history, so who takes what nobody holds may pass over them. It does nothing itself.
+	// Busy: between its call and its return messages were, perhaps, held by themselves by somebody whose claims are not
+	// in the history, so who takes what nobody holds may pass over them. It does nothing itself.
 	Busy Kind = "busy"
 	// end comes after all that is not open: what is open and has not been done by then never is.
 	end Kind = "end"

@@ -313,7 +313,8 @@ func (c *historian) others() {
 // busy adds how long items were held by themselves under claims that nobody in the histories was told of.
 func (c *historian) busy() {
 	for _, h := range c.m.lanes.holds {
-		if !slices.ContainsFunc(h.tokens, func(token int64) bool { return !c.told[claimKey{holdLaneOf(h.id), token}] }) {
+		lane := holdLaneOf(h.id)
+		if !slices.ContainsFunc(h.tokens, func(token int64) bool { return !c.told[claimKey{lane, token}] }) {
 			continue
 		}
 		o := linear.Operation{Kind: linear.Busy, Outcome: linear.Done, Messages: c.messages(h.id)}
