@@ -50,7 +50,7 @@ func fairRatio(s Sizes) Benchmark {
 			}
 		}
 		return []Result{
-			{name, c.ratio(), "ratio", means, c.spread(), atMost(1.5)},
+			{name, c.ratio(), "ratio", means, c.spread(), atMost(2)},
 			{"by_age_batch_us", c.a, "us", "claim + ack of ten messages of tenants", "one shard, by age", Target{}},
 			{"fair_batch_us", c.b, "us", "claim + ack of ten messages of tenants", "16 shards, fair", Target{}},
 		}, nil
