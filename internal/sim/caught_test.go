@@ -131,4 +131,8 @@ var caughtAlone = map[string]known{
 	"take-lock":    {"stated", 3},
 	"take-exclude": {"scarce", 10},
 	"receipt":      {"unknown", 1},
+	"over-lock":    {"laned", 1},
+	"other-lock":   {"laned", 1},
+	"hold":         {"outlived", 1},
+	"holds":        {"mixed", 1},
 }
