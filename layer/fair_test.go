@@ -73,8 +73,8 @@ func TestFairTenants(t *testing.T) {
 	}
 }
 
-// TestFairHandles: whatever a loud tenant has queued, a quiet tenant's message is delivered within as many receives of a
-// handle as there are shards, though several handles receive by turns and more of the loud tenant's messages come.
+// TestFairHandles: whatever a loud tenant has queued, a quiet tenant's message is delivered within as many receives of
+// a handle as there are shards, though several handles receive by turns and more of the loud tenant's messages come.
 func TestFairHandles(t *testing.T) {
 	const shards, handles = 16, 3
 	e := newEnv(t, anyEngine, false)
