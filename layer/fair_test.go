@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -69,6 +70,46 @@ func TestFairTenants(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestFairHandles: whatever a loud tenant has queued, a quiet tenant's message is delivered within as many receives of
+// a handle as there are shards, though several handles receive by turns and more of the loud tenant's messages come.
+func TestFairHandles(t *testing.T) {
+	const shards, handles = 16, 3
+	e := newEnv(t, anyEngine, false)
+	q := e.configured(layer.Config{Shards: shards, Fair: true})
+	var all []*layer.Queue
+	for i := range handles {
+		h, err := layer.Open(e.ctx, e.db, testPrefix, q.Name(), e.options(uint64(10+i)))
+		require.NoError(t, err)
+		all = append(all, h)
+	}
+	rng := rand.New(rand.NewPCG(e.seed, 5))
+	waited := make(map[string]int) // receives since the message was sent
+	for n := range 400 {
+		msgs := loudAndQuiet(2)
+		if n == 0 {
+			msgs = loudAndQuiet(300)
+		}
+		if n%10 == 0 {
+			tenant := []string{"q1", "q2", "q4"}[rng.IntN(3)] // in other shards than the loud one
+			body := fmt.Sprint(tenant, " ", n)
+			msgs = append(msgs, layer.Message{Alone: true, Tenant: tenant, Body: []byte(body)})
+			waited[body] = 0
+		}
+		_, err := q.Enqueue(e.ctx, msgs...)
+		require.NoError(t, err)
+		h := all[rng.IntN(handles)]
+		claims, err := h.Receive(e.ctx, layer.ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		delete(waited, string(claims[0].Items[0].Body))
+		for body := range waited {
+			waited[body]++
+			require.LessOrEqual(t, waited[body], handles*shards, body)
+		}
+		require.NoError(t, h.Ack(e.ctx, claims[0]))
 	}
 }
 

@@ -429,7 +429,7 @@ func sqsQuiet(sizes Sizes) Benchmark {
 		detail := fmt.Sprintf("one worker, batches of %d", batch)
 		return []Result{
 			{name, c.b, "ms", means, detail, atMost(500)},
-			{"sqs_quiet_ratio", c.ratio(), "ratio", "the same to an empty queue's", c.spread(), atMost(20)},
+			{"sqs_quiet_ratio", c.ratio(), "ratio", "the same to an empty queue's", c.spread(), atMost(5)},
 			{"sqs_unnamed_ms", unnamed, "ms", "the same, where the messages name no tenants", detail, Target{}},
 		}, nil
 	}}
