@@ -19,7 +19,8 @@ var floors = []floor{
 		"words.go", "entropy.go",
 	}},
 	{"settings", "what a queue can be told, with names, bounds and defaults.", []string{
-		"config.go", "config_choices.go", "config_facets.go", "config_rate.go", "config_retry.go", "config_setting.go",
+		"config.go", "config_choices.go", "config_delay.go", "config_facets.go", "config_rate.go", "config_retry.go",
+		"config_setting.go",
 	}},
 	{"stored form", "the keys, and the values as bytes.", []string{
 		"subspace.go", "store_archive.go", "store_change.go", "store_item.go", "store_hold.go", "store_lane.go",
