@@ -16,7 +16,7 @@ const fairShards = 16
 // at all shards, with the same in a queue by age, with the same backlog.
 func fairRatio(s Sizes) Benchmark {
 	const name = "fair_ratio"
-	messages := s.Deep / 100
+	messages := max(s.Deep/100, s.SliceBatches*batch)
 	means := fmt.Sprintf(
 		"claim + ack of ten messages of tenants in a fair queue of %d shards to the same in one by age, beside %d",
 		fairShards, messages)
