@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -133,10 +134,14 @@ func statusRows(document []byte) ([]statusRow, error) {
 			continue
 		}
 		text := fmt.Sprint(v)
+		shown := text
 		if n, ok := v.(float64); ok {
 			text = strconv.FormatFloat(n, 'f', -1, 64)
+			if shown = Commas(int64(n)); n != math.Trunc(n) {
+				shown = strconv.FormatFloat(n, 'g', 4, 64)
+			}
 		}
-		row := statusRow{Path: strings.TrimPrefix(p.path, "cluster."), Value: text, Means: p.means}
+		row := statusRow{Path: strings.TrimPrefix(p.path, "cluster."), Value: shown, Means: p.means}
 		row.Bad = p.bad != nil && p.bad(text)
 		rows = append(rows, row)
 	}

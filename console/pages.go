@@ -84,7 +84,7 @@ func init() {
 		"/check":   {"check", "Check", Viewer, 0, (*Console).checkPage},
 		"/archive": {"archive", "Archive", Viewer, 0, (*Console).archivePage},
 		"/audit":   {"audit", "Actions", Viewer, 0, (*Console).auditPage},
-		"/confirm": {"confirm", "Confirm", Operator, 0, (*Console).confirmPage},
+		"/confirm": {"confirm", "Confirmation", Operator, 0, (*Console).confirmPage},
 		"/edit":    {"edit", "Edit a message", Operator, 0, (*Console).editPage},
 	} {
 		views[path] = v

@@ -62,7 +62,7 @@ func TestDatabasePage(t *testing.T) {
 	page := s.get("/db?status=1")
 	require.Regexp(t, `database_lock_state.locked</th><td class="bad">true `, page)
 	require.Regexp(t, `qos.performance_limited_by.name</th><td>workload<`, page)
-	require.Regexp(t, `latency_probe.commit_seconds</th><td class="bad">1.529`, page)
+	require.Regexp(t, `latency_probe.commit_seconds</th><td class="bad">1.53 `, page)
 	require.Equal(t, 17, strings.Count(page, `<th scope="row" class="mono">`), "all that the page can show")
 	s.get("/db?status=1")
 	require.Equal(t, 1, db.times)
