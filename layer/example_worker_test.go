@@ -156,6 +156,53 @@ func ExampleForm() {
 	// layer: check form: facet is "stage", allowed is: the queue's facets: state
 }
 
+// Plain consumers beside ordered ones: each unordered claim is of one item that nobody holds, so the items of a group
+// are in several hands at the same time, and who receives the group in order gets nothing past an item that is held.
+func ExampleWorkerOptions_unordered() {
+	ctx := context.Background()
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	q, err := layer.Create(ctx, db, nil, "pages", layer.Options{Config: layer.Config{Unordered: true}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer q.Close(ctx)
+	for _, body := range []string{"page-1", "page-2", "page-3"} {
+		if _, err := q.Enqueue(ctx, layer.Message{Group: "crawl", Body: []byte(body)}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	claims, err := q.Receive(ctx, layer.ReceiveOptions{Unordered: true, Max: 2})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, c := range claims {
+		fmt.Printf("%s alone: %t\n", c.Items[0].Body, c.Hold == c.Items[0].ID)
+	}
+	ordered, err := q.Receive(ctx, layer.ReceiveOptions{Max: 10})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("in order:", len(ordered))
+	if err := q.Ack(ctx, claims[1]); err != nil {
+		log.Fatal(err)
+	}
+	if err := q.Nack(ctx, claims[0], layer.NackOptions{Release: true}); err != nil {
+		log.Fatal(err)
+	}
+	// A worker takes any item, too. What was given back is free again, at its old place.
+	runUntilEmpty(q, layer.Handle(func(_ context.Context, d *layer.Delivery) error {
+		fmt.Printf("worker: %s\n", d.Body)
+		return nil
+	}), layer.WorkerOptions{Unordered: true, Concurrency: 1})
+	// Output:
+	// page-1 alone: true
+	// page-2 alone: true
+	// in order: 0
+	// worker: page-1
+	// worker: page-3
+}
+
 // What is around a handler sees each call of it, whatever the kind: to measure, to trace, to log.
 func ExampleAround() {
 	q, closeAll := exampleQueue("one")

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -194,5 +195,52 @@ func TestFindHeldElsewhere(t *testing.T) {
 		require.Equal(t, layer.WhereInFlight, found.Where)
 		require.Equal(t, claims[0].Token, found.Token)
 		require.NoError(t, c.q.Ack(e.ctx, claims[0]))
+	}
+}
+
+// TestOwnersInLanes: whoever asks about a group or a message of a queue with facets is told the owner and the template of
+// the claim that has it, or that keeps the template from it; and nobody's where nobody is in the way.
+func TestOwnersInLanes(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.laned("owners", "*; state; region", nil, 1)[0]
+	for _, state := range []string{"NEW", "PAID"} {
+		_, err := q.Enqueue(e.ctx, layer.Message{Group: "A", DedupID: state, Headers: facetsOf(state, "EU")})
+		require.NoError(t, err)
+	}
+	paid := layer.Template{"state": "PAID"}
+	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Where: paid})
+	require.NoError(t, err)
+	require.Len(t, claims, 1)
+	for _, p := range []struct {
+		where  layer.Template
+		status layer.Status
+		told   bool
+	}{
+		{nil, layer.Held, true}, {paid, layer.Held, true}, {layer.Template{"region": "EU"}, layer.Excluded, true},
+		{layer.Template{"state": "NEW"}, layer.Ready, false},
+	} {
+		owner, token, where := "", int64(0), layer.Template(nil)
+		if p.told {
+			owner, token, where = "worker-10", claims[0].Token, paid
+		}
+		g, err := q.Admin().Group(e.ctx, "A", p.where)
+		require.NoError(t, err)
+		page, err := q.Admin().Groups(e.ctx, layer.GroupsOptions{Where: p.where})
+		require.NoError(t, err)
+		require.Len(t, page.Groups, 1)
+		for _, g := range []layer.GroupInfo{g, page.Groups[0]} {
+			require.Equal(t, p.status, g.Status, "%s", p.where)
+			require.Equal(t, owner, g.Owner, "%s", p.where)
+			require.Equal(t, token, g.Token, "%s", p.where)
+			require.Equal(t, where, g.Where, "%s", p.where)
+		}
+		why, err := q.Admin().WhyGroup(e.ctx, "A", p.where)
+		require.NoError(t, err)
+		require.Equal(t, p.told, strings.Contains(why.String(), "worker-10"), "%s: %s", p.where, why)
+	}
+	for state, owner := range map[string]string{"NEW": "", "PAID": "worker-10"} {
+		f, err := q.Find(e.ctx, "A", state)
+		require.NoError(t, err)
+		require.Equal(t, owner, f.Owner, state)
 	}
 }

@@ -118,6 +118,18 @@ func TestHoldConflicts(t *testing.T) {
 		{"unordered claim of an earlier item, enqueue", waiting(2), one, enqueueIn, mustNot},
 		{"unordered claim, ack of another hold of the group", holdingOne(3), one, ackHeld, mustNot},
 		{"ack of a hold, unordered claim in the group", holdingOne(3), ackHeld, one, mustNot},
+		{"unordered take, ack of a hold in front", holdingOne(3), takeAny, ackHeld, must},
+		{"ack of a hold, unordered take behind", holdingOne(3), ackHeld, takeAny, mustNot},
+		{"unordered take, ack of a hold behind", func(h *held) *layer.Claim {
+			h.send(4)
+			claims, err := h.q.Receive(h.ctx, layer.ReceiveOptions{Unordered: true, Max: 4})
+			require.NoError(h.t, err)
+			require.Len(h.t, claims, 4)
+			for _, c := range claims[:3] {
+				require.NoError(h.t, h.q.Nack(h.ctx, c, layer.NackOptions{Release: true}))
+			}
+			return claims[3]
+		}, takeAny, ackHeld, mustNot},
 		{"claim that meets a hold, release of the hold", holdingOne(2), group, nackHeld, must},
 		{"release of a hold, claim that meets the hold", holdingOne(2), nackHeld, group, must},
 		{"unordered claim that ends an expired hold, extend by its holder", lapsed, one, extendHeld, must},
