@@ -289,7 +289,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 // the rest.
 func (s *search) reached(list []candidate, whole int64) (rest []candidate) {
 	for _, c := range list {
-		if soughtBy(c.lane) != s.where {
+		if s.w.q.keys.soughtBy(c.lane) != s.where {
 			rest = append(rest, c) // for a receive by another template
 		} else if c.index <= whole {
 			s.pending = append(s.pending, c)

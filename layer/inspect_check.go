@@ -169,6 +169,7 @@ type groupCheck struct {
 	timers []int64 // due times, ms
 	heads  []int64 // of timers, the due times of heads
 	dueMS  int64   // of the first item
+	first  ID      // the first item
 	paced  bool    // the use of the group's rate is stored
 	marked bool    // there is the key of a mark
 	kept   []string
@@ -347,7 +348,7 @@ func (c *checker) item(p parsedKey, row kv.KV) {
 		return
 	}
 	if g.items == 1 {
-		g.dueMS = e.dueMS
+		g.dueMS, g.first = e.dueMS, p.itemID()
 	}
 	c.report.Bytes += max(int64(len(body)), e.size)
 }
@@ -509,7 +510,9 @@ func (c *checker) compare() {
 			c.report.Groups++
 		}
 		stale, awaited := g.hints, int64(0)
-		if g.lock == nil && g.items > 0 && len(g.kept) == 0 && c.wanted(name) {
+		if g.lock == nil && g.items > 0 && c.headInHand(g) {
+			c.report.Held++
+		} else if g.lock == nil && g.items > 0 && len(g.kept) == 0 && c.wanted(name) {
 			if due, ok := g.waits(); ok {
 				awaited = due
 				c.report.Delayed++
@@ -652,6 +655,11 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 	}
 	if err != nil || len(rows) == 0 {
 		return "", "", err
+	}
+	if c.q.keys.inTurn() {
+		if held, err := c.q.heldHead(c.ctx, tx, group); err != nil || len(held) > 0 {
+			return "", "", err
+		}
 	}
 	if e, _, err := openEnvelope(rows[0].Value); err == nil && e.dueMS > 0 {
 		v, err := c.firstOf(tx, c.q.keys.timersAt(e.dueMS, group))
