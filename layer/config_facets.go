@@ -229,6 +229,9 @@ func (c Config) fixedFrom(old Config) error {
 			Allowed: fmt.Sprintf("%s, fixed at creation", old.LeasePer),
 		}
 	}
+	if old.RetroactiveDelay && !c.RetroactiveDelay {
+		return &ValueError{What: settingRetroactive, Got: "false", Allowed: "true, which is never taken back"}
+	}
 	if c.Views != old.Views {
 		return &ValueError{What: settingViews, Got: c.Views, Allowed: fmt.Sprintf("%q, fixed at creation", old.Views)}
 	}

@@ -145,6 +145,10 @@ var descriptions = map[string]description{
 	},
 	nameTimer: {
 		key: func(p parsedKey) string {
+			if p.index >= sinceBase {
+				return fmt.Sprintf("timer of group %q, due when the queue's delay is over since %s",
+					p.group, timeWords(p.index-sinceBase))
+			}
 			return fmt.Sprintf("timer of group %q, due %s", p.group, timeWords(p.index))
 		},
 		value: describeTimer,
