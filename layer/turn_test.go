@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -218,6 +219,48 @@ func TestOneItemInHand(t *testing.T) {
 		require.EqualValues(e.t, 1, s.DeadLettered)
 		require.EqualValues(e.t, 3, s.Acked)
 	})
+}
+
+// TestWorkerInTurn (G1, G2): workers handle the messages of a group one after the other, in order, each once.
+func TestWorkerInTurn(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.inTurn("worked", nil, 1)[0]
+	const groups, each = 3, 6
+	for n := range groups * each {
+		_, err := q.Enqueue(e.ctx, layer.Message{Group: fmt.Sprint(n % groups), Body: []byte(fmt.Sprint(n / groups))})
+		require.NoError(t, err)
+	}
+	var mu sync.Mutex
+	running, handled := make(map[string]bool), make(map[string][]string)
+	all := make(chan struct{})
+	w, err := layer.NewWorker(q, layer.Handle(func(_ context.Context, d *layer.Delivery) error {
+		mu.Lock()
+		beside := running[d.ID.Group]
+		running[d.ID.Group] = true
+		mu.Unlock()
+		runtime.Gosched()
+		mu.Lock()
+		defer mu.Unlock()
+		running[d.ID.Group] = false
+		if handled[d.ID.Group] = append(handled[d.ID.Group], string(d.Body)); beside {
+			return fmt.Errorf("two messages of %q are handled side by side", d.ID.Group)
+		}
+		done := 0
+		for _, bodies := range handled {
+			done += len(bodies)
+		}
+		if done == groups*each {
+			close(all)
+		}
+		return nil
+	}), layer.WorkerOptions{Concurrency: 4})
+	require.NoError(t, err)
+	w.Start()
+	<-all
+	require.NoError(t, w.Stop(e.ctx))
+	for group, bodies := range handled {
+		require.Equal(t, []string{"0", "1", "2", "3", "4", "5"}, bodies, "group %q", group)
+	}
 }
 
 // TestLeasePerItemIsChecked: what a queue with a lease for each item cannot do is an error that says so.
