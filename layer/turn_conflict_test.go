@@ -39,6 +39,9 @@ func (h *turnHeld) send(n int) {
 func handed(sent, received int) func(h *turnHeld) {
 	return func(h *turnHeld) {
 		h.send(sent)
+		if received == 0 {
+			return
+		}
 		var err error
 		h.had, err = h.q.Receive(h.ctx, layer.ReceiveOptions{Max: received})
 		require.NoError(h.t, err)
