@@ -23,7 +23,7 @@ import (
 //	mark     ("mark", group)                         empty: the group's lock has a mark
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group),             tuple: kind (of a lock, or "head"), index of the head
-//	         ("timer", (shard), due (ms), group)     likewise, in the shards from 1 on; due from sinceBase on: see retro
+//	         ("timer", (shard), due (ms), group)     likewise, in the shards from 1 on; see retro, too
 //	state    ("state", group)                        bytes: what is stored with the group; never empty
 //	pace     ("pace", group)                         tuple: time (µs) to which the rate is used up, part of a µs
 //	attempt  ("attempt", group, index, random)       tuple: count, first, last (ms), last error, first delivered (ms)
