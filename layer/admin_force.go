@@ -17,7 +17,7 @@ type ForceReleaseOptions struct {
 	Reason string
 	// Where is the template of the claim, in a queue with facets; nil = a claim of the whole group.
 	Where Template
-	// Hold is the item of an unordered claim (Claim.Hold); zero = a claim of the whole group, or of Where.
+	// Hold is the item of the claim of an item (Claim.Hold); zero = a claim of the whole group, or of Where.
 	Hold ID
 }
 
@@ -134,7 +134,7 @@ func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string, o RetryOp
 		return wrap("retry now", err)
 	}
 	return wrap("retry now", q.operate(ctx, tx, func(w *txn) error {
-		r, err := q.readLock(ctx, guardRetryLock.reads(tx), lane)
+		held, r, err := w.delayOf(lane)
 		if err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (a Admin) RetryNowTx(ctx context.Context, tx kv.Tx, group string, o RetryOp
 			return fmt.Errorf("%w: group %q", ErrNotDelayed, group)
 		}
 		if r != nil {
-			w.end(lane, r, nil)
+			w.end(held, r, nil)
 		}
 		if err := w.excludeHolders(guardRetryExclude, lane); err != nil {
 			return err

@@ -25,7 +25,8 @@ type Claim struct {
 	Group string
 	// Where is the template of the receive; nil = the claim is of the whole group.
 	Where Template
-	// Hold is the item of a claim by an unordered receive, the only one; zero = the claim is of a group.
+	// Hold is the item of a claim of one item, by an unordered receive, or in a queue with LeasePerItem; zero = the
+	// claim is of a group.
 	Hold ID
 	// Token grows from claim to claim of a group. Pass the token to systems outside the database, so that such a system
 	// can refuse a holder who has been overtaken. A token alone names no claim: claims of several groups by the same

@@ -111,6 +111,9 @@ func (c *claimer) grant(random uuid.UUID) (bool, error) {
 // grantFrom grants a group, if the group is free and was not held before. A stale hint is cleared. A lapsed claim, or a
 // delay or grant past its end, is left to the next receive, which counts the attempt.
 func (c *claimer) grantFrom(l *look, random uuid.UUID) (given bool, err error) {
+	if isHold(l.lane) {
+		return false, c.settle(&reception{}, l, 0)
+	}
 	f, err := c.reads(l)
 	if err == nil && f.record != nil && !f.record.at(c.nowMS).keeps() && f.record.mark == nil {
 		return false, nil

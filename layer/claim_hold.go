@@ -12,7 +12,7 @@ import (
 // checkUnordered checks the options of an unordered receive.
 func (o *ReceiveOptions) checkUnordered(q *Queue) error {
 	switch {
-	case !q.keys.hasHolds():
+	case !q.keys.takesAny():
 		return errUnordered
 	case o.Where != nil:
 		return fmt.Errorf("%w: unordered, and a template", ErrOptions)
@@ -29,10 +29,13 @@ func (o *ReceiveOptions) checkUnordered(q *Queue) error {
 // takeHolds claims up to limit free items for r, each by itself.
 //
 // Footprint: read conflicts on the lock of the group, and on the holds taken; if no free item is left, on the emptiness
-// of the free lane. Writes the holds and their timers, takes the items out of the free lane, and moves its hint.
+// of the free lane. Writes the holds and their timers, takes the items out of the free lane, and moves its hint. If
+// items are claimed in turn: see leaveInHand.
 func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 	n, size := r.items, r.bytes
-	limit = min(limit, r.o.MaxGroups-len(r.claims))
+	if r.o.Unordered {
+		limit = min(limit, r.o.MaxGroups-r.groups)
+	}
 	items, out, err := c.runWithin(f, limit, func(next int) bool {
 		r.stopped = n > 0 && size+next > r.o.MaxBytes
 		n, size = n+1, size+next
@@ -57,14 +60,19 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 		return err
 	}
 	end := c.nowMS + lease.Milliseconds()
+	if f.record != nil { // a grant
+		c.put(f.lane, f.record, nil, 0)
+	}
 	for i := range items {
 		item := &items[i]
 		item.FirstDelivered = fromMillis(c.nowMS)
 		item.failedBefore(attempts[item.ID])
-		if err := guardHold.read(c.tx, kv.SingleKey(c.q.keys.hold(item.ID))); err != nil {
-			return err
+		if r.o.Unordered {
+			if err := guardHold.read(c.tx, kv.SingleKey(c.q.keys.hold(item.ID))); err != nil {
+				return err
+			}
+			c.tx.Clear(c.q.keys.laneItem(f.lane, item.ID))
 		}
-		c.tx.Clear(c.q.keys.laneItem(f.lane, item.ID))
 		c.put(holdLane(item.ID), nil, heldBy(holding{
 			kind: kindClaim, token: token, owner: c.q.opts.Owner, endMS: end, items: out[i : i+1 : i+1],
 			sinceMS: c.nowMS,
@@ -76,6 +84,14 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 		r.bytes += len(item.Body)
 	}
 	r.items += len(items)
+	c.taken++
+	c.items += len(items)
+	c.count(countReceived, len(items))
+	if c.q.keys.inTurn() {
+		r.groups++
+		return c.leaveInHand(f, items[0].ID)
+	}
+	r.groups += len(items)
 	c.clearLead(&f.candidate, nil)
 	_, more, err := c.leave(f.lane, nil, guardHoldEmpty, false)
 	if err != nil {
@@ -87,22 +103,33 @@ func (c *claimer) takeHolds(r *reception, f *found, limit int) error {
 		}
 		c.remains[f.lane] = true // for the next that waits
 	}
-	c.taken++
-	c.items += len(items)
-	c.count(countReceived, len(items))
 	return nil
+}
+
+// leaveInHand clears the hint which led to a group, once a receive has taken hold of the items from the head on.
+func (c *claimer) leaveInHand(f *found, head ID) error {
+	c.clearLead(&f.candidate, f.record)
+	if f.key == nil {
+		// Named by the caller: as a rule the group's hint has this key.
+		c.tx.Clear(c.q.keys.ready(head.Index, f.lane))
+	}
+	delete(c.ready, f.lane)
+	return c.fenceTurn(f.lane, head)
 }
 
 // endHold ends the hold to which a timer led, if its time is over: the item is free again, or a dead letter. Otherwise
 // the timer is stale.
 func (c *claimer) endHold(l *look) error {
+	if c.turned[l.lane] {
+		l = c.read(l.candidate, 0) // this transaction has changed the hold since the read
+	}
 	c.met[l.lane] = true
 	if free, err := c.txn.endHold(l.candidate, l.lock.lock); err != nil || !free {
 		return err
 	}
 	// A look at the free items that is under way has not seen this one: it must be read again. If none is, the hint
 	// just written is to lead to a new look.
-	lane := freeLane(groupOf(l.lane))
+	lane := laneName(groupOf(l.lane), c.q.keys.holdWhere())
 	if slices.ContainsFunc(c.looks, func(l *look) bool { return l.lane == lane }) {
 		c.met[lane] = true
 	} else {

@@ -130,7 +130,7 @@ func (s *search) keep(n int) (kept []candidate, err error) {
 	}
 	var rest []candidate
 	for _, c := range s.w.hinted {
-		if len(kept) < n && soughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.keeps() {
+		if len(kept) < n && s.w.q.keys.soughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.keeps() {
 			kept = append(kept, c)
 		} else {
 			rest = append(rest, c)
@@ -369,7 +369,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 // the rest.
 func (s *search) reached(list []candidate, whole int64) (rest []candidate) {
 	for _, c := range list {
-		if soughtBy(c.lane) != s.where {
+		if s.w.q.keys.soughtBy(c.lane) != s.where {
 			rest = append(rest, c) // for a receive by another template
 		} else if c.index <= whole {
 			s.pending = append(s.pending, c)

@@ -45,7 +45,7 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 		}
 		where = freeWhere
 	}
-	if where != "" && o.State {
+	if (where != "" || q.keys.inTurn()) && o.State {
 		return nil, errLaneState
 	}
 	return &reception{o: o, where: where}, nil
@@ -66,7 +66,7 @@ func (r *reception) lane(c *Claim) string {
 func (c *Claim) lane(q *Queue) (string, error) {
 	if c.Hold != (ID{}) {
 		if !q.keys.hasHolds() {
-			return "", errUnordered
+			return "", errHold
 		}
 		return holdLane(c.Hold), checkID(c.Hold)
 	}

@@ -89,6 +89,9 @@ type Config struct {
 	// ReceiveOptions.Unordered. The price is a key more per message. Fixed at creation. Not with Facets, MaxRate and
 	// HaltGroup.
 	Unordered bool
+	// LeasePer says what has a lease and a token of its own: each claim, of a group (LeasePerClaim), or each item in
+	// hand (LeasePerItem). Fixed at creation. LeasePerItem not with Facets, Unordered, MaxRate and HaltGroup.
+	LeasePer LeasePer
 	// Fair lets receives take turns among the Shards instead of going by age, so that a deep backlog in one shard does
 	// not hold up what lies in another: for messages that name a tenant, see Message.Tenant. Within a shard the oldest
 	// comes first. With one shard it changes nothing.
@@ -153,6 +156,7 @@ var settings = []setting{
 	facetsSetting("headers by which items can be received; fixed at creation"),
 	viewsSetting("what templates may name, as *; state; state,region; fixed at creation"),
 	unorderedSetting("items can be received one by one, out of order, too; fixed at creation"),
+	leasePerSetting("what has a lease of its own: a claim of a group, or each item in hand; fixed at creation"),
 	fairSetting("receives take turns among the shards, and so among tenants"),
 }
 
@@ -235,7 +239,7 @@ func (c *Config) Set(name, text string) error {
 func (c Config) MarshalJSON() ([]byte, error) {
 	members := make([]string, 0, len(settings))
 	for _, s := range settings {
-		if v := s.value(&c); s.sparse && (v == "" || v == false) {
+		if v := s.value(&c); s.sparse && (v == "" || v == false || v == LeasePerClaim.String()) {
 			continue
 		}
 		value, err := json.Marshal(s.value(&c))

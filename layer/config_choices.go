@@ -126,3 +126,20 @@ const (
 var scheduleNames = []string{"oldest_head", "round_robin"}
 
 func (s Schedule) String() string { return nameOf(s, scheduleNames) }
+
+// LeasePer is what has a lease of its own.
+type LeasePer int
+
+// The choices.
+const (
+	// LeasePerClaim: a claim keeps its whole group from others, under one lease.
+	LeasePerClaim LeasePer = iota
+	// LeasePerItem: each message in hand has a claim, a lease and a token of its own (Claim.Hold). A group is
+	// delivered from its head up to the first message in somebody's hands: no message is in two hands, and none is
+	// delivered while one before it is in hand.
+	LeasePerItem
+)
+
+var leasePerNames = []string{"claim", "item"}
+
+func (p LeasePer) String() string { return nameOf(p, leasePerNames) }

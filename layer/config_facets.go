@@ -30,6 +30,7 @@ const (
 	settingViews  = "views"
 
 	settingUnordered = "unordered"
+	settingLeasePer  = "lease_per"
 )
 
 // unnamed are characters which no facet's name has, beside separators.
@@ -88,6 +89,35 @@ func unorderedSetting(help string) setting {
 			return fmt.Errorf("%w: on_failure=halt_group in a queue that is %s", ErrOptions, settingUnordered)
 		}
 		return nil
+	}
+	return s
+}
+
+// leasePerSetting is the setting for Config.LeasePer, left out of the stored document while it is LeasePerClaim.
+func leasePerSetting(help string) setting {
+	s := choiceSetting(
+		settingLeasePer, func(c *Config) *LeasePer { return &c.LeasePer }, leasePerNames, help)
+	s.sparse = true
+	known := s.settle
+	s.settle = func(c *Config) error {
+		if err := known(c); err != nil || c.LeasePer == LeasePerClaim {
+			return err
+		}
+		beside := ""
+		switch {
+		case len(c.Facets) > 0:
+			beside = settingFacets
+		case c.Unordered:
+			beside = settingUnordered
+		case !c.MaxRate.isNone():
+			beside = "max_rate"
+		case c.OnFailure == HaltGroup:
+			beside = "on_failure=halt_group"
+		default:
+			return nil
+		}
+		return fmt.Errorf("%w: %s in a queue with %s=%s, which is without facets, unordered, max_rate and halt_group",
+			ErrOptions, beside, settingLeasePer, LeasePerItem)
 	}
 	return s
 }
@@ -179,7 +209,7 @@ func (c *Config) settleView(text string) (string, error) {
 	return strings.Join(ordered, ","), nil
 }
 
-// fixedFrom returns an error if the facets, views or unordered, fixed at creation, differ from those of old.
+// fixedFrom returns an error if what is fixed at creation, the facets, views, unordered or lease_per, differs from old.
 func (c Config) fixedFrom(old Config) error {
 	if !slices.Equal(c.Facets, old.Facets) {
 		return &ValueError{
@@ -191,6 +221,12 @@ func (c Config) fixedFrom(old Config) error {
 		return &ValueError{
 			What: settingUnordered, Got: fmt.Sprint(c.Unordered),
 			Allowed: fmt.Sprintf("%v, fixed at creation", old.Unordered),
+		}
+	}
+	if c.LeasePer != old.LeasePer {
+		return &ValueError{
+			What: settingLeasePer, Got: c.LeasePer.String(),
+			Allowed: fmt.Sprintf("%s, fixed at creation", old.LeasePer),
 		}
 	}
 	if old.RetroactiveDelay && !c.RetroactiveDelay {

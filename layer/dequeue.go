@@ -246,6 +246,7 @@ type reception struct {
 
 	// Of the attempt under way.
 	claims  []*Claim
+	groups  int // groups, or, if Unordered, items: as o.MaxGroups counts
 	items   int
 	bytes   int
 	stopped bool  // the next item would go over o.MaxBytes
@@ -261,7 +262,7 @@ type reception struct {
 
 // begin forgets what an earlier attempt left.
 func (r *reception) begin() {
-	r.claims, r.items, r.bytes, r.stopped, r.broken, r.repeated = nil, 0, 0, false, nil, false
+	r.claims, r.groups, r.items, r.bytes, r.stopped, r.broken, r.repeated = nil, 0, 0, 0, false, nil, false
 	r.more, r.dueMS, r.nothing = false, 0, false
 }
 
@@ -291,7 +292,7 @@ func (w *txn) lookForAny(rs []*reception) error {
 
 // full reports whether nothing more may be taken.
 func (r *reception) full() bool {
-	return r.stopped || r.items >= r.o.Max || len(r.claims) >= r.o.MaxGroups
+	return r.stopped || r.items >= r.o.Max || r.groups >= r.o.MaxGroups
 }
 
 // err returns why nothing was received; nil if something was, or if simply no group is ready.
@@ -406,7 +407,7 @@ func (c *claimer) receive(r *reception) error {
 		if err != nil || paused {
 			return err
 		}
-		if r.o.Unordered {
+		if c.q.keys.hasHolds() && r.where == c.q.keys.holdWhere() {
 			if r.dueMS, err = c.endHolds(*r.o.Group); err != nil {
 				return r.spoilt(err)
 			}
@@ -451,6 +452,12 @@ func (c *claimer) receiveLayers(r *reception) error {
 		if !ok {
 			break
 		}
+		if isHold(l.lane) {
+			if err := r.spoilt(c.endHold(l)); err != nil {
+				return err
+			}
+			continue
+		}
 		f, err := c.see(l)
 		for err == nil && f.verdict != verdictDeliver {
 			// A group not free is dealt with at once, and the rest of the group, if any, takes part instead.
@@ -472,7 +479,12 @@ func (c *claimer) receiveLayers(r *reception) error {
 		n, bytes = n+1, bytes+max(len(row.body), int(row.envelope.size))
 		return n == 1 || bytes <= r.o.MaxBytes
 	}
+	taken := make(map[string]bool, len(all))
 	for i, n := range layers(have, r.o.Max, fits) {
+		if taken[all[i].lane] {
+			continue // looked at twice, because the end of a hold has led there again
+		}
+		taken[all[i].lane] = true
 		if n == 0 || r.full() {
 			delete(c.met, all[i].lane)
 			continue
@@ -583,7 +595,7 @@ func (c *claimer) wanted() (groups, items int) {
 
 // wantedGroups returns how many more groups a receive is likely to take, 1 at least.
 func (q *Queue) wantedGroups(r *reception) int {
-	left, groups := r.o.Max-r.items, r.o.MaxGroups-len(r.claims)
+	left, groups := r.o.Max-r.items, r.o.MaxGroups-r.groups
 	switch r.o.Strategy {
 	case FillGroup:
 		groups = min(groups, q.spreadOf(r.where).groupsFor(left))
@@ -626,7 +638,11 @@ func (c *claimer) settle(r *reception, l *look, limit int) error {
 			return r.spoilt(err)
 		}
 		if err == nil && f.verdict == verdictDeliver {
-			err = c.take(r, f, l.state, limit)
+			if c.q.keys.inTurn() {
+				err = c.takeHolds(r, f, limit)
+			} else {
+				err = c.take(r, f, l.state, limit)
+			}
 			if err == nil && !r.stopped && c.shortMS == 0 {
 				c.met[l.lane] = true
 			}
@@ -737,6 +753,7 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 	c.hold(f, held, out[0].index)
 	c.spend(f.group(), f.allowed, len(out))
 	r.claims = append(r.claims, claim)
+	r.groups++
 	r.items += len(items)
 	for i := range items {
 		r.bytes += len(items[i].Body)

@@ -66,13 +66,18 @@ func (p *keyPrinter) print(key []byte) string {
 			if v == 0 && t[0] == "ready" {
 				continue // a bound, or a shard
 			}
-			if t[0] == "archived" || t[0] == "archive" || t[0] == "item" || t[0] == "attempt" || t[0] == "dead" || t[0] == "part" && i == 2 || t[0] == "ready" && i == 2 {
+			if t[0] == "archived" || t[0] == "archive" || t[0] == "hold" || t[0] == "item" || t[0] == "attempt" || t[0] == "dead" || t[0] == "part" && i == 2 || t[0] == "ready" && i == 2 {
 				if p.indexes[v] == "" {
 					p.indexes[v] = fmt.Sprintf("i%d", len(p.indexes)+1)
 				}
 				parts[i] = p.indexes[v]
 			}
-			if t[0] == "timer" {
+			if t[0] == "timer" && i > 1 { // of a hold
+				if p.indexes[v] == "" {
+					p.indexes[v] = fmt.Sprintf("i%d", len(p.indexes)+1)
+				}
+				parts[i] = p.indexes[v]
+			} else if t[0] == "timer" {
 				parts[i] = time.UnixMilli(v).UTC().Format(time.TimeOnly)
 			}
 			if t[0] == "count" {

@@ -184,6 +184,9 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 	}
 	w.count(countReturned, leaving(old, next))
 	keys, was, is := w.q.keys, old.holding(), next.holding()
+	if (old == nil || next == nil) && keys.inTurn() && isHold(lane) {
+		w.noteTurn(lane, next == nil)
+	}
 	if was == nil || is == nil || was.endMS != is.endMS || was.kind != is.kind {
 		if was != nil && (is == nil || was.endMS != is.endMS) {
 			w.tx.Clear(keys.timer(was.endMS, lane))
@@ -275,6 +278,7 @@ func (w *txn) leave(
 	if first == nil {
 		first = w.head(lane)
 	}
+	turn := w.readTurn(lane)
 	key, err := first.Wait(w.ctx)
 	if err != nil {
 		return c, false, fmt.Errorf("read head: %w", err)
@@ -285,6 +289,10 @@ func (w *txn) leave(
 	}
 	p, err := w.q.keys.parseItem(key, groupOf(lane), items)
 	if err != nil {
+		return c, false, err
+	}
+	if keeps, err := turn.keeps(w, p.itemID()); err != nil || keeps {
+		delete(w.ready, lane)
 		return c, false, err
 	}
 	c = candidate{lane: lane, index: p.index}

@@ -11,6 +11,9 @@ import (
 // letGo puts the item of a hold that has ended back among the free items of its group, if the item is still there.
 func (w *txn) letGo(lane string) error {
 	id, _ := holdOf(lane)
+	if w.q.keys.inTurn() {
+		return w.leadBack(id.Group, true)
+	}
 	v, err := w.tx.Snapshot().Get(w.q.keys.item(id)).Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read item: %w", err)

@@ -250,6 +250,9 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	if f.key == nil {
 		return nil, nil // named by the caller: the hint stays, wherever it is
 	}
+	if w.q.keys.inTurn() {
+		return nil, w.disposeInHand(f)
+	}
 	other := f.others[f.other]
 	if full, err := w.keepsMany(other.lane); err != nil || full {
 		return nil, err

@@ -70,6 +70,15 @@ const (
 	// guardHoldEmpty (G3, I1, trap 3): an unordered receive takes the last free item of a group, and an item which
 	// comes at the same time is left without a hint.
 	guardHoldEmpty guard = "hold-empty"
+	// guardTurnNote (G2, G5, I1): with a lease for each item, a claim of a message begins or ends, and who
+	// goes by the messages in hand at the same time does not notice.
+	guardTurnNote guard = "turn-note"
+	// guardTurnLock (G5, I1): a group is left without a hint because its head is in hand, and the head has just been
+	// given back.
+	guardTurnLock guard = "turn-lock"
+	// guardTurnGap (G5, I1): a group is left without a hint because its head is in hand, and an item lands before the
+	// head with the very hint that is cleared.
+	guardTurnGap guard = "turn-gap"
 	// guardOverdueHold (G2): an item past retention is removed which an unordered receive has just claimed.
 	guardOverdueHold guard = "overdue-hold"
 	// guardStaleLock (G3, I1, trap 2): a hint is cleared as stale although a release has just set the very same key.

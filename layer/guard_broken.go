@@ -36,7 +36,7 @@ var guards = []guard{
 	guardTail, guardLaneTail, guardIndex, guardBehindAll, guardRandom, guardDedup, guardDedupItem, guardDedupPurge,
 	guardDedupRename, guardDedupSweep, guardDedupSlack, guardPurgeNote, guardPurgeSweep, guardLease, guardClaimLock,
 	guardOverLock, guardOtherLock, guardKeptLock, guardKept, guardHold, guardHolds,
-	guardHoldEnd, guardHoldEmpty, guardOverdueHold, guardStaleLock,
+	guardHoldEnd, guardHoldEmpty, guardTurnNote, guardTurnLock, guardTurnGap, guardOverdueHold, guardStaleLock,
 	guardStaleEmpty, guardEmptyLock, guardMarkLock, guardParkLock, guardOverdueLock, guardEarlyLock, guardEarlyGap,
 	guardRetroTimer,
 	guardTokenGrows, guardToken, guardSettleLock, guardExactClear, guardAhead, guardReleaseEmpty, guardTakeLock,

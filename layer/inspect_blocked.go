@@ -295,7 +295,7 @@ func (b *blockedLook) timer(t timerRow) (enough bool) {
 	switch {
 	case b.marked[p.group]:
 	case overMS < 0 && kind == kindClaim:
-		b.held = append(b.held, h)
+		b.held = append(b.held, head{group: p.lane, index: t.head, found: true})
 	case overMS < 0 && kind == kindDelay:
 		b.find(CauseDelayed, h)
 	case overMS >= 0 && late && kind == kindClaim:
@@ -328,24 +328,26 @@ func (b *blockedLook) holds() error {
 	if len(old) > blockedHolds {
 		old, b.page.Sampled = old[:blockedHolds], true
 	}
-	records, err := b.q.readLocks(b.ctx, b.tx, b.where, old)
+	records, err := b.q.readLocks(b.ctx, b.tx, old)
 	for i, r := range records {
 		if c := r.claim(); c != nil && c.token <= b.before(b.o.HeldFor) {
-			b.find(CauseGroupHeld, old[i])
+			h := old[i]
+			h.group = groupOf(h.group)
+			b.find(CauseGroupHeld, h)
 		}
 	}
 	return err
 }
 
-// readLocks reads the records of what a template sees of groups, all together. A record that cannot be read is left
-// out, as nil.
-func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, where string, groups []head) ([]*record, error) {
-	values := make([]kv.Future[[]byte], len(groups))
-	for i, h := range groups {
-		values[i] = tx.Get(q.keys.lock(laneName(h.group, where)))
+// readLocks reads the records of lanes, named where a head has its group, all together. A record that cannot be read is
+// left out, as nil.
+func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, lanes []head) ([]*record, error) {
+	values := make([]kv.Future[[]byte], len(lanes))
+	for i, h := range lanes {
+		values[i] = tx.Get(q.keys.lock(h.group))
 	}
-	records := make([]*record, len(groups))
-	for i, h := range groups {
+	records := make([]*record, len(lanes))
+	for i, h := range lanes {
 		v, err := values[i].Wait(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("read lock: %w", err)
@@ -353,7 +355,7 @@ func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, where string, group
 		if v == nil {
 			continue
 		}
-		r, err := unpackRecord(q.keys.lock(laneName(h.group, where)), v)
+		r, err := unpackRecord(q.keys.lock(h.group), v)
 		if err == nil {
 			records[i] = r
 		}

@@ -171,6 +171,7 @@ type groupCheck struct {
 	timers []int64 // due times, ms
 	heads  []int64 // of timers, the due times of heads
 	dueMS  int64   // of the first item, as in the key of a timer
+	first  ID      // the first item
 	paced  bool    // the use of the group's rate is stored
 	marked bool    // there is the key of a mark
 	kept   []string
@@ -350,6 +351,7 @@ func (c *checker) item(p parsedKey, row kv.KV) {
 	}
 	if g.items == 1 {
 		g.dueMS = c.retro.timing(&e)
+		g.first = p.itemID()
 	}
 	c.report.Bytes += max(int64(len(body)), e.size)
 }
@@ -511,7 +513,9 @@ func (c *checker) compare() {
 			c.report.Groups++
 		}
 		stale, awaited := g.hints, int64(0)
-		if g.lock == nil && g.items > 0 && len(g.kept) == 0 && c.wanted(name) {
+		if g.lock == nil && g.items > 0 && c.headInHand(g) {
+			c.report.Held++
+		} else if g.lock == nil && g.items > 0 && len(g.kept) == 0 && c.wanted(name) {
 			if due, ok := g.waits(); ok {
 				awaited = due
 				c.report.Delayed++
@@ -654,6 +658,11 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 	}
 	if err != nil || len(rows) == 0 {
 		return "", "", err
+	}
+	if c.q.keys.inTurn() {
+		if held, err := c.q.heldHead(c.ctx, tx, group); err != nil || len(held) > 0 {
+			return "", "", err
+		}
 	}
 	if e, _, err := openEnvelope(rows[0].Value); err == nil && c.retro.timing(&e) > 0 {
 		v, err := c.firstOf(tx, c.q.keys.timersAt(c.retro.timing(&e), group))

@@ -264,5 +264,11 @@ func (c *checker) timedOrKept(tx kv.ReadTx, lane string, head []byte) (bool, err
 	return c.some(tx, nameKept, func(p parsedKey, _ kv.KV) bool { return p.lane == lane })
 }
 
+// headInHand reports whether the head of a group is in somebody's hands, or delayed, by itself, in a queue which
+// delivers in turn: the timer of the hold leads to the group.
+func (c *checker) headInHand(g *groupCheck) bool {
+	return c.q.keys.inTurn() && c.groups[holdLane(g.first)] != nil && c.groups[holdLane(g.first)].lock.holding() != nil
+}
+
 // wanted reports whether anybody can receive the lane, so that the lane needs a hint.
 func (c *checker) wanted(lane string) bool { return isPart(lane) || c.q.keys.wholeGroups() }

@@ -266,7 +266,10 @@ func (q *Queue) describeLock(ctx context.Context, tx kv.ReadTx, lane string) (Gr
 	if !l.at(now).keeps() {
 		info.others(q, lane, others, now)
 	}
-	return info, nil
+	if q.keys.inTurn() {
+		info.Outstanding, err = q.inHand(ctx, tx, lane)
+	}
+	return info, err
 }
 
 // others adds to info who holds lanes that intersect the lane: the first holder, and the items of all; if there is no

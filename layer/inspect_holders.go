@@ -59,7 +59,7 @@ func (q *Queue) holders(ctx context.Context, tx kv.ReadTx) (page HoldersPage, er
 		return page, err
 	}
 	page.Sampled = more
-	records, err := q.readLocks(ctx, tx, "", held)
+	records, err := q.readLocks(ctx, tx, held)
 	if err != nil {
 		return page, err
 	}

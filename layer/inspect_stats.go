@@ -35,14 +35,15 @@ type groupCounts struct {
 	marked map[string]bool // the groups which are paused or halted, or will be; nil = there are none
 
 	ready, busy, held, delayed int64
-	due, later                 int64    // the timers which were read
-	allTimers                  bool     // all were
-	passedDue, passedLater     int64    // timers of marked groups which lead to nothing
-	oldestReady, oldest        head     // of the ready groups, and of all ready or busy groups
-	waiting                    []string // the first delayed groups, each once
-	further                    int64    // the delayed groups which are not in waiting
-	failing                    int64    // the delayed groups which wait for a retry
-	claims                     []head   // the held groups
+	due, later                 int64           // the timers which were read
+	allTimers                  bool            // all were
+	passedDue, passedLater     int64           // timers of marked groups which lead to nothing
+	oldestReady, oldest        head            // of the ready groups, and of all ready or busy groups
+	waiting                    []string        // the first delayed groups, each once
+	further                    int64           // the delayed groups which are not in waiting
+	failing                    int64           // the delayed groups which wait for a retry
+	claims                     []head          // the held groups
+	inTurn                     map[string]bool // the groups of which a hold was met, if items are claimed in turn
 }
 
 // head is a group and the index of its head, as of when the hint or timer was written.
@@ -214,6 +215,15 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 		c.later++
 	}
 	h := head{group: p.group, index: t.head, found: true}
+	if c.q.keys.inTurn() && isHold(p.lane) {
+		if c.inTurn[p.group] {
+			return false // a group counts once, by the hold that ends first
+		}
+		if c.inTurn == nil {
+			c.inTurn = make(map[string]bool)
+		}
+		c.inTurn[p.group] = true
+	}
 	if c.passes(p.group, kind, p.index) {
 		if p.index <= c.nowMS {
 			c.passedDue++
@@ -229,7 +239,7 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 	case kind == kindClaim || kind == kindGrant:
 		c.held++
 		if kind == kindClaim {
-			c.claims = append(c.claims, h)
+			c.claims = append(c.claims, head{group: p.lane, index: t.head, found: true})
 		}
 	default:
 		c.delayed++
@@ -287,7 +297,7 @@ func (c *groupCounts) longestHold() (time.Duration, error) {
 		return 0, fmt.Errorf("read version: %w", err)
 	}
 	slices.SortFunc(c.claims, func(x, y head) int { return cmp.Compare(x.index, y.index) })
-	records, err := c.q.readLocks(c.ctx, c.tx, c.where, c.claims[:min(statsHolds, len(c.claims))])
+	records, err := c.q.readLocks(c.ctx, c.tx, c.claims[:min(statsHolds, len(c.claims))])
 	longest := time.Duration(0)
 	for _, r := range records {
 		if h := r.claim(); h != nil {
@@ -371,7 +381,7 @@ type ViewStats struct {
 // countViews counts the ready lanes of each view, up to limit.
 func (q *Queue) countViews(ctx context.Context, tx kv.ReadTx, limit int64) ([]ViewStats, error) {
 	plan := q.keys.plan
-	if plan == nil {
+	if plan == nil || plan.inTurn {
 		return nil, nil
 	}
 	views := make([]ViewStats, 0, 1+len(plan.views))

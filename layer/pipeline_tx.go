@@ -213,6 +213,9 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 		}
 		settle = later
 	}
+	if err := w.leadBackAll(); err != nil { // the receives are to find the groups
+		return staged{}, err
+	}
 	if err := w.enqueue(enqueue...); err != nil {
 		return staged{}, err
 	}

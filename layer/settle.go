@@ -239,7 +239,7 @@ func (s *settlement) checkClaim(q *Queue) (err error) {
 		return errLaneState
 	}
 	if s.change != nil && s.claim.Hold != (ID{}) {
-		return fmt.Errorf("%w: an item of an unordered claim is not advanced", ErrOptions)
+		return fmt.Errorf("%w: an item under a claim of its own is not advanced", ErrOptions)
 	}
 	s.lane, err = s.claim.lane(q)
 	return err

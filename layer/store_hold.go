@@ -22,8 +22,12 @@ import (
 // receive in order.
 const nameHold = "hold"
 
-// errUnordered: the queue has no holds.
-var errUnordered = fmt.Errorf("%w: an unordered claim in a queue without the setting %s", ErrOptions, settingUnordered)
+// errUnordered: the queue has no unordered consumers. errHold: nor any other holds.
+var (
+	errUnordered = fmt.Errorf("%w: an unordered claim in a queue without the setting %s", ErrOptions, settingUnordered)
+	errHold      = fmt.Errorf("%w: the claim of an item in a queue without the setting %s or %s=%s",
+		ErrOptions, settingUnordered, settingLeasePer, LeasePerItem)
+)
 
 // freeWhere is the packed template of unordered receives: the view 0.
 var freeWhere = string(tuple.AppendInt(nil, 0))
@@ -51,10 +55,11 @@ func isHold(lane string) bool {
 	return is
 }
 
-// soughtBy is the packed template whose receives find a lane: that of the free lane, if the lane is a hold.
-func soughtBy(lane string) string {
+// soughtBy is the packed template whose receives find a lane: that of the free lane, if the lane is a hold of an
+// unordered queue.
+func (s subspace) soughtBy(lane string) string {
 	if isHold(lane) {
-		return freeWhere
+		return s.holdWhere()
 	}
 	_, where := splitLane(lane)
 	return where
@@ -71,5 +76,19 @@ func (s subspace) holdsTo(id ID) kv.KeyRange {
 	return kv.KeyRange{Begin: s.holds(id.Group).Begin, End: kv.KeyAfter(s.hold(id))}
 }
 
-// hasHolds reports whether the queue has unordered consumers.
+// holdWhere is the packed template whose receives end holds: those of whole groups, if items are claimed in turn.
+func (s subspace) holdWhere() string {
+	if s.inTurn() {
+		return ""
+	}
+	return freeWhere
+}
+
+// hasHolds reports whether items are claimed by themselves.
 func (s subspace) hasHolds() bool { return s.plan != nil && s.plan.holds }
+
+// inTurn reports whether items are claimed by themselves and in order: see group_turn.go.
+func (s subspace) inTurn() bool { return s.plan != nil && s.plan.inTurn }
+
+// takesAny reports whether the queue has unordered consumers.
+func (s subspace) takesAny() bool { return s.hasHolds() && !s.plan.inTurn }

@@ -31,19 +31,23 @@ var errLaneState = fmt.Errorf("%w: the state of a group with a template: others 
 // laneByte begins the name of a lane that is no whole group.
 const laneByte = 0xff
 
-// lanePlan is the facets and views of a queue, as declared at creation. nil = the queue has no facets, and is not
-// unordered: then each group is one lane.
+// lanePlan is the facets and views of a queue, as declared at creation. nil = the queue has no facets, is not
+// unordered, and has a lease for each claim: then each group is one lane.
 type lanePlan struct {
 	facets []string
 	views  [][]int // the facets of each view, as places in facets; the first view has number 1
 	whole  bool    // whole groups can be received, too
-	holds  bool    // single items can be received, too, out of order: see store_hold.go
+	holds  bool    // items can be claimed by themselves: see store_hold.go
+	inTurn bool    // items are claimed by themselves, and in order: see group_turn.go
 	text   string  // of the views
 }
 
 func newLanePlan(c *Config) *lanePlan {
 	if c.Unordered {
 		return &lanePlan{whole: true, holds: true}
+	}
+	if c.LeasePer == LeasePerItem {
+		return &lanePlan{whole: true, holds: true, inTurn: true}
 	}
 	if len(c.Facets) == 0 {
 		return nil
@@ -210,6 +214,9 @@ func (p *lanePlan) lanesOf(group, facets string) []string {
 
 // partsOf returns the lanes of lanesOf without the whole group.
 func (p *lanePlan) partsOf(group string, values []string) []string {
+	if p.inTurn {
+		return nil
+	}
 	if p.holds {
 		return []string{freeLane(group)}
 	}

@@ -137,7 +137,7 @@ func (s subspace) timersAt(dueMS int64, lane string) [][]byte {
 
 func (s subspace) timerAt(shard, dueMS int64, lane string) []byte {
 	if id, ok := holdOf(lane); ok {
-		k := s.timerAt(shard, dueMS, freeLane(id.Group))
+		k := s.timerAt(shard, dueMS, laneName(id.Group, s.holdWhere()))
 		return tuple.AppendUUID(tuple.AppendInt(k, id.Index), id.Random)
 	}
 	group, where := splitLane(lane)

@@ -59,6 +59,10 @@ import (
 //	hold     ("hold", group, index, random)          as a lock: the item is claimed by itself, or delayed
 //	due      ("due", 0, due (ms), group, index, random)  as a timer: of a hold
 //
+// So has a queue with a lease for each item (group_turn.go), but for free lanes. The timer of a hold is there
+//
+//	timer    ("timer", due (ms), group, index, random)  as a timer; from shard 1 on the shard as ("timer") has it
+//
 // In kept, holder and lane are nested tuples, (view, values …), or () for the whole group: a hint of the lane, put
 // aside because the lock of the holder, an intersecting lane, makes the hint useless. The release of the lock puts the
 // hint back.
@@ -333,7 +337,9 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.lane = p.group
 	case nameTimer:
 		p.n, p.index, p.group = d.timerShard(), d.int(), d.str()
-		p.lane = p.group
+		if p.lane = p.group; s.inTurn() && d.more() {
+			p.lane = holdLane(ID{Group: p.group, Index: d.int(), Random: d.uuid()})
+		}
 	case nameRequest:
 		p.index, p.id = d.int(), d.uuid()
 	case nameNamed:

@@ -42,7 +42,7 @@ type TakeOptions struct {
 // where packs the template of a take.
 func (o *TakeOptions) where(q *Queue) (string, error) {
 	switch {
-	case o.Unordered && !q.keys.hasHolds():
+	case o.Unordered && !q.keys.takesAny():
 		return "", errUnordered
 	case o.Unordered && o.Where != nil:
 		return "", fmt.Errorf("%w: unordered, and a template", ErrOptions)
@@ -75,7 +75,7 @@ func (q *Queue) takeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) ([
 		if paused, err := w.paused(); err != nil || paused {
 			return err
 		}
-		if o.Unordered {
+		if w.q.keys.hasHolds() && where == w.q.keys.holdWhere() {
 			if _, err := w.endHolds(*o.Group, w.endHoldAt); err != nil {
 				return err
 			}
@@ -122,7 +122,7 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		if free, err := w.endHold(c, w.tx.Snapshot().Get(w.q.keys.lock(c.lane))); err != nil || !free {
 			return nil, err
 		}
-		c = candidate{lane: freeLane(c.group())}
+		c = candidate{lane: laneName(c.group(), w.q.keys.holdWhere())}
 	}
 	for {
 		held := w.q.readLaneLock(guardTakeLock.reads(w.tx), w.tx.Snapshot(), c.lane)

@@ -35,12 +35,15 @@ type txn struct {
 	named map[string][]byte
 	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
 	mayStage bool
-	flight   *flight // the groups which no other transaction of the handle should claim; may be nil
-	beside   int     // how many groups the handle's other transactions in flight are likely to take
-	others   int     // groups granted to other handles
-	wrote    bool    // something a retry must not do again
-	cleared  bool    // something stale
-	illegal  error   // a forbidden step of a group; see put
+	flight   *flight         // the groups which no other transaction of the handle should claim; may be nil
+	beside   int             // how many groups the handle's other transactions in flight are likely to take
+	others   int             // groups granted to other handles
+	wrote    bool            // something a retry must not do again
+	cleared  bool            // something stale
+	illegal  error           // a forbidden step of a group; see put
+	turned   map[string]bool // the holds which this transaction has begun or ended, in turn
+	lead     func() error    // leaves the groups in let findable; nil = there are none
+	let      map[string]bool // the groups of which this transaction has ended holds, in turn: see group_turn.go
 	// shortMS: the queue's rate is used up, and there may be more from then on; 0 = it is not, as far as known.
 	shortMS int64
 	booked  *bookings // of the queue's rate; nil = what is booked stays so, because the transaction is the caller's
@@ -166,6 +169,11 @@ func (w *txn) finish() error {
 	}
 	if err := w.follow.guardDrop(w.ctx, w.tx); err != nil {
 		return err
+	}
+	if w.lead != nil {
+		if err := w.lead(); err != nil {
+			return err
+		}
 	}
 	if err := w.putBackKept(); err != nil {
 		return err

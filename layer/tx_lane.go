@@ -8,7 +8,7 @@ import (
 
 // unlock notes that a lock is released.
 func (w *txn) unlock(lane string) {
-	if w.q.keys.plan == nil {
+	if w.q.keys.plan == nil || w.q.keys.inTurn() {
 		return
 	}
 	if w.unlocked == nil {
@@ -21,7 +21,7 @@ func (w *txn) unlock(lane string) {
 
 // readKept starts reading the hints put aside under a lock which is being released.
 func (w *txn) readKept(lane string) {
-	if w.q.keys.plan != nil {
+	if w.q.keys.plan != nil && !w.q.keys.inTurn() {
 		w.unkept = append(w.unkept,
 			guardKept.reads(w.tx).GetRange(w.q.keys.keptUnder(lane).Selectors(), kv.RangeOptions{}))
 	}

@@ -28,6 +28,9 @@ type source struct {
 func newSource(from Source, receive ReceiveOptions) (*source, error) {
 	s := &source{q: from.Queue, handler: from.Handler, receive: receive, weight: float64(max(from.Weight, 1))}
 	s.receive.Where, s.receive.Unordered, s.next = from.Where, from.Unordered, from.NextWhere
+	if s.q.keys.inTurn() {
+		s.receive.Max = 1 // otherwise several hands would handle messages of one group side by side
+	}
 	if s.next != nil {
 		return s, nil
 	}

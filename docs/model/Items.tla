@@ -1,7 +1,7 @@
 ------------------------------- MODULE Items -------------------------------
 (* One group of which each message in hand has a deadline and a token of its *)
 (* own, and which delivers from its head up to the first message in hand. The *)
-(* layer does not have this: it is a design, checked before it is built.     *)
+(* layer has it with a record for each item: layer/group_turn.go, README.md. *)
 EXTENDS Store
 
 CONSTANTS

@@ -96,6 +96,9 @@ func (m *model) ofKey(name string, rest tuple.Tuple) string {
 		lane, _ := m.viewed(group, append(tuple.Tuple{rest[0]}, rest[2:]...))
 		return lane
 	case "timer":
+		if m.w.knobs.inTurn && len(rest) == 4 {
+			return m.holdNamed(idOf(rest[1:]))
+		}
 		group, _ := rest[1].(string)
 		return group
 	case "due":
@@ -454,6 +457,9 @@ func outstanding(group string, t tuple.Tuple) (ids []layer.ID, ok bool) {
 // in a queue where nobody receives whole groups.
 func (m *model) isLedOtherwise(lane string) bool {
 	p := m.w.knobs.plan
+	if m.w.knobs.inTurn && (lane == freeLaneOf(groupOfLane(lane)) || m.headInHand(lane)) {
+		return true
+	}
 	return isHoldLane(lane) || len(m.lanes.kept[lane]) > 0 || p != nil && lane == groupOfLane(lane) && !p.whole
 }
 

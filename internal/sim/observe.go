@@ -36,7 +36,7 @@ func (w *world) deliveries() map[string][]delivery {
 				if o.attemptID != "" {
 					claimed = 0 // perhaps by the receive that this one repeats
 				}
-				add(item.ID, claimed, o.begin, o.end, o, c.Where, c.Hold != layer.ID{})
+				add(item.ID, claimed, o.begin, o.end, o, c.Where, c.Hold != layer.ID{} && !w.knobs.inTurn)
 			}
 		}
 		if o.kind == "take" && o.outcome == done {

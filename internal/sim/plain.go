@@ -25,7 +25,8 @@ import (
 
 // plainKnobs is what a run has of unordered consumers.
 type plainKnobs struct {
-	unordered bool    // the queue is
+	unordered bool    // the queue is, or its claims keep their message alone
+	inTurn    bool    // its claims keep their message alone: see turns
 	plainly   float64 // chance that a receive is unordered
 	drains    int     // who receives when the faults have stopped: 0 = groups alone, 1 = items alone, 2 = both
 }
@@ -37,7 +38,30 @@ func (k *knobs) drawPlain(o Options) {
 	if rng.IntN(2) == 0 || o.Profile != "" || k.plan != nil || k.rated || k.config.MaxRate.Count > 0 {
 		return
 	}
-	k.setPlain(rng)
+	if k.setPlain(rng); rand.New(rand.NewPCG(o.Seed, 15)).IntN(3) == 0 {
+		k.setTurns()
+	}
+}
+
+// setTurns makes the claims of the run's queue keep their message alone. The model is that of an unordered queue,
+// without keys of free items, and with one law more: nothing is claimed while an item before it is in another's hands.
+func (k *knobs) setTurns() {
+	k.inTurn, k.config.Unordered, k.config.LeasePer = true, false, layer.LeasePerItem
+	k.plainly, k.drains, k.state = 0, 0, 0
+}
+
+// turned: few groups, whose messages are taken, extended and given back one by one.
+func (k *knobs) turned(rng *rand.Rand) {
+	k.mixed(rng)
+	k.setTurns()
+	k.receive, k.nack = 2+rng.IntN(4), 0.2
+}
+
+// overturned: the same, with leases that end while others look for what is free.
+func (k *knobs) overturned(rng *rand.Rand) {
+	k.outlived(rng)
+	k.setTurns()
+	k.receive = 2 + rng.IntN(4)
 }
 
 // setPlain makes the run's queue unordered, and takes away what such a queue refuses.
@@ -78,7 +102,7 @@ func (k *knobs) overripe(rng *rand.Rand) {
 }
 
 // plainProfiles are the profiles of unordered consumers, which no seed draws by itself.
-var plainProfiles = []string{"mixed", "outlived", "overripe"}
+var plainProfiles = []string{"mixed", "outlived", "overripe", "turned", "overturned"}
 
 // freeLaneOf is the lane of the items of a group that nobody holds.
 func freeLaneOf(group string) string { return group + "#" }
@@ -110,6 +134,10 @@ func clash(c, later *layer.Claim) bool {
 // plainOptions makes some receives unordered.
 func (a *actor) plainOptions(o *layer.ReceiveOptions) {
 	k := a.w.knobs
+	if k.inTurn {
+		o.State = false
+		return
+	}
 	if !k.unordered || a.lanes.Float64() >= k.plainly {
 		return
 	}
@@ -118,7 +146,7 @@ func (a *actor) plainOptions(o *layer.ReceiveOptions) {
 
 // plainTake makes some takes unordered.
 func (a *actor) plainTake() (all []layer.TakeOptions) {
-	o := layer.TakeOptions{Unordered: a.lanes.Float64() < a.w.knobs.plainly}
+	o := layer.TakeOptions{Unordered: a.lanes.Float64() < a.w.knobs.plainly && !a.w.knobs.inTurn}
 	if a.lanes.IntN(4) == 0 {
 		g := a.w.group(a.lanes)
 		o.Group = &g
@@ -128,7 +156,7 @@ func (a *actor) plainTake() (all []layer.TakeOptions) {
 
 // plainWorker makes some workers unordered.
 func (a *actor) plainWorker(o *layer.WorkerOptions) {
-	if !a.w.knobs.unordered {
+	if !a.w.knobs.unordered || a.w.knobs.inTurn {
 		return
 	}
 	if !a.works { // one kind for all its workers: handlers of one that was stopped by force may still come
@@ -150,7 +178,7 @@ func (a *actor) release(o *op) layer.ForceReleaseOptions {
 // drainsPlain reports whether a handle drains by items.
 func (w *world) drainsPlain(who int) bool {
 	k := w.knobs
-	return k.unordered && (k.drains == 1 || k.drains == 2 && who%2 == 0)
+	return k.unordered && !k.inTurn && (k.drains == 1 || k.drains == 2 && who%2 == 0)
 }
 
 // plainView reads the lane of a key of an unordered queue, behind its group: 0, and the item of a hold.
@@ -239,9 +267,37 @@ func (m *model) holdBegins(lane string, next *lockState) {
 			m.violation("%s was claimed by itself, and %s, which is before it, is free", id, other)
 		}
 	}
+	if m.w.knobs.inTurn {
+		m.inTurn(id, next)
+	}
 	if g := m.group(id.Group); len(g.items) > len(free)+1 {
 		m.w.mark("items of a group held side by side")
 	}
+}
+
+// inTurn holds the claim of an item to its turn: those before it, which the receive must have seen, are in the same
+// hands, by the same receive.
+func (m *model) inTurn(id layer.ID, claim *lockState) {
+	for other, s := range m.group(id.Group).items {
+		if !m.seen(s) || !before(other, id) {
+			continue
+		}
+		if l := m.group(holdLaneOf(other)).lock; !l.is("claim") || l.token != claim.token {
+			m.violation("G2: %s is claimed under token %d, and %s, which is before it, is not", id, claim.token, other)
+		}
+	}
+}
+
+// headInHand reports whether the first item of a group is held by itself: then the timer of its hold leads to the
+// group.
+func (m *model) headInHand(group string) bool {
+	var head *layer.ID
+	for id := range m.group(group).items {
+		if head == nil || before(id, *head) {
+			head = &id
+		}
+	}
+	return head != nil && m.group(holdLaneOf(*head)).lock != nil
 }
 
 // holdEnds puts the item of a hold back among those that are free, if it is there.
@@ -296,6 +352,9 @@ func (m *model) endPlain(after map[string][]byte) {
 	for id := range touched {
 		_, free := m.group(freeLaneOf(id.Group)).items[id]
 		_, there := m.group(id.Group).items[id]
+		if m.w.knobs.inTurn {
+			free = false // there are no keys of free items
+		}
 		if key := m.db[keyFor("lane", id.Group, int64(0), id.Index, id.Random)] != nil; key != free {
 			m.violation("%s has a key among the free items: %t, and is there: %t, and free: %t", id, key, there, free)
 		}
@@ -304,6 +363,8 @@ func (m *model) endPlain(after map[string][]byte) {
 		}
 	}
 	for group := range groups {
-		m.apart(group)
+		if m.apart(group); m.w.knobs.inTurn {
+			m.led(group)
+		}
 	}
 }

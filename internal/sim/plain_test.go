@@ -12,7 +12,7 @@ import (
 func TestPlain(t *testing.T) {
 	sum := sim.Report{Marks: make(map[string]int)}
 	t.Run("seeds", func(t *testing.T) {
-		for _, profile := range []string{"mixed", "outlived", "overripe"} {
+		for _, profile := range []string{"mixed", "outlived", "overripe", "turned", "overturned"} {
 			for seed := *seedFlag; seed < *seedFlag+uint64(max(2, seedsWanted()/10)); seed++ {
 				t.Run(fmt.Sprintf("%s/%d", profile, seed), func(t *testing.T) {
 					o := sim.Options{

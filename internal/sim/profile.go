@@ -119,7 +119,8 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"lapsing": (*knobs).lapsing,
 	"crossed": (*knobs).crossed,
 	// See plain.go.
-	"mixed":    (*knobs).mixed,
+	"mixed":  (*knobs).mixed,
+	"turned": (*knobs).turned, "overturned": (*knobs).overturned,
 	"outlived": (*knobs).outlived,
 	"overripe": (*knobs).overripe,
 	// See worker.go.

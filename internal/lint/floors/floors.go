@@ -35,7 +35,7 @@ var floors = []floor{
 	{"group", "what keeps a group, and what becomes of its head.", []string{
 		"group.go", "group_delay.go", "group_failure.go", "group_hold.go", "group_lane.go",
 		"group_mark.go", "group_rate.go",
-		"group_retention.go", "group_total.go", "group_verdict.go",
+		"group_retention.go", "group_total.go", "group_turn.go", "group_verdict.go",
 	}},
 	{"verbs", "enqueue, receive, take, ack, nack, extend, state, each in one transaction.", []string{
 		"advance.go", "enqueue.go", "enqueue_dedup.go", "enqueue_lane.go", "enqueue_room.go", "dequeue.go",

@@ -1,0 +1,1 @@
+../../layer/turn_conflict_test.go

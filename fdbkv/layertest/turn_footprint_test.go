@@ -1,0 +1,1 @@
+../../layer/turn_footprint_test.go

@@ -1,0 +1,1 @@
+../../layer/turn_test.go

@@ -1,0 +1,146 @@
+package layer_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// turnPair is two operations on a queue with a lease for each item, of which the second commits while the
+// first is under way.
+type turnPair struct {
+	name     string
+	setup    func(h *turnHeld)
+	first    func(h *turnHeld, tx kv.Tx) error
+	second   func(h *turnHeld, tx kv.Tx) error
+	conflict bool
+}
+
+// turnHeld is such a queue, and what was received from it.
+type turnHeld struct {
+	*env
+	q    *layer.Queue
+	had  []*layer.Claim
+	late kv.ManagedTx // an enqueue that began while the group was empty; nil = none
+}
+
+func (h *turnHeld) send(n int) {
+	for range n {
+		_, err := h.q.Enqueue(h.ctx, layer.Message{Group: "A"})
+		require.NoError(h.t, err)
+	}
+}
+
+// handed sends, and receives the first messages.
+func handed(sent, received int) func(h *turnHeld) {
+	return func(h *turnHeld) {
+		h.send(sent)
+		if received == 0 {
+			return
+		}
+		var err error
+		h.had, err = h.q.Receive(h.ctx, layer.ReceiveOptions{Max: received})
+		require.NoError(h.t, err)
+		require.Len(h.t, h.had, received)
+	}
+}
+
+func receiveOf(n int) func(h *turnHeld, tx kv.Tx) error {
+	return func(h *turnHeld, tx kv.Tx) error {
+		_, err := h.q.ReceiveTx(h.ctx, tx, layer.ReceiveOptions{Max: n})
+		return err
+	}
+}
+
+func ackOf(i int) func(h *turnHeld, tx kv.Tx) error {
+	return func(h *turnHeld, tx kv.Tx) error { return h.q.AckTx(h.ctx, tx, h.had[i]) }
+}
+
+func nackOf(i int) func(h *turnHeld, tx kv.Tx) error {
+	return func(h *turnHeld, tx kv.Tx) error {
+		return h.q.NackTx(h.ctx, tx, h.had[i], layer.NackOptions{AtOnce: true})
+	}
+}
+
+func extendOf(i int) func(h *turnHeld, tx kv.Tx) error {
+	return func(h *turnHeld, tx kv.Tx) error {
+		_, err := h.q.ExtendTx(h.ctx, tx, h.had[i], 0)
+		return err
+	}
+}
+
+func enqueueMore(h *turnHeld, tx kv.Tx) error {
+	_, err := h.q.EnqueueTx(h.ctx, tx, layer.Message{Group: "A"})
+	return err
+}
+
+// TestTurnConflicts (G1, G2, G5): what must not happen at the same time in a queue with a lease for each item
+// conflicts, and what may does not. After the first operation is repeated, the queue is sound.
+func TestTurnConflicts(t *testing.T) {
+	const must, mustNot = true, false
+	sent := func(h *turnHeld) { h.send(2) }
+	takeOne := func(h *turnHeld, tx kv.Tx) error {
+		_, err := h.q.TakeTx(h.ctx, tx, 1)
+		return err
+	}
+	lapsed := func(h *turnHeld) {
+		handed(2, 1)(h)
+		h.clock.advance(time.Minute)
+	}
+	for _, p := range []turnPair{
+		{"receive, receive", sent, receiveOf(1), receiveOf(2), must},
+		{"receive, take", sent, receiveOf(1), takeOne, must},
+		{"take, receive", sent, takeOne, receiveOf(1), must},
+		{"receive, pause of the group", sent, receiveOf(1), func(h *turnHeld, tx kv.Tx) error {
+			_, err := h.q.Admin().PauseGroupTx(h.ctx, tx, "A", layer.PauseOptions{})
+			return err
+		}, must},
+		{"ack that leaves the head in hand, release of the head", handed(2, 2), ackOf(0), nackOf(1), must},
+		{"release behind the head, ack of the head", handed(2, 2), nackOf(1), ackOf(0), must},
+		{"ack behind the head, ack of the head", handed(3, 2), ackOf(1), ackOf(0), must},
+		{"ack of the head, extend of the next", handed(3, 2), ackOf(0), extendOf(1), mustNot},
+		{"extend, ack of another", handed(3, 2), extendOf(0), ackOf(1), mustNot},
+		{"ack of all there is, enqueue", handed(1, 1), ackOf(0), enqueueMore, must},
+		{"enqueue, ack of all there is", handed(1, 1), enqueueMore, ackOf(0), must},
+		{"enqueue behind others, ack of the head", handed(3, 2), enqueueMore, ackOf(0), mustNot},
+		{"receive that takes over, extend by the holder", lapsed, receiveOf(1), extendOf(0), must},
+		{"cancel of the head, receive", sent, func(h *turnHeld, tx kv.Tx) error {
+			items, err := h.q.Peek(h.ctx, "A", 1)
+			require.NoError(h.t, err)
+			return h.q.Admin().CancelTx(h.ctx, tx, items[0].ID)
+		}, receiveOf(1), must},
+		{"receive, late enqueue before the head", func(h *turnHeld) {
+			var err error
+			h.late, err = h.raw.Begin(kv.TxOptions{})
+			require.NoError(h.t, err)
+			require.NoError(h.t, enqueueMore(h, h.late))
+			_, err = h.q.Enqueue(h.ctx, layer.Message{Group: "B"}) // a later version: the index of the next is greater
+			require.NoError(h.t, err)
+			claims, err := h.q.Receive(h.ctx, layer.ReceiveOptions{})
+			require.NoError(h.t, err)
+			require.NoError(h.t, h.q.Ack(h.ctx, claims[0]))
+			h.send(1)
+		}, receiveOf(1), func(h *turnHeld, _ kv.Tx) error {
+			_, err := h.late.Commit().Wait(h.ctx)
+			return err
+		}, must},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			h := &turnHeld{env: e, q: e.inTurn("turns", nil, 1)[0]}
+			p.setup(h)
+			err := e.overlap(func(tx kv.Tx) error { return p.first(h, tx) },
+				func(tx kv.Tx) error { return p.second(h, tx) })
+			if !p.conflict {
+				require.NoError(t, err)
+				return
+			}
+			require.Equal(t, kv.CodeNotCommitted, kv.Code(err), "%v", err)
+			_, _ = kv.Run(e.ctx, e.raw, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error { return p.first(h, tx) })
+		})
+	}
+}

@@ -1,0 +1,403 @@
+package layer_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// inTurn makes a queue with a lease for each item, beside the test's own, and returns handles on it.
+func (e *env) inTurn(name string, change func(*layer.Config), handles int) []*layer.Queue {
+	e.t.Helper()
+	return e.unordered(name, func(c *layer.Config) {
+		c.Unordered, c.LeasePer = false, layer.LeasePerItem
+		if change != nil {
+			change(c)
+		}
+	}, handles)
+}
+
+// turnRun is a random history of one queue with a lease for each item.
+type turnRun struct{ *holdRun }
+
+// TestTurnsAgainstAModel (G1, G2, G5): whatever is done, by several handles and under faults, a receive gets the items
+// of a group from its head up to the first that is in hand, each under a claim of its own, and finds something if there
+// is something.
+func TestTurnsAgainstAModel(t *testing.T) {
+	onEngines(t, func(e *env) {
+		for round := range 12 {
+			r := &turnRun{&holdRun{env: e, name: fmt.Sprintf("turns-%d", round), groups: []string{"A", "B"}}}
+			r.random, r.paused = rand.New(rand.NewPCG(e.seed, uint64(round))), make(map[string]bool)
+			r.handles = e.inTurn(r.name, nil, 3)
+			r.run(80)
+		}
+	})
+}
+
+func (r *turnRun) run(steps int) {
+	r.t.Helper()
+	all := []func(){
+		r.enqueueSome, r.enqueueSome, r.receiveSome, r.receiveSome, r.receiveSome, r.receiveSome, r.ackSome, r.ackSome,
+		r.ackSome, r.ackTogether, r.nackSome, r.nackSome, r.extendOne, r.takeSome, r.cancelOne, r.editOne,
+		r.skipAndRedrive, r.pauseOne, r.purgeOne, r.forceOne, r.delayOne, r.retryNow,
+		func() { r.clock.advance(20 * time.Second) }, func() { r.clock.advance(time.Minute) },
+	}
+	for range steps {
+		all[r.random.IntN(len(all))]()
+		if r.random.IntN(10) == 0 {
+			r.sound(r.name)
+		}
+	}
+	r.sound(r.name)
+}
+
+func (r *turnRun) receiveSome() {
+	r.t.Helper()
+	o := r.options(false)
+	if o.Group == nil {
+		o.Strategy = layer.Strategy(r.random.IntN(3))
+	}
+	claims, err := r.any().Receive(r.ctx, o)
+	require.NoError(r.t, err)
+	r.got(o, claims)
+}
+
+func (r *turnRun) got(o layer.ReceiveOptions, claims []*layer.Claim) {
+	r.t.Helper()
+	got := make(map[string][]layer.ID)
+	for _, c := range claims {
+		require.Len(r.t, c.Items, 1)
+		require.Equal(r.t, c.Hold, c.Items[0].ID)
+		require.False(r.t, r.stopped(c.Group), "group %q is paused", c.Group)
+		got[c.Group] = append(got[c.Group], c.Hold)
+	}
+	for group, ids := range got {
+		may := r.ordered(group)
+		require.LessOrEqual(r.t, len(ids), len(may), "an item is in hand, or one before it")
+		require.Equal(r.t, may[:len(ids)], ids, "in order, without a gap")
+	}
+	for _, c := range claims {
+		r.holdsNow(c, c.Hold)
+	}
+	for _, group := range r.groups {
+		if len(claims) == 0 && r.wants(o, group) && !r.stopped(group) {
+			require.Empty(r.t, r.ordered(group), "group %q is free, and was not found", group)
+		}
+	}
+}
+
+// ackTogether acks several claims in one transaction.
+func (r *turnRun) ackTogether() {
+	live := r.live()
+	require.NoError(r.t, r.any().Once(r.ctx, func(tx kv.Tx) error {
+		for _, c := range live {
+			if len(c.items) == 0 {
+				continue
+			}
+			if err := r.handles[0].AckTx(r.ctx, tx, c.claim); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+	for _, c := range live {
+		if len(c.items) > 0 {
+			r.remove(c.items...)
+			r.ends(c)
+		}
+	}
+}
+
+func (r *turnRun) takeSome() {
+	o := r.options(false)
+	var items []layer.Item
+	require.NoError(r.t, r.any().Once(r.ctx, func(tx kv.Tx) (err error) {
+		items, err = r.handles[0].TakeTx(r.ctx, tx, o.Max, layer.TakeOptions{Group: o.Group})
+		return err
+	}))
+	var claims []*layer.Claim
+	if len(items) > 0 {
+		claims = []*layer.Claim{{Group: items[0].ID.Group, Items: items}}
+	}
+	r.gotGroups(o, claims)
+	if len(items) > 0 {
+		taken := r.held[len(r.held)-1]
+		r.remove(taken.items...)
+		r.ends(taken)
+	}
+}
+
+// skipAndRedrive makes a dead letter of a group's head, and puts it back to its place.
+func (r *turnRun) skipAndRedrive() {
+	group := r.group()
+	id, err := r.any().Admin().Skip(r.ctx, group, layer.SkipOptions{})
+	if err != nil {
+		if of := r.of(group); len(of) > 0 && !r.inHand(of[0].id) {
+			require.NoError(r.t, err)
+		}
+		return
+	}
+	r.endsDelays(id)
+	items := slices.Clone(r.items)
+	r.remove(id)
+	r.receiveSome()
+	r.items = items
+	_, err = r.any().Admin().Redrive(r.ctx, layer.DeadFilter{}, layer.RedriveOptions{})
+	require.NoError(r.t, err)
+}
+
+// retryNow ends the delay of a group's head.
+func (r *turnRun) retryNow() {
+	group := r.group()
+	err := r.any().Admin().RetryNow(r.ctx, group, layer.RetryOptions{})
+	of := r.of(group)
+	if len(of) == 0 || r.inHand(of[0].id) || r.paused[group] {
+		require.ErrorIs(r.t, err, layer.ErrNotDelayed)
+		return
+	}
+	delayed := r.isHeld(of[0].id) || of[0].due.After(r.clock.now())
+	if delayed {
+		require.NoError(r.t, err)
+	}
+	r.endsDelays(of[0].id)
+	of[0].due = time.Time{}
+}
+
+// TestOneItemInHand (G2): what is given back, acked, extended or lapsed is one message of a batch, and nothing is
+// delivered while one before it is in hand.
+func TestOneItemInHand(t *testing.T) {
+	onEngines(t, func(e *env) {
+		q := e.inTurn("batch", nil, 1)[0]
+		for _, b := range []string{"1", "2", "3", "4"} {
+			_, err := q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte(b)})
+			require.NoError(e.t, err)
+		}
+		receive := func(want ...string) []*layer.Claim {
+			e.t.Helper()
+			claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 3})
+			require.NoError(e.t, err)
+			var got []string
+			for _, c := range claims {
+				got = append(got, bodies(c.Items)...)
+			}
+			require.Equal(e.t, want, got)
+			return claims
+		}
+		all := receive("1", "2", "3")
+		require.NoError(e.t, q.Nack(e.ctx, all[1], layer.NackOptions{AtOnce: true}))
+		receive()
+		require.NoError(e.t, q.Ack(e.ctx, all[0]))
+		again := receive("2")
+		require.Equal(e.t, 1, again[0].Items[0].Attempts)
+		require.Greater(e.t, again[0].Token, all[1].Token)
+		require.ErrorIs(e.t, q.Ack(e.ctx, all[1]), layer.ErrClaimLost)
+		e.clock.advance(layer.DefaultLease - time.Second)
+		_, err := q.Extend(e.ctx, all[2], time.Hour)
+		require.NoError(e.t, err)
+		receive()
+		e.clock.advance(2 * time.Second)
+		again = receive("2") // its lease has ended, and that of 3 goes on
+		require.NoError(e.t, q.Ack(e.ctx, again[0]))
+		receive()
+		require.NoError(e.t, q.Ack(e.ctx, all[2]))
+		last := receive("4")
+		require.NoError(e.t, q.Nack(e.ctx, last[0], layer.NackOptions{Reject: "bad"}))
+		receive()
+		s, err := q.Stats(e.ctx)
+		require.NoError(e.t, err)
+		require.EqualValues(e.t, 1, s.DeadLettered)
+		require.EqualValues(e.t, 3, s.Acked)
+	})
+}
+
+// TestWorkerInTurn (G1, G2): workers handle the messages of a group one after the other, in order, each once.
+func TestWorkerInTurn(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.inTurn("worked", nil, 1)[0]
+	const groups, each = 3, 6
+	for n := range groups * each {
+		_, err := q.Enqueue(e.ctx, layer.Message{Group: fmt.Sprint(n % groups), Body: []byte(fmt.Sprint(n / groups))})
+		require.NoError(t, err)
+	}
+	var mu sync.Mutex
+	running, handled := make(map[string]bool), make(map[string][]string)
+	all := make(chan struct{})
+	w, err := layer.NewWorker(q, layer.Handle(func(_ context.Context, d *layer.Delivery) error {
+		mu.Lock()
+		beside := running[d.ID.Group]
+		running[d.ID.Group] = true
+		mu.Unlock()
+		runtime.Gosched()
+		mu.Lock()
+		defer mu.Unlock()
+		running[d.ID.Group] = false
+		if handled[d.ID.Group] = append(handled[d.ID.Group], string(d.Body)); beside {
+			return fmt.Errorf("two messages of %q are handled side by side", d.ID.Group)
+		}
+		done := 0
+		for _, bodies := range handled {
+			done += len(bodies)
+		}
+		if done == groups*each {
+			close(all)
+		}
+		return nil
+	}), layer.WorkerOptions{Concurrency: 4})
+	require.NoError(t, err)
+	w.Start()
+	<-all
+	require.NoError(t, w.Stop(e.ctx))
+	for group, bodies := range handled {
+		require.Equal(t, []string{"0", "1", "2", "3", "4", "5"}, bodies, "group %q", group)
+	}
+}
+
+// TestLeasePerItemIsChecked: what a queue with a lease for each item cannot do is an error that says so.
+func TestLeasePerItemIsChecked(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	q := e.inTurn("checked", nil, 1)[0]
+	for _, o := range []layer.ReceiveOptions{
+		{Unordered: true}, {State: true}, {Where: layer.Template{"state": "NEW"}},
+	} {
+		_, err := q.Receive(e.ctx, o)
+		require.ErrorIs(t, err, layer.ErrOptions, "%+v", o)
+	}
+	for _, bad := range []layer.Config{
+		{Facets: []string{"state"}, Views: "state"}, {OnFailure: layer.HaltGroup}, {Unordered: true},
+		{MaxRate: layer.Rate{Count: 1, Per: time.Second}},
+	} {
+		bad.LeasePer = layer.LeasePerItem
+		_, err := layer.Create(e.ctx, e.db, testPrefix, "bad", layer.Options{Config: bad})
+		require.ErrorIs(t, err, layer.ErrOptions)
+		require.ErrorContains(t, err, "lease_per=item")
+	}
+	_, _, err := q.Admin().Configure(e.ctx, func(c *layer.Config) { c.LeasePer = layer.LeasePerClaim })
+	require.ErrorContains(t, err, "fixed at creation")
+	_, err = q.Enqueue(e.ctx, layer.Message{Group: "A"})
+	require.NoError(t, err)
+	claims, err := q.Receive(e.ctx, layer.ReceiveOptions{})
+	require.NoError(t, err)
+	require.ErrorIs(t, q.Advance(e.ctx, claims[0], func(*layer.Message) error { return nil }), layer.ErrOptions)
+	require.ErrorIs(t, q.AckState(e.ctx, claims[0], []byte("x")), layer.ErrOptions)
+	require.NoError(t, q.Ack(e.ctx, claims[0]))
+	require.ErrorIs(t, q.Ack(e.ctx, claims[0]), layer.ErrClaimLost)
+}
+
+// lineRun is one run of TestConsumersInTurnAtOnce.
+type lineRun struct {
+	*env
+	handles []*layer.Queue
+	left    atomic.Int64
+
+	mu   sync.Mutex
+	sent map[string][]layer.ID // guarded by mu; of each group, in order
+	held map[layer.ID]bool     // guarded by mu
+	done map[layer.ID]bool     // guarded by mu: acked, or about to be
+	err  error                 // guarded by mu
+}
+
+// TestConsumersInTurnAtOnce (G1, G2, G3): producers and consumers, all at the same time and under faults: no item is in
+// two hands, none is delivered while one before it is in another's hands, and all items are finished once.
+func TestConsumersInTurnAtOnce(t *testing.T) {
+	const groups, messages = 3, 20
+	onEngines(t, func(e *env) {
+		r := &lineRun{env: e, handles: e.inTurn("line", nil, 6)}
+		r.sent, r.held, r.done = make(map[string][]layer.ID), make(map[layer.ID]bool), make(map[layer.ID]bool)
+		r.left.Store(groups * messages)
+		var all sync.WaitGroup
+		for g := range groups {
+			all.Go(func() {
+				for range messages {
+					sent, err := r.handles[0].Enqueue(r.ctx, layer.Message{Group: fmt.Sprint(g)})
+					if r.fail(err) {
+						return
+					}
+					r.mu.Lock()
+					r.sent[sent[0].ID.Group] = append(r.sent[sent[0].ID.Group], sent[0].ID)
+					r.mu.Unlock()
+				}
+			})
+		}
+		for i, q := range r.handles[1:] {
+			all.Go(func() { r.consume(q, 1+i) })
+		}
+		all.Wait()
+		require.NoError(e.t, r.err)
+	})
+}
+
+func (r *lineRun) fail(err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = err
+	}
+	return r.err != nil
+}
+
+func (r *lineRun) consume(q *layer.Queue, max int) {
+	for n := 0; r.left.Load() > 0 && !r.fail(nil); n++ {
+		claims, err := q.Receive(r.ctx, layer.ReceiveOptions{Max: max})
+		if r.fail(err) || r.fail(r.got(claims)) {
+			return
+		}
+		for i := range claims {
+			c := claims[(i+n)%len(claims)] // in any order
+			back := (n+i)%4 == 0
+			r.release(c, !back)
+			if back {
+				err = q.Nack(r.ctx, c, layer.NackOptions{Release: true})
+			} else {
+				err = q.Ack(r.ctx, c)
+				r.left.Add(-1)
+			}
+			if r.fail(err) {
+				return
+			}
+		}
+		runtime.Gosched()
+	}
+}
+
+// got notes the items of claims. What the receive itself has got before is no gap.
+func (r *lineRun) got(claims []*layer.Claim) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	own := make(map[layer.ID]bool)
+	for _, c := range claims {
+		if r.held[c.Hold] || r.done[c.Hold] {
+			return fmt.Errorf("%s is in two hands, or was finished", c.Hold)
+		}
+		for _, id := range r.sent[c.Group] {
+			if id.Index < c.Hold.Index && !own[id] && !r.done[id] {
+				return fmt.Errorf("a gap: %s was delivered before %s", c.Hold, id)
+			}
+		}
+		own[c.Hold] = true
+	}
+	for id := range own {
+		r.held[id] = true
+	}
+	return nil
+}
+
+// release notes that a claim is about to end.
+func (r *lineRun) release(c *layer.Claim, done bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.held, c.Hold)
+	if r.done[c.Hold] = done; !done {
+		delete(r.done, c.Hold)
+	}
+}
