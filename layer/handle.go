@@ -86,6 +86,7 @@ type Queue struct {
 	line     waitingLine
 	staging  staging
 	workers  atomic.Int64 // that were started on it
+	heart    *heart
 }
 
 // isClosed reports whether the handle was closed.

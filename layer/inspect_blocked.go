@@ -344,7 +344,7 @@ func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, where string, group
 	for i, h := range groups {
 		values[i] = tx.Get(q.keys.lock(laneName(h.group, where)))
 	}
-	records := make([]*record, len(groups))
+	records, seen := make([]*record, len(groups)), beatsSeen{}
 	for i, h := range groups {
 		v, err := values[i].Wait(ctx)
 		if err != nil {
@@ -354,8 +354,11 @@ func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, where string, group
 			continue
 		}
 		r, err := unpackRecord(q.keys.lock(laneName(h.group, where)), v)
-		if err == nil {
-			records[i] = r
+		if err != nil {
+			continue
+		}
+		if records[i], err = q.lasting(ctx, tx, r, seen); err != nil {
+			return nil, err
 		}
 	}
 	return records, nil

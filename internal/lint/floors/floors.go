@@ -22,23 +22,23 @@ var floors = []floor{
 		"config.go", "config_choices.go", "config_facets.go", "config_rate.go", "config_retry.go", "config_setting.go",
 	}},
 	{"stored form", "the keys, and the values as bytes.", []string{
-		"subspace.go", "store_archive.go", "store_change.go", "store_item.go", "store_hold.go", "store_lane.go",
+		"subspace.go", "store_archive.go", "store_beat.go", "store_change.go", "store_item.go", "store_hold.go", "store_lane.go",
 		"store_lock.go",
 		"store_row.go", "store_shard.go",
 		"store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
-		"claim.go", "handle.go", "counters.go", "tx.go", "tx_wake.go", "tx_budget.go", "tx_change.go", "tx_config.go",
+		"claim.go", "handle.go", "counters.go", "tx.go", "tx_beat.go", "tx_wake.go", "tx_budget.go", "tx_change.go", "tx_config.go",
 		"tx_hook.go", "tx_lane.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
-		"group.go", "group_delay.go", "group_failure.go", "group_hold.go", "group_lane.go",
+		"group.go", "group_beat.go", "group_delay.go", "group_failure.go", "group_hold.go", "group_lane.go",
 		"group_mark.go", "group_rate.go",
 		"group_retention.go", "group_total.go", "group_verdict.go",
 	}},
 	{"verbs", "enqueue, receive, take, ack, nack, extend, state, each in one transaction.", []string{
 		"advance.go", "enqueue.go", "enqueue_dedup.go", "enqueue_lane.go", "enqueue_room.go", "dequeue.go",
-		"claim_grant.go", "claim_inflight.go", "claim_repeat.go", "claim_search.go", "claim_spread.go",
+		"claim_beat.go", "claim_grant.go", "claim_inflight.go", "claim_repeat.go", "claim_search.go", "claim_spread.go",
 		"claim_strategy.go", "claim_hold.go", "claim_template.go", "take.go", "settle.go",
 		"settle_archive.go", "settle_state.go",
 	}},
