@@ -77,6 +77,7 @@ var missing = map[guard]string{
 	guardPurgeWholeExclude: "TestConflicts/claim,_purge_of_the_queue",
 	guardPurgeWholeItems:   "TestPurgeOfAllCountsLateItem",
 	guardBeatJoin:          "TestHeartbeatConflicts/beat-join:_claim_by_heartbeat,_end_of_the_handle",
+	guardBeatLast:          "TestHeartbeatConflicts/beat-last:_end_of_the_handle,_claim_by_heartbeat",
 	guardBeatMove:          "TestHeartbeatConflicts/beat-move:_move_of_the_beat,_end_of_the_handle",
 	guardBeatEnd:           "TestHeartbeatConflicts/beat-end:_end_of_the_handle,_move_of_the_beat",
 	guardBeatLock:          "TestHeartbeatConflicts/beat-lock:_end_of_the_handle,_ack_of_a_claim",

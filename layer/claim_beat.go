@@ -72,8 +72,8 @@ func (c *claimer) waitJoin(j *joining) error {
 		return err
 	}
 	if timer == nil {
-		// The beat has moved meanwhile, and its timer with it, or a purge of all items has cleared the timer. A timer too
-		// many is cleared when met.
+		// The beat has moved meanwhile, and its timer with it, or a purge of all items has cleared the timer. A timer
+		// too many is cleared when met.
 		c.tx.Set(c.q.keys.beatTimer(b.dueMS, j.p.handle), packTimer(kindBeat, 0))
 	}
 	j.dueMS = b.dueMS
@@ -189,9 +189,9 @@ func isEnded(p *pulse) bool {
 	}
 }
 
-// leaveBeat makes the handle leave the beat of a claim which nobody may settle any more, for example because the outcome
-// of its ack is unknown: a claim with a lease of its own would run into its end. The handle's other claims are extended
-// by who has them.
+// leaveBeat makes the handle leave the beat of a claim which nobody may settle any more, for example because the
+// outcome of its ack is unknown: a claim with a lease of its own would run into its end. The handle's other claims are
+// extended by who has them.
 func (q *Queue) leaveBeat(handle uuid.UUID) { q.heart.end(q.heart.of(handle)) }
 
 // forsakes reports whether an operation that ended with err may have left a claim which nobody settles.
@@ -200,7 +200,8 @@ func forsakes(err error) bool {
 		!errors.Is(err, ErrClaimLost) && !errors.Is(err, ErrNotInClaim) && !errors.Is(err, ErrOptions)
 }
 
-// endDueBeats ends the beats which looks of the handle have met. An error is nobody's: who looks again meets them again.
+// endDueBeats ends the beats which looks of the handle have met. An error is nobody's: who looks again meets them
+// again.
 func (q *Queue) endDueBeats(ctx context.Context, due []dueBeat) (ended bool) {
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (err error) {
 		w := q.txn(ctx, tx)

@@ -354,7 +354,7 @@ type claimer struct {
 	repeats map[string]kv.Future[[]byte]
 	join    *joining // of the handle's beat; nil = no receive asks for claims by heartbeat, or there is no beat
 	layered int      // groups that a receive by layers has found so far
-	taken   int // groups
+	taken   int      // groups
 	items   int
 	remains map[string]bool // free lanes that unordered receives have left items in
 }

@@ -183,8 +183,9 @@ func step(old, next *record) error {
 }
 
 // put changes the record of a group, or of another lane, from old to next (either may be nil), and keeps the timer, or
-// the key in the list of the claims by a heartbeat, the grant and the mark's key in step. head is the index of the group's head, for a new timer. No other function writes a
-// lock. The caller has a read conflict on the lock, by the guard of the operation.
+// the key in the list of the claims by a heartbeat, the grant and the mark's key in step. head is the index of the
+// group's head, for a new timer. No other function writes a lock. The caller has a read conflict on the lock, by the
+// guard of the operation.
 func (w *txn) put(lane string, old, next *record, head int64) {
 	if err := step(old, next); err != nil {
 		// finish returns the error, so that the transaction ends without effect.

@@ -71,7 +71,8 @@ func (w *txn) endBeats(due []dueBeat) (ended bool, err error) {
 // end of a lease of its own, and a timer there. With the last page the beat is gone, too.
 //
 // Footprint: a read conflict on the beat, which a handle that lives moves; a write conflict on the right to join the
-// beat, so no claim joins a beat which is being ended; read conflicts on the locks. To repeat it does no harm.
+// beat, so no claim joins a beat which is being ended; read conflicts on the locks, and, if a single page is all, on
+// the list of the handle's claims. To repeat it does no harm.
 func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	keys, key := w.q.keys, w.q.keys.beat(d.handle)
 	v, err := guardBeatEnd.get(w.tx, key).Wait(w.ctx)
@@ -104,6 +105,12 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	}
 	if ended, err = w.endByBeat(d.handle, b.dueMS, rows); err != nil {
 		return 0, err
+	}
+	if len(rows) < beatPage && !b.ended {
+		// A claim which has joined the beat since these reads is in no page: only who reads the mark sees all.
+		if err := guardBeatLast.read(w.tx, keys.heldBy(d.handle)); err != nil {
+			return 0, err
+		}
 	}
 	switch {
 	case len(rows) < beatPage:

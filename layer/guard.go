@@ -284,8 +284,11 @@ const (
 	guardRepeatSweep guard = "repeat-sweep"
 	// guardBeatJoin (G5, I1): a claim joins the beat of a handle which is being ended, and nobody ever ends the claim.
 	guardBeatJoin guard = "beat-join"
-	// guardBeatMove (G5, I1): a handle moves its beat after another has begun to end the handle; the rest of its claims
-	// stays, and claims join a beat which is about to be cleared.
+	// guardBeatLast (G5, I1): the end of a handle misses a claim which has just joined the beat, and nobody ever ends
+	// the claim.
+	guardBeatLast guard = "beat-last"
+	// guardBeatMove (contract): a handle goes on with a beat which another has begun to end, and its workers do not
+	// learn that groups may be another's.
 	guardBeatMove guard = "beat-move"
 	// guardBeatEnd (G5): a handle is ended which has just moved its beat.
 	guardBeatEnd guard = "beat-end"

@@ -62,7 +62,7 @@ var ruleTexts = map[Rule]string{
 	RuleLane:        "an item is in the lanes of its facets, and in no other lane",
 	RuleKept:        "a hint put aside has the lock under which it was put aside",
 	RuleDisjoint:    "no two claims of a group may have an item in common",
-	RuleBeat:        "a claim by heartbeat, and no other, is in its handle's list, and the handle has a beat and its timer",
+	RuleBeat:        "a claim by heartbeat is in its handle's list, and the handle has a beat with a timer",
 }
 
 // Rules returns all rules, in the order of their names. The slice belongs to the caller.

@@ -498,8 +498,8 @@ func newExtension(c *Claim, lease time.Duration) (*settlement, error) {
 	return &settlement{claim: c, extends: true, lease: lease}, checkLease(lease)
 }
 
-// extend rewrites lock and timer, under the read conflict on the lock that begin added. A claim by heartbeat has a lease
-// of its own from then on.
+// extend rewrites lock and timer, under the read conflict on the lock that begin added. A claim by heartbeat has a
+// lease of its own from then on.
 func (s *settlement) extend(w *txn) error {
 	lease, err := w.lease(s.lease)
 	if err != nil {

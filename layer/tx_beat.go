@@ -14,8 +14,8 @@ import (
 
 // A handle whose receives ask for it (ReceiveOptions.Heartbeat) has a beat: a time in the database up to which all its
 // claims by heartbeat last, and which the handle moves on while it lives. So such a claim is never extended: of 10,000
-// groups in hand, a beat is the only write. The price is a key for each claim in a list of the handle's, in the place of
-// the claim's timer.
+// groups in hand, a beat is the only write. The price is a key for each claim in a list of the handle's, in the place
+// of the claim's timer.
 //
 // Whoever looks for due timers and finds a beat ends the handle (txn.endBeat), a page of its claims at a time: each
 // claim gets the time at which the beat was due as a lease of its own, which has run out. From then on the claim is as

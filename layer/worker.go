@@ -154,7 +154,9 @@ func newWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
 	if err := checkConcurrency(o.Concurrency, o.MaxConcurrency); err != nil {
 		return nil, err
 	}
-	receive, err := ReceiveOptions{Max: o.Batch, MaxGroups: 1, Lease: o.Lease, Heartbeat: o.Heartbeat, Wait: o.Poll}.withDefaults()
+	receive, err := ReceiveOptions{
+		Max: o.Batch, MaxGroups: 1, Lease: o.Lease, Heartbeat: o.Heartbeat, Wait: o.Poll,
+	}.withDefaults()
 	if err != nil {
 		return nil, err
 	}

@@ -228,7 +228,7 @@ type inHand struct {
 	lease  time.Duration
 	until  atomic.Int64          // milliseconds
 	beat   atomic.Pointer[pulse] // as long as which the claim lasts; nil = the claim has a lease of its own
-	ctx    context.Context // of the handlers' calls; ends when the claim is lost, or was ended
+	ctx    context.Context       // of the handlers' calls; ends when the claim is lost, or was ended
 	cancel context.CancelCauseFunc
 
 	// turn holds a token while the claim is being extended, or a handler's transaction on the claim is open.

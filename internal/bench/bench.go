@@ -170,6 +170,7 @@ func All(s Sizes) []Benchmark {
 		heldRatio(s),
 		enqueueConflicts(s),
 		mutationsPerMessage(s),
+		extendMutations(s),
 		claimersFloor(s),
 		transactionsPerItem(s),
 		idleTransactions(s),

@@ -22,13 +22,15 @@ var floors = []floor{
 		"config.go", "config_choices.go", "config_facets.go", "config_rate.go", "config_retry.go", "config_setting.go",
 	}},
 	{"stored form", "the keys, and the values as bytes.", []string{
-		"subspace.go", "store_archive.go", "store_beat.go", "store_change.go", "store_item.go", "store_hold.go", "store_lane.go",
+		"subspace.go", "store_archive.go", "store_beat.go",
+		"store_change.go", "store_item.go", "store_hold.go", "store_lane.go",
 		"store_lock.go",
 		"store_row.go", "store_shard.go",
 		"store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
-		"claim.go", "handle.go", "counters.go", "tx.go", "tx_beat.go", "tx_wake.go", "tx_budget.go", "tx_change.go", "tx_config.go",
+		"claim.go", "handle.go", "counters.go", "tx.go", "tx_beat.go", "tx_wake.go", "tx_budget.go",
+		"tx_change.go", "tx_config.go",
 		"tx_hook.go", "tx_lane.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
 	}},
 	{"group", "what keeps a group, and what becomes of its head.", []string{
