@@ -9,8 +9,8 @@ import (
 	"fdbfifo/layer"
 )
 
-// extendMutations counts what it costs to keep many groups in the hands of one handle: by the handle's heartbeat, and by
-// an extension of each. Both happen each third of a lease, so what one of them costs is counted, and taken as often as a
+// extendMutations counts what it costs to keep many groups in the hands of one handle: by the heartbeat, and by an
+// extension of each. Both happen each third of a lease, so what one of them costs is counted, and taken as often as a
 // minute has thirds of the default lease. It does not depend on the machine, nor on the engine.
 func extendMutations(s Sizes) Benchmark {
 	const name = "extend_mutations"
