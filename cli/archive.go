@@ -33,15 +33,14 @@ func newArchiveCmd(s *session) *cobra.Command {
 
 // archiveFlags choose archived items.
 type archiveFlags struct {
-	group        string
-	older, newer time.Duration
-	after        string
+	group string
+	spanFlags
+	after string
 }
 
 func (f *archiveFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.group, "group", "", "only those of this `GROUP`")
-	c.Flags().DurationVar(&f.older, "older", 0, "only those finished longer than `TIME` ago")
-	c.Flags().DurationVar(&f.newer, "newer", 0, "only those finished within the last `TIME`")
+	f.spanFlags.add(c, "finished")
 	c.Flags().StringVar(&f.after, "after", "", "begin behind the message with this `ID`")
 }
 
@@ -51,19 +50,8 @@ func (f *archiveFlags) filter(s *session, c *cobra.Command) (layer.ArchiveFilter
 	if c.Flags().Changed("group") {
 		o.Group = &f.group
 	}
-	now := s.app.Now()
-	for _, age := range []struct {
-		name  string
-		d     time.Duration
-		bound *time.Time
-	}{{"older", f.older, &o.Before}, {"newer", f.newer, &o.From}} {
-		if !c.Flags().Changed(age.name) {
-			continue
-		}
-		if age.d <= 0 {
-			return o, nil, usagef("--%s is %s: more than 0 is wanted", age.name, age.d)
-		}
-		*age.bound = now.Add(-age.d)
+	if err := f.bounds(s, c, &o.From, &o.Before); err != nil {
+		return o, nil, err
 	}
 	if !c.Flags().Changed("after") {
 		return o, nil, nil

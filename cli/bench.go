@@ -155,6 +155,7 @@ func (s *session) runBenchmark(ctx context.Context, b bench.Benchmark) ([]bench.
 	return b.Run(ctx, bench.Env{
 		Open:   s.openBenchSpace,
 		Folder: s.benchFolder,
+		Memory: s.engine == "memory",
 		Progress: func(step string, done, total int64) {
 			if step != shown || total != of {
 				if p != nil {

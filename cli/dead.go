@@ -47,40 +47,57 @@ func knownSubcommand(c *cobra.Command, args []string) error {
 	return usagef("unknown command %q: %s has %s (see %s --help)", args[0], c.CommandPath(), strings.Join(names, ", "), c.CommandPath())
 }
 
-// deadFlags choose dead letters.
-type deadFlags struct {
-	group        string
-	text         string
+// spanFlags choose by how long ago something happened.
+type spanFlags struct {
 	older, newer time.Duration
 }
 
-func (f *deadFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.group, "group", "", "only those of this `GROUP`")
-	c.Flags().StringVar(&f.text, "text", "", "only those with this `TEXT` in their reason or last error")
-	c.Flags().DurationVar(&f.older, "older", 0, "only those that became dead letters longer than `TIME` ago")
-	c.Flags().DurationVar(&f.newer, "newer", 0, "only those that became dead letters within the last `TIME`")
+// add adds the flags of what happened, which follows "only those" in their texts.
+func (f *spanFlags) add(c *cobra.Command, happened string) {
+	c.Flags().DurationVar(&f.older, "older", 0, "only those "+happened+" longer than `TIME` ago")
+	c.Flags().DurationVar(&f.newer, "newer", 0, "only those "+happened+" within the last `TIME`")
 }
 
-// filter turns the flags, and ids, into what the layer chooses by.
-func (f *deadFlags) filter(s *session, c *cobra.Command, ids []string) (layer.DeadFilter, error) {
-	o := layer.DeadFilter{Text: f.text}
-	changed := c.Flags().Changed
-	if changed("group") {
-		o.Group = &f.group
-	}
+// bounds sets the bounds in time of which there are flags.
+func (f *spanFlags) bounds(s *session, c *cobra.Command, from, before *time.Time) error {
 	now := s.app.Now()
 	for _, age := range []struct {
 		name  string
 		d     time.Duration
 		bound *time.Time
-	}{{"older", f.older, &o.Before}, {"newer", f.newer, &o.From}} {
-		if !changed(age.name) {
+	}{{"older", f.older, before}, {"newer", f.newer, from}} {
+		if !c.Flags().Changed(age.name) {
 			continue
 		}
 		if age.d <= 0 {
-			return o, usagef("--%s is %s: more than 0 is wanted", age.name, age.d)
+			return usagef("--%s is %s: more than 0 is wanted", age.name, age.d)
 		}
 		*age.bound = now.Add(-age.d)
+	}
+	return nil
+}
+
+// deadFlags choose dead letters.
+type deadFlags struct {
+	group string
+	text  string
+	spanFlags
+}
+
+func (f *deadFlags) add(c *cobra.Command) {
+	c.Flags().StringVar(&f.group, "group", "", "only those of this `GROUP`")
+	c.Flags().StringVar(&f.text, "text", "", "only those with this `TEXT` in their reason or last error")
+	f.spanFlags.add(c, "that became dead letters")
+}
+
+// filter turns the flags, and ids, into what the layer chooses by.
+func (f *deadFlags) filter(s *session, c *cobra.Command, ids []string) (layer.DeadFilter, error) {
+	o := layer.DeadFilter{Text: f.text}
+	if c.Flags().Changed("group") {
+		o.Group = &f.group
+	}
+	if err := f.bounds(s, c, &o.From, &o.Before); err != nil {
+		return o, err
 	}
 	for _, text := range ids {
 		id, err := layer.ParseID(text)

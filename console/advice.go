@@ -40,7 +40,8 @@ var adviceOn = map[layer.Cause]struct {
 	layer.CauseGranted: {text: "There is nothing to do: it ends within two seconds."},
 	layer.CauseCorrupt: {text: "Have the queue checked before anything is removed.", page: "check", words: "check"},
 	layer.CauseUnreachable: {
-		text: "This is a fault of fdbfifo: please report it, with what a check says.", page: "check", words: "check",
+		text: "This is a fault of fdbfifo: please report it, with what a check says. " +
+			"Pause the group and resume it: then it is found again.", page: "check", words: "check",
 	},
 }
 

@@ -20,7 +20,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/fault"
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
 )
@@ -382,6 +384,29 @@ func TestEditPurgeAndLetters(t *testing.T) {
 	require.Equal(t, http.StatusConflict, r.StatusCode)
 	require.Contains(t, s.press("/check?q=orders", "Check now", http.StatusSeeOther), "")
 	require.Contains(t, s.c.audit.latest()[0].Result, "all rules hold")
+}
+
+// TestSettingChangedMeanwhile: a setting that somebody else changes while the action is under way stays as he has set
+// it, and the page says so.
+func TestSettingChangedMeanwhile(t *testing.T) {
+	plan := &fault.Plan{}
+	s := newSite(t, func(o *Options) { o.DB = fault.Wrap(o.DB, plan) })
+	minute := func(c *layer.Config) { c.Lease = time.Minute }
+	plan.OnCommit = func(n int, _ kv.Tx) fault.Kind {
+		if n == 1 {
+			_, _, err := s.q.Admin().Configure(t.Context(), minute)
+			require.NoError(t, err)
+		}
+		return fault.None
+	}
+	r, body := s.post(url.Values{
+		"q": {"orders"}, "verb": {"configure"}, "setting": {"lease"}, "old": {"30s"}, "value": {"2m"},
+	})
+	require.Equal(t, http.StatusConflict, r.StatusCode, body)
+	require.Contains(t, body, "lease is 1m now")
+	c, _, err := s.q.Admin().ReadConfig(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, time.Minute, c.Lease)
 }
 
 // TestBadRequests: what asks for nothing that there is, and what is too large, is refused.

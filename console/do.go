@@ -306,11 +306,16 @@ func (d *deed) configure(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	var since error // somebody has changed it since: the transaction reads it anew
 	_, version, err := d.admin().Configure(ctx, func(c *layer.Config) {
-		if next := *c; changed(&next) == nil {
+		next := *c
+		if since = changed(&next); since == nil {
 			*c = next
 		}
 	})
+	if err == nil {
+		err = since
+	}
 	return fmt.Sprintf("%s is %s, version %d", name, value, version), err
 }
 

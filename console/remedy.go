@@ -36,6 +36,7 @@ var remediesOf = map[layer.Cause][]string{
 	layer.CauseNobodyWaits:  {"pause"},
 	layer.CauseReady:        {"pause"},
 	layer.CauseRateLimited:  {"pause"},
+	layer.CauseUnreachable:  {"pause"},
 	layer.CauseEmpty:        {"pause"},
 }
 

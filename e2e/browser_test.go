@@ -62,6 +62,7 @@ type world struct {
 	c       *console.Console // guarded by mu
 	lose    bool             // the answer to the next action; guarded by mu
 	noises  []string         // what the browser's console has said; guarded by mu
+	polls   []string         // what pages were sent while they were open; guarded by mu
 }
 
 // cluster is an engine with a status, as that of FoundationDB.
@@ -154,6 +155,7 @@ func (w *world) ServeHTTP(rw http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/events" {
 		w.streams.Add(1)
 		defer w.streams.Add(-1)
+		rw = told{rw, w}
 	}
 	w.mu.Lock()
 	c, lose := w.c, r.Method == http.MethodPost && w.lose

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
 )
 
@@ -96,11 +97,7 @@ func (w *world) corrupt(body string) {
 		}
 	}
 	require.Len(w.t, keys, 1)
-	_, err := kv.Run(w.t.Context(), w.options.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
-		tx.Set(keys[0], []byte("?"))
-		return nil
-	})
-	require.NoError(w.t, err)
+	w.write(func(tx kv.Tx) { tx.Set(keys[0], []byte("?")) })
 }
 
 // edit clicks the edit of a message that a page leads to, and stores a body.
@@ -252,12 +249,96 @@ var remedies = []struct {
 		w.groupPage("ready")
 		w.says("fdbfifo work --queue orders --exec COMMAND")
 		w.open("config?q=orders")
-		w.do(chromedp.SetValue(`input[aria-label="schedule"]`, "round_robin"))
-		w.click(`document.querySelector('input[aria-label="schedule"]').form.querySelector("button")`)
-		w.says("configure: schedule is round_robin")
-		c, _, err := w.q.Admin().ReadConfig(w.t.Context())
+		w.set("schedule", "round_robin")
+		require.Equal(w.t, layer.RoundRobin, w.config().Schedule)
+	}},
+	{"turn: the schedule, pause", func(w *world) {
+		w.enqueue("turn-1", "1")
+		w.enqueue("turn-2", "1")
+		w.groupPage("turn-2")
+		w.says("ready too")
+		w.says("More workers shorten the wait")
+		w.says("fdbfifo work --queue orders --exec COMMAND")
+		w.follow("#p-group", "schedule")
+		w.set("schedule", "oldest_head")
+		require.Equal(w.t, layer.OldestHead, w.config().Schedule)
+		w.remedy("turn-2", "Pause", "", "pause: the group is paused")
+		require.Equal(w.t, layer.Paused, w.group("turn-2").Status)
+		require.Equal(w.t, layer.Ready, w.group("turn-1").Status)
+	}},
+	{"rate limited: change the rate", func(w *world) {
+		w.open("config?q=orders")
+		w.set("max_rate", "1/h")
+		require.Equal(w.t, layer.Rate{Count: 1, Per: time.Hour}, w.config().MaxRate)
+		w.enqueue("rate", "1", "2")
+		claims, err := w.q.Receive(w.t.Context(), layer.ReceiveOptions{Group: layer.OnlyGroup("rate"), Max: 1})
 		require.NoError(w.t, err)
-		require.Equal(w.t, layer.RoundRobin, c.Schedule)
+		require.Len(w.t, claims, 1)
+		require.NoError(w.t, w.q.Ack(w.t.Context(), claims[0]))
+		require.Equal(w.t, layer.RateLimited, w.group("rate").Status)
+		w.groupPage("rate")
+		w.says("the rate of the group is used up")
+		w.follow("#p-group", "change the rate")
+		w.set("max_rate", "0")
+		require.Zero(w.t, w.config().MaxRate)
+		require.NoError(w.t, w.q.Ack(w.t.Context(), w.claim("rate")), "it goes on at once")
+	}},
+	{"queue rate limited: change the rate", func(w *world) {
+		w.open("config?q=orders")
+		w.set("max_rate_total", "1/h")
+		require.Equal(w.t, layer.Rate{Count: 1, Per: time.Hour}, w.config().MaxRateTotal)
+		w.enqueue("total", "1", "2")
+		claims, err := w.q.Receive(w.t.Context(), layer.ReceiveOptions{Group: layer.OnlyGroup("total"), Max: 1})
+		require.NoError(w.t, err)
+		require.Len(w.t, claims, 1)
+		require.NoError(w.t, w.q.Ack(w.t.Context(), claims[0]))
+		w.groupPage("total")
+		w.says("the rate of the queue is used up")
+		w.follow("#p-group", "change the rate")
+		w.set("max_rate_total", "0")
+		require.Zero(w.t, w.config().MaxRateTotal)
+		require.NoError(w.t, w.q.Ack(w.t.Context(), w.claim("total")), "it goes on at once")
+	}},
+	{"granted: it ends by itself", func(w *world) {
+		w.enqueue("granted", "1")
+		lock := tuple.Tuple{"orders", "lock", "granted"}.Pack()
+		// By a clock that is ahead, or a busy machine comes too late to see it.
+		end := time.Now().Add(10 * time.Minute).UnixMilli()
+		w.write(func(tx kv.Tx) {
+			grant := tuple.Tuple{"grant", int64(5), "00000000-0000-4000-8000-000000000000", end}
+			tx.Set(lock, tuple.Tuple{int64(5), nil, grant}.Pack())
+			tx.Set(tuple.Tuple{"orders", "timer", end, "granted"}.Pack(), append(tuple.Tuple{"grant"}.Pack(), 0x14))
+		})
+		w.groupPage("granted")
+		w.says("There is nothing to do: it ends within two seconds")
+		w.says("None is needed")
+		w.behind.Store(-int64(11 * time.Minute))
+		defer w.behind.Store(0)
+		require.NoError(w.t, w.q.Ack(w.t.Context(), w.claim("granted")))
+	}},
+	{"unreachable: check, then pause and resume", func(w *world) {
+		w.enqueue("unreachable", "1")
+		head, err := w.q.Peek(w.t.Context(), "unreachable", 1)
+		require.NoError(w.t, err)
+		hint := tuple.Tuple{"orders", "ready", int64(0), head[0].ID.Index, "unreachable"}.Pack()
+		w.write(func(tx kv.Tx) { tx.Clear(hint) })
+		claims, err := w.q.Receive(w.t.Context(), layer.ReceiveOptions{Max: 1, MaxGroups: 100})
+		require.NoError(w.t, err)
+		for _, c := range claims {
+			require.NotEqual(w.t, "unreachable", c.Group)
+			require.NoError(w.t, w.q.Nack(w.t.Context(), c, layer.NackOptions{Release: true}))
+		}
+		w.groupPage("unreachable")
+		w.says("This is a fault of fdbfifo")
+		w.follow("#p-group", "check")
+		w.button("main", "Check now")
+		w.says("1 violation; ")
+		w.remedy("unreachable", "Pause", "", "pause: the group is paused")
+		w.remedy("unreachable", "Resume", "", "resume: the group goes on")
+		w.open("check?q=orders")
+		w.button("main", "Check now")
+		w.says("all rules hold")
+		require.NoError(w.t, w.q.Ack(w.t.Context(), w.claim("unreachable")))
 	}},
 	{"kept back: deliver now", func(w *world) {
 		w.later("kept-1")
@@ -351,12 +432,46 @@ var remedies = []struct {
 	}},
 }
 
+// set gives a setting of the queue a value, on the page where that can be done.
+func (w *world) set(setting, value string) {
+	w.t.Helper()
+	input := fmt.Sprintf(`input[aria-label=%q]`, setting)
+	w.do(chromedp.WaitVisible(input), chromedp.SetValue(input, value))
+	w.click(fmt.Sprintf(`document.querySelector(%q).form.querySelector("button")`, input))
+	w.says(fmt.Sprintf("configure: %s is %s, version", setting, value))
+}
+
+func (w *world) config() layer.Config {
+	w.t.Helper()
+	c, _, err := w.q.Admin().ReadConfig(w.t.Context())
+	require.NoError(w.t, err)
+	return c
+}
+
+// follow clicks a link by its words, in a part of the page.
+func (w *world) follow(in, words string) {
+	w.t.Helper()
+	link := fmt.Sprintf(`[...document.querySelectorAll(%q)].find(a => a.textContent == %q)`, in+" a", words)
+	w.until("Boolean(" + link + ")")
+	w.click(link)
+}
+
 func (w *world) click(element string) {
 	w.t.Helper()
 	w.do(chromedp.Func(func(ctx context.Context, _ *chromedp.Target) error {
 		_, err := chromedp.Run(ctx, chromedp.Evaluate[bool](element+".click(), true"))
 		return err
 	}))
+}
+
+// write changes the database behind the queue's back.
+func (w *world) write(change func(tx kv.Tx)) {
+	w.t.Helper()
+	_, err := kv.Run(w.t.Context(), w.options.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		change(tx)
+		return nil
+	})
+	require.NoError(w.t, err)
 }
 
 func (w *world) later(g string) {

@@ -153,7 +153,11 @@ func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
 	if err != nil {
 		return corrupt(key, err)
 	}
-	if max(e.dueMS, dueMS) <= w.nowMS {
+	config, err := w.config()
+	if err != nil {
+		return err
+	}
+	if max(config.retro().due(&e), dueMS) <= w.nowMS {
 		return nil
 	}
 	if err := w.excludeHolders(guardEditExclude, id.Group); err != nil {

@@ -91,10 +91,14 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 	if err != nil {
 		return corrupt(key, err)
 	}
-	oldMS := e.dueMS
-	if max(oldMS, dueMS) <= w.nowMS {
+	config, err := w.config()
+	if err != nil {
+		return err
+	}
+	if max(config.retro().due(&e), dueMS) <= w.nowMS {
 		return nil
 	}
+	oldMS := config.retro().timing(&e)
 	if err := w.excludeHolders(guardEditExclude, id.Group); err != nil {
 		return err
 	}
@@ -124,7 +128,8 @@ func (w *txn) reschedule(id ID, dueMS int64) error {
 	return nil // the hint or timer of the head, or of the holding, stays right
 }
 
-// retimeHead leads to the head of a group which nobody holds at dueMS instead of oldMS. The caller has a read conflict
+// retimeHead leads to the head of a group which nobody holds at dueMS, instead of by a timer with the time oldMS in its
+// key. The caller has a read conflict
 // on the lock, and on the gap up to the head.
 func (w *txn) retimeHead(head ID, oldMS, dueMS int64) error {
 	keys := w.q.keys

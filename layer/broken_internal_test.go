@@ -40,6 +40,7 @@ var missing = map[guard]string{
 	guardParkLock:     "TestConflicts/takeover_that_parks_the_item,_extend_by_the_old_holder",
 	guardOverdueLock:  "TestConflicts/claim_that_drops_all_of_a_group,_pause_of_it",
 	guardEarlyLock:    "TestGuardPairs/early-lock:_claim_that_leaves_a_group_to_its_head,_claim_by_another_clock",
+	guardRetroTimer:   "TestRetroactiveDelayLonger",
 	guardEarlyGap:     "TestConflicts/claim_that_awaits_a_head,_late_enqueue_before_it",
 	guardTokenGrows:   "TestTokenOfAnOldHandle",
 	guardToken:        "TestOvertakenHolderChangesNothing/memory",

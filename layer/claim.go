@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -62,3 +63,19 @@ func (c *Claim) copied() *Claim {
 	}
 	return c.snapshot()
 }
+
+// ClaimError: a claim of an AckAll was not acked. Err says why, for example ErrClaimLost.
+type ClaimError struct {
+	Claim *Claim // the caller's; nil if the caller gave none
+	Err   error
+}
+
+func (e *ClaimError) Error() string {
+	if e.Claim == nil {
+		return e.Err.Error()
+	}
+	return fmt.Sprintf("group %q, token %d: %v", e.Claim.Group, e.Claim.Token, e.Err)
+}
+
+// Unwrap returns Err.
+func (e *ClaimError) Unwrap() error { return e.Err }

@@ -22,6 +22,7 @@ type search struct {
 	spread  *spread  // of the template
 	shards  []cursor // of hints
 	timers  []cursor // by shard
+	since   []cursor // likewise, of the timers with the time of an enqueue, see retro; nil = there are none
 	turn    int64    // the shard whose timers are read first
 	fresh   bool     // nothing was read yet
 	pending []candidate
@@ -30,13 +31,15 @@ type search struct {
 	shard   int64       // of the walk
 	nearby  bool        // a few hints behind the oldest
 	fair    bool        // in turns among the shards, instead of by age
+	retro   retro
 	begun   bool
 	newest  kv.Future[[]byte] // the last hint's key; nil = not asked for
 	reads   *searchReads      // under way; nil = none
 }
 
 func newSearch(w *txn, where string) *search {
-	return &search{w: w, where: where, spread: w.q.spreadOf(where), fair: w.q.Config().Fair}
+	config := w.q.Config()
+	return &search{w: w, where: where, spread: w.q.spreadOf(where), fair: config.Fair, retro: config.retro()}
 }
 
 // begin chooses where to start.
@@ -49,7 +52,7 @@ func (s *search) begin() {
 	}
 	s.begun, s.away, s.shard = true, true, shard
 	s.shards = []cursor{{begin: begin, end: q.keys.hintsFrom(s.where, shard, 0).End}}
-	s.timers, s.fresh = nil, false
+	s.timers, s.since, s.fresh = nil, nil, false
 	if begin.Offset > 1 { // a new landing: the next must know how far the hints go
 		s.newest = s.w.tx.Snapshot().GetKey(kv.LastLessThan(s.shards[0].end))
 	}
@@ -65,7 +68,7 @@ func (s *search) fromTheOldest() {
 	q := s.w.q
 	s.begun, s.away = true, false
 	s.shards, s.later = s.shards[:0], nil
-	s.timers = s.timers[:0]
+	s.timers, s.since = s.timers[:0], nil
 	s.reach(q.keys.shards.all())
 	s.turn, s.fresh = s.spread.turn.Add(1)%int64(len(s.timers)), true
 }
@@ -76,7 +79,28 @@ func (s *search) reach(all int64) {
 	for shard := int64(len(s.timers)); shard < all; shard++ {
 		s.shards = append(s.shards, newCursor(keys.hintsFrom(s.where, shard, 0)))
 		s.timers = append(s.timers, newCursor(keys.dueFrom(s.where, shard, 0, s.w.nowMS)))
+		if s.retro.on {
+			s.since = append(s.since, newCursor(keys.sinceFrom(s.where, shard, 0, s.retro.begunMS(s.w.nowMS))))
+		}
 	}
+}
+
+// follow adds what is due by a delay which the handle has learned since the search began, and reports whether anything
+// may be. What is due no more has been found, and has its verdict.
+func (s *search) follow(now retro) bool {
+	was := s.retro
+	if !now.on || was.on && now.delayMS >= was.delayMS {
+		return false
+	}
+	fromMS := int64(0)
+	if was.on {
+		fromMS = was.begunMS(s.w.nowMS) + 1
+	}
+	s.retro, s.since = now, nil
+	for shard := range int64(len(s.timers)) {
+		s.since = append(s.since, newCursor(s.w.q.keys.sinceFrom(s.where, shard, fromMS, now.begunMS(s.w.nowMS))))
+	}
+	return true
 }
 
 // grow adds the shards of which the handle has learned since the search began, and reports whether there are such. A
@@ -85,16 +109,44 @@ func (s *search) grow() (bool, error) {
 	if s.away || s.nearby || lacks(guardGrow) {
 		return false, nil
 	}
-	if _, err := s.w.config(); err != nil {
+	config, err := s.w.config()
+	if err != nil {
 		return false, err
 	}
-	before := len(s.timers)
+	more, before := s.follow(config.retro()), len(s.timers)
 	s.reach(s.w.q.keys.shards.all())
-	return len(s.timers) > before, nil
+	return more || len(s.timers) > before, nil
+}
+
+// keep returns up to n groups which acks of this transaction have left ready, and which the handle goes on with. Only
+// on a walk, on which the order of groups is given up already: a handle that meets no other takes the oldest group.
+func (s *search) keep(n int) (kept []candidate, err error) {
+	if !s.begun {
+		s.begin()
+	}
+	if !s.away || s.fair || len(s.w.settled) == 0 || len(s.w.hinted) == 0 {
+		return nil, nil
+	}
+	if config, err := s.w.config(); err != nil || config.Schedule == RoundRobin {
+		return nil, err
+	}
+	var rest []candidate
+	for _, c := range s.w.hinted {
+		if len(kept) < n && soughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.keeps() {
+			kept = append(kept, c)
+		} else {
+			rest = append(rest, c)
+		}
+	}
+	s.w.hinted = rest
+	return kept, nil
 }
 
 // next returns up to n candidates, the oldest first, or none if there are no more.
 func (s *search) next(n int) ([]candidate, error) {
+	if kept, err := s.keep(n); err != nil || len(kept) > 0 {
+		return kept, err
+	}
 	if len(s.pending) == 0 {
 		if err := s.fill(n); err != nil {
 			return nil, err
@@ -109,7 +161,7 @@ func (s *search) next(n int) ([]candidate, error) {
 			s.fromTheOldest()
 			if s.nearby = skip > 0; s.nearby {
 				s.shards[0].begin.Offset += skip
-				s.timers = nil
+				s.timers, s.since = nil, nil
 			}
 			if err := s.fill(n); err != nil {
 				return nil, err
@@ -143,6 +195,7 @@ func (s *search) start(n int) {
 	// add what the handle's other transactions are about to take.
 	r := &searchReads{
 		limit: n + 1 + s.w.beside, oldest: s.fresh && !s.nearby, timers: make([]kv.Future[[]kv.KV], len(s.timers)),
+		since: make([]kv.Future[[]kv.KV], len(s.since)),
 	}
 	snapshot := s.w.tx.Snapshot()
 	for i := range s.shards {
@@ -151,6 +204,9 @@ func (s *search) start(n int) {
 	for i := range s.timers {
 		if !s.fresh || s.fair || int64(i) == s.turn {
 			r.timers[i] = s.timers[i].read(snapshot, r.limit)
+			if s.since != nil {
+				r.since[i] = s.since[i].read(snapshot, r.limit)
+			}
 		}
 	}
 	s.reads, s.fresh = r, false
@@ -161,6 +217,7 @@ type searchReads struct {
 	limit  int
 	hints  []kv.Future[[]kv.KV]
 	timers []kv.Future[[]kv.KV] // nil = not read this time
+	since  []kv.Future[[]kv.KV] // likewise
 	oldest bool                 // the reads begin at the oldest
 }
 
@@ -180,12 +237,14 @@ func (s *search) fill(n int) error {
 
 func (s *search) exhausted() bool {
 	more := func(c cursor) bool { return !c.exhausted }
-	return !slices.ContainsFunc(s.timers, more) && !slices.ContainsFunc(s.shards, more)
+	return !slices.ContainsFunc(s.timers, more) && !slices.ContainsFunc(s.since, more) &&
+		!slices.ContainsFunc(s.shards, more)
 }
 
 func (s *search) readMore(n int) error {
 	s.start(n)
-	limit, hints, timers, fromTheOldest := s.reads.limit, s.reads.hints, s.reads.timers, s.reads.oldest
+	reads := s.reads
+	limit, hints, fromTheOldest := reads.limit, reads.hints, reads.oldest
 	s.reads = nil
 	// whole is the index up to which every hint has been read.
 	whole := int64(math.MaxInt64)
@@ -216,18 +275,11 @@ func (s *search) readMore(n int) error {
 	if err := s.learnNewest(); err != nil {
 		return err
 	}
-	for i, f := range timers {
-		if f == nil {
-			continue
-		}
-		due, err := f.Wait(s.w.ctx)
-		if err != nil {
-			return fmt.Errorf("read timers: %w", err)
-		}
-		s.timers[i].passed(due, limit)
-		if err := s.addTimers(due); err != nil {
-			return err
-		}
+	if err := s.passTimers(s.timers, reads.timers, limit); err != nil {
+		return err
+	}
+	if err := s.passTimers(s.since, reads.since, limit); err != nil {
+		return err
 	}
 	if s.fair {
 		whole = math.MaxInt64 // what is due takes turns with the hints of its shard
@@ -263,25 +315,53 @@ func (s *search) takeTurns() {
 	})
 }
 
-// addTimers adds the due timers in rows to later.
+// passTimers adds the timers which the reads of the cursors have found to later.
+func (s *search) passTimers(cursors []cursor, reads []kv.Future[[]kv.KV], limit int) error {
+	for i, f := range reads {
+		if f == nil {
+			continue
+		}
+		due, err := f.Wait(s.w.ctx)
+		if err != nil {
+			return fmt.Errorf("read timers: %w", err)
+		}
+		cursors[i].passed(due, limit)
+		if err := s.addTimers(due); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addTimers adds the due timers in rows to later. A timer which has turned out not to be due, because the delay is
+// longer than the search knew, stays as it is: who left the group to its head would write the same key again, and a
+// second lead to the group, met later, would have the key cleared.
 func (s *search) addTimers(rows []kv.KV) error {
+	config, err := s.w.config()
+	if err != nil {
+		return err
+	}
 	for _, row := range rows {
 		p, err := s.w.q.keys.parse(row.Key)
 		if err != nil {
 			return err
 		}
-		if p.id != uuid.Nil {
+		if p.name == nameTimer && p.id != uuid.Nil {
 			s.w.dueBeats = append(s.w.dueBeats, dueBeat{p.id, row.Key})
 			continue
 		}
 		if s.w.settled[p.lane] {
 			continue // read before the claim was ended
 		}
+		due := config.retro().dueOf(p.index)
+		if due > s.w.nowMS && !lacks(guardRetroTimer) {
+			continue
+		}
 		kind, index, err := unpackTimer(row.Key, row.Value)
 		if err != nil {
 			return err
 		}
-		if index, err = s.w.placeOfDue(index, p.index); err != nil {
+		if index, err = s.w.placeOfDue(index, due); err != nil {
 			return err
 		}
 		s.later = append(s.later, candidate{

@@ -18,15 +18,20 @@ import (
 //
 // What a handle has learnt is advice: a wrong guess costs time, nothing else.
 type spread struct {
-	mu      sync.Mutex
-	level   int            // guarded by mu; index into levels: how far away the next walk lands; 0 = no conflict lately
-	calm    int            // guarded by mu; transactions without conflict since the level changed
-	away    bool           // guarded by mu; on a walk
-	landed  bool           // guarded by mu; next is a step of the walk, not the landing
-	next    kv.KeySelector // guarded by mu
-	shard   int64          // guarded by mu; of the walk
-	left    int            // guarded by mu; groups until the walk ends
-	untilMS int64          // guarded by mu
+	mu     sync.Mutex
+	level  int            // guarded by mu; index into levels: how far away the next walk lands; 0 = no conflict lately
+	calm   int            // guarded by mu; transactions without conflict since the level changed
+	away   bool           // guarded by mu; on a walk
+	landed bool           // guarded by mu; next is a step of the walk, not the landing
+	next   kv.KeySelector // guarded by mu
+	shard  int64          // guarded by mu; of the walk
+	left   int            // guarded by mu; groups until the walk ends
+	kept   int            // guarded by mu; groups kept since the last step
+	offset int            // guarded by mu; hints passed over by the last landing
+	// reach is how many hints a landing may pass over, because a landing further out has found none. Guarded by mu;
+	// 0 = not known.
+	reach   int
+	untilMS int64 // guarded by mu
 
 	// plenty: the last search which began at home found more than asked for.
 	plenty atomic.Bool
@@ -45,7 +50,9 @@ const (
 	// a conflict. More would be wasteful: after a pause all handles try at once, but home needs only a single handle.
 	walkMS    = 500
 	homeEvery = 8
-	// nearby is how many of the oldest hints a landing chooses among after finding nothing further out.
+	// keepClaims is how many claims in a row a handle on a walk takes of a group in hand, before the next step.
+	keepClaims = 3
+	// nearby is among how many of the oldest hints at least a landing chooses after finding nothing further out.
 	nearby = 8
 	// calmAfter is the number of transactions without conflict after which landings come a level nearer.
 	calmAfter = 64
@@ -85,8 +92,26 @@ func (s *spread) place(q *Queue, where string, nowMS int64) (begin kv.KeySelecto
 		from = oldest + int64(q.random.float()*level.fraction*float64(newest-oldest))
 	}
 	begin = kv.FirstGreaterOrEqual(q.keys.hintsFrom(where, s.shard, from).Begin)
-	begin.Offset += 1 + q.random.n(level.offset)
+	reach := level.offset
+	if s.reach > 0 {
+		reach = min(reach, s.reach)
+	}
+	s.offset = q.random.n(reach)
+	begin.Offset += 1 + s.offset
 	return begin, s.shard, true
+}
+
+// keeps reports whether a handle on a walk goes on with a group which an ack of the same transaction has left ready,
+// instead of a step: nobody else sees the group's hint before the commit, so there is no conflict.
+func (s *spread) keeps() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.away || s.kept >= keepClaims {
+		s.kept = 0
+		return false
+	}
+	s.kept++
+	return true
 }
 
 // walked notes the last hint which a search on a walk in a shard came to. If another search has landed in another shard
@@ -96,13 +121,16 @@ func (s *spread) walked(shard int64, key []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.away && s.shard == shard {
+		if !s.landed && s.reach > 0 && s.offset >= s.reach/2 {
+			s.reach += s.reach/2 + 1 // there may be more hints by now
+		}
 		s.landed, s.next = true, kv.FirstGreaterThan(key)
 		s.left--
 	}
 }
 
 // goHome ends a walk which reached the end of the hints. If the walk ended at its landing, the landing was too far out:
-// then goHome returns how many of the oldest hints to pass over instead.
+// then goHome returns how many of the oldest hints to pass over instead, fewer than before.
 func (s *spread) goHome(q *Queue) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,7 +139,8 @@ func (s *spread) goHome(q *Queue) int {
 		return 0
 	}
 	s.level = max(s.level-1, 1)
-	return q.random.n(nearby)
+	s.reach = max(s.offset, nearby)
+	return q.random.n(s.reach)
 }
 
 // widen is called after a conflict: another handle works at the same hints.

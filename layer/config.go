@@ -24,8 +24,14 @@ type Config struct {
 	// Lease is the lease of a claim whose receive names none, MinLease to MaxLease; 0 = DefaultLease.
 	Lease time.Duration
 	// Delay is how long a message is delayed which names no delay itself, 0 to MaxDelay; 0 = not at all. A change holds
-	// for messages enqueued from then on: messages already enqueued keep their times.
+	// for messages enqueued from then on: messages already enqueued keep their times, unless RetroactiveDelay is set.
 	Delay time.Duration
+	// RetroactiveDelay makes a change of Delay hold for the messages in the queue, too: a message without a delay of
+	// its own is due when the Delay of now is over since the message's enqueue, also one that has been delivered before
+	// and waits again. A change costs nothing but the change of the configuration, however many messages wait, and
+	// every handle follows within a second. A receive which looks for due groups reads a range more. Can be set while
+	// the queue is in use: messages delayed before keep their times. Never taken back.
+	RetroactiveDelay bool
 	// DedupBy is what makes two messages duplicates: DedupByID, DedupByContent.
 	DedupBy DedupBy
 	// DedupScope is where duplicates are looked for: DedupInQueue, DedupInGroup.
@@ -104,6 +110,7 @@ var settings = []setting{
 		"how long a claim lasts unless it says otherwise or is extended"),
 	durationSetting("delay", func(c *Config) *time.Duration { return &c.Delay }, 0, 0, MaxDelay,
 		"how long a message is delayed that names no delay of its own"),
+	retroactiveSetting("a change of delay holds for the messages in the queue, too; never taken back"),
 	intSetting("max_waiting", func(c *Config) *int { return &c.MaxWaiting }, 0, 0, MaxWaitingLimit,
 		"messages that a group may have, about; 0 = any number"),
 	boolSetting("group_required", func(c *Config) *bool { return &c.GroupRequired },

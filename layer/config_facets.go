@@ -193,6 +193,9 @@ func (c Config) fixedFrom(old Config) error {
 			Allowed: fmt.Sprintf("%v, fixed at creation", old.Unordered),
 		}
 	}
+	if old.RetroactiveDelay && !c.RetroactiveDelay {
+		return &ValueError{What: settingRetroactive, Got: "false", Allowed: "true, which is never taken back"}
+	}
 	if c.Views != old.Views {
 		return &ValueError{What: settingViews, Got: c.Views, Allowed: fmt.Sprintf("%q, fixed at creation", old.Views)}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -173,8 +174,11 @@ func TestHandleOfADroppedQueue(t *testing.T) {
 // TestHandleLearnsNothingOfACallersOldTransaction: the caller's transaction may be seconds old when the handle reads
 // the configuration there. The handle must not go by that afterwards, for the queue may be another by then.
 func TestHandleLearnsNothingOfACallersOldTransaction(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, anyEngine, false)
+	synctest.Test(t, dropAmidOldTransaction)
+}
+
+func dropAmidOldTransaction(t *testing.T) {
+	e := newEnv(t, inMemory, false)
 	o := e.options(5)
 	o.Config.Shards = 64
 	old, err := layer.Create(e.ctx, e.db, testPrefix, "again", o)
@@ -193,7 +197,9 @@ func TestHandleLearnsNothingOfACallersOldTransaction(t *testing.T) {
 	_, err = old.Enqueue(e.ctx, layer.Message{Group: "A"})
 	require.ErrorIs(t, err, layer.ErrNoQueue)
 	_, err = tx.Commit().Wait(e.ctx)
-	require.Equal(t, kv.CodeNotCommitted, kv.Code(err))
+	if kv.Code(err) != kv.CodeTransactionTooOld { // as on a cluster that takes seconds for what came before
+		require.Equal(t, kv.CodeNotCommitted, kv.Code(err))
+	}
 	require.NoError(t, old.Close(e.ctx))
 	require.NoError(t, q.Close(e.ctx))
 }
@@ -223,9 +229,10 @@ func TestCreateOfUnknownOutcome(t *testing.T) {
 
 // TestDropInterrupted: a queue whose drop was interrupted cannot be opened or created, and is listed; the next drop
 // ends it.
-func TestDropInterrupted(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, anyEngine, false)
+func TestDropInterrupted(t *testing.T) { synctest.Test(t, interruptDrop) }
+
+func interruptDrop(t *testing.T) {
+	e := newEnv(t, inMemory, false)
 	q := e.doomed("doomed", 5)
 	ctx, cancel := context.WithTimeout(e.ctx, 100*time.Millisecond) // of the two seconds that it takes
 	defer cancel()

@@ -176,6 +176,9 @@ func (w *txn) enqueue(all ...*enqueuing) error {
 	if len(a.tails) == 0 {
 		return nil
 	}
+	if w.q.empties.likely() {
+		w.readRequests() // beside the tails, instead of after them
+	}
 	var err error
 	if a.config, err = w.config(); err != nil {
 		return err
@@ -264,9 +267,10 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	if e.redriven {
 		dedupID = m.DedupID
 	}
-	due := a.due(e, m)
-	value, parts := split(m, envelope{enqueuedMS: a.nowMS, dedupID: dedupID, dueMS: due})
-	if err := a.joinLanes(m, id, due); err != nil {
+	env, delay := envelope{enqueuedMS: a.nowMS, dedupID: dedupID, dueMS: a.due(e, m)}, a.config.retro()
+	due := delay.due(&env)
+	value, parts := split(m, env)
+	if err := a.joinLanes(m, id, &env); err != nil {
 		return Sent{}, err
 	}
 	a.tx.Set(keys.item(id), value)
@@ -276,7 +280,7 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	switch {
 	case !a.q.keys.wholeGroups():
 	case empty && due > a.nowMS:
-		a.timeHead(m.Group, id.Index, due)
+		a.timeHead(m.Group, id.Index, delay.timing(&env))
 	case empty:
 		a.hint(id.Index, m.Group, 0)
 	}
@@ -288,19 +292,20 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	return Sent{ID: id}, nil
 }
 
-// due returns the time (ms) before which the message must not be delivered; 0 = no delay.
+// due returns the time (ms) before which the message must not be delivered; 0 = no delay, or see retro.
 func (a *appending) due(e *enqueuing, m *Message) int64 {
+	atOnce := a.config.retro().own(a.nowMS)
 	switch {
 	case e.redriven, m.AtOnce:
-		return 0
+		return atOnce
 	case !m.DeliverAt.IsZero():
 		if at := millis(m.DeliverAt.Add(time.Millisecond - 1)); at > a.nowMS {
 			return at
 		}
-		return 0
+		return atOnce
 	case m.Delay > 0:
 		return a.nowMS + m.Delay.Milliseconds()
-	case a.config.Delay > 0:
+	case a.config.Delay > 0 && !a.config.RetroactiveDelay:
 		return a.nowMS + a.config.Delay.Milliseconds()
 	}
 	return 0
@@ -329,6 +334,7 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 			return false, err
 		}
 	}
+	a.q.empties.note(!t.items.Contains(key))
 	if !t.items.Contains(key) {
 		return true, nil
 	}

@@ -37,8 +37,8 @@ func (a *appending) readLaneTails(all []*enqueuing) {
 
 // joinLanes adds a new item to its lanes. A lane that was empty gets a hint, or the timer of its head. Of a lane that
 // was not, the last key gets a read conflict: whoever removes that item may leave the lane empty and without a hint.
-func (a *appending) joinLanes(m *Message, id ID, due int64) error {
-	plan := a.q.keys.plan
+func (a *appending) joinLanes(m *Message, id ID, env *envelope) error {
+	plan, delay := a.q.keys.plan, a.config.retro()
 	if plan == nil {
 		return nil
 	}
@@ -59,8 +59,8 @@ func (a *appending) joinLanes(m *Message, id ID, due int64) error {
 		}
 		a.tx.Set(a.q.keys.laneItem(lane, id), nil)
 		switch {
-		case empty && due > a.nowMS:
-			a.timeHead(lane, id.Index, due)
+		case empty && delay.due(env) > a.nowMS:
+			a.timeHead(lane, id.Index, delay.timing(env))
 		case empty:
 			a.hint(id.Index, lane, 0)
 		}

@@ -189,6 +189,35 @@ func ExampleQueue_Ack() {
 	// four 0
 }
 
+// A worker of many small groups takes the head of each, and acks all in one transaction. A claim lost meanwhile keeps
+// no other from its end.
+func ExampleAckAll() {
+	ctx := context.Background()
+	db := embedded.OpenMemory(embedded.Options{})
+	defer db.Close()
+	q, _, err := layer.Ensure(ctx, db, nil, "orders", layer.Options{})
+	must(err)
+	defer q.Close(ctx)
+	for _, group := range []string{"A", "B", "C"} {
+		_, err := q.Enqueue(ctx, layer.Message{Group: group}, layer.Message{Group: group})
+		must(err)
+	}
+	claims, err := q.Receive(ctx, layer.ReceiveOptions{Strategy: layer.Heads})
+	must(err)
+	must(q.Ack(ctx, claims[1])) // somebody was faster
+	err = layer.AckAll(ctx, q, claims...)
+	var failed *layer.ClaimError
+	if errors.As(err, &failed) {
+		fmt.Println(failed.Claim.Group, errors.Is(failed, layer.ErrClaimLost))
+	}
+	stats, err := q.Stats(ctx)
+	must(err)
+	fmt.Println(stats.Acked, "acked")
+	// Output:
+	// B true
+	// 3 acked
+}
+
 // Long work extends the lease; Extend says until when, and so does the claim.
 func ExampleQueue_Extend() {
 	ctx := context.Background()

@@ -184,6 +184,7 @@ func badCalls(e *env) map[string]badCall {
 		"Create":      {func() error { return last(layer.Create(ctx, e.db, testPrefix, testQueue, e.options(9))) }, layer.ErrQueueExists},
 		"Open":        {func() error { return last(layer.Open(ctx, e.db, testPrefix, "none", e.options(9))) }, layer.ErrNoQueue},
 		"Open a name": {func() error { return last(layer.Open(ctx, e.db, testPrefix, "", e.options(9))) }, layer.ErrNoQueueName},
+		"AckAll":      {func() error { return layer.AckAll(ctx, q, lost) }, layer.ErrClaimLost},
 		"Ensure": {func() error {
 			_, _, err := layer.Ensure(ctx, e.db, testPrefix, "", e.options(9))
 			return err

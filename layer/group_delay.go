@@ -12,11 +12,18 @@ import (
 // enqueue writes the timer if the group was empty. Otherwise whoever ends a claim writes a hint, having read only the
 // next head's key, not the value; the receive or take which meets the hint puts the timer in place of the hint.
 
-// awaitHead leaves a group which nobody holds to a timer of its head. from is the hint or timer which led here, or nil.
+// rows is subspace.rows for the queue as the transaction knows it.
+func (w *txn) rows(lane string, pairs []kv.KV) (rows, error) {
+	config, err := w.config()
+	return w.q.keys.rows(lane, pairs, config.retro()), err
+}
+
+// awaitHead leaves a group which nobody holds to a timer of its head, with the time timingMS in the timer's key. from
+// is the hint or timer which led here, or nil.
 //
 // Footprint: the caller has a read conflict on the lock; awaitHead adds a read conflict on the gap up to the head,
 // because an enqueue which saw the group empty may fill the gap, and write a hint of the very key cleared here.
-func (w *txn) awaitHead(lane string, from []byte, head ID, untilMS int64) error {
+func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error {
 	gap := kv.KeyRange{Begin: w.q.keys.items(lane).Begin, End: kv.KeyAfter(w.q.keys.laneItem(lane, head))}
 	if err := guardEarlyGap.read(w.tx, gap); err != nil {
 		return err
@@ -24,13 +31,13 @@ func (w *txn) awaitHead(lane string, from []byte, head ID, untilMS int64) error 
 	w.clear(from)
 	w.cleared = true
 	delete(w.ready, lane)
-	w.timeHead(lane, head.Index, untilMS)
+	w.timeHead(lane, head.Index, timingMS)
 	return nil
 }
 
-// timeHead sets the timer of a head due at untilMS, in a group held by nobody.
-func (w *txn) timeHead(lane string, index, untilMS int64) {
-	w.tx.Set(w.q.keys.timer(untilMS, lane), packTimer(kindHead, index))
+// timeHead sets the timer of a head, in a group held by nobody.
+func (w *txn) timeHead(lane string, index, timingMS int64) {
+	w.tx.Set(w.q.keys.timer(timingMS, lane), packTimer(kindHead, index))
 }
 
 // hasten makes a delayed head deliverable now and reports whether the head was delayed. The caller has a read conflict
@@ -45,8 +52,12 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	if len(pairs) == 0 {
 		return false, nil
 	}
-	head := w.q.keys.rows(lane, pairs).at(0)
-	if head.err != nil || head.envelope.dueMS <= w.nowMS {
+	items, err := w.rows(lane, pairs)
+	if err != nil {
+		return false, err
+	}
+	head := items.at(0)
+	if head.err != nil || head.dueMS <= w.nowMS {
 		return false, head.err
 	}
 	id := head.id(groupOf(lane))
@@ -59,10 +70,10 @@ func (w *txn) hasten(lane string) (early bool, err error) {
 	}
 	e := head.envelope
 	// The timer would be found stale when it is due. Until then it would count as a delayed group.
-	for _, timer := range w.q.keys.timersAt(e.dueMS, lane) {
+	for _, timer := range w.q.keys.timersAt(items.timing(head.dueMS), lane) {
 		w.clear(timer)
 	}
-	e.dueMS = 0 // rather than now: clocks differ
+	e.dueMS = items.retro.own(e.enqueuedMS) // rather than now: clocks differ
 	if config.Retention > 0 {
 		e.dueMS = w.nowMS // otherwise the item would have waited for the retention since the enqueue
 	}

@@ -19,11 +19,11 @@ const (
 
 // isOverdue reports whether an item is past retention.
 func (w *txn) isOverdue(config *Config, e *envelope) bool {
-	return config.Retention > 0 && w.nowMS-e.waitsSince() > config.Retention.Milliseconds()
+	return config.Retention > 0 && w.nowMS-config.retro().waitsSince(e) > config.Retention.Milliseconds()
 }
 
 // waitsSince returns since when (ms) the item counts as waiting. A delay does not count.
-func (e *envelope) waitsSince() int64 { return max(e.enqueuedMS, e.dueMS) }
+func (r retro) waitsSince(e *envelope) int64 { return max(e.enqueuedMS, r.due(e)) }
 
 // overdue returns the first rows of a group which are past retention, from the head on; up to about overdueBytes.
 func (w *txn) overdue(all rows) (rows, error) {
@@ -119,5 +119,9 @@ func (w *txn) overduePage(read rows) (rows, error) {
 	if err != nil {
 		return rows{}, fmt.Errorf("read items: %w", err)
 	}
-	return w.overdue(w.q.keys.rows(read.lane, pairs))
+	more, err := w.rows(read.lane, pairs)
+	if err != nil {
+		return rows{}, err
+	}
+	return w.overdue(more)
 }

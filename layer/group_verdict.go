@@ -107,7 +107,7 @@ func (w *txn) assessHead(f *found) (err error) {
 	if f.allowed, err = w.allow(f.group(), f.pace); err != nil {
 		return err
 	}
-	if f.untilMS = max(head.envelope.dueMS, f.allowed.untilMS); f.untilMS > w.nowMS {
+	if f.untilMS = max(head.dueMS, f.allowed.untilMS); f.untilMS > w.nowMS {
 		f.verdict = verdictEarly
 	}
 	return nil
@@ -217,7 +217,7 @@ func (w *txn) disposeEarly(f *found) error {
 		}
 	}
 	w.clearLead(&f.candidate, f.record)
-	return w.awaitHead(f.lane, nil, f.rows.id(0), f.untilMS)
+	return w.awaitHead(f.lane, nil, f.rows.id(0), f.rows.timing(f.untilMS))
 }
 
 // clearLead clears the key which led to a group, unless put clears the key: the timer or grant of the group's record.
@@ -250,7 +250,7 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 			return nil, nil, row.err
 		}
 		e := &row.envelope
-		if e.dueMS > w.nowMS {
+		if row.dueMS > w.nowMS {
 			break // later items wait behind the delayed item
 		}
 		if len(out) > 0 && w.isOverdue(&config, e) {
@@ -262,7 +262,7 @@ func (w *txn) run(f *found, limit int, fits func(size int) bool) (items []Item, 
 		if !fits(max(len(row.body), int(e.size))) {
 			break
 		}
-		item, err := w.q.assemble(w.ctx, w.tx.Snapshot(), row.delivered.id(f.group()), *e, row.body)
+		item, err := w.q.assemble(w.ctx, w.tx.Snapshot(), row.delivered.id(f.group()), *e, row.body, config.retro())
 		if err != nil {
 			if len(out) > 0 && isCorrupt(err) {
 				break
@@ -284,6 +284,8 @@ func (w *txn) await(c candidate, lock laneLock, items kv.Future[[]kv.KV]) (*foun
 	if err != nil {
 		return nil, fmt.Errorf("read items: %w", err)
 	}
-	f.rows = w.q.keys.rows(c.lane, pairs)
+	if f.rows, err = w.rows(c.lane, pairs); err != nil {
+		return nil, err
+	}
 	return f, f.meetHold(w, lock.hold)
 }

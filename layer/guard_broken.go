@@ -38,6 +38,7 @@ var guards = []guard{
 	guardOverLock, guardOtherLock, guardKeptLock, guardKept, guardHold, guardHolds,
 	guardHoldEnd, guardHoldEmpty, guardOverdueHold, guardStaleLock,
 	guardStaleEmpty, guardEmptyLock, guardMarkLock, guardParkLock, guardOverdueLock, guardEarlyLock, guardEarlyGap,
+	guardRetroTimer,
 	guardTokenGrows, guardToken, guardSettleLock, guardExactClear, guardAhead, guardReleaseEmpty, guardTakeLock,
 	guardTakeItems, guardTakeExclude, guardItemLock, guardTakeOutExclude, guardEditExclude, guardFreeEmpty,
 	guardMarkGroup, guardForceLock, guardRetryLock, guardRetryExclude, guardPurgeLock, guardPurgeExclude,

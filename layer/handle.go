@@ -71,6 +71,7 @@ type Queue struct {
 	offset   int64
 	random   *entropy
 	receipts receipts
+	empties  empties
 	spread   spread
 	spreads  spreads
 	flights  flights

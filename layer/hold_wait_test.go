@@ -7,8 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"fdbfifo/kv"
-	"fdbfifo/kv/embedded"
 	"fdbfifo/layer"
 )
 
@@ -147,7 +145,7 @@ func TestWaitUnorderedByTheClock(t *testing.T) {
 		} {
 			t.Run(name+"/"+how, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					e := newEnv(t, func(*testing.T) kv.DB { return embedded.OpenMemory(embedded.Options{}) }, false)
+					e := newEnv(t, inMemory, false)
 					e.clock.real.Store(true)
 					h := &held{env: e, q: e.unordered("lanes", nil, 1)[0]}
 					setup(h)

@@ -262,7 +262,7 @@ func (b *blockedLook) marks() error {
 	if len(b.page.Summary) == 0 {
 		return nil
 	}
-	c := groupCounts{q: b.q, ctx: b.ctx, tx: b.tx, where: b.where, nowMS: b.nowMS}
+	c := groupCounts{q: b.q, ctx: b.ctx, tx: b.tx, where: b.where, nowMS: b.nowMS, retro: b.q.Config().retro()}
 	if err := c.readMarked(); err != nil {
 		return err
 	}

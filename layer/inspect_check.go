@@ -132,6 +132,7 @@ type CheckOptions struct {
 func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 	c := &checker{
 		q: a.q, ctx: ctx, o: o, report: &CheckReport{},
+		retro:  retro{on: true}, // only such a queue has the timers that are looked for then
 		groups: make(map[string]*groupCheck), parts: make(map[ID]bool),
 	}
 	r := c.report
@@ -154,6 +155,7 @@ const checkPage = 200
 
 type checker struct {
 	q        *Queue
+	retro    retro
 	ctx      context.Context
 	o        CheckOptions
 	report   *CheckReport
@@ -173,7 +175,7 @@ type groupCheck struct {
 	lock   *record
 	timers []int64 // due times, ms
 	heads  []int64 // of timers, the due times of heads
-	dueMS  int64   // of the first item
+	dueMS  int64   // of the first item, as in the key of a timer
 	paced  bool    // the use of the group's rate is stored
 	marked bool    // there is the key of a mark
 	kept   []string
@@ -363,7 +365,7 @@ func (c *checker) item(p parsedKey, row kv.KV) {
 		return
 	}
 	if g.items == 1 {
-		g.dueMS = e.dueMS
+		g.dueMS = c.retro.timing(&e)
 	}
 	c.report.Bytes += max(int64(len(body)), e.size)
 }
@@ -669,8 +671,8 @@ func (c *checker) reachable(tx kv.ReadTx, group string) (Rule, string, error) {
 	if err != nil || len(rows) == 0 {
 		return "", "", err
 	}
-	if e, _, err := openEnvelope(rows[0].Value); err == nil && e.dueMS > 0 {
-		v, err := c.firstOf(tx, c.q.keys.timersAt(e.dueMS, group))
+	if e, _, err := openEnvelope(rows[0].Value); err == nil && c.retro.timing(&e) > 0 {
+		v, err := c.firstOf(tx, c.q.keys.timersAt(c.retro.timing(&e), group))
 		if err != nil {
 			return "", "", err
 		}

@@ -245,9 +245,10 @@ func (c *checker) timedOrKept(tx kv.ReadTx, lane string, head []byte) (bool, err
 	if c.q.keys.plan == nil {
 		return false, nil
 	}
-	due := c.q.nowMS()
+	config, due := c.q.Config(), c.q.nowMS()
+	delay := config.retro()
 	if e, _, err := openEnvelope(head); err == nil {
-		due = max(due, e.dueMS)
+		due = max(due, delay.due(&e))
 	}
 	section := nameTimer
 	if isPart(lane) {
@@ -255,7 +256,7 @@ func (c *checker) timedOrKept(tx kv.ReadTx, lane string, head []byte) (bool, err
 	}
 	found, err := c.some(tx, section, func(p parsedKey, row kv.KV) bool {
 		kind, _, err := unpackTimer(row.Key, row.Value)
-		return err == nil && kind == kindHead && p.lane == lane && p.index <= due
+		return err == nil && kind == kindHead && p.lane == lane && delay.dueOf(p.index) <= due
 	})
 	if err != nil || found {
 		return found, err

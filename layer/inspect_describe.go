@@ -160,6 +160,10 @@ var descriptions = map[string]description{
 			if p.id != uuid.Nil {
 				return fmt.Sprintf("timer of heartbeat %s, due %s", p.id, timeWords(p.index))
 			}
+			if p.index >= sinceBase {
+				return fmt.Sprintf("timer of group %q, due when the queue's delay is over since %s",
+					p.group, timeWords(p.index-sinceBase))
+			}
 			return fmt.Sprintf("timer of group %q, due %s", p.group, timeWords(p.index))
 		},
 		value: describeTimer,

@@ -160,8 +160,9 @@ func (f *Found) present(ctx context.Context, q *Queue, tx kv.ReadTx, r *record, 
 		return corrupt(row.Key, err)
 	}
 	f.Where = WhereWaiting
-	if e.dueMS > 0 {
-		f.DeliverAt = fromMillis(e.dueMS)
+	config := q.Config()
+	if due := config.retro().due(&e); due > e.enqueuedMS {
+		f.DeliverAt = fromMillis(due)
 	}
 	before := kv.KeyRange{Begin: q.keys.items(f.ID.Group).Begin, End: row.Key}
 	f.Ahead, err = countKeys(ctx, tx, before, whyCap)

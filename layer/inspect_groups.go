@@ -375,8 +375,9 @@ func (q *Queue) describeHead(
 	if err != nil {
 		return corrupt(head, err)
 	}
-	if e.dueMS > now && info.Status == Ready {
-		info.Status, info.Left = Delayed, time.Duration(e.dueMS-now)*time.Millisecond
+	config := q.Config()
+	if due := config.retro().due(&e); due > now && info.Status == Ready {
+		info.Status, info.Left = Delayed, time.Duration(due-now)*time.Millisecond
 	}
 	if info.Status == Ready && pace != nil {
 		a, err := q.allowance(ctx, q.Config().MaxRate, p.group, pace, now)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -31,6 +30,7 @@ type groupCounts struct {
 	tx    kv.ReadTx
 	where string // the packed template; "" = whole groups
 	nowMS int64
+	retro retro
 
 	marked map[string]bool // the groups which are paused or halted, or will be; nil = there are none
 
@@ -87,13 +87,18 @@ func (c *groupCounts) count() error {
 // is many reads, and not made if all timers have been read anyway.
 func (c *groupCounts) countTimers() (due, later int64, err error) {
 	limit := int64(c.o.MaxGroups)
+	var dues, laters []kv.KeyRange
 	if c.allTimers && c.q.keys.shards.all() > 1 {
 		return min(c.due, limit), min(c.later, limit), nil
 	}
-	if due, err = c.q.countTimers(c.ctx, c.tx, c.where, 0, c.nowMS, limit); err != nil {
+	for shard := range c.q.keys.shards.all() {
+		dues = append(dues, c.q.keys.dueBy(c.where, shard, c.nowMS, c.retro)...)
+		laters = append(laters, c.q.keys.laterThan(c.where, shard, c.nowMS, c.retro)...)
+	}
+	if due, err = countTogether(c.ctx, c.tx, dues, limit); err != nil {
 		return 0, 0, err
 	}
-	later, err = c.q.countTimers(c.ctx, c.tx, c.where, c.nowMS+1, math.MaxInt64-1, limit)
+	later, err = countTogether(c.ctx, c.tx, laters, limit)
 	return due, later, err
 }
 
@@ -108,17 +113,6 @@ func (q *Queue) countHints(ctx context.Context, tx kv.ReadTx, where string, limi
 	var shards []kv.KeyRange
 	for shard := range q.keys.shards.all() {
 		shards = append(shards, q.keys.hintsFrom(where, shard, 0))
-	}
-	return countTogether(ctx, tx, shards, limit)
-}
-
-// countTimers counts the timers of a template due from fromMS to toMS, up to limit.
-func (q *Queue) countTimers(
-	ctx context.Context, tx kv.ReadTx, where string, fromMS, toMS, limit int64,
-) (n int64, err error) {
-	var shards []kv.KeyRange
-	for shard := range q.keys.shards.all() {
-		shards = append(shards, q.keys.dueFrom(where, shard, fromMS, toMS))
 	}
 	return countTogether(ctx, tx, shards, limit)
 }
@@ -178,7 +172,8 @@ func (q *Queue) firstTimers(
 func (q *Queue) passTimers(
 	ctx context.Context, tx kv.ReadTx, in kv.KeyRange, limit, page int, each func(timerRow) (enough bool),
 ) (more bool, err error) {
-	timers := newCursor(in)
+	config, timers := q.Config(), newCursor(in)
+	delay := config.retro()
 	for read := 0; read < limit && !timers.exhausted; {
 		n := min(page, limit-read)
 		rows, err := timers.read(tx, n).Wait(ctx)
@@ -203,6 +198,7 @@ func (q *Queue) passTimers(
 				more = more || left
 				continue
 			}
+			t.key.index = delay.dueOf(t.key.index)
 			if each(t) {
 				return true, nil
 			}
@@ -315,7 +311,7 @@ func (c *groupCounts) age(h head) (time.Duration, error) {
 	if err != nil {
 		return 0, corrupt(rows[0].Key, err)
 	}
-	return max(0, time.Duration(c.nowMS-e.waitsSince())*time.Millisecond), nil
+	return max(0, time.Duration(c.nowMS-c.retro.waitsSince(&e))*time.Millisecond), nil
 }
 
 // longestHold is about how long the oldest claim has been held. A claim is younger than the head that it was made for:
@@ -545,7 +541,8 @@ func (q *Queue) readStats(ctx context.Context, tx kv.ReadTx, o statsAsked) (s St
 	if s.Views, err = q.countViews(ctx, tx, int64(o.MaxGroups)); err != nil {
 		return s, err
 	}
-	c := &groupCounts{q: q, o: o.StatsOptions, ctx: ctx, tx: tx, where: o.where, nowMS: q.nowMS()}
+	c := &groupCounts{q: q, o: o.StatsOptions, ctx: ctx, tx: tx, where: o.where}
+	c.nowMS, c.retro = q.nowMS(), q.Config().retro()
 	if s.PausedGroups+s.HaltedGroups > 0 {
 		if err := c.readMarked(); err != nil {
 			return s, err

@@ -331,10 +331,12 @@ func (x *explaining) delayedUntil(cause Cause, key []byte) (bool, error) {
 	if err != nil {
 		return false, corrupt(key, err)
 	}
-	if e.dueMS <= x.nowMS {
+	config := x.q.Config()
+	due := config.retro().due(&e)
+	if due <= x.nowMS {
 		return false, nil
 	}
-	x.add(Reason{Cause: cause, Left: time.Duration(e.dueMS-x.nowMS) * time.Millisecond})
+	x.add(Reason{Cause: cause, Left: time.Duration(due-x.nowMS) * time.Millisecond})
 	return true, nil
 }
 
@@ -509,7 +511,8 @@ func (x *explaining) awaited(head parsedKey) (bool, error) {
 	if err != nil {
 		return false, corrupt(key, err)
 	}
-	for _, timer := range x.q.keys.timersAt(e.dueMS, x.lane) {
+	config := x.q.Config()
+	for _, timer := range x.q.keys.timersAt(config.retro().timing(&e), x.lane) {
 		if v, err = x.tx.Get(timer).Wait(x.ctx); err != nil {
 			return false, fmt.Errorf("read timer: %w", err)
 		}

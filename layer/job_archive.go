@@ -71,20 +71,15 @@ type ArchivePage struct {
 // Errors: ErrOptions, ErrInvalidID, ErrInvalidUTF8, *LimitError, ErrClosed, and the engine's.
 func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, error) {
 	q := a.q
-	if o.Limit == 0 {
-		o.Limit = DefaultPage
-	}
-	if o.Limit < 0 || o.Limit > MaxBatch {
-		return ArchivePage{}, wrap("archive", &LimitError{
-			What: "page", Unit: "items", Got: int64(o.Limit), Min: 1, Max: MaxBatch,
-		})
+	list, err := newListPage[ArchivedItem](o.Limit, "items")
+	if err != nil {
+		return ArchivePage{}, wrap("archive", err)
 	}
 	walk, err := q.walkArchive(ctx, o.ArchiveFilter, o.After)
 	if err != nil {
 		return ArchivePage{}, wrap("archive", err)
 	}
-	var page ArchivePage
-	size := int64(0)
+	var next *ID
 	steps := job[archiveStep]{
 		q: q, ctx: ctx, width: archiveRows, reads: true,
 		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (archiveStep, bool, error) {
@@ -96,13 +91,11 @@ func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, erro
 		},
 		pass: func(step archiveStep) (bool, error) {
 			for _, item := range step.items {
-				n := len(page.Items)
-				if size += int64(len(item.Body)); n == o.Limit || n > 0 && size > DefaultMaxBytes {
-					last := page.Items[n-1].ID
-					page.Next = &last
+				if !list.add(item.ArchivedItem, item.Body) {
+					last := list.rows[len(list.rows)-1].ID
+					next = &last
 					return false, nil
 				}
-				page.Items = append(page.Items, item.ArchivedItem)
 			}
 			walk.pass(step)
 			return !walk.ended, nil
@@ -111,7 +104,7 @@ func (a Admin) Archive(ctx context.Context, o ArchiveOptions) (ArchivePage, erro
 	if err := steps.run(!walk.ended); err != nil {
 		return ArchivePage{}, wrap("archive", err)
 	}
-	return page, nil
+	return ArchivePage{Items: list.rows, Next: next}, nil
 }
 
 // archivedRow is an archived item as read.

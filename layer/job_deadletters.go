@@ -78,9 +78,6 @@ type DeadOptions struct {
 	Bodies bool
 }
 
-// DefaultPage is the number of letters on a page.
-const DefaultPage = 100
-
 // DeadPage is a part of a list of dead letters.
 type DeadPage struct {
 	Letters []DeadLetter
@@ -97,20 +94,15 @@ const deadRows = 50
 // with the reason why.
 func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error) {
 	q := a.q
-	if o.Limit == 0 {
-		o.Limit = DefaultPage
-	}
-	if o.Limit < 0 || o.Limit > MaxBatch {
-		return DeadPage{}, wrap("dead letters", &LimitError{
-			What: "page", Unit: "dead letters", Got: int64(o.Limit), Min: 1, Max: MaxBatch,
-		})
+	list, err := newListPage[DeadLetter](o.Limit, "dead letters")
+	if err != nil {
+		return DeadPage{}, wrap("dead letters", err)
 	}
 	if err := o.check(); err != nil {
 		return DeadPage{}, wrap("dead letters", err)
 	}
 	walk := q.walkDead(&o.DeadFilter, o.After)
-	var page DeadPage
-	size := int64(0)
+	var next *ID
 	steps := job[deadStep]{
 		q: q, ctx: ctx, width: deadRows, reads: true,
 		attempt: func(tx kv.Tx, _ kv.Attempt, width int) (deadStep, bool, error) {
@@ -122,13 +114,11 @@ func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error)
 		},
 		pass: func(step deadStep) (bool, error) {
 			for _, row := range step.rows {
-				n := len(page.Letters)
-				if size += int64(len(row.letter.Body)); n == o.Limit || n > 0 && size > DefaultMaxBytes {
-					last := page.Letters[n-1].ID
-					page.Next = &last
+				if !list.add(row.letter, row.letter.Body) {
+					last := list.rows[len(list.rows)-1].ID
+					next = &last
 					return false, nil
 				}
-				page.Letters = append(page.Letters, row.letter)
 			}
 			walk.pass(step)
 			return !walk.ended, nil
@@ -137,7 +127,7 @@ func (a Admin) DeadLetters(ctx context.Context, o DeadOptions) (DeadPage, error)
 	if err := steps.run(!walk.ended); err != nil {
 		return DeadPage{}, wrap("dead letters", err)
 	}
-	return page, nil
+	return DeadPage{Letters: list.rows, Next: next}, nil
 }
 
 func (q *Queue) readBodies(ctx context.Context, tx kv.ReadTx, found []deadRow) error {

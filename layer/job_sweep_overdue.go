@@ -56,7 +56,11 @@ func (t *overdueStep) run(w *txn, width int) error {
 			n++
 		}
 		last := n == len(rows) && t.keys == width // the group may have more items
-		again, err := t.group(w, w.q.keys.rows(p.group, rows[:n]), last)
+		all, err := w.rows(p.group, rows[:n])
+		if err != nil {
+			return err
+		}
+		again, err := t.group(w, all, last)
 		if err != nil {
 			return err
 		}

@@ -73,11 +73,15 @@ func (w *txn) repace(group string, rate Rate, used pace) error {
 	if err != nil || len(pairs) == 0 {
 		return err
 	}
-	head := w.q.keys.rows(group, pairs).at(0)
+	items, err := w.rows(group, pairs)
+	if err != nil {
+		return err
+	}
+	head := items.at(0)
 	if head.err != nil {
 		return nil // Check names it
 	}
-	untilMS := head.envelope.dueMS
+	untilMS := head.dueMS
 	if !rate.isNone() {
 		untilMS = max(untilMS, rate.allowance(used, w.nowMS).untilMS)
 	}
@@ -85,7 +89,7 @@ func (w *txn) repace(group string, rate Rate, used pace) error {
 		return err
 	}
 	if untilMS > w.nowMS {
-		for _, timer := range w.q.keys.timersAt(untilMS, group) {
+		for _, timer := range w.q.keys.timersAt(items.timing(untilMS), group) {
 			v, err := guardPaceExclude.get(w.tx, timer).Wait(w.ctx)
 			if err != nil || v != nil {
 				return err // the timer is there already
@@ -100,7 +104,7 @@ func (w *txn) repace(group string, rate Rate, used pace) error {
 		return guardPaceExclude.read(w.tx, kv.SingleKey(w.q.keys.lock(group)))
 	}
 	if untilMS > w.nowMS {
-		return w.awaitHead(group, nil, head.id(group), untilMS)
+		return w.awaitHead(group, nil, head.id(group), items.timing(untilMS))
 	}
 	return w.free(group)
 }

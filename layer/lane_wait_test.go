@@ -335,7 +335,7 @@ func TestWaitByTemplateByTheClock(t *testing.T) {
 		} {
 			t.Run(name+"/"+how, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					e := newEnv(t, func(*testing.T) kv.DB { return embedded.OpenMemory(embedded.Options{}) }, false)
+					e := newEnv(t, inMemory, false)
 					e.clock.real.Store(true)
 					l := &laned{env: e, q: e.laned("lanes", "*; state; region", nil, 1)[0]}
 					c.setup(l)

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
@@ -98,6 +99,9 @@ func newEnv(t *testing.T, open func(t *testing.T) kv.DB, faults bool) *env {
 	t.Cleanup(e.check)
 	return e
 }
+
+// inMemory opens the engine of a test in virtual time, whatever the others run on.
+func inMemory(*testing.T) kv.DB { return embedded.OpenMemory(embedded.Options{}) }
 
 // options of the n-th handle.
 func (e *env) options(n uint64) layer.Options {

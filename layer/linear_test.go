@@ -53,7 +53,7 @@ func requireLinear(t *testing.T, few int, run func(t *testing.T, sort callersSor
 		seed = rand.Uint64N(1<<32) + 1
 	}
 	var sum linear.Result
-	sorts := []callersSort{lapsing, lasting, lapsingLanes, lastingLanes}
+	sorts := []callersSort{lapsing, lasting, lapsingLanes, lastingLanes, lapsingItems, lastingItems}
 	for n := range uint64(runs) {
 		for _, sort := range sorts {
 			t.Run(fmt.Sprintf("%d %s", seed+n, sort), func(t *testing.T) {
@@ -82,24 +82,35 @@ const (
 	// The same, in a queue with facets: receives and takes by template and of whole groups, and advances.
 	lapsingLanes callersSort = "lapsing lanes"
 	lastingLanes callersSort = "lasting lanes"
+	// The same, in an unordered queue: receives and takes of groups, and of any messages that nobody holds.
+	lapsingItems callersSort = "lapsing items"
+	lastingItems callersSort = "lasting items"
 )
 
-func (s callersSort) lapses() bool { return s == lapsing || s == lapsingLanes }
+func (s callersSort) lapses() bool { return s == lapsing || s == lapsingLanes || s == lapsingItems }
 
 func (s callersSort) laned() bool { return s == lapsingLanes || s == lastingLanes }
 
+func (s callersSort) unordered() bool { return s == lapsingItems || s == lastingItems }
+
 // queue is the name of the queue that callers call.
 func (s callersSort) queue() string {
-	if s.laned() {
+	switch {
+	case s.laned():
 		return "lanes"
+	case s.unordered():
+		return "items"
 	}
 	return testQueue
 }
 
 // callable makes the queue that callers call, if it is not there.
 func (e *env) callable(s callersSort) {
-	if s.laned() {
+	switch {
+	case s.laned():
 		e.laned(s.queue(), "*; state; region", nil, 1)
+	case s.unordered():
+		e.unordered(s.queue(), nil, 1)
 	}
 }
 
@@ -214,7 +225,7 @@ func (e *env) judge(h *linear.History, sort callersSort) linear.Result {
 	q, err := layer.Open(context.Background(), e.raw, testPrefix, sort.queue(), e.options(99))
 	require.NoError(e.t, err)
 	(&caller{e: e, sort: sort, h: h, id: drainer, q: q, groups: groupsOfCallers()}).drain()
-	r, err := linear.Check(linear.Law{Empty: !sort.lapses()}, h.Groups(), linear.CheckOptions{Timeout: 3 * time.Second})
+	r, err := linear.Check(linear.Law{Empty: !sort.lapses()}, h.Groups(), linear.CheckOptions{})
 	require.NoError(e.t, err)
 	return r
 }
@@ -304,6 +315,9 @@ func (c *caller) receiveOptions() layer.ReceiveOptions {
 		g := c.group()
 		o.Group, o.Strategy = &g, layer.FillGroup
 	}
+	if c.sort.unordered() && c.chance(60) {
+		o.Unordered, o.Strategy = true, layer.FillGroup
+	}
 	return o
 }
 
@@ -329,7 +343,7 @@ func (c *caller) received(span linear.Span, o linear.Outcome, claims []*layer.Cl
 	if c.cut && len(claims) == 0 && o == linear.Done {
 		o = linear.Unknown // what it was given was given back
 	}
-	c.h.Received(span, o, options.Where, claims, c.from(options))
+	c.h.Received(span, o, options, claims, c.from(options))
 	c.claims = append(c.claims, claims...)
 	for _, claim := range claims {
 		for _, item := range claim.Items {
@@ -354,7 +368,7 @@ func (c *caller) settle(limited bool) {
 	if c.chance(60) { // it ends it, and forgets it
 		c.claims = append(c.claims[:i:i], c.claims[i+1:]...)
 	}
-	o := linear.Operation{Kind: linear.Ack, Token: claim.Token, Where: claim.Where}
+	o := linear.Operation{Kind: linear.Ack, Token: claim.Token, Where: claim.Where, Hold: claim.Hold}
 	ids := make([]layer.ID, len(claim.Items))
 	for i, item := range claim.Items {
 		ids[i] = item.ID
@@ -462,17 +476,17 @@ func (c *caller) nack(claim *layer.Claim, ids []layer.ID, o *linear.Operation, l
 
 func (c *caller) take(limited bool) {
 	var items []layer.Item
-	var where layer.Template
+	options := layer.TakeOptions{Unordered: c.sort.unordered() && c.chance(60)}
 	if c.sort.laned() {
-		where = c.where()
+		options.Where = c.where()
 	}
 	span, o := c.call(limited, func(ctx context.Context) error {
 		return c.q.Once(ctx, func(tx kv.Tx) (err error) {
-			items, err = c.q.TakeTx(ctx, tx, 1+c.rng.IntN(3), layer.TakeOptions{Where: where})
+			items, err = c.q.TakeTx(ctx, tx, 1+c.rng.IntN(3), options)
 			return err
 		})
 	})
-	c.h.Took(span, o, where, items, c.groups)
+	c.h.Took(span, o, options, items, c.groups)
 }
 
 func (c *caller) peek() {
@@ -509,6 +523,10 @@ func (c *caller) release(limited bool) {
 	if c.sort.laned() {
 		options.Where = c.where()
 	}
+	if c.sort.unordered() && len(c.ids) > 0 && c.chance(60) {
+		options.Hold = c.ids[c.rng.IntN(len(c.ids))]
+		group = options.Hold.Group
+	}
 	var holder layer.Holder
 	span, o := c.call(limited, func(ctx context.Context) (err error) {
 		holder, err = c.q.Admin().ForceRelease(ctx, group, options)
@@ -516,6 +534,7 @@ func (c *caller) release(limited bool) {
 	})
 	c.h.Add(group, linear.Operation{
 		Span: span, Kind: linear.Release, Outcome: o, Token: holder.Token, Where: options.Where,
+		Hold: options.Hold,
 	})
 }
 
@@ -527,7 +546,7 @@ func (c *caller) drain() {
 			claims, err = c.q.Receive(ctx, layer.ReceiveOptions{Max: 20})
 			return err
 		})
-		c.h.Received(span, o, nil, claims, c.groups)
+		c.h.Received(span, o, layer.ReceiveOptions{}, claims, c.groups)
 		if len(claims) == 0 {
 			break
 		}

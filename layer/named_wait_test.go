@@ -122,7 +122,7 @@ func TestWaitForManyGroups(t *testing.T) {
 			_, err := q.Receive(short, layer.ReceiveOptions{Group: layer.OnlyGroup("none"), Wait: layer.MaxWait})
 			require.ErrorIs(e.t, err, context.Canceled)
 		})
-		require.Eventually(e.t, func() bool { return e.namedRequests() == groups+1 }, 20*time.Second, time.Millisecond)
+		require.Eventually(e.t, func() bool { return e.namedRequests() == groups+1 }, time.Minute, time.Millisecond)
 		cancel()
 		for i := range groups {
 			e.enqueue(fmt.Sprint("g", (i*37)%groups), "x")
@@ -168,7 +168,7 @@ func TestWaitForAGroupByTheClock(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := newEnv(t, func(*testing.T) kv.DB { return embedded.OpenMemory(embedded.Options{}) }, false)
+				e := newEnv(t, inMemory, false)
 				e.clock.real.Store(true)
 				c.setup(e)
 				begun := time.Now()
@@ -291,7 +291,7 @@ func TestOnlyIfAny(t *testing.T) {
 			for _, path := range []layer.Path{layer.Adaptive, layer.Direct, layer.Staged} {
 				t.Run(fmt.Sprintf("%s, named=%v, path %d", name, group != nil, path), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						e := newEnv(t, func(*testing.T) kv.DB { return embedded.OpenMemory(embedded.Options{}) }, false)
+						e := newEnv(t, inMemory, false)
 						e.clock.real.Store(true)
 						if group != nil {
 							e.fill("other", 1)

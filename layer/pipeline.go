@@ -126,11 +126,22 @@ type batch struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	left       int // guarded by the pipeline's mutex, as a ticket is; how many callers have not gone
+	begun      time.Time
 }
 
 // maxFlying is how many transactions of a handle are in flight at a time. Two keep a second core busy, and keep the
 // database busy while the other transaction waits for its commit; more only make smaller batches and more conflicts.
 const maxFlying = 4
+
+// While few callers have operations in the pipeline, and the database is far away, up to maxApart transactions are in
+// flight: nobody waits for the end of another's transaction, and the database has the time. Example: 16 producers,
+// each with one message at a time. More than fewCallers share transactions again.
+const (
+	maxApart   = 16
+	fewCallers = 32
+	// farAway is how long a transaction takes on the average, at least, if most of the time is spent waiting.
+	farAway = time.Millisecond
+)
 
 // maxReceiving is how many of a handle's transactions in flight may receive: while T1 waits for its commit, T2 reads.
 // T2 passes over the groups of T1, so groups must be plenty; otherwise a single transaction receives.
@@ -149,8 +160,9 @@ const abandonedTimeout = time.Second
 //  2. While operations are queued, a transaction is in flight, and whoever ran the transaction looks at the queue
 //     afterwards. So nothing is queued for ever. Example: a caller runs his own ack, and meanwhile ten enqueues
 //     arrive; three drivers begin at once, and if the drivers left anything, the slot of the ack passes to a fourth.
-//  3. At most maxFlying transactions are in flight, and at most maxReceiving of the transactions receive; unless
-//     groups are plenty, only a single transaction receives. (Without coalescing nothing is bounded.)
+//  3. At most maxFlying transactions are in flight, or maxApart while callers are few; and at most maxReceiving of the
+//     transactions receive; unless groups are plenty, only a single transaction receives. (Without coalescing nothing is
+//     bounded.)
 //  4. A batch which has ended, also by a panic, is removed from the books (flying, receiving, taking). A panic goes on
 //     in a caller who runs his own operation. In any other goroutine the panic becomes the error of the operations
 //     without an outcome, because their callers are not at fault when another operation of the batch panics.
@@ -166,6 +178,10 @@ type pipeline struct {
 	mu     sync.Mutex
 	queue  []*operation // guarded by mu; in the order of arrival
 	flying int          // guarded by mu; transactions in flight
+	// running is how many operations the transactions in flight have, and took how long a transaction took lately.
+	// Guarded by mu.
+	running int
+	took    time.Duration
 	// receiving is how many transactions in flight receive; taking is how many groups the receives are likely to take.
 	// Guarded by mu.
 	receiving, taking int
@@ -233,6 +249,12 @@ func (p *pipeline) mayReceive() bool {
 	return p.receiving == 0 || p.receiving < maxReceiving && p.env.plenty()
 }
 
+// mayFly reports whether another transaction may begin, for those that are queued. mu is held.
+func (p *pipeline) mayFly() bool { return p.flying < maxFlying || p.flying < maxApart && p.apart() }
+
+// apart reports whether few callers travel, each as far apart from the others as can be. mu is held.
+func (p *pipeline) apart() bool { return p.took >= farAway && p.running+len(p.queue) <= fewCallers }
+
 // submit runs o and returns its error when the outcome is known, or when ctx ends. In the latter case a receive gives
 // back any claims got after all, and for anything else the outcome is unknown.
 func (p *pipeline) submit(ctx context.Context, o *operation) error {
@@ -240,6 +262,39 @@ func (p *pipeline) submit(ctx context.Context, o *operation) error {
 		return err
 	}
 	return p.await(ctx, o)
+}
+
+// submitAll is submit for operations that travel in the next transaction together, as far as the bounds of a
+// transaction allow. It returns the error of each.
+func (p *pipeline) submitAll(ctx context.Context, os []*operation) []error {
+	errs := make([]error, len(os))
+	if err := p.enterAll(ctx, os); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return errs
+	}
+	for i, o := range os {
+		errs[i] = p.await(ctx, o)
+	}
+	return errs
+}
+
+// enterAll puts new operations into the queue, together.
+func (p *pipeline) enterAll(ctx context.Context, os []*operation) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	for _, o := range os {
+		o.ended, o.load = make(chan struct{}), o.size()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed.Load() {
+		return ErrClosed
+	}
+	p.queueUp(os...)
+	return nil
 }
 
 // submitWaiting is submit for a receive that waits. After wait, or when stop is closed (which may be nil), the receive
@@ -354,7 +409,7 @@ func (p *pipeline) queueUp(os ...*operation) {
 		o.state = opQueued
 	}
 	p.queue = append(p.queue, os...)
-	if p.flying < maxFlying {
+	if p.mayFly() {
 		p.flying++
 		go p.drive()
 	}
@@ -444,7 +499,8 @@ func (p *pipeline) drive() {
 
 // newBatch makes a batch of operations. mu is held.
 func (p *pipeline) newBatch(os []*operation) *batch {
-	b := &batch{operations: os, left: len(os)}
+	b := &batch{operations: os, left: len(os), begun: time.Now()}
+	p.running += len(os)
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	for _, o := range os {
 		o.state, o.batch = opRunning, b
@@ -464,6 +520,10 @@ func (p *pipeline) newBatch(os []*operation) *batch {
 func (p *pipeline) nextBatch() *batch {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.flying > maxFlying && !p.apart() {
+		p.flying-- // many callers have come: those in flight take the rest together
+		return nil
+	}
 	var total size
 	var taken []*operation
 	left := p.queue[:0]
@@ -565,8 +625,11 @@ func (b *batch) interrupted(cause error) {
 // settle removes an ended batch from the books, and ends its operations or returns waiting receives to the line.
 func (p *pipeline) settle(b *batch) {
 	b.cancel()
+	took := time.Since(b.begun)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.running -= len(b.operations)
+	p.took += (took - p.took) / 8
 	if b.groups > 0 {
 		p.receiving, p.taking = p.receiving-1, p.taking-b.groups
 	}

@@ -449,6 +449,41 @@ func TestPipelineAbandoned(t *testing.T) {
 	})
 }
 
+// TestPipelineApart: where a transaction takes long, few callers do not wait for each other; many share the
+// transactions.
+func TestPipelineApart(t *testing.T) {
+	testRig(t, false, func(r *rig) {
+		flights := r.busy()
+		time.Sleep(20 * farAway)
+		for _, f := range flights { // as often as it takes to know that the database is far away
+			f.end()
+		}
+		require.GreaterOrEqual(t, r.p.took, farAway)
+		flights = nil
+		for range maxApart {
+			o := enqueueOf(1)
+			r.submit(o)
+			flights = append(flights, r.next(o))
+		}
+		var later []*operation
+		for range fewCallers {
+			later = append(later, enqueueOf(1))
+			r.submit(later[len(later)-1])
+		}
+		r.none()
+		for _, f := range flights[:maxApart-maxFlying] {
+			f.end()
+		}
+		r.none() // they have left their slots, and what is queued, to the others
+		require.Equal(t, maxFlying, r.p.flying)
+		flights[maxApart-1].end()
+		r.next(later...).end()
+		for _, f := range flights[maxApart-maxFlying : maxApart-1] {
+			f.end()
+		}
+	})
+}
+
 // TestPipelineNoCoalescing: each operation has a transaction of its own, and begins at once.
 func TestPipelineNoCoalescing(t *testing.T) {
 	testRig(t, true, func(r *rig) {

@@ -270,7 +270,7 @@ func TestRedriveUnknownCommit(t *testing.T) {
 func TestRedriveBesideWorkers(t *testing.T) {
 	onEngines(t, func(e *env) {
 		const groups, each = 3, 12
-		ctx, stop := context.WithTimeout(e.ctx, time.Minute) // what is lost would be waited for for ever
+		ctx, stop := context.WithTimeout(e.ctx, 5*time.Minute) // what is lost would be waited for for ever
 		defer stop()
 		random := rand.New(rand.NewPCG(e.seed, 1))
 		done := make(chan struct{})

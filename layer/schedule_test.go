@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
 	"fdbfifo/kv/tuple"
 	"fdbfifo/layer"
@@ -40,7 +39,7 @@ func TestScenariosInVirtualTime(t *testing.T) {
 		}
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			e := newEnv(t, func(*testing.T) kv.DB { return embedded.OpenMemory(embedded.Options{}) }, false)
+			e := newEnv(t, inMemory, false)
 			e.clock.real.Store(true) // which is the bubble's
 			s := newScenario(t, e, true)
 			datadriven.RunTest(t, path, s.run)

@@ -3,6 +3,7 @@ package layer
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync/atomic"
@@ -30,6 +31,27 @@ func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
 		c.drop(ids, nil)
 	}
 	return wrap("ack", err)
+}
+
+// AckAll acks all items left of each claim, in one transaction where possible: for who receives many small claims, as
+// by Heads, and is done with all. The claims may be of different receives and handles, held by anybody; only group,
+// token and the items' ids count. Up to 256 claims, with up to 2000 items, travel together; more take several transactions.
+//
+// Each claim has its own outcome: a claim that is lost keeps no other from its end. The error joins a *ClaimError for
+// each claim that was not acked, in the order of claims; nil = all were. The errors in there are Ack's. Repeat the call
+// with the claims of those errors alone.
+func AckAll(ctx context.Context, q *Queue, claims ...*Claim) error {
+	settled := make([]*settlement, len(claims))
+	for i, c := range claims {
+		settled[i] = &settlement{claim: c}
+	}
+	var failed []error
+	for i, err := range q.settleAll(ctx, settled) {
+		if err != nil {
+			failed = append(failed, &ClaimError{Claim: claims[i], Err: err})
+		}
+	}
+	return wrap("ack all", errors.Join(failed...))
 }
 
 // AckTx acks in the caller's transaction. An error means that nothing was written; the transaction may go on without
@@ -123,15 +145,55 @@ func (q *Queue) settleAlone(ctx context.Context, s *settlement) error {
 	if len(q.opts.Hooks) == 0 {
 		return q.submit(ctx, &operation{settle: s})
 	}
+	ctx, end := q.observeSettlement(ctx, s)
+	return end(q.submit(ctx, &operation{settle: s}))
+}
+
+// settleAll is settleAlone for several claims together. It returns the error of each.
+func (q *Queue) settleAll(ctx context.Context, settled []*settlement) []error {
+	errs := make([]error, len(settled))
+	var ends []func(err error) error // for hooks
+	var os []*operation
+	var places []int
+	for i, s := range settled {
+		if len(q.opts.Hooks) > 0 {
+			_, end := q.observeSettlement(ctx, s)
+			ends = append(ends, end)
+		}
+		o := &operation{settle: s}
+		if errs[i] = q.prepare(o); errs[i] == nil {
+			os, places = append(os, o), append(places, i)
+		}
+	}
+	beats := make([]uuid.UUID, len(os))
+	for i, o := range os {
+		beats[i] = o.settlesUnder()
+	}
+	for i, err := range q.pipeline.submitAll(ctx, os) {
+		if errs[places[i]] = err; forsakes(err) {
+			q.leaveBeat(beats[i])
+		}
+	}
+	for i, end := range ends {
+		errs[i] = end(errs[i])
+	}
+	return errs
+}
+
+// observeSettlement tells the hooks that s begins; end tells how s ended.
+func (q *Queue) observeSettlement(
+	ctx context.Context, s *settlement,
+) (observed context.Context, end func(err error) error) {
 	ctx, w := q.observe(ctx, Operation{Verb: s.verb(), Settled: s.claim.copied()})
 	if w.Settled != nil {
 		w.Group = &w.Settled.Group
 	}
-	err := q.submit(ctx, &operation{settle: s})
-	if err == nil {
-		w.Items, w.Follows = s.size(), s.follows
+	return ctx, func(err error) error {
+		if err == nil {
+			w.Items, w.Follows = s.size(), s.follows
+		}
+		return w.end(ctx, err)
 	}
-	return w.end(ctx, err)
 }
 
 func (s *settlement) verb() Verb {

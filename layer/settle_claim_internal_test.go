@@ -25,6 +25,7 @@ func TestNoClaim(t *testing.T) {
 	}
 	for name, verb := range map[string]func() error{
 		"Ack":    func() error { return q.Ack(ctx, nil) },
+		"AckAll": func() error { return AckAll(ctx, q, nil) },
 		"AckTx":  func() error { return in(func(tx kv.Tx) error { return q.AckTx(ctx, tx, nil) }) },
 		"Nack":   func() error { return q.Nack(ctx, nil, NackOptions{}) },
 		"NackTx": func() error { return in(func(tx kv.Tx) error { return q.NackTx(ctx, tx, nil, NackOptions{}) }) },

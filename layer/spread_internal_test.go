@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -87,6 +88,64 @@ func TestWalkIsAStretch(t *testing.T) {
 		turns++
 		require.Less(t, turns, 4*homeEvery, "it never comes home; the walk goes on for longer")
 	}
+}
+
+// TestWalkKeepsItsGroup: a handle that has met others goes on with the group it acks, for some claims, before the next
+// step; one that meets nobody takes the oldest group, and so does every handle where groups take turns.
+func TestWalkKeepsItsGroup(t *testing.T) {
+	for _, of := range []struct {
+		conflicts int
+		schedule  Schedule
+		keeps     int
+	}{{2, OldestHead, keepClaims}, {0, OldestHead, 0}, {2, RoundRobin, 0}} {
+		q := spreading(t, 11, 1, 100, of.conflicts, nil)
+		_, _, err := q.Admin().Configure(t.Context(), func(c *Config) { c.Schedule = of.schedule })
+		require.NoError(t, err)
+		for g := range 100 {
+			_, err := q.Enqueue(t.Context(), slices.Repeat([]Message{{Group: fmt.Sprint(g)}}, 9)...)
+			require.NoError(t, err)
+		}
+		claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		kept := 0
+		for group := claims[0].Group; ; kept++ {
+			claims, err = q.AckReceive(t.Context(), claims[0], ReceiveOptions{Max: 1})
+			require.NoError(t, err)
+			require.Len(t, claims, 1)
+			if claims[0].Group != group {
+				break
+			}
+		}
+		require.Equal(t, of.keeps, kept)
+		report, err := q.Admin().Check(t.Context(), CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+	}
+}
+
+// TestLandsWhereHintsAre: a handle that has landed where no hints are lands among those that there are from then on,
+// and further out again when there are more.
+func TestLandsWhereHintsAre(t *testing.T) {
+	q := spreading(t, 13, 1, 20, 9, nil)
+	for range 8 {
+		claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		q.spread.widen() // and so lands anew
+	}
+	require.NotZero(t, q.spread.reach)
+	require.Less(t, q.spread.reach, 64)
+	for g := range 400 {
+		_, err := q.Enqueue(t.Context(), Message{Group: fmt.Sprint("later", g)})
+		require.NoError(t, err)
+	}
+	for range 100 {
+		claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 1})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		q.spread.widen()
+	}
+	require.Greater(t, q.spread.reach, 64)
 }
 
 // TestReceiveLeavesWhatAnotherIsTaking: what another transaction of the handle is about to claim is left to it, if

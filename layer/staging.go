@@ -294,26 +294,46 @@ func (w *txn) restOfAny(t *turning, left *rest) error {
 
 // firstDue returns the time of the first timer of the template. The timers of the shards from 1 on are read only here,
 // because a turn which has found something does not need them.
+//
+// In a queue with retroactive delay the timers with the time of an enqueue are further ranges, and while there are such
+// the handle looks each followAge, because the delay may become shorter.
 func (w *txn) firstDue(t *turning) (dueMS int64, found bool, err error) {
-	keys, first := w.q.keys, []kv.Future[[]byte]{t.timer}
-	for shard := int64(1); shard < keys.shards.all(); shard++ {
-		first = append(first,
-			w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(keys.timersIn(t.where, shard).Begin)))
+	config, err := w.config()
+	if err != nil {
+		return 0, false, err
 	}
-	for shard, f := range first {
+	keys, delay := w.q.keys, config.retro()
+	first, ranges := []kv.Future[[]byte]{t.timer}, []kv.KeyRange{keys.timersIn(t.where, 0)}
+	add := func(timers kv.KeyRange) {
+		first = append(first, w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(timers.Begin)))
+		ranges = append(ranges, timers)
+	}
+	for shard := range keys.shards.all() {
+		if shard > 0 {
+			add(keys.timersIn(t.where, shard))
+		}
+		if delay.on {
+			add(keys.sinceFrom(t.where, shard, 0, sinceBase))
+		}
+	}
+	for i, f := range first {
 		k, err := f.Wait(w.ctx)
 		if err != nil {
 			return 0, false, fmt.Errorf("read timers: %w", err)
 		}
-		if !keys.timersIn(t.where, int64(shard)).Contains(k) {
+		if !ranges[i].Contains(k) {
 			continue
 		}
 		p, err := keys.parse(k)
 		if err != nil {
 			return 0, false, err
 		}
-		if !found || p.index < dueMS {
-			dueMS, found = p.index, true
+		at := delay.dueOf(p.index)
+		if p.index >= sinceBase {
+			at = min(at, w.nowMS+followAge.Milliseconds())
+		}
+		if !found || at < dueMS {
+			dueMS, found = at, true
 		}
 	}
 	return dueMS, found, nil

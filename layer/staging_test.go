@@ -416,7 +416,7 @@ func TestManyWaitersDrainEverything(t *testing.T) {
 		got := map[string][]string{}
 		var left atomic.Int64
 		left.Store(groups * perGroup)
-		ctx, cancel := context.WithTimeout(e.ctx, 60*time.Second)
+		ctx, cancel := context.WithTimeout(e.ctx, 5*time.Minute)
 		defer cancel()
 		var wg sync.WaitGroup
 		var qs []*layer.Queue

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"time"
 
 	"github.com/google/uuid"
@@ -109,6 +110,8 @@ type position struct {
 	from []byte
 	done int64
 }
+
+func (p position) equal(q position) bool { return bytes.Equal(p.from, q.from) && p.done == q.done }
 
 // progress is the value of a cursor: a subscription's place, and the token of its holder.
 type progress struct {

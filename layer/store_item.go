@@ -146,7 +146,23 @@ type envelope struct {
 	size       int64 // of the whole body; 0 if the body is all inline
 	parts      int64
 	dedupID    string // the dedup id of the message; "" = none
-	dueMS      int64  // the earliest delivery time; 0 = the message was not delayed
+	dueMS      int64  // the earliest delivery time; 0 = the message was not delayed, or see retro
+}
+
+// due returns the earliest delivery time (ms); 0 = the message is not delayed.
+func (r retro) due(e *envelope) int64 {
+	if e.dueMS > 0 || !r.on || r.delayMS == 0 {
+		return e.dueMS
+	}
+	return e.enqueuedMS + r.delayMS
+}
+
+// timing returns the time in the key of the timer that leads to a head until it is due.
+func (r retro) timing(e *envelope) int64 {
+	if e.dueMS > 0 || !r.on {
+		return e.dueMS
+	}
+	return sinceBase + e.enqueuedMS
 }
 
 func (e envelope) append(dst []byte) []byte {

@@ -10,6 +10,7 @@ type rows struct {
 	lane  string
 	group string      // of the lane
 	of    kv.KeyRange // the lane's items
+	retro retro       // of the queue
 	list  []row
 }
 
@@ -18,14 +19,17 @@ type row struct {
 	kv.KV
 	delivered
 	envelope envelope
+	dueMS    int64  // the earliest delivery time; 0 = the item is not delayed
 	body     []byte // inline; the rest is in the parts
 	opened   bool
 	err      error // the item cannot be read; wraps ErrCorrupt
 }
 
 // rows takes the items of a lane, in key order: pairs of an item's key and value, whichever lane it is.
-func (s subspace) rows(lane string, pairs []kv.KV) rows {
-	rs := rows{keys: s, lane: lane, group: groupOf(lane), of: s.items(lane), list: make([]row, len(pairs))}
+func (s subspace) rows(lane string, pairs []kv.KV, delay retro) rows {
+	rs := rows{
+		keys: s, lane: lane, group: groupOf(lane), of: s.items(lane), retro: delay, list: make([]row, len(pairs)),
+	}
 	for i, pair := range pairs {
 		rs.list[i].KV = pair
 	}
@@ -62,6 +66,7 @@ func (rs rows) at(i int) *row {
 	if r.envelope, r.body, err = openEnvelope(r.Value); err != nil {
 		r.err = corrupt(r.Key, err)
 	}
+	r.dueMS = rs.retro.due(&r.envelope)
 	r.parts, r.facets = r.envelope.parts, rs.keys.plan.pack(r.envelope.headers)
 	return r
 }
@@ -86,9 +91,17 @@ func (rs rows) delivered() ([]delivered, error) {
 // that whoever takes the row reports what is wrong.
 func (rs rows) due(nowMS int64) int {
 	for i := range rs.list {
-		if r := rs.at(i); r.err == nil && r.envelope.dueMS > nowMS {
+		if r := rs.at(i); r.err == nil && r.dueMS > nowMS {
 			return i
 		}
 	}
 	return len(rs.list)
+}
+
+// timing returns the time in the key of a timer that leads to the head, the first row, at untilMS.
+func (rs rows) timing(untilMS int64) int64 {
+	if head := rs.at(0); untilMS == head.dueMS {
+		return rs.retro.timing(&head.envelope)
+	}
+	return untilMS
 }

@@ -152,6 +152,32 @@ func (s subspace) dueFrom(where string, shard, fromMS, nowMS int64) kv.KeyRange 
 	}
 }
 
+// dueBy is the ranges of the timers of a template in a shard due at nowMS: a second one in a queue with retroactive
+// delay.
+func (s subspace) dueBy(where string, shard, nowMS int64, delay retro) []kv.KeyRange {
+	due := []kv.KeyRange{s.dueFrom(where, shard, 0, nowMS)}
+	if delay.on {
+		due = append(due, s.sinceFrom(where, shard, 0, delay.begunMS(nowMS)))
+	}
+	return due
+}
+
+// sinceFrom is the range of the timers with the time of an enqueue, from fromMS to toMS, see retro.
+func (s subspace) sinceFrom(where string, shard, fromMS, toMS int64) kv.KeyRange {
+	return s.dueFrom(where, shard, sinceBase+fromMS, sinceBase+toMS)
+}
+
+// laterThan is the ranges of the timers of a template in a shard due after nowMS.
+func (s subspace) laterThan(where string, shard, nowMS int64, delay retro) []kv.KeyRange {
+	if !delay.on {
+		return []kv.KeyRange{s.dueFrom(where, shard, nowMS+1, math.MaxInt64-1)}
+	}
+	return []kv.KeyRange{
+		s.dueFrom(where, shard, nowMS+1, sinceBase-1),
+		s.sinceFrom(where, shard, delay.begunMS(nowMS)+1, sinceBase),
+	}
+}
+
 // timersIn is the range of all timers of a template in a shard.
 func (s subspace) timersIn(where string, shard int64) kv.KeyRange {
 	if where == "" && s.shards.all() == 1 {

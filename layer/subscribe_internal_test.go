@@ -92,7 +92,8 @@ func TestHolderOfASubscription(t *testing.T) {
 				tx.Atomic(kv.Add, []byte("effect"), packCount(1))
 				return nil
 			}
-			return s.handleTx(t.Context(), page)
+			_, err := s.handleTx(t.Context(), page)
+			return err
 		}
 		err = effect(a, func() {
 			*now = now.Add(11 * time.Second)

@@ -243,6 +243,44 @@ func TestChangesOfUnknownCommit(t *testing.T) {
 	}
 }
 
+// TestChangesOfLateCommit (G3, trap 4): the commit of a handler's transaction may still be under way when the handler
+// fails in the retry. If the commit lands thereafter, its changes are not handled again, and none behind them is left
+// out.
+func TestChangesOfLateCommit(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	e.keepChanges(time.Hour)
+	e.enqueue("A", "a1", "a2", "a3")
+	e.plan.KeepLate = true
+	effect, calls := []byte("effect"), 0
+	ctx, cancel := context.WithCancel(e.ctx)
+	defer cancel()
+	stop := e.subscribed(func(context.Context) error {
+		return e.q.SubscribeTx(ctx, "s", func(_ context.Context, tx kv.Tx, changes []layer.Change) error {
+			switch calls++; calls {
+			case 1:
+				e.plan.ForceNext(fault.VersionChangedLate)
+			case 2:
+				return errors.New("failed")
+			}
+			tx.Atomic(kv.Add, effect, []byte{byte(len(changes)), 0, 0, 0, 0, 0, 0, 0})
+			return nil
+		}, layer.SubscribeOptions{FromOldest: true, Max: 2, OnError: func(error) {
+			if calls == 2 {
+				require.NoError(t, e.plan.Land(e.ctx))
+			}
+		}})
+	})
+	require.Eventually(t, func() bool {
+		all, err := e.calm().Admin().Subscriptions(e.ctx)
+		return err == nil && len(all) == 1 && all[0].Behind == 0
+	}, time.Minute, time.Millisecond)
+	cancel()
+	require.NoError(t, stop())
+	rows := e.rows(kv.SingleKey(effect))
+	require.Len(t, rows, 1)
+	require.Equal(t, []byte{3, 0, 0, 0, 0, 0, 0, 0}, rows[0].Value)
+}
+
 // TestSubscriptionEndsAsItBegins: a call whose context ends while it takes the subscription does not leave it held.
 func TestSubscriptionEndsAsItBegins(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
@@ -382,9 +420,10 @@ func TestSubscriptionStopsWithASlowHandler(t *testing.T) {
 }
 
 // TestSubscriptionsEnd: a subscription ends with its context and its handle, and lets the next one go on at once.
-func TestSubscriptionsEnd(t *testing.T) {
-	t.Parallel()
-	e := newEnv(t, anyEngine, false)
+func TestSubscriptionsEnd(t *testing.T) { synctest.Test(t, endSubscriptions) }
+
+func endSubscriptions(t *testing.T) {
+	e := newEnv(t, inMemory, false)
 	e.keepChanges(time.Hour)
 	var s told
 	serve := func(n uint64) (q *layer.Queue, stop func() error) {

@@ -48,9 +48,10 @@ type subscription struct {
 	token uuid.UUID // of this call
 	wants [changeKinds]bool
 
-	at    position
-	width int // changes of the next call: less than o.Max after an error
-	fails int // in a row
+	at     position
+	stored position // in the database, as far as this call knows
+	width  int      // changes of the next call: less than o.Max after an error
+	fails  int      // in a row
 }
 
 func (q *Queue) newSubscription(name string, noHandler bool, o SubscribeOptions) (*subscription, error) {
@@ -244,6 +245,7 @@ func (s *subscription) take(ctx context.Context, tx kv.Tx) (wait time.Duration, 
 	if err != nil {
 		return 0, err
 	}
+	s.stored = s.at
 	tx.Set(cursorKey, (&progress{token: s.token, position: s.at}).pack())
 	s.setReader(tx)
 	return 0, nil
@@ -380,9 +382,9 @@ func (s *subscription) step(ctx context.Context) error {
 	if len(page.changes) == 0 && !page.skipped {
 		return s.wait(ctx, page.woken)
 	}
-	err = s.handle(ctx, page)
+	at, err := s.handle(ctx, page)
 	if err == nil {
-		s.at, s.fails, s.width = page.next, 0, min(2*s.width, s.o.Max)
+		s.at, s.stored, s.fails, s.width = at, at, 0, min(2*s.width, s.o.Max)
 		return nil
 	}
 	var failed *ChangeError
@@ -536,54 +538,58 @@ func readMissed(ctx context.Context, keys subspace, read kv.Future[[]byte]) ([]b
 	return unpackSweptTo(keys.meta(metaMissed), v)
 }
 
-// handle calls the handler for a page, and stores the place behind the page.
-func (s *subscription) handle(ctx context.Context, page changePage) error {
+// handle calls the handler for a page, stores the place behind the page, and returns the place that is stored.
+func (s *subscription) handle(ctx context.Context, page changePage) (at position, err error) {
 	if s.inTx != nil && len(page.changes) > 0 {
 		return s.handleTx(ctx, page)
 	}
 	if err := s.callAll(ctx, page.changes); err != nil {
-		return err
+		return at, err
 	}
 	// Also when ctx has ended meanwhile: a subscription which is stopped in peace repeats nothing.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeLife)
 	defer cancel()
-	return s.update(ctx, func(tx kv.Tx, _ *following) error {
-		_, err := s.move(ctx, tx, page.next)
+	err = s.update(ctx, func(tx kv.Tx, _ *following) (err error) {
+		at, _, err = s.move(ctx, tx, page.next)
 		return err
 	})
+	return at, err
 }
 
-// move moves the place in a transaction. moved is false if the place is there already: an earlier attempt has landed.
+// move moves the place on to next in a transaction, and returns the place as the transaction leaves it. moved is false
+// if the stored place is another than the call knows: a commit of the call's whose outcome was unknown has landed after
+// all, of this attempt or of an earlier one whose retry ended with the handler's error. What is behind that place is
+// next.
 //
 // Footprint: reads and writes the cursor, with a conflict, so that only the holder moves the place.
-func (s *subscription) move(ctx context.Context, tx kv.Tx, next position) (moved bool, err error) {
+func (s *subscription) move(ctx context.Context, tx kv.Tx, next position) (at position, moved bool, err error) {
 	key := s.q.keys.cursor(s.name)
 	v, err := guardSubscribeMove.get(tx, key).Wait(ctx)
 	if err != nil {
-		return false, fmt.Errorf("read cursor: %w", err)
+		return at, false, fmt.Errorf("read cursor: %w", err)
 	}
 	if v == nil {
-		return false, errNotHolder // somebody has removed the subscription
+		return at, false, errNotHolder // somebody has removed the subscription
 	}
 	p, err := unpackProgress(key, v)
 	if err != nil {
-		return false, err
+		return at, false, err
 	}
 	if p.token != s.token && !lacks(guardSubscribeMove) {
-		return false, errNotHolder
+		return at, false, errNotHolder
 	}
-	if bytes.Equal(p.from, next.from) && p.done == next.done && !lacks(guardSubscribeAgain) {
-		return false, nil
+	if !p.position.equal(s.stored) && !lacks(guardSubscribeAgain) {
+		return p.position, false, nil
 	}
 	tx.Set(key, (&progress{token: s.token, position: next}).pack())
-	return true, nil
+	return next, true, nil
 }
 
-// handleTx calls the handler in a transaction which also moves the place.
-func (s *subscription) handleTx(ctx context.Context, page changePage) error {
-	return s.update(ctx, func(tx kv.Tx, _ *following) error {
-		moved, err := s.move(ctx, tx, page.next)
-		if err != nil || !moved {
+// handleTx calls the handler in a transaction which also moves the place, and returns the place as move does.
+func (s *subscription) handleTx(ctx context.Context, page changePage) (at position, err error) {
+	err = s.update(ctx, func(tx kv.Tx, _ *following) error {
+		place, moved, err := s.move(ctx, tx, page.next)
+		if at = place; err != nil || !moved {
 			return err
 		}
 		late := &timeoutError{handlerTxLife, "its transaction"}
@@ -600,6 +606,7 @@ func (s *subscription) handleTx(ctx context.Context, page changePage) error {
 		// Not the engine's error itself: retried, the call would take as long for ever.
 		return s.failed(page.changes, fmt.Errorf("%w: %v", late, errors.Unwrap(err)))
 	})
+	return at, err
 }
 
 // callAll calls a plain handler: once, or in parallel with the changes of some groups each.

@@ -9,6 +9,7 @@ import (
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
+	"fdbfifo/kv/record"
 	"fdbfifo/layer"
 )
 
@@ -59,4 +60,69 @@ func TestReceivesTogetherShareNoGroup(t *testing.T) {
 		require.NoError(t, q.Close(t.Context()))
 		require.NoError(t, other.Close(t.Context()))
 	})
+}
+
+// TestAckAll: claims of different handles and receives are acked in one transaction, each with its own outcome: a claim
+// that is lost, and one that is of another queue, keep no other from its end (G3).
+func TestAckAll(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	r := record.WrapCounting(e.raw)
+	q, err := layer.Open(e.ctx, r, testPrefix, testQueue, e.options(2))
+	require.NoError(t, err)
+	for _, group := range []string{"A", "B", "C", "D", "E"} {
+		e.enqueue(group, group+"1", group+"2")
+	}
+	heads := layer.ReceiveOptions{Max: 3, Strategy: layer.Heads}
+	claims, err := q.Receive(e.ctx, heads)
+	require.NoError(t, err)
+	require.Len(t, claims, 3)
+	theirs, err := e.q.Receive(e.ctx, heads)
+	require.NoError(t, err)
+	require.Len(t, theirs, 2)
+	lost := claims[1]
+	require.NoError(t, e.q.Ack(e.ctx, lost))
+	foreign := &layer.Claim{Queue: "another", Group: "D", Token: theirs[0].Token}
+
+	before := r.Counters().Commits
+	err = layer.AckAll(e.ctx, q, claims[0], lost, claims[2], foreign, nil, theirs[1])
+	require.EqualValues(t, 1, r.Counters().Commits-before)
+	require.ErrorIs(t, err, layer.ErrClaimLost)
+	require.ErrorIs(t, err, layer.ErrOptions)
+	require.ErrorContains(t, err, "layer: ack all: group \"B\"")
+	var failed *layer.ClaimError
+	require.ErrorAs(t, err, &failed)
+	require.Same(t, lost, failed.Claim)
+	require.NoError(t, e.q.Ack(e.ctx, theirs[0]), "D is held as before")
+	require.NoError(t, layer.AckAll(e.ctx, q), "no claims, no work")
+	for _, group := range []string{"A", "B", "C", "D", "E"} {
+		require.Equal(t, []string{group + "2"}, e.all(group))
+	}
+	e.check()
+}
+
+// TestAckAllUnknown (G3): when the commit of claims acked together ends unknown, none is acked twice, nor reported
+// lost.
+func TestAckAllUnknown(t *testing.T) {
+	for _, kind := range []fault.Kind{fault.UnknownApplied, fault.UnknownLost} {
+		plan := &fault.Plan{}
+		db := fault.Wrap(embedded.OpenMemory(embedded.Options{}), plan)
+		q, err := layer.Create(t.Context(), db, testPrefix, testQueue, layer.Options{})
+		require.NoError(t, err)
+		_, err = q.Enqueue(t.Context(), layer.Message{Group: "A"}, layer.Message{Group: "B"}, layer.Message{Group: "B"})
+		require.NoError(t, err)
+		claims, err := q.Receive(t.Context(), layer.ReceiveOptions{Strategy: layer.Heads})
+		require.NoError(t, err)
+		require.Len(t, claims, 2)
+		plan.OnCommit = func(int, kv.Tx) fault.Kind {
+			plan.OnCommit = nil
+			return kind
+		}
+		require.NoError(t, layer.AckAll(t.Context(), q, claims...))
+		report, err := q.Admin().Check(t.Context(), layer.CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+		require.EqualValues(t, 1, report.Items)
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, db.Close())
+	}
 }

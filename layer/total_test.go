@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
@@ -44,7 +43,7 @@ func TestTotalRateHolds(t *testing.T) {
 }
 
 func holdTotalRate(t *testing.T, text string) {
-	e := newEnv(t, func(*testing.T) kv.DB { return embedded.OpenMemory(embedded.Options{}) }, false)
+	e := newEnv(t, inMemory, false)
 	e.clock.real.Store(true) // which is the bubble's
 	totalled(text, having())(e)
 	rate := e.q.Config().MaxRateTotal
@@ -210,7 +209,7 @@ func TestTotalRateOfAWrongClock(t *testing.T) {
 // there is none.
 func TestTotalRateRaised(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := newEnv(t, func(*testing.T) kv.DB { return embedded.OpenMemory(embedded.Options{}) }, false)
+		e := newEnv(t, inMemory, false)
 		e.clock.real.Store(true)
 		totalled("1/h", having())(e)
 		e.fill("A", 1)

@@ -31,12 +31,15 @@ func (q *Queue) readItem(ctx context.Context, tx kv.ReadTx, row kv.KV) (Item, er
 	if err != nil {
 		return Item{}, corrupt(row.Key, err)
 	}
-	return q.assemble(ctx, tx, p.itemID(), e, body)
+	config := q.Config()
+	return q.assemble(ctx, tx, p.itemID(), e, body, config.retro())
 }
 
 // assemble makes an item from its id and envelope, and reads the rest of a body in parts. An incomplete item is
 // ErrCorrupt.
-func (q *Queue) assemble(ctx context.Context, tx kv.ReadTx, id ID, e envelope, body []byte) (Item, error) {
+func (q *Queue) assemble(
+	ctx context.Context, tx kv.ReadTx, id ID, e envelope, body []byte, delay retro,
+) (Item, error) {
 	if e.parts > 0 {
 		rows, err := tx.GetRange(q.keys.parts(id).Selectors(), kv.RangeOptions{}).Wait(ctx)
 		if err != nil {
@@ -53,8 +56,8 @@ func (q *Queue) assemble(ctx context.Context, tx kv.ReadTx, id ID, e envelope, b
 		body = whole
 	}
 	item := Item{ID: id, Body: body, Headers: e.headers, Enqueued: fromMillis(e.enqueuedMS), DedupID: e.dedupID}
-	if e.dueMS > 0 {
-		item.DeliverAt = fromMillis(e.dueMS)
+	if due := delay.due(&e); due > e.enqueuedMS {
+		item.DeliverAt = fromMillis(due)
 	}
 	return item, nil
 }

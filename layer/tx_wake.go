@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 
@@ -156,3 +157,21 @@ func (k *waking) see(row kv.KV) error {
 	}
 	return nil
 }
+
+// empties remembers how often, lately, an enqueue of the handle has found a group empty: then somebody may wait for the
+// group, and the requests are read.
+type empties struct{ score atomic.Int64 }
+
+// emptiesLikely is how many more enqueues must have found an empty group than not, in a count that ends at twice as
+// many, before the handle reads the requests ahead.
+const emptiesLikely = 4
+
+func (e *empties) note(empty bool) {
+	score := e.score.Load() - 1
+	if empty {
+		score += 2
+	}
+	e.score.Store(min(max(score, 0), 2*emptiesLikely))
+}
+
+func (e *empties) likely() bool { return e.score.Load() >= emptiesLikely }

@@ -91,7 +91,13 @@ func TestWhyUnreachable(t *testing.T) {
 	require.Equal(t, []layer.Cause{layer.CauseNobodyWaits}, e.causes(id))
 	e.write(func(tx kv.Tx) { tx.Clear(key("ready", int64(0), id.Index+7, "A")) })
 	require.Equal(t, []layer.Cause{layer.CauseUnreachable}, e.causes(id))
-	e.write(func(tx kv.Tx) { tx.Set(hint.Key, nil) })
+	// The remedy.
+	_, err := e.q.Admin().PauseGroup(e.ctx, "A", layer.PauseOptions{})
+	require.NoError(t, err)
+	_, err = e.q.Admin().ResumeGroup(e.ctx, "A", layer.ResumeOptions{})
+	require.NoError(t, err)
+	require.Equal(t, []layer.Cause{layer.CauseNobodyWaits}, e.causes(id))
+	require.NotNil(t, e.receive(e.q, 1))
 }
 
 // TestWhyOfAGrant: a group that is kept for a handle that waits is said to be.

@@ -211,7 +211,7 @@ func (r record) all() map[string]string {
 // configure sets what the layer is to know of the queue's attributes. The other settings are the operator's.
 func (r record) configure(c *layer.Config) {
 	c.Lease = max(r.duration(visibilityTimeout), layer.MinLease)
-	c.Delay = r.duration(delaySeconds)
+	c.Delay = r.duration(delaySeconds) // of a FIFO queue for the messages in the queue, too
 	c.Retention, c.OnExpiry = r.duration(retentionPeriod), layer.DropExpired
 	c.Schedule = layer.RoundRobin // otherwise a message that always fails is the oldest, and comes first for ever
 	c.Retry = layer.RetryPolicy{Kind: layer.RetryAtOnce}
@@ -220,7 +220,7 @@ func (r record) configure(c *layer.Config) {
 		c.MaxAttempts = policy.count
 	}
 	c.DedupBy, c.DedupFor, c.DedupWindow = layer.DedupByID, layer.DedupForWindow, layer.DefaultDedupWindow
-	c.GroupRequired, c.Fair = r.fifo(), !r.fifo()
+	c.GroupRequired, c.RetroactiveDelay, c.Fair = r.fifo(), r.fifo(), !r.fifo()
 	if c.DedupScope = layer.DedupInQueue; r.dedupInGroup() {
 		c.DedupScope = layer.DedupInGroup
 	}

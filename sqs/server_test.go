@@ -291,6 +291,40 @@ func TestStandardQueue(t *testing.T) {
 	})
 }
 
+// TestChangeOfDelay: a change of the queue's delay holds for the messages in a FIFO queue, too, in a standard queue for
+// those that are sent from then on; on a server that has not made the change, too.
+func TestChangeOfDelay(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		other := &env{T: e.T, db: e.db, s: NewServer(e.db, Options{})}
+		defer func() { require.NoError(e, other.s.Close(e.Context())) }()
+		set := func(url string, seconds string) {
+			e.call("SetQueueAttributes", object{"QueueUrl": url, "Attributes": object{delaySeconds: seconds}})
+		}
+		orders, jobs := e.create("orders.fifo", delaySeconds, "900"), e.create("jobs", delaySeconds, "900")
+		e.send(orders, "a", "a1", "a2")
+		e.send(jobs, "", "1")
+		require.Equal(e, "2", e.attributes(orders)["ApproximateNumberOfMessagesDelayed"])
+		time.AfterFunc(10*time.Second, func() { set(orders, "5"); set(jobs, "5") })
+		begun := time.Now()
+		got := other.receive(orders, "WaitTimeSeconds", 20)
+		require.Equal(e, "a1 a2", bodies(got))
+		require.InDelta(e, 10, time.Since(begun).Seconds(), 3)
+		require.Empty(e, e.receive(jobs, "WaitTimeSeconds", 20))
+		require.Equal(e, "1", e.attributes(jobs)["ApproximateNumberOfMessagesDelayed"])
+		other.delete(orders, got...)
+
+		e.send(orders, "a", "a3")
+		set(orders, "60")
+		time.Sleep(10 * time.Second)
+		require.Empty(e, other.receive(orders), "the delay is longer now")
+		require.Equal(e, "1", e.attributes(orders)["ApproximateNumberOfMessagesDelayed"])
+		require.Empty(e, other.receive(orders, "WaitTimeSeconds", 20))
+		require.Empty(e, other.receive(orders, "WaitTimeSeconds", 20))
+		require.Equal(e, "a3", bodies(other.receive(orders, "WaitTimeSeconds", 20)))
+		require.InDelta(e, 60, time.Since(begun).Seconds()-30, 5)
+	})
+}
+
 // TestDeduplication: by an id or by the body, for five minutes, over the queue or in each group.
 func TestDeduplication(t *testing.T) {
 	bubble(t, Options{}, func(e *env) {

@@ -84,7 +84,7 @@ func (r backlogRatio) run(ctx context.Context, env Env, s Sizes) (results []Resu
 		return text
 	}
 	return []Result{
-		{r.name, c.ratio(), "ratio", r.means, c.spread(), atMost(1.3)},
+		{r.name, c.ratio(), "ratio", r.means, c.spread(), atMost(1.1)},
 		{r.smallName, c.a, "us", "claim + ack of a batch of 10", sizes(r.small), Target{}},
 		{r.largeName, c.b, "us", "claim + ack of a batch of 10", sizes(r.large), Target{}},
 	}, nil

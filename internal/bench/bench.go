@@ -27,8 +27,18 @@ type Env struct {
 	Open func(ctx context.Context) (Space, error)
 	// Folder makes a folder that no other call has returned. It need not be set if Sizes.SharedRounds is 0.
 	Folder func(ctx context.Context) (Folder, error)
+	// Memory: the engine keeps nothing, so some targets are others.
+	Memory bool
 	// Progress, if not nil, is told how far a step of the benchmark has come.
 	Progress func(step string, done, total int64)
+}
+
+// target is elsewhere, or inMemory in memory.
+func (e Env) target(elsewhere, inMemory Target) Target {
+	if e.Memory {
+		return inMemory
+	}
+	return elsewhere
 }
 
 func (e Env) progress(step string, done, total int) {
@@ -171,6 +181,9 @@ func All(s Sizes) []Benchmark {
 		enqueueConflicts(s),
 		mutationsPerMessage(s),
 		extendMutations(s),
+		sendRatio(s),
+		fewGroupsConflicts(s),
+		headsRatio(s),
 		claimersFloor(s),
 		transactionsPerItem(s),
 		idleTransactions(s),
@@ -196,6 +209,7 @@ func All(s Sizes) []Benchmark {
 		sqsBlocked(s),
 		sqsIdle(s),
 		sqsQuiet(s),
+		fairRatio(s),
 	}
 	if s.SharedRounds > 0 {
 		all = append(all, sharedRatio(s), sharedCost(s), takeover(s))

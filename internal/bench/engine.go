@@ -52,7 +52,7 @@ func engineRatio(s Sizes) Benchmark {
 		}
 		sizes := fmt.Sprintf("%d goroutines, batches of %d, %d bytes each", s.Claimers, batch, bodySize)
 		return []Result{
-			{name, c.ratio(), "ratio", means, c.spread(), atLeast(0.25)},
+			{name, c.ratio(), "ratio", means, c.spread(), env.target(atLeast(0.5), atLeast(0.4))},
 			{"queue_items_per_s", c.b, "items/s", "enqueue + claim + ack, a transaction each", sizes, Target{}},
 			{"engine_items_per_s", c.a, "items/s", "one set + one clear, a transaction each, no reads", sizes, Target{}},
 		}, nil

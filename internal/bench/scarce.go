@@ -61,7 +61,7 @@ func transactionsPerItem(s Sizes) Benchmark {
 		per := func(n int64) float64 { return float64(n) / float64(s.ScarceItems) }
 		return []Result{
 			{name, per(attempts(counted)), "transactions", means,
-				fmt.Sprintf("%d items; claims: %d direct, %d after a conflict, %d after waiting; %d looks", s.ScarceItems, paths.Direct, paths.Widened, paths.Staged, paths.Looks), atMost(4)},
+				fmt.Sprintf("%d items; claims: %d direct, %d after a conflict, %d after waiting; %d looks", s.ScarceItems, paths.Direct, paths.Widened, paths.Staged, paths.Looks), env.target(atMost(2.2), atMost(2))},
 			{"conflicts_per_item_one_group", per(counted.Conflicts), "conflicts", "of these, failed with a conflict", "", Target{}},
 			{"items_per_s_one_group", float64(s.ScarceItems) / took.Seconds(), "items/s", "receive and ack, a transaction each", "", Target{}},
 		}, nil

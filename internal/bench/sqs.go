@@ -386,7 +386,7 @@ func sqsIdle(sizes Sizes) Benchmark {
 }
 
 // sqsQuiet measures how long a message of a quiet tenant waits in a standard queue beside a loud tenant's backlog, and,
-// to compare, how long it waits where nobody says whose messages are whose.
+// to compare, how long it waits where nobody says whose messages are whose, and in an empty queue.
 func sqsQuiet(sizes Sizes) Benchmark {
 	const (
 		name  = "sqs_quiet_ms"
@@ -396,56 +396,77 @@ func sqsQuiet(sizes Sizes) Benchmark {
 	means := fmt.Sprintf(
 		"from SendMessage to the worker's receive, of a tenant beside one with a backlog of %d", backlog)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
-		var took [2]float64 // with tenants, without
+		var c comparison // of an empty queue, and one with a backlog
+		unnamed := 0.0
 		err = serving(ctx, env, func(_ Space, s *service) error {
-			for i, tenants := range []bool{true, false} {
+			for i, of := range []struct {
+				backlog int
+				tenants bool
+			}{{0, true}, {backlog, true}, {backlog, false}} {
 				name := fmt.Sprint(queue, i)
 				if err := s.call(ctx, "CreateQueue", map[string]any{"QueueName": name}, nil); err != nil {
 					return err
 				}
-				if took[i], err = s.quiet(ctx, env, name, backlog, tenants); err != nil {
+				if err := s.load(ctx, env, name, of.backlog, of.tenants); err != nil {
 					return err
 				}
 			}
-			return nil
+			quiet := func(i int, tenants bool) side {
+				return func(ctx context.Context) (float64, error) {
+					return s.quiet(ctx, fmt.Sprint(queue, i), tenants)
+				}
+			}
+			var err error
+			if c, err = compare(ctx, env, sizes.LongRounds, sizes.Slices, quiet(0, true), quiet(1, true)); err != nil {
+				return err
+			}
+			unnamed, err = quiet(2, false)(ctx)
+			return err
 		})
 		if err != nil {
 			return nil, err
 		}
 		detail := fmt.Sprintf("one worker, batches of %d", batch)
 		return []Result{
-			{name, took[0], "ms", means, detail, atMost(500)},
-			{"sqs_unnamed_ms", took[1], "ms", "the same, where the messages name no tenants", detail, Target{}},
+			{name, c.b, "ms", means, detail, atMost(500)},
+			{"sqs_quiet_ratio", c.ratio(), "ratio", "the same to an empty queue's", c.spread(), atMost(20)},
+			{"sqs_unnamed_ms", unnamed, "ms", "the same, where the messages name no tenants", detail, Target{}},
 		}, nil
 	}}
 }
 
-// quiet sends the backlog of a loud tenant and then one message of another's, and returns the milliseconds until a
-// worker, which takes what comes, has that one.
-func (s *service) quiet(ctx context.Context, env Env, queue string, backlog int, tenants bool) (float64, error) {
-	type entry struct{ Id, MessageBody, MessageGroupId string }
-	type unnamed struct{ Id, MessageBody string }
-	request := func(tenant, body string, n int) map[string]any {
-		var entries []any
-		for i := range n {
-			if tenants {
-				entries = append(entries, entry{fmt.Sprint(i), body, tenant})
-			} else {
-				entries = append(entries, unnamed{fmt.Sprint(i), body})
-			}
+// ofTenant is a request to send n messages of a tenant, which they name or not.
+func ofTenant(queue, tenant string, n int, named bool) map[string]any {
+	entries := make([]any, n)
+	for i := range entries {
+		entry := map[string]string{"Id": fmt.Sprint(i), "MessageBody": tenant}
+		if named {
+			entry["MessageGroupId"] = tenant
 		}
-		return map[string]any{"QueueUrl": queue, "Entries": entries}
+		entries[i] = entry
 	}
+	return map[string]any{"QueueUrl": queue, "Entries": entries}
+}
+
+// load sends the backlog of a loud tenant.
+func (s *service) load(ctx context.Context, env Env, queue string, backlog int, tenants bool) error {
 	for done := 0; done < backlog; done += batch {
 		env.progress("loading", done, backlog)
-		if err := s.call(ctx, "SendMessageBatch", request("loud", "loud", batch), nil); err != nil {
-			return 0, err
+		if err := s.call(ctx, "SendMessageBatch", ofTenant(queue, "loud", batch, tenants), nil); err != nil {
+			return err
 		}
 	}
+	return nil
+}
+
+// quiet sends one message of a quiet tenant, and returns the milliseconds until a worker, which takes what comes, has
+// that one.
+func (s *service) quiet(ctx context.Context, queue string, tenants bool) (float64, error) {
 	begun := time.Now()
-	if err := s.call(ctx, "SendMessageBatch", request("quiet", "quiet", 1), nil); err != nil {
+	if err := s.call(ctx, "SendMessageBatch", ofTenant(queue, "quiet", 1, tenants), nil); err != nil {
 		return 0, err
 	}
+	took := 0.0
 	for {
 		var answer struct {
 			Messages []struct{ MessageId, ReceiptHandle, Body string }
@@ -461,12 +482,12 @@ func (s *service) quiet(ctx context.Context, env Env, queue string, backlog int,
 		}
 		got := make([]received, len(answer.Messages))
 		for i, m := range answer.Messages {
-			if got[i] = (received{m.MessageId, m.ReceiptHandle}); m.Body == "quiet" {
-				return float64(time.Since(begun)) / float64(time.Millisecond), nil
+			if got[i] = (received{m.MessageId, m.ReceiptHandle}); m.Body == "quiet" && took == 0 {
+				took = float64(time.Since(begun)) / float64(time.Millisecond)
 			}
 		}
-		if err := s.delete(ctx, queue, got); err != nil {
-			return 0, err
+		if err := s.delete(ctx, queue, got); err != nil || took > 0 {
+			return took, err
 		}
 	}
 }

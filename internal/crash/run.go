@@ -192,7 +192,7 @@ func (r *run) unknownEnqueues() (retry [][]message) {
 }
 
 // stuck is how long a child may live: far longer than any kill takes to come.
-const stuck = 60 * time.Second
+const stuck = 5 * time.Minute
 
 // child is a process at work.
 type child struct {

@@ -19,6 +19,8 @@ var (
 	workers = flag.Int("herd.workers", 4, "workers of each")
 	groups  = flag.Int("herd.groups", 0, "groups; 0 = 50 for each handle")
 	shards  = flag.Int("herd.shards", 1, "shards of the queue")
+	items   = flag.Int("herd.items", 4, "items of each group")
+	work    = flag.Duration("herd.work", 500*time.Millisecond, "work for a claim, on the average")
 	length  = flag.Duration("herd.time", time.Second, "virtual time that is counted")
 	hold    = flag.Bool("herd.hold", false, "fail if there are more than 0.2 conflicts a claim, or a handle is starved")
 )
@@ -26,8 +28,8 @@ var (
 // TestHandles simulates handles at plenty of groups and prints what they did. Each gets its share.
 func TestHandles(t *testing.T) {
 	o := Options{
-		Handles: *handles, Workers: *workers, Groups: *groups, Items: 4, Shards: *shards,
-		Work: 500 * time.Millisecond, Time: *length,
+		Handles: *handles, Workers: *workers, Groups: *groups, Items: *items, Shards: *shards,
+		Work: *work, Time: *length,
 	}
 	if o.Groups == 0 {
 		o.Groups = 50 * o.Handles

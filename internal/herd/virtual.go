@@ -45,8 +45,8 @@ type slowTx struct {
 	started time.Time // when the read version is there; guarded by mu; zero = not asked for
 }
 
-// ready returns when a read that begins now has its answer.
-func (t *slowTx) ready() time.Time {
+// begun returns when the read version is there; a commit asks for one, too.
+func (t *slowTx) begun() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
@@ -54,10 +54,13 @@ func (t *slowTx) ready() time.Time {
 		t.started = now.Add(draw(t.latency.start))
 	}
 	if t.started.After(now) {
-		now = t.started
+		return t.started
 	}
-	return now.Add(draw(t.latency.read))
+	return now
 }
+
+// ready returns when a read that begins now has its answer.
+func (t *slowTx) ready() time.Time { return t.begun().Add(draw(t.latency.read)) }
 
 func (t *slowTx) restart() {
 	t.mu.Lock()
@@ -89,9 +92,10 @@ func (s slowSnapshot) GetRange(r kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV]
 
 func (t *slowTx) Commit() kv.Future[struct{}] {
 	c := &slowCommit{done: make(chan struct{})}
-	took := draw(t.latency.commit)
+	took, begun := draw(t.latency.commit), t.begun()
 	go func() {
 		defer close(c.done)
+		time.Sleep(time.Until(begun))
 		time.Sleep(took / 2)
 		_, c.err = t.ManagedTx.Commit().Wait(context.Background())
 		time.Sleep(took - took/2)

@@ -168,7 +168,7 @@ func (g *group) explain(ops []porcupine.Operation, info porcupine.LinearizationI
 	for _, p := range longest[max(0, len(longest)-most):] {
 		fmt.Fprintf(&b, "  %s\n", line(p))
 	}
-	fmt.Fprintf(&b, "then the group is: %s\n", s.describe(g.names))
+	fmt.Fprintf(&b, "then the group is: %s\n", s.describe(g.law, g.names))
 	if stuck != nil {
 		fmt.Fprintf(&b, "and this, by then, must have come, but cannot: %s", line(*stuck))
 	}

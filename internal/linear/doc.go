@@ -43,6 +43,15 @@
 // are still there, in their places, in the lanes of their new facets. A receive may leave out what came into its lane
 // while it looked.
 //
+// # Single messages
+//
+// In a queue with unordered consumers a message that is claimed by itself is a lane, too, of that message alone. Nobody
+// gives it to others while its claim lives; who claims the group gets what stands before it, and nothing if it is the
+// head. A message of a group that somebody holds is not claimed by itself. An unordered receive or take gives the first of
+// the messages that nobody holds; it may pass over one whose lease or retry delay has ended, as long as nobody has let go
+// of it, and over one that somebody lets go of while it looks. Somebody may hold messages whose claims are not in the
+// history: Busy says when.
+//
 // # Leases
 //
 // The end of a lease is a number of the holder's clock that the claim and its extends return. Until is not a moment of the

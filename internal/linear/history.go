@@ -69,33 +69,35 @@ func (h *History) Enqueued(s Span, o Outcome, groups, bodies []string, sent []la
 }
 
 // Received adds a receive: each claim to its group. If there is none, it adds its outcome, which may be Nothing, to all of
-// the groups that it may have been from. where is its template.
-func (h *History) Received(s Span, o Outcome, where layer.Template, claims []*layer.Claim, from []string) {
+// the groups that it may have been from.
+func (h *History) Received(s Span, o Outcome, of layer.ReceiveOptions, claims []*layer.Claim, from []string) {
+	one := Operation{Span: s, Kind: Receive, Outcome: o, Where: of.Where, Unordered: of.Unordered}
 	for _, c := range claims {
-		h.Add(c.Group, Operation{
-			Span: s, Kind: Receive, Outcome: o, Where: where, Token: c.Token, Messages: messages(c.Items),
-			Until: c.Until.UnixMilli(),
-		})
+		got := one
+		got.Hold, got.Token, got.Messages, got.Until = c.Hold, c.Token, messages(c.Items), c.Until.UnixMilli()
+		h.Add(c.Group, got)
 	}
 	if len(claims) > 0 {
 		return
 	}
 	if o == Done {
-		o = Nothing
+		one.Outcome = Nothing
 	}
 	for _, group := range from {
-		h.Add(group, Operation{Span: s, Kind: Receive, Outcome: o, Where: where})
+		h.Add(group, one)
 	}
 }
 
 // Took adds a take, as Received adds a receive. Items are of one group.
-func (h *History) Took(s Span, o Outcome, where layer.Template, items []layer.Item, from []string) {
+func (h *History) Took(s Span, o Outcome, of layer.TakeOptions, items []layer.Item, from []string) {
+	one := Operation{Span: s, Kind: Take, Outcome: o, Where: of.Where, Unordered: of.Unordered, Messages: messages(items)}
 	switch {
 	case len(items) > 0:
-		h.Add(items[0].ID.Group, Operation{Span: s, Kind: Take, Outcome: o, Where: where, Messages: messages(items)})
+		h.Add(items[0].ID.Group, one)
 	case o == Done:
+		one.Outcome, one.Messages = Nothing, nil
 		for _, group := range from {
-			h.Add(group, Operation{Span: s, Kind: Take, Outcome: Nothing, Where: where})
+			h.Add(group, one)
 		}
 	}
 }

@@ -9,6 +9,9 @@ import (
 
 // lanes are the templates of the operations of one group, and the facets of its messages, of a queue with facets. The
 // first lane is the whole group, the first kind of facets those that nobody has told of: every template agrees with it.
+//
+// In a queue with unordered consumers a message that is held by itself is a lane, too: the lanes behind those of the
+// templates, by rank. See hold.go.
 type lanes struct {
 	where []layer.Template
 	kinds []layer.Template
@@ -40,7 +43,8 @@ func lanesOf(ops []*Operation) *lanes {
 			kind(m.Facets)
 		}
 	}
-	if len(l.where) == 1 && len(l.kinds) == 1 {
+	alone := slices.ContainsFunc(ops, func(o *Operation) bool { return o.Unordered || o.Hold != (layer.ID{}) })
+	if len(l.where) == 1 && len(l.kinds) == 1 && !alone {
 		return nil
 	}
 	for _, a := range l.where {
@@ -72,6 +76,9 @@ func (l *lanes) place(p *step, ranks []int) {
 		return
 	}
 	p.lane, p.next = l.at[p.Where.String()], l.kind[p.Next.String()]
+	if p.Unordered && p.Kind == Take {
+		p.lane = noLane
+	}
 	if p.Kind == Enqueue || p.Kind == Put {
 		for i, m := range p.Messages {
 			p.kinds = p.kinds.put(ranks[i], l.kind[m.Facets.String()])
@@ -103,7 +110,7 @@ func (f facets) put(rank int, kind byte) facets {
 
 // inLane is what waits in a lane.
 func (s state) inLane(l *lanes, lane int) set {
-	if lane == 0 {
+	if lane <= 0 || l.isAlone(lane) {
 		return s.waiting
 	}
 	var in []int
@@ -115,10 +122,42 @@ func (s state) inLane(l *lanes, lane int) set {
 	return setOf(in...)
 }
 
-// holds are who holds each lane.
-func (s state) holds(l *lanes) []hold {
-	all := make([]hold, len(l.where))
-	all[0] = s.hold
+// hands are who holds the lanes that anybody holds or has held, in the order of the lanes.
+type hands []hand
+
+// hand is who holds a lane.
+type hand struct {
+	lane int
+	hold
+}
+
+func (all hands) find(lane int) (int, bool) {
+	return slices.BinarySearchFunc(all, lane, func(h hand, lane int) int { return h.lane - lane })
+}
+
+// of is who holds a lane.
+func (all hands) of(lane int) hold {
+	if i, ok := all.find(lane); ok {
+		return all[i].hold
+	}
+	return hold{}
+}
+
+// with is all with a lane held so.
+func (all hands) with(lane int, h hold) hands {
+	i, ok := all.find(lane)
+	if !ok {
+		return slices.Insert(all, i, hand{lane, h})
+	}
+	all[i].hold = h
+	return all
+}
+
+// hands are who holds each lane.
+func (s state) hands() (all hands) {
+	if s.hold != (hold{}) {
+		all = append(all, hand{0, s.hold})
+	}
 	b := []byte(s.others)
 	number := func() int64 {
 		n, width := binary.Varint(b)
@@ -126,21 +165,22 @@ func (s state) holds(l *lanes) []hold {
 		return n
 	}
 	for len(b) > 0 {
-		h := &all[number()]
+		h := hand{lane: int(number())}
 		h.token, h.until, h.latest, h.newest = number(), number(), number(), number()
 		h.delay, h.delayLatest, h.shaky = number(), number(), number() == 1
 		n := number()
 		h.held, b = set(b[:n]), b[n:]
+		all = append(all, h)
 	}
 	return all
 }
 
-// heldBy is s with the lanes held so.
-func (s state) heldBy(all []hold) state {
-	s.hold = all[0]
+// heldBy is s with the lanes held so. Of a message that waits no more nobody is told how it was held.
+func (s state) heldBy(l *lanes, all hands) state {
+	s.hold = all.of(0)
 	var b []byte
-	for i, h := range all[1:] {
-		if h == (hold{}) {
+	for _, h := range all {
+		if h.lane == 0 || h.hold == (hold{}) || l.isAlone(h.lane) && !s.waiting.has(l.rank(h.lane)) {
 			continue
 		}
 		shaky := int64(0)
@@ -148,7 +188,7 @@ func (s state) heldBy(all []hold) state {
 			shaky = 1
 		}
 		for _, n := range []int64{
-			int64(i + 1), h.token, h.until, h.latest, h.newest, h.delay, h.delayLatest, shaky, int64(len(h.held)),
+			int64(h.lane), h.token, h.until, h.latest, h.newest, h.delay, h.delayLatest, shaky, int64(len(h.held)),
 		} {
 			b = binary.AppendVarint(b, n)
 		}
@@ -158,34 +198,36 @@ func (s state) heldBy(all []hold) state {
 	return s
 }
 
-// followInLane is follow for a queue with facets: an operation is of one lane. It does there what it would do to a
-// group, if those who hold lanes that could share a message with its own allow it. So operations of lanes that share
-// none commute.
+// followInLane is follow for a queue with facets, or with unordered consumers: an operation is of one lane. It does
+// there what it would do to a group, if those who hold lanes that could share a message with its own allow it. So
+// operations of lanes that share none commute.
 func (s state) followInLane(l Law, p *step) (state, bool) {
-	all := s.holds(l.lanes)
-	if p.Kind == Receive || p.Kind == Take {
+	all := s.hands()
+	switch p.Kind {
+	case Receive, Take:
 		return s.givesInLane(l, p, all)
-	}
-	if p.Kind == Drop || p.Kind == Move {
+	case Drop, Move:
 		return s.dropInLanes(l, p, all)
-	}
-	if p.Kind == Disturb {
+	case Disturb:
 		for i := range all {
 			all[i].shaky = all[i].token != 0
 		}
-		return s.heldBy(all), true
+		return s.heldBy(l.lanes, all), true
 	}
 	lane := p.lane
 	if p.Kind == Cancel {
-		lane = max(0, slices.IndexFunc(all, func(h hold) bool { return h.held.and(p.messages) != "" }))
+		lane = 0
+		if i := slices.IndexFunc(all, func(h hand) bool { return h.held.and(p.messages) != "" }); i >= 0 {
+			lane = all[i].lane
+		}
 	}
 	in := s
-	in.hold = all[lane]
+	in.hold = all.of(lane)
 	out, ok := in.apply(l, p)
 	if !ok {
 		return s, false
 	}
-	all[lane] = out.hold
+	all = all.with(lane, out.hold)
 	out.hidden = out.hidden || s.hidden // perhaps in another lane
 	if p.Kind == Put || p.Kind == Cancel {
 		for i := range all {
@@ -203,28 +245,32 @@ func (s state) followInLane(l Law, p *step) (state, bool) {
 			out.facets = out.facets.put(r, p.next)
 		}
 	}
-	return out.heldBy(all), true
+	return out.heldBy(l.lanes, all), true
 }
 
 // givesInLane is a receive or take.
-func (s state) givesInLane(l Law, p *step, all []hold) (state, bool) {
+func (s state) givesInLane(l Law, p *step, all hands) (state, bool) {
+	if p.Outcome == Nothing && s.keptFrom(l.lanes, p, all) {
+		return s, true
+	}
 	in := s
-	for i := range all {
-		if i == p.lane || !l.lanes.meets[i][p.lane] {
+	for _, h := range all {
+		if p.Outcome == Nothing || !l.lanes.inTheWay(p, h.lane) {
 			continue
 		}
-		if p.Outcome == Nothing {
-			if all[i].token != 0 && all[i].latest > p.Begin || all[i].delayLatest > p.Begin {
-				return s, true
-			}
-			continue
-		}
-		in.hold = all[i]
-		if !in.lapsed(p) || all[i].delay > p.End {
+		in.hold = h.hold
+		if !in.lapsed(p) || h.delay > p.End {
 			return s, false
 		}
 	}
-	in.hold, in.waiting = all[p.lane], s.inLane(l.lanes, p.lane)
+	in.hold, in.waiting = all.of(p.lane), s.inLane(l.lanes, p.lane)
+	if p.Unordered {
+		var ok bool
+		if in, ok = s.free(l.lanes, p, all); !ok {
+			return s, false
+		}
+		s.hidden, s.phantoms = in.hidden, in.phantoms
+	}
 	out, ok := in.apply(l, p)
 	if !ok || p.Outcome == Nothing || out == in {
 		if out.hidden && !s.hidden { // a claim that nobody was told of
@@ -232,27 +278,29 @@ func (s state) givesInLane(l Law, p *step, all []hold) (state, bool) {
 		}
 		return s, ok
 	}
-	all[p.lane] = out.hold
 	out.hidden = out.hidden || s.hidden // perhaps in another lane
-	for i := range all {
-		if i == p.lane || !l.lanes.meets[i][p.lane] {
+	for i, h := range all {
+		if !l.lanes.inTheWay(p, h.lane) {
 			continue
 		}
-		if p.Outcome == Unknown && !all[i].shaky {
-			out.since = max(out.since, all[i].until)
+		if p.Outcome == Unknown && !h.shaky {
+			out.since = max(out.since, h.until)
 		}
-		all[i] = hold{newest: all[i].newest}
+		all[i].hold = hold{newest: h.newest}
+	}
+	if p.lane >= 0 {
+		all = all.with(p.lane, out.hold)
 	}
 	gone := in.waiting.without(out.waiting)
 	out.waiting = s.waiting.without(gone)
 	for _, r := range gone.ranks() {
 		out.facets = out.facets.put(r, 0)
 	}
-	return out.heldBy(all), true
+	return out.heldBy(l.lanes, all), true
 }
 
 // dropInLanes is what somebody has done who is not in the history: messages were removed, or passed to other lanes.
-func (s state) dropInLanes(l Law, p *step, all []hold) (state, bool) {
+func (s state) dropInLanes(l Law, p *step, all hands) (state, bool) {
 	if p.Outcome == Unknown && s.ended {
 		return s, true
 	}
@@ -261,11 +309,11 @@ func (s state) dropInLanes(l Law, p *step, all []hold) (state, bool) {
 	}
 	in := s
 	for i := range all {
-		if in.hold = all[i]; in.held.and(p.messages) != "" {
+		if in.hold = all[i].hold; in.held.and(p.messages) != "" {
 			if !in.lapsed(p) && !p.Force {
 				return s, false
 			}
-			all[i] = in.unheld().hold
+			all[i].hold = in.unheld().hold
 		}
 		all[i].shaky = all[i].shaky || p.Force && all[i].token != 0
 		if p.Kind == Drop {
@@ -279,17 +327,30 @@ func (s state) dropInLanes(l Law, p *step, all []hold) (state, bool) {
 	for _, r := range p.messages.ranks() {
 		s.facets = s.facets.put(r, kind)
 	}
-	return s.heldBy(all), true
+	return s.heldBy(l.lanes, all), true
 }
 
-// settled reports whether nothing moved a message from lane to lane while an operation was under way, so that who knew
-// that it was there knew in which lane.
-func settledIn(history []*Operation, o *Operation, id layer.ID) bool {
-	return !slices.ContainsFunc(history, func(a *Operation) bool {
-		moves := (a.Kind == Advance || a.Kind == Move) && a.Call <= o.Return
-		if !moves || a.Outcome != Unknown && (a.Outcome != Done || a.Return < o.Call) {
+// movers are the operations of a history that may pass a message from lane to lane, or let go of one that was held by
+// itself.
+func movers(ops []*Operation) []*Operation {
+	var all []*Operation
+	for _, o := range ops {
+		alone := o.Hold != (layer.ID{}) && (o.Kind == Nack || o.Kind == Release)
+		if (o.Kind == Advance || o.Kind == Move || alone) && (o.Outcome == Done || o.Outcome == Unknown) {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// settledIn reports whether nothing moved a message from lane to lane, nor let go of it, while an operation was under
+// way, so that who knew that it was there knew in which lane.
+func settledIn(movers []*Operation, o *Operation, id layer.ID) bool {
+	return !slices.ContainsFunc(movers, func(a *Operation) bool {
+		if a.Call > o.Return || a.Outcome != Unknown && a.Return < o.Call {
 			return false
 		}
-		return a.All || slices.ContainsFunc(a.Messages, func(m Message) bool { return m.ID == id })
+		return a.Hold == id || a.All && a.Hold == (layer.ID{}) ||
+			slices.ContainsFunc(a.Messages, func(m Message) bool { return m.ID == id })
 	})
 }

@@ -19,7 +19,8 @@ import (
 //	CALL-RETURN CLIENT VERB WORDS... -> RESULT
 //
 // In a queue with facets a verb is followed by @TEMPLATE, a message by its facets in brackets, and what an advance
-// passes on by "to TEMPLATE". A return of ? is an unknown outcome. The clock of everybody shows the stamp. Messages are
+// passes on by "to TEMPLATE". In one with unordered consumers a verb is followed by @# if it is unordered, and by
+// @#MESSAGE if it is of the claim of one message. A return of ? is an unknown outcome. The clock of everybody shows the stamp. Messages are
 // ordered as their names are.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "testdata/histories", func(t *testing.T, path string) {
@@ -106,7 +107,12 @@ func parse(t *testing.T, line string) linear.Operation {
 	}
 	args := words[3:]
 	if len(args) > 0 && strings.HasPrefix(args[0], "@") {
-		o.Where, args = template(t, args[0][1:]), args[1:]
+		if alone, is := strings.CutPrefix(args[0], "@#"); !is {
+			o.Where = template(t, args[0][1:])
+		} else if o.Unordered = o.Kind == linear.Receive || o.Kind == linear.Take; alone != "" {
+			o.Hold = message(alone).ID
+		}
+		args = args[1:]
 	}
 	if n := len(args); n > 1 && args[n-2] == "to" {
 		o.Next, args = template(t, args[n-1]), args[:n-2]
@@ -130,7 +136,7 @@ func parse(t *testing.T, line string) linear.Operation {
 			o.Force, args = true, args[:n-2]
 		}
 		o.Messages = messages(args)
-	case linear.Enqueue, linear.Ack, linear.Advance, linear.Cancel, linear.Take:
+	case linear.Enqueue, linear.Ack, linear.Advance, linear.Cancel, linear.Take, linear.Busy:
 		o.Messages = messages(args)
 		o.All = (o.Kind == linear.Ack || o.Kind == linear.Advance) && len(args) == 0
 		if o.Kind == linear.Enqueue && o.Outcome == linear.Unknown {

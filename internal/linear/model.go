@@ -3,7 +3,6 @@ package linear
 import (
 	"fmt"
 	"hash/maphash"
-	"slices"
 	"strings"
 
 	"github.com/anishathalye/porcupine"
@@ -27,6 +26,7 @@ type step struct {
 	ordered  bool // in the order of their keys
 	from     int  // rank of From; -1 = none
 	before   set  // what was known to be there before it was called
+	busy     set  // of an unordered receive or take: what was, perhaps, in the hands of somebody not in the history
 	lane     int  // of a queue with facets, as the next two
 	next     byte // the kind that an advance or move gives its messages
 	kinds    facets
@@ -37,7 +37,7 @@ type step struct {
 type state struct {
 	waiting set // held or not
 	facets  facets
-	// hold is of the whole group; others is of the other lanes of a queue with facets, packed.
+	// hold is of the whole group; others is of the other lanes, of a queue with facets or unordered consumers, packed.
 	hold
 	others string
 	// hidden: it is held under a claim that nobody was told of; there have been phantoms of them so far. Which ones is no
@@ -150,7 +150,11 @@ func (s state) apply(l Law, p *step) (state, bool) {
 			ok = ok && s.phantoms <= p.phantoms
 		}
 		s.newest, s.hidden = max(s.newest, p.Token), false
-		return s.unheld(), ok
+		s = s.unheld()
+		if p.Delay == Never { // it counted an attempt
+			s.delayLatest = Never
+		}
+		return s, ok
 	case Peek:
 		if l.Loose {
 			return s, true
@@ -321,7 +325,7 @@ func model(l Law, names []string, known set) porcupine.Model {
 		},
 		Hash:              func(s any) uint64 { return maphash.Comparable(hashSeed, s.(state)) },
 		DescribeOperation: func(input, _ any) string { return input.(*step).String() },
-		DescribeState:     func(s any) string { return s.(state).describe(names) },
+		DescribeState:     func(s any) string { return s.(state).describe(l, names) },
 		DescribeOperationMetadata: func(m any) string {
 			s, _ := m.(Span)
 			return fmt.Sprintf("client %d, its clock when called %d, the fastest when returned %s", s.Client, s.Begin, ms(s.End))
@@ -330,45 +334,67 @@ func model(l Law, names []string, known set) porcupine.Model {
 }
 
 // describe is the state for people.
-func (s state) describe(names []string) string {
-	const most = 8
-	list := func(t set) string {
-		ranks := t.ranks()
-		more := ""
-		if len(ranks) > most {
-			ranks, more = ranks[:most], fmt.Sprintf(" and %d more", len(ranks)-most)
-		}
-		var all []string
-		for _, r := range ranks {
-			all = append(all, names[r])
-		}
-		return strings.Join(all, " ") + more
-	}
+func (s state) describe(l Law, names []string) string {
 	parts := []string{"empty"}
 	if s.waiting != "" {
-		parts = []string{"waiting: " + list(s.waiting)}
+		parts = []string{"waiting: " + list(s.waiting, names)}
 	}
-	switch {
-	case s.token != 0:
-		parts = append(parts, fmt.Sprintf("held under %d until %s: %s", s.token, ms(s.until), list(s.held)))
-		if s.latest != s.until {
-			parts = append(parts, "or until "+ms(s.latest))
+	parts = append(parts, s.hold.describe(names)...)
+	for _, h := range s.hands() {
+		switch said := strings.Join(h.describe(names), ", "); {
+		case h.lane == 0 || h.token == 0 && h.delayLatest == 0:
+		case l.lanes.isAlone(h.lane):
+			parts = append(parts, names[l.lanes.rank(h.lane)]+" alone "+said)
+		default:
+			parts = append(parts, l.lanes.where[h.lane].String()+" "+said)
 		}
-	case s.newest != 0:
-		parts = append(parts, fmt.Sprintf("free, newest token %d", s.newest))
-	default:
-		parts = append(parts, "free")
 	}
 	for _, flag := range []struct {
 		set  bool
 		text string
 	}{
-		{s.shaky, "the claim may have been ended"}, {s.hidden, "held under a claim that nobody was told of"}, {s.ended, "all that is open has been done or never is"},
-		{s.delayLatest != 0, fmt.Sprintf("delayed until %s to %s", ms(s.delay), ms(s.delayLatest))},
+		{s.hidden, "held under a claim that nobody was told of"}, {s.ended, "all that is open has been done or never is"},
 	} {
 		if flag.set {
 			parts = append(parts, flag.text)
 		}
 	}
-	return strings.Join(slices.Clip(parts), "; ")
+	return strings.Join(parts, "; ")
+}
+
+// describe is who holds a group or lane, for people.
+func (h hold) describe(names []string) (parts []string) {
+	switch {
+	case h.token != 0:
+		parts = append(parts, fmt.Sprintf("held under %d until %s: %s", h.token, ms(h.until), list(h.held, names)))
+		if h.latest != h.until {
+			parts = append(parts, "or until "+ms(h.latest))
+		}
+	case h.newest != 0:
+		parts = append(parts, fmt.Sprintf("free, newest token %d", h.newest))
+	default:
+		parts = append(parts, "free")
+	}
+	if h.shaky {
+		parts = append(parts, "the claim may have been ended")
+	}
+	if h.delayLatest != 0 {
+		parts = append(parts, fmt.Sprintf("delayed until %s to %s", ms(h.delay), ms(h.delayLatest)))
+	}
+	return parts
+}
+
+// list is messages by their names.
+func list(t set, names []string) string {
+	const most = 8
+	ranks := t.ranks()
+	more := ""
+	if len(ranks) > most {
+		ranks, more = ranks[:most], fmt.Sprintf(" and %d more", len(ranks)-most)
+	}
+	var all []string
+	for _, r := range ranks {
+		all = append(all, names[r])
+	}
+	return strings.Join(all, " ") + more
 }

@@ -34,6 +34,9 @@ const (
 	// Advance: the holder passes messages on to other lanes. Move: somebody who is not in the history has.
 	Advance Kind = "advance"
 	Move    Kind = "move"
+	// Busy: between its call and its return messages were, perhaps, held by themselves by somebody whose claims are not in
+	// the history, so who takes what nobody holds may pass over them. It does nothing itself.
+	Busy Kind = "busy"
 	// end comes after all that is not open: what is open and has not been done by then never is.
 	end Kind = "end"
 )
@@ -122,6 +125,10 @@ type Operation struct {
 
 	// Where is the template of a receive or take, and of the claim of what is done to one; nil = the whole group.
 	Where layer.Template `json:",omitempty"`
+	// Hold is the message, of the claim of one message of a queue with unordered consumers, and of what is done to it.
+	Hold layer.ID `json:",omitzero"`
+	// Unordered, of a receive or take: of messages that nobody holds, past those that others hold.
+	Unordered bool `json:",omitempty"`
 	// Next, of an advance or move, is the facets that the messages have then.
 	Next layer.Template `json:",omitempty"`
 
@@ -144,8 +151,15 @@ func (o *Operation) names() string {
 func (o *Operation) String() string {
 	var s strings.Builder
 	s.WriteString(string(o.Kind))
-	if o.Where != nil {
+	switch {
+	case o.Where != nil:
 		s.WriteString(" " + o.Where.String())
+	case o.Hold != layer.ID{} && len(o.Messages) == 0:
+		fmt.Fprintf(&s, " alone %d", o.Hold.Index)
+	case o.Hold != layer.ID{}:
+		s.WriteString(" alone")
+	case o.Unordered:
+		s.WriteString(" unordered")
 	}
 	word := func(format string, args ...any) { fmt.Fprintf(&s, " "+format, args...) }
 	if o.Kind == Ack || o.Kind == Nack || o.Kind == Extend || o.Kind == Advance {
@@ -156,7 +170,7 @@ func (o *Operation) String() string {
 		word("all")
 	case o.Kind == Nack && len(o.Messages) > 0:
 		word("acked %s", o.names())
-	case o.Kind == Enqueue, o.Kind == Ack, o.Kind == Cancel, o.Kind == Drop, o.Kind == Put, o.Kind == Advance, o.Kind == Move,
+	case o.Kind == Enqueue, o.Kind == Ack, o.Kind == Cancel, o.Kind == Drop, o.Kind == Put, o.Kind == Advance, o.Kind == Move, o.Kind == Busy,
 		o.Kind == Take && o.Outcome == Unknown:
 		word("%s", o.names())
 	}

@@ -34,7 +34,7 @@ func prepare(l Law, history []Operation) *group {
 			o.End = Never
 		}
 		switch {
-		case o.Outcome == Refused, o.Outcome == Nothing && !l.Empty:
+		case o.Outcome == Refused, o.Outcome == Nothing && !l.Empty, o.Kind == Busy:
 		case o.Kind == Receive && o.Outcome == Unknown:
 			g.phantoms = append(g.phantoms, &o)
 		default:
@@ -46,6 +46,9 @@ func prepare(l Law, history []Operation) *group {
 	untold := len(untold(history))
 	ids, seen := witness(ops)
 	ops = slices.DeleteFunc(ops, func(o *Operation) bool { return o.Kind == Enqueue && o.Outcome == Unknown && !identify(l, o, ids) })
+
+	undone := never(ops)
+	ops = slices.DeleteFunc(ops, func(o *Operation) bool { return undone[o] })
 
 	l.lanes = lanesOf(ops)
 	g.law = l
@@ -62,6 +65,9 @@ func prepare(l Law, history []Operation) *group {
 		}
 		if o.From != nil {
 			bodies[*o.From] = cmp.Or(bodies[*o.From], "")
+		}
+		if o.Hold != (layer.ID{}) {
+			bodies[o.Hold] = cmp.Or(bodies[o.Hold], "")
 		}
 	}
 	var sorted []layer.ID
@@ -85,6 +91,7 @@ func prepare(l Law, history []Operation) *group {
 			last = max(last, o.Return)
 		}
 	}
+	moves := movers(ops)
 	for _, o := range ops {
 		p := &step{Operation: o, ordered: true, from: -1}
 		var all []int
@@ -97,13 +104,19 @@ func prepare(l Law, history []Operation) *group {
 		}
 		p.messages = setOf(all...)
 		l.lanes.place(p, all)
+		if o.Hold != (layer.ID{}) {
+			p.lane = l.lanes.alone(ranks[o.Hold])
+		}
+		if o.Unordered {
+			p.busy = busy(history, o, ranks)
+		}
 		if o.From != nil {
 			p.from = ranks[*o.From]
 		}
 		returned := o.Return
 		var before []int
 		for id, at := range seen {
-			if at < o.Call && (l.lanes == nil || settledIn(ops, o, id)) {
+			if at < o.Call && (l.lanes == nil || settledIn(moves, o, id)) {
 				before = append(before, ranks[id])
 			}
 		}
@@ -139,12 +152,20 @@ func prepare(l Law, history []Operation) *group {
 
 // untold is the releases that may have ended a claim which nobody was told of, because it ended before its receive returned.
 func untold(history []Operation) (all []Operation) {
-	told := make(map[int64]bool)
+	type claim struct {
+		where string
+		hold  layer.ID
+		token int64
+	}
+	told := make(map[claim]bool)
 	for _, o := range history {
-		told[o.Token] = told[o.Token] || o.Kind == Receive && o.Outcome == Done
+		if o.Kind == Receive && o.Outcome == Done {
+			told[claim{o.Where.String(), o.Hold, o.Token}] = true
+		}
 	}
 	for _, o := range history {
-		if o.Kind == Release && (o.Outcome == Unknown || o.Outcome == Done && !told[o.Token]) {
+		known := told[claim{o.Where.String(), o.Hold, o.Token}]
+		if o.Kind == Release && (o.Outcome == Unknown || o.Outcome == Done && !known) {
 			all = append(all, o)
 		}
 	}

@@ -94,6 +94,7 @@ var caught = map[string]known{
 	"pace-empty":       {"repaced", 35},
 	"grant-request":    {"granted", 4},
 	"drop":             {"doomed", 5},
+	"twin":             {"raised", 8},
 
 	"purge-whole-lock":    {"purged", 8},
 	"purge-whole-exclude": {"purged", 4},

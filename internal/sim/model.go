@@ -723,7 +723,8 @@ func (m *model) read(id layer.ID, value []byte, after map[string][]byte) stored 
 // madeDue reports whether an item whose delay was ended is due since a time that fits: in a queue with a retention
 // since the moment of the call, so that the time it has waited does not count; in others there is no due time left.
 func (m *model) madeDue(dueMS, wasMS int64) bool {
-	return m.w.knobs.config.Retention > 0 && dueMS < wasMS && dueMS <= m.r.nowMS
+	earlier := dueMS < wasMS || wasMS == 0 && m.w.knobs.config.RetroactiveDelay
+	return m.w.knobs.config.Retention > 0 && earlier && dueMS <= m.r.nowMS
 }
 
 // rewritten follows an item that stays: it was edited, or its delay was ended.
@@ -741,7 +742,7 @@ func (m *model) rewritten(g *groupState, id layer.ID, now []byte, after map[stri
 		m.edits[s.body] = m.r
 		m.compareReplaced(id, s)
 	case s.dueMS != was.dueMS && m.retime(id, was, s):
-	case s.dueMS != was.dueMS && s.dueMS != 0 && !m.madeDue(s.dueMS, was.dueMS):
+	case s.dueMS != was.dueMS && s.dueMS != m.w.knobs.atOnce(s.enqueuedMS) && !m.madeDue(s.dueMS, was.dueMS):
 		m.violation("%s was due at %d and is at %d", id, was.dueMS, s.dueMS)
 	case s.dueMS != was.dueMS:
 		m.w.mark("delay of a head ended early")
@@ -931,8 +932,8 @@ func (m *model) claim(group string, g *groupState, l *lockState) {
 		if !there {
 			m.violation("G3: claim %d of %q has %s, which is not there", l.token, group, id)
 		}
-		if s.dueMS > m.r.nowMS {
-			m.violation("claim %d of %q has %s, which is due in %d ms", l.token, group, id, s.dueMS-m.r.nowMS)
+		if due := m.earliest(&s); due > m.r.nowMS {
+			m.violation("claim %d of %q has %s, which is due in %d ms", l.token, group, id, due-m.r.nowMS)
 		}
 		if s.dueMS > 0 {
 			m.w.mark("claim of what was kept back")

@@ -155,7 +155,9 @@ func (a *actor) operate() {
 			lease := layer.MinLease + a.below(maxLease-layer.MinLease)
 			attempts := []int{layer.Unlimited, 1, 2, 5}[a.rng.IntN(4)]
 			more := a.rng.IntN(3) == 0
+			redelay := a.redelay()
 			change := func(c *layer.Config) {
+				redelay(c)
 				c.Lease, c.MaxAttempts = lease, attempts
 				if more {
 					c.Shards = min(c.Shards+1+c.Shards/2, mostShards)

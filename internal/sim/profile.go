@@ -92,6 +92,7 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"hourly":    (*knobs).hourly,
 	"kept":      (*knobs).kept,
 	"marked":    (*knobs).marked,
+	"raised":    (*knobs).raised,
 	"monthly":   (*knobs).monthly,
 	"noted":     (*knobs).noted,
 	"purged":    (*knobs).purged,
@@ -127,6 +128,8 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"owned":      (*knobs).owned,
 	"subscribed": (*knobs).subscribed,
 	"totalled":   (*knobs).totalled,
+	// See retroactive.go.
+	"redelayed": (*knobs).redelayed,
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
@@ -143,7 +146,7 @@ func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
 func profileOf(rng *rand.Rand) string {
 	names := Profiles()
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are beside the draws
-		return s == "worked" || slices.Contains(slices.Concat(laneProfiles, laterProfiles, plainProfiles), s)
+		return s == "worked" || slices.Contains(slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles), s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {
 		return names[i]

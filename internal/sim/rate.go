@@ -26,7 +26,8 @@ type ratedAt struct {
 	version        int64
 	count          float64 // 0 = none
 	per            float64 // µs
-	fromMS, tillMS int64   // by the world's clock: from when and, at the latest, till when it was in force
+	delayMS        int64
+	fromMS, tillMS int64 // by the world's clock: from when and, at the latest, till when it was in force
 }
 
 func (c *ratedAt) none() bool { return c.count == 0 }
@@ -119,6 +120,13 @@ func ratedBy(value []byte) (*ratedAt, error) {
 	var settings map[string]any
 	if err := json.Unmarshal([]byte(document), &settings); err != nil {
 		return nil, err
+	}
+	if text, ok := settings["delay"].(string); ok {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return nil, err
+		}
+		c.delayMS = d.Milliseconds()
 	}
 	text, ok := settings["max_rate"].(string)
 	if !ok || text == "0" {
@@ -221,7 +229,7 @@ func (m *model) paced(r *record, after map[string][]byte, gone map[layer.ID]bool
 			group, _ := rest[1].(string)
 			if v == nil {
 				led[group] = true
-			} else if timerKind(v) == "head" {
+			} else if timerKind(v) == "head" && dueMS < sinceBase {
 				left[group] = dueMS
 			}
 		}
@@ -286,6 +294,9 @@ func (m *model) awaits(group string) (untilMS int64) {
 		return 0 // a queue with facets, or an unordered one, has no rate of groups
 	}
 	for due, kind := range m.timers[group] {
+		if due >= sinceBase {
+			return 0 // it waits by the queue's delay
+		}
 		if kind == "head" && (untilMS == 0 || due < untilMS) {
 			untilMS = due
 		}

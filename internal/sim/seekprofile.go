@@ -87,6 +87,14 @@ func (k *knobs) marked(rng *rand.Rand) {
 	k.config.MaxAttempts, k.config.OnFailure = []int{layer.Unlimited, 1, 2}[rng.IntN(3)], layer.HaltGroup
 }
 
+// raised: a queue of one shard that is given more and more, while claims are given back with a delay.
+func (k *knobs) raised(rng *rand.Rand) {
+	k.seeking(rng)
+	k.groups, k.config.Shards, k.takers, k.operators, k.operations = 3+rng.IntN(4), 1, 0, 2, []int{13, 13, 9}
+	k.nack, k.think, k.freeze, k.die, k.config.Lease = 0.7, time.Second, 0.1, 0.1, layer.MinLease
+	k.config.MaxAttempts = layer.Unlimited
+}
+
 // recalled: few dedup ids, messages that go, are purged and come back.
 func (k *knobs) recalled(rng *rand.Rand) {
 	k.seeking(rng)

@@ -215,13 +215,14 @@ func (m *model) compareMessage(o *op, i int, id layer.ID) {
 	due := int64(0)
 	switch {
 	case sent.AtOnce:
+		due = m.w.knobs.atOnce(s.enqueuedMS)
 	case !sent.DeliverAt.IsZero():
 		if due = (sent.DeliverAt.UnixNano() + 999_999) / 1_000_000; due <= s.enqueuedMS {
-			due = 0
+			due = m.w.knobs.atOnce(s.enqueuedMS)
 		}
 	case sent.Delay > 0:
 		due = s.enqueuedMS + sent.Delay.Milliseconds()
-	case config.Delay > 0:
+	case config.Delay > 0 && !config.RetroactiveDelay:
 		due = s.enqueuedMS + config.Delay.Milliseconds()
 	}
 	if s.dueMS != due {

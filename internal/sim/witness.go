@@ -130,6 +130,9 @@ func (m *model) awaited(group string, g *groupState, timers map[int64]string) {
 			head = &id
 		}
 	}
+	if m.sinceTimers(group, *head, timers) {
+		return
+	}
 	first := int64(-1)
 	for due := range timers {
 		if first < 0 || due < first {

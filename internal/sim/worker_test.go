@@ -26,7 +26,7 @@ const enoughWorkers = 40
 // runs have no faults. A seed of workers takes as long as ten others: 40 are enough to see all that is rare, and where
 // there are few seeds half of them will do.
 func TestWorkers(t *testing.T) {
-	seeds := min((*seedsFlag+1)/2, enoughWorkers)
+	seeds := min((seedsWanted()+1)/2, enoughWorkers)
 	reports := make([]*sim.Report, seeds)
 	t.Run("seeds", func(t *testing.T) {
 		for i := range seeds {

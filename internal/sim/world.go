@@ -125,6 +125,7 @@ func Run(o Options) *Report {
 	knobs.lane(o)
 	knobs.drawLater(o)
 	knobs.drawPlain(o)
+	knobs.drawRetroactive(o)
 	w := &world{
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),

@@ -3,6 +3,7 @@ package soak
 import (
 	"bytes"
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,21 +19,34 @@ import (
 // soak keeps db under load for a few seconds.
 func soak(t *testing.T, db kv.DB) *Report {
 	t.Helper()
-	var out bytes.Buffer
-	o := Options{Duration: 2 * time.Second, Interval: 100 * time.Millisecond, Seed: 1, Out: &out}
-	report, err := Run(t.Context(), db, o)
-	t.Logf("%s%s", &out, report)
-	require.NoError(t, err)
-	if testing.Short() {
-		return report // it may be too slow to come by everything
+	return soakUntil(t, db, func(report *Report) bool {
+		for _, kind := range []string{
+			"ack", "ack given up", "ack+receive", "enqueue", "enqueue given up", "handle", "nack", "redrive", "reject",
+			"release", "trickle", "wait", "worker",
+		} {
+			if report.Operations[kind] == 0 {
+				return testing.Short() // it may be too slow to come by everything
+			}
+		}
+		return true
+	})
+}
+
+// soakUntil repeats the soak, longer and longer, until enough has been done: a busy machine comes to less.
+func soakUntil(t *testing.T, db kv.DB, enough func(*Report) bool) *Report {
+	t.Helper()
+	for duration := 2 * time.Second; ; duration *= 2 {
+		var out bytes.Buffer
+		report, err := Run(t.Context(), db, Options{
+			Duration: duration, Interval: duration / 20, Seed: 1, Out: &out,
+		})
+		t.Logf("%s%s", &out, report)
+		require.NoError(t, err)
+		if enough(report) {
+			return report
+		}
+		require.Less(t, duration, time.Minute, "not enough was done")
 	}
-	for _, kind := range []string{
-		"ack", "ack given up", "ack+receive", "enqueue", "enqueue given up", "handle", "nack", "redrive", "reject", "release",
-		"trickle", "wait", "worker",
-	} {
-		require.Positive(t, report.Operations[kind], kind)
-	}
-	return report
 }
 
 // TestNothingGrows: under steady load of all that a process does with a queue nothing is left over.
@@ -112,7 +126,7 @@ func (w leakyWatch) Wait(ctx context.Context) (struct{}, error) {
 	return w.Future.Wait(ctx)
 }
 
-// TestLeaksAreFound: one of each kind that is left over by an operation is found, and nothing else is.
+// TestLeaksAreFound: one of each kind that is left over by an operation is found.
 func TestLeaksAreFound(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes many operations")
@@ -121,19 +135,14 @@ func TestLeaksAreFound(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			l := &leak{DB: embedded.OpenMemory(embedded.Options{MaxWatches: 1_000_000}), what: what, end: make(chan struct{})}
-			report := soak(t, l)
+			soakUntil(t, l, func(report *Report) bool {
+				return slices.ContainsFunc(report.Grown, func(g string) bool { return strings.HasPrefix(g, what+":") })
+			})
 			close(l.end)
 			for _, tx := range l.kept {
 				tx.Cancel()
 			}
 			require.NoError(t, l.Close())
-			var found []string
-			for _, g := range report.Grown {
-				if name, _, _ := strings.Cut(g, ":"); name != "goroutines" || what == name { // of other tests, side by side
-					found = append(found, name)
-				}
-			}
-			require.Contains(t, found, what)
 		})
 	}
 }

@@ -90,7 +90,6 @@ func (db *DB) sessions() (all []*session) {
 // nothing, are there by the dozen. Who speaks the protocol does not notice, and what the server keeps is bounded. Who
 // reads nothing is cut off after a while.
 func TestBadPeersHarmNobody(t *testing.T) {
-	t.Parallel()
 	path := t.TempDir()
 	server := openHere(t, path, Options{})
 	client := openHere(t, path, Options{})
@@ -139,6 +138,7 @@ func TestBadPeersHarmNobody(t *testing.T) {
 	if testing.Short() {
 		return
 	}
+	t.Parallel() // only from here on: what others allocate would be in the figures above
 	deadline := time.Now().Add(3 * slowClient)
 	for _, c := range greedy {
 		// What was sent before is still there to be read; the end follows.
@@ -311,7 +311,7 @@ func TestServerThatTalksNonsense(t *testing.T) {
 			_, err := OpenDisk(path, Options{})
 			require.ErrorIs(t, err, ErrLocked)
 			require.ErrorContains(t, err, path)
-			require.Less(t, time.Since(begun), 3*handshakeLimit)
+			require.Less(t, time.Since(begun), 12*handshakeLimit)
 			if name == "a later protocol" {
 				require.ErrorContains(t, err, "another protocol: 99")
 			}

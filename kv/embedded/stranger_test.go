@@ -39,7 +39,7 @@ func TestStranger(t *testing.T) {
 	c, err := net.Dial("unix", filepath.Join(path, "kv.socket"))
 	if err == nil {
 		defer c.Close()
-		if err = c.SetReadDeadline(time.Now().Add(time.Second)); err == nil {
+		if err = c.SetReadDeadline(time.Now().Add(patience)); err == nil {
 			_, err = c.Read(make([]byte, 1))
 		}
 	}

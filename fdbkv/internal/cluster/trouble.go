@@ -42,6 +42,7 @@ const (
 	maxDown   = 4 * time.Second
 	maxFrozen = 8 * time.Second
 	maxCalm   = 4 * time.Second // between two harms, that work gets done
+	tellers   = 4               // how many are told a command before the cluster counts as gone
 )
 
 // trouble is a run of Trouble.
@@ -113,11 +114,19 @@ func (t *trouble) try(ctx context.Context, command string) {
 	}
 }
 
-// tell executes a command of an operator, which may meet a cluster that is recovering.
-func (t *trouble) tell(ctx context.Context, command string) error {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	return t.run(ctx, command)
+// tell executes a command of an operator, which may meet a cluster that is recovering. An fdbcli that has met a server
+// just before that was killed may wait on, and then another one is told.
+func (t *trouble) tell(ctx context.Context, command string) (err error) {
+	for range tellers {
+		begun, cancel := context.WithTimeout(ctx, startTimeout/2)
+		err = t.run(begun, command)
+		gaveUp := begun.Err() != nil
+		cancel()
+		if err == nil || !gaveUp || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // mended starts the servers that do not run, executes commands, and waits until the cluster answers.

@@ -19,7 +19,8 @@ var floors = []floor{
 		"words.go", "entropy.go",
 	}},
 	{"settings", "what a queue can be told, with names, bounds and defaults.", []string{
-		"config.go", "config_choices.go", "config_facets.go", "config_rate.go", "config_retry.go", "config_setting.go",
+		"config.go", "config_choices.go", "config_delay.go", "config_facets.go", "config_rate.go", "config_retry.go",
+		"config_setting.go",
 	}},
 	{"stored form", "the keys, and the values as bytes.", []string{
 		"subspace.go", "store_archive.go", "store_beat.go",
@@ -48,8 +49,8 @@ var floors = []floor{
 		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_line.go", "staging_request.go", "staging_lane.go",
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
-		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_purge.go", "job_purge_lane.go",
-		"job_purge_whole.go", "job_raise.go",
+		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_page.go",
+		"job_purge.go", "job_purge_lane.go", "job_purge_whole.go", "job_raise.go",
 		"job_redrive.go", "job_replay.go", "job_sweep.go", "job_sweep_changes.go", "job_sweep_dead.go",
 		"job_sweep_dedup.go", "job_sweep_hints.go", "job_sweep_overdue.go", "job_sweep_rate.go",
 	}},

@@ -15,7 +15,7 @@ import (
 )
 
 // patience bounds every wait: no result of a stream stays out for ever.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // Play runs the stream of seed on db and returns its history. It works under a random prefix, which it clears in the
 // end, and must be the only one that writes there. The error is of the kind that has no code, for instance the

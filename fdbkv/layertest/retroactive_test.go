@@ -1,0 +1,1 @@
+../../layer/retroactive_test.go
