@@ -90,8 +90,8 @@ const (
 	// guardEarlyGap (G5, I1): a group is left to the timer of its delayed head, and an item enqueued before the head
 	// waits as long.
 	guardEarlyGap guard = "early-gap"
-	// guardRetroTimer (G5, I1): a handle which knows a shorter delay than the queue's finds the timer of a head which is
-	// not due, and clears the timer which it has just set for that head.
+	// guardRetroTimer (G5, I1): a handle which knows a shorter delay than the queue's finds the timer of a head which
+	// is not due, and clears the timer which it has just set for that head.
 	guardRetroTimer guard = "retro-timer"
 	// guardTokenGrows (G2): of two handles with different offsets, the later claim has the smaller token.
 	guardTokenGrows guard = "token-grows"

@@ -161,8 +161,8 @@ const abandonedTimeout = time.Second
 //     afterwards. So nothing is queued for ever. Example: a caller runs his own ack, and meanwhile ten enqueues
 //     arrive; three drivers begin at once, and if the drivers left anything, the slot of the ack passes to a fourth.
 //  3. At most maxFlying transactions are in flight, or maxApart while callers are few; and at most maxReceiving of the
-//     transactions receive; unless groups are plenty, only a single transaction receives. (Without coalescing nothing is
-//     bounded.)
+//     transactions receive; unless groups are plenty, only a single transaction receives. (Without coalescing nothing
+//     is bounded.)
 //  4. A batch which has ended, also by a panic, is removed from the books (flying, receiving, taking). A panic goes on
 //     in a caller who runs his own operation. In any other goroutine the panic becomes the error of the operations
 //     without an outcome, because their callers are not at fault when another operation of the batch panics.

@@ -35,7 +35,8 @@ func (q *Queue) Ack(ctx context.Context, c *Claim, ids ...ID) error {
 
 // AckAll acks all items left of each claim, in one transaction where possible: for who receives many small claims, as
 // by Heads, and is done with all. The claims may be of different receives and handles, held by anybody; only group,
-// token and the items' ids count. Up to 256 claims, with up to 2000 items, travel together; more take several transactions.
+// token and the items' ids count. Up to 256 claims, with up to 2000 items, travel together; more take several
+// transactions.
 //
 // Each claim has its own outcome: a claim that is lost keeps no other from its end. The error joins a *ClaimError for
 // each claim that was not acked, in the order of claims; nil = all were. The errors in there are Ack's. Repeat the call

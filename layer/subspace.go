@@ -23,7 +23,7 @@ import (
 //	mark     ("mark", group)                         empty: the group's lock has a mark
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group),             tuple: kind (of a lock, or "head"), index of the head
-//	         ("timer", (shard), due (ms), group)     likewise, in the shards from 1 on; due from sinceBase on: see retro
+//	         ("timer", (shard), due (ms), group)     likewise, in the shards from 1 on; see retro, too
 //	         ("timer", due (ms), handle)             likewise, of kind "beat": a handle's heartbeat, see store_beat.go
 //	beat     ("beat", handle)                        tuple: due (ms), owner, and 1 if the handle is being ended
 //	held     ("held", handle, group)                 as a timer: of a claim by the handle's heartbeat

@@ -17,8 +17,9 @@ const fairShards = 16
 func fairRatio(s Sizes) Benchmark {
 	const name = "fair_ratio"
 	messages := s.Deep / 100
-	means := fmt.Sprintf("claim + ack of ten messages of tenants in a fair queue of %d shards to the same in one by age, "+
-		"beside %d", fairShards, messages)
+	means := fmt.Sprintf(
+		"claim + ack of ten messages of tenants in a fair queue of %d shards to the same in one by age, beside %d",
+		fairShards, messages)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
 		var sides [2]*tenants
 		for i, config := range []layer.Config{{}, {Fair: true, Shards: fairShards}} {
@@ -69,7 +70,8 @@ func (t *tenants) send(ctx context.Context, n int) error {
 	all := make([]layer.Message, n)
 	for i := range all {
 		t.sent++
-		all[i] = layer.Message{Alone: true, Tenant: fmt.Sprint("tenant ", t.sent%fairTenants), Body: make([]byte, bodySize)}
+		tenant := fmt.Sprint("tenant ", t.sent%fairTenants)
+		all[i] = layer.Message{Alone: true, Tenant: tenant, Body: make([]byte, bodySize)}
 	}
 	return t.q.enqueue(ctx, all...)
 }

@@ -15,7 +15,7 @@ const fewSenders = 16
 func sendRatio(s Sizes) Benchmark {
 	const name = "send_ratio"
 	n := min(fewSenders, s.Senders)
-	means := fmt.Sprintf("messages/s of %d goroutines that enqueue one at a time, to sets/s of as many on the engine", n)
+	means := fmt.Sprintf("messages/s of %d goroutines that enqueue one by one, to sets/s of as many on the engine", n)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
 		space, err := env.Open(ctx)
 		if err != nil {

@@ -1,14 +1,14 @@
 // Package linear checks histories of concurrent calls of a queue for linearizability, group by group, with porcupine.
 //
-// A history is what callers saw: when each call began and returned, and what it returned. It is linearizable if there is
-// an order of the calls that keeps the order of those that did not overlap, and in which every result is what a group
-// that does one thing at a time would have answered. Whoever reads the result needs to believe that group alone, which is
-// one file, model.go, and shares no code with the layer.
+// A history is what callers saw: when each call began and returned, and what it returned. It is linearizable if there
+// is an order of the calls that keeps the order of those that did not overlap, and in which every result is what a
+// group that does one thing at a time would have answered. Whoever reads the result needs to believe that group alone,
+// which is one file, model.go, and shares no code with the layer.
 //
 // # The law
 //
-// A group is the messages that wait, in the order of their keys; the live claim: its token, what is outstanding under it,
-// and the end of its lease; the greatest token so far; and the end of a retry delay. Of its operations it says:
+// A group is the messages that wait, in the order of their keys; the live claim: its token, what is outstanding under
+// it, and the end of its lease; the greatest token so far; and the end of a retry delay. Of its operations it says:
 //
 //   - enqueue puts messages in the place of their keys, which is behind every message that waits and was known to be there
 //     before the enqueue was called: to its enqueuer, or to anybody who was shown it (G1). Before a message whose own
@@ -47,37 +47,37 @@
 //
 // In a queue with unordered consumers a message that is claimed by itself is a lane, too, of that message alone. Nobody
 // gives it to others while its claim lives; who claims the group gets what stands before it, and nothing if it is the
-// head. A message of a group that somebody holds is not claimed by itself. An unordered receive or take gives the first of
-// the messages that nobody holds; it may pass over one whose lease or retry delay has ended, as long as nobody has let go
-// of it, and over one that somebody lets go of while it looks. Somebody may hold messages whose claims are not in the
-// history: Busy says when.
+// head. A message of a group that somebody holds is not claimed by itself. An unordered receive or take gives the first
+// of the messages that nobody holds; it may pass over one whose lease or retry delay has ended, as long as nobody has
+// let go of it, and over one that somebody lets go of while it looks. Somebody may hold messages whose claims are not
+// in the history: Busy says when.
 //
 // # Leases
 //
-// The end of a lease is a number of the holder's clock that the claim and its extends return. Until is not a moment of the
-// history: clocks differ. So each call carries what its own handle's clock showed when it was called (Begin), and what the
-// fastest clock of all showed when it had returned (End). A claim whose end is later than End was live when the call
-// returned, by everybody's clock, and nobody may have taken over; one whose end is not later than Begin had run out for
-// that handle, and does not excuse an empty answer. Between the two, both are right. A lease that has run out harms nothing
-// until somebody takes over; from then on the old token is dead for good. Who takes over may be somebody whose answer was
-// lost, so a claim that has run out may end at any moment without a trace in the history.
+// The end of a lease is a number of the holder's clock that the claim and its extends return. Until is not a moment of
+// the history: clocks differ. So each call carries what its own handle's clock showed when it was called (Begin), and
+// what the fastest clock of all showed when it had returned (End). A claim whose end is later than End was live when
+// the call returned, by everybody's clock, and nobody may have taken over; one whose end is not later than Begin had
+// run out for that handle, and does not excuse an empty answer. Between the two, both are right. A lease that has run
+// out harms nothing until somebody takes over; from then on the old token is dead for good. Who takes over may be
+// somebody whose answer was lost, so a claim that has run out may end at any moment without a trace in the history.
 //
 // # Unknown outcomes
 //
-// A call that ended without saying whether it was done is open: it may take effect at any moment after it was called, or
-// never. An enqueue whose messages nobody was ever shown is left out; one whose messages were shown had taken effect by
-// then, and all of it. An open receive may hold a group from its call on, once, for nobody; and so may a receive whose claim a
-// release ended before it returned. Such a receive gives nothing, though it had something, and says nothing of the other
-// groups: those that overlap the release of a claim that nobody was told of are left out.
+// A call that ended without saying whether it was done is open: it may take effect at any moment after it was called,
+// or never. An enqueue whose messages nobody was ever shown is left out; one whose messages were shown had taken effect
+// by then, and all of it. An open receive may hold a group from its call on, once, for nobody; and so may a receive
+// whose claim a release ended before it returned. Such a receive gives nothing, though it had something, and says
+// nothing of the other groups: those that overlap the release of a claim that nobody was told of are left out.
 //
 // # What is left out
 //
-// Linearizability is local: if each group's history has an order, there is one for all, provided that an operation is of
-// one group. Calls of several groups are split, so it is not checked that what one call does to two groups happens at one
-// moment, nor that an open call was done in both groups or in neither. Order between groups is not promised, nor looked at.
-// Attempts are not counted. In a loose history (Law.Loose), in which messages may be parked, purged and redriven by others
-// than those in it, a message may be passed over, and claims may be ended; then nothing is said of losses, but all the more
-// of order, of exclusion and of what is delivered after it was acked.
+// Linearizability is local: if each group's history has an order, there is one for all, provided that an operation is
+// of one group. Calls of several groups are split, so it is not checked that what one call does to two groups happens
+// at one moment, nor that an open call was done in both groups or in neither. Order between groups is not promised, nor
+// looked at. Attempts are not counted. In a loose history (Law.Loose), in which messages may be parked, purged and
+// redriven by others than those in it, a message may be passed over, and claims may be ended; then nothing is said of
+// losses, but all the more of order, of exclusion and of what is delivered after it was acked.
 //
 // A group whose check does not end in time is undecided, which is neither right nor wrong and is always counted.
 package linear

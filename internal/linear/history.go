@@ -90,7 +90,8 @@ func (h *History) Received(s Span, o Outcome, of layer.ReceiveOptions, claims []
 
 // Took adds a take, as Received adds a receive. Items are of one group.
 func (h *History) Took(s Span, o Outcome, of layer.TakeOptions, items []layer.Item, from []string) {
-	one := Operation{Span: s, Kind: Take, Outcome: o, Where: of.Where, Unordered: of.Unordered, Messages: messages(items)}
+	one := Operation{Span: s, Kind: Take, Outcome: o, Where: of.Where, Unordered: of.Unordered}
+	one.Messages = messages(items)
 	switch {
 	case len(items) > 0:
 		h.Add(items[0].ID.Group, one)

@@ -124,12 +124,10 @@ func never(ops []*Operation) map[*Operation]bool {
 			settled[claim{o.Hold, o.Token}] = true
 		}
 		for _, m := range o.Messages {
-			switch o.Kind {
-			case Receive:
+			if o.Kind == Receive {
 				given[m.ID] = max(given[m.ID], o.Token)
-			case Take, Cancel, Drop:
-				gone[m.ID] = true
 			}
+			gone[m.ID] = gone[m.ID] || o.Kind == Take || o.Kind == Cancel || o.Kind == Drop
 		}
 	}
 	all := make(map[*Operation]bool)

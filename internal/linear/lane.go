@@ -203,12 +203,13 @@ func (s state) heldBy(l *lanes, all hands) state {
 // operations of lanes that share none commute.
 func (s state) followInLane(l Law, p *step) (state, bool) {
 	all := s.hands()
-	switch p.Kind {
-	case Receive, Take:
+	if p.Kind == Receive || p.Kind == Take {
 		return s.givesInLane(l, p, all)
-	case Drop, Move:
+	}
+	if p.Kind == Drop || p.Kind == Move {
 		return s.dropInLanes(l, p, all)
-	case Disturb:
+	}
+	if p.Kind == Disturb {
 		for i := range all {
 			all[i].shaky = all[i].token != 0
 		}

@@ -20,8 +20,8 @@ import (
 //
 // In a queue with facets a verb is followed by @TEMPLATE, a message by its facets in brackets, and what an advance
 // passes on by "to TEMPLATE". In one with unordered consumers a verb is followed by @# if it is unordered, and by
-// @#MESSAGE if it is of the claim of one message. A return of ? is an unknown outcome. The clock of everybody shows the stamp. Messages are
-// ordered as their names are.
+// @#MESSAGE if it is of the claim of one message. A return of ? is an unknown outcome. The clock of everybody shows the
+// stamp. Messages are ordered as their names are.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "testdata/histories", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {

@@ -177,7 +177,7 @@ func (s state) apply(l Law, p *step) (state, bool) {
 	case end:
 		s.ended = true
 		return s, true
-	case Move: // only from lane to lane: see dropInLanes
+	case Move, Busy: // only from lane to lane: see dropInLanes; and nothing itself
 	}
 	return s, false
 }
@@ -196,7 +196,7 @@ func (p *step) touchesClaim() bool {
 	switch p.Kind {
 	case Receive, Take, Ack, Nack, Extend, Advance, Cancel, Release:
 		return true
-	case Enqueue, Peek, Disturb, Drop, Put, Move, end:
+	case Enqueue, Peek, Disturb, Drop, Put, Move, Busy, end:
 	}
 	return false
 }
@@ -308,6 +308,7 @@ func (s state) open(l Law, p *step) (state, bool) {
 		s = s.unheld()
 	case Disturb:
 		s.shaky = s.token != 0
+	case Busy:
 	}
 	return s, s != was
 }

@@ -27,15 +27,15 @@ const (
 	Peek    Kind = "peek"
 	// Disturb: it may have ended the claim. In a loose history, or by force.
 	Disturb Kind = "disturb"
-	// Drop and Put: somebody who is not in the history has removed messages, or put them there, and it is known otherwise
-	// that he did.
+	// Drop and Put: somebody who is not in the history has removed messages, or put them there, and it is known
+	// otherwise that he did.
 	Drop Kind = "drop"
 	Put  Kind = "put"
 	// Advance: the holder passes messages on to other lanes. Move: somebody who is not in the history has.
 	Advance Kind = "advance"
 	Move    Kind = "move"
-	// Busy: between its call and its return messages were, perhaps, held by themselves by somebody whose claims are not in
-	// the history, so who takes what nobody holds may pass over them. It does nothing itself.
+	// Busy: between its call and its return messages were, perhaps, held by themselves by somebody whose claims are not
+	// in the history, so who takes what nobody holds may pass over them. It does nothing itself.
 	Busy Kind = "busy"
 	// end comes after all that is not open: what is open and has not been done by then never is.
 	end Kind = "end"
@@ -94,7 +94,8 @@ type Span struct {
 	// Call and Return order the calls; one that returned at the moment at which another was called overlaps it. Return
 	// does not count if the outcome is unknown.
 	Call, Return int64
-	// Begin is the time of the caller's clock when it called, End that of the fastest clock when it had returned, in ms.
+	// Begin is the time of the caller's clock when it called, End that of the fastest clock when it had returned, in
+	// ms.
 	Begin, End int64
 }
 
@@ -111,8 +112,8 @@ type Operation struct {
 	Span
 	Kind    Kind
 	Outcome Outcome
-	// Messages is what was enqueued, delivered, taken or shown; what was acked, with or without the rest being given back;
-	// or what was cancelled.
+	// Messages is what was enqueued, delivered, taken or shown; what was acked, with or without the rest being given
+	// back; or what was cancelled.
 	Messages []Message
 	Token    int64 // of the claim; of a release, or of a drop by force: that it ended
 	Until    int64 // of a receive or extend: the new end of the lease, in ms; of one of unknown outcome: the earliest
@@ -170,8 +171,8 @@ func (o *Operation) String() string {
 		word("all")
 	case o.Kind == Nack && len(o.Messages) > 0:
 		word("acked %s", o.names())
-	case o.Kind == Enqueue, o.Kind == Ack, o.Kind == Cancel, o.Kind == Drop, o.Kind == Put, o.Kind == Advance, o.Kind == Move, o.Kind == Busy,
-		o.Kind == Take && o.Outcome == Unknown:
+	case o.Kind == Enqueue, o.Kind == Ack, o.Kind == Cancel, o.Kind == Drop, o.Kind == Put, o.Kind == Advance,
+		o.Kind == Move, o.Kind == Busy, o.Kind == Take && o.Outcome == Unknown:
 		word("%s", o.names())
 	}
 	if o.Next != nil {

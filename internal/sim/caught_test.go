@@ -115,6 +115,7 @@ var caught = map[string]known{
 	"subscribe-again": {"subscribed", 23},
 	"subscribe-stop":  {"subscribed", 4},
 	"total-draw":      {"totalled", 3},
+	"retro-timer":     {"redelayed", 6},
 }
 
 // caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It
@@ -130,4 +131,8 @@ var caughtAlone = map[string]known{
 	"take-lock":    {"stated", 3},
 	"take-exclude": {"scarce", 10},
 	"receipt":      {"unknown", 1},
+	"over-lock":    {"laned", 1},
+	"other-lock":   {"laned", 1},
+	"hold":         {"outlived", 1},
+	"holds":        {"mixed", 1},
 }

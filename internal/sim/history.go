@@ -43,7 +43,7 @@ type op struct {
 	group  string
 	token  int64 // of a configure: its version; of a force-release: that of the claim it ended
 	settle bool  // it settles a claim: token and group
-	all    bool  // of the claim, what it still has
+	all    bool  // of the claim, what it still has; also of an advance
 	ids    []layer.ID
 	tried  []layer.ID     // take: of all attempts; the outcome may be unknown
 	tries  [][]layer.Item // likewise: what each of them took

@@ -134,6 +134,18 @@ func whereOfLane(lane string) layer.Template {
 	return t
 }
 
+// facetsOf are the facets among headers.
+func (p *lanePlan) facetsOf(headers map[string]string) layer.Template {
+	if p == nil {
+		return nil
+	}
+	t := layer.Template{}
+	for _, name := range p.facets {
+		t[name] = headers[name]
+	}
+	return t
+}
+
 // agrees reports whether a template matches what has these headers.
 func agrees(t layer.Template, headers map[string]string) bool {
 	for name, value := range t {
@@ -302,7 +314,7 @@ func (a *actor) advance(c *layer.Claim, left []layer.ID) []layer.ID {
 	}
 	ids := some
 	if len(rest) == 0 && a.lanes.IntN(2) == 0 {
-		ids = nil
+		ids, o.all = nil, true
 	}
 	change := func(m *layer.Message) error {
 		maps.Copy(m.Headers, o.next)

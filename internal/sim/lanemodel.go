@@ -25,6 +25,7 @@ type laneIndex struct {
 	item   map[string]layer.ID          // by lane: the item of a hold
 	moved  []change
 	passed map[layer.ID]int64 // advanced by the record under replay, out of the claim of the token
+	holds  []*holdSpan        // of items that were held by themselves, in the order of their beginning
 }
 
 // change is one rewriting of an item by which its facets changed, or that its holder made.
@@ -33,6 +34,7 @@ type change struct {
 	id      layer.ID
 	headers map[string]string
 	holder  bool
+	staged  bool  // likewise, by a worker
 	token   int64 // of the holder's claim
 }
 
@@ -229,7 +231,7 @@ func (m *model) passes(id layer.ID, was, is *stored) {
 		return
 	}
 	lane, l := m.holderOf(id)
-	holder := false
+	holder, staged := false, false
 	for _, o := range m.w.ops {
 		if !o.maybeAt(m.r) {
 			continue
@@ -239,6 +241,7 @@ func (m *model) passes(id layer.ID, was, is *stored) {
 			holder = l.is("claim") && l.has(id) && lane == o.group && l.token == o.token
 		case o.kind == "handle-stage" && o.staged == id && o.next != nil && o.who == m.r.who:
 			holder = l.is("claim") && l.has(id)
+			staged = holder
 		}
 		if holder {
 			break
@@ -248,7 +251,7 @@ func (m *model) passes(id layer.ID, was, is *stored) {
 		m.lanes.passed[id] = l.token
 	}
 	if holder || sortedFacets(was.headers, m.w.knobs.plan) != sortedFacets(is.headers, m.w.knobs.plan) {
-		m.lanes.moved = append(m.lanes.moved, change{m.r, id, is.headers, holder, m.lanes.passed[id]})
+		m.lanes.moved = append(m.lanes.moved, change{m.r, id, is.headers, holder, staged, m.lanes.passed[id]})
 	}
 }
 

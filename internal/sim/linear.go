@@ -16,11 +16,13 @@ import (
 // A moment is two stamps of a step: calls return when it begins, and are made when it ends. Of what nobody's call says
 // the records say when it happened, and it is added as what others did (linear.Drop, linear.Put): an item is parked,
 // purged, aged out, finished by a layer.Worker, or redriven. That it may happen is for the other checkers to judge.
-// What is put behind the tail by a redrive goes by another name there, as it is another message by its key.
+// What is put behind the tail by a redrive goes by another name there, as it is another message by its key. The claims
+// of a layer.Worker are not there; of items that they hold by themselves it is said how long (linear.Busy).
 
 // histories are the calls of each group.
 func (w *world) histories(m *model, drained bool) map[string][]linear.Operation {
-	c := &historian{w: w, m: m, groups: make(map[string][]linear.Operation), newest: make(map[string]*record)}
+	c := &historian{w: w, m: m, groups: make(map[string][]linear.Operation), newest: make(map[string]*record),
+		told: make(map[claimKey]bool)}
 	for g := range w.knobs.groups {
 		c.groups[fmt.Sprintf("g%d", g)] = nil
 	}
@@ -43,6 +45,7 @@ func (w *world) histories(m *model, drained bool) map[string][]linear.Operation 
 		}
 	}
 	c.others()
+	c.busy()
 	if drained {
 		last := int64(2*w.sched.steps + 2)
 		for group := range c.groups {
@@ -58,6 +61,7 @@ type historian struct {
 	m       *model
 	fastest time.Duration // by how much the fastest clock is fast
 	groups  map[string][]linear.Operation
+	told    map[claimKey]bool  // claims, by their lanes, that somebody in the histories was told of
 	newest  map[string]*record // that has added something to a group
 }
 
@@ -65,6 +69,17 @@ func (c *historian) add(group string, o linear.Operation) {
 	if o.Outcome == linear.Done || o.Outcome == linear.Unknown || len(o.Messages) > 0 || o.Token > 0 || o.Kind == linear.Release {
 		c.groups[group] = append(c.groups[group], o)
 	}
+}
+
+// addTo adds what was done to a lane.
+func (c *historian) addTo(lane string, o linear.Operation) {
+	switch id := holdIDOf(lane); {
+	case id != layer.ID{}:
+		o.Hold = id
+	case lane != groupOfLane(lane):
+		o.Where = whereOfLane(lane)
+	}
+	c.add(groupOfLane(lane), o)
 }
 
 func (c *historian) span(o *op) linear.Span {
@@ -116,22 +131,28 @@ func (c *historian) call(o *op) {
 		if o.is("nack") {
 			c.nack(o, &r)
 		}
-		c.add(o.group, r)
+		if o.is("advance") {
+			r.Kind, r.Next = linear.Advance, o.next
+			if !o.all {
+				r.Messages = c.messages(o.advanced...)
+			}
+		}
+		c.addTo(o.group, r)
 	case o.is("extend"):
 		r.Kind, r.Until = linear.Extend, o.until.UnixMilli()
 		if o.told == linear.Unknown {
 			r.Until = r.Begin + layer.MinLease.Milliseconds()
 		}
-		c.add(o.group, r)
+		c.addTo(o.group, r)
 	case o.is("cancel"):
 		r.Kind, r.Messages, r.Token = linear.Cancel, c.messages(o.ids...), 0
 		c.add(o.group, r)
 	case o.is("force-release"):
-		r.Kind = linear.Release
-		c.add(o.group, r)
+		r.Kind, r.Delay = linear.Release, linear.Never // if it counts an attempt
+		c.addTo(o.group, r)
 	case o.is("pause-group") && o.forcing:
 		r.Kind = linear.Disturb
-		c.add(o.group, r)
+		c.add(groupOfLane(o.group), r)
 	case o.kind == "take":
 		c.take(o, r)
 	}
@@ -155,7 +176,7 @@ func (c *historian) nack(o *op, r *linear.Operation) {
 
 // take adds a take. Of one of unknown outcome each attempt may be the one that was done.
 func (c *historian) take(o *op, r linear.Operation) {
-	r.Kind = linear.Take
+	r.Kind, r.Where, r.Unordered = linear.Take, o.where, o.plain
 	switch o.told {
 	case linear.Done:
 		if len(o.items) > 0 {
@@ -183,7 +204,7 @@ func (c *historian) enqueue(o *op) {
 	}
 	split := make(map[string][]linear.Message)
 	for i, label := range o.bodies {
-		m := linear.Message{Body: label}
+		m := linear.Message{Body: label, Facets: c.w.knobs.plan.facetsOf(o.messages[i].Headers)}
 		if o.told == linear.Done {
 			if o.duplicate[i] {
 				continue
@@ -207,7 +228,7 @@ func (c *historian) enqueue(o *op) {
 // receive adds what a receive, or one and its repetitions, were given: a claim was made after the first of these was
 // called, and before the first that showed it returned.
 func (c *historian) receive(ops ...*op) {
-	first, told := ops[0], make(map[claimKey]bool)
+	first := ops[0]
 	ops = slices.Clone(ops)
 	slices.SortStableFunc(ops, func(a, b *op) int { return cmp.Compare(a.end, b.end) })
 	for _, o := range ops {
@@ -218,10 +239,11 @@ func (c *historian) receive(ops ...*op) {
 		r.Call, r.Begin = int64(2*first.begin+1), min(r.Begin, c.span(first).Begin)
 		if o.over {
 			for _, claim := range o.claims {
-				if key := (claimKey{claim.Group, claim.Token}); !told[key] {
-					told[key] = true
+				if key := (claimKey{claimLane(claim), claim.Token}); !c.told[key] {
+					c.told[key] = true
 					r.Token, r.Messages, r.Until = claim.Token, c.items(claim.Items), claim.Until.UnixMilli()
-					c.add(claim.Group, r)
+					r.Unordered = claim.Hold != layer.ID{}
+					c.addTo(claimLane(claim), r)
 				}
 			}
 		}
@@ -262,7 +284,7 @@ func (c *historian) others() {
 		force := c.m.purged(id, f)
 		if !sure && (by || force || c.m.agedOut(&f)) {
 			o := linear.Operation{Kind: linear.Drop, Outcome: linear.Done, Messages: c.messages(id), Force: force}
-			if f.lock.is("claim") && force && c.m.claims[claimKey{id.Group, f.lock.token}].ends == f.r.step {
+			if f.lock.is("claim") && force && c.m.claims[claimKey{f.lane, f.lock.token}].ends == f.r.step {
 				o.Token = f.lock.token // also if what is in hand is left to a later step
 			}
 			if maybe {
@@ -272,7 +294,35 @@ func (c *historian) others() {
 		}
 	}
 	for _, p := range c.m.parked {
-		c.happened(p.r, p.id.Group, linear.Operation{Kind: p.kind, Outcome: linear.Done, Messages: c.messages(p.id)})
+		o := linear.Operation{Kind: p.kind, Outcome: linear.Done, Messages: c.messages(p.id)}
+		if p.kind == linear.Put {
+			o.Messages[0].Facets = c.w.knobs.plan.facetsOf(p.headers)
+		}
+		c.happened(p.r, p.id.Group, o)
+	}
+	for _, moved := range c.m.lanes.moved {
+		if !moved.holder || moved.staged {
+			c.happened(moved.r, moved.id.Group, linear.Operation{
+				Kind: linear.Move, Outcome: linear.Done, Messages: c.messages(moved.id),
+				Next: c.w.knobs.plan.facetsOf(moved.headers),
+			})
+		}
+	}
+}
+
+// busy adds how long items were held by themselves under claims that nobody in the histories was told of.
+func (c *historian) busy() {
+	for _, h := range c.m.lanes.holds {
+		lane := holdLaneOf(h.id)
+		if !slices.ContainsFunc(h.tokens, func(token int64) bool { return !c.told[claimKey{lane, token}] }) {
+			continue
+		}
+		o := linear.Operation{Kind: linear.Busy, Outcome: linear.Done, Messages: c.messages(h.id)}
+		o.Client, o.Call, o.Return = -h.from.who, int64(2*h.from.from), int64(2*c.w.sched.steps+1)
+		if h.to != nil {
+			o.Return = int64(2*min(h.to.to, c.w.sched.steps) + 1)
+		}
+		c.add(h.id.Group, o)
 	}
 }
 
@@ -286,7 +336,7 @@ func (c *historian) happened(r *record, group string, o linear.Operation) {
 	// What one transaction did is one thing: apart, its parts would have to be tried in each order.
 	history := c.groups[group]
 	if n := len(history) - 1; n >= 0 && c.newest[group] == r && o.Outcome == linear.Done && history[n].Outcome == linear.Done &&
-		history[n].Kind == o.Kind && history[n].Force == o.Force {
+		history[n].Kind == o.Kind && history[n].Force == o.Force && maps.Equal(history[n].Next, o.Next) {
 		history[n].Messages = append(history[n].Messages, o.Messages...)
 		return
 	}

@@ -245,6 +245,8 @@ type aside struct {
 	r    *record
 	id   layer.ID
 	kind linear.Kind
+	// headers are those of an item that came back.
+	headers map[string]string
 }
 
 // claimed is a claim as it was written.
@@ -555,7 +557,7 @@ func (m *model) deadLetter(k string, id layer.ID, come map[layer.ID]envelope, af
 		if m.isMoved(id, other, e.label) {
 			m.moved[id], m.movedIn[other] = true, true
 			m.w.mark("redriven to the tail")
-			m.parked = append(m.parked, aside{m.r, other, linear.Put})
+			m.parked = append(m.parked, aside{m.r, other, linear.Put, e.headers})
 			return
 		}
 	}
@@ -646,7 +648,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		s := m.read(id, now, after)
 		if deadTouched && deadNow == nil && m.db[dead] != nil {
 			m.w.mark("redriven to its place")
-			m.parked = append(m.parked, aside{m.r, id, linear.Put})
+			m.parked = append(m.parked, aside{m.r, id, linear.Put, s.headers})
 			if m.r.step < m.w.calm {
 				m.w.mark("redriven under load")
 			}
@@ -681,7 +683,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 		lane, lock := m.holderOf(id)
 		if deadTouched && deadNow != nil {
 			m.w.mark("item parked")
-			m.parked = append(m.parked, aside{m.r, id, linear.Drop})
+			m.parked = append(m.parked, aside{m.r, id, linear.Drop, nil})
 			return
 		}
 		kept, archived := after[itemKeyFor("archive", id)]
@@ -910,6 +912,12 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 		return
 	}
 	m.w.mark("claim")
+	if isHoldLane(group) {
+		h := m.lanes.holds[slices.IndexFunc(m.lanes.holds, func(h *holdSpan) bool {
+			return h.id == m.lanes.item[group] && h.to == nil
+		})]
+		h.tokens = append(h.tokens, next.token)
+	}
 	m.claim(group, g, next)
 }
 

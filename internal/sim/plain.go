@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -167,6 +168,27 @@ func (m *model) plainView(group string, t tuple.Tuple) (lane string, n int) {
 	return freeLaneOf(group), 1
 }
 
+// holdSpan is how long an item was held by itself, under one claim or several, or kept back by itself.
+type holdSpan struct {
+	id       layer.ID
+	from, to *record // to = nil: until the end
+	tokens   []int64 // of the claims
+}
+
+// holdIDOf is the item of a hold; the zero ID if a lane is none.
+func holdIDOf(lane string) layer.ID {
+	group, item, _ := strings.Cut(lane, "#")
+	index, random, is := strings.Cut(item, ".")
+	if !is {
+		return layer.ID{}
+	}
+	n, err := strconv.ParseInt(index, 10, 64)
+	if err != nil {
+		panic(err) // of a text that is a hold's
+	}
+	return layer.ID{Group: group, Index: n, Random: uuid.MustParse(random)}
+}
+
 func (m *model) holdNamed(id layer.ID) string {
 	lane := holdLaneOf(id)
 	m.named(id.Group, lane)
@@ -204,6 +226,7 @@ func (m *model) holdBegins(lane string, next *lockState) {
 		m.group(lane).items[id] = s
 	}
 	delete(free, id)
+	m.lanes.holds = append(m.lanes.holds, &holdSpan{id: id, from: m.r})
 	if !next.is("claim") {
 		return
 	}
@@ -224,6 +247,11 @@ func (m *model) holdBegins(lane string, next *lockState) {
 // holdEnds puts the item of a hold back among those that are free, if it is there.
 func (m *model) holdEnds(lane string) {
 	id := m.lanes.item[lane]
+	for _, h := range m.lanes.holds {
+		if h.id == id && h.to == nil {
+			h.to = m.r
+		}
+	}
 	clear(m.group(lane).items)
 	delete(m.lanes.of[id.Group], lane)
 	if s, there := m.group(id.Group).items[id]; there {

@@ -146,7 +146,8 @@ func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
 func profileOf(rng *rand.Rand) string {
 	names := Profiles()
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are beside the draws
-		return s == "worked" || slices.Contains(slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles), s)
+		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles)
+		return s == "worked" || slices.Contains(others, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {
 		return names[i]

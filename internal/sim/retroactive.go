@@ -20,8 +20,8 @@ const sinceBase = 1 << 50
 // retroProfiles are the profiles of retroactive delay, which no seed draws by itself.
 var retroProfiles = []string{"redelayed"}
 
-// drawRetroactive draws whether the run's queue has retroactive delay, by a generator of its own. A run of a profile has
-// it only if the profile is its own, and so have runs whose owners look for the times of messages.
+// drawRetroactive draws whether the run's queue has retroactive delay, by a generator of its own. A run of a profile
+// has it only if the profile is its own, and a run whose owners look for the times of messages has it not.
 func (k *knobs) drawRetroactive(o Options) {
 	rng := rand.New(rand.NewPCG(o.Seed, 24))
 	if rng.IntN(4) > 0 || o.Profile != "" || k.profile != "" || k.plan != nil || k.owners > 0 {

@@ -25,7 +25,8 @@ func TestRetroactive(t *testing.T) {
 	})
 	t.Log(&sum)
 	for _, name := range []string{
-		"delay changed under load", "head awaited by the time of its enqueue", "claim in a queue with a delay that changes",
+		"delay changed under load", "head awaited by the time of its enqueue",
+		"claim in a queue with a delay that changes",
 	} {
 		if sum.Marks[name] == 0 && sum.Operations > 1000 {
 			t.Errorf("not seen: %s", name)
