@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"time"
 
 	"fdbfifo/kv"
 )
@@ -172,8 +171,7 @@ func (w *txn) waitingItem(id ID) (waiting, error) {
 		return i, nil
 	}
 	if i.stuck = i.record.at(w.nowMS) == lapsed; !i.stuck {
-		left := time.Duration(c.endMS-w.nowMS) * time.Millisecond
-		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.owner, left)
+		return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.owner, c.leftOf(w.nowMS))
 	}
 	return i, nil
 }

@@ -3,7 +3,6 @@ package layer
 import (
 	"bytes"
 	"fmt"
-	"time"
 )
 
 // What an operator does to a waiting item of a queue with facets. The item is in several lanes, and any of them may be
@@ -38,8 +37,7 @@ func (w *txn) waitingInLanes(id ID) (i laneWaiting, err error) {
 			continue
 		}
 		if held.record.at(w.nowMS) != lapsed {
-			left := time.Duration(c.endMS-w.nowMS) * time.Millisecond
-			return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.owner, left)
+			return i, fmt.Errorf("%w: %s is held by %q for %s", ErrInFlight, id, c.owner, c.leftOf(w.nowMS))
 		}
 		i.stuck = held.lane
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // Claim is one holder's exclusive right to a group, and the items delivered under the claim, in order. A Claim is plain
@@ -39,6 +41,8 @@ type Claim struct {
 	State []byte
 
 	takenFrom string // whose lease had ended; "" = nobody's
+	// beat is the beat of the handle on which a claim by heartbeat depends, for the handle's own use.
+	beat uuid.UUID
 }
 
 // claimsMu guards Until and Items of the callers' claims against calls on the same claim at the same time. The mutex is

@@ -146,7 +146,7 @@ func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *Rece
 		hold, _ := holdOf(ref.lane)
 		c := &Claim{
 			Hold: hold, Queue: q.name, Group: groupOf(ref.lane), Where: q.whereOf(ref.lane), Token: ref.token,
-			Until: fromMillis(h.endMS),
+			Until: fromMillis(h.endMS), beat: h.beat,
 		}
 		if c.Items, err = q.reloadItems(ctx, tx.Snapshot(), ref.lane, h); err != nil {
 			return nil, err

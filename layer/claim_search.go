@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 )
 
@@ -343,6 +345,10 @@ func (s *search) addTimers(rows []kv.KV) error {
 		p, err := s.w.q.keys.parse(row.Key)
 		if err != nil {
 			return err
+		}
+		if p.name == nameTimer && p.id != uuid.Nil {
+			s.w.dueBeats = append(s.w.dueBeats, dueBeat{p.id, row.Key})
+			continue
 		}
 		if s.w.settled[p.lane] {
 			continue // read before the claim was ended

@@ -19,6 +19,15 @@ type ReceiveOptions struct {
 	MaxGroups int
 	// Lease is how long the claims last unless extended; 0 = the queue's, else MinLease to MaxLease.
 	Lease time.Duration
+	// Heartbeat has the claims last as long as the handle lives, without being extended: the handle keeps all of them
+	// by a single write each third of the queue's lease (Config.Lease), however many groups are in hand. If the process
+	// dies, or cannot reach the database for a lease, all of its claims end, as leases do that nobody extends. A claim
+	// which is dropped without an ack, a nack or an Extend is held until then, too: so settle each, or Close the
+	// handle. Extend gives the claim a lease of its own. Claim.Until is when the claim ends if the handle dies now.
+	// While the handle cannot begin a heartbeat, or its heartbeat was just ended by another, claims have leases of
+	// their own. Not with Lease, ReceiveID and ReceiveTx, nor in a queue with facets or with Config.Unordered; and only
+	// once all processes that use the queue know of heartbeats.
+	Heartbeat bool
 	// Strategy says how the receive spreads over groups. Not with Group.
 	Strategy Strategy
 	// Group, if not nil, is the only group to receive from; see OnlyGroup.
@@ -97,6 +106,9 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 	if err := checkReceiveID(o.ReceiveID); err != nil {
 		return o, err
 	}
+	if o.Heartbeat && (o.Lease > 0 || o.ReceiveID != "") {
+		return o, fmt.Errorf("%w: Heartbeat with a lease, or with a receive id", ErrOptions)
+	}
 	return o, checkLease(o.Lease)
 }
 
@@ -152,6 +164,9 @@ func (q *Queue) receive(ctx context.Context, s *settlement, r *reception) ([]*Cl
 		o.Settled = s.claim.copied()
 	}
 	ctx, w := q.observe(ctx, o)
+	if r.o.Heartbeat {
+		q.ensureBeat(ctx)
+	}
 	claims, err := q.settleAndReceive(ctx, s, r)
 	if err != nil && s != nil && s.done.Load() {
 		claims, err = nil, nil // an error would tell the caller: nothing was settled
@@ -217,8 +232,8 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 	if err != nil {
 		return nil, wrap("receive", err)
 	}
-	if o.Wait > 0 {
-		return nil, wrap("receive", fmt.Errorf("%w: ReceiveTx cannot wait", ErrOptions))
+	if o.Wait > 0 || o.Heartbeat {
+		return nil, wrap("receive", fmt.Errorf("%w: ReceiveTx cannot wait, nor claim by heartbeat", ErrOptions))
 	}
 	r, err := q.reception(o)
 	if err != nil {
@@ -227,6 +242,13 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 	err = q.operate(ctx, tx, func(w *txn) error {
 		c := w.newClaimer(r.where, []*reception{r})
 		c.begin()
+		if err := c.claim(); err != nil || len(r.claims) > 0 || len(w.dueBeats) == 0 {
+			return err
+		}
+		if ended, err := w.endBeats(w.dueBeats); err != nil || !ended {
+			return err
+		}
+		c = w.newClaimer(r.where, []*reception{r})
 		return c.claim()
 	})
 	if err != nil {
@@ -331,8 +353,9 @@ type claimer struct {
 	granted kv.Future[[]kv.KV]
 	// repeats has the reads of what is kept under the receive ids.
 	repeats map[string]kv.Future[[]byte]
-	layered int // groups that a receive by layers has found so far
-	taken   int // groups
+	join    *joining // of the handle's beat; nil = no receive asks for claims by heartbeat, or there is no beat
+	layered int      // groups that a receive by layers has found so far
+	taken   int      // groups
 	items   int
 	remains map[string]bool // free lanes that unordered receives have left items in
 }
@@ -364,6 +387,7 @@ func (w *txn) newClaimer(where string, rs []*reception) *claimer {
 // into account.
 func (c *claimer) begin() {
 	c.readRepeats()
+	c.readJoin()
 	if index, _ := c.q.staging.requested(); index != 0 && c.where == "" {
 		random := c.q.staging.random
 		c.granted = c.tx.Snapshot().GetRange(c.q.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave})
@@ -383,6 +407,7 @@ func (c *claimer) claim() error {
 	if err != nil {
 		return err
 	}
+	c.readJoin()
 	if err := c.accept(); err != nil {
 		return err
 	}
@@ -413,11 +438,19 @@ func (c *claimer) receive(r *reception) error {
 			}
 			l = c.read(l.candidate, r.o.Max)
 		}
-		err = c.settle(r, l, r.o.Max)
-		if due := l.seen.dueMS(); due > 0 && (r.dueMS == 0 || due < r.dueMS) {
+		if err = c.settle(r, l, r.o.Max); err != nil {
+			return err
+		}
+		due := l.seen.dueMS()
+		if l.seen != nil && l.seen.record.holding().byBeat() {
+			if due, err = c.meetBeat(l.seen.record); err != nil {
+				return err
+			}
+		}
+		if due > 0 && (r.dueMS == 0 || due < r.dueMS) {
 			r.dueMS = due
 		}
-		return err
+		return nil
 	}
 	if r.o.Strategy == Layers {
 		return c.receiveLayers(r)
@@ -746,10 +779,13 @@ func (c *claimer) take(r *reception, f *found, state kv.Future[[]byte], limit in
 		return err
 	}
 	end := c.nowMS + lease.Milliseconds()
-	claim.Until = fromMillis(end)
 	held := holding{
 		kind: kindClaim, token: token, owner: c.q.opts.Owner, endMS: end, items: out, sinceMS: c.nowMS,
 	}
+	if err := c.byHeartbeat(r, &held); err != nil {
+		return err
+	}
+	claim.Until, claim.beat = fromMillis(held.endMS), held.beat
 	c.hold(f, held, out[0].index)
 	c.spend(f.group(), f.allowed, len(out))
 	r.claims = append(r.claims, claim)

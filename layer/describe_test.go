@@ -102,6 +102,14 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		}
 	})
 
+	beats, err := layer.Create(e.ctx, e.db, testPrefix, "beats", e.options(7))
+	require.NoError(t, err)
+	_, err = beats.Enqueue(e.ctx, layer.Message{Group: "D"})
+	require.NoError(t, err)
+	_, err = beats.Receive(e.ctx, layer.ReceiveOptions{Heartbeat: true})
+	require.NoError(t, err)
+	require.NoError(t, beats.Close(e.ctx))
+
 	number := regexp.MustCompile(`\d{6,}`) // indexes and tokens
 	id := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}(@\d+)?`)
 	plain := func(s string) string { return number.ReplaceAllString(id.ReplaceAllString(s, "ID"), "N") }
@@ -111,7 +119,7 @@ func TestDescribePutsEveryPairIntoWords(t *testing.T) {
 		d, ok, err := layer.Describe(testPrefix, row.Key, row.Value)
 		require.True(t, ok)
 		require.NoError(t, err)
-		require.Contains(t, []string{testQueue, "lanes", "holds"}, d.Queue)
+		require.Contains(t, []string{testQueue, "lanes", "holds", "beats"}, d.Queue)
 		require.NotEmpty(t, d.Value)
 		words[plain(d.Key)] = plain(d.Value)
 		names[d.Name] = true

@@ -70,6 +70,10 @@ var stored = map[string]func(key, value []byte) ([]byte, error){
 		kind, head, err := unpackTimer(key, value)
 		return packTimer(kind, head), err
 	},
+	"beat": func(key, value []byte) ([]byte, error) {
+		b, err := unpackBeat(key, value)
+		return b.pack(), err
+	},
 	"attempt": func(key, value []byte) ([]byte, error) {
 		a, err := unpackAttempt(key, value)
 		return a.pack(), err
@@ -189,7 +193,7 @@ func TestEveryValueIsFuzzed(t *testing.T) {
 		nameItem: "FuzzEnvelope", nameMeta: "FuzzConfig, and kinds of their own",
 		nameNamed: "as request", nameReady: "integer", nameGrant: "integer", namePart: "any bytes", nameWake: "count",
 		nameMark: "no bytes", nameLane: "no bytes", nameOpen: "integer", nameKept: "integer",
-		nameDue: "as of a timer", nameHold: "as of a lock",
+		nameDue: "as of a timer", nameHeld: "as of a timer", nameHold: "as of a lock",
 		nameByLane: "as request",
 	}
 	for _, name := range KeyNames() {

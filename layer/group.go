@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 )
 
@@ -49,7 +51,7 @@ func (r *record) at(nowMS int64) condition {
 	case h == nil:
 		return marked
 	}
-	ended := h.endMS <= nowMS
+	ended := h.endMS <= nowMS && !h.byBeat()
 	switch h.kind {
 	case kindClaim:
 		if ended {
@@ -60,7 +62,7 @@ func (r *record) at(nowMS int64) condition {
 		if !ended {
 			return granted
 		}
-	case kindDelay, kindHead:
+	case kindDelay, kindHead, kindBeat:
 		if !ended {
 			return delayed
 		}
@@ -88,6 +90,13 @@ func (r *record) without(m *mark) *record {
 	if r != nil {
 		next.token = r.token
 	}
+	return next
+}
+
+// until returns the record with a claim which ends at endMS, whatever handle's heartbeat kept it before.
+func (r *record) until(endMS int64) *record {
+	next := r.with(r.holding().items, endMS)
+	next.holdings[0].beat = uuid.Nil
 	return next
 }
 
@@ -173,9 +182,10 @@ func step(old, next *record) error {
 	return nil
 }
 
-// put changes the record of a group, or of another lane, from old to next (either may be nil), and keeps the timer, the
-// grant and the mark's key in step. head is the index of the group's head, for a new timer. No other function writes a
-// lock. The caller has a read conflict on the lock, by the guard of the operation.
+// put changes the record of a group, or of another lane, from old to next (either may be nil), and keeps the timer, or
+// the key in the list of the claims by a heartbeat, the grant and the mark's key in step. head is the index of the
+// group's head, for a new timer. No other function writes a lock. The caller has a read conflict on the lock, by the
+// guard of the operation.
 func (w *txn) put(lane string, old, next *record, head int64) {
 	if err := step(old, next); err != nil {
 		// finish returns the error, so that the transaction ends without effect.
@@ -187,14 +197,20 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 	if (old == nil || next == nil) && keys.inTurn() && isHold(lane) {
 		w.noteTurn(lane, next == nil)
 	}
-	if was == nil || is == nil || was.endMS != is.endMS || was.kind != is.kind {
-		if was != nil && (is == nil || was.endMS != is.endMS) {
+	if was == nil || is == nil || was.endMS != is.endMS || was.kind != is.kind || was.beat != is.beat {
+		switch {
+		case was.byBeat():
+			w.tx.Clear(keys.held(was.beat, lane))
+		case was != nil && (is == nil || was.endMS != is.endMS || is.byBeat()):
 			w.tx.Clear(keys.timer(was.endMS, lane))
 		}
 		if random, ok := old.grantedTo(); ok {
 			w.clear(keys.grant(random, lane))
 		}
-		if is != nil {
+		switch {
+		case is.byBeat():
+			w.tx.Set(keys.held(is.beat, lane), packTimer(is.kind, head))
+		case is != nil:
 			w.tx.Set(keys.timer(is.endMS, lane), packTimer(is.kind, head))
 		}
 		if random, ok := next.grantedTo(); ok {

@@ -223,7 +223,8 @@ func (w *txn) disposeEarly(f *found) error {
 // clearLead clears the key which led to a group, unless put clears the key: the timer or grant of the group's record.
 func (w *txn) clearLead(c *candidate, r *record) {
 	if h := r.holding(); h != nil {
-		if c.grant != 0 && c.accepts(r) || c.timer && string(c.key) == string(w.q.keys.timer(h.endMS, c.lane)) {
+		if c.grant != 0 && c.accepts(r) || c.timer && !h.byBeat() &&
+			string(c.key) == string(w.q.keys.timer(h.endMS, c.lane)) {
 			w.cleared = true
 			return
 		}

@@ -294,6 +294,19 @@ const (
 	guardRepeatBack guard = "repeat-back"
 	// guardRepeatSweep (G3): a sweep clears the entry of a receive id which has just been used again.
 	guardRepeatSweep guard = "repeat-sweep"
+	// guardBeatJoin (G5, I1): a claim joins the beat of a handle which is being ended, and nobody ever ends the claim.
+	guardBeatJoin guard = "beat-join"
+	// guardBeatLast (G5, I1): the end of a handle misses a claim which has just joined the beat, and nobody ever ends
+	// the claim.
+	guardBeatLast guard = "beat-last"
+	// guardBeatMove (contract): a handle goes on with a beat which another has begun to end, and its workers do not
+	// learn that groups may be another's.
+	guardBeatMove guard = "beat-move"
+	// guardBeatEnd (G5): a handle is ended which has just moved its beat.
+	guardBeatEnd guard = "beat-end"
+	// guardBeatLock (G2): the end of a handle overwrites the lock of a group which the handle has just released, and
+	// another claimed.
+	guardBeatLock guard = "beat-lock"
 	// guardExtendApart (contract): a worker extends a claim while a handler's transaction on the claim is open, and
 	// fails the transaction again and again.
 	guardExtendApart guard = "extend-apart"

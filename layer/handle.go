@@ -87,6 +87,7 @@ type Queue struct {
 	line     waitingLine
 	staging  staging
 	workers  atomic.Int64 // that were started on it
+	heart    *heart
 }
 
 // isClosed reports whether the handle was closed.

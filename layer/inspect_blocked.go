@@ -346,7 +346,7 @@ func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, lanes []head) ([]*r
 	for i, h := range lanes {
 		values[i] = tx.Get(q.keys.lock(h.group))
 	}
-	records := make([]*record, len(lanes))
+	records, seen := make([]*record, len(lanes)), beatsSeen{}
 	for i, h := range lanes {
 		v, err := values[i].Wait(ctx)
 		if err != nil {
@@ -356,8 +356,11 @@ func (q *Queue) readLocks(ctx context.Context, tx kv.ReadTx, lanes []head) ([]*r
 			continue
 		}
 		r, err := unpackRecord(q.keys.lock(h.group), v)
-		if err == nil {
-			records[i] = r
+		if err != nil {
+			continue
+		}
+		if records[i], err = q.lasting(ctx, tx, r, seen); err != nil {
+			return nil, err
 		}
 	}
 	return records, nil

@@ -38,6 +38,7 @@ const (
 	RuleLane        Rule = "item-in-its-lanes"
 	RuleKept        Rule = "kept-hint-has-lock"
 	RuleDisjoint    Rule = "claims-disjoint"
+	RuleBeat        Rule = "claim-has-beat"
 )
 
 var ruleTexts = map[Rule]string{
@@ -61,6 +62,7 @@ var ruleTexts = map[Rule]string{
 	RuleLane:        "an item is in the lanes of its facets, and in no other lane",
 	RuleKept:        "a hint put aside has the lock under which it was put aside",
 	RuleDisjoint:    "no two claims of a group may have an item in common",
+	RuleBeat:        "a claim by heartbeat is in its handle's list, and the handle has a beat with a timer",
 }
 
 // Rules returns all rules, in the order of their names. The slice belongs to the caller.
@@ -107,6 +109,8 @@ type CheckReport struct {
 	Paces int64
 	// Dead letters, not counted as items.
 	Dead int64
+	// Beats are handles whose claims last by heartbeat.
+	Beats int64
 	// Dedup is the number of entries for de-duplication.
 	Dedup int64
 	// Requests of handles whose receives wait, and grants to such handles, not accepted yet.
@@ -136,6 +140,7 @@ func (a Admin) Check(ctx context.Context, o CheckOptions) (CheckReport, error) {
 		nameItem: &r.Items, nameDead: &r.Dead, nameArchive: &r.Archived, nameAttempt: &r.Attempts, nameState: &r.States,
 		namePace: &r.Paces, nameRequest: &r.Requests, nameNamed: &r.Requests, nameGrant: &r.Grants,
 		nameByLane:  &r.Requests,
+		nameBeat:    &r.Beats,
 		nameRepeat:  &r.Repeats,
 		nameReceipt: &r.Receipts, nameDedup: &r.Dedup, nameChange: &r.Changes, nameCursor: &r.Subscriptions,
 	}
@@ -325,7 +330,18 @@ func (c *checker) row(row kv.KV) {
 			return
 		}
 		c.group(p.group).hints++
+	case nameHeld:
+		c.suspectPair(row.Key, func(tx kv.ReadTx, _ []byte) (Rule, string, error) {
+			r, err := c.q.readLock(c.ctx, tx, p.group)
+			if err != nil && !isCorrupt(err) || r.claim() != nil && r.claim().beat == p.id {
+				return "", "", err
+			}
+			return RuleBeat, fmt.Sprintf("group %q is not held by this heartbeat", p.group), nil
+		})
 	case nameTimer, nameDue:
+		if p.id != uuid.Nil && p.name == nameTimer {
+			return // of a beat; may be stale, and is cleared when met
+		}
 		if c.astray(p, row, c.q.keys.timerShardsOf(p.group)) {
 			return
 		}
@@ -721,15 +737,22 @@ func (c *checker) lockSound(tx kv.ReadTx, group string) (Rule, string, error) {
 	for i, d := range h.items {
 		items[i] = tx.Get(c.q.keys.item(d.id(groupOf(group))))
 	}
-	v, err := c.firstOf(tx, c.q.keys.timersAt(h.endMS, group))
-	if err != nil {
-		return "", "", err
-	}
-	if v == nil {
-		return RuleLockTimer, fmt.Sprintf("no timer at %d for group %q", h.endMS, group), nil
+	if h.byBeat() {
+		if detail, err := c.beatSound(tx, group, h); err != nil || detail != "" {
+			return RuleBeat, detail, err
+		}
+	} else {
+		v, err := c.firstOf(tx, c.q.keys.timersAt(h.endMS, group))
+		if err != nil {
+			return "", "", err
+		}
+		if v == nil {
+			return RuleLockTimer, fmt.Sprintf("no timer at %d for group %q", h.endMS, group), nil
+		}
 	}
 	for i, f := range items {
-		if v, err = f.Wait(c.ctx); err != nil {
+		v, err := f.Wait(c.ctx)
+		if err != nil {
 			return "", "", err
 		}
 		if v == nil {
@@ -740,6 +763,26 @@ func (c *checker) lockSound(tx kv.ReadTx, group string) (Rule, string, error) {
 		return RuleOutstanding, fmt.Sprintf("group %q", group), nil
 	}
 	return "", "", nil
+}
+
+// beatSound says what is wrong with what leads to a claim by heartbeat; "" = nothing.
+func (c *checker) beatSound(tx kv.ReadTx, group string, h *holding) (detail string, err error) {
+	held := tx.Get(c.q.keys.held(h.beat, group))
+	b, found, err := c.q.readBeat(c.ctx, tx, h.beat)
+	if err != nil {
+		return "", err
+	}
+	if !found {
+		return fmt.Sprintf("no beat %s for group %q", h.beat, group), nil
+	}
+	timer := tx.Get(c.q.keys.beatTimer(b.dueMS, h.beat))
+	if v, err := held.Wait(c.ctx); err != nil || v == nil {
+		return fmt.Sprintf("group %q is not in the list of the claims by heartbeat %s", group, h.beat), err
+	}
+	if v, err := timer.Wait(c.ctx); err != nil || v == nil {
+		return fmt.Sprintf("no timer of heartbeat %s at %d", h.beat, b.dueMS), err
+	}
+	return "", nil
 }
 
 // confirm judges a suspect at a single version.

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
@@ -143,8 +145,21 @@ var descriptions = map[string]description{
 		},
 		value: describeHint,
 	},
+	nameBeat: {
+		key:   func(p parsedKey) string { return "heartbeat " + p.id.String() + " of a handle" },
+		value: describeBeat,
+	},
+	nameHeld: {
+		key: func(p parsedKey) string {
+			return fmt.Sprintf("claim of group %q by heartbeat %s", p.group, p.id)
+		},
+		value: describeTimer,
+	},
 	nameTimer: {
 		key: func(p parsedKey) string {
+			if p.id != uuid.Nil {
+				return fmt.Sprintf("timer of heartbeat %s, due %s", p.id, timeWords(p.index))
+			}
 			if p.index >= sinceBase {
 				return fmt.Sprintf("timer of group %q, due when the queue's delay is over since %s",
 					p.group, timeWords(p.index-sinceBase))
@@ -408,7 +423,7 @@ func (r *record) words() string {
 	switch h.kind {
 	case kindGrant:
 		return fmt.Sprintf("kept for the request of %s until %s", h.owner, timeWords(h.endMS))
-	case kindDelay, kindHead:
+	case kindDelay, kindHead, kindBeat:
 		return "held by nobody, a retry waits until " + timeWords(h.endMS)
 	case kindClaim:
 	}
@@ -423,9 +438,13 @@ func (r *record) words() string {
 	if r.mark != nil {
 		then = "; when that ends, " + r.mark.words()
 	}
-	return fmt.Sprintf("%s: held by %q under token %d until %s, %s delivered and not acked: %s%s",
+	until := "until " + timeWords(h.endMS)
+	if h.byBeat() {
+		until = "by heartbeat " + h.beat.String()
+	}
+	return fmt.Sprintf("%s: held by %q under token %d %s, %s delivered and not acked: %s%s",
 		h.kind, h.owner, h.token,
-		timeWords(h.endMS), countWords(len(h.items), "item"), strings.Join(indexes, ", "), then)
+		until, countWords(len(h.items), "item"), strings.Join(indexes, ", "), then)
 }
 
 func (m *mark) words() string {
@@ -445,10 +464,25 @@ func describeTimer(key, value []byte) (string, error) {
 		what = "the delay of a retry ends then"
 	case kindHead:
 		what = "its first message may be delivered then"
+	case kindBeat:
+		return "the handle's claims by heartbeat end then, unless the handle lives", nil
 	case kindGrant:
 		what = "a grant that was not accepted ends then"
 	}
 	return fmt.Sprintf("%s; the group's head had index %d", what, head), nil
+}
+
+func describeBeat(key, value []byte) (string, error) {
+	b, err := unpackBeat(key, value)
+	if err != nil {
+		return "", err
+	}
+	words := fmt.Sprintf("the claims by heartbeat of %q last until %s, unless it is moved", b.owner, timeWords(b.dueMS))
+	if b.ended {
+		words = fmt.Sprintf("the claims by heartbeat of %q are being ended, since it was due at %s",
+			b.owner, timeWords(b.dueMS))
+	}
+	return words, nil
 }
 
 func describeDead(key, value []byte) (string, error) {

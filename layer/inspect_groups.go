@@ -306,6 +306,9 @@ func (info *GroupInfo) others(q *Queue, lane string, all []heldLane, nowMS int64
 func (q *Queue) readRecords(ctx context.Context, tx kv.ReadTx, lane string) (*record, []heldLane, error) {
 	if q.keys.plan == nil {
 		l, err := q.readLock(ctx, tx, lane)
+		if err == nil {
+			l, err = q.lasting(ctx, tx, l, beatsSeen{})
+		}
 		return l, nil, err
 	}
 	rows, err := tx.GetRange(q.keys.locks(groupOf(lane)).Selectors(), kv.RangeOptions{}).Wait(ctx)

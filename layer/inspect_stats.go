@@ -191,13 +191,51 @@ func (q *Queue) passTimers(
 			if t.kind, t.head, err = unpackTimer(row.Key, row.Value); err != nil {
 				return false, err
 			}
+			if t.kind == kindBeat {
+				left, enough, err := q.passHeld(ctx, tx, t.key, limit, page, each)
+				if err != nil || enough {
+					return enough, err
+				}
+				more = more || left
+				continue
+			}
 			t.key.index = delay.dueOf(t.key.index)
 			if each(t) {
 				return true, nil
 			}
 		}
 	}
-	return !timers.exhausted, nil
+	return more || !timers.exhausted, nil
+}
+
+// passHeld is passTimers for the claims by a handle's heartbeat, which have no timers: each counts as a timer at the
+// time when the handle's beat is due.
+func (q *Queue) passHeld(
+	ctx context.Context, tx kv.ReadTx, beat parsedKey, limit, page int, each func(timerRow) (enough bool),
+) (more, enough bool, err error) {
+	held := newCursor(q.keys.heldBy(beat.id))
+	for read := 0; read < limit && !held.exhausted; {
+		n := min(page, limit-read)
+		rows, err := held.read(tx, n).Wait(ctx)
+		if err != nil {
+			return false, false, fmt.Errorf("read claims by heartbeat: %w", err)
+		}
+		held.passed(rows, n)
+		read += len(rows)
+		for _, row := range rows {
+			t := timerRow{}
+			if t.key, err = q.keys.parse(row.Key); err != nil {
+				return false, false, err
+			}
+			if t.kind, t.head, err = unpackTimer(row.Key, row.Value); err != nil {
+				return false, false, err
+			}
+			if t.key.index = beat.index; each(t) {
+				return false, true, nil
+			}
+		}
+	}
+	return !held.exhausted, false, nil
 }
 
 // timers counts the held and the delayed groups, and finds the oldest heads, by the timers due first.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 	"fdbfifo/kv/tuple"
 )
@@ -16,7 +18,20 @@ func (q *Queue) submit(ctx context.Context, o *operation) error {
 	if err := q.prepare(o); err != nil {
 		return err
 	}
-	return q.pipeline.submit(ctx, o)
+	beat := o.settlesUnder()
+	err := q.pipeline.submit(ctx, o)
+	if forsakes(err) {
+		q.leaveBeat(beat)
+	}
+	return err
+}
+
+// settlesUnder returns the beat of the claim which the operation settles; uuid.Nil = it settles none by heartbeat.
+func (o *operation) settlesUnder() uuid.UUID {
+	if o.settle == nil {
+		return uuid.Nil
+	}
+	return o.settle.claim.beat
 }
 
 // prepare checks an operation before the operation travels with others.
@@ -97,6 +112,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 		wants = q.staging.expect(wantsOf(batch), q.nowMS())
 	}
 	f, booked := &flight{}, &bookings{}
+	var due []dueBeat
 	defer q.flights.end(f)
 	err := q.once(ctx,
 		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
@@ -110,7 +126,8 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			w.flight, w.beside, w.booked = f, others, booked
 			outcome.rest.cancel() // the watch of a failed attempt
 			var err error
-			if outcome, err = w.perform(batch, a.Conflicts); err != nil || !w.wrote {
+			outcome, err = w.perform(batch, a.Conflicts)
+			if due = w.dueBeats; err != nil || !w.wrote {
 				return nil, err
 			}
 			result := make(tuple.Tuple, len(batch))
@@ -140,8 +157,17 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 		outcome.rest.cancel()
 		if !unknown(err) {
 			q.budget.giveBack(booked)
+		} else if slices.ContainsFunc(batch, (*operation).byHeartbeat) {
+			q.heart.end(q.heart.pulse()) // nobody may ever learn of the claims
 		}
 		return err
+	}
+	if len(due) > 0 && q.endDueBeats(ctx, due) {
+		for _, o := range batch {
+			if o.receive != nil {
+				o.receive.more = true
+			}
+		}
 	}
 	if conflicts == 0 {
 		q.narrow(batch)
@@ -158,6 +184,9 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 	q.paths.count(batch, conflicts)
 	return nil
 }
+
+// byHeartbeat reports whether the operation may have claimed by heartbeat.
+func (o *operation) byHeartbeat() bool { return o.receive != nil && o.receive.o.Heartbeat }
 
 // waits reports whether receives of the batch wait for a group to become ready.
 func waits(batch []*operation) bool {

@@ -237,7 +237,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	q := &Queue{
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random,
 		counting: counting{slot: int64(random.n(counterSlots))},
-		staging:  staging{random: own.uuid()}, incarnation: own.uuid(),
+		staging:  staging{random: own.uuid()}, incarnation: own.uuid(), heart: newHeart(),
 	}
 	q.pipeline.env = q.pipelineEnv()
 	q.line.begin(q.lineEnv())
@@ -346,12 +346,17 @@ func Queues(ctx context.Context, db kv.DB, prefix []byte) ([]string, error) {
 }
 
 // Close clears the handle's own keys in the database (request, wake key, receipts) and makes every further call fail
-// with ErrClosed. Claims stay valid until their lease ends. Calling Close twice is allowed.
+// with ErrClosed. Claims stay valid until their lease ends; claims by heartbeat for up to one lease of the queue.
+// Calling Close twice is allowed.
 func (q *Queue) Close(ctx context.Context) error {
 	if !q.pipeline.close() {
 		return nil
 	}
+	q.heart.stop()
 	if err := q.stopStaging(ctx); err != nil {
+		return wrap("close", err)
+	}
+	if err := q.stopBeat(ctx); err != nil {
 		return wrap("close", err)
 	}
 	return wrap("close", q.clearReceipts(ctx))

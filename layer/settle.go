@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/kv"
 )
 
@@ -164,8 +166,14 @@ func (q *Queue) settleAll(ctx context.Context, settled []*settlement) []error {
 			os, places = append(os, o), append(places, i)
 		}
 	}
+	beats := make([]uuid.UUID, len(os))
+	for i, o := range os {
+		beats[i] = o.settlesUnder()
+	}
 	for i, err := range q.pipeline.submitAll(ctx, os) {
-		errs[places[i]] = err
+		if errs[places[i]] = err; forsakes(err) {
+			q.leaveBeat(beats[i])
+		}
 	}
 	for i, end := range ends {
 		errs[i] = end(errs[i])
@@ -535,7 +543,7 @@ func (q *Queue) Extend(ctx context.Context, c *Claim, lease time.Duration) (time
 	}
 	claimsMu.Lock()
 	defer claimsMu.Unlock()
-	c.Until = s.until
+	c.Until, c.beat = s.until, uuid.Nil
 	return s.until, nil
 }
 
@@ -553,14 +561,15 @@ func newExtension(c *Claim, lease time.Duration) (*settlement, error) {
 	return &settlement{claim: c, extends: true, lease: lease}, checkLease(lease)
 }
 
-// extend rewrites lock and timer, under the read conflict on the lock that begin added.
+// extend rewrites lock and timer, under the read conflict on the lock that begin added. A claim by heartbeat has a
+// lease of its own from then on.
 func (s *settlement) extend(w *txn) error {
 	lease, err := w.lease(s.lease)
 	if err != nil {
 		return err
 	}
 	c, end := s.held.claim(), w.nowMS+lease.Milliseconds()
-	w.put(s.lane, s.held, s.held.with(c.items, end), c.items[0].index)
+	w.put(s.lane, s.held, s.held.until(end), c.items[0].index)
 	s.until = fromMillis(end)
 	return nil
 }

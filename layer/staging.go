@@ -125,7 +125,11 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 	if err := q.prepare(o); err != nil {
 		return nil, err
 	}
+	beat := o.settlesUnder()
 	if err := q.pipeline.submitWaiting(ctx, o, r.o.Wait, r.stop); err != nil {
+		if forsakes(err) {
+			q.leaveBeat(beat)
+		}
 		return nil, err
 	}
 	return r.claims, nil

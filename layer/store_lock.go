@@ -40,7 +40,13 @@ type holding struct {
 	items []delivered // of a claim, in key order: delivered and not yet acked
 	// sinceMS is when a claim was made, by the claimer's clock; 0 = nobody has noted that.
 	sinceMS int64
+	// beat is the beat on which the end of a claim by heartbeat depends. endMS is then when the beat was due at the
+	// time of the claim, and says no more. uuid.Nil = the holding ends at endMS.
+	beat uuid.UUID
 }
+
+// byBeat reports whether the holding lasts as long as its handle's beat.
+func (h *holding) byBeat() bool { return h != nil && h.beat != uuid.Nil }
 
 // delivered is one item under a claim. parts is the number of parts of the item's body, so that an ack can clear the
 // parts without reading the item.
@@ -91,7 +97,7 @@ func (r *record) grantedTo() (uuid.UUID, bool) {
 
 // The value of a lock is a tuple: the token, the mark as a nested tuple or nil, then a nested tuple for each holding:
 // kind, token, owner, end (ms), and index, random and number of parts of each item, and in a queue with facets the
-// values of its facets; and last, of a claim, when the claim was made (ms).
+// values of its facets; and last, of a claim, when the claim was made (ms), and of a claim by heartbeat the beat.
 func (r *record) pack() []byte {
 	t := append(make(tuple.Tuple, 0, 2+len(r.holdings)), r.token, r.mark.note())
 	for _, h := range r.holdings {
@@ -104,6 +110,9 @@ func (r *record) pack() []byte {
 		}
 		if t = append(t, packed); h.sinceMS > 0 {
 			t = append(t, h.sinceMS)
+		}
+		if h.byBeat() {
+			t = append(t, h.beat)
 		}
 	}
 	return t.Pack()
@@ -119,6 +128,10 @@ func unpackRecord(key, value []byte) (*record, error) {
 		h := &r.holdings[0]
 		h.sinceMS = d.int()
 		d.check(h.sinceMS > 0 && h.kind == kindClaim, "time %d beside a %s", h.sinceMS, h.kind)
+		if d.more() {
+			h.beat = d.uuid()
+			d.check(h.beat != uuid.Nil, "no beat")
+		}
 	}
 	if d.err == nil {
 		d.err = r.check()
@@ -165,7 +178,7 @@ func (r *record) check() error {
 			return errors.New("a mark or items beside what is no claim")
 		}
 		return nil
-	case kindHead:
+	case kindHead, kindBeat:
 	}
 	return fmt.Errorf("holding of unknown kind %q", h.kind)
 }

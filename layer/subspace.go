@@ -24,6 +24,9 @@ import (
 //	ready    ("ready", shard, index, group)          empty, or tuple (attempts) if the head has failed before
 //	timer    ("timer", due (ms), group),             tuple: kind (of a lock, or "head"), index of the head
 //	         ("timer", (shard), due (ms), group)     likewise, in the shards from 1 on; see retro, too
+//	         ("timer", due (ms), handle)             likewise, of kind "beat": a handle's heartbeat, see store_beat.go
+//	beat     ("beat", handle)                        tuple: due (ms), owner, and 1 if the handle is being ended
+//	held     ("held", handle, group)                 as a timer: of a claim by the handle's heartbeat
 //	state    ("state", group)                        bytes: what is stored with the group; never empty
 //	pace     ("pace", group)                         tuple: time (µs) to which the rate is used up, part of a µs
 //	attempt  ("attempt", group, index, random)       tuple: count, first, last (ms), last error, first delivered (ms)
@@ -98,6 +101,8 @@ const (
 	namePace     = "pace"
 	nameReady    = "ready"
 	nameTimer    = "timer"
+	nameBeat     = "beat"
+	nameHeld     = "held"
 	nameAttempt  = "attempt"
 	nameDead     = "dead"
 	nameArchive  = "archive"
@@ -336,10 +341,19 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 		p.n, p.index, p.group = d.int(), d.int(), d.str()
 		p.lane = p.group
 	case nameTimer:
-		p.n, p.index, p.group = d.timerShard(), d.int(), d.str()
+		if p.n, p.index = d.timerShard(), d.int(); p.n == 0 && d.follows(codeUUID) {
+			p.id = d.uuid() // of a beat
+			break
+		}
+		p.group = d.str()
 		if p.lane = p.group; s.inTurn() && d.more() {
 			p.lane = holdLane(ID{Group: p.group, Index: d.int(), Random: d.uuid()})
 		}
+	case nameBeat:
+		p.id = d.uuid()
+	case nameHeld:
+		p.id, p.group = d.uuid(), d.str()
+		p.lane = p.group
 	case nameRequest:
 		p.index, p.id = d.int(), d.uuid()
 	case nameNamed:

@@ -97,8 +97,18 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 	s.fromTheOldest()
 	for {
 		found, err := s.next(takeProbe)
-		if err != nil || len(found) == 0 {
+		if err != nil {
 			return nil, err
+		}
+		if len(found) == 0 {
+			due := w.dueBeats
+			w.dueBeats = nil
+			if ended, err := w.endBeats(due); err != nil || !ended {
+				return nil, err
+			}
+			s = newSearch(w, where)
+			s.fromTheOldest()
+			continue
 		}
 		if paused, err := w.paused(); err != nil || paused {
 			return nil, err
@@ -153,8 +163,14 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 			return nil, nil
 		}
 		behind, err := w.dispose(f)
-		if err != nil || behind == nil {
+		if err != nil {
 			return nil, err
+		}
+		if behind == nil {
+			if again, err := w.endOwner(f); err != nil || !again {
+				return nil, err
+			}
+			continue
 		}
 		c = *behind
 	}

@@ -51,7 +51,8 @@ type txn struct {
 	grants map[string]bool
 	// Items past retention which this transaction has removed, and the bytes of their values.
 	agedItems, agedBytes int
-	putAside             int // hints, under the locks that exclude them
+	putAside             int       // hints, under the locks that exclude them
+	dueBeats             []dueBeat // met by this transaction's looks
 }
 
 func (q *Queue) txn(ctx context.Context, tx kv.Tx) *txn {

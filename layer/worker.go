@@ -24,6 +24,11 @@ type WorkerOptions struct {
 	// Lease is the lease of a claim; it is extended while handlers run, and after the death of the process the group is
 	// free again when it ends. 0 = the queue's.
 	Lease time.Duration
+	// Heartbeat has claims last as long as the handle lives, by one write for all that it has in hand, in the place of
+	// an extension of each: see ReceiveOptions.Heartbeat. A claim that is left to a stuck handler, and one whose handle
+	// was ended by others because it could not reach the database, is extended by itself from then on. If it is
+	// another's by then, the handler's context ends. Not with Lease.
+	Heartbeat bool
 	// Timeout is when a handler's context ends, after its call. 0 = DefaultTimeout, < 0 = never. What the handler then
 	// returns counts as ever. One that has still not returned 5 s later is stuck: that is reported with its stack, the
 	// claim is extended no more, so that the item counts a failed attempt when the lease ends, and another goroutine
@@ -149,7 +154,9 @@ func newWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
 	if err := checkConcurrency(o.Concurrency, o.MaxConcurrency); err != nil {
 		return nil, err
 	}
-	receive, err := ReceiveOptions{Max: o.Batch, MaxGroups: 1, Lease: o.Lease, Wait: o.Poll}.withDefaults()
+	receive, err := ReceiveOptions{
+		Max: o.Batch, MaxGroups: 1, Lease: o.Lease, Heartbeat: o.Heartbeat, Wait: o.Poll,
+	}.withDefaults()
 	if err != nil {
 		return nil, err
 	}

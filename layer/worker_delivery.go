@@ -36,7 +36,7 @@ type Delivery struct {
 
 // Until is the end of the claim's lease, by this process's clock. The worker extends it while the handler runs, and
 // before a transaction of HandleTx or HandleCommit.
-func (d *Delivery) Until() time.Time { return time.UnixMilli(d.in.until.Load()) }
+func (d *Delivery) Until() time.Time { return time.UnixMilli(d.in.untilMS()) }
 
 // State is what is kept with the group (see Queue.SetState), as the item before has left it, or as SetState has set it;
 // nil = nothing is. The first call of a worker costs a read of its own; from then on the worker receives the state with
@@ -226,8 +226,9 @@ type inHand struct {
 	source *source
 	claim  *Claim // Items are those not acked yet, State as the last acked item has left it
 	lease  time.Duration
-	until  atomic.Int64    // milliseconds
-	ctx    context.Context // of the handlers' calls; ends when the claim is lost, or was ended
+	until  atomic.Int64          // milliseconds
+	beat   atomic.Pointer[pulse] // as long as which the claim lasts; nil = the claim has a lease of its own
+	ctx    context.Context       // of the handlers' calls; ends when the claim is lost, or was ended
 	cancel context.CancelCauseFunc
 
 	// turn holds a token while the claim is being extended, or a handler's transaction on the claim is open.
@@ -267,6 +268,7 @@ func (h *hand) newInHand(r received) *inHand {
 	in := &inHand{source: s, claim: c, lease: s.receive.Lease, turn: make(chan struct{}, 1), stateKnown: r.state}
 	in.ctx, in.cancel = context.WithCancelCause(s.q.named(h.ctx, "call for %s under %d", c.Group, c.Token))
 	in.until.Store(millis(c.Until))
+	in.beat.Store(s.q.heart.of(c.beat))
 	return in
 }
 
@@ -303,7 +305,28 @@ func (h *inHand) end() {
 
 // left is what is left of the lease.
 func (h *inHand) left() time.Duration {
-	return time.UnixMilli(h.until.Load()).Sub(h.source.q.opts.Now())
+	return time.UnixMilli(h.untilMS()).Sub(h.source.q.opts.Now())
+}
+
+func (h *inHand) untilMS() int64 {
+	if p := h.beat.Load(); p != nil {
+		return max(h.until.Load(), p.dueMS.Load())
+	}
+	return h.until.Load()
+}
+
+// beats reports whether the handle keeps the claim by its heartbeat.
+func (h *inHand) beats() bool {
+	p := h.beat.Load()
+	return p != nil && !isEnded(p)
+}
+
+// stopped is closed when the handle no longer keeps the claim by its heartbeat; nil = the claim has a lease of its own.
+func (h *inHand) stopped() <-chan struct{} {
+	if p := h.beat.Load(); p != nil {
+		return p.ended
+	}
+	return nil
 }
 
 // ensure extends the claim if less than need is left of the lease. The caller has begun.
@@ -332,6 +355,7 @@ func (h *inHand) extend(ctx context.Context) error {
 		return err
 	}
 	h.until.Store(millis(until))
+	h.beat.Store(nil)
 	return nil
 }
 

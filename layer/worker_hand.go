@@ -316,6 +316,7 @@ func (h *hand) attend(c *call) bool {
 		case <-ended:
 		case <-stopping:
 		case <-in.acks():
+		case <-in.stopped():
 		case <-timer.C:
 		}
 		timer.Stop()
@@ -331,7 +332,16 @@ func (h *hand) attend(c *call) bool {
 			h.w.beginAck(h.ctx, in)
 		case ended != nil && c.ctx.Err() != nil:
 			ended, giveUp = nil, now.Add(stuckAfter)
+		case in.beat.Load() != nil && !in.beats():
+			// Others have ended the handle, or it has begun anew. From now on the claim has a lease of its own.
+			in.until.Store(in.untilMS())
+			in.beat.Store(nil)
+			if giveUp.IsZero() {
+				h.extend(c)
+			}
+			due = time.Now().Add(max(in.left(), MinLease) / 3)
 		case !giveUp.IsZero() && (!now.Before(giveUp) || stopping != nil && isClosed(stopping)):
+			h.loosen(c)
 			if h.ctx.Err() == nil && h.leave(c, !told) {
 				return false
 			}
@@ -349,7 +359,7 @@ func (h *hand) attend(c *call) bool {
 // extend extends the claim of a call, unless its transaction is open.
 func (h *hand) extend(c *call) {
 	in := c.in
-	if in.acking != nil || !in.tryBegin() {
+	if in.beats() || in.acking != nil || !in.tryBegin() {
 		return
 	}
 	defer in.end()
@@ -361,6 +371,20 @@ func (h *hand) extend(c *call) {
 	case in.lost:
 		c.cancel(err)
 	case err != nil && h.ctx.Err() == nil:
+		h.w.report(wrap("extend", err))
+	}
+}
+
+// loosen gives the claim of a call that is stuck a lease of its own, which nobody extends, in the place of the handle's
+// heartbeat: otherwise the group would be held for as long as the process lives. If that fails the handle begins anew.
+func (h *hand) loosen(c *call) {
+	in := c.in
+	if !in.beats() || in.over || in.lost {
+		return
+	}
+	in.until.Store(in.untilMS())
+	in.beat.Store(nil)
+	if _, err := in.source.q.Extend(h.ctx, in.claim, 0); err != nil && h.ctx.Err() == nil {
 		h.w.report(wrap("extend", err))
 	}
 }

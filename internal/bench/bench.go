@@ -180,6 +180,7 @@ func All(s Sizes) []Benchmark {
 		heldRatio(s),
 		enqueueConflicts(s),
 		mutationsPerMessage(s),
+		extendMutations(s),
 		sendRatio(s),
 		fewGroupsConflicts(s),
 		headsRatio(s),

@@ -1,0 +1,710 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+	"fdbfifo/kv/embedded"
+	"fdbfifo/kv/fault"
+	recording "fdbfifo/kv/record"
+)
+
+// beside opens another handle, as another process would.
+func beside(t *testing.T, db kv.DB, owner string) *Queue {
+	t.Helper()
+	q, err := Open(t.Context(), db, nil, "q", Options{Owner: owner})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = q.Close(context.Background()) }) // the database is closed by then
+	return q
+}
+
+func groupsNamed(n int) []string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = fmt.Sprintf("g%04d", i)
+	}
+	return all
+}
+
+// byHeart claims by heartbeat.
+func byHeart(t *testing.T, q *Queue, o ReceiveOptions) []*Claim {
+	t.Helper()
+	o.Heartbeat = true
+	claims, err := q.Receive(t.Context(), o)
+	require.NoError(t, err)
+	return claims
+}
+
+// dies has a handle's heartbeat stop, as a process that is killed does.
+func dies(q *Queue) { q.heart.end(q.heart.pulse()) }
+
+func rowsOf(t *testing.T, q *Queue, name string) (n int) {
+	t.Helper()
+	require.NoError(t, q.view(t.Context(), func(tx kv.ReadTx) error {
+		rows, err := tx.GetRange(q.keys.section(name).Selectors(), kv.RangeOptions{}).Wait(t.Context())
+		n = len(rows)
+		return err
+	}))
+	return n
+}
+
+// TestHeartbeatKeepsClaims (G2): what is claimed by heartbeat stays in hand for many leases, at a cost that does not
+// depend on the number of groups, and what is shown of it is right; the last ack and Close leave nothing behind.
+func TestHeartbeatKeepsClaims(t *testing.T) {
+	inABubble(t, Config{Shards: 3}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		const groups = 120
+		send(t, q, groupsNamed(groups)...)
+		other := q
+		q = beside(t, r, "holder")
+		claims := byHeart(t, q, ReceiveOptions{Max: 1000})
+		require.Len(t, claims, groups)
+		require.Equal(t, 0, rowsOf(t, q, nameTimer)-1, "one timer, of the heartbeat")
+		before := r.Counters()
+		time.Sleep(10 * time.Minute)
+		beats := r.Counters().Sub(before).Mutations
+		require.Less(t, float64(beats)/groups/10, 0.2)
+		t.Logf("%d mutations in ten minutes, for %d groups in hand", beats, groups)
+		require.Empty(t, receive(t, other, ReceiveOptions{}))
+
+		info, err := q.Admin().Group(t.Context(), "g0000")
+		require.NoError(t, err)
+		require.Equal(t, Held, info.Status)
+		require.Greater(t, info.Left, 15*time.Second)
+		stats, err := q.Stats(t.Context(), StatsOptions{})
+		require.NoError(t, err)
+		require.EqualValues(t, groups, stats.HeldGroups)
+		holders, err := q.Admin().Holders(t.Context())
+		require.NoError(t, err)
+		require.Len(t, holders.Holders, 1)
+		require.Equal(t, groups, holders.Holders[0].Groups)
+		require.Greater(t, holders.Holders[0].LeastLeft, 15*time.Second)
+
+		for _, c := range claims {
+			require.NoError(t, q.Ack(t.Context(), c))
+		}
+		require.Equal(t, 0, rowsOf(t, q, nameHeld))
+		require.NoError(t, q.Close(t.Context()))
+		require.Equal(t, 0, rowsOf(t, other, nameBeat))
+		require.Equal(t, 0, rowsOf(t, other, nameTimer))
+	})
+}
+
+func receive(t *testing.T, q *Queue, o ReceiveOptions) []*Claim {
+	t.Helper()
+	claims, err := q.Receive(t.Context(), o)
+	require.NoError(t, err)
+	return claims
+}
+
+// TestHeartbeatEnds (G2, G5): what a dead handle had by heartbeat is nobody else's before its lease has ended, and then
+// another's, all of it, with an attempt counted; until it is taken over the old holder can ack it, and after that not.
+func TestHeartbeatEnds(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		const groups = 2*beatPage + 50
+		send(t, q, groupsNamed(groups)...)
+		claims := byHeart(t, q, ReceiveOptions{Max: 1000})
+		require.Len(t, claims, groups)
+		other := beside(t, r, "other")
+		dies(q)
+		time.Sleep(29 * time.Second)
+		require.Empty(t, receive(t, other, ReceiveOptions{}))
+		time.Sleep(2 * time.Second)
+		first := receive(t, other, ReceiveOptions{Max: 1})
+		require.Len(t, first, 1)
+		require.Equal(t, 1, first[0].Items[0].Attempts)
+
+		late := claims[len(claims)-1]
+		require.NoError(t, q.Ack(t.Context(), late), "nobody has taken it over")
+		taken := map[string]bool{first[0].Group: true}
+		for len(taken) < groups-1 {
+			next := receive(t, other, ReceiveOptions{Max: 100})
+			require.NotEmpty(t, next, "of %d", len(taken))
+			for _, c := range next {
+				require.False(t, taken[c.Group])
+				taken[c.Group] = true
+				require.Equal(t, 1, c.Items[0].Attempts)
+				require.NoError(t, other.Ack(t.Context(), c))
+			}
+		}
+		require.False(t, taken[late.Group])
+		require.ErrorIs(t, q.Ack(t.Context(), claims[0]), ErrClaimLost)
+		require.Equal(t, 0, rowsOf(t, q, nameBeat)+rowsOf(t, q, nameHeld))
+		send(t, q, "again")
+		again := byHeart(t, q, ReceiveOptions{Max: 1})
+		require.Len(t, again, 1)
+		require.NotEqual(t, claims[0].beat, again[0].beat, "a handle that was ended is another")
+		require.NoError(t, q.Ack(t.Context(), again[0]))
+		require.NoError(t, other.Ack(t.Context(), first[0]))
+	})
+}
+
+// TestHeartbeatEndWakes (G5): who waits for what a dead handle has is given it at the end of the lease: a receive of
+// any group, one of a named group, and takes; and a receive in a caller's transaction finds it.
+func TestHeartbeatEndWakes(t *testing.T) {
+	group := "g0001"
+	for name, wait := range map[string]func(q *Queue) (int, error){
+		"any": func(q *Queue) (int, error) {
+			claims, err := q.Receive(context.Background(), ReceiveOptions{Wait: MaxWait, Max: 1})
+			for _, c := range claims {
+				_ = q.Nack(context.Background(), c, NackOptions{Release: true})
+			}
+			return len(claims), err
+		},
+		"named": func(q *Queue) (int, error) {
+			claims, err := q.Receive(context.Background(), ReceiveOptions{Wait: MaxWait, Group: &group})
+			for _, c := range claims {
+				_ = q.Nack(context.Background(), c, NackOptions{Release: true})
+			}
+			return len(claims), err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+				send(t, q, groupsNamed(3)...)
+				require.Len(t, byHeart(t, q, ReceiveOptions{}), 3)
+				other := beside(t, r, "other")
+				dies(q)
+				begun := time.Now()
+				n, err := wait(other)
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+				require.InDelta(t, 30, time.Since(begun).Seconds(), 1.5)
+			})
+		})
+	}
+	for name, try := range map[string]func(q *Queue, tx kv.Tx) (int, error){
+		"take": func(q *Queue, tx kv.Tx) (int, error) {
+			items, err := q.TakeTx(context.Background(), tx, 1, TakeOptions{})
+			return len(items), err
+		},
+		"take of a group": func(q *Queue, tx kv.Tx) (int, error) {
+			items, err := q.TakeTx(context.Background(), tx, 1, TakeOptions{Group: &group})
+			return len(items), err
+		},
+		"receive in a transaction": func(q *Queue, tx kv.Tx) (int, error) {
+			claims, err := q.ReceiveTx(context.Background(), tx, ReceiveOptions{})
+			return len(claims), err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+				send(t, q, groupsNamed(3)...)
+				require.Len(t, byHeart(t, q, ReceiveOptions{}), 3)
+				dies(q)
+				for _, want := range []bool{false, true} {
+					n := 0
+					require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) (err error) {
+						n, err = try(q, tx)
+						return err
+					}))
+					require.Equal(t, want, n > 0)
+					time.Sleep(30 * time.Second)
+				}
+			})
+		})
+	}
+}
+
+// TestHeartbeatMayBeExtended: a claim by heartbeat that is extended has a lease of its own, and outlives the handle.
+func TestHeartbeatMayBeExtended(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		send(t, q, groupsNamed(2)...)
+		claims := byHeart(t, q, ReceiveOptions{})
+		require.Len(t, claims, 2)
+		until, err := q.Extend(t.Context(), claims[0], 2*time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, 2*time.Minute, time.Until(until))
+		other := beside(t, r, "other")
+		dies(q)
+		time.Sleep(time.Minute)
+		got := receive(t, other, ReceiveOptions{})
+		require.Len(t, got, 1)
+		require.Equal(t, claims[1].Group, got[0].Group)
+		require.NoError(t, q.Ack(t.Context(), claims[0]))
+		require.NoError(t, other.Nack(t.Context(), got[0], NackOptions{Delay: time.Second}))
+	})
+}
+
+// TestHeartbeatAndItems: a claim by heartbeat that is acked in part keeps its heartbeat; given back, delayed, ended by
+// an operator, or marked it leaves nothing behind.
+func TestHeartbeatAndItems(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		ctx, a := t.Context(), q.Admin()
+		for _, g := range groupsNamed(6) {
+			send(t, q, g, g, g)
+		}
+		claims := byHeart(t, q, ReceiveOptions{Max: 100})
+		require.Len(t, claims, 6)
+		require.NoError(t, q.Ack(ctx, claims[0], claims[0].Items[0].ID))
+		require.NoError(t, q.Nack(ctx, claims[1], NackOptions{Release: true}))
+		require.NoError(t, q.Nack(ctx, claims[2], NackOptions{Delay: time.Hour}))
+		for _, c := range claims[3:5] {
+			_, err := a.PauseGroup(ctx, c.Group, PauseOptions{By: "test"})
+			require.NoError(t, err)
+		}
+		require.NoError(t, q.Ack(ctx, claims[4]))
+		_, err := a.ForceRelease(ctx, claims[5].Group, ForceReleaseOptions{})
+		require.NoError(t, err)
+		require.Equal(t, 2, rowsOf(t, q, nameHeld), "of the first, and of the paused one that is still in hand")
+		require.ErrorIs(t, q.Ack(ctx, claims[5]), ErrClaimLost)
+		require.NoError(t, q.Ack(ctx, claims[0]))
+		dies(q)
+		time.Sleep(31 * time.Second)
+		require.Len(t, receive(t, q, ReceiveOptions{Max: 100}), 2, "what was given back, and released")
+		require.Empty(t, receive(t, q, ReceiveOptions{}))
+		info, err := a.Group(ctx, claims[3].Group)
+		require.NoError(t, err)
+		require.Equal(t, Paused, info.Status, "the end of the heartbeat has ended the claim, and the pause begins")
+	})
+}
+
+// TestHeartbeatAmidPurge (I1): a purge of everything clears the heartbeat's timer with all timers, and what is claimed
+// by the same heartbeat afterwards still ends with the handle.
+func TestHeartbeatAmidPurge(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		send(t, q, "a")
+		for _, c := range byHeart(t, q, ReceiveOptions{}) {
+			require.NoError(t, q.Ack(t.Context(), c))
+		}
+		send(t, q, "b")
+		_, err := q.Admin().Purge(t.Context(), PurgeOptions{})
+		require.NoError(t, err)
+		require.Equal(t, 0, rowsOf(t, q, nameTimer))
+		send(t, q, "c")
+		require.Len(t, byHeart(t, q, ReceiveOptions{}), 1)
+		dies(q)
+		time.Sleep(31 * time.Second)
+		require.Len(t, receive(t, beside(t, r, "other"), ReceiveOptions{}), 1)
+	})
+}
+
+// TestHeartbeatIsLeftByUnknown (G5): a claim which nobody may ever settle, because its ack has failed, ends within a
+// lease though the handle lives; the handle goes on under another number.
+func TestHeartbeatIsLeftByUnknown(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		send(t, q, "a")
+		claims := byHeart(t, q, ReceiveOptions{})
+		require.Len(t, claims, 1)
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.Error(t, q.Ack(gone, claims[0]))
+		require.Nil(t, q.heart.pulse())
+		time.Sleep(31 * time.Second)
+		require.Len(t, receive(t, beside(t, r, "other"), ReceiveOptions{}), 1)
+	})
+}
+
+// TestHeartbeatOptions: what a claim by heartbeat does not go with.
+func TestHeartbeatOptions(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		for _, o := range []ReceiveOptions{{Lease: time.Second}, {ReceiveID: "x"}} {
+			o.Heartbeat = true
+			_, err := q.Receive(t.Context(), o)
+			require.ErrorIs(t, err, ErrOptions)
+		}
+		require.ErrorIs(t, q.Once(t.Context(), func(tx kv.Tx) error {
+			_, err := q.ReceiveTx(t.Context(), tx, ReceiveOptions{Heartbeat: true})
+			return err
+		}), ErrOptions)
+		_, err := NewWorker(q, Handle(func(context.Context, *Delivery) error { return nil }),
+			WorkerOptions{Heartbeat: true, Lease: time.Second})
+		require.ErrorIs(t, err, ErrOptions)
+		unordered, err := Create(t.Context(), r, nil, "unordered", Options{Config: Config{Unordered: true}})
+		require.NoError(t, err)
+		_, err = unordered.Receive(t.Context(), ReceiveOptions{Heartbeat: true})
+		require.ErrorIs(t, err, ErrOptions)
+		require.NoError(t, unordered.Close(t.Context()))
+	})
+}
+
+// TestWorkerByHeartbeat: a worker with a hundred hands holds a hundred groups for minutes without extending one.
+func TestWorkerByHeartbeat(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		const groups = 100
+		send(t, q, groupsNamed(groups)...)
+		open := make(chan struct{})
+		var all sync.WaitGroup
+		all.Add(groups)
+		w, err := NewWorker(q, Handle(func(context.Context, *Delivery) error {
+			all.Done()
+			<-open
+			return nil
+		}), WorkerOptions{Heartbeat: true, Concurrency: groups, Timeout: -1, OnError: func(err error) { t.Error(err) }})
+		require.NoError(t, err)
+		w.Start()
+		all.Wait()
+		synctest.Wait()
+		before := r.Counters()
+		time.Sleep(9 * time.Minute)
+		n := r.Counters().Sub(before).Mutations
+		t.Logf("%d mutations in nine minutes", n)
+		require.Less(t, n, int64(9*6*6))
+		close(open)
+		time.Sleep(time.Second)
+		require.NoError(t, w.Stop(t.Context()))
+		stats, err := q.Stats(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, groups, stats.Acked)
+	})
+}
+
+// TestWorkerLosesItsHeartbeat: when others have ended a handle that lives, the contexts of its handlers end whose
+// groups are another's by then, and the others go on under leases of their own.
+func TestWorkerLosesItsHeartbeat(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		send(t, q, groupsNamed(3)...)
+		var mu sync.Mutex
+		var running sync.WaitGroup
+		running.Add(3)
+		ended := map[string]error{}
+		w, err := NewWorker(q, Handle(func(ctx context.Context, d *Delivery) error {
+			running.Done()
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Minute):
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			ended[d.ID.Group] = context.Cause(ctx)
+			return nil
+		}), WorkerOptions{Heartbeat: true, Concurrency: 3, Timeout: -1})
+		require.NoError(t, err)
+		w.Start()
+		running.Wait()
+		// Another, whose clock is ahead, takes one group.
+		ahead, err := Open(t.Context(), r, nil, "q", Options{
+			Owner: "ahead", Now: func() time.Time { return time.Now().Add(time.Minute) },
+		})
+		require.NoError(t, err)
+		taken := receive(t, ahead, ReceiveOptions{MaxGroups: 1})
+		require.Len(t, taken, 1)
+		time.Sleep(15 * time.Second)
+		mu.Lock()
+		require.Len(t, ended, 1)
+		require.ErrorIs(t, ended[taken[0].Group], ErrClaimLost)
+		mu.Unlock()
+		require.NoError(t, ahead.Ack(t.Context(), taken[0]))
+		require.NoError(t, ahead.Close(t.Context()))
+		time.Sleep(6 * time.Minute)
+		require.NoError(t, w.Stop(t.Context()))
+		stats, err := q.Stats(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 3, stats.Acked)
+		require.Len(t, ended, 3)
+	})
+}
+
+// TestStuckHandlerLosesItsHeartbeat (G5): a group whose handler is stuck is another's after a lease, though the handle
+// lives and beats.
+func TestStuckHandlerLosesItsHeartbeat(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		send(t, q, "stuck", "fine")
+		free := make(chan struct{})
+		w, err := NewWorker(q, Handle(func(_ context.Context, d *Delivery) error {
+			if d.ID.Group == "stuck" {
+				<-free
+			}
+			return nil
+		}), WorkerOptions{Heartbeat: true, Concurrency: 2, Timeout: time.Minute})
+		require.NoError(t, err)
+		w.Start()
+		other := beside(t, r, "other")
+		time.Sleep(time.Minute + 4*time.Second)
+		require.Empty(t, receive(t, other, ReceiveOptions{}))
+		time.Sleep(40 * time.Second)
+		stuck := "stuck"
+		claims := receive(t, other, ReceiveOptions{Group: &stuck})
+		if len(claims) == 0 { // the worker itself has taken it over
+			info, err := q.Admin().Group(t.Context(), stuck)
+			require.NoError(t, err)
+			require.Equal(t, 1, info.Attempts)
+		} else {
+			require.Equal(t, 1, claims[0].Items[0].Attempts)
+			require.NoError(t, other.Ack(t.Context(), claims[0]))
+		}
+		require.NotNil(t, q.heart.pulse(), "the handle still beats")
+		close(free)
+		time.Sleep(time.Minute)
+		require.NoError(t, w.Stop(t.Context()))
+	})
+}
+
+// TestHeartbeatConflicts: what may not happen beside the end of a handle. Each pair is named by the guard without which
+// both would commit.
+func TestHeartbeatConflicts(t *testing.T) {
+	type side = func(w *txn, claims []*Claim) error
+	var end side = func(w *txn, claims []*Claim) error {
+		w.nowMS += time.Minute.Milliseconds()
+		_, err := w.endBeats([]dueBeat{{handle: claims[0].beat}})
+		return err
+	}
+	var move side = func(w *txn, claims []*Claim) error {
+		_, err := w.moveBeat(claims[0].beat, false)
+		return err
+	}
+	var claim side = func(w *txn, _ []*Claim) error {
+		c := w.newClaimer("", []*reception{{o: ReceiveOptions{Heartbeat: true, Max: 1, MaxGroups: 1, MaxBytes: 1}}})
+		c.begin()
+		return c.claim()
+	}
+	var ack side = func(w *txn, claims []*Claim) error {
+		return w.q.AckTx(w.ctx, w.tx, claims[0])
+	}
+	for _, p := range []struct {
+		name          string
+		first, second side
+	}{
+		{"beat-join: claim by heartbeat, end of the handle", claim, end},
+		{"beat-last: end of the handle, claim by heartbeat", end, claim},
+		{"beat-move: move of the beat, end of the handle", move, end},
+		{"beat-end: end of the handle, move of the beat", end, move},
+		{"beat-lock: end of the handle, ack of a claim", end, ack},
+	} {
+		t.Run(p.name, func(t *testing.T) {
+			inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+				send(t, q, groupsNamed(2)...)
+				claims := byHeart(t, q, ReceiveOptions{Max: 1})
+				require.Len(t, claims, 1)
+				in := func(tx kv.Tx, do side) {
+					w := q.txn(t.Context(), tx)
+					require.NoError(t, do(w, claims))
+					require.NoError(t, w.finish())
+				}
+				a, err := r.Begin(kv.TxOptions{})
+				require.NoError(t, err)
+				defer a.Cancel()
+				_, err = a.ReadVersion().Wait(t.Context())
+				require.NoError(t, err)
+				in(a, p.first)
+				_, err = kv.Run(t.Context(), r, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+					in(tx, p.second)
+					return nil
+				})
+				require.NoError(t, err)
+				_, err = a.Commit().Wait(t.Context())
+				require.Equal(t, kv.CodeNotCommitted, kv.Code(err), "must conflict, got %v", err)
+			})
+		})
+	}
+}
+
+// TestHeartbeatsAtRandom: handles whose clocks differ claim by heartbeat and by leases of their own, hold for less and
+// for more than a lease, ack, give back, stop beating while they go on, and die; with faults and without. No message is
+// acked twice or lost (G3), those of a group are acked in order (G1), and no claim is acked once a later one was handed
+// out (G2). Without faults, and with one clock, no handle that beats loses a claim.
+func TestHeartbeatsAtRandom(t *testing.T) {
+	for _, disturbed := range []bool{false, true} {
+		for range 2 {
+			seed := *beatSeed
+			if seed == 0 {
+				seed = rand.Uint64N(1<<32) + 1
+			}
+			t.Run(fmt.Sprintf("disturbed=%t", disturbed), func(t *testing.T) {
+				t.Logf("replay: go test ./layer -run '^TestHeartbeatsAtRandom$' -layer.beats %d", seed)
+				synctest.Test(t, func(t *testing.T) { newHearts(t, seed, disturbed).run() })
+			})
+		}
+	}
+}
+
+var beatSeed = flag.Uint64("layer.beats", 0, "seed of TestHeartbeatsAtRandom; 0 = fresh")
+
+// hearts is what the handles of TestHeartbeatsAtRandom do.
+type hearts struct {
+	t         *testing.T
+	seed      uint64
+	disturbed bool
+	db        kv.DB // with faults, perhaps
+	calm      kv.DB
+	until     time.Time
+
+	mu      sync.Mutex
+	sent    map[string][]ID // by group; guarded by mu, as all below
+	tokens  map[string]int64
+	acked   map[ID]bool
+	last    map[string]int64
+	unknown map[ID]bool
+	lost    int
+	handles int
+}
+
+const heartLease = 6 * time.Second
+
+func newHearts(t *testing.T, seed uint64, disturbed bool) *hearts {
+	h := &hearts{
+		t: t, seed: seed, disturbed: disturbed, sent: map[string][]ID{}, tokens: map[string]int64{},
+		acked: map[ID]bool{}, last: map[string]int64{}, unknown: map[ID]bool{},
+	}
+	h.calm = embedded.OpenMemory(embedded.Options{})
+	if h.db = h.calm; disturbed {
+		h.db = fault.Wrap(h.calm, fault.Default(seed))
+	}
+	return h
+}
+
+func (h *hearts) open(skew time.Duration) *Queue {
+	h.mu.Lock()
+	h.handles++
+	n := h.handles
+	h.mu.Unlock()
+	q, err := Open(h.t.Context(), h.db, nil, "q", Options{
+		Owner: fmt.Sprint("h", n), Now: func() time.Time { return time.Now().Add(skew) },
+		Test: &TestOptions{Seed: h.seed + uint64(n)},
+	})
+	require.NoError(h.t, err)
+	return q
+}
+
+func (h *hearts) run() {
+	t := h.t
+	q, err := Create(t.Context(), h.calm, nil, "q", Options{Owner: "calm", Config: Config{
+		Lease: heartLease, Retry: RetryPolicy{Kind: RetryAtOnce}, Shards: 1 + int(h.seed%3),
+	}})
+	require.NoError(t, err)
+	for n := range 300 {
+		g := fmt.Sprint("g", n%25)
+		sent, err := q.Enqueue(t.Context(), Message{Group: g})
+		require.NoError(t, err)
+		h.sent[g] = append(h.sent[g], sent[0].ID)
+	}
+	h.until = time.Now().Add(3 * time.Minute)
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() { h.work(rand.New(rand.NewPCG(h.seed, uint64(i))), time.Duration(i)*time.Second) })
+	}
+	all.Wait()
+	var left []ID
+	for {
+		claims, err := q.Receive(t.Context(), ReceiveOptions{Max: 100, Wait: 2 * heartLease})
+		require.NoError(t, err)
+		if len(claims) == 0 {
+			break
+		}
+		for _, c := range claims {
+			for _, item := range c.Items {
+				left = append(left, item.ID)
+			}
+			require.NoError(t, q.Ack(t.Context(), c))
+		}
+	}
+	for _, id := range left {
+		require.False(t, h.acked[id], "delivered after its ack")
+		h.acked[id] = true
+	}
+	for g, ids := range h.sent {
+		for _, id := range ids {
+			require.True(t, h.acked[id] || h.unknown[id], "lost: %s of %s", id, g)
+		}
+	}
+	t.Logf("%d handles, %d claims lost, %d acks unknown, %d left", h.handles, h.lost, len(h.unknown), len(left))
+	require.Equal(t, 0, rowsOf(t, q, nameHeld))
+	report, err := q.Admin().Check(t.Context(), CheckOptions{})
+	require.NoError(t, err)
+	require.Empty(t, report.Violations)
+	require.NoError(t, q.Close(t.Context()))
+	require.NoError(t, h.calm.Close())
+}
+
+// work is one process after the other.
+func (h *hearts) work(random *rand.Rand, skew time.Duration) {
+	if !h.disturbed {
+		skew = 0
+	}
+	q := h.open(skew)
+	defer func() { _ = q.Close(context.Background()) }()
+	var hands sync.WaitGroup
+	defer hands.Wait()
+	stopped := &atomic.Bool{} // the handle has stopped beating, or has left its beat
+	for time.Now().Before(h.until) {
+		o := ReceiveOptions{Max: 1 + random.IntN(3), Strategy: Heads, Heartbeat: random.IntN(4) > 0}
+		claims, err := q.Receive(h.t.Context(), o)
+		if err != nil {
+			require.True(h.t, h.disturbed, "%v", err)
+		}
+		for _, c := range claims {
+			h.given(c)
+			hold := time.Duration(random.Int64N(int64(4 * heartLease)))
+			if random.IntN(2) == 0 {
+				hold /= 20
+			}
+			by, dead, act := q, stopped, random.IntN(10)
+			hands.Go(func() {
+				time.Sleep(hold)
+				h.settle(by, c, act, dead)
+			})
+		}
+		switch random.IntN(60) {
+		case 0: // it goes on, and its heart does not
+			stopped.Store(true)
+			dies(q)
+		case 1: // it dies, with what it has in hand
+			stopped.Store(true)
+			old := q
+			hands.Go(func() { _ = old.Close(context.Background()) })
+			q, stopped = h.open(skew), &atomic.Bool{}
+		}
+		time.Sleep(time.Duration(random.Int64N(int64(2 * time.Second))))
+	}
+}
+
+func (h *hearts) given(c *Claim) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	require.Greater(h.t, c.Token, h.tokens[c.Group])
+	h.tokens[c.Group] = c.Token
+}
+
+func (h *hearts) settle(q *Queue, c *Claim, act int, stopped *atomic.Bool) {
+	beats := c.beat != uuid.Nil && !stopped.Load()
+	h.mu.Lock()
+	overtaken := h.tokens[c.Group] > c.Token
+	h.mu.Unlock()
+	switch act {
+	case 0:
+		err := q.Nack(h.t.Context(), c, NackOptions{Release: true})
+		require.False(h.t, overtaken && err == nil)
+		return
+	case 1:
+		_, err := q.Extend(h.t.Context(), c, heartLease)
+		require.False(h.t, overtaken && err == nil)
+		return // and dropped
+	case 2:
+		if beats {
+			return // dropped, and held until the handle dies
+		}
+	}
+	err := q.Ack(h.t.Context(), c)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if errors.Is(err, ErrClosed) {
+		return
+	}
+	if errors.Is(err, ErrClaimLost) {
+		h.lost++
+		require.False(h.t, beats && !stopped.Load() && !h.disturbed, "a handle that beats has lost a claim")
+		return
+	}
+	require.False(h.t, overtaken && err == nil, "acked under token %d after %d was given", c.Token, h.tokens[c.Group])
+	for _, item := range c.Items {
+		if err != nil {
+			h.unknown[item.ID] = true
+			continue
+		}
+		require.False(h.t, h.acked[item.ID], "acked twice")
+		h.acked[item.ID] = true
+		require.Greater(h.t, item.ID.Index, h.last[c.Group], "out of order")
+		h.last[c.Group] = item.ID.Index
+	}
+}

@@ -1,0 +1,254 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+)
+
+// joining is the reads of a transaction which claims by heartbeat.
+type joining struct {
+	p     *pulse
+	row   kv.Future[[]byte]
+	timer kv.Future[[]byte]
+	dueMS int64 // that the reads have found; 0 = the beat cannot be joined
+	done  bool
+}
+
+// readJoin starts the reads if a receive of the transaction asks for claims by heartbeat.
+func (c *claimer) readJoin() {
+	if c.join != nil {
+		return
+	}
+	for _, r := range c.owed {
+		if p := c.q.heart.pulse(); r.o.Heartbeat && p != nil {
+			snapshot := c.tx.Snapshot()
+			c.join = &joining{
+				p: p, row: snapshot.Get(c.q.keys.beat(p.handle)),
+				timer: snapshot.Get(c.q.keys.beatTimer(p.dueMS.Load(), p.handle)),
+			}
+			return
+		}
+	}
+}
+
+// byHeartbeat makes the claim of h one by heartbeat, if the handle's beat can be joined: otherwise, for example if the
+// beat has just been ended, the claim has a lease of its own. It returns when the claim ends if nobody does anything.
+func (c *claimer) byHeartbeat(r *reception, h *holding) error {
+	if !r.o.Heartbeat || c.join == nil {
+		return nil
+	}
+	j := c.join
+	if !j.done {
+		if err := c.waitJoin(j); err != nil {
+			return err
+		}
+		j.done = true
+	}
+	if j.dueMS > 0 {
+		h.beat, h.endMS = j.p.handle, j.dueMS
+	}
+	return nil
+}
+
+// waitJoin sets dueMS, under the conflict with whoever ends the beat.
+func (c *claimer) waitJoin(j *joining) error {
+	key := c.q.keys.beat(j.p.handle)
+	v, err := j.row.Wait(c.ctx)
+	if err != nil {
+		return fmt.Errorf("read beat: %w", err)
+	}
+	timer, err := j.timer.Wait(c.ctx)
+	if err != nil || v == nil {
+		return err
+	}
+	b, err := unpackBeat(key, v)
+	if err != nil || b.ended || b.dueMS <= c.nowMS {
+		return err
+	}
+	if timer == nil {
+		// The beat has moved meanwhile, and its timer with it, or a purge of all items has cleared the timer. A timer
+		// too many is cleared when met.
+		c.tx.Set(c.q.keys.beatTimer(b.dueMS, j.p.handle), packTimer(kindBeat, 0))
+	}
+	j.dueMS = b.dueMS
+	return guardBeatJoin.read(c.tx, kv.SingleKey(c.q.keys.beatJoin(j.p.handle)))
+}
+
+// ensureBeat begins a beat of the handle, if it has none. If that fails, claims have leases of their own.
+func (q *Queue) ensureBeat(ctx context.Context) {
+	h := q.heart
+	if h.pulse() != nil {
+		return
+	}
+	select {
+	case h.turn <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	defer func() { <-h.turn }()
+	q.yield(ctx, "begin beat")
+	if h.pulse() != nil || q.isClosed() {
+		return
+	}
+	p := &pulse{handle: q.random.uuid(), ended: make(chan struct{})}
+	if there, err := q.writeBeat(ctx, p, true); err != nil || !there {
+		return // if it was written after all, it is due soon, with nothing to end
+	}
+	h.begin(p)
+	h.wg.Go(func() { q.keepBeating(p) })
+}
+
+// writeBeat is moveBeat in a transaction of its own; anew begins the beat. there is false if another has ended it.
+//
+// Footprint: a read conflict on the beat, so that of a move and an end one fails; and a move whose outcome is unknown,
+// and which lands late, fails too, because the retry has written the beat. Otherwise a retry does no harm: it goes by
+// what it reads.
+func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool, err error) {
+	var dueMS int64
+	_, err = kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (err error) {
+		w := q.txn(ctx, tx)
+		if dueMS, err = w.moveBeat(p.handle, anew); err != nil {
+			return err
+		}
+		return w.finish()
+	})
+	if err != nil || dueMS == 0 {
+		return false, err
+	}
+	p.dueMS.Store(dueMS)
+	return true, nil
+}
+
+// moveBeat moves a beat to a lease from now, and returns that time; 0 = another has ended the beat.
+func (w *txn) moveBeat(handle uuid.UUID, anew bool) (dueMS int64, err error) {
+	keys, key := w.q.keys, w.q.keys.beat(handle)
+	config, err := w.config()
+	if err != nil {
+		return 0, err
+	}
+	v, err := guardBeatMove.get(w.tx, key).Wait(w.ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read beat: %w", err)
+	}
+	if v == nil && !anew {
+		return 0, nil
+	}
+	if v != nil {
+		b, err := unpackBeat(key, v)
+		if err != nil || b.ended {
+			return 0, err
+		}
+		w.tx.Clear(keys.beatTimer(b.dueMS, handle))
+	}
+	dueMS = w.nowMS + config.Lease.Milliseconds()
+	w.tx.Set(key, beat{dueMS: dueMS, owner: w.q.opts.Owner}.pack())
+	w.tx.Set(keys.beatTimer(dueMS, handle), packTimer(kindBeat, 0))
+	return dueMS, nil
+}
+
+// keepBeating moves a beat each third of a lease, until it was ended, or the handle is closed or leaves it.
+func (q *Queue) keepBeating(p *pulse) {
+	ctx := q.named(q.heart.life, "beat")
+	defer q.heart.end(p)
+	wait := q.Config().Lease / 3
+	for {
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-p.ended:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		q.yield(ctx, "beat")
+		if isEnded(p) || ctx.Err() != nil {
+			return
+		}
+		there, err := q.writeBeat(ctx, p, false)
+		wait = q.Config().Lease / 3
+		switch {
+		case errors.Is(err, ErrNoQueue), err == nil && !there:
+			return
+		case err != nil:
+			wait = min(wait/2, time.Second)
+		}
+	}
+}
+
+func isEnded(p *pulse) bool {
+	select {
+	case <-p.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// leaveBeat makes the handle leave the beat of a claim which nobody may settle any more, for example because the
+// outcome of its ack is unknown: a claim with a lease of its own would run into its end. The handle's other claims are
+// extended by who has them.
+func (q *Queue) leaveBeat(handle uuid.UUID) { q.heart.end(q.heart.of(handle)) }
+
+// forsakes reports whether an operation that ended with err may have left a claim which nobody settles.
+func forsakes(err error) bool {
+	return err != nil &&
+		!errors.Is(err, ErrClaimLost) && !errors.Is(err, ErrNotInClaim) && !errors.Is(err, ErrOptions)
+}
+
+// endDueBeats ends the beats which looks of the handle have met. An error is nobody's: who looks again meets them
+// again.
+func (q *Queue) endDueBeats(ctx context.Context, due []dueBeat) (ended bool) {
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) (err error) {
+		w := q.txn(ctx, tx)
+		if ended, err = w.endBeats(due); err != nil {
+			return err
+		}
+		return w.finish()
+	})
+	return ended && err == nil
+}
+
+// stopBeat ends the heartbeat of a handle which is being closed. If the handle has claims by heartbeat left, the beat
+// stays, and is due within a lease: as long do the claims last, as any handle's claims after Close.
+func (q *Queue) stopBeat(ctx context.Context) error {
+	select {
+	case q.heart.turn <- struct{}{}: // for good: no beat is begun from now on
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	p := q.heart.pulse()
+	q.heart.stop()
+	q.heart.wg.Wait()
+	if p == nil {
+		return nil
+	}
+	key := q.keys.beat(p.handle)
+	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {
+		first, held := tx.Get(key), q.keys.heldBy(p.handle)
+		left := tx.GetRange(held.Selectors(), kv.RangeOptions{Limit: 1})
+		v, err := first.Wait(ctx)
+		if err != nil {
+			return fmt.Errorf("read beat: %w", err)
+		}
+		rows, err := left.Wait(ctx)
+		if err != nil || v == nil || len(rows) > 0 {
+			return err
+		}
+		b, err := unpackBeat(key, v)
+		if err != nil {
+			return err
+		}
+		tx.Clear(key)
+		tx.Clear(q.keys.beatTimer(b.dueMS, p.handle))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("end beat: %w", err)
+	}
+	return nil
+}
