@@ -80,7 +80,7 @@ func TestBenchTable(t *testing.T) {
 	for _, name := range figures {
 		require.Contains(t, stdout.String(), "\n"+name)
 	}
-	require.Contains(t, stdout.String(), "≤ 1.3")
+	require.Contains(t, stdout.String(), "≤ 1.1")
 	require.Contains(t, stderr.String(), "engine memory")
 }
 
