@@ -198,8 +198,8 @@ func TestFindHeldElsewhere(t *testing.T) {
 	}
 }
 
-// TestOwnersInLanes: whoever asks about a group or a message of a queue with facets is told the owner and the template of
-// the claim that has it, or that keeps the template from it; and nobody's where nobody is in the way.
+// TestOwnersInLanes: whoever asks about a group or a message of a queue with facets is told the owner and the template
+// of the claim that has it, or that keeps the template from it; and nobody's where nobody is in the way.
 func TestOwnersInLanes(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.laned("owners", "*; state; region", nil, 1)[0]
