@@ -52,6 +52,7 @@ var guards = []guard{
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,
 	guardSubscribeHold, guardSubscribeMove, guardSubscribeAgain, guardSubscribeStop, guardIncarnation, guardGrow,
-	guardTwin, guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep, guardExtendApart,
+	guardTwin, guardSweepTurn, guardRepeat, guardRepeatTwin, guardRepeatBack, guardRepeatSweep,
+	guardBeatJoin, guardBeatLast, guardBeatMove, guardBeatEnd, guardBeatLock, guardExtendApart,
 	guardTxBound,
 }
