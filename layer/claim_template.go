@@ -40,7 +40,8 @@ func (q *Queue) reception(o ReceiveOptions) (*reception, error) {
 		return nil, err
 	}
 	if o.Heartbeat && q.keys.plan != nil {
-		return nil, fmt.Errorf("%w: Heartbeat in a queue with facets, unordered, or with a lease for each item", ErrOptions)
+		return nil, fmt.Errorf("%w: Heartbeat in a queue with facets, unordered, or with a lease for each item",
+			ErrOptions)
 	}
 	if o.Unordered {
 		if err := o.checkUnordered(q); err != nil {

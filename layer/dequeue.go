@@ -671,12 +671,13 @@ func (c *claimer) settle(r *reception, l *look, limit int) error {
 			return r.spoilt(err)
 		}
 		if err == nil && f.verdict == verdictDeliver {
+			before := c.taken
 			if c.q.keys.inTurn() {
 				err = c.takeHolds(r, f, limit)
 			} else {
 				err = c.take(r, f, l.state, limit)
 			}
-			if err == nil && !r.stopped && c.shortMS == 0 {
+			if err == nil && c.taken > before { // else no conflict says that the group's other hints are stale
 				c.met[l.lane] = true
 			}
 			return r.spoilt(err)

@@ -3,11 +3,14 @@ package layer
 import (
 	"fmt"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
+	recording "fdbfifo/kv/record"
 )
 
 // laneConfig is of a queue with the facets a and b, a view of each, and whole groups.
@@ -112,7 +115,7 @@ func TestSweepClearsStaleHints(t *testing.T) {
 // advanced back into the lane, with a hint under the same key. Guard stale-empty.
 func TestSweepSparesTheHintThatComesBack(t *testing.T) {
 	db, q := newInterleaved(t, Config{Facets: []string{"a"}, Views: "a"})
-	_, err := q.Enqueue(t.Context(), Message{Group: "A", Headers: map[string]string{"a": "x"}})
+	_, err := q.Enqueue(t.Context(), Message{Group: "A", Headers: map[string]string{"a": "x", "b": "y"}})
 	require.NoError(t, err)
 	move := func(c *Claim, to string) {
 		require.NoError(t, q.Advance(t.Context(), c, func(m *Message) error {
@@ -159,4 +162,35 @@ func TestSweepOfHintsMeetsAnotherQueue(t *testing.T) {
 	require.Empty(t, report.Violations)
 	require.NoError(t, next.Close(t.Context()))
 	require.NoError(t, q.Close(t.Context()))
+}
+
+// TestGrantDecidesNothing (I1, G5): who grants groups to others ends a lapsed claim of another lane on the way, and
+// leaves the group itself to the next receive. So no conflict says that the group's second hint is of no use, and that
+// hint stays.
+func TestGrantDecidesNothing(t *testing.T) {
+	inABubble(t, laneConfig, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		var sent []kv.ManagedTx
+		for range 2 { // neither sees the other's message, so both leave a hint
+			tx, err := r.Begin(kv.TxOptions{})
+			require.NoError(t, err)
+			_, err = q.EnqueueTx(t.Context(), tx, Message{Group: "g", Headers: map[string]string{"a": "x", "b": "y"}})
+			require.NoError(t, err)
+			sent = append(sent, tx)
+			time.Sleep(time.Second) // which moves the version, and so the index, on
+		}
+		for _, tx := range sent {
+			_, err := tx.Commit().Wait(t.Context())
+			require.NoError(t, err)
+		}
+		require.Equal(t, 2, rowsOf(t, q, nameReady))
+		require.NotNil(t, claimBy(t, q, Template{"a": "x"}, 1))
+		time.Sleep(2 * DefaultLease)
+		require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) error {
+			given, err := q.txn(t.Context(), tx).newClaimer("", nil).grant(uuid.New())
+			require.False(t, given)
+			return err
+		}))
+		require.Equal(t, 2, rowsOf(t, q, nameReady))
+		require.NotNil(t, claimBy(t, q, nil, 2))
+	})
 }
