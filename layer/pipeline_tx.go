@@ -89,7 +89,7 @@ func unknown(err error) bool {
 
 // giveBackAll releases claims which nobody receives. From the first failure on, the claims run into their leases.
 func (q *Queue) giveBackAll(claims []*Claim) {
-	ctx := q.named(context.Background(), "give back of %s under %d", claims[0].Group, claims[0].Token)
+	ctx := q.named(context.Background(), "give back of %s under %d", claims[0].Items[0].ID, claims[0].Token)
 	q.yield(ctx, "begin")
 	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
