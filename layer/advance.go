@@ -259,6 +259,7 @@ func (w *txn) readLaneEnds(all []advanced) (map[string]*laneEnds, error) {
 
 // leaveLanes takes an item out of the lanes which it leaves.
 func (w *txn) leaveLanes(a *advanced) {
+	w.vacate(a.id.Index, a.left)
 	for _, lane := range a.left {
 		w.tx.Clear(w.q.keys.laneItem(lane, a.id))
 	}

@@ -179,11 +179,15 @@ func (s subspace) facetsIn(value []byte) string {
 // message as it was sent.
 func (w *txn) clearItem(id ID, facets string) {
 	w.tx.Clear(w.q.keys.item(id))
-	if plan := w.q.keys.plan; plan == nil || facets == "" && len(plan.facets) > 0 {
+	if plan := w.q.keys.plan; plan == nil || plan.inTurn || facets == "" && len(plan.facets) > 0 {
 		return
 	}
-	for _, lane := range w.q.keys.plan.partsOf(id.Group, unpackStrings(facets)) {
-		w.tx.Clear(w.q.keys.laneItem(lane, id))
+	lanes := w.q.keys.plan.lanesOf(id.Group, facets)
+	w.vacate(id.Index, lanes)
+	for _, lane := range lanes {
+		if isPart(lane) {
+			w.tx.Clear(w.q.keys.laneItem(lane, id))
+		}
 	}
 }
 

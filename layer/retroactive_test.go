@@ -268,3 +268,45 @@ func TestRetroactiveDelaySetInUse(t *testing.T) {
 	got := append(e.bodiesOf(e.q), append(e.bodiesOf(e.q), e.bodiesOf(e.q)...)...)
 	require.ElementsMatch(t, []string{"a1", "c1", "d1"}, got)
 }
+
+// TestRetroactiveDelayOtherLane: the head of two lanes leaves by a claim in one of them, and the delay is long again.
+// The next message, which has a time of its own, does not wait for it in the other lane.
+func TestRetroactiveDelayOtherLane(t *testing.T) {
+	one := map[string]string{"kind": "one"}
+	all, free, kind := layer.ReceiveOptions{}, layer.ReceiveOptions{Unordered: true}, layer.ReceiveOptions{Where: one}
+	unordered := layer.Config{Unordered: true}
+	facets := layer.Config{Facets: []string{"kind"}, Views: "*; kind"}
+	for _, tt := range []struct {
+		name       string
+		config     layer.Config
+		head, next layer.ReceiveOptions
+	}{
+		{"group, then item", unordered, all, free},
+		{"item, then group", unordered, free, all},
+		{"group, then lane", facets, all, kind},
+		{"lane, then group", facets, kind, all},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			e.q = e.configured(tt.config)
+			e.retroactive(time.Hour)
+			_, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("a1"), Headers: one})
+			require.NoError(t, err)
+			_, err = e.q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte("a2"), Headers: one, AtOnce: true})
+			require.NoError(t, err)
+			e.retroactive(0)
+			tt.head.Max, tt.next.Max = 1, 1
+			claims, err := e.q.Receive(e.ctx, tt.head)
+			require.NoError(t, err)
+			require.Len(t, claims, 1)
+			require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+			e.retroactive(time.Hour)
+			e.check()
+			claims, err = e.q.Receive(e.ctx, tt.next)
+			require.NoError(t, err)
+			require.Len(t, claims, 1)
+			require.Equal(t, []string{"a2"}, bodies(claims[0].Items))
+			e.check()
+		})
+	}
+}

@@ -29,6 +29,7 @@ type txn struct {
 	requests kv.Future[[]kv.KV]
 	unlocked map[string]bool      // the lanes whose locks this transaction has cleared, in a queue with facets
 	unkept   []kv.Future[[]kv.KV] // the hints put aside under locks which this transaction has released
+	vacated  map[string][]int64   // the indexes of the items taken out of lanes, in a queue whose items have several
 	counts   map[string]int       // by how much each counter goes up
 	changes  []changed            // what subscriptions are told, in order
 	// named has what this transaction has recorded under receive ids.
@@ -177,6 +178,9 @@ func (w *txn) finish() error {
 		}
 	}
 	if err := w.putBackKept(); err != nil {
+		return err
+	}
+	if err := w.succeed(); err != nil {
 		return err
 	}
 	for name, n := range w.counts {

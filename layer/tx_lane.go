@@ -2,6 +2,8 @@ package layer
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"fdbfifo/kv"
 )
@@ -48,6 +50,59 @@ func (w *txn) putBackKept() error {
 		}
 	}
 	w.unkept = nil
+	return nil
+}
+
+// vacate notes that an item goes from lanes whose first it may be.
+func (w *txn) vacate(index int64, lanes []string) {
+	if w.vacated == nil {
+		w.vacated = make(map[string][]int64)
+	}
+	for _, lane := range lanes {
+		w.vacated[lane] = append(w.vacated[lane], index)
+	}
+}
+
+// succeed leads to the next items of the lanes from which this transaction has taken items, in a queue with retroactive
+// delay. Elsewhere the timer of a head which leaves with a claim of another lane was due, and still leads to the lane.
+// With retroactive delay the delay may be longer since, and the next item have a time of its own: an item which is to
+// come at once would wait for the time of the one that is gone. The hint which succeed has set for an item that goes is
+// cleared: there would be more and more of them in a lane by which nobody receives.
+//
+// Footprint: the keys of the lanes' heads, at snapshot; of an empty lane a conflict on the emptiness, as in leave.
+func (w *txn) succeed() error {
+	config, err := w.config()
+	if err != nil || !config.RetroactiveDelay || len(w.vacated) == 0 {
+		return err
+	}
+	heads := make(map[string]kv.Future[[]byte], len(w.vacated))
+	for lane := range w.vacated {
+		if !w.ready[lane] {
+			heads[lane] = w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(lane).Begin))
+		}
+	}
+	for _, lane := range slices.Sorted(maps.Keys(heads)) {
+		key, err := heads[lane].Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read head: %w", err)
+		}
+		items := w.q.keys.items(lane)
+		if !items.Contains(key) {
+			if err := guardFreeEmpty.read(w.tx, items); err != nil {
+				return err
+			}
+			continue
+		}
+		p, err := w.q.keys.parseItem(key, groupOf(lane), items)
+		if err != nil {
+			return err
+		}
+		for _, index := range w.vacated[lane] {
+			w.tx.Clear(w.q.keys.ready(index, lane))
+		}
+		w.hint(p.index, lane, 0)
+	}
+	w.vacated = nil
 	return nil
 }
 

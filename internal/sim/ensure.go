@@ -8,7 +8,7 @@ import (
 	"fdbfifo/layer"
 )
 
-// changeable are the settings that operators and stewards change.
+// changeable are the settings that operators and stewards change; in a queue with retroactive delay the delay, too.
 var changeable = []string{"lease", "max_attempts", "max_rate", "shards"}
 
 // openAgain opens a handle of a queue that is there: with Open, or, each second one, with Ensure, which must find the
@@ -21,7 +21,8 @@ func (w *world) openAgain(
 	}
 	q, different, err := layer.Ensure(ctx, db, prefix, name, o)
 	for _, d := range different {
-		if !slices.Contains(changeable, d.Setting) {
+		redelayed := d.Setting == "delay" && w.knobs.config.RetroactiveDelay
+		if !redelayed && !slices.Contains(changeable, d.Setting) {
 			w.violation("ensure: %+v", d)
 		}
 	}
