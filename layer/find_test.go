@@ -175,6 +175,22 @@ func TestDelayIsNoRetention(t *testing.T) {
 	}
 }
 
+// TestTimeByALateClock (contract): a message that was delayed has its time, also one that a clock behind the enqueuer's
+// has set.
+func TestTimeByALateClock(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	o := e.options(7)
+	o.Now = func() time.Time { return e.clock.now().Add(-time.Minute) }
+	late, err := layer.Open(e.ctx, e.db, testPrefix, e.q.Name(), o)
+	require.NoError(t, err)
+	sent, err := e.q.Enqueue(e.ctx, layer.Message{Group: "A", Delay: time.Hour, DedupID: "x"})
+	require.NoError(t, err)
+	require.NoError(t, late.Reschedule(e.ctx, sent[0].ID, time.Time{}))
+	require.Equal(t, o.Now(), e.found("A", "x").DeliverAt)
+	require.Equal(t, o.Now(), e.receive(e.q, 1).Items[0].DeliverAt)
+	require.NoError(t, late.Close(e.ctx))
+}
+
 // TestFindHeldElsewhere: a message that a claim by template has, or an unordered one, is found in flight.
 func TestFindHeldElsewhere(t *testing.T) {
 	e := newEnv(t, anyEngine, false)

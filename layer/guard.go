@@ -131,7 +131,8 @@ const (
 	guardTakeOutExclude guard = "take-out-exclude"
 	// guardEditExclude (contract): a claimer gets the old body of an item which was edited before the claim.
 	guardEditExclude guard = "edit-exclude"
-	// guardFreeEmpty (G3, I1, trap 3): as guardReleaseEmpty, for groups which operators and sweeps set free.
+	// guardFreeEmpty (G3, I1, trap 3): as guardReleaseEmpty, for groups which operators and sweeps set free, and, with
+	// retroactive delay, for lanes whose items leave with a claim of another lane.
 	guardFreeEmpty guard = "free-empty"
 	// guardMarkGroup (G2): a pause, halt or resume overwrites a lock which has changed meanwhile.
 	guardMarkGroup guard = "mark-group"

@@ -59,6 +59,18 @@ func holdingOne(n int) func(h *held) *layer.Claim {
 	}
 }
 
+// holdingOneRetimed sends one item into a queue with retroactive delay, and holds it by itself.
+func holdingOneRetimed(h *held) *layer.Claim {
+	for _, d := range []time.Duration{time.Hour, 0} {
+		_, _, err := h.q.Admin().Configure(h.ctx, func(c *layer.Config) { c.RetroactiveDelay, c.Delay = true, d })
+		require.NoError(h.t, err)
+		if d > 0 {
+			h.send(1)
+		}
+	}
+	return h.claim(layer.ReceiveOptions{Unordered: true, Max: 1})
+}
+
 func receiveIn(o layer.ReceiveOptions) func(h *held, tx kv.Tx, _ *layer.Claim) error {
 	return func(h *held, tx kv.Tx, _ *layer.Claim) error {
 		_, err := h.q.ReceiveTx(h.ctx, tx, o)
@@ -115,6 +127,7 @@ func TestHoldConflicts(t *testing.T) {
 		{"unordered take that ends an expired hold, extend by its holder", lapsed, takeAny, extendHeld, must},
 		{"unordered claim of the last free item, enqueue", waiting(1), one, enqueueIn, must},
 		{"enqueue, unordered claim of the last free item", waiting(1), enqueueIn, one, must},
+		{"ack of the only item's hold with retroactive delay, enqueue", holdingOneRetimed, ackHeld, enqueueIn, must},
 		{"unordered claim of an earlier item, enqueue", waiting(2), one, enqueueIn, mustNot},
 		{"unordered claim, ack of another hold of the group", holdingOne(3), one, ackHeld, mustNot},
 		{"ack of a hold, unordered claim in the group", holdingOne(3), ackHeld, one, mustNot},

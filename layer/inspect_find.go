@@ -161,9 +161,7 @@ func (f *Found) present(ctx context.Context, q *Queue, tx kv.ReadTx, r *record, 
 	}
 	f.Where = WhereWaiting
 	config := q.Config()
-	if due := config.retro().due(&e); due > e.enqueuedMS {
-		f.DeliverAt = fromMillis(due)
-	}
+	f.DeliverAt = config.retro().deliverAt(&e)
 	before := kv.KeyRange{Begin: q.keys.items(f.ID.Group).Begin, End: row.Key}
 	f.Ahead, err = countKeys(ctx, tx, before, whyCap)
 	f.AheadMore = f.Ahead == whyCap

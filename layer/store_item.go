@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sort"
+	"time"
 
 	"fdbfifo/kv/tuple"
 )
@@ -155,6 +156,16 @@ func (r retro) due(e *envelope) int64 {
 		return e.dueMS
 	}
 	return e.enqueuedMS + r.delayMS
+}
+
+// deliverAt returns the earliest delivery as callers are told it; the zero time if the message is not delayed. A time
+// before the enqueue's is by another clock: that of who rescheduled the message.
+func (r retro) deliverAt(e *envelope) time.Time {
+	due := r.due(e)
+	if due == 0 || r.on && due == r.own(e.enqueuedMS) {
+		return time.Time{}
+	}
+	return fromMillis(due)
 }
 
 // timing returns the time in the key of the timer that leads to a head until it is due.

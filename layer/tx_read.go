@@ -55,11 +55,10 @@ func (q *Queue) assemble(
 		}
 		body = whole
 	}
-	item := Item{ID: id, Body: body, Headers: e.headers, Enqueued: fromMillis(e.enqueuedMS), DedupID: e.dedupID}
-	if due := delay.due(&e); due > e.enqueuedMS {
-		item.DeliverAt = fromMillis(due)
-	}
-	return item, nil
+	return Item{
+		ID: id, Body: body, Headers: e.headers, Enqueued: fromMillis(e.enqueuedMS), DeliverAt: delay.deliverAt(&e),
+		DedupID: e.dedupID,
+	}, nil
 }
 
 // firstItem returns the key of a group's first item, or nil if the group is empty. Called on a snapshot the read adds

@@ -115,7 +115,7 @@ var caught = map[string]known{
 	"subscribe-again": {"subscribed", 23},
 	"subscribe-stop":  {"subscribed", 4},
 	"total-draw":      {"totalled", 3},
-	"retro-timer":     {"redelayed", 6},
+	"retro-timer":     {"redelayed", 19},
 }
 
 // caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It

@@ -94,10 +94,10 @@ func (m *model) sinceTimers(group string, head layer.ID, timers map[int64]string
 		return false
 	}
 	s := m.group(group).items[head]
-	all := slices.Collect(maps.Keys(timers))
-	if s.dueMS > 0 { // an earlier head's may lead there
-		return slices.ContainsFunc(all, func(t int64) bool { return t >= sinceBase })
+	if s.dueMS > 0 {
+		return false // its own timer leads there
 	}
+	all := slices.Collect(maps.Keys(timers))
 	if !slices.ContainsFunc(all, func(t int64) bool { return t < sinceBase || t-sinceBase <= s.enqueuedMS }) {
 		m.violation("I1: %q has %s, enqueued at %d, and no timer leads to it: %v", group, head, s.enqueuedMS, timers)
 	}
