@@ -155,7 +155,11 @@ func (w *txn) moveBeat(handle uuid.UUID, anew bool) (dueMS int64, err error) {
 // keepBeating moves a beat each third of a lease, until it was ended, or the handle is closed or leaves it.
 func (q *Queue) keepBeating(p *pulse) {
 	ctx := q.named(q.heart.life, "beat")
-	defer q.heart.end(p)
+	defer func() {
+		if ctx.Err() == nil { // else the handle is being closed, and stopBeat clears the beat
+			q.heart.end(p)
+		}
+	}()
 	wait := q.Config().Lease / 3
 	for {
 		timer := time.NewTimer(wait)

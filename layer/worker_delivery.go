@@ -266,7 +266,7 @@ func (h *inHand) unhandled() []Item { return h.claim.Items[len(h.handled):] }
 func (h *hand) newInHand(r received) *inHand {
 	c, s := r.claims[0], r.source
 	in := &inHand{source: s, claim: c, lease: s.receive.Lease, turn: make(chan struct{}, 1), stateKnown: r.state}
-	in.ctx, in.cancel = context.WithCancelCause(s.q.named(h.ctx, "call for %s under %d", c.Group, c.Token))
+	in.ctx, in.cancel = context.WithCancelCause(s.q.named(h.ctx, "call for %s under %d", c.Items[0].ID, c.Token))
 	in.until.Store(millis(c.Until))
 	in.beat.Store(s.q.heart.of(c.beat))
 	return in

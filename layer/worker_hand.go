@@ -419,7 +419,7 @@ func (h *hand) leave(c *call, first bool) bool {
 func (w *Worker) late(ctx context.Context, c *call) {
 	<-c.done
 	q := c.in.source.q
-	ctx = q.named(ctx, "late call for %s under %d", c.ds[0].ID.Group, c.ds[0].Token)
+	ctx = q.named(ctx, "late call for %s under %d", c.ds[0].ID, c.ds[0].Token)
 	q.yield(ctx, "late")
 	done, more := w.conclude(ctx, c)
 	of, cancel := endContext(ctx)
