@@ -157,16 +157,19 @@ func (s *subscription) pause(ctx context.Context, who string, d time.Duration, w
 	for {
 		select {
 		case <-watch:
-			s.q.yield(ctx, who+" woken")
-			return s.closed()
 		case <-ctx.Done():
-			s.q.yield(ctx, who+" paused")
-			return s.closed()
 		case <-look.C:
 			if err := s.closed(); err != nil {
 				return err
 			}
+			continue
 		}
+		what := "woken"
+		if ctx.Err() != nil { // which ends the wait for the watch, too
+			what = "paused"
+		}
+		s.q.yield(ctx, who+" "+what)
+		return s.closed()
 	}
 }
 

@@ -180,7 +180,7 @@ func (w *txn) finish() error {
 	if err := w.putBackKept(); err != nil {
 		return err
 	}
-	if err := w.succeed(); err != nil {
+	if err := w.leadToNext(); err != nil {
 		return err
 	}
 	for name, n := range w.counts {

@@ -63,26 +63,25 @@ func (w *txn) vacate(index int64, lanes []string) {
 	}
 }
 
-// succeed leads to the next items of the lanes from which this transaction has taken items, in a queue with retroactive
+// leadToNext leads to the next items of the lanes from which this transaction has taken items, in a queue with retroactive
 // delay. Elsewhere the timer of a head which leaves with a claim of another lane was due, and still leads to the lane.
 // With retroactive delay the delay may be longer since, and the next item have a time of its own: an item which is to
-// come at once would wait for the time of the one that is gone. The hint which succeed has set for an item that goes is
+// come at once would wait for the time of the one that is gone. The hint which leadToNext has set for an item that goes is
 // cleared: there would be more and more of them in a lane by which nobody receives.
 //
 // Footprint: the keys of the lanes' heads, at snapshot; of an empty lane a conflict on the emptiness, as in leave.
-func (w *txn) succeed() error {
+func (w *txn) leadToNext() error {
 	config, err := w.config()
 	if err != nil || !config.RetroactiveDelay || len(w.vacated) == 0 {
 		return err
 	}
-	heads := make(map[string]kv.Future[[]byte], len(w.vacated))
-	for lane := range w.vacated {
-		if !w.ready[lane] {
-			heads[lane] = w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(lane).Begin))
-		}
+	lanes := slices.DeleteFunc(slices.Sorted(maps.Keys(w.vacated)), func(lane string) bool { return w.ready[lane] })
+	heads := make([]kv.Future[[]byte], len(lanes))
+	for i, lane := range lanes {
+		heads[i] = w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(lane).Begin))
 	}
-	for _, lane := range slices.Sorted(maps.Keys(heads)) {
-		key, err := heads[lane].Wait(w.ctx)
+	for i, lane := range lanes {
+		key, err := heads[i].Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read head: %w", err)
 		}
