@@ -211,6 +211,15 @@ func (w *world) claim(group string) *layer.Claim {
 	return claims[0]
 }
 
+// handleOne acks the first message of a group.
+func (w *world) handleOne(group string) {
+	w.t.Helper()
+	claims, err := w.q.Receive(w.t.Context(), layer.ReceiveOptions{Group: &group, Max: 1})
+	require.NoError(w.t, err)
+	require.Len(w.t, claims, 1)
+	require.NoError(w.t, w.q.Ack(w.t.Context(), claims[0]))
+}
+
 func (w *world) group(name string) layer.GroupInfo {
 	w.t.Helper()
 	g, err := w.q.Admin().Group(w.t.Context(), name)

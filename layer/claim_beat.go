@@ -64,8 +64,11 @@ func (c *claimer) waitJoin(j *joining) error {
 		return fmt.Errorf("read beat: %w", err)
 	}
 	timer, err := j.timer.Wait(c.ctx)
-	if err != nil || v == nil {
-		return err
+	if err != nil {
+		return fmt.Errorf("read the beat's timer: %w", err)
+	}
+	if v == nil {
+		return nil
 	}
 	b, err := unpackBeat(key, v)
 	if err != nil || b.ended || b.dueMS <= c.nowMS {
@@ -193,15 +196,13 @@ func isEnded(p *pulse) bool {
 	}
 }
 
-// leaveBeat makes the handle leave the beat of a claim which nobody may settle any more, for example because the
-// outcome of its ack is unknown: a claim with a lease of its own would run into its end. The handle's other claims are
-// extended by who has them.
-func (q *Queue) leaveBeat(handle uuid.UUID) { q.heart.end(q.heart.of(handle)) }
-
-// forsakes reports whether an operation that ended with err may have left a claim which nobody settles.
-func forsakes(err error) bool {
-	return err != nil &&
-		!errors.Is(err, ErrClaimLost) && !errors.Is(err, ErrNotInClaim) && !errors.Is(err, ErrOptions)
+// leaveIfUnsettled makes the handle leave the beat of a claim if nobody may settle the claim any more after an
+// operation that ended with err, for example because the outcome of its ack is unknown: a claim with a lease of its own
+// would run into its end. The handle's other claims are extended by who has them.
+func (q *Queue) leaveIfUnsettled(handle uuid.UUID, err error) {
+	if err != nil && !errors.Is(err, ErrClaimLost) && !errors.Is(err, ErrNotInClaim) && !errors.Is(err, ErrOptions) {
+		q.heart.end(q.heart.of(handle))
+	}
 }
 
 // endDueBeats ends the beats which looks of the handle have met. An error is nobody's: who looks again meets them
@@ -240,8 +241,11 @@ func (q *Queue) stopBeat(ctx context.Context) error {
 			return fmt.Errorf("read beat: %w", err)
 		}
 		rows, err := left.Wait(ctx)
-		if err != nil || v == nil || len(rows) > 0 {
-			return err
+		if err != nil {
+			return fmt.Errorf("read claims by heartbeat: %w", err)
+		}
+		if v == nil || len(rows) > 0 {
+			return nil
 		}
 		b, err := unpackBeat(key, v)
 		if err != nil {

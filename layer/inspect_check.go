@@ -776,11 +776,18 @@ func (c *checker) beatSound(tx kv.ReadTx, group string, h *holding) (detail stri
 		return fmt.Sprintf("no beat %s for group %q", h.beat, group), nil
 	}
 	timer := tx.Get(c.q.keys.beatTimer(b.dueMS, h.beat))
-	if v, err := held.Wait(c.ctx); err != nil || v == nil {
-		return fmt.Sprintf("group %q is not in the list of the claims by heartbeat %s", group, h.beat), err
+	listed, err := held.Wait(c.ctx)
+	if err != nil {
+		return "", fmt.Errorf("read claim by heartbeat: %w", err)
 	}
-	if v, err := timer.Wait(c.ctx); err != nil || v == nil {
-		return fmt.Sprintf("no timer of heartbeat %s at %d", h.beat, b.dueMS), err
+	timed, err := timer.Wait(c.ctx)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("read the beat's timer: %w", err)
+	case listed == nil:
+		return fmt.Sprintf("group %q is not in the list of the claims by heartbeat %s", group, h.beat), nil
+	case timed == nil:
+		return fmt.Sprintf("no timer of heartbeat %s at %d", h.beat, b.dueMS), nil
 	}
 	return "", nil
 }

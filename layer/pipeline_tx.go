@@ -20,9 +20,7 @@ func (q *Queue) submit(ctx context.Context, o *operation) error {
 	}
 	beat := o.settlesUnder()
 	err := q.pipeline.submit(ctx, o)
-	if forsakes(err) {
-		q.leaveBeat(beat)
-	}
+	q.leaveIfUnsettled(beat, err)
 	return err
 }
 

@@ -171,9 +171,8 @@ func (q *Queue) settleAll(ctx context.Context, settled []*settlement) []error {
 		beats[i] = o.settlesUnder()
 	}
 	for i, err := range q.pipeline.submitAll(ctx, os) {
-		if errs[places[i]] = err; forsakes(err) {
-			q.leaveBeat(beats[i])
-		}
+		errs[places[i]] = err
+		q.leaveIfUnsettled(beats[i], err)
 	}
 	for i, end := range ends {
 		errs[i] = end(errs[i])

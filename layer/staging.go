@@ -127,9 +127,7 @@ func (q *Queue) receiveWaiting(ctx context.Context, s *settlement, r *reception)
 	}
 	beat := o.settlesUnder()
 	if err := q.pipeline.submitWaiting(ctx, o, r.o.Wait, r.stop); err != nil {
-		if forsakes(err) {
-			q.leaveBeat(beat)
-		}
+		q.leaveIfUnsettled(beat, err)
 		return nil, err
 	}
 	return r.claims, nil

@@ -63,11 +63,11 @@ func (w *txn) vacate(index int64, lanes []string) {
 	}
 }
 
-// leadToNext leads to the next items of the lanes from which this transaction has taken items, in a queue with retroactive
-// delay. Elsewhere the timer of a head which leaves with a claim of another lane was due, and still leads to the lane.
-// With retroactive delay the delay may be longer since, and the next item have a time of its own: an item which is to
-// come at once would wait for the time of the one that is gone. The hint which leadToNext has set for an item that goes is
-// cleared: there would be more and more of them in a lane by which nobody receives.
+// leadToNext leads to the next items of the lanes from which this transaction has taken items, in a queue with
+// retroactive delay. Elsewhere the timer of a head which leaves with a claim of another lane was due, and still leads
+// to the lane. With retroactive delay the delay may be longer since, and the next item have a time of its own: an item
+// which is to come at once would wait for the time of the one that is gone. The hint which leadToNext has set for an
+// item that goes is cleared: there would be more and more of them in a lane by which nobody receives.
 //
 // Footprint: the keys of the lanes' heads, at snapshot; of an empty lane a conflict on the emptiness, as in leave.
 func (w *txn) leadToNext() error {

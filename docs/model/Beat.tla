@@ -138,7 +138,7 @@ End(h) ==
         /\ \E t \in EndTx(n) : tx' = [tx EXCEPT ![<<"work", h>>] = t]
     /\ UNCHANGED <<db, beat, mine, dead, numbers, claims, live, seen>>
 
-\* layer/claim_beat.go: leaveBeat. What was claimed by the beat is forgotten, or extended by whoever has it.
+\* layer/claim_beat.go: leaveIfUnsettled. What was claimed by the beat is forgotten, or extended by whoever has it.
 Leave(h) ==
     /\ Idle(<<"work", h>>) /\ Idle(<<"heart", h>>) /\ beat[h] # 0 /\ Fault
     /\ beat' = [beat EXCEPT ![h] = 0]

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"fdbfifo/kv"
+	"fdbfifo/kv/record"
 )
 
 // Space is where a benchmark works: the keys below Prefix, of which there are none yet. Closing DB gives up
@@ -39,6 +40,16 @@ func (e Env) target(elsewhere, inMemory Target) Target {
 		return inMemory
 	}
 	return elsewhere
+}
+
+// openCounted opens a space whose transactions and mutations are counted.
+func (e Env) openCounted(ctx context.Context) (space Space, counting *record.Recorder, err error) {
+	if space, err = e.Open(ctx); err != nil {
+		return space, nil, err
+	}
+	counting = record.WrapCounting(space.DB)
+	space.DB = counting
+	return space, counting, nil
 }
 
 func (e Env) progress(step string, done, total int) {

@@ -34,12 +34,10 @@ type watched struct {
 
 // watchConsole serves a console of a queue, whose pages look every so often.
 func watchConsole(ctx context.Context, env Env, every time.Duration) (w *watched, err error) {
-	space, err := env.Open(ctx)
+	space, counting, err := env.openCounted(ctx)
 	if err != nil {
 		return nil, err
 	}
-	counting := record.WrapCounting(space.DB)
-	space.DB = counting
 	q, err := newQueue(ctx, env, space, "console")
 	if err != nil {
 		return nil, errors.Join(err, space.DB.Close())

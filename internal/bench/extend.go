@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"fdbfifo/kv/record"
 	"fdbfifo/layer"
 )
 
@@ -18,12 +17,10 @@ func extendMutations(s Sizes) Benchmark {
 	return Benchmark{name, "what keeps a group in hand for a minute", func(
 		ctx context.Context, env Env,
 	) (results []Result, err error) {
-		space, err := env.Open(ctx)
+		space, counting, err := env.openCounted(ctx)
 		if err != nil {
 			return nil, err
 		}
-		counting := record.WrapCounting(space.DB)
-		space.DB = counting
 		defer space.closing(&err)
 		q, err := newQueue(ctx, env, space, "extend")
 		if err != nil {

@@ -23,11 +23,11 @@ func fairRatio(s Sizes) Benchmark {
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
 		var sides [2]*tenants
 		for i, config := range []layer.Config{{}, {Fair: true, Shards: fairShards}} {
-			space, err := env.Open(ctx)
-			if err != nil {
-				return nil, err
+			space, opened := env.Open(ctx)
+			if opened != nil {
+				return nil, opened
 			}
-			defer space.closing(&err)
+			defer space.closing(&err) // the benchmark's own, which the loop must not hide
 			q, err := layer.Create(ctx, space.DB, space.Prefix, "tenants", layer.Options{Config: config})
 			if err != nil {
 				return nil, err

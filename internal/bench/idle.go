@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"fdbfifo/kv/record"
 	"fdbfifo/layer"
 )
 
@@ -17,12 +16,10 @@ func idleTransactions(s Sizes) Benchmark {
 	const name = "idle_transactions_per_s"
 	means := fmt.Sprintf("transactions of %d receives that wait on one handle of an idle queue", s.Idle)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
-		space, err := env.Open(ctx)
+		space, counting, err := env.openCounted(ctx)
 		if err != nil {
 			return nil, err
 		}
-		counting := record.WrapCounting(space.DB)
-		space.DB = counting
 		defer space.closing(&err)
 		q, err := newQueue(ctx, env, space, "idle")
 		if err != nil {

@@ -167,12 +167,10 @@ func stageMutations(s Sizes) Benchmark {
 		means = "sets, clears and atomic operations for a message to pass a worker's stage, in batches of 10, one view"
 	)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
-		space, err := env.Open(ctx)
+		space, counting, err := env.openCounted(ctx)
 		if err != nil {
 			return nil, err
 		}
-		counting := record.WrapCounting(space.DB)
-		space.DB = counting
 		defer space.closing(&err)
 		q, err := newPipeline(ctx, env, space, "stages", facet)
 		if err != nil {

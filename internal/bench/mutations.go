@@ -3,8 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-
-	"fdbfifo/kv/record"
 )
 
 // mutationsPerMessage counts what a message costs from its enqueue to its ack. It does not depend on the
@@ -17,12 +15,10 @@ func mutationsPerMessage(s Sizes) Benchmark {
 		budget = 2 + 8.0/batch + 3*3.0/batch
 	)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
-		space, err := env.Open(ctx)
+		space, counting, err := env.openCounted(ctx)
 		if err != nil {
 			return nil, err
 		}
-		counting := record.WrapCounting(space.DB)
-		space.DB = counting
 		defer space.closing(&err)
 		q, err := newQueue(ctx, env, space, "mutations")
 		if err != nil {

@@ -314,13 +314,9 @@ func sqsIdle(sizes Sizes) Benchmark {
 	)
 	means := fmt.Sprintf("transactions of %d long polls on %d idle queues", sizes.Idle, queues)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
-		open, counting := env.Open, (*record.Recorder)(nil)
-		env.Open = func(ctx context.Context) (Space, error) {
-			space, err := open(ctx)
-			if err == nil {
-				counting = record.WrapCounting(space.DB)
-				space.DB = counting
-			}
+		plain, counting := env, (*record.Recorder)(nil)
+		env.Open = func(ctx context.Context) (space Space, err error) {
+			space, counting, err = plain.openCounted(ctx)
 			return space, err
 		}
 		perSecond := 0.0

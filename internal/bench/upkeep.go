@@ -19,12 +19,10 @@ func upkeepSlowdown(s Sizes) Benchmark {
 	const name = "sweep_left"
 	means := fmt.Sprintf("claims of other groups while %d items are swept to the dead letters, to those without", s.Deep)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
-		space, err := env.Open(ctx)
+		space, counting, err := env.openCounted(ctx)
 		if err != nil {
 			return nil, err
 		}
-		counting := record.WrapCounting(space.DB)
-		space.DB = counting
 		defer space.closing(&err)
 		q, err := overdueQueue(ctx, env, space, s)
 		if err != nil {
