@@ -81,14 +81,12 @@ func (s *Server) open(ctx context.Context, name string) (*queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.forget(name)
 	s.mu.Lock()
-	s.queues[name] = &opened{handle: handle, record: r, dead: dead, read: now}
-	s.mu.Unlock()
-	if q := s.use(name, func(*opened) bool { return true }); q != nil {
-		return q, nil
-	}
-	return nil, noQueue() // forgotten meanwhile
+	defer s.mu.Unlock()
+	s.forgetLocked(name)
+	o := &opened{handle: handle, record: r, dead: dead, read: now}
+	s.queues[name] = o
+	return s.useLocked(o), nil // in use before closeIdle sees the queue, which would take it for idle
 }
 
 // maxSources bounds how many queues' dead letters the server moves when their dead letter queue is received from.
@@ -126,6 +124,10 @@ func (s *Server) use(name string, wanted func(o *opened) bool) *queue {
 	if o == nil || !wanted(o) {
 		return nil
 	}
+	return s.useLocked(o)
+}
+
+func (s *Server) useLocked(o *opened) *queue {
 	o.users++
 	return &queue{Queue: o.handle, record: o.record, dead: o.dead, server: s, opened: o}
 }

@@ -432,6 +432,31 @@ func TestMoveTaskGoesOn(t *testing.T) {
 	})
 }
 
+// TestOpenedIsNotIdle: a queue that a request has just opened is not taken for one that nobody has used for a while.
+func TestOpenedIsNotIdle(t *testing.T) {
+	db := embedded.OpenMemory(embedded.Options{})
+	e := &env{T: t, db: db, s: NewServer(db, Options{})}
+	done := make(chan struct{})
+	var sweeps sync.WaitGroup
+	sweeps.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				e.s.closeIdle()
+			}
+		}
+	})
+	for i := range 100 {
+		e.create(fmt.Sprint("jobs", i))
+	}
+	close(done)
+	sweeps.Wait()
+	require.NoError(t, e.s.Close(t.Context()))
+	require.NoError(t, db.Close())
+}
+
 // TestQueueLife: made twice, changed, purged, deleted, and made anew after a minute.
 func TestQueueLife(t *testing.T) {
 	bubble(t, Options{}, func(e *env) {
