@@ -332,8 +332,8 @@ func enqueueBefore(e *env, tx kv.Tx, _ any) error {
 	return nil
 }
 
-// enqueueBetween writes an item between the first two of A, as an enqueue does whose read version is between theirs, and
-// which commits late.
+// enqueueBetween writes an item between the first two of A, as an enqueue does whose read version is between theirs,
+// and which commits late.
 func enqueueBetween(e *env, tx kv.Tx, _ any) error {
 	first := e.rows(kv.PrefixRange(key("item", "A")))[0]
 	tx.Set(key("item", "A", nth(e, 1).Index, uuid.Max), first.Value)
