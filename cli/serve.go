@@ -71,9 +71,8 @@ func newServeCmd(s *session) *cobra.Command {
 	flags.BoolVar(&f.options.ReuseNames, "reuse-names", false,
 		"let a queue be made at once under the name of a deleted one; AWS wants a minute between")
 	flags.StringVar(&f.visibility, "visibility", layer.LeasePerClaim.String(),
-		"what has a visibility timeout of its own in FIFO queues that clients make from now on: `PER` is claim, what one "+
-			"receive has taken of a group, or item, each message, as in AWS; a queue's attribute fdbfifo.Visibility "+
-			"says otherwise")
+		"make FIFO queues of which what one receive has taken of a group (claim), or each message, as in AWS (item), "+
+			"has a visibility timeout: `PER`, unless CreateQueue has the attribute fdbfifo.Visibility")
 	flags.IntVar(&f.connections, "connections", sqs.DefaultConnections, "serve at most `N` connections at a time")
 	flags.BoolVar(&f.verbose, "verbose", false, "tell of each request, without bodies")
 	s.beside.add(c)

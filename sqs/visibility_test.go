@@ -65,6 +65,10 @@ func TestMessagesEndOneByOne(t *testing.T) {
 		require.Equal(e, "a2 a3", bodies(again), "the delete wakes who waits")
 		require.InDelta(e, 7, time.Since(begun).Seconds(), 1)
 		require.Equal(e, "2 2", counts(again), "every delivery counts")
+		const firstReceived = "ApproximateFirstReceiveTimestamp"
+		for i, m := range again {
+			require.Equal(e, got[i+1].Attributes[firstReceived], m.Attributes[firstReceived])
+		}
 		time.Sleep(6 * time.Second) // nobody has taken over
 		require.Equal(e, "2 visible, 0 in flight", e.numbers(url))
 		again = e.receive(url, "VisibilityTimeout", 0)
