@@ -34,8 +34,8 @@ const (
 	kmsReuse           = "KmsDataKeyReusePeriodSeconds"
 	managedEncryption  = "SqsManagedSseEnabled"
 
-	// visibilityOf, which AWS does not know, is what has a visibility timeout of its own in a FIFO queue. Fixed when the
-	// queue is made.
+	// visibilityOf, which AWS does not know, is what has a visibility timeout of its own in a FIFO queue. It is fixed
+	// when the queue is made.
 	visibilityOf = "fdbfifo.Visibility"
 
 	scopeQueue, scopeGroup = "queue", "messageGroup"

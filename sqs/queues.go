@@ -322,7 +322,8 @@ func (s *Server) getQueueAttributes(
 }
 
 // flying is how many messages are in flight. The layer counts those whose timeout is over until somebody receives
-// again, and says how many they are where each has a timeout of its own. In a standard queue each group has one message, so no more are in flight than groups are held.
+// again, and says how many they are where each has a timeout of its own. In a standard queue each group has one
+// message, so no more are in flight than groups are held.
 func (q *queue) flying(stats layer.Stats) int64 {
 	if q.perItem() {
 		return stats.InFlight - stats.Lapsed

@@ -21,7 +21,9 @@ func inBothKinds(t *testing.T, test func(e *env)) {
 }
 
 // inItemKind is bubble for queues of which each message has a visibility timeout.
-func inItemKind(t *testing.T, test func(e *env)) { bubble(t, Options{Visibility: layer.LeasePerItem}, test) }
+func inItemKind(t *testing.T, test func(e *env)) {
+	bubble(t, Options{Visibility: layer.LeasePerItem}, test)
+}
 
 // counts are how often messages were received.
 func counts(messages []message) string {
@@ -268,8 +270,8 @@ func TestVisibilityOfQueues(t *testing.T) {
 		mine := e.create("mine.fifo")
 		require.Equal(e, "item", of(mine))
 		require.NotContains(e, e.attributes(mine), visibilityOf, "All has AWS's attributes alone")
-		_, body := e.query("Action=CreateQueue&QueueName=theirs.fifo&Attribute.1.Name=FifoQueue&Attribute.1.Value=true" +
-			"&Attribute.2.Name=fdbfifo.Visibility&Attribute.2.Value=claim")
+		_, body := e.query("Action=CreateQueue&QueueName=theirs.fifo&Attribute.1.Name=FifoQueue" +
+			"&Attribute.1.Value=true&Attribute.2.Name=fdbfifo.Visibility&Attribute.2.Value=claim")
 		require.Contains(e, body, "/theirs.fifo</QueueUrl>")
 		theirs := e.create("theirs.fifo", contentBased, "false") // without saying it again
 		require.Equal(e, "claim", of(theirs))
