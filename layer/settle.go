@@ -307,14 +307,15 @@ func (s *settlement) begin(w *txn) {
 
 // lost returns the error of a claim which the group's record r does not bear.
 func (s *settlement) lost(w *txn, r *record) error {
-	now := "nobody holds the group: the claim has ended"
+	what, held := s.claim.words()
+	now := "nobody holds " + held + ": the claim has ended"
 	if c := r.claim(); c != nil {
-		now = fmt.Sprintf("the group is held under token %d, by %q", c.token, c.owner)
+		now = fmt.Sprintf("%s is held under token %d, by %q", held, c.token, c.owner)
 	}
 	if !s.claim.of(w.q) {
 		now = fmt.Sprintf("the claim is of queue %q", s.claim.Queue)
 	}
-	return fmt.Errorf("%w: group %q, token %d: %s", ErrClaimLost, s.claim.Group, s.claim.Token, now)
+	return fmt.Errorf("%w: %s, token %d: %s", ErrClaimLost, what, s.claim.Token, now)
 }
 
 // check does the fencing check, and then the writes which need no more reads. An error means that nothing was written.
