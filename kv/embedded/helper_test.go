@@ -52,12 +52,19 @@ func put(t *testing.T, db kv.DB, key, value string) int64 {
 	return v
 }
 
-// read returns the value of key, "" for absent.
-func read(t *testing.T, db kv.DB, key string) string {
+// read returns the value of key, "" for absent. It tries again what is too old, as what is read from a process that has
+// been stopped for some seconds may be.
+func read(t *testing.T, db kv.DB, key string) (value string) {
 	t.Helper()
-	tx := begin(t, db)
-	defer tx.Cancel()
-	return string(wait(t, tx.Get([]byte(key))))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	_, err := kv.Run(ctx, db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+		v, err := tx.Get([]byte(key)).Wait(ctx)
+		value = string(v)
+		return err
+	})
+	require.NoError(t, err)
+	return value
 }
 
 // slowClock is a clock whose seconds take a hundred: no transaction of a test is too old because the machine is busy.
