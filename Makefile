@@ -56,9 +56,12 @@ peers-check: ## the module peers: vet, staticcheck, tests with the servers that 
 build: ## the command, into bin/
 	CGO_ENABLED=0 $(GO) build -o bin/fdbfifo ./cmd/fdbfifo
 
+# Tests of the layer in which one caller makes one call after the other, many of them, and what is read or done is compared.
+ONE_BY_ONE = ^(TestFootprints|TestGroupMachine|TestUnorderedCost|TestWalkMissesNothing)$$
+
 .PHONY: race
-race: ## the tests under the race detector, the long ones cut short; not those of the source text, which run nothing at once
-	$(GO) test -race -short $(TOGETHER) $$($(GO) list ./... | grep -vE '/internal/(lint|release|model)(/|$$)')
+race: ## the tests under the race detector, the long ones cut short; not those of the source text, nor such as run nothing at once
+	$(GO) test -race -short $(TOGETHER) -skip '$(ONE_BY_ONE)' $$($(GO) list ./... | grep -vE '/internal/(lint|release|model)(/|$$)')
 
 .PHONY: lint
 lint: ## format, vet, staticcheck, tidy modules
@@ -116,9 +119,11 @@ linear: ## HISTORIES runs of concurrent callers of each sort on each engine, as 
 		| grep -vE '^ *(=== |--- PASS: TestLinearizable(Processes)?/.*/)'; exit $${PIPESTATUS[0]}
 	$(MAKE) --no-print-directory sim SEED=$(SEED) SEEDS=$(HISTORIES)
 
+# The tests within the package and the examples open engines in memory, whatever the flag says: make test has them.
 .PHONY: socket
 socket: ## the layer's tests through the socket of a folder that another DB has open
-	$(GO) test ./layer -count 1 $(TOGETHER) -timeout 20m -args -layer.socket
+	$(GO) test ./layer -count 1 $(TOGETHER) -timeout 20m -run '^Test' \
+		-skip "^($$(sed -nE 's/^func (Test[A-Za-z0-9_]*)\(.*/\1/p' layer/*_internal_test.go | paste -sd '|' -))\$$" -args -layer.socket
 
 .PHONY: conformance
 conformance: ## the engines' suite with every pair of range selectors, of which make test tries a quarter
@@ -167,9 +172,12 @@ PAIRS ?= 31
 hooks: ## what hooks cost by CPU, PAIRS runs each: their places without any set, and all set; builds the layer without them
 	@$(GO) run ./internal/bench/hookpoints -pairs $(PAIRS)
 
+# Only the packages that have benchmarks: the test binaries of the others would be linked in vain.
+BENCHED = $(GO) list -f '{{$$d := .Dir}}{{range .TestGoFiles}}{{$$d}}/{{.}} {{end}}{{range .XTestGoFiles}}{{$$d}}/{{.}} {{end}}' ./... \
+	| xargs grep -lE '^func Benchmark' | xargs -n1 dirname | sort -u
 .PHONY: bench-once
 bench-once: ## every Go benchmark once, so that none rots
-	$(GO) test -run '^$$' -bench . -benchtime 1x ./...
+	$(GO) test -run '^$$' -bench . -benchtime 1x $$($(BENCHED))
 
 .PHONY: rules
 rules: ## write docs/rules.md (from a rule to its guards, tests and scenarios) and docs/footprints.md anew

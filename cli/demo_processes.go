@@ -179,6 +179,10 @@ func (c *crew) conflicts() (n int64) {
 	return n
 }
 
+// takeoverPatience is how long the demo waits until another process serves the folder, which takes some ten milliseconds
+// where there is a processor for it.
+const takeoverPatience = time.Minute
+
 // settle is how long what frozen processes had sent may take to land.
 const settle = 100 * time.Millisecond
 
@@ -247,7 +251,7 @@ func (c *crew) killServer(ctx context.Context, e demoEngine, late bool) (*victim
 	if err := newEffects(c.s.queue).count(ctx, e, v.held); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, takeoverPatience)
 	defer cancel()
 	for c.servers() == before && !e.serves() {
 		select {

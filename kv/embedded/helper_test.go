@@ -60,8 +60,23 @@ func read(t *testing.T, db kv.DB, key string) string {
 	return string(wait(t, tx.Get([]byte(key))))
 }
 
+// slowClock is a clock whose seconds take a hundred: no transaction of a test is too old because the machine is busy.
+type slowClock struct{ from time.Time }
+
+func (c slowClock) Now() time.Time                         { return c.from.Add(time.Since(c.from) / 100) }
+func (c slowClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// unhurried are o, with a slow clock if they have none.
+func unhurried(o embedded.Options) embedded.Options {
+	if o.Clock == nil {
+		o.Clock = slowClock{time.Now()}
+	}
+	return o
+}
+
 func openMemory(t *testing.T, o embedded.Options) *embedded.DB {
 	t.Helper()
+	o = unhurried(o)
 	db := embedded.OpenMemory(o)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return db
@@ -69,7 +84,7 @@ func openMemory(t *testing.T, o embedded.Options) *embedded.DB {
 
 func openDisk(t *testing.T, path string, o embedded.Options) *embedded.DB {
 	t.Helper()
-	db, err := embedded.OpenDisk(path, o)
+	db, err := embedded.OpenDisk(path, unhurried(o))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return db

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"testing"
 
 	"github.com/stretchr/testify/require"
 
@@ -67,7 +68,7 @@ func ranges(u *suite) {
 }
 
 // wholeVariable, set in the environment, asks for all pairs of selectors. Without it each selector meets a quarter of
-// the others, as begin and as end, with all limits and both directions.
+// the others, as begin and as end, with all limits and both directions; with -test.short a sixteenth.
 const wholeVariable = "KVTEST_WHOLE"
 
 // everyRange compares pairs of selectors on a few bases with all limits and both directions. Each begin
@@ -94,8 +95,11 @@ func (s *space) everyRange(writes string, snapshot bool, want view) {
 		got    kv.Future[[]kv.KV]
 	}
 	stride := 4
-	if os.Getenv(wholeVariable) != "" {
+	switch {
+	case os.Getenv(wholeVariable) != "":
 		stride = 1
+	case testing.Short():
+		stride = 16
 	}
 	for i, begin := range bounds {
 		tx := s.begin()
