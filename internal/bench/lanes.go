@@ -160,7 +160,7 @@ type matching struct {
 func (m *matching) slice(ctx context.Context) (float64, error) {
 	before, _ := cpuTime()
 	begun := time.Now()
-	if err := m.drain(ctx, m.queue); err != nil {
+	if err := m.drain(ctx); err != nil {
 		return 0, err
 	}
 	clock := micros(time.Since(begun)) / float64(m.batches)
@@ -173,16 +173,16 @@ func (m *matching) slice(ctx context.Context) (float64, error) {
 }
 
 // drain claims and acks the batches of a slice.
-func (m *matching) drain(ctx context.Context, q *queue) error {
+func (m *matching) drain(ctx context.Context) error {
 	for range m.batches {
-		c, err := q.receiveIn(ctx, stages[0])
+		c, err := m.receiveIn(ctx, stages[0])
 		if err == nil && c == nil {
 			err = fmt.Errorf("%w: nothing that matches is found", errWrong)
 		}
 		if err != nil {
 			return err
 		}
-		n, err := q.ack(ctx, []*layer.Claim{c})
+		n, err := m.ack(ctx, []*layer.Claim{c})
 		if err == nil && n != batch {
 			err = fmt.Errorf("%w: a claim has %d items, should be %d", errWrong, n, batch)
 		}
@@ -207,13 +207,16 @@ func (m *matching) refill(ctx context.Context) error {
 // count counts what drain does, by a handle of its own.
 func (m *matching) count(ctx context.Context) (c record.Counters, err error) {
 	counting := record.WrapCounting(m.space.DB)
-	q := &queue{env: m.env}
-	if q.Queue, err = layer.Open(ctx, counting, m.space.Prefix, m.Name(), layer.Options{}); err != nil {
+	uncounted := m.queue.Queue
+	if m.queue.Queue, err = layer.Open(ctx, counting, m.space.Prefix, uncounted.Name(), layer.Options{}); err != nil {
 		return c, err
 	}
-	defer func() { err = errors.Join(err, q.Close(context.WithoutCancel(ctx))) }()
+	defer func() {
+		err = errors.Join(err, m.queue.Queue.Close(context.WithoutCancel(ctx)))
+		m.queue.Queue = uncounted
+	}()
 	before := counting.Counters()
-	if err := m.drain(ctx, q); err != nil {
+	if err := m.drain(ctx); err != nil {
 		return c, err
 	}
 	c = counting.Counters().Sub(before)
