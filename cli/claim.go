@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,6 +85,25 @@ func (w *whereFlag) Set(text string) (err error) {
 
 // Type is what help calls the value.
 func (w *whereFlag) Type() string { return "TEMPLATE" }
+
+// holdFlag is a message's id; zero = not given.
+type holdFlag struct{ id layer.ID }
+
+func (h *holdFlag) String() string {
+	if h.id == (layer.ID{}) {
+		return ""
+	}
+	return h.id.String()
+}
+
+// Set reads the id.
+func (h *holdFlag) Set(text string) (err error) {
+	h.id, err = layer.ParseID(text)
+	return err
+}
+
+// Type is what help calls the value.
+func (h *holdFlag) Type() string { return "ID" }
 
 const receiveHelp = `Claim ready groups, and print each claim as a line of JSON, with its messages. Until the lease ends
 the groups are in nobody else's hands: finish the messages with ack, or give them back with nack, from whatever process.
@@ -186,6 +206,7 @@ func (s *session) giveBack(ctx context.Context, q *layer.Queue, claims []*layer.
 type claimFlags struct {
 	group string
 	where whereFlag
+	hold  holdFlag
 	token int64
 }
 
@@ -198,13 +219,14 @@ prints. A claim that came from another queue or prefix says so itself.`
 func (f *claimFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.group, "group", "", "the `GROUP` of a claim, without JSON")
 	c.Flags().Var(&f.where, "where", "its `TEMPLATE`, if it has one")
+	c.Flags().Var(&f.hold, "hold", "its message's `ID`, if it is of one message alone")
 	c.Flags().Int64Var(&f.token, "token", 0, "its token, `N`")
 	c.Args = cobra.MaximumNArgs(1)
 }
 
 // read returns the claims that a command is given, and makes their queue the command's.
 func (f *claimFlags) read(s *session, c *cobra.Command, args []string) ([]*layer.Claim, error) {
-	named := c.Flags().Changed("group") || c.Flags().Changed("token") || c.Flags().Changed("where")
+	named := slices.ContainsFunc([]string{"group", "token", "where", "hold"}, c.Flags().Changed)
 	if named {
 		if !c.Flags().Changed("group") || f.token <= 0 {
 			return nil, usagef("--group and --token go together, and a token is above 0")
@@ -212,7 +234,7 @@ func (f *claimFlags) read(s *session, c *cobra.Command, args []string) ([]*layer
 		if len(args) > 0 {
 			return nil, usagef("give either a file of claims, or --group and --token")
 		}
-		return []*layer.Claim{{Group: f.group, Where: f.where.template, Token: f.token}}, nil
+		return []*layer.Claim{{Group: f.group, Where: f.where.template, Hold: f.hold.id, Token: f.token}}, nil
 	}
 	name := "-"
 	if len(args) > 0 {

@@ -135,8 +135,9 @@ func (s *session) demoWork(ctx context.Context, q *layer.Queue, f demoWorkerFlag
 			Logger:      s.acting.workers(), // the demo shows the progress
 			Hooks:       s.beside.hooks(),
 			OnError: func(err error) {
-				// One that was frozen past its lease goes on: another has the group, and the effect was not written.
-				if !errors.Is(err, layer.ErrClaimLost) {
+				// One that was frozen goes on. If that was past its lease another has the group; if it was for as long as a
+				// transaction may last the message is tried again. In both cases the effect was not written.
+				if !errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, context.DeadlineExceeded) {
 					fail(err)
 				}
 			},

@@ -156,23 +156,35 @@ func (s *session) readBody(file string) (body []byte, err error) {
 
 type jsonRelease struct {
 	jsonDone
-	Owner       string `json:"owner"`
-	Token       int64  `json:"token"`
-	Outstanding int    `json:"outstanding"`
+	Owner       string         `json:"owner"`
+	Where       layer.Template `json:"where,omitempty"`
+	Hold        string         `json:"hold,omitempty"`
+	Token       int64          `json:"token"`
+	Outstanding int            `json:"outstanding"`
 }
 
 func newReleaseCmd(s *session) *cobra.Command {
 	var group string
+	var where whereFlag
+	var hold holdFlag
 	var o layer.ForceReleaseOptions
 	c := &cobra.Command{
-		Use:   "release --group GROUP [--token N] [--count-attempt [--reason TEXT]] [--by WHO] [--log FILE]",
+		Use: "release --group GROUP [--where TEMPLATE | --hold ID] [--token N] [--count-attempt [--reason TEXT]] " +
+			"[--by WHO] [--log FILE]",
 		Short: "Take a group from the worker that holds it",
 		Long: `Take a group from the worker that holds it: the group is ready at once, and that worker's claim is lost. Its handler
 may still be running; what it acks later is refused. No failed attempt is counted, unless --count-attempt is given.
-groups --json prints the token; with --token only that very claim is ended, not a later one.`,
+groups --json prints the token; with --token only that very claim is ended, not a later one.
+
+In a queue with facets --where says whose claim is meant: that by this template, as groups shows it. --hold is a message
+that is claimed by itself, as by receive --unordered; groups --json prints it.`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			o.Where, o.Hold = where.template, hold.id
 			if o.Reason != "" && !o.CountAttempt {
 				return usagef("--reason goes with --count-attempt")
+			}
+			if o.Where != nil && o.Hold != (layer.ID{}) {
+				return usagef("--where and --hold do not go together")
 			}
 			if c.Flags().Changed("token") && o.Token <= 0 {
 				return usagef("--token is %d: a token is above 0", o.Token)
@@ -185,16 +197,26 @@ groups --json prints the token; with --token only that very claim is ended, not 
 				if s.json {
 					return printJSON(s.stdout, jsonRelease{
 						jsonDone: jsonDone{Done: "released", Group: group},
-						Owner:    h.Owner, Token: h.Token, Outstanding: h.Outstanding,
+						Owner:    h.Owner, Where: o.Where, Hold: hold.String(), Token: h.Token,
+						Outstanding: h.Outstanding,
 					})
 				}
-				_, err = fmt.Fprintf(s.stdout, "released group %s, held by %s with %s\n",
-					display(group), display(h.Owner), plural(int64(h.Outstanding), "message"))
+				what := "group " + display(group)
+				switch {
+				case o.Where != nil:
+					what += " where " + display(o.Where.String())
+				case o.Hold != layer.ID{}:
+					what = "message " + display(hold.String())
+				}
+				_, err = fmt.Fprintf(s.stdout, "released %s, held by %s with %s\n",
+					what, display(h.Owner), plural(int64(h.Outstanding), "message"))
 				return err
 			})
 		},
 	}
 	addGroupFlag(c, &group)
+	c.Flags().Var(&where, "where", "the claim by this `TEMPLATE`, as state=NEW")
+	c.Flags().Var(&hold, "hold", "the claim of the message with this `ID` alone")
 	c.Flags().Int64Var(&o.Token, "token", 0, "end only the claim with this token, `N`")
 	c.Flags().BoolVar(&o.CountAttempt, "count-attempt", false, "count a failed attempt for the message that was tried")
 	c.Flags().StringVar(&o.Reason, "reason", "", "kept with that attempt, `TEXT`")
@@ -204,13 +226,16 @@ groups --json prints the token; with --token only that very claim is ended, not 
 
 func newRetryCmd(s *session) *cobra.Command {
 	var group string
+	var where whereFlag
 	c := &cobra.Command{
-		Use:   "retry --group GROUP [--by WHO] [--log FILE]",
+		Use:   "retry --group GROUP [--where TEMPLATE] [--by WHO] [--log FILE]",
 		Short: "End the wait of a group whose first message failed",
-		Long:  "End the wait of a group whose first message failed and is to be retried later: it is ready at once.",
+		Long: `End the wait of a group whose first message failed and is to be retried later: it is ready at once. In
+a queue with facets --where says which template's messages wait: groups shows it.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
-				if err := s.admin(q).RetryNow(c.Context(), group, layer.RetryOptions{}); err != nil {
+				o := layer.RetryOptions{Where: where.template}
+				if err := s.admin(q).RetryNow(c.Context(), group, o); err != nil {
 					return refused(err)
 				}
 				return s.done("ready:", nil, group)
@@ -218,6 +243,7 @@ func newRetryCmd(s *session) *cobra.Command {
 		},
 	}
 	addGroupFlag(c, &group)
+	c.Flags().Var(&where, "where", "what this `TEMPLATE` sees of the group, as state=NEW")
 	s.addActing(c)
 	return c
 }

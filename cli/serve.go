@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer"
 	"fdbfifo/sqs"
 )
 
@@ -23,6 +24,7 @@ type serveFlags struct {
 	cert, key   string
 	queues      string
 	connections int
+	visibility  string
 	verbose     bool
 	options     sqs.Options
 }
@@ -68,6 +70,9 @@ func newServeCmd(s *session) *cobra.Command {
 	flags.StringVar(&f.options.Account, "account", "000000000000", "the `ACCOUNT` in ARNs and URLs")
 	flags.BoolVar(&f.options.ReuseNames, "reuse-names", false,
 		"let a queue be made at once under the name of a deleted one; AWS wants a minute between")
+	flags.StringVar(&f.visibility, "visibility", layer.LeasePerClaim.String(),
+		"make FIFO queues of which what one receive has taken of a group (claim), or each message, as in AWS (item), "+
+			"has a visibility timeout: `PER`, unless CreateQueue has the attribute fdbfifo.Visibility")
 	flags.IntVar(&f.connections, "connections", sqs.DefaultConnections, "serve at most `N` connections at a time")
 	flags.BoolVar(&f.verbose, "verbose", false, "tell of each request, without bodies")
 	s.beside.add(c)
@@ -84,6 +89,13 @@ func (s *session) serve(ctx context.Context, f *serveFlags) error {
 	}
 	if u, err := url.Parse(f.options.URL); err != nil || f.options.URL != "" && (u.Scheme == "" || u.Host == "") {
 		return usagef("--url is %q: want http://HOST or https://HOST, with a port if there is one", f.options.URL)
+	}
+	switch f.visibility {
+	case layer.LeasePerClaim.String():
+	case layer.LeasePerItem.String():
+		f.options.Visibility = layer.LeasePerItem
+	default:
+		return usagef("--visibility is %q: claim or item", f.visibility)
 	}
 	if (f.cert == "") != (f.key == "") {
 		return usagef("--tls-cert and --tls-key go together")

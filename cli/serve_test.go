@@ -38,6 +38,7 @@ func TestServeIsRefused(t *testing.T) {
 		"--tls-cert and --tls-key go together":          {"--sqs", "127.0.0.1:0", "--tls-cert", "x"},
 		`--url is "example.com": want`:                  {"--sqs", "127.0.0.1:0", "--url", "example.com"},
 		"--connections is 0":                            {"--sqs", "127.0.0.1:0", "--connections", "0"},
+		`--visibility is "both": claim or item`:         {"--sqs", "127.0.0.1:0", "--visibility", "both"},
 		"--tls-cert: stat x: no such file or directory": {"--sqs", "127.0.0.1:0", "--tls-cert", "x", "--tls-key", "x"},
 	} {
 		args = append([]string{"serve", "--engine", "disk:" + t.TempDir()}, args...)
@@ -55,17 +56,18 @@ func TestServe(t *testing.T) {
 	stderr, notices := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		done <- Run(ctx, []string{"serve", "--engine", "memory", "--sqs", "localhost:0"}, nil, io.Discard, notices)
+		args := []string{"serve", "--engine", "memory", "--sqs", "localhost:0", "--visibility", "item"}
+		done <- Run(ctx, args, nil, io.Discard, notices)
 		notices.Close()
 	}()
 	text, err := readUntil(stderr, "\nfdbfifo: serving SQS at ", "\n")
 	require.NoError(t, err)
 	for _, path := range []string{"/health", "/ready", "/?Action=ListQueues"} {
-		answer, err := http.Get(text + path)
-		require.NoError(t, err)
-		require.NoError(t, answer.Body.Close())
-		require.Equal(t, http.StatusOK, answer.StatusCode, path)
+		get(t, text+path)
 	}
+	get(t, text+"/?Action=CreateQueue&QueueName=a.fifo&Attribute.1.Name=FifoQueue&Attribute.1.Value=true")
+	require.Contains(t, get(t, text+"/0/a.fifo?Action=GetQueueAttributes&AttributeName.1=fdbfifo.Visibility"),
+		"<Value>item</Value>")
 	stop()
 	go func() { _, _ = io.Copy(io.Discard, stderr) }()
 	require.NoError(t, <-done)

@@ -154,6 +154,9 @@ type apiDeed struct {
 		Head  string    `json:"head"`
 		Token int64     `json:"token"`
 		Mark  *JSONMark `json:"mark"`
+		// Where and Hold say which of the group's claims has the token; "" = that of the whole group.
+		Where layer.Template `json:"where"`
+		Hold  string         `json:"hold"`
 	} `json:"expect"`
 }
 
@@ -178,6 +181,12 @@ func (c *Console) apiDo(w http.ResponseWriter, r *http.Request) {
 	}
 	if d.Expect.Token != 0 {
 		in.Set("token", strconv.FormatInt(d.Expect.Token, 10))
+	}
+	if d.Expect.Where != nil {
+		in.Set("where", templateText(d.Expect.Where))
+	}
+	if d.Expect.Hold != "" {
+		in.Set("hold", d.Expect.Hold)
 	}
 	if m := d.Expect.Mark; m != nil {
 		for _, f := range markFields(&layer.Mark{

@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -157,11 +158,30 @@ func (d *deed) id(name string) (layer.ID, error) {
 }
 
 func (d *deed) retry(ctx context.Context) (string, error) {
-	head, err := d.id("head")
+	where, err := d.where()
 	if err != nil {
 		return "", err
 	}
-	return "the group is ready", d.admin().RetryNow(ctx, d.group(), layer.RetryOptions{Head: head})
+	// The group's head need not be that of the template's messages, so it is no condition there.
+	o := layer.RetryOptions{Where: where}
+	if where == nil {
+		if o.Head, err = d.id("head"); err != nil {
+			return "", err
+		}
+	}
+	return "the group is ready", d.admin().RetryNow(ctx, d.group(), o)
+}
+
+// where is the template in the field where; nil = there is none.
+func (d *deed) where() (layer.Template, error) {
+	if !d.in.Has("where") {
+		return nil, nil
+	}
+	var t layer.Template
+	if err := json.Unmarshal([]byte(d.in.Get("where")), &t); err != nil {
+		return nil, fmt.Errorf("%w: where: %w", errAsk, err)
+	}
+	return t, nil
 }
 
 func (d *deed) skip(ctx context.Context) (string, error) {
@@ -213,6 +233,14 @@ func (d *deed) release(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("%w: the token that was seen is wanted", errAsk)
 	}
 	o := layer.ForceReleaseOptions{Token: token, CountAttempt: d.in.Get("verb") == "release-count"}
+	if o.Where, err = d.where(); err != nil {
+		return "", err
+	}
+	if d.in.Get("hold") != "" {
+		if o.Hold, err = d.id("hold"); err != nil {
+			return "", err
+		}
+	}
 	if o.CountAttempt {
 		o.Reason = d.in.Get("reason")
 	}
@@ -350,8 +378,8 @@ type confirmData struct {
 
 // carried are the fields that a confirmation hands on.
 var carried = []string{
-	"q", "g", "anygroup", "id", "head", "alike", "token", "text", "from", "before", "all", "tail", "mark", "mark_by",
-	"mark_reason", "mark_since", "back",
+	"q", "g", "anygroup", "id", "head", "alike", "token", "where", "hold", "text", "from", "before", "all", "tail",
+	"mark", "mark_by", "mark_reason", "mark_since", "back",
 }
 
 func (c *Console) confirmPage(ctx context.Context, in input) (any, error) {

@@ -37,21 +37,23 @@ type JSONGroup struct {
 	Group  string `json:"group"`
 	Status string `json:"status"`
 	// Where is the template of the claim, or of the mark, that keeps the group.
-	Where       layer.Template `json:"where,omitempty"`
-	Depth       int64          `json:"depth"`
-	More        bool           `json:"more,omitempty"`
-	Head        string         `json:"head,omitempty"`
-	HeadAgeMS   int64          `json:"head_age_ms"`
-	Attempts    int            `json:"attempts"`
-	LastError   string         `json:"last_error,omitempty"`
-	Owner       string         `json:"owner,omitempty"`
-	Token       int64          `json:"token,omitempty"`
-	Outstanding int            `json:"outstanding"`
-	LeftMS      int64          `json:"left_ms"`
-	Mark        *JSONMark      `json:"mark,omitempty"`
-	Cause       string         `json:"cause,omitempty"`
-	Reasons     []JSONReason   `json:"reasons,omitempty"`
-	Since       *time.Time     `json:"since,omitempty"`
+	Where layer.Template `json:"where,omitempty"`
+	// Hold is the id of the head if the claim is of the head alone.
+	Hold        string       `json:"hold,omitempty"`
+	Depth       int64        `json:"depth"`
+	More        bool         `json:"more,omitempty"`
+	Head        string       `json:"head,omitempty"`
+	HeadAgeMS   int64        `json:"head_age_ms"`
+	Attempts    int          `json:"attempts"`
+	LastError   string       `json:"last_error,omitempty"`
+	Owner       string       `json:"owner,omitempty"`
+	Token       int64        `json:"token,omitempty"`
+	Outstanding int          `json:"outstanding"`
+	LeftMS      int64        `json:"left_ms"`
+	Mark        *JSONMark    `json:"mark,omitempty"`
+	Cause       string       `json:"cause,omitempty"`
+	Reasons     []JSONReason `json:"reasons,omitempty"`
+	Since       *time.Time   `json:"since,omitempty"`
 }
 
 // JSONOfMark is a mark as JSON; nil for nil.
@@ -75,8 +77,12 @@ func JSONOfReasons(reasons []layer.Reason) (all []JSONReason) {
 
 // JSONOfGroup is a group as JSON.
 func JSONOfGroup(g layer.GroupInfo) JSONGroup {
+	hold := ""
+	if g.Hold != (layer.ID{}) {
+		hold = g.Hold.String()
+	}
 	return JSONGroup{
-		Group: g.Group, Status: string(g.Status), Depth: g.Depth, HeadAgeMS: g.HeadAge.Milliseconds(),
+		Hold: hold, Group: g.Group, Status: string(g.Status), Depth: g.Depth, HeadAgeMS: g.HeadAge.Milliseconds(),
 		Attempts: g.Attempts, LastError: g.LastError, Owner: g.Owner, Token: g.Token, Outstanding: g.Outstanding,
 		LeftMS: g.Left.Milliseconds(), Mark: JSONOfMark(g.Mark), Where: g.Where,
 	}

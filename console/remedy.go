@@ -1,6 +1,7 @@
 package console
 
 import (
+	"encoding/json"
 	"strconv"
 
 	"fdbfifo/layer"
@@ -93,15 +94,41 @@ func seenFields(verb string, g layer.GroupInfo) (fields []field, fits bool) {
 	case "pause":
 		return nil, g.Mark == nil
 	case "release", "release-count":
-		return []field{{"token", strconv.FormatInt(g.Token, 10)}}, g.Token != 0
+		return append(laneFields(g), field{"token", strconv.FormatInt(g.Token, 10)}), g.Token != 0
 	case "resume-queue":
 		return nil, true
 	case "edit", "cancel":
 		return []field{{"id", head.Value}}, head.Value != "" && g.Status != layer.Held
-	case "skip", "retry":
+	case "retry":
+		if g.Where != nil {
+			return laneFields(g), g.Status != layer.Held
+		}
+		return []field{head}, head.Value != "" && g.Status != layer.Held
+	case "skip":
 		return []field{head}, head.Value != "" && g.Status != layer.Held
 	}
 	return []field{head}, head.Value != ""
+}
+
+// laneFields say which of a group's claims, or delays, was seen: that of a template or of one message; none = the
+// group's.
+func laneFields(g layer.GroupInfo) []field {
+	switch {
+	case g.Where != nil:
+		return []field{{"where", templateText(g.Where)}}
+	case g.Hold != layer.ID{}:
+		return []field{{"hold", g.Hold.String()}}
+	}
+	return nil
+}
+
+// templateText is a template as a form carries it: as JSON, because a value may have any character.
+func templateText(t layer.Template) string {
+	text, err := json.Marshal(t)
+	if err != nil {
+		panic(err) // a map of texts
+	}
+	return string(text)
 }
 
 // markFields are a mark as a form carries it.

@@ -1,9 +1,12 @@
 package console
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"strings"
@@ -135,4 +138,75 @@ func TestFailedHead(t *testing.T) {
 		require.Contains(t, page, ">"+label+"</button>")
 	}
 	require.NotContains(t, s.get("/groups?q=orders"), "&#34;&#34;")
+}
+
+// TestRemediesOfLanes: of a claim by template, and of the claim of one message, the remedies are for that very claim.
+func TestRemediesOfLanes(t *testing.T) {
+	const name = "lanes"
+	isNew := layer.Template{"state": `NEW,"1"=2`}
+	open := func(t *testing.T, s *site, c layer.Config) *layer.Queue {
+		c.Retry = layer.RetryPolicy{Kind: layer.RetryAtOnce}
+		q, err := layer.Create(t.Context(), s.rec, nil, name, layer.Options{Config: c})
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			report, err := q.Admin().Check(context.Background(), layer.CheckOptions{})
+			require.NoError(t, err)
+			require.Empty(t, report.Violations)
+			require.NoError(t, q.Close(context.Background()))
+		})
+		return q
+	}
+	inHand := func(t *testing.T, q *layer.Queue, o layer.ReceiveOptions) *layer.Claim {
+		_, err := q.Enqueue(t.Context(), layer.Message{Group: "A", Headers: isNew})
+		require.NoError(t, err)
+		claims, err := q.Receive(t.Context(), o)
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		return claims[0]
+	}
+	faceted := layer.Config{Facets: []string{"state"}, Views: "*; state"}
+	group := "/" + link("group", "q", name, "g", "A")
+	t.Run("release", func(t *testing.T) {
+		s := newSite(t, nil)
+		q := open(t, s, faceted)
+		c := inHand(t, q, layer.ReceiveOptions{Where: isNew})
+		s.press(group, "Release by force", http.StatusSeeOther)
+		require.ErrorIs(t, q.Ack(t.Context(), c), layer.ErrClaimLost)
+	})
+	t.Run("retry", func(t *testing.T) {
+		s := newSite(t, nil)
+		q := open(t, s, faceted)
+		c := inHand(t, q, layer.ReceiveOptions{Where: isNew})
+		require.NoError(t, q.Nack(t.Context(), c, layer.NackOptions{Delay: time.Hour, Err: errors.New("the bank")}))
+		s.press(group, "Retry now", http.StatusSeeOther)
+		g, err := q.Admin().Group(t.Context(), "A", isNew)
+		require.NoError(t, err)
+		require.Equal(t, layer.Ready, g.Status)
+	})
+	t.Run("hold", func(t *testing.T) {
+		s := newSite(t, nil)
+		q := open(t, s, layer.Config{Unordered: true})
+		c := inHand(t, q, layer.ReceiveOptions{Unordered: true})
+		s.press(group, "Release by force", http.StatusSeeOther)
+		require.ErrorIs(t, q.Ack(t.Context(), c), layer.ErrClaimLost)
+	})
+	t.Run("API", func(t *testing.T) {
+		s := newSite(t, nil)
+		q := open(t, s, faceted)
+		c := inHand(t, q, layer.ReceiveOptions{Where: isNew})
+		var seen JSONGroup
+		require.NoError(t, json.Unmarshal([]byte(s.get("/api/v1/"+link("group", "q", name, "g", "A"))), &seen))
+		require.Equal(t, isNew, seen.Where)
+		deed, err := json.Marshal(map[string]any{
+			"queue": name, "verb": "release", "group": "A",
+			"expect": map[string]any{"token": seen.Token, "where": seen.Where},
+		})
+		require.NoError(t, err)
+		r := httptest.NewRequest("POST", "/api/v1/do", bytes.NewReader(deed))
+		r.Host = "localhost"
+		w := httptest.NewRecorder()
+		s.c.ServeHTTP(w, r)
+		require.Equal(t, http.StatusOK, w.Code, w.Body)
+		require.ErrorIs(t, q.Ack(t.Context(), c), layer.ErrClaimLost)
+	})
 }

@@ -17,7 +17,8 @@ type ForceReleaseOptions struct {
 	Reason string
 	// Where is the template of the claim, in a queue with facets; nil = a claim of the whole group.
 	Where Template
-	// Hold is the item of the claim of an item (Claim.Hold); zero = a claim of the whole group, or of Where.
+	// Hold is the item of the claim of an item (Claim.Hold), an item of the group; zero = a claim of the whole group,
+	// or of Where.
 	Hold ID
 }
 
@@ -60,10 +61,16 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 		return Holder{}, wrap("force release",
 			fmt.Errorf("%w: a reason without an attempt to keep it with", ErrOptions))
 	}
-	lane, err := (&Claim{Group: group, Where: o.Where, Hold: o.Hold}).lane(q)
+	if o.Hold != (ID{}) && (o.Where != nil || o.Hold.Group != group) {
+		return Holder{}, wrap("force release",
+			fmt.Errorf("%w: the claim of message %q is of no template, and of its own group", ErrOptions, o.Hold))
+	}
+	claim := &Claim{Group: group, Where: o.Where, Hold: o.Hold}
+	lane, err := claim.lane(q)
 	if err != nil {
 		return Holder{}, wrap("force release", err)
 	}
+	what, _ := claim.words()
 	var h Holder
 	err = q.operate(ctx, tx, func(w *txn) error {
 		r, err := q.readLock(ctx, guardForceLock.reads(tx), lane)
@@ -72,10 +79,10 @@ func (a Admin) ForceReleaseTx(ctx context.Context, tx kv.Tx, group string, o For
 		}
 		c := r.claim()
 		if c == nil {
-			return fmt.Errorf("%w: group %q", ErrNotHeld, group)
+			return fmt.Errorf("%w: %s", ErrNotHeld, what)
 		}
 		if o.Token != 0 && o.Token != c.token {
-			return fmt.Errorf("%w: group %q is held under token %d, not %d", ErrClaimLost, group, c.token, o.Token)
+			return fmt.Errorf("%w: %s is held under token %d, not %d", ErrClaimLost, what, c.token, o.Token)
 		}
 		h = Holder{Owner: c.owner, Token: c.token, Outstanding: len(c.items)}
 		w.count(countForced, 1)

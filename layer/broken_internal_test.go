@@ -46,6 +46,7 @@ var missing = map[guard]string{
 	guardToken:        "TestOvertakenHolderChangesNothing/memory",
 	guardSettleLock:   "TestConflicts/ack,_ack_of_the_same_claim",
 	guardExactClear:   "TestAckKeepsLateItem/memory",
+	guardRangeClear:   "TestConflicts/ack_of_several,_late_enqueue_between_them_(trap_1)",
 	guardAhead:        "TestAckKeepsLateItem/memory",
 	guardReleaseEmpty: "TestConflicts/ack_that_empties_the_group,_enqueue_to_it_(trap_3)",
 

@@ -77,6 +77,17 @@ func (c *Claim) lane(q *Queue) (string, error) {
 	return q.laneAt(c.Group, c.Where)
 }
 
+// words say in an error what a claim is of, and what somebody holds who has it.
+func (c *Claim) words() (what, held string) {
+	switch {
+	case c.Hold != (ID{}):
+		return fmt.Sprintf("message %q", c.Hold), "the message"
+	case c.Where != nil:
+		return fmt.Sprintf("group %q where %s", c.Group, c.Where), "the lane"
+	}
+	return fmt.Sprintf("group %q", c.Group), "the group"
+}
+
 // reloadRows starts reading the items of a held claim: a lane's items by key, because they may lie far apart.
 func (q *Queue) reloadRows(tx kv.ReadTx, lane string, out []delivered) kv.Future[[]kv.KV] {
 	group := groupOf(lane)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"fdbfifo/kv"
@@ -331,6 +332,14 @@ func enqueueBefore(e *env, tx kv.Tx, _ any) error {
 	return nil
 }
 
+// enqueueBetween writes an item between the first two of A, as an enqueue does whose read version is between theirs,
+// and which commits late.
+func enqueueBetween(e *env, tx kv.Tx, _ any) error {
+	first := e.rows(kv.PrefixRange(key("item", "A")))[0]
+	tx.Set(key("item", "A", nth(e, 1).Index, uuid.Max), first.Value)
+	return nil
+}
+
 // dueHead is delayedUntil when its time has come.
 func dueHead(e *env) any {
 	delayedUntil(e)
@@ -443,6 +452,8 @@ func TestConflicts(t *testing.T) {
 
 		{"ack that leaves items in the claim, enqueue", holding(2, 2), ackFirst, enqueueTo("A"), mustNot, nil},
 		{"ack of the last that leaves items in the group, enqueue", holding(3, 2), ackAll, enqueueTo("A"), mustNot, nil},
+		{"ack of several, late enqueue between them (trap 1)", holding(3, 2), ackAll, enqueueBetween, must, nil},
+		{"ack of one of several, late enqueue behind it", holding(3, 2), ackFirst, enqueueBetween, mustNot, nil},
 		{"ack that empties the group, enqueue to it (trap 3)", holding(2, 2), ackAll, enqueueTo("A"), must, nil},
 		{"ack that empties the group, enqueue to the next group", holding(2, 2), ackAll, enqueueTo("B"), mustNot, nil},
 		{"ack, ack of the same claim", holding(2, 2), ackFirst, ackAll, must, nil},

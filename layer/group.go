@@ -409,15 +409,22 @@ func (w *txn) excludeHolders(g guard, lane string) error {
 }
 
 // remove clears the acked items, a subset of all (the items under the claim), by exact keys. A range from the first to
-// the last would also clear an item whose enqueue committed late, between the acked items. Attempt records go by
-// ranges, one range for each run of acked items, because only an item which was tried has an attempt record.
+// the last would also clear an item whose enqueue committed late, between the acked items; for who has excluded that,
+// see settlement.remove.
 func (w *txn) remove(group string, all, acked []delivered, archived bool) {
-	keys, tx := w.q.keys, w.tx
 	for _, d := range acked {
-		id := d.id(group)
-		w.clearItem(id, d.facets)
+		w.clearItem(d.id(group), d.facets)
+	}
+	w.clearRest(group, all, acked, archived)
+}
+
+// clearRest clears what the acked items have beside their own keys: parts, unless these are archived, and attempt
+// records. Attempt records go by ranges, one range for each run of acked items, because only an item which was tried
+// has an attempt record.
+func (w *txn) clearRest(group string, all, acked []delivered, archived bool) {
+	for _, d := range acked {
 		if d.parts > 0 && !archived {
-			tx.ClearRange(keys.parts(id))
+			w.tx.ClearRange(w.q.keys.parts(d.id(group)))
 		}
 	}
 	w.clearAttempts(group, all, acked)

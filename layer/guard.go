@@ -111,6 +111,9 @@ const (
 	guardSettleLock guard = "settle-lock"
 	// guardExactClear (G3, trap 1): an item whose enqueue commits late, between the acked items, is cleared, too.
 	guardExactClear guard = "exact-clear"
+	// guardRangeClear (G3, trap 1): an item whose enqueue commits while an ack clears its items by a range, with an
+	// index in between, is cleared, too.
+	guardRangeClear guard = "range-clear"
 	// guardAhead (G5, trap 1): the last ack takes an acked item for the next head, because an item landed late between
 	// the acked items.
 	guardAhead guard = "ahead"

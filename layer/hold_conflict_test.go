@@ -100,8 +100,8 @@ func enqueueIn(h *held, tx kv.Tx, _ *layer.Claim) error {
 	return err
 }
 
-// TestHoldConflicts: what must not happen at the same time in an unordered queue conflicts, and what may does not.
-// After the first operation is repeated, the queue is sound.
+// TestHoldConflicts (lanes, trap 3): what must not happen at the same time in an unordered queue conflicts, and what
+// may does not. After the first operation is repeated, the queue is sound.
 func TestHoldConflicts(t *testing.T) {
 	const must, mustNot = true, false
 	one, group := receiveIn(layer.ReceiveOptions{Unordered: true, Max: 1}), receiveIn(layer.ReceiveOptions{Max: 3})

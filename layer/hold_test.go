@@ -478,8 +478,8 @@ func TestUnorderedIsChecked(t *testing.T) {
 	require.ErrorIs(t, q.Ack(e.ctx, claims[0]), layer.ErrClaimLost)
 }
 
-// TestUnorderedCost: an unordered claim, and a receive that meets a hold, read the same whether ten items of the group
-// are held or a thousand, with as many other groups whose heads are held.
+// TestUnorderedCost (lanes, trap 12): an unordered claim, and a receive that meets a hold, read the same whether ten
+// items of the group are held or a thousand, with as many other groups whose heads are held.
 func TestUnorderedCost(t *testing.T) {
 	cost := func(held int) (claim, group, ack record.Counters) {
 		e, r := recorded(t)

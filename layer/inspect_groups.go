@@ -24,6 +24,8 @@ type GroupInfo struct {
 	Outstanding int           // likewise: items delivered and not acked, by all holders
 	// Where is the template of the claim that Owner has, or of the mark; nil = the whole group.
 	Where Template
+	// Hold is the group's head if Owner has the head by an unordered receive; zero = Owner has the group, or a lane.
+	Hold ID
 	// Left is the rest of the lease or of the delay, or the time until the rate lets the group go on, by this process's
 	// clock; negative if expired.
 	Left time.Duration
@@ -289,6 +291,7 @@ func (info *GroupInfo) others(q *Queue, lane string, all []heldLane, nowMS int64
 		case c != nil && !held && other.record.at(nowMS) == claimed:
 			held = true
 			info.Status, info.Owner, info.Token, info.Where = status, c.owner, c.token, q.whereOf(other.lane)
+			info.Hold, _ = holdOf(other.lane)
 			info.Left = time.Duration(c.endMS-nowMS) * time.Millisecond
 		case c == nil && m != nil && info.Mark == nil:
 			info.Mark = m.public()

@@ -106,8 +106,8 @@ func advanceTo(state string) func(l *laned, tx kv.Tx, c *layer.Claim) error {
 	return func(l *laned, tx kv.Tx, c *layer.Claim) error { return l.move(tx, c, state) }
 }
 
-// TestLaneConflicts: what must not happen at the same time in a queue with facets conflicts, and what works on disjoint
-// lanes of one group does not. After the first operation is repeated, the queue is sound.
+// TestLaneConflicts (lanes, traps 1, 2, 3, 4): what must not happen at the same time in a queue with facets conflicts,
+// and what works on disjoint lanes of one group does not. After the first operation is repeated, the queue is sound.
 func TestLaneConflicts(t *testing.T) {
 	const must, mustNot = true, false
 	stale := func(l *laned) *layer.Claim { // the lane NEW is empty, and its hint is there

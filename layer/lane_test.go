@@ -479,8 +479,9 @@ func (r *laneRun) editOne() {
 	r.item(id).headers = next
 }
 
-// TestTemplatesAreChecked: a template of no view, or with a value that no message has, is an error before the
-// transaction which names what is allowed; so are facets and views which do not fit, and messages without facets.
+// TestTemplatesAreChecked (lanes, traps 9, 16): a template of no view, or with a value that no message has, is an error
+// before the transaction which names what is allowed; so are facets and views which do not fit, and messages without
+// facets.
 func TestTemplatesAreChecked(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.laned("checked", "state; state,region", nil, 1)[0]

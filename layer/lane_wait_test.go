@@ -179,8 +179,8 @@ func TestWaitByTemplateInVain(t *testing.T) {
 	require.Equal(t, "B", one.get(t).Group)
 }
 
-// TestWakesOfThreeViews: an enqueue that opens lanes of three views wakes one handle by each template, not three by
-// one.
+// TestWakesOfThreeViews (lanes, trap 17): an enqueue that opens lanes of three views wakes one handle by each template,
+// not three by one.
 func TestWakesOfThreeViews(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.laned("lanes", "state; region; state, region", nil, 1)[0]

@@ -3,6 +3,7 @@ package layer_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,16 +83,20 @@ func TestRetroactiveDelay(t *testing.T) {
 }
 
 // TestRetroactiveDelayModel: whatever is enqueued, whatever the delay becomes, and whatever operators do, a group
-// delivers, at each time, its messages up to the first that is not due by the delay of now.
+// delivers, at each time, its messages up to the first that is not due by the delay of now. With a lease for each item
+// messages stay in hand meanwhile, and are given back under another delay; a group delivers up to the first in hand.
 func TestRetroactiveDelayModel(t *testing.T) {
-	for _, config := range []layer.Config{{}, {Unordered: true}, {Facets: []string{"kind"}, Views: "*; kind"}} {
-		name := fmt.Sprintf("unordered=%v,facets=%d", config.Unordered, len(config.Facets))
+	for _, config := range []layer.Config{
+		{}, {Unordered: true}, {Facets: []string{"kind"}, Views: "*; kind"}, {LeasePer: layer.LeasePerItem},
+	} {
+		name := fmt.Sprintf(
+			"unordered=%v,facets=%d,lease_per=%s", config.Unordered, len(config.Facets), config.LeasePer)
 		t.Run(name, func(t *testing.T) { onEngines(t, func(e *env) { retroactiveModel(e, config) }) })
 	}
 }
 
 func retroactiveModel(e *env, config layer.Config) {
-	config.Retry = atOnce
+	config.Retry, config.Lease = atOnce, time.Hour
 	e.q = e.configured(config)
 	options := e.options(7)
 	other, err := layer.Open(e.ctx, e.db, testPrefix, e.q.Name(), options)
@@ -103,6 +108,23 @@ func retroactiveModel(e *env, config layer.Config) {
 		enqueued, own time.Time // own: zero = by the delay of the queue
 	}
 	groups, delay := map[string][]message{}, time.Duration(0)
+	var kept []*layer.Claim // of one message each
+	inHand := func(id layer.ID) bool {
+		return slices.ContainsFunc(kept, func(c *layer.Claim) bool { return c.Hold == id })
+	}
+	settle := func(q *layer.Queue, c *layer.Claim) {
+		switch n := rng.IntN(4); {
+		case n == 0:
+			require.NoError(e.t, q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
+		case n == 1 && config.LeasePer == layer.LeasePerItem:
+			kept = append(kept, c)
+		default:
+			require.NoError(e.t, q.Ack(e.ctx, c))
+			groups[c.Group] = slices.DeleteFunc(groups[c.Group], func(m message) bool {
+				return slices.ContainsFunc(c.Items, func(i layer.Item) bool { return i.ID == m.id })
+			})
+		}
+	}
 	due := func(m message) time.Time {
 		if m.own.IsZero() {
 			return m.enqueued.Add(delay)
@@ -135,6 +157,10 @@ func retroactiveModel(e *env, config layer.Config) {
 				continue
 			}
 			i := rng.IntN(len(list))
+			if inHand(list[i].id) {
+				require.ErrorIs(e.t, e.q.Reschedule(e.ctx, list[i].id, now), layer.ErrInFlight)
+				continue
+			}
 			at := now.Add(draw() - 10*time.Second)
 			require.NoError(e.t, e.q.Reschedule(e.ctx, list[i].id, at))
 			if old := due(list[i]); at.After(now) || old.After(now) {
@@ -144,7 +170,7 @@ func retroactiveModel(e *env, config layer.Config) {
 			}
 		case 5:
 			err := e.q.Admin().RetryNow(e.ctx, group, layer.RetryOptions{})
-			if len(list) == 0 || !due(list[0]).After(now) {
+			if len(list) == 0 || inHand(list[0].id) || !due(list[0]).After(now) {
 				require.ErrorIs(e.t, err, layer.ErrNotDelayed)
 				continue
 			}
@@ -162,29 +188,25 @@ func retroactiveModel(e *env, config layer.Config) {
 				for _, item := range c.Items {
 					got[c.Group] = append(got[c.Group], item.ID)
 				}
-				if rng.IntN(4) == 0 {
-					require.NoError(e.t, q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
-					continue
-				}
-				require.NoError(e.t, q.Ack(e.ctx, c))
 			}
 			want := map[string][]layer.ID{}
 			for group, list := range groups {
 				for _, m := range list {
-					if due(m).After(e.clock.now()) {
+					if inHand(m.id) || due(m).After(e.clock.now()) {
 						break
 					}
 					want[group] = append(want[group], m.id)
 				}
 			}
 			require.Equal(e.t, want, got, "delay %s", delay)
-			for group, ids := range got {
-				there, err := e.q.Peek(e.ctx, group, 1)
-				require.NoError(e.t, err)
-				if len(there) > 0 && there[0].ID == ids[0] {
-					continue // given back
-				}
-				groups[group] = groups[group][len(ids):]
+			if len(claims) == 0 && len(kept) > 0 {
+				i := rng.IntN(len(kept))
+				c := kept[i]
+				kept = slices.Delete(kept, i, i+1)
+				settle(q, c)
+			}
+			for _, c := range claims {
+				settle(q, c)
 			}
 		}
 		report, err := e.q.Admin().Check(e.ctx, layer.CheckOptions{})

@@ -59,7 +59,8 @@ func AckAll(ctx context.Context, q *Queue, claims ...*Claim) error {
 // the ack, unless the error wraps a *kv.Error. The caller answers for an unknown commit: use Once.
 //
 // Reads: the lock, with a conflict. When the claim ends: the key of the next item at snapshot, with a conflict on the
-// whole group if the group is empty now. If the queue has an archive: the items, at snapshot.
+// whole group if the group is empty now, and else from the first to the last of several items acked without ids. If the
+// queue has an archive: the items, at snapshot.
 func (q *Queue) AckTx(ctx context.Context, tx kv.Tx, c *Claim, ids ...ID) error {
 	if ids != nil && len(ids) == 0 {
 		return nil
@@ -276,6 +277,7 @@ type settlement struct {
 	held    *record
 	left    []delivered
 	ahead   kv.Future[[]byte] // the key behind the first len(claim.Items) items, read before the acked are known
+	leads   bool              // the group begins with the acked items, see ledBy
 	next    kv.Future[[]byte] // the first item left in the group, if nothing is left of the claim
 	attempt kv.Future[[]byte] // of the item that was tried, if the rest is given back
 
@@ -291,6 +293,7 @@ type settlement struct {
 func (s *settlement) begin(w *txn) {
 	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.q.keys.lock(s.lane)),
 		nil, nil, nil, nil, nil
+	s.leads = false
 	s.readFinishing(w)
 	s.readAdvancing(w)
 	acksAll := len(s.ids) == 0 && s.back == nil && s.change == nil
@@ -304,14 +307,15 @@ func (s *settlement) begin(w *txn) {
 
 // lost returns the error of a claim which the group's record r does not bear.
 func (s *settlement) lost(w *txn, r *record) error {
-	now := "nobody holds the group: the claim has ended"
+	what, held := s.claim.words()
+	now := "nobody holds " + held + ": the claim has ended"
 	if c := r.claim(); c != nil {
-		now = fmt.Sprintf("the group is held under token %d, by %q", c.token, c.owner)
+		now = fmt.Sprintf("%s is held under token %d, by %q", held, c.token, c.owner)
 	}
 	if !s.claim.of(w.q) {
 		now = fmt.Sprintf("the claim is of queue %q", s.claim.Queue)
 	}
-	return fmt.Errorf("%w: group %q, token %d: %s", ErrClaimLost, s.claim.Group, s.claim.Token, now)
+	return fmt.Errorf("%w: %s, token %d: %s", ErrClaimLost, what, s.claim.Token, now)
 }
 
 // check does the fencing check, and then the writes which need no more reads. An error means that nothing was written.
@@ -360,13 +364,18 @@ func (s *settlement) check(w *txn) error {
 	if err != nil {
 		return err
 	}
+	if s.leads, err = s.ledBy(w, acked); err != nil {
+		return err
+	}
 	s.left = left
 	s.leaveLanes(w)
 	w.clearAttempts(group, c.items, moved)
 	if s.sets {
 		w.setState(group, s.state)
 	}
-	w.remove(group, c.items, acked, archived)
+	if err := s.remove(w, c.items, acked, archived); err != nil {
+		return err
+	}
 	w.count(countAcked, len(acked))
 	w.changeAll(ChangeFinished, group, acked)
 	w.changeAll(ChangeAdvanced, group, s.given(moved))
@@ -412,21 +421,51 @@ func (c *Claim) drop(acked []ID, from *ID) {
 // of reports whether the claim may be of that queue. Tokens of two queues may be equal: both are read versions.
 func (c *Claim) of(q *Queue) bool { return c.Queue == "" || c.Queue == q.name }
 
-// readNext starts reading the first item left in the group. No read is needed if n items, all of the claim, are acked
-// and ahead is greater than each: the n exist, for nobody else may remove an item of a claim, so ahead is the next.
-// Example: 1, 3 are acked. If 2 has come back meanwhile, the key behind the first two items is 3: read the head.
+// ledBy reports whether the group begins with the acked items, all of the claim, and nothing lies between two of them.
+// So it is if ahead, the key behind the group's first n items, is greater than each of the n acked: these exist, for
+// nobody else may remove an item of a claim. Example: 1, 3 are acked. If 2 has come back meanwhile, or was enqueued
+// late, the key behind the first two items is 3.
+func (s *settlement) ledBy(w *txn, acked []delivered) (bool, error) {
+	if s.ahead == nil || len(acked) == 0 || len(acked) != len(s.claim.Items) {
+		return false, nil
+	}
+	k, err := s.ahead.Wait(w.ctx)
+	if err != nil {
+		return false, fmt.Errorf("read head: %w", err)
+	}
+	last := w.q.keys.laneItem(s.lane, acked[len(acked)-1].id(s.claim.Group))
+	return !w.q.keys.items(s.lane).Contains(k) || bytes.Compare(k, last) > 0, nil
+}
+
+// remove clears the acked items: several that lead the group by one range, with a conflict on items whose enqueue
+// commits late, with an index in between; all others by their exact keys.
+func (s *settlement) remove(w *txn, all, acked []delivered, archived bool) error {
+	group := s.claim.Group
+	if !s.leads || len(acked) < 2 || w.q.keys.plan != nil {
+		w.remove(group, all, acked, archived)
+		return nil
+	}
+	first, last := acked[0].id(group), acked[len(acked)-1].id(group)
+	items := kv.KeyRange{Begin: w.q.keys.item(first), End: kv.KeyAfter(w.q.keys.item(last))}
+	// Before the clear, because a read conflict leaves out what the transaction itself has cleared.
+	if err := guardRangeClear.read(w.tx, items); err != nil {
+		return err
+	}
+	w.tx.ClearRange(items)
+	w.clearRest(group, all, acked, archived)
+	return nil
+}
+
+// readNext starts reading the first item left in the group. No read is needed if the acked items have led the group:
+// what lay behind them is the next.
 func (s *settlement) readNext(w *txn, acked []delivered) error {
-	items := w.q.keys.items(s.lane)
-	if s.ahead != nil && len(acked) == len(s.claim.Items) {
+	if s.leads || lacks(guardAhead) && s.ahead != nil && len(acked) == len(s.claim.Items) {
 		k, err := s.ahead.Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read head: %w", err)
 		}
-		if !items.Contains(k) || lacks(guardAhead) ||
-			bytes.Compare(k, w.q.keys.laneItem(s.lane, acked[len(acked)-1].id(s.claim.Group))) > 0 {
-			s.next = kv.Done(k, nil)
-			return nil
-		}
+		s.next = kv.Done(k, nil)
+		return nil
 	}
 	s.next = w.head(s.lane)
 	return nil

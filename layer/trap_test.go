@@ -49,6 +49,38 @@ func TestAckKeepsLateItem(t *testing.T) {
 	})
 }
 
+// TestAckMeetsLateItem (trap 1): an item is enqueued late, with a place between the items of a claim, while an ack of
+// these is under way. The ack, which clears a range, fails with a conflict, and the next attempt leaves the item alone.
+func TestAckMeetsLateItem(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.enqueue("A", "a1")
+		late, err := e.raw.Begin(kv.TxOptions{})
+		require.NoError(e.t, err)
+		_, err = e.q.EnqueueTx(e.ctx, late, layer.Message{Group: "A", Body: []byte("late")})
+		require.NoError(e.t, err)
+		e.write(func(tx kv.Tx) { tx.Set([]byte("own"), nil) }) // a2's read version is then a later one
+		e.enqueue("A", "a2")
+		c := e.receive(e.q, 10)
+		require.Equal(e.t, []string{"a1", "a2"}, bodies(c.Items))
+
+		ack, err := e.raw.Begin(kv.TxOptions{})
+		require.NoError(e.t, err)
+		require.NoError(e.t, e.q.AckTx(e.ctx, ack, c))
+		_, err = late.Commit().Wait(e.ctx)
+		require.NoError(e.t, err)
+		_, err = ack.Commit().Wait(e.ctx)
+		require.Equal(e.t, kv.CodeNotCommitted, kv.Code(err))
+		require.Equal(e.t, []string{"a1", "late", "a2"}, e.all("A"))
+
+		require.NoError(e.t, e.q.Ack(e.ctx, c))
+		require.Equal(e.t, []string{"late"}, e.all("A"))
+		c = e.receive(e.q, 10)
+		require.NotNil(e.t, c, "the late item is reachable")
+		require.Equal(e.t, []string{"late"}, bodies(c.Items))
+		require.NoError(e.t, e.q.Ack(e.ctx, c))
+	})
+}
+
 // TestReadyIsFoundBehindStaleHints: hints and timers that stand for nothing are cleared when met, and what is ready is
 // found behind any number of them (G5).
 func TestReadyIsFoundBehindStaleHints(t *testing.T) {

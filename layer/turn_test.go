@@ -221,6 +221,36 @@ func TestOneItemInHand(t *testing.T) {
 	})
 }
 
+// TestLapsedOfInFlight: Stats tells the items whose lease has ended from those that are surely in hand, though they are
+// of one group.
+func TestLapsedOfInFlight(t *testing.T) {
+	onEngines(t, func(e *env) {
+		q := e.inTurn("lapsed", nil, 1)[0]
+		for _, b := range []string{"1", "2", "3"} {
+			_, err := q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte(b)})
+			require.NoError(e.t, err)
+		}
+		stats := func() layer.Stats {
+			s, err := q.Stats(e.ctx)
+			require.NoError(e.t, err)
+			return s
+		}
+		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 3})
+		require.NoError(e.t, err)
+		require.Zero(e.t, stats().Lapsed)
+		e.clock.advance(layer.DefaultLease - time.Second)
+		_, err = q.Extend(e.ctx, claims[1], time.Hour)
+		require.NoError(e.t, err)
+		e.clock.advance(2 * time.Second)
+		require.EqualValues(e.t, 3, stats().InFlight)
+		require.EqualValues(e.t, 2, stats().Lapsed)
+		again, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 3})
+		require.NoError(e.t, err)
+		require.Len(e.t, again, 1, "2 is in hand")
+		require.EqualValues(e.t, 2, stats().InFlight-stats().Lapsed)
+	})
+}
+
 // TestWorkerInTurn (G1, G2): workers handle the messages of a group one after the other, in order, each once.
 func TestWorkerInTurn(t *testing.T) {
 	e := newEnv(t, anyEngine, false)

@@ -29,10 +29,13 @@ type WorkerOptions struct {
 	// was ended by others because it could not reach the database, is extended by itself from then on. If it is
 	// another's by then, the handler's context ends. Not with Lease.
 	Heartbeat bool
-	// Timeout is when a handler's context ends, after its call. 0 = DefaultTimeout, < 0 = never. What the handler then
-	// returns counts as ever. One that has still not returned 5 s later is stuck: that is reported with its stack, the
-	// claim is extended no more, so that the item counts a failed attempt when the lease ends, and another goroutine
-	// takes the place of the one that is lost, up to MaxConcurrency of them at a time.
+	// Timeout is when a handler's context ends, after its call. 0 = DefaultTimeout, < 0 = never. The claim is extended
+	// until then, and no more. What the handler then returns counts as ever if it returns before the lease ends, of
+	// which two thirds are left at least: with a lease below 7.5 s the item may be another's within the 5 s that
+	// follow.
+	// One that has still not returned 5 s later is stuck: that is reported with its stack, the item counts a failed
+	// attempt when the lease ends, and another goroutine takes the place of the one that is lost, up to MaxConcurrency
+	// of them at a time.
 	Timeout time.Duration
 	// Poll is how long one receive waits for a group to become ready, before the worker receives anew. Waiting
 	// receives are woken, so it decides little. 0 = DefaultPoll, at most MaxWait.

@@ -93,7 +93,7 @@ func txBound(lease, left time.Duration) time.Duration { return min(txTime, left-
 // Why the loop of a handler's transaction ends without a commit.
 var (
 	errGiveUp = errors.New("the handler's failure")
-	errRenew  = errors.New("too little is left of the lease for another attempt")
+	errRenew  = errors.New("too little is left of the lease for an attempt")
 )
 
 // commit runs fn in the transaction that acks d. The claim is not extended while the transaction is open: that writes
@@ -145,10 +145,11 @@ func (t *handlerTx) attempt(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 		return nil, errGiveUp
 	}
 	left := h.left()
-	if a.N > 0 && left < txNeed(t.lease) {
+	t.bound = txBound(t.lease, left)
+	// A process that stood still since it has looked at the lease has no time left in the first attempt too.
+	if a.N > 0 && left < txNeed(t.lease) || t.bound <= 0 {
 		return nil, errRenew
 	}
-	t.bound = txBound(t.lease, left)
 	ctx, cancel := t.bounded()
 	defer cancel()
 	begun := time.Now()

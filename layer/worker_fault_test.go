@@ -7,6 +7,7 @@ import (
 	"maps"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -235,6 +236,67 @@ func TestConflictAmidHandler(t *testing.T) {
 				require.Empty(t, b.reported())
 				require.Equal(t, map[string]int{"0": 2, "1": 2, "2": 2}, b.seen())
 				require.EqualValues(t, 3, b.stats().Acked)
+			})
+		})
+	}
+}
+
+// stillDB stands still for a while before it begins a transaction, once it is told to, as a process that is stopped.
+type stillDB struct {
+	kv.DB
+	still atomic.Int64 // nanoseconds of the next one
+}
+
+func (db *stillDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	time.Sleep(time.Duration(db.still.Swap(0)))
+	return db.DB.Begin(o)
+}
+
+// TestStillBeforeTransaction: a worker that stands still until its lease is over, after it has seen that enough is left
+// for a handler's transaction and before that begins, has not failed at the item: it extends the claim and goes on, or,
+// if another has the group by then, has lost the claim.
+func TestStillBeforeTransaction(t *testing.T) {
+	for _, taken := range []bool{false, true} {
+		t.Run(fmt.Sprintf("taken=%v", taken), func(t *testing.T) {
+			inBubble(t, layer.Config{}, func(b *bubble) {
+				b.fill(1)
+				db := &stillDB{DB: b.db}
+				q, err := layer.Open(b.t.Context(), db, testPrefix, testQueue, layer.Options{})
+				require.NoError(t, err)
+				h := layer.HandleCommit(
+					func(_ context.Context, d *layer.Delivery) (int, error) {
+						if b.called(d.Item) == 1 {
+							db.still.Store(int64(10 * time.Second))
+						}
+						return 0, nil
+					},
+					func(ctx context.Context, tx kv.Tx, d *layer.Delivery, _ int) error {
+						addOne(tx, d.Item)
+						return ctx.Err() // as a read from an engine far away does
+					})
+				w, err := layer.NewWorker(q, h, quiet(layer.WorkerOptions{
+					Concurrency: 1, Lease: time.Second, OnError: b.onError,
+				}))
+				require.NoError(t, err)
+				w.Start()
+				if taken {
+					time.Sleep(5 * time.Second)
+					claims, err := b.q.Receive(b.t.Context(), layer.ReceiveOptions{})
+					require.NoError(t, err)
+					require.Len(t, claims, 1)
+					require.NoError(t, b.q.Ack(b.t.Context(), claims[0]))
+				}
+				time.Sleep(time.Minute)
+				require.NoError(t, w.Stop(b.t.Context()))
+				require.NoError(t, q.Close(b.t.Context()))
+				require.Equal(t, map[string]int{"0": 1}, b.seen())
+				require.EqualValues(t, 1, b.stats().Acked)
+				if !taken {
+					require.Empty(t, b.reported())
+					return
+				}
+				require.Len(t, b.reported(), 1)
+				require.ErrorIs(t, b.reported()[0], layer.ErrClaimLost)
 			})
 		})
 	}

@@ -34,6 +34,10 @@ const (
 	kmsReuse           = "KmsDataKeyReusePeriodSeconds"
 	managedEncryption  = "SqsManagedSseEnabled"
 
+	// visibilityOf, which AWS does not know, is what has a visibility timeout of its own in a FIFO queue. It is fixed
+	// when the queue is made.
+	visibilityOf = "fdbfifo.Visibility"
+
 	scopeQueue, scopeGroup = "queue", "messageGroup"
 	perQueue, perGroup     = "perQueue", "perMessageGroupId"
 )
@@ -53,12 +57,13 @@ var choices = map[string][]string{
 	fifoQueue:         {"false", "true"},
 	contentBased:      {"false", "true"},
 	dedupScope:        {scopeQueue, scopeGroup},
+	visibilityOf:      {layer.LeasePerClaim.String(), layer.LeasePerItem.String()},
 	throughputLimit:   {perQueue, perGroup},
 	managedEncryption: {"true", "false"},
 }
 
 // fifoOnly are the attributes of FIFO queues.
-var fifoOnly = []string{fifoQueue, contentBased, dedupScope, throughputLimit}
+var fifoOnly = []string{fifoQueue, contentBased, dedupScope, throughputLimit, visibilityOf}
 
 // texts are the attributes that can be set, beside numbers and choices.
 var texts = []string{redrivePolicy, redriveAllowPolicy, policyAttribute, kmsKey}
@@ -188,6 +193,24 @@ func (r record) fifo() bool { return r.choice(fifoQueue) == "true" }
 
 // dedupInGroup reports whether duplicates are looked for within groups.
 func (r record) dedupInGroup() bool { return r.choice(dedupScope) == scopeGroup }
+
+// leasePer is what has a visibility timeout of its own.
+func (r record) leasePer() layer.LeasePer {
+	if r.fifo() && r.choice(visibilityOf) == layer.LeasePerItem.String() {
+		return layer.LeasePerItem
+	}
+	return layer.LeasePerClaim
+}
+
+// keepsVisibility returns an error if attributes of a queue would change what is fixed when the queue is made.
+func (r record) keepsVisibility(after record) error {
+	if r.leasePer() == after.leasePer() {
+		return nil
+	}
+	e := invalidAttribute(visibilityOf)
+	e.text += " Reason: It is fixed when the queue is made."
+	return e
+}
 
 // all are the attributes of the queue that do not change by themselves, with those that nobody has set.
 func (r record) all() map[string]string {

@@ -145,6 +145,9 @@ func (q *queue) release() {
 // fifo reports whether it is a FIFO queue.
 func (q *queue) fifo() bool { return q.record.fifo() }
 
+// perItem reports whether each message in flight has a visibility timeout of its own.
+func (q *queue) perItem() bool { return q.Config().LeasePer == layer.LeasePerItem }
+
 // outdate has the record of a queue read again before it is used.
 func (s *Server) outdate(name string) {
 	s.mu.Lock()
@@ -204,6 +207,7 @@ func (s *Server) handle(ctx context.Context, name string, r record) (*layer.Queu
 	if r.configure(&o.Config); !r.fifo() {
 		o.Config.Shards = tenantShards
 	}
+	o.Config.LeasePer = r.leasePer()
 	handle, _, err := layer.Ensure(ctx, s.db, s.options.Prefix, name, o)
 	if err != nil || !r.Behind {
 		return handle, err

@@ -36,6 +36,9 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 	}
 	now := s.options.Now()
 	wanted := record{ID: uuid.New(), Created: seconds(now), Modified: seconds(now)}.clone()
+	if fifo {
+		wanted.Attributes[visibilityOf] = s.options.Visibility.String()
+	}
 	setAttributes(wanted.Attributes, in.Attributes)
 	maps.Copy(wanted.Tags, in.Tags)
 	if err := s.checkDeadLetterQueue(ctx, name, wanted); err != nil {
@@ -288,7 +291,9 @@ func (s *Server) getQueueAttributes(
 		return result, nil
 	}
 	everything := slices.Contains(in.AttributeNames, "All")
-	wanted := func(name string) bool { return everything || slices.Contains(in.AttributeNames, name) }
+	wanted := func(name string) bool { // All has AWS's
+		return everything && name != visibilityOf || slices.Contains(in.AttributeNames, name)
+	}
 	for _, name := range in.AttributeNames {
 		if name != "All" && !settable(name) && !slices.Contains(counted, name) {
 			return nil, unknownAttribute(name)
@@ -317,8 +322,12 @@ func (s *Server) getQueueAttributes(
 }
 
 // flying is how many messages are in flight. The layer counts those whose timeout is over until somebody receives
-// again. In a standard queue each group has one message, so no more are in flight than groups are held.
+// again, and says how many they are where each has a timeout of its own. In a standard queue each group has one
+// message, so no more are in flight than groups are held.
 func (q *queue) flying(stats layer.Stats) int64 {
+	if q.perItem() {
+		return stats.InFlight - stats.Lapsed
+	}
 	if !q.fifo() || stats.HeldGroups == 0 {
 		return min(stats.InFlight, stats.HeldGroups)
 	}
@@ -343,7 +352,11 @@ func (s *Server) setQueueAttributes(ctx context.Context, c *call, in *setQueueAt
 		}
 	}
 	return s.change(ctx, q, func(r *record) error {
+		before := r.clone()
 		setAttributes(r.Attributes, in.Attributes)
+		if err := before.keepsVisibility(*r); err != nil {
+			return err
+		}
 		if r.choice(throughputLimit) == perGroup && !r.dedupInGroup() {
 			return fail(schemas.InvalidAttributeValue,
 				"Invalid value for the parameter FifoThroughputLimit. Reason: "+

@@ -200,9 +200,14 @@ func parseReceipt(queue string, text *string) (receiptHandle, error) {
 	return h, nil
 }
 
-// claim is the claim of one message, for the calls of the layer that settle it.
-func (h receiptHandle) claim() *layer.Claim {
-	return &layer.Claim{
+// claim is the claim of one message, for the calls of the layer that settle it. What kind of claim a receipt handle is
+// of the queue says, not the handle: a handle of another queue that had the name before names a message that is gone.
+func (q *queue) claim(h receiptHandle) *layer.Claim {
+	c := &layer.Claim{
 		Queue: h.queue, Group: h.id.Group, Token: h.token, Items: []layer.Item{{ID: h.id}}, Until: h.until,
 	}
+	if q.perItem() {
+		c.Hold = h.id
+	}
+	return c
 }

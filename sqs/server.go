@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
+	"fdbfifo/layer"
 )
 
 const (
@@ -42,6 +43,10 @@ type Options struct {
 	URL string
 	// ReuseNames lets a queue be made at once under the name of a queue that was deleted, instead of after a minute.
 	ReuseNames bool
+	// Visibility is what has a visibility timeout of its own in FIFO queues that are made from now on by clients who do
+	// not say it themselves, by the attribute fdbfifo.Visibility: what one receive has taken of a group
+	// (layer.LeasePerClaim), or each message, as in AWS (layer.LeasePerItem). Queues that are there stay as they are.
+	Visibility layer.LeasePer
 	// Now is the clock. nil = time.Now.
 	Now func() time.Time
 	// Logger is told of each request at the level of debugging, and of what goes wrong; never of bodies. nil =

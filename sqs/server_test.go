@@ -192,7 +192,7 @@ func (e *env) attributes(url string) object {
 // TestGroups: a group is delivered in order, and to nobody else while one of its messages is in flight; other
 // groups are.
 func TestGroups(t *testing.T) {
-	bubble(t, Options{}, func(e *env) {
+	inBothKinds(t, func(e *env) {
 		url := e.create("orders.fifo")
 		e.send(url, "a", "a1", "a2", "a3")
 		e.send(url, "b", "b1")
@@ -211,7 +211,7 @@ func TestGroups(t *testing.T) {
 // TestVisibilityEnds: a message that is not deleted in time comes again, before those behind it, and counts a
 // receive; the old receipt handle is worth nothing.
 func TestVisibilityEnds(t *testing.T) {
-	bubble(t, Options{}, func(e *env) {
+	inBothKinds(t, func(e *env) {
 		url := e.create("orders.fifo", visibilityTimeout, "5")
 		e.send(url, "a", "a1", "a2")
 		first := e.receive(url, "MaxNumberOfMessages", 1)
@@ -294,7 +294,7 @@ func TestStandardQueue(t *testing.T) {
 // TestChangeOfDelay: a change of the queue's delay holds for the messages in a FIFO queue, too, in a standard queue for
 // those that are sent from then on; on a server that has not made the change, too.
 func TestChangeOfDelay(t *testing.T) {
-	bubble(t, Options{}, func(e *env) {
+	inBothKinds(t, func(e *env) {
 		other := &env{T: e.T, db: e.db, s: NewServer(e.db, Options{})}
 		defer func() { require.NoError(e, other.s.Close(e.Context())) }()
 		set := func(url string, seconds string) {
@@ -327,7 +327,7 @@ func TestChangeOfDelay(t *testing.T) {
 
 // TestDeduplication: by an id or by the body, for five minutes, over the queue or in each group.
 func TestDeduplication(t *testing.T) {
-	bubble(t, Options{}, func(e *env) {
+	inBothKinds(t, func(e *env) {
 		url := e.create("orders.fifo")
 		send := func(group, body, id string) object {
 			m := object{"QueueUrl": url, "MessageBody": body, "MessageGroupId": group}
@@ -361,7 +361,7 @@ func TestDeduplication(t *testing.T) {
 // id, its group and its attributes, and a move task brings it back.
 func TestDeadLetters(t *testing.T) {
 	for _, suffix := range []string{"", fifoSuffix} {
-		bubble(t, Options{}, func(e *env) {
+		inBothKinds(t, func(e *env) {
 			dead := e.create("dead" + suffix)
 			arn := e.attributes(dead)["QueueArn"].(string)
 			policy := fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":"2"}`, arn)
@@ -513,7 +513,7 @@ func TestDeleteWhileWaiting(t *testing.T) {
 
 // TestServersShareAll: what one server has received another deletes, and a server that begins anew knows all.
 func TestServersShareAll(t *testing.T) {
-	bubble(t, Options{}, func(e *env) {
+	inBothKinds(t, func(e *env) {
 		url := e.create("orders.fifo")
 		e.send(url, "a", "a1", "a2")
 		got := e.receive(url, "MaxNumberOfMessages", 1)
@@ -532,7 +532,7 @@ func TestServersShareAll(t *testing.T) {
 // TestGoPrograms: a message that a Go program has enqueued is received with its headers as attributes, and the
 // other way around the body is what was sent.
 func TestGoPrograms(t *testing.T) {
-	bubble(t, Options{}, func(e *env) {
+	inBothKinds(t, func(e *env) {
 		url := e.create("orders.fifo")
 		q, err := layer.Open(e.Context(), e.db, nil, "orders.fifo", layer.Options{})
 		require.NoError(e, err)
@@ -755,7 +755,7 @@ func TestAttributeDigest(t *testing.T) {
 
 // TestReceipts: a receipt handle reads back, and nothing else is one.
 func TestReceipts(t *testing.T) {
-	bubble(t, Options{}, func(e *env) {
+	inBothKinds(t, func(e *env) {
 		url, other := e.create("orders.fifo"), e.create("others.fifo")
 		e.send(url, strings.Repeat("~", 128), "b")
 		text := e.receive(url)[0].ReceiptHandle

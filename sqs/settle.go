@@ -34,7 +34,7 @@ func (s *Server) delete(ctx context.Context, q *queue, h receiptHandle, handle s
 			return expired(handle)
 		}
 	}
-	err := q.Ack(ctx, h.claim(), h.id)
+	err := q.Ack(ctx, q.claim(h), h.id)
 	if !errors.Is(err, layer.ErrClaimLost) && !errors.Is(err, layer.ErrNotInClaim) {
 		return err
 	}
@@ -119,23 +119,40 @@ func (s *Server) deleteMessageBatch(
 			errs[i] = err
 			continue
 		}
-		claims.add(i, h)
+		key := claimKey{group: h.id.Group, token: h.token}
+		if q.perItem() {
+			key = claimKey{} // all in one transaction
+		}
+		claims.add(key, i, h)
 	}
 	claims.each(func(entries []int, receipts []receiptHandle) {
-		if len(entries) > 1 && s.options.Now().Before(receipts[0].until) {
-			all := make([]layer.ID, len(receipts))
-			for i, h := range receipts {
-				all[i] = h.id
-			}
-			if q.Ack(ctx, receipts[0].claim(), all...) == nil {
-				return
-			}
+		if len(entries) > 1 && s.deleteTogether(ctx, q, receipts) == nil {
+			return
 		}
 		for i, entry := range entries {
 			errs[entry] = s.delete(ctx, q, receipts[i], *handles[entry])
 		}
 	})
 	return results(ids, errs), nil
+}
+
+// errOneByOne: some of the messages may no longer be in flight.
+var errOneByOne = errors.New("sqs: to be deleted one by one")
+
+// deleteTogether deletes messages of one claim, or any messages that have claims of their own, in one transaction.
+// After an error some of these may be deleted.
+func (s *Server) deleteTogether(ctx context.Context, q *queue, receipts []receiptHandle) error {
+	ids, claims := make([]layer.ID, len(receipts)), make([]*layer.Claim, len(receipts))
+	for i, h := range receipts {
+		if !s.options.Now().Before(h.until) {
+			return errOneByOne
+		}
+		ids[i], claims[i] = h.id, q.claim(h)
+	}
+	if q.perItem() {
+		return layer.AckAll(ctx, q.Queue, claims...)
+	}
+	return q.Ack(ctx, claims[0], ids...)
 }
 
 // claims are the entries of a batch by the claims that they are of.
@@ -145,13 +162,14 @@ type claims struct {
 	receipts map[claimKey][]receiptHandle
 }
 
+// claimKey is a claim: of a group, or of one message.
 type claimKey struct {
 	group string
 	token int64
+	hold  layer.ID
 }
 
-func (c *claims) add(entry int, h receiptHandle) {
-	key := claimKey{h.id.Group, h.token}
+func (c *claims) add(key claimKey, entry int, h receiptHandle) {
 	if c.entries == nil {
 		c.entries, c.receipts = make(map[claimKey][]int), make(map[claimKey][]receiptHandle)
 	}
@@ -219,7 +237,8 @@ func (s *Server) checkTimeout(h receiptHandle, timeout *int64) error {
 	return nil
 }
 
-// setVisibility gives a message back, with those behind it in its group, or moves the end of its claim.
+// setVisibility gives a message back, or moves the end of its claim. In a FIFO queue whose claims are of groups, those
+// behind the message in its group are given back with it.
 func (s *Server) setVisibility(ctx context.Context, q *queue, h receiptHandle, handle string, timeout int64) error {
 	again := false
 	lost := func(err error) error {
@@ -272,8 +291,11 @@ func (s *Server) holder(ctx context.Context, q *queue, h receiptHandle) (int64, 
 // giveBack gives a message back at once, or makes its claim last for timeout seconds from now on.
 func (s *Server) giveBack(ctx context.Context, q *queue, h receiptHandle, timeout int64) error {
 	if timeout > 0 {
-		_, err := q.Extend(ctx, h.claim(), time.Duration(timeout)*time.Second)
+		_, err := q.Extend(ctx, q.claim(h), time.Duration(timeout)*time.Second)
 		return err
+	}
+	if q.perItem() {
+		return q.Nack(ctx, q.claim(h), layer.NackOptions{AtOnce: true})
 	}
 	// A message that is the first of its group was tried: that counts a receive. Those behind another were not.
 	first, err := q.Peek(ctx, h.id.Group, 1)
@@ -281,9 +303,9 @@ func (s *Server) giveBack(ctx context.Context, q *queue, h receiptHandle, timeou
 		return err
 	}
 	if len(first) > 0 && first[0].ID == h.id {
-		return q.Nack(ctx, h.claim(), layer.NackOptions{AtOnce: true})
+		return q.Nack(ctx, q.claim(h), layer.NackOptions{AtOnce: true})
 	}
-	return q.Nack(ctx, h.claim(), layer.NackOptions{Release: true, From: &h.id})
+	return q.Nack(ctx, q.claim(h), layer.NackOptions{Release: true, From: &h.id})
 }
 
 func (s *Server) changeMessageVisibilityBatch(
@@ -312,7 +334,11 @@ func (s *Server) changeMessageVisibilityBatch(
 			errs[i] = err
 			continue
 		}
-		claims.add(i, h)
+		key := claimKey{group: h.id.Group, token: h.token}
+		if q.perItem() {
+			key.hold = h.id
+		}
+		claims.add(key, i, h)
 	}
 	claims.each(func(entries []int, receipts []receiptHandle) {
 		// Of a claim there is one end: the latest that is asked for. What is given back comes last, from the back on.

@@ -79,19 +79,22 @@ type killed struct {
 	*testing.T
 	ctx     context.Context
 	servers []*server
-	queue   string // its URL's end
+	queues  []string // their URLs' ends; of each group, by its number
 	ledger  *ledger
 	workers sync.WaitGroup
 }
+
+// queueOf is the queue of a group or of a worker.
+func (k *killed) queueOf(i int) *string { return &k.queues[i%len(k.queues)] }
 
 func (k *killed) client(i int) *client.Client {
 	return newClient("http://"+k.servers[i%len(k.servers)].address, "x", "x")
 }
 
 // TestKilled: eight workers, with the SDK for Go, boto3 and sqs-consumer as far as they are here, whose handlers fail
-// now and then, and two servers on one database that are killed by SIGKILL again and again. Each group is handled in
-// order, by one worker at a time; nothing is lost, and nothing is handled after its delete was answered. make
-// sqs-crash runs it for minutes, with a seed.
+// now and then, and two servers on one database that are killed by SIGKILL again and again. In one queue each receive
+// has a visibility timeout, in the other each message. Each group is handled in order, by one worker at a time; nothing
+// is lost, and nothing is handled after its delete was answered. make sqs-crash runs it for minutes, with a seed.
 func TestKilled(t *testing.T) {
 	if testing.Short() {
 		t.Skip("kills processes for a while")
@@ -104,7 +107,8 @@ func TestKilled(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 1))
 	ctx, finish := context.WithTimeout(t.Context(), *forFlag+5*time.Minute)
 	defer finish()
-	k := &killed{T: t, ctx: ctx, queue: "orders.fifo", ledger: newLedger(seed)}
+	k := &killed{T: t, ctx: ctx, ledger: newLedger(seed)}
+	k.queues = []string{"claim.fifo", "item.fifo"}
 	args, binary := []string{"--engine", "disk:" + t.TempDir(), "--reuse-names"}, build(t)
 	if *engineFlag == "fdb" {
 		args = []string{"--engine", "fdb", "--prefix", fmt.Sprintf("killed-%d/", time.Now().UnixNano())}
@@ -114,7 +118,11 @@ func TestKilled(t *testing.T) {
 		require.NoError(t, s.start())
 		k.servers = append(k.servers, s)
 	}
-	create(t, k.client(0), k.queue, map[string]string{"VisibilityTimeout": "3"})
+	for _, queue := range k.queues {
+		create(t, k.client(0), queue, map[string]string{
+			"VisibilityTimeout": "3", "fdbfifo.Visibility": strings.TrimSuffix(queue, ".fifo"),
+		})
+	}
 
 	const groups = 6
 	var senders sync.WaitGroup
@@ -132,13 +140,15 @@ func TestKilled(t *testing.T) {
 		kills++
 	}
 	senders.Wait()
-	for ctx.Err() == nil && !empty(ctx, k.client(0), &k.queue) {
-		time.Sleep(100 * time.Millisecond)
-	}
-	if ctx.Err() != nil {
-		now, err := attributes(t.Context(), k.client(0), &k.queue)
-		t.Fatalf("not all was handled in time: there is %v (%v), handled %v, faults %v",
-			now, err, k.ledger.by, k.ledger.faults)
+	for _, queue := range k.queues {
+		for ctx.Err() == nil && !empty(ctx, k.client(0), &queue) {
+			time.Sleep(100 * time.Millisecond)
+		}
+		if ctx.Err() != nil {
+			now, err := attributes(t.Context(), k.client(0), &queue)
+			t.Fatalf("not all of %s was handled in time: there is %v (%v), handled %v, faults %v",
+				queue, now, err, k.ledger.by, k.ledger.faults)
+		}
 	}
 	finish()
 	k.workers.Wait()
@@ -164,7 +174,7 @@ func (k *killed) send(group int, until time.Time) int {
 			return n
 		}
 		in := &client.SendMessageInput{
-			QueueUrl: &k.queue, MessageGroupId: aws.String(strconv.Itoa(group)),
+			QueueUrl: k.queueOf(group), MessageGroupId: aws.String(strconv.Itoa(group)),
 			MessageBody: aws.String(fmt.Sprintf("%d:%06d", group, n)),
 		}
 		for try := 0; k.ctx.Err() == nil; try++ { // an answer may be lost with the server
@@ -186,7 +196,7 @@ func (k *killed) work() {
 	var others []*exec.Cmd
 	if exec.Command("python3", "-c", "import boto3").Run() == nil {
 		for i := range 2 {
-			others = append(others, exec.Command("python3", "testdata/worker.py", endpoint(i), k.queue, "x", "x"))
+			others = append(others, exec.Command("python3", "testdata/worker.py", endpoint(i), *k.queueOf(i), "x", "x"))
 		}
 	} else {
 		k.Log("no workers with boto3; to install: apt-get install python3-boto3")
@@ -194,7 +204,7 @@ func (k *killed) work() {
 	if folder := os.Getenv("SQS_NODE"); folder != "" {
 		for i := range 2 {
 			others = append(others,
-				exec.Command("node", "testdata/worker.mjs", endpoint(i), k.queue, "x", "x", folder))
+				exec.Command("node", "testdata/worker.mjs", endpoint(i), *k.queueOf(i + 1), "x", "x", folder))
 		}
 	} else {
 		k.Log("no workers with sqs-consumer; to install: " +
@@ -204,7 +214,7 @@ func (k *killed) work() {
 		name := k.ledger.worker(fmt.Sprintf("go-%d", i))
 		k.workers.Go(func() {
 			for k.ctx.Err() == nil {
-				k.workOnce(name, k.client(i))
+				k.workOnce(name, k.client(i), k.queueOf(i/len(k.servers)))
 			}
 		})
 	}
@@ -215,30 +225,34 @@ func (k *killed) work() {
 }
 
 // workOnce receives once, and handles what has come.
-func (k *killed) workOnce(worker string, c *client.Client) {
+func (k *killed) workOnce(worker string, c *client.Client, queue *string) {
 	asked := time.Now()
-	in := &client.ReceiveMessageInput{QueueUrl: &k.queue, MaxNumberOfMessages: 3}
+	in := &client.ReceiveMessageInput{QueueUrl: queue, MaxNumberOfMessages: 3}
 	got, err := c.ReceiveMessage(k.ctx, in, once)
 	if err != nil || len(got.Messages) == 0 {
 		time.Sleep(50 * time.Millisecond)
 		return
 	}
-	over := make(map[string]bool) // of groups: those behind a message that was given back come again too
+	over := make(map[string]bool) // of groups: those behind a message that was given back wait for it
 	for _, m := range got.Messages {
+		giveBack := func() {
+			_, _ = c.ChangeMessageVisibility(k.ctx, &client.ChangeMessageVisibilityInput{
+				QueueUrl: queue, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: 0,
+			}, once)
+		}
 		if over[group(*m.Body)] {
+			giveBack() // has been done, in the queue of which each receive has a timeout
 			continue
 		}
 		deleted := false
 		switch k.ledger.got(worker, *m.Body, time.Since(asked)) {
 		case handle:
 			_, err := c.DeleteMessage(k.ctx, &client.DeleteMessageInput{
-				QueueUrl: &k.queue, ReceiptHandle: m.ReceiptHandle,
+				QueueUrl: queue, ReceiptHandle: m.ReceiptHandle,
 			}, once)
 			deleted = err == nil
 		case fail:
-			_, _ = c.ChangeMessageVisibility(k.ctx, &client.ChangeMessageVisibilityInput{
-				QueueUrl: &k.queue, ReceiptHandle: m.ReceiptHandle, VisibilityTimeout: 0,
-			}, once)
+			giveBack()
 		}
 		if over[group(*m.Body)] = !deleted; deleted {
 			k.ledger.deleted(*m.Body)

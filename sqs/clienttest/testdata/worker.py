@@ -21,6 +21,10 @@ while True:
     for m in messages:
         group = m["Body"].split(":")[0]
         if group in over:
+            try:  # has been done, in the queue of which each receive has a timeout
+                sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=m["ReceiptHandle"], VisibilityTimeout=0)
+            except (BotoCoreError, ClientError):
+                pass
             continue
         print("got", m["Body"], int((time.monotonic() - asked) * 1000), flush=True)
         verdict = sys.stdin.readline().strip()

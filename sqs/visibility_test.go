@@ -1,0 +1,305 @@
+package sqs
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/layer"
+)
+
+// Of queues with fdbfifo.Visibility=item. What is promised of groups in both kinds of queues is tested by inBothKinds.
+
+// inBothKinds is bubble for queues of which each receive, and then of which each message, has a visibility timeout.
+func inBothKinds(t *testing.T, test func(e *env)) {
+	for _, per := range []layer.LeasePer{layer.LeasePerClaim, layer.LeasePerItem} {
+		t.Run(per.String(), func(t *testing.T) { bubble(t, Options{Visibility: per}, test) })
+	}
+}
+
+// inItemKind is bubble for queues of which each message has a visibility timeout.
+func inItemKind(t *testing.T, test func(e *env)) {
+	bubble(t, Options{Visibility: layer.LeasePerItem}, test)
+}
+
+// counts are how often messages were received.
+func counts(messages []message) string {
+	all := make([]string, len(messages))
+	for i, m := range messages {
+		all[i] = m.Attributes["ApproximateReceiveCount"]
+	}
+	return strings.Join(all, " ")
+}
+
+// numbers are how many messages of a queue are visible, and how many in flight.
+func (e *env) numbers(url string) string {
+	e.Helper()
+	all := e.attributes(url)
+	return fmt.Sprintf("%s visible, %s in flight", all[counted[0]], all[counted[2]])
+}
+
+// TestMessagesEndOneByOne: a message whose timeout is over comes again, and counts a receive, whatever becomes of those
+// that were received with it, but not while one before it is in flight.
+func TestMessagesEndOneByOne(t *testing.T) {
+	inItemKind(t, func(e *env) {
+		url := e.create("orders.fifo", visibilityTimeout, "5")
+		e.send(url, "a", "a1", "a2", "a3")
+		got := e.receive(url)
+		require.Equal(e, "a1 a2 a3", bodies(got))
+		require.Equal(e, "0 visible, 3 in flight", e.numbers(url))
+		e.visible(url, got[0], 60)
+		time.Sleep(6 * time.Second)
+		require.Equal(e, "2 visible, 1 in flight", e.numbers(url))
+		require.Empty(e, e.receive(url), "a1 is in flight")
+		for _, m := range got[1:] {
+			_, text := e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": m.ReceiptHandle})
+			require.Contains(e, text, "Reason: The receipt handle has expired.")
+			_, text = e.refused("ChangeMessageVisibility",
+				object{"QueueUrl": url, "ReceiptHandle": m.ReceiptHandle, "VisibilityTimeout": 9})
+			require.Contains(e, text, "not available for visibility timeout change")
+		}
+		time.AfterFunc(7*time.Second, func() { e.delete(url, got[0]) })
+		begun := time.Now()
+		again := e.receive(url, "WaitTimeSeconds", 20)
+		require.Equal(e, "a2 a3", bodies(again), "the delete wakes who waits")
+		require.InDelta(e, 7, time.Since(begun).Seconds(), 1)
+		require.Equal(e, "2 2", counts(again), "every delivery counts")
+		const firstReceived = "ApproximateFirstReceiveTimestamp"
+		for i, m := range again {
+			require.Equal(e, got[i+1].Attributes[firstReceived], m.Attributes[firstReceived])
+		}
+		time.Sleep(6 * time.Second) // nobody has taken over
+		require.Equal(e, "2 visible, 0 in flight", e.numbers(url))
+		again = e.receive(url, "VisibilityTimeout", 0)
+		require.Equal(e, "3 3", counts(again))
+		again = e.receive(url, "MaxNumberOfMessages", 1)
+		require.Equal(e, "a2 4", bodies(again)+" "+counts(again), "a timeout of 0 has ended at once")
+		require.Equal(e, "1 visible, 1 in flight", e.numbers(url))
+	})
+}
+
+// TestMessagesGivenBack: what is given back is one message. It comes again before those behind it, also while these are
+// in another's hands, and they can be deleted meanwhile.
+func TestMessagesGivenBack(t *testing.T) {
+	inItemKind(t, func(e *env) {
+		url := e.create("orders.fifo", visibilityTimeout, "60")
+		e.send(url, "a", "a1", "a2", "a3", "a4")
+		got := e.receive(url, "MaxNumberOfMessages", 3)
+		e.visible(url, got[1], 0)
+		require.Empty(e, e.receive(url), "a1 is in flight")
+		require.Equal(e, "2 visible, 2 in flight", e.numbers(url))
+		e.visible(url, got[0], 0)
+		again := e.receive(url)
+		require.Equal(e, "a1 a2", bodies(again), "up to a3, which is in flight")
+		require.Equal(e, "2 2", counts(again))
+		e.delete(url, got[2])
+		require.Empty(e, e.receive(url), "a4 waits for a1 and a2")
+		e.delete(url, again[1])
+		require.Empty(e, e.receive(url), "a4 waits for a1")
+		_, text := e.refused("DeleteMessage", object{"QueueUrl": url, "ReceiptHandle": got[0].ReceiptHandle})
+		require.Contains(e, text, "Reason: The receipt handle has expired.", "a1 is another's")
+		e.visible(url, again[0], 0)
+		last := e.receive(url)
+		require.Equal(e, "a1 a4", bodies(last))
+		require.Equal(e, "3 1", counts(last))
+		e.delete(url, last...)
+		e.delete(url, last...) // no error
+		require.Equal(e, "0 visible, 0 in flight", e.numbers(url))
+	})
+}
+
+// TestBatchesByMessage: the entries of a batch are messages, of one receive or of several: each has its own timeout and
+// its own outcome.
+func TestBatchesByMessage(t *testing.T) {
+	inItemKind(t, func(e *env) {
+		url := e.create("orders.fifo", visibilityTimeout, "60")
+		entries := func(messages []message, timeouts ...int) object {
+			all := make([]object, len(messages))
+			for i, m := range messages {
+				all[i] = object{"Id": fmt.Sprint(i), "ReceiptHandle": m.ReceiptHandle}
+				if timeouts != nil {
+					all[i]["VisibilityTimeout"] = timeouts[i]
+				}
+			}
+			return object{"QueueUrl": url, "Entries": all}
+		}
+		fails := func(answer object) string {
+			var all []string
+			failed, _ := answer["Failed"].([]any) // absent, if none
+			for _, f := range failed {
+				all = append(all, fmt.Sprintf("%s %s", f.(object)["Id"], f.(object)["Code"]))
+			}
+			return strings.Join(all, ", ")
+		}
+		e.send(url, "a", "a1", "a2", "a3", "a4")
+		e.send(url, "b", "b1")
+		first := e.receive(url, "MaxNumberOfMessages", 4)
+		second := e.receive(url)
+		all := append(first, second...)
+		require.Equal(e, "a1 a2 a3 a4 b1", bodies(all))
+		require.Empty(e, fails(e.call("ChangeMessageVisibilityBatch", entries(all, 10, 0, 30, 0, 0))))
+		again := e.receive(url)
+		require.Equal(e, "b1", bodies(again), "a1 is in flight")
+		time.Sleep(11 * time.Second)
+		again = append(again, e.receive(url)...)
+		require.Equal(e, "b1 a1 a2", bodies(again), "up to a3, which is in flight")
+		require.Equal(e, "2 2 2", counts(again))
+		// The handles of b1, a1 and a2 are overtaken, that of a4 was given back; a3 is in flight.
+		const expired = "InvalidParameterValue"
+		require.Equal(e, fmt.Sprintf("0 %s, 1 %[1]s, 3 %[1]s, 4 %[1]s", expired),
+			fails(e.call("ChangeMessageVisibilityBatch", entries(all, 40, 40, 40, 40, 40))))
+		require.Equal(e, fmt.Sprintf("0 %s, 1 %[1]s, 3 %[1]s, 4 %[1]s", expired),
+			fails(e.call("DeleteMessageBatch", entries(all))))
+		require.Equal(e, "1 visible, 3 in flight", e.numbers(url))
+		require.Empty(e, fails(e.call("DeleteMessageBatch", entries(append(again, again[0], first[2])))),
+			"one of them twice, and one that is deleted")
+		last := e.receive(url)
+		require.Equal(e, "a4", bodies(last))
+		require.Equal(e, "2", counts(last))
+		e.delete(url, last...)
+		require.Equal(e, "0 visible, 0 in flight", e.numbers(url))
+	})
+}
+
+// TestDeadLettersOfABatch: messages that were received together become dead letters together, in their order, because
+// every delivery counts for each.
+func TestDeadLettersOfABatch(t *testing.T) {
+	inItemKind(t, func(e *env) {
+		dead := e.create("dead.fifo")
+		url := e.create("orders.fifo", visibilityTimeout, "5", redrivePolicy,
+			fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, e.attributes(dead)["QueueArn"]))
+		e.send(url, "a", "a1", "a2", "a3")
+		require.Equal(e, "1 1 1", counts(e.receive(url)))
+		time.Sleep(6 * time.Second)
+		got := e.receive(url)
+		require.Equal(e, "2 2 2", counts(got))
+		e.visible(url, got[1], 0) // while a1 is in flight
+		e.delete(url, got[2])
+		e.send(url, "a", "a4")
+		time.Sleep(6 * time.Second)
+		require.Equal(e, "a4", bodies(e.receive(url)))
+		letters := e.receive(dead)
+		require.ElementsMatch(e, []string{"a1", "a2"}, strings.Fields(bodies(letters)))
+		require.Equal(e, "3 3", counts(letters))
+		e.delete(dead, letters...)
+		require.Equal(e, "0 visible, 0 in flight", e.numbers(dead))
+	})
+}
+
+// TestPurgeOfMessagesInFlight: nothing is left, old receipt handles are worth nothing, and the group goes on.
+func TestPurgeOfMessagesInFlight(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		url := e.create("orders.fifo")
+		e.send(url, "a", "a1", "a2", "a3")
+		got := e.receive(url, "MaxNumberOfMessages", 2)
+		e.call("PurgeQueue", object{"QueueUrl": url})
+		require.Equal(e, "0 visible, 0 in flight", e.numbers(url))
+		e.delete(url, got[0])
+		_, text := e.refused("ChangeMessageVisibility",
+			object{"QueueUrl": url, "ReceiptHandle": got[1].ReceiptHandle, "VisibilityTimeout": 9})
+		require.Contains(e, text, "Message does not exist")
+		e.send(url, "a", "a4")
+		require.Equal(e, "a4", bodies(e.receive(url)))
+	})
+}
+
+// TestMessagesOfServers: what one server has delivered another extends, gives back and deletes, also when the first has
+// gone.
+func TestMessagesOfServers(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		url := e.create("orders.fifo", visibilityTimeout, "5")
+		e.send(url, "a", "a1", "a2")
+		got := e.receive(url)
+		require.NoError(e, e.s.Close(e.Context()))
+		e.s = NewServer(e.db, Options{}) // its own default is another
+		for _, m := range got {
+			e.visible(url, m, 60)
+		}
+		time.Sleep(30 * time.Second)
+		require.Empty(e, e.receive(url))
+		e.delete(url, got[0])
+		e.visible(url, got[1], 0)
+		require.Equal(e, "a2", bodies(e.receive(url)))
+	})
+}
+
+// TestQueueOfTheOtherKind: a queue is deleted and made anew with timeouts of the other kind. Receipt handles of before
+// name messages that are gone, also on a server that has used the first queue until just now.
+func TestQueueOfTheOtherKind(t *testing.T) {
+	kinds := choices[visibilityOf]
+	for i, before := range kinds {
+		after := kinds[1-i]
+		bubble(t, Options{ReuseNames: true}, func(e *env) {
+			other := &env{T: e.T, db: e.db, s: NewServer(e.db, Options{ReuseNames: true})}
+			defer func() { require.NoError(e, other.s.Close(e.Context())) }()
+			url := e.create("orders.fifo", visibilityOf, before)
+			e.send(url, "a", "a1", "a2")
+			old := other.receive(url)
+			require.Equal(e, "a1 a2", bodies(old))
+			e.call("DeleteQueue", object{"QueueUrl": url})
+			time.Sleep(3 * time.Second)
+			e.create("orders.fifo", visibilityOf, after)
+			e.send(url, "a", "b1", "b2")
+			for _, s := range []*env{e, other} {
+				for _, m := range old {
+					s.delete(url, m)
+					_, text := s.refused("ChangeMessageVisibility",
+						object{"QueueUrl": url, "ReceiptHandle": m.ReceiptHandle, "VisibilityTimeout": 0})
+					require.Contains(e, text, "Message does not exist")
+				}
+			}
+			got := other.receive(url)
+			require.Equal(e, "b1 b2", bodies(got), "%s, then %s", before, after)
+			e.delete(url, got...)
+		})
+	}
+}
+
+// TestVisibilityOfQueues: what has a timeout of its own is said when a queue is made, by its attribute or by the
+// server's setting, and then it stays.
+func TestVisibilityOfQueues(t *testing.T) {
+	inItemKind(t, func(e *env) {
+		of := func(url string) any {
+			answer := e.call("GetQueueAttributes", object{"QueueUrl": url, "AttributeNames": []string{visibilityOf}})
+			all, _ := answer["Attributes"].(object) // absent, if there is none
+			return all[visibilityOf]
+		}
+		mine := e.create("mine.fifo")
+		require.Equal(e, "item", of(mine))
+		require.NotContains(e, e.attributes(mine), visibilityOf, "All has AWS's attributes alone")
+		_, body := e.query("Action=CreateQueue&QueueName=theirs.fifo&Attribute.1.Name=FifoQueue" +
+			"&Attribute.1.Value=true&Attribute.2.Name=fdbfifo.Visibility&Attribute.2.Value=claim")
+		require.Contains(e, body, "/theirs.fifo</QueueUrl>")
+		theirs := e.create("theirs.fifo", contentBased, "false") // without saying it again
+		require.Equal(e, "claim", of(theirs))
+		code, text := e.refused("CreateQueue",
+			object{"QueueName": "theirs.fifo", "Attributes": object{fifoQueue: "true", visibilityOf: "item"}})
+		require.Equal(e, "QueueNameExists", code)
+		require.Contains(e, text, "a different value for attribute fdbfifo.Visibility")
+		for _, value := range []string{"claim", ""} {
+			code, text = e.refused("SetQueueAttributes",
+				object{"QueueUrl": mine, "Attributes": object{visibilityOf: value, delaySeconds: "7"}})
+			require.Equal(e, "InvalidAttributeValue", code)
+			require.Contains(e, text, "It is fixed when the queue is made.")
+		}
+		e.call("SetQueueAttributes",
+			object{"QueueUrl": mine, "Attributes": object{visibilityOf: "item", visibilityTimeout: "77"}})
+		require.Equal(e, "item", of(mine))
+		require.Equal(e, "0", e.attributes(mine)[delaySeconds])
+		require.Equal(e, "77", e.attributes(mine)[visibilityTimeout])
+		require.Nil(e, of(e.create("jobs")), "a standard queue has none")
+
+		declared, err := ReadQueues(strings.NewReader(`[{"name": "mine.fifo", "attributes": {"DelaySeconds": 1}},
+			{"name": "new.fifo", "attributes": {"fdbfifo.Visibility": "claim"}}]`))
+		require.NoError(e, err)
+		require.NoError(e, e.s.Declare(e.Context(), declared))
+		require.Equal(e, "claim", of("new.fifo"))
+		require.Equal(e, "item", of(mine))
+		declared[1].Attributes[visibilityOf] = "item"
+		var refused *RefusedError
+		require.ErrorAs(e, e.s.Declare(e.Context(), declared), &refused)
+	})
+}
