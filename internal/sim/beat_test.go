@@ -4,15 +4,15 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"fdbfifo/internal/sim"
 )
 
 // seenOfBeats is what runs of heartbeats have met.
 var seenOfBeats = []string{
 	"claim by heartbeat", "beat moved", "claim by heartbeat extended", "claim by heartbeat let go",
-	"claim by heartbeat left in hand", "handle closed with what it has in hand", "handle ended by its heartbeat",
-	"claim ended with its heartbeat", "handle with more claims than one transaction ends", "takeover of an expired claim",
-	"late ack accepted", "late ack refused", "death of a handle", "handle stood still", "shards raised", "run without faults",
+	"handle ended by its heartbeat", "claim ended with its heartbeat", "takeover of an expired claim", "death of a handle",
 }
 
 // TestBeats: claims by heartbeat, of handles that die, stand still, are closed with what they have in hand, and are
@@ -24,7 +24,7 @@ func TestBeats(t *testing.T) {
 		for _, p := range []struct {
 			profile           string
 			share, operations int // of the seeds, and of a seed's calls: beats are moved all the time, so a seed is long
-		}{{"beating", 15, *operationsFlag}, {"paged", 150, *operationsFlag / 4}, {"steady", 60, *operationsFlag}} {
+		}{{"beating", 30, *operationsFlag}, {"paged", 150, *operationsFlag / 4}, {"steady", 100, *operationsFlag}} {
 			for seed := *seedFlag; seed < *seedFlag+uint64(max(1, seedsWanted()/p.share)); seed++ {
 				t.Run(fmt.Sprintf("%s/%d", p.profile, seed), func(t *testing.T) {
 					o := sim.Options{
@@ -33,13 +33,16 @@ func TestBeats(t *testing.T) {
 					r := runAs(t, o)
 					requireSound(t, r, p.operations)
 					sum.Add(r)
+					if seed == *seedFlag && p.profile == "beating" { // which beats all the time
+						require.Equal(t, r.Digest, runAs(t, o).Digest, "a seed decides a run")
+					}
 				})
 			}
 		}
 	})
 	t.Log(&sum)
 	for _, name := range seenOfBeats {
-		if sum.Marks[name] == 0 && sum.Operations > 6_000 {
+		if sum.Marks[name] == 0 && sum.Operations > 3_000 {
 			t.Errorf("not seen: %s", name)
 		}
 	}
