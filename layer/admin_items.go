@@ -128,6 +128,9 @@ func (a Admin) EditTx(ctx context.Context, tx kv.Tx, id ID, change func(m *Messa
 	if err := checkID(id); err != nil {
 		return wrap("edit", err)
 	}
+	if change == nil {
+		return wrap("edit", fmt.Errorf("%w: no function that changes the message", ErrOptions))
+	}
 	return wrap("edit", a.q.operate(ctx, tx, func(w *txn) error { return w.edit(id, change) }))
 }
 

@@ -21,7 +21,7 @@ import (
 // body and headers; *LimitError and ErrInvalidUTF8 as Enqueue's, and for the value of a facet; ErrClosed, and the
 // engine's. Nothing was changed then.
 func (q *Queue) Advance(ctx context.Context, c *Claim, change func(m *Message) error, ids ...ID) error {
-	if ids != nil && len(ids) == 0 {
+	if change != nil && ids != nil && len(ids) == 0 {
 		return nil
 	}
 	ctx, w := q.observe(ctx, Operation{Verb: VerbAdvance})
@@ -46,6 +46,9 @@ func (q *Queue) Advance(ctx context.Context, c *Claim, change func(m *Message) e
 // Reads: the lock, with a conflict; the items, at snapshot; the first and the last key of each lane that an item joins,
 // at snapshot. Conflicts: with the removal of the last item of such a lane; when the claim ends, as AckTx.
 func (q *Queue) AdvanceTx(ctx context.Context, tx kv.Tx, c *Claim, change func(m *Message) error, ids ...ID) error {
+	if change == nil {
+		return wrap("advance", fmt.Errorf("%w: no function that changes the items", ErrOptions))
+	}
 	if ids != nil && len(ids) == 0 {
 		return nil
 	}

@@ -91,6 +91,14 @@ func (c *claimer) grantOthers(requests []kv.KV) error {
 	return nil
 }
 
+// lookAgain starts the reads of the looks under way anew, because claimers of other templates have claimed lanes since,
+// in the same transaction. No conflict tells of a transaction's own claims.
+func (c *claimer) lookAgain() {
+	for i, l := range c.looks {
+		c.looks[i] = c.read(l.candidate, l.limit)
+	}
+}
+
 // grant gives the next free group to the request with the random. It returns false if there is no free group.
 func (c *claimer) grant(random uuid.UUID) (bool, error) {
 	for {

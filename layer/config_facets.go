@@ -278,10 +278,14 @@ type TemplateError struct {
 }
 
 func (e *TemplateError) Error() string {
-	if e.Views == "" {
-		return fmt.Sprintf("template %s: the queue has no facets", e.Template)
+	words := e.Template.String()
+	if words == "" {
+		words = "{}"
 	}
-	return fmt.Sprintf("template %s is of no view of the queue: allowed are %s", e.Template, e.Views)
+	if e.Views == "" {
+		return fmt.Sprintf("template %s: the queue has no facets", words)
+	}
+	return fmt.Sprintf("template %s is of no view of the queue: allowed are %s", words, e.Views)
 }
 
 // Unwrap returns ErrOptions.

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -192,5 +193,47 @@ func TestGrantDecidesNothing(t *testing.T) {
 		}))
 		require.Equal(t, 2, rowsOf(t, q, nameReady))
 		require.NotNil(t, claimBy(t, q, nil, 2))
+	})
+}
+
+// TestGrantSeesOwnClaims (G2): a transaction that claims lanes by a template, and then grants whole groups to others,
+// does not go by what it read of these groups before it claimed.
+func TestGrantSeesOwnClaims(t *testing.T) {
+	inABubble(t, laneConfig, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		other := uuid.New() // waits for a whole group
+		sendTo(t, q, "first", "w", "y")
+		sendTo(t, q, "first", "w", "y")
+		time.Sleep(time.Second)
+		sendTo(t, q, "second", "x", "y")
+		of := func(o ReceiveOptions) *reception {
+			o, err := o.withDefaults()
+			require.NoError(t, err)
+			r, err := q.reception(o)
+			require.NoError(t, err)
+			return r
+		}
+		q.spread.learn(1, 1) // so that a receive of two looks at two groups at once
+		whole := of(ReceiveOptions{Max: 2, MaxGroups: 2})
+		lane := of(ReceiveOptions{Where: Template{"a": "x"}, Max: 1, MaxGroups: 1})
+		require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) error {
+			wanted := request{owner: "other", wants: 1, deadlineMS: q.nowMS() + requestLife.Milliseconds()}
+			tx.Set(q.keys.request(1, other), wanted.pack())
+			return nil
+		}))
+		require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) error {
+			w := q.txn(t.Context(), tx)
+			whole.begin()
+			lane.begin()
+			_, err := w.takeTurn([]*claimer{
+				w.newClaimer("", []*reception{whole}), w.newClaimer(lane.where, []*reception{lane}),
+			}, nil)
+			return errors.Join(err, w.illegal)
+		}))
+		require.Len(t, whole.claims, 1)
+		require.Len(t, lane.claims, 1)
+		require.Zero(t, rowsOf(t, q, nameGrant))
+		require.NoError(t, q.Ack(t.Context(), lane.claims[0]))
+		require.NoError(t, q.Ack(t.Context(), whole.claims[0]))
+		require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) error { tx.ClearRange(q.keys.requests()); return nil }))
 	})
 }

@@ -62,6 +62,41 @@ func TestEqualTokensOfLanes(t *testing.T) {
 	require.NoError(t, l.q.Ack(l.ctx, b))
 }
 
+// TestAdvanceByNothing: an advance or an edit without a function is refused, and finishes nothing.
+func TestAdvanceByNothing(t *testing.T) {
+	l := newLaned(t, "*; state", nil)
+	l.send("NEW")
+	c := l.claim(isNew, 1)
+	require.ErrorIs(t, l.q.Advance(l.ctx, c, nil), layer.ErrOptions)
+	require.ErrorIs(t, l.q.Advance(l.ctx, c, nil, c.Items[0].ID), layer.ErrOptions)
+	require.ErrorIs(t, l.q.Admin().Edit(l.ctx, c.Items[0].ID, nil), layer.ErrOptions)
+	items, err := l.q.Peek(l.ctx, c.Group, 10)
+	require.NoError(t, err)
+	require.Len(t, items, 1)
+	require.NoError(t, l.q.Ack(l.ctx, c))
+}
+
+// TestReleaseOfALane: a release by force is of the very claim that it names, and says what nobody holds.
+func TestReleaseOfALane(t *testing.T) {
+	l := newLaned(t, "*; state", nil)
+	l.send("NEW", "PAID")
+	c := l.claim(isNew, 1)
+	a := l.q.Admin()
+	_, err := a.ForceRelease(l.ctx, c.Group, layer.ForceReleaseOptions{Where: isPaid})
+	require.ErrorIs(t, err, layer.ErrNotHeld)
+	require.ErrorContains(t, err, "where state=PAID")
+	_, err = a.ForceRelease(l.ctx, c.Group, layer.ForceReleaseOptions{Where: isNew, Hold: c.Items[0].ID})
+	require.ErrorIs(t, err, layer.ErrOptions)
+	held, err := a.ForceRelease(l.ctx, c.Group, layer.ForceReleaseOptions{Where: isNew})
+	require.NoError(t, err)
+	require.Equal(t, c.Token, held.Token)
+	err = l.q.Ack(l.ctx, c)
+	require.ErrorIs(t, err, layer.ErrClaimLost)
+	require.ErrorContains(t, err, "where state=NEW")
+	_, err = l.q.Receive(l.ctx, layer.ReceiveOptions{Where: layer.Template{}})
+	require.ErrorContains(t, err, "template {} is of no view of the queue: allowed are *; state")
+}
+
 // TestWholeGroupWaitsForAllLanes (lanes, trap 6): a claim of the whole group waits until no lane is held; a pause keeps
 // new claims away meanwhile, so that the holder of the group's future gets there.
 func TestWholeGroupWaitsForAllLanes(t *testing.T) {

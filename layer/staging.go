@@ -181,6 +181,9 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 			err = c.passOn(rows)
 		} else {
 			requests = rows
+			if len(claimers) > 1 {
+				c.lookAgain()
+			}
 			err = c.grantOthers(rows)
 		}
 		if err != nil {

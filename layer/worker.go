@@ -175,6 +175,8 @@ func newWorker(q *Queue, h Handler, o WorkerOptions) (*Worker, error) {
 			return nil, fmt.Errorf("%w: queue %d of the worker is nil", ErrOptions, i+1)
 		case from.Handler.call == nil:
 			return nil, fmt.Errorf("%w: the worker has no handler for queue %q", ErrOptions, from.Queue.name)
+		case from.Handler.stage && len(from.Queue.Config().Facets) == 0:
+			return nil, fmt.Errorf("%w: a stage for queue %q, which has no facets", ErrOptions, from.Queue.name)
 		case from.Weight < 0:
 			return nil, &LimitError{What: "weight", Got: int64(from.Weight), Min: 1, Max: maxConcurrency}
 		}

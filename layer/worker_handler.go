@@ -21,6 +21,7 @@ type Handler struct {
 	call  func(ctx context.Context, ds []*Delivery) error // nil = no handler
 	batch bool                                            // call is given all items of a claim
 	inTx  bool                                            // the effect is committed in a transaction with the ack
+	stage bool                                            // what it returns are the item's next facets
 }
 
 // Handle makes a handler of a function. The item is acked when h has returned nil: the ack travels while h is called

@@ -17,18 +17,20 @@ import (
 // together, and the last of the claim in the transaction that receives the next claim. So the effect of h happens at
 // least once. For an effect that happens exactly once use HandleTx or HandleCommit with Delivery.AdvanceTo; for a stage
 // that handles a claim's items together, HandleBatch. An error is a failed attempt, as for every kind; a next that
-// AdvanceTo refuses is one, too.
+// AdvanceTo refuses is one, too. NewWorker refuses a stage for a queue without facets.
 func HandleStage(h func(ctx context.Context, d *Delivery) (next Template, err error)) Handler {
 	if h == nil {
 		return Handler{}
 	}
-	return Handle(func(ctx context.Context, d *Delivery) error {
+	handler := Handle(func(ctx context.Context, d *Delivery) error {
 		next, err := h(ctx, d)
 		if err != nil {
 			return err
 		}
 		return d.AdvanceTo(next)
 	})
+	handler.stage = true
+	return handler
 }
 
 // AdvanceTo says that the item, when its handler has returned nil, is not to be finished but advanced (see

@@ -269,3 +269,13 @@ func TestAdvancedBesideAcked(t *testing.T) {
 		b.sound()
 	})
 }
+
+// TestStageWantsFacets: a worker with a stage is refused for a queue without facets, where no item could be advanced.
+func TestStageWantsFacets(t *testing.T) {
+	inBubble(t, layer.Config{}, func(b *bubble) {
+		stage := layer.HandleStage(func(context.Context, *layer.Delivery) (layer.Template, error) { return nil, nil })
+		_, err := layer.NewWorker(b.q, layer.Typed[int](layer.JSON[int](), stage), layer.WorkerOptions{})
+		require.ErrorIs(b.t, err, layer.ErrOptions)
+		require.ErrorContains(b.t, err, "no facets")
+	})
+}

@@ -227,7 +227,7 @@ func TestMessagesOfServers(t *testing.T) {
 }
 
 // TestQueueOfTheOtherKind: a queue is deleted and made anew with timeouts of the other kind. Receipt handles of before
-// name messages that are gone, also on a server that has used the first queue until just now.
+// name messages that are gone, also on a server that has used the first queue.
 func TestQueueOfTheOtherKind(t *testing.T) {
 	kinds := choices[visibilityOf]
 	for i, before := range kinds {

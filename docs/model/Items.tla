@@ -66,6 +66,8 @@ Of(k, h) == [item |-> k, token |-> h.token, owner |-> h.owner, end |-> h.end]
 Tx(what, reads, sets, clears) ==
     [what |-> what, reads |-> reads, sets |-> sets, clears |-> clears, starts |-> {}, ends |-> {}, done |-> {}]
 
+\* layer/group.go: put, leave; layer/group_turn.go: noteTurn, leadBackAll, leadBack, fenceTurn. The code has a record for
+\* each item, and a conflict on the group's lock in the place of the one record below.
 \* The only writer of the record: with holdings next, and rest the items that are left. It keeps the timer, and leaves a
 \* hint if the head has become free.
 Put(t, next, rest) ==
@@ -82,20 +84,22 @@ Put(t, next, rest) ==
         !.reads = @ \cup (IF rest = {} THEN Guard("release-empty", AllItems)
                           ELSE IF held THEN Guard("gap", UpTo(First(rest))) ELSE {})]
 
+\* layer/enqueue.go: begin.
 EnqueueTx(m) ==
     LET tail == Last(Items)
         index == IF Items = {} \/ tail[2] < clock THEN clock ELSE tail[2] + 1
     IN Tx("enqueue", IF Items = {} THEN {} ELSE Guard("tail", {tail}),
           (Item(index, m) :> 0) @@ (IF Items = {} THEN Ready(index) :> 0 ELSE None), {})
 
-\* What leads to the group: hints, the due timer, or the caller names it.
+\* layer/claim_search.go: readMore. What leads to the group: hints, the due timer, or the caller names it.
 Candidates(now) == {{k} : k \in Hints} \cup {{k} : k \in {j \in DOMAIN db : j[1] = "timer" /\ j[2] <= now}} \cup {{}}
 
-\* What is free at a time: from the head up to the first that is in hand.
+\* layer/group_hold.go: meetHold. What is free at a time: from the head up to the first that is in hand.
 Taken(k, now) == k \in InHand /\ Record.held[k].end > now
 Free(now) == {k \in Items : \A j \in Items : (j = k \/ (Before(j, k) /\ Has("prefix"))) => ~Taken(j, now)}
 Takes(now) == {k \in Free(now) : Cardinality({j \in Free(now) : Before(j, k)}) < Max}
 
+\* layer/claim_hold.go: takeHolds, leaveInHand, endHold.
 ReceiveTx(p, c, now, end) ==
     LET out == Takes(now)
         head == First(Items)
@@ -104,15 +108,17 @@ ReceiveTx(p, c, now, end) ==
         next == [k \in (IF Has("merge") THEN InHand ELSE {}) \cup out |-> IF k \in out THEN mine ELSE Record.held[k]]
     IN CASE Items = {} -> IF c = {} THEN NoTx ELSE Tx("look", Guard("stale-empty", AllItems), None, c)
          [] Items # {} /\ out = {} ->  \* The head is in hand. What lands before it has a hint, which may be this very key.
+            \* layer/group_turn.go: disposeInHand.
             IF c = {} \/ c = {Timer(Record.due)} THEN NoTx
             ELSE Tx("look", Guard("stale-lock", {Lock}) \cup Guard("gap", UpTo(head)), None, c)
          [] OTHER ->
             [Put(Tx("receive", Guard("claim-lock", {Lock}), None, c \cup (IF c = {} THEN {Ready(head[2])} ELSE {})), next, Items)
                 EXCEPT !.starts = {Of(k, mine) : k \in out}, !.ends = {Of(k, Record.held[k]) : k \in out \cap InHand}]
 
-\* A worker's items are settled one by one, or together; those of them that are lost are left out.
+\* layer/settle.go: check. A worker's items are settled one by one, or together; those of them that are lost are left out.
 Mine(p) == {h.item : h \in {h \in hand[p] : h.item \in InHand /\ (Record.held[h.item].token = h.token \/ ~Has("token"))}}
 
+\* layer/settle.go: finish, giveBack, extend.
 SettleTx(p, what, ids, end) ==
     LET r == Record
         gone == IF what = "ack" THEN ids ELSE {}

@@ -82,8 +82,17 @@ func takeInOrder(ctx context.Context, c *crew, s Sizes) error {
 	for _, one := range c.claimers {
 		wg.Go(func() {
 			for ctx.Err() == nil {
+				mu.Lock()
+				before := next
+				mu.Unlock()
 				claims, err := one.handle.Receive(ctx, one.o)
 				if err == nil && len(claims) == 0 {
+					mu.Lock()
+					others := next > before // have got items meanwhile; nobody has promised each a share
+					mu.Unlock()
+					if others {
+						continue
+					}
 					err = fmt.Errorf("%w: no item came for %v", errWrong, one.o.Wait)
 				}
 				if err != nil {

@@ -92,6 +92,9 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	if (o.sweeping || o.is("replay")) && o.outcome == refused {
 		o.outcome = unknown // of its transactions some may have been done
 	}
+	if o.beats {
+		a.w.byBeat(o)
+	}
 	a.w.sched.trace.note("op", a.id, o.kind, o.outcome, o.ids, o.sent, claimsText(o.claims), len(o.items), err)
 	return err
 }
@@ -235,6 +238,7 @@ func (a *actor) receiveOptions() layer.ReceiveOptions {
 	o.State = a.chance(k.state)
 	a.laneOptions(&o)
 	a.plainOptions(&o)
+	a.beatOptions(&o)
 	return o
 }
 
@@ -257,12 +261,15 @@ func (a *actor) receive() []*layer.Claim {
 		options.ReceiveID = a.w.orphans[0]
 		a.w.orphans = a.w.orphans[1:]
 	}
+	if options.Heartbeat {
+		options.ReceiveID = ""
+	}
 	try := func(o *op) error {
-		o.attemptID, o.wantsState = options.ReceiveID, options.State
+		o.beats, o.attemptID, o.wantsState = options.Heartbeat, options.ReceiveID, options.State
 		if options.ReceiveID != "" {
 			a.w.attempts[options.ReceiveID] = a.id
 		}
-		if options.Wait == 0 && a.chance(k.inTx) {
+		if options.Wait == 0 && a.chance(k.inTx) && !options.Heartbeat {
 			o.kind = "receive-tx"
 			return a.call(o, func(ctx context.Context) error {
 				var claims []*layer.Claim
@@ -314,6 +321,7 @@ func (a *actor) work() {
 		for i, c := range claims {
 			a.left--
 			next = a.handle(c, i == len(claims)-1 && a.left > 0)
+			a.letGo(c)
 		}
 	}
 }
@@ -329,6 +337,9 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 	}
 	if a.rng.IntN(2) == 0 {
 		a.sleep(a.below(k.think))
+	}
+	if k.beats > 0 && a.rng.IntN(4) == 0 {
+		a.sleep(a.edge())
 	}
 	if a.chance(k.die) {
 		a.w.mark("worker died with a claim")
@@ -434,6 +445,7 @@ func (a *actor) handle(given *layer.Claim, may bool) (next []*layer.Claim) {
 	case may && a.chance(k.fuse):
 		o.kind, o.all = "ack-receive", true
 		options := a.receiveOptions()
+		o.beats = options.Heartbeat
 		err = a.call(o, func(ctx context.Context) (err error) {
 			o.claims, err = a.q.AckReceive(ctx, c, options)
 			return err

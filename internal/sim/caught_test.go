@@ -116,6 +116,11 @@ var caught = map[string]known{
 	"subscribe-stop":  {"subscribed", 4},
 	"total-draw":      {"totalled", 3},
 	"retro-timer":     {"redelayed", 19},
+	"beat-join":       {"beating", 36},
+	"beat-lock":       {"beating", 1},
+	"beat-end":        {"beating", 3},
+	"beat-last":       {"beating", 11},
+	"beat-move":       {"beating", 1},
 }
 
 // caughtAlone are runs in which porcupine finds by itself that a guard is missing, by what the callers were told. It

@@ -55,6 +55,7 @@ type op struct {
 	claims     []*layer.Claim // receive
 	attemptID  string         // likewise
 	wantsState bool           // likewise
+	beats      bool           // likewise: by heartbeat
 	items      []layer.Item   // take
 
 	rates    bool          // it changes the rate of the groups

@@ -60,6 +60,9 @@ func (m *model) begin(r *record, after map[string][]byte) {
 		case "ready", "open":
 			set(inner(i.hints, m.ofKey(name, rest)), k, v != nil, true)
 		case "timer", "due":
+			if isBeatTimer(rest) && name == "timer" {
+				continue
+			}
 			due, group := m.dueAt(name, rest), m.ofKey(name, rest)
 			if i.timers[group] == nil {
 				i.timers[group] = make(map[int64]string)
@@ -147,6 +150,9 @@ func (m *model) end(after map[string][]byte) {
 			group, _ := rest[0].(string)
 			touched[group] = true
 		case "lock", "ready", "open", "timer", "due", "grant", "kept", "lane":
+			if name == "timer" && isBeatTimer(rest) {
+				continue
+			}
 			touched[m.ofKey(name, rest)] = true
 		}
 		if name == "request" {
@@ -180,6 +186,8 @@ func (m *model) led(group string) {
 	}
 	switch l := g.lock; {
 	case l.is("pause"), l.is("halt"):
+	case l != nil && l.beat != "":
+		m.heldByBeat(group, l)
 	case l != nil && timers[l.endMS] != l.kind:
 		m.violation("I1: %q has a %s until %d and no timer of it: %v", group, l.kind, l.endMS, timers)
 	case l == nil && len(g.items) > 0 && len(m.invariants.hints[group]) == 0 && !slices.Contains(slices.Collect(maps.Values(timers)), "head"):

@@ -52,6 +52,7 @@ type knobs struct {
 	tending
 	later
 	plainKnobs
+	beatKnobs
 	plan *lanePlan // of a queue with facets; nil = it has none
 }
 

@@ -156,7 +156,7 @@ func (m *model) holderOf(id layer.ID) (lane string, l *lockState) {
 // held are the locks of a group that last, by their lanes.
 func (m *model) held(group string) (lanes []string) {
 	for _, lane := range append(slices.Sorted(maps.Keys(m.lanes.of[group])), group) {
-		if l := m.group(lane).lock; l != nil && l.endMS > m.r.nowMS {
+		if l := m.lasting(m.group(lane).lock); l != nil && l.endMS > m.r.nowMS {
 			lanes = append(lanes, lane)
 		}
 	}

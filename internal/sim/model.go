@@ -31,7 +31,7 @@ func section(name string) kv.KeyRange {
 // modelled are the names of the keys that the model knows.
 var modelled = []string{
 	"archive", "archived", "dead", "dedup", "due", "grant", "item", "kept", "lane", "lock", "open", "part", "ready",
-	"request", "state", "timer", "hold",
+	"request", "state", "timer", "hold", "beat", "held",
 }
 
 func isModelled(name string) bool { return slices.Contains(modelled, name) }
@@ -86,6 +86,7 @@ type lockState struct {
 	owner string
 	endMS int64
 	out   []layer.ID
+	beat  string // of a claim by heartbeat, which is endless then; "" = it has a lease of its own
 	// marked is "pause" or "halt" if the lock is such a mark, or a claim that becomes one.
 	marked string
 }
@@ -109,13 +110,16 @@ func lockOf(group string, value []byte) (*lockState, error) {
 		return l, nil
 	}
 	h, _ := t[2].(tuple.Tuple)
-	if len(t) > 4 || len(h) < 4 { // a claim is followed by the time at which it was made
+	if len(t) > 5 || len(h) < 4 { // a claim is followed by the time at which it was made, and perhaps by its beat
 		return nil, fmt.Errorf("lock of %q: %v", group, t)
 	}
 	l.kind, _ = h[0].(string)
 	l.token, _ = h[1].(int64)
 	l.owner, _ = h[2].(string)
 	l.endMS, _ = h[3].(int64)
+	if l.beat = beatOf(t); l.beat != "" {
+		l.endMS = endless
+	}
 	var ok bool
 	if l.out, ok = outstanding(group, h[4:]); !ok {
 		return nil, fmt.Errorf("lock of %q: %v", group, t)
@@ -304,6 +308,7 @@ type model struct {
 	*invariants
 	*pacing
 	*looking
+	beats   beats
 	feed    *feed
 	starts  []startedAt // under the queue's rate
 	turns   turns
@@ -321,6 +326,7 @@ func newModel(w *world) *model {
 		stateLog: make(map[string][]stateAt),
 		retimes:  make(map[layer.ID][]retimed), dueLog: make(map[layer.ID][]retimed), looking: newLooking(w),
 		feed:       newFeed(w),
+		beats:      make(beats),
 		invariants: newInvariants(), turns: turns{pauses: make(map[string]*record)},
 		replays: replays{kept: make(map[layer.ID]*keptAt)}, lanes: newLaneIndex(),
 	}
@@ -457,6 +463,7 @@ func (m *model) apply(r *record) {
 			m.db[k] = v
 		}
 	}
+	m.endBeats(after)
 	m.end(after)
 	m.endLanes(after)
 	m.endPlain(after)
@@ -691,7 +698,7 @@ func (m *model) item(k string, id layer.ID, after map[string][]byte) {
 			m.violation("%s is in the archive with another value", id)
 		}
 		m.finished[id] = append(m.finished[id], finished{
-			r: m.r, item: s, lane: lane, lock: lock, under: lock.is("claim") && lock.has(id),
+			r: m.r, item: s, lane: lane, lock: m.lasting(lock), under: lock.is("claim") && lock.has(id),
 			over: m.over(g, id), overIn: m.overIn(id, s), archived: archived,
 			held: m.spare(m.held(id.Group), []layer.ID{id}),
 		})
@@ -873,6 +880,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 				m.violation("claim %d of %q now has %s, which it had not", next.token, group, id)
 			}
 		}
+		m.rejoined(group, old, next)
 		return
 	}
 	// A new claim or grant.
@@ -918,6 +926,7 @@ func (m *model) lock(group string, next *lockState, gone map[layer.ID]bool, gran
 		})]
 		h.tokens = append(h.tokens, next.token)
 	}
+	m.joins(group, next)
 	m.claim(group, g, next)
 }
 

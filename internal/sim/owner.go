@@ -170,6 +170,8 @@ func (m *model) finds(mine owned, f *layer.Found) bool {
 	s, there := g.items[f.ID]
 	_, lock := m.holderOf(f.ID)
 	switch {
+	case there && lock.is("claim") && lock.has(f.ID) && lock.beat != "":
+		return f.Where == layer.WhereInFlight && f.Token == lock.token
 	case there && lock.is("claim") && lock.has(f.ID):
 		return f.Where == layer.WhereInFlight && f.Token == lock.token && f.Until.UnixMilli() == lock.endMS
 	case there:

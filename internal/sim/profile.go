@@ -131,6 +131,8 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"totalled":   (*knobs).totalled,
 	// See retroactive.go.
 	"redelayed": (*knobs).redelayed,
+	// See beat.go.
+	"beating": (*knobs).beating, "paged": (*knobs).paged, "steady": (*knobs).steady,
 }
 
 // scarce leaves few groups, that are often empty, to several handles.
@@ -147,7 +149,7 @@ func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
 func profileOf(rng *rand.Rand) string {
 	names := Profiles()
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are beside the draws
-		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles)
+		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles, beatProfiles)
 		return s == "worked" || slices.Contains(others, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {

@@ -54,6 +54,7 @@ func (a *actor) newWorker(h *handle) *layer.Worker {
 	if a.rng.IntN(2) == 0 {
 		o.Lease = layer.MinLease + a.below(maxLease-layer.MinLease)
 	}
+	a.beatWorker(&o)
 	a.lease = cmp.Or(o.Lease, k.config.Lease)
 	if a.rng.IntN(3) == 0 {
 		delay := a.below(maxDelay)

@@ -78,14 +78,15 @@ type world struct {
 	handles   []*handle
 	nextActor int // of those that take up the work of the dead
 	ops       []*op
-	known     []layer.ID     // messages that operators have heard of
-	handed    []layer.ID     // messages that were received
-	ownedBy   []owned        // messages that were sent
-	hearings  []*hearing     // calls of handlers of changes
-	missed    map[string]int // by topics: how often a subscriber was told so
-	mischief  map[string]int // by topics: calls of handlers that failed on purpose
-	attempts  map[string]int // receive ids of receives under way: the actor
-	orphans   []string       // receive ids of receives whose actor died
+	known     []layer.ID        // messages that operators have heard of
+	handed    []layer.ID        // messages that were received
+	ownedBy   []owned           // messages that were sent
+	hearings  []*hearing        // calls of handlers of changes
+	missed    map[string]int    // by topics: how often a subscriber was told so
+	mischief  map[string]int    // by topics: calls of handlers that failed on purpose
+	attempts  map[string]int    // receive ids of receives under way: the actor
+	beaten    map[claimKey]bool // claims of receives that asked for the heartbeat
+	orphans   []string          // receive ids of receives whose actor died
 	outcomes  map[attemptID]int
 	replays   int               // begun
 	large     map[string][]byte // values of records, by their digests
@@ -127,10 +128,11 @@ func Run(o Options) *Report {
 	knobs.drawPlain(o)
 	knobs.drawRetroactive(o)
 	knobs.drawFair(o)
+	knobs.drawBeats(o)
 	w := &world{
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
-		missed: make(map[string]int), mischief: make(map[string]int),
+		beaten: make(map[claimKey]bool), missed: make(map[string]int), mischief: make(map[string]int),
 		large: make(map[string][]byte), nextActor: 300,
 		plan: &fault.Plan{Seed: o.Seed}, report: &Report{Seed: o.Seed},
 	}
@@ -242,7 +244,10 @@ func (w *world) live() error {
 	}
 	w.sched.trace.note("calm")
 	w.calm = w.sched.steps
-	w.sched.start(1, func() { w.heal() })
+	w.sched.start(1, func() {
+		w.desert()
+		w.heal()
+	})
 	if err := w.sched.drive(time.Hour); err != nil {
 		return fmt.Errorf("heal: %w", err)
 	}

@@ -1,0 +1,49 @@
+package sim_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/internal/sim"
+)
+
+// seenOfBeats is what runs of heartbeats have met.
+var seenOfBeats = []string{
+	"claim by heartbeat", "beat moved", "claim by heartbeat extended", "claim by heartbeat let go",
+	"handle ended by its heartbeat", "claim ended with its heartbeat", "takeover of an expired claim", "death of a handle",
+}
+
+// TestBeats: claims by heartbeat, of handles that die, stand still, are closed with what they have in hand, and are
+// late with their beats: nobody takes over what a handle has whose beat is in time, what a dead handle had is taken
+// over, and nothing is lost.
+func TestBeats(t *testing.T) {
+	sum := sim.Report{Marks: make(map[string]int)}
+	t.Run("seeds", func(t *testing.T) {
+		for _, p := range []struct {
+			profile           string
+			share, operations int // of the seeds, and of a seed's calls: beats are moved all the time, so a seed is long
+		}{{"beating", 30, *operationsFlag}, {"paged", 150, *operationsFlag / 4}, {"steady", 100, *operationsFlag}} {
+			for seed := *seedFlag; seed < *seedFlag+uint64(max(1, seedsWanted()/p.share)); seed++ {
+				t.Run(fmt.Sprintf("%s/%d", p.profile, seed), func(t *testing.T) {
+					o := sim.Options{
+						Seed: seed, Operations: p.operations, Profile: p.profile, Trace: *linesFlag, Linear: true,
+					}
+					r := runAs(t, o)
+					requireSound(t, r, p.operations)
+					sum.Add(r)
+					if seed == *seedFlag && p.profile == "beating" { // which beats all the time
+						require.Equal(t, r.Digest, runAs(t, o).Digest, "a seed decides a run")
+					}
+				})
+			}
+		}
+	})
+	t.Log(&sum)
+	for _, name := range seenOfBeats {
+		if sum.Marks[name] == 0 && sum.Operations > 3_000 {
+			t.Errorf("not seen: %s", name)
+		}
+	}
+}
