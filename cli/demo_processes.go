@@ -179,8 +179,8 @@ func (c *crew) conflicts() (n int64) {
 	return n
 }
 
-// takeoverPatience is how long the demo waits until another process serves the folder, which takes some ten milliseconds
-// where there is a processor for it.
+// takeoverPatience is how long the demo waits until another process serves the folder, which takes some ten
+// milliseconds where there is a processor for it.
 const takeoverPatience = time.Minute
 
 // settle is how long what frozen processes had sent may take to land.
