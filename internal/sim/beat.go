@@ -21,7 +21,7 @@ import (
 // heartbeat nobody takes the group over. A claim by heartbeat is in the list of its beat, the beat is there, and so is
 // the timer that leads to the beat. A claim loses its heartbeat, but for an extend by its holder, only when the beat is
 // due by the clock of whoever ends it, and gets the time at which the beat was due; so a handle that moves its beat in
-// time keeps what it has. No claim joins a beat that is being ended, nothing is left of one that is gone, nobody but its
+// time keeps what it has. No claim joins a beat that is being ended, nothing is left of one that is gone, only its
 // handle moves it, and none comes back. In runs without faults no claim ends so.
 //
 // Who receives by heartbeat has to settle each claim (ReceiveOptions.Heartbeat), or to extend it once and leave it. So
@@ -319,7 +319,7 @@ func (m *model) rejoined(group string, old, next *lockState) {
 	case old.beat == next.beat:
 		return
 	case next.beat != "":
-		m.violation("claim %d of %q lasted for a time, or by beat %q, and now lasts by beat %s", next.token, group, old.beat, next.beat)
+		m.violation("claim %d of %q was by beat %q, and now is by beat %s", next.token, group, old.beat, next.beat)
 		return
 	}
 	b := m.beat(old.beat)
