@@ -150,6 +150,30 @@ func TestHeartbeatEnds(t *testing.T) {
 	})
 }
 
+// TestShorterLeaseEndsNoHeartbeat (G2): what was claimed by heartbeat lasts as long as the receive has told, also if the
+// queue's lease becomes shorter, and the handle dies after its next beat.
+func TestShorterLeaseEndsNoHeartbeat(t *testing.T) {
+	inABubble(t, Config{Lease: 30 * time.Second}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		send(t, q, "g")
+		claim := byHeart(t, q, ReceiveOptions{Max: 1})[0]
+		_, _, err := q.Admin().Configure(t.Context(), func(c *Config) { c.Lease = 3 * time.Second })
+		require.NoError(t, err)
+		other := beside(t, r, "other")
+		for time.Until(claim.Until) > 15*time.Second { // in which the handle beats
+			time.Sleep(time.Second)
+		}
+		dies(q)
+		for time.Until(claim.Until) > time.Second {
+			require.Empty(t, receive(t, other, ReceiveOptions{}))
+			time.Sleep(time.Second)
+		}
+		time.Sleep(5 * time.Second)
+		taken := receive(t, other, ReceiveOptions{})
+		require.Len(t, taken, 1)
+		require.NoError(t, other.Ack(t.Context(), taken[0]))
+	})
+}
+
 // TestHeartbeatEndWakes (G5): who waits for what a dead handle has is given it at the end of the lease: a receive of
 // any group, one of a named group, and takes; and a receive in a caller's transaction finds it.
 func TestHeartbeatEndWakes(t *testing.T) {

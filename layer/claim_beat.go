@@ -128,7 +128,9 @@ func (q *Queue) writeBeat(ctx context.Context, p *pulse, anew bool) (there bool,
 	return true, nil
 }
 
-// moveBeat moves a beat to a lease from now, and returns that time; 0 = another has ended the beat.
+// moveBeat moves a beat to a lease from now, but never back, because receives have told that their claims last as long
+// as the beat did then. Example: the queue's lease has just been made shorter. moveBeat returns when the beat is due;
+// 0 = another has ended the beat.
 func (w *txn) moveBeat(handle uuid.UUID, anew bool) (dueMS int64, err error) {
 	keys, key := w.q.keys, w.q.keys.beat(handle)
 	config, err := w.config()
@@ -142,14 +144,15 @@ func (w *txn) moveBeat(handle uuid.UUID, anew bool) (dueMS int64, err error) {
 	if v == nil && !anew {
 		return 0, nil
 	}
+	dueMS = w.nowMS + config.Lease.Milliseconds()
 	if v != nil {
 		b, err := unpackBeat(key, v)
 		if err != nil || b.ended {
 			return 0, err
 		}
 		w.tx.Clear(keys.beatTimer(b.dueMS, handle))
+		dueMS = max(dueMS, b.dueMS)
 	}
-	dueMS = w.nowMS + config.Lease.Milliseconds()
 	w.tx.Set(key, beat{dueMS: dueMS, owner: w.q.opts.Owner}.pack())
 	w.tx.Set(keys.beatTimer(dueMS, handle), packTimer(kindBeat, 0))
 	return dueMS, nil
