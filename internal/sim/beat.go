@@ -130,7 +130,7 @@ func (a *actor) letGo(c *layer.Claim) {
 			continue
 		}
 		if o.settle && o.group == lane && o.token == c.Token && o.outcome == done &&
-			!o.is("ack-part") && !o.is("set-state") {
+			!o.is("ack-part") && !o.is("set-state") && o.nack.From == nil { // which keep the claim, or its first items
 			return
 		}
 		break
