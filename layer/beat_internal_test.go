@@ -150,8 +150,8 @@ func TestHeartbeatEnds(t *testing.T) {
 	})
 }
 
-// TestShorterLeaseEndsNoHeartbeat (G2): what was claimed by heartbeat lasts as long as the receive has told, also if the
-// queue's lease becomes shorter, and the handle dies after its next beat.
+// TestShorterLeaseEndsNoHeartbeat (G2): what was claimed by heartbeat lasts as long as the receive has told, also if
+// the queue's lease becomes shorter, and the handle dies after its next beat.
 func TestShorterLeaseEndsNoHeartbeat(t *testing.T) {
 	inABubble(t, Config{Lease: 30 * time.Second}, func(t *testing.T, q *Queue, r *recording.Recorder) {
 		send(t, q, "g")

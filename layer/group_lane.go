@@ -334,7 +334,9 @@ func (w *txn) inOtherLane(g guard, id ID) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return slices.ContainsFunc(all, func(held heldLane) bool { return held.record.claim().holds(id) }), nil
+	return slices.ContainsFunc(all, func(held heldLane) bool {
+		return isHold(held.lane) || held.record.claim().holds(id) // a hold may be the item's own delay, after a nack
+	}), nil
 }
 
 // hintLanes adds an item that has come to its place, or become due, to its lanes, and writes a hint of each. A hint of

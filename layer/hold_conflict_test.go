@@ -315,7 +315,7 @@ func (r *mixedRun) release(c *layer.Claim, done bool) {
 }
 
 // TestRetryNowOfAHeldItem (G2): an operator whose clock is behind takes a head for delayed which is in another's hand
-// by itself. The head is not changed there.
+// by itself, or waits by itself since it was given back. The head is not changed there.
 func TestRetryNowOfAHeldItem(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
 	q := e.unordered("holds", nil, 1)[0]
@@ -331,5 +331,8 @@ func TestRetryNowOfAHeldItem(t *testing.T) {
 	require.Len(t, claims, 1)
 	require.ErrorIs(t, late.Admin().RetryNow(e.ctx, "A", layer.RetryOptions{}), layer.ErrNotDelayed)
 	e.sound("holds")
-	require.NoError(t, q.Ack(e.ctx, claims[0]))
+	require.NoError(t, q.Nack(e.ctx, claims[0], layer.NackOptions{Delay: time.Hour}))
+	require.ErrorIs(t, late.Admin().RetryNow(e.ctx, "A", layer.RetryOptions{}), layer.ErrNotDelayed)
+	e.sound("holds")
+	require.NoError(t, late.Close(e.ctx))
 }
