@@ -2,6 +2,8 @@ package layer
 
 import (
 	"fmt"
+
+	"fdbfifo/kv"
 )
 
 // Whoever meets an item past retention at the head of a group carries the retention out: a claimer, a taker, or a
@@ -106,22 +108,29 @@ func (w *txn) endBefore(lane string, r *record, out []delivered) (free bool, err
 	return w.lapse(lane, r, nil, spared)
 }
 
-// overduePage returns the group's first items which are past retention, overdueWidth at most. read holds the items read
-// by the caller. If all of read are past retention, overduePage reads more, because otherwise a small take or claim
-// would remove the items in many small steps.
-func (w *txn) overduePage(read rows) (rows, error) {
-	old, err := w.overdue(read)
-	if err != nil || old.len() < read.len() || read.len() >= overdueWidth || w.q.keys.hasHolds() {
-		return old, err // of those behind, some may be held by themselves
+// overduePage returns the group's first items which are past retention, overdueWidth at most. f holds the items read by
+// the caller. If all of them are past retention, overduePage reads more, because otherwise a small take or claim would
+// remove the items in many small steps, one after the other. What is behind the first item held by itself stays.
+func (w *txn) overduePage(f *found) (rows, error) {
+	old, err := w.overdue(f.rows)
+	if err != nil || old.len() < f.rows.len() || f.rows.len() >= overdueWidth || f.behind != nil {
+		return old, err
 	}
-	found := w.q.readItems(w.tx.Snapshot(), w.tx.Snapshot(), read.lane, overdueWidth)
-	pairs, err := found.Wait(w.ctx)
+	tx := w.tx.Snapshot()
+	page := &found{candidate: f.candidate}
+	pairs, hold := w.q.readItems(tx, tx, f.lane, overdueWidth), kv.Future[[]kv.KV](nil)
+	if !isPart(f.lane) {
+		hold = w.q.firstHold(tx, f.lane)
+	}
+	read, err := pairs.Wait(w.ctx)
 	if err != nil {
 		return rows{}, fmt.Errorf("read items: %w", err)
 	}
-	more, err := w.rows(read.lane, pairs)
-	if err != nil {
+	if page.rows, err = w.rows(f.lane, read); err != nil {
 		return rows{}, err
 	}
-	return w.overdue(more)
+	if err := page.meetHold(w, hold); err != nil {
+		return rows{}, err
+	}
+	return w.overdue(page.rows)
 }

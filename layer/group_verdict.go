@@ -189,7 +189,7 @@ func (w *txn) leadOn(f *found, free bool) (behind *candidate, err error) {
 }
 
 func (w *txn) disposeAged(f *found) (free bool, err error) {
-	old, err := w.overduePage(f.rows)
+	old, err := w.overduePage(f)
 	if err != nil {
 		return false, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv/record"
 	"fdbfifo/layer"
 )
 
@@ -60,6 +61,89 @@ func TestReceiveComesThroughManyOverdue(t *testing.T) {
 				require.EqualValues(t, 1, s.Depth)
 			})
 		}
+	}
+}
+
+// holdKinds are the queues in which items are held by themselves, and how a receive there gets several items.
+var holdKinds = []struct {
+	name   string
+	change func(c *layer.Config)
+	o      layer.ReceiveOptions
+}{
+	{"in turn", func(c *layer.Config) { c.Unordered, c.LeasePer = false, layer.LeasePerItem }, layer.ReceiveOptions{}},
+	{"unordered", func(*layer.Config) {}, layer.ReceiveOptions{Unordered: true}},
+	{"by groups in an unordered queue", func(*layer.Config) {}, layer.ReceiveOptions{}},
+}
+
+// TestOverdueItemsGoByPages: a small receive that meets many items past retention removes them by pages, also where
+// items are held by themselves. A transaction with several reads for each item, one after the other, would outlast
+// itself on a slow engine, again and again.
+func TestOverdueItemsGoByPages(t *testing.T) {
+	const n = 150
+	for _, kind := range holdKinds {
+		for _, then := range []layer.OnExpiry{layer.DropExpired, layer.DeadLetterExpired} {
+			t.Run(fmt.Sprint(kind.name, " ", then), func(t *testing.T) {
+				e := newEnv(t, anyEngine, false)
+				counting := record.WrapCounting(e.raw)
+				e.db = counting
+				e.q = e.unordered("pages", func(c *layer.Config) {
+					c.Retention, c.OnExpiry = time.Minute, then
+					kind.change(c)
+				}, 1)[0]
+				e.fill("A", n)
+				e.clock.advance(2 * time.Minute)
+				e.enqueue("A", "young")
+				before := counting.Counters()
+				o := kind.o
+				o.Max = 1
+				claims, err := e.q.Receive(e.ctx, o)
+				require.NoError(t, err)
+				count := counting.Counters().Sub(before)
+				require.Len(t, claims, 1)
+				require.Equal(t, []string{"young"}, bodies(claims[0].Items))
+				require.Less(t, count.Reads, int64(2*n), "an unordered receive reads each body by its key")
+				require.NoError(t, e.q.Ack(e.ctx, claims[0]))
+				s, err := e.q.Stats(e.ctx)
+				require.NoError(t, err)
+				require.EqualValues(t, n, s.PastRetention+s.DeadLettered)
+				require.Zero(t, s.Depth)
+			})
+		}
+	}
+}
+
+// TestOverduePageLeavesWhatIsHeld (G2): a page of items past retention ends before the first item that somebody holds.
+func TestOverduePageLeavesWhatIsHeld(t *testing.T) {
+	for _, kind := range holdKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			e.q = e.unordered("pages", func(c *layer.Config) {
+				c.Retention, c.Lease = time.Minute, time.Hour
+				kind.change(c)
+			}, 1)[0]
+			e.enqueue("A", "a", "b", "c", "d", "e", "f")
+			claims, err := e.q.Receive(e.ctx, layer.ReceiveOptions{Max: 4, Unordered: kind.name != "in turn"})
+			require.NoError(t, err)
+			require.Len(t, claims, 4)
+			for _, c := range claims[:3] {
+				require.NoError(t, e.q.Nack(e.ctx, c, layer.NackOptions{Release: true}))
+			}
+			e.clock.advance(2 * time.Minute)
+			o := kind.o
+			o.Max = 1
+			none, err := e.q.Receive(e.ctx, o)
+			require.NoError(t, err)
+			require.Empty(t, none)
+			require.NoError(t, e.q.Ack(e.ctx, claims[3]), "its item was past retention, and in hand")
+			none, err = e.q.Receive(e.ctx, o)
+			require.NoError(t, err)
+			require.Empty(t, none)
+			s, err := e.q.Stats(e.ctx)
+			require.NoError(t, err)
+			require.EqualValues(t, 5, s.PastRetention)
+			require.EqualValues(t, 1, s.Acked)
+			require.Zero(t, s.Depth)
+		})
 	}
 }
 
