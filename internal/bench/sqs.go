@@ -250,6 +250,10 @@ func sqsMutations(sizes Sizes) Benchmark {
 		}
 		err = serving(ctx, env, func(_ Space, s *service) error {
 			for _, per := range leasesPer() {
+				budget := 5.0
+				if per == layer.LeasePerItem {
+					budget = 10 // a claim and a timer more, set and cleared
+				}
 				if _, err := s.cycle(ctx, per, 0); err != nil { // the first has no receipt to clear
 					return err
 				}
@@ -268,13 +272,15 @@ func sqsMutations(sizes Sizes) Benchmark {
 				for _, count := range []struct {
 					name, unit, means string
 					n                 int64
+					target            Target
 				}{
-					{name, "mutations", means, c.Mutations},
-					{"sqs_reads_per_message", "reads", "keys and ranges read by the same", c.Reads},
-					{"sqs_transactions_per_message", "transactions", "of the same", c.Commits},
+					{name, "mutations", means, c.Mutations, atMost(budget)},
+					{"sqs_reads_per_message", "reads", "keys and ranges read by the same", c.Reads, Target{}},
+					{"sqs_transactions_per_message", "transactions", "of the same", c.Commits, Target{}},
 				} {
 					results = append(results, Result{
-						figureOf(count.name, per), each(count.n), count.unit, meansOf(count.means, per), "", Target{},
+						figureOf(count.name, per), each(count.n), count.unit, meansOf(count.means, per), "",
+						count.target,
 					})
 				}
 				if err := s.check(ctx, servedQueue(per), 0); err != nil {
