@@ -70,9 +70,9 @@ func newServeCmd(s *session) *cobra.Command {
 	flags.StringVar(&f.options.Account, "account", "000000000000", "the `ACCOUNT` in ARNs and URLs")
 	flags.BoolVar(&f.options.ReuseNames, "reuse-names", false,
 		"let a queue be made at once under the name of a deleted one; AWS wants a minute between")
-	flags.StringVar(&f.visibility, "visibility", layer.LeasePerClaim.String(),
-		"make FIFO queues of which what one receive has taken of a group (claim), or each message, as in AWS (item), "+
-			"has a visibility timeout: `PER`, unless CreateQueue has the attribute fdbfifo.Visibility")
+	flags.StringVar(&f.visibility, "visibility", layer.LeasePerItem.String(),
+		"make FIFO queues of which each message, as in AWS (item), or what one receive has taken of a group (claim), "+
+			"has a visibility timeout: `PER`, unless CreateQueue has the attribute fdbfifo.Visibility; fixed when made")
 	flags.IntVar(&f.connections, "connections", sqs.DefaultConnections, "serve at most `N` connections at a time")
 	flags.BoolVar(&f.verbose, "verbose", false, "tell of each request, without bodies")
 	s.beside.add(c)

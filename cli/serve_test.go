@@ -49,14 +49,21 @@ func TestServeIsRefused(t *testing.T) {
 	}
 }
 
-// TestServe: it listens, says where, tells whether it is well, and ends with the context.
+// TestServe: it listens, says where, tells whether it is well, and ends with the context. The messages of its FIFO
+// queues have visibility timeouts of their own, as in AWS, unless the operator says otherwise.
 func TestServe(t *testing.T) {
+	for want, more := range map[string][]string{"item": nil, "claim": {"--visibility", "claim"}} {
+		t.Run(want, func(t *testing.T) { testServe(t, want, more...) })
+	}
+}
+
+func testServe(t *testing.T, visibility string, more ...string) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	stderr, notices := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		args := []string{"serve", "--engine", "memory", "--sqs", "localhost:0", "--visibility", "item"}
+		args := append([]string{"serve", "--engine", "memory", "--sqs", "localhost:0"}, more...)
 		done <- Run(ctx, args, nil, io.Discard, notices)
 		notices.Close()
 	}()
@@ -67,7 +74,7 @@ func TestServe(t *testing.T) {
 	}
 	get(t, text+"/?Action=CreateQueue&QueueName=a.fifo&Attribute.1.Name=FifoQueue&Attribute.1.Value=true")
 	require.Contains(t, get(t, text+"/0/a.fifo?Action=GetQueueAttributes&AttributeName.1=fdbfifo.Visibility"),
-		"<Value>item</Value>")
+		"<Value>"+visibility+"</Value>")
 	stop()
 	go func() { _, _ = io.Copy(io.Discard, stderr) }()
 	require.NoError(t, <-done)

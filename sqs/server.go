@@ -45,7 +45,8 @@ type Options struct {
 	ReuseNames bool
 	// Visibility is what has a visibility timeout of its own in FIFO queues that are made from now on by clients who do
 	// not say it themselves, by the attribute fdbfifo.Visibility: what one receive has taken of a group
-	// (layer.LeasePerClaim), or each message, as in AWS (layer.LeasePerItem). Queues that are there stay as they are.
+	// (layer.LeasePerClaim), or each message, as in AWS (layer.LeasePerItem), which is the default of fdbfifo serve.
+	// Queues that are there stay as they are.
 	Visibility layer.LeasePer
 	// Now is the clock. nil = time.Now.
 	Now func() time.Time
