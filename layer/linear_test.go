@@ -54,7 +54,9 @@ func requireLinear(t *testing.T, few int, run func(t *testing.T, sort callersSor
 		seed = rand.Uint64N(1<<32) + 1
 	}
 	var sum linear.Result
-	sorts := []callersSort{lapsing, lasting, lapsingLanes, lastingLanes, lapsingItems, lastingItems}
+	sorts := []callersSort{
+		lapsing, lasting, lapsingLanes, lastingLanes, lapsingItems, lastingItems, lapsingTurns, lastingTurns,
+	}
 	for n := range uint64(runs) {
 		for _, sort := range sorts {
 			t.Run(fmt.Sprintf("%d %s", seed+n, sort), func(t *testing.T) {
@@ -86,13 +88,20 @@ const (
 	// The same, in an unordered queue: receives and takes of groups, and of any messages that nobody holds.
 	lapsingItems callersSort = "lapsing items"
 	lastingItems callersSort = "lasting items"
+	// The same, in a queue with a lease for each message.
+	lapsingTurns callersSort = "lapsing turns"
+	lastingTurns callersSort = "lasting turns"
 )
 
-func (s callersSort) lapses() bool { return s == lapsing || s == lapsingLanes || s == lapsingItems }
+func (s callersSort) lapses() bool {
+	return s == lapsing || s == lapsingLanes || s == lapsingItems || s == lapsingTurns
+}
 
 func (s callersSort) laned() bool { return s == lapsingLanes || s == lastingLanes }
 
 func (s callersSort) unordered() bool { return s == lapsingItems || s == lastingItems }
+
+func (s callersSort) inTurn() bool { return s == lapsingTurns || s == lastingTurns }
 
 // queue is the name of the queue that callers call.
 func (s callersSort) queue() string {
@@ -101,6 +110,8 @@ func (s callersSort) queue() string {
 		return "lanes"
 	case s.unordered():
 		return "items"
+	case s.inTurn():
+		return "turns"
 	}
 	return testQueue
 }
@@ -112,6 +123,8 @@ func (e *env) callable(s callersSort) {
 		e.laned(s.queue(), "*; state; region", nil, 1)
 	case s.unordered():
 		e.unordered(s.queue(), nil, 1)
+	case s.inTurn():
+		e.inTurn(s.queue(), nil, 1)
 	}
 }
 
@@ -609,7 +622,7 @@ func (c *caller) release(limited bool) {
 	if c.sort.laned() {
 		options.Where = c.where()
 	}
-	if c.sort.unordered() && len(c.ids) > 0 && c.chance(60) {
+	if (c.sort.unordered() || c.sort.inTurn()) && len(c.ids) > 0 && c.chance(60) {
 		options.Hold = c.ids[c.rng.IntN(len(c.ids))]
 		group = options.Hold.Group
 	}
@@ -637,7 +650,7 @@ func (c *caller) drain() {
 			break
 		}
 		for _, claim := range claims {
-			o := linear.Operation{Kind: linear.Ack, Token: claim.Token, All: true}
+			o := linear.Operation{Kind: linear.Ack, Token: claim.Token, Hold: claim.Hold, All: true}
 			o.Span, o.Outcome = c.call(false, func(ctx context.Context) error { return c.q.Ack(ctx, claim) })
 			c.h.Add(claim.Group, o)
 		}

@@ -217,6 +217,7 @@ func All(s Sizes) []Benchmark {
 		stagesGain(s),
 		subscribeRoundTrips(s),
 		sqsRatio(s),
+		sqsMutations(s),
 		sqsBlocked(s),
 		sqsIdle(s),
 		sqsQuiet(s),

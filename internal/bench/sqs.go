@@ -81,8 +81,10 @@ func (s *service) call(ctx context.Context, operation string, request, answer an
 }
 
 // create makes a FIFO queue that takes the bodies for deduplication.
-func (s *service) create(ctx context.Context, name string) error {
-	attributes := map[string]string{"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+func (s *service) create(ctx context.Context, name string, per layer.LeasePer) error {
+	attributes := map[string]string{
+		"FifoQueue": "true", "ContentBasedDeduplication": "true", "fdbfifo.Visibility": per.String(),
+	}
 	return s.call(ctx, "CreateQueue", map[string]any{"QueueName": name, "Attributes": attributes}, nil)
 }
 
@@ -134,12 +136,31 @@ func (s *service) check(ctx context.Context, name string, items int64) (err erro
 	return nil
 }
 
-const (
-	servedQueue = "served.fifo"
-	inHand      = 43_200 // s; the longest visibility timeout
-)
+const inHand = 43_200 // s; the longest visibility timeout
 
-// serving opens a space and a service over it with one queue, and runs do.
+// leasesPer is what has a visibility timeout of its own in the queues that the service is measured with.
+func leasesPer() []layer.LeasePer { return []layer.LeasePer{layer.LeasePerClaim, layer.LeasePerItem} }
+
+// servedQueue is the queue with such timeouts.
+func servedQueue(per layer.LeasePer) string { return "served-" + per.String() + ".fifo" }
+
+// figureOf is the name of a figure of the queue with such timeouts.
+func figureOf(name string, per layer.LeasePer) string {
+	if per == layer.LeasePerItem {
+		name += "_item"
+	}
+	return name
+}
+
+// meansOf says of what queue a figure is.
+func meansOf(means string, per layer.LeasePer) string {
+	if per == layer.LeasePerItem {
+		means += ", where each message has a visibility timeout of its own"
+	}
+	return means
+}
+
+// serving opens a space and a service over it with a queue of each kind, and runs do.
 func serving(ctx context.Context, env Env, do func(space Space, s *service) error) (err error) {
 	space, err := env.Open(ctx)
 	if err != nil {
@@ -151,8 +172,10 @@ func serving(ctx context.Context, env Env, do func(space Space, s *service) erro
 		return err
 	}
 	defer func() { err = errors.Join(err, s.stop()) }()
-	if err := s.create(ctx, servedQueue); err != nil {
-		return err
+	for _, per := range leasesPer() {
+		if err := s.create(ctx, servedQueue(per), per); err != nil {
+			return err
+		}
 	}
 	return do(space, s)
 }
@@ -164,8 +187,7 @@ func sqsRatio(sizes Sizes) Benchmark {
 		means = "sqs_items_per_s / layer_items_per_s: what of the queue's speed is left to clients of SQS"
 	)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
-		var c comparison
-		err = serving(ctx, env, func(space Space, s *service) error {
+		err = serving(ctx, env, func(space Space, s *service) (err error) {
 			q, err := newQueue(ctx, env, space, "own")
 			if err != nil {
 				return err
@@ -181,55 +203,124 @@ func sqsRatio(sizes Sizes) Benchmark {
 				}
 				return q.ack(ctx, claims)
 			}
-			c, err = compare(ctx, env, sizes.LongRounds, sizes.Slices,
-				func(ctx context.Context) (float64, error) { return rate(ctx, sizes.Claimers, sizes.LongSlice, own) },
-				func(ctx context.Context) (float64, error) {
-					return rate(ctx, sizes.Claimers, sizes.LongSlice, s.cycle)
-				})
-			if err != nil {
-				return err
+			detail := fmt.Sprintf("%d clients, batches of %d, %d bytes each", sizes.Claimers, batch, bodySize)
+			for _, per := range leasesPer() {
+				served := func(ctx context.Context, worker int) (int, error) { return s.cycle(ctx, per, worker) }
+				c, err := compare(ctx, env, sizes.LongRounds, sizes.Slices,
+					func(ctx context.Context) (float64, error) {
+						return rate(ctx, sizes.Claimers, sizes.LongSlice, own)
+					},
+					func(ctx context.Context) (float64, error) {
+						return rate(ctx, sizes.Claimers, sizes.LongSlice, served)
+					})
+				if err != nil {
+					return err
+				}
+				results = append(results,
+					Result{figureOf(name, per), c.ratio(), "ratio", meansOf(means, per), c.spread(), atLeast(0.5)},
+					Result{
+						figureOf("sqs_items_per_s", per), c.b, "items/s",
+						meansOf("the same by SQS over the loopback", per), detail, Target{},
+					},
+					Result{
+						figureOf("layer_items_per_s", per), c.a, "items/s",
+						"enqueue + receive + ack, by calls, meanwhile", detail, Target{},
+					})
+				if err := errors.Join(s.drain(ctx, per), s.check(ctx, servedQueue(per), 0)); err != nil {
+					return err
+				}
 			}
-			return errors.Join(s.drain(ctx), s.check(ctx, servedQueue, 0), q.verify(ctx))
+			return q.verify(ctx)
 		})
-		if err != nil {
-			return nil, err
+		return results, err
+	}}
+}
+
+// sqsMutations counts what a message costs the database from its SendMessageBatch to its DeleteMessageBatch.
+func sqsMutations(sizes Sizes) Benchmark {
+	const (
+		name  = "sqs_mutations_per_message"
+		means = "sets, clears and atomic operations of SendMessageBatch, ReceiveMessage and DeleteMessageBatch of ten"
+	)
+	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
+		plain, counting := env, (*record.Recorder)(nil)
+		env.Open = func(ctx context.Context) (space Space, err error) {
+			space, counting, err = plain.openCounted(ctx)
+			return space, err
 		}
-		detail := fmt.Sprintf("%d clients, batches of %d, %d bytes each", sizes.Claimers, batch, bodySize)
-		return []Result{
-			{name, c.ratio(), "ratio", means, c.spread(), atLeast(0.5)},
-			{"sqs_items_per_s", c.b, "items/s", "the same by SQS over the loopback", detail, Target{}},
-			{"layer_items_per_s", c.a, "items/s", "enqueue + receive + ack, by calls", detail, Target{}},
-		}, nil
+		err = serving(ctx, env, func(_ Space, s *service) error {
+			for _, per := range leasesPer() {
+				budget := 5.0
+				if per == layer.LeasePerItem {
+					budget = 10 // a claim and a timer more, set and cleared
+				}
+				if _, err := s.cycle(ctx, per, 0); err != nil { // the first has no receipt to clear
+					return err
+				}
+				before := counting.Counters()
+				for n := range sizes.Batches {
+					got, err := s.cycle(ctx, per, n)
+					if err == nil && got != batch {
+						err = fmt.Errorf("%w: a receive gave %d messages, should be %d", errWrong, got, batch)
+					}
+					if err != nil {
+						return err
+					}
+				}
+				c := counting.Counters().Sub(before)
+				each := func(n int64) float64 { return float64(n) / float64(sizes.Batches*batch) }
+				for _, count := range []struct {
+					name, unit, means string
+					n                 int64
+					target            Target
+				}{
+					{name, "mutations", means, c.Mutations, atMost(budget)},
+					{"sqs_reads_per_message", "reads", "keys and ranges read by the same", c.Reads, Target{}},
+					{"sqs_transactions_per_message", "transactions", "of the same", c.Commits, Target{}},
+				} {
+					results = append(results, Result{
+						figureOf(count.name, per), each(count.n), count.unit, meansOf(count.means, per), "",
+						count.target,
+					})
+				}
+				if err := s.check(ctx, servedQueue(per), 0); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		return results, err
 	}}
 }
 
 // cycle sends a batch to a group, receives one, and deletes it.
-func (s *service) cycle(ctx context.Context, worker int) (int, error) {
+func (s *service) cycle(ctx context.Context, per layer.LeasePer, worker int) (int, error) {
 	type entry struct{ Id, MessageBody, MessageGroupId, MessageDeduplicationId string }
 	body, entries := strings.Repeat("x", bodySize), make([]entry, batch)
 	unique := fmt.Sprint(worker, "-", time.Now().UnixNano(), "-")
 	for i := range entries {
 		entries[i] = entry{fmt.Sprint(i), body, groupName(worker), unique + fmt.Sprint(i)}
 	}
-	request := map[string]any{"QueueUrl": servedQueue, "Entries": entries}
+	queue := servedQueue(per)
+	request := map[string]any{"QueueUrl": queue, "Entries": entries}
 	if err := s.call(ctx, "SendMessageBatch", request, nil); err != nil {
 		return 0, err
 	}
-	got, err := s.receive(ctx, servedQueue, 0, 30)
+	got, err := s.receive(ctx, queue, 0, 30)
 	if err != nil || len(got) == 0 {
 		return 0, err
 	}
-	return len(got), s.delete(ctx, servedQueue, got)
+	return len(got), s.delete(ctx, queue, got)
 }
 
 // drain receives and deletes until nothing is left.
-func (s *service) drain(ctx context.Context) error {
+func (s *service) drain(ctx context.Context, per layer.LeasePer) error {
 	for {
-		got, err := s.receive(ctx, servedQueue, 1, 30)
+		got, err := s.receive(ctx, servedQueue(per), 1, 30)
 		if err != nil || len(got) == 0 {
 			return err
 		}
-		if err := s.delete(ctx, servedQueue, got); err != nil {
+		if err := s.delete(ctx, servedQueue(per), got); err != nil {
 			return err
 		}
 	}
@@ -241,44 +332,55 @@ func sqsBlocked(sizes Sizes) Benchmark {
 	backlog := sizes.Deep / 5
 	means := fmt.Sprintf("from SendMessage to a client that waits, behind %d messages of a group in flight", backlog)
 	return Benchmark{name, means, func(ctx context.Context, env Env) (results []Result, err error) {
-		var took []float64
 		err = serving(ctx, env, func(space Space, s *service) error {
-			q, err := layer.Open(ctx, space.DB, space.Prefix, servedQueue, layer.Options{})
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, q.Close(context.WithoutCancel(ctx))) }()
-			for done := 0; done < backlog; done += perLoad {
-				env.progress("loading", done, backlog)
-				if _, err := q.Enqueue(ctx, messages(groupName(0), min(perLoad, backlog-done))...); err != nil {
-					return err
-				}
-			}
-			if _, err := s.receive(ctx, servedQueue, 0, inHand); err != nil {
-				return err
-			}
-			for round := range sizes.LongRounds + 1 {
-				env.progress("measuring", round, sizes.LongRounds+1)
-				ms, err := s.pass(ctx, groupName(1), fmt.Sprint("round-", round), sizes.Watch/50)
+			for _, per := range leasesPer() {
+				took, err := s.blocked(ctx, env, sizes, per)
 				if err != nil {
 					return err
 				}
-				if round > 0 {
-					took = append(took, ms)
-				}
+				detail := fmt.Sprintf("median of %d, %.3g–%.3g", len(took), slices.Min(took), slices.Max(took))
+				results = append(results, Result{
+					figureOf(name, per), median(took), "ms", meansOf(means, per), detail, atMost(100),
+				})
 			}
-			return s.check(ctx, servedQueue, int64(backlog))
+			return nil
 		})
-		if err != nil {
-			return nil, err
-		}
-		detail := fmt.Sprintf("median of %d, %.3g–%.3g", len(took), slices.Min(took), slices.Max(took))
-		return []Result{{name, median(took), "ms", means, detail, atMost(100)}}, nil
+		return results, err
 	}}
 }
 
+// blocked returns how many ms it took each time.
+func (s *service) blocked(ctx context.Context, env Env, sizes Sizes, per layer.LeasePer) (took []float64, err error) {
+	queue, backlog := servedQueue(per), sizes.Deep/5
+	q, err := layer.Open(ctx, s.space.DB, s.space.Prefix, queue, layer.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, q.Close(context.WithoutCancel(ctx))) }()
+	for done := 0; done < backlog; done += perLoad {
+		env.progress("loading", done, backlog)
+		if _, err := q.Enqueue(ctx, messages(groupName(0), min(perLoad, backlog-done))...); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := s.receive(ctx, queue, 0, inHand); err != nil {
+		return nil, err
+	}
+	for round := range sizes.LongRounds + 1 {
+		env.progress("measuring", round, sizes.LongRounds+1)
+		ms, err := s.pass(ctx, queue, groupName(1), fmt.Sprint("round-", round), sizes.Watch/50)
+		if err != nil {
+			return nil, err
+		}
+		if round > 0 {
+			took = append(took, ms)
+		}
+	}
+	return took, s.check(ctx, queue, int64(backlog))
+}
+
 // pass lets a client wait, sends a message, and returns the milliseconds until the client has it.
-func (s *service) pass(ctx context.Context, group, body string, settle time.Duration) (float64, error) {
+func (s *service) pass(ctx context.Context, queue, group, body string, settle time.Duration) (float64, error) {
 	type outcome struct {
 		got []received
 		at  time.Time
@@ -286,14 +388,14 @@ func (s *service) pass(ctx context.Context, group, body string, settle time.Dura
 	}
 	waiting := make(chan outcome, 1)
 	go func() {
-		got, err := s.receive(ctx, servedQueue, 20, 30)
+		got, err := s.receive(ctx, queue, 20, 30)
 		waiting <- outcome{got, time.Now(), err}
 	}()
 	if err := sleep(ctx, settle); err != nil { // until it waits
 		return 0, err
 	}
 	begun := time.Now()
-	if err := s.send(ctx, servedQueue, group, body); err != nil {
+	if err := s.send(ctx, queue, group, body); err != nil {
 		return 0, err
 	}
 	o := <-waiting
@@ -303,7 +405,7 @@ func (s *service) pass(ctx context.Context, group, body string, settle time.Dura
 	if o.err != nil {
 		return 0, o.err
 	}
-	return float64(o.at.Sub(begun)) / float64(time.Millisecond), s.delete(ctx, servedQueue, o.got)
+	return float64(o.at.Sub(begun)) / float64(time.Millisecond), s.delete(ctx, queue, o.got)
 }
 
 // sqsIdle counts what many long polls cost in which nothing happens.
@@ -325,7 +427,7 @@ func sqsIdle(sizes Sizes) Benchmark {
 			defer stop()
 			var wg sync.WaitGroup
 			for i := range queues {
-				if err := s.create(ctx, fmt.Sprintf("idle-%d.fifo", i)); err != nil {
+				if err := s.create(ctx, fmt.Sprintf("idle-%d.fifo", i), leasesPer()[i%2]); err != nil {
 					return err
 				}
 			}

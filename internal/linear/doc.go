@@ -52,6 +52,15 @@
 // let go of it, and over one that somebody lets go of while it looks. Somebody may hold messages whose claims are not
 // in the history: Busy says when.
 //
+// # In turn
+//
+// In a queue with a lease for each message, too, a message in hand is a lane, with a token, a lease and a retry delay
+// of its own. A receive is given the first messages of the group, each under such a claim, all under one token: none
+// that is in hand, nor any behind one that is (G2). So it leaves out none that has ever been in hand, whatever
+// overlaps the receive: whoever lets go of a message writes what each receive reads. If the outcome of its commit was
+// in doubt at first it gives what is still in its hands when it looks again; what others may have ended meanwhile it
+// may leave out.
+//
 // # Leases
 //
 // The end of a lease is a number of the holder's clock that the claim and its extends return. Until is not a moment of

@@ -82,9 +82,23 @@ func (h *History) Received(
 		}
 	}
 	one := Operation{Span: s, Kind: Receive, Outcome: o, Where: of.Where, Unordered: of.Unordered}
-	for _, c := range claims {
+	for i, c := range claims {
 		got := one
-		got.Hold, got.Token, got.Messages, got.Until = c.Hold, c.Token, messages(c.Items), c.Until.UnixMilli()
+		got.Token, got.Messages, got.Until = c.Token, messages(c.Items), c.Until.UnixMilli()
+		switch {
+		case c.Hold == layer.ID{}:
+		case of.Unordered:
+			got.Hold = c.Hold
+		default: // the claims of a group follow one another
+			if got.InTurn = true; i > 0 && sameTurn(claims[i-1], c) {
+				continue
+			}
+			for _, next := range claims[i+1:] {
+				if sameTurn(c, next) {
+					got.Messages = append(got.Messages, messages(next.Items)...)
+				}
+			}
+		}
 		h.Add(c.Group, got)
 	}
 	if len(claims) > 0 {
@@ -97,6 +111,9 @@ func (h *History) Received(
 		h.Add(group, one)
 	}
 }
+
+// sameTurn reports whether two claims of a receive are of one group.
+func sameTurn(a, b *layer.Claim) bool { return a.Group == b.Group && a.Token == b.Token }
 
 // Took adds a take, as Received adds a receive. Items are of one group.
 func (h *History) Took(s Span, o Outcome, of layer.TakeOptions, items []layer.Item, from []string) {

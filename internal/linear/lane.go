@@ -43,7 +43,9 @@ func lanesOf(ops []*Operation) *lanes {
 			kind(m.Facets)
 		}
 	}
-	alone := slices.ContainsFunc(ops, func(o *Operation) bool { return o.Unordered || o.Hold != (layer.ID{}) })
+	alone := slices.ContainsFunc(ops, func(o *Operation) bool {
+		return o.Unordered || o.InTurn || o.Hold != (layer.ID{})
+	})
 	if len(l.where) == 1 && len(l.kinds) == 1 && !alone {
 		return nil
 	}
@@ -253,6 +255,9 @@ func (s state) followInLane(l Law, p *step) (state, bool) {
 func (s state) givesInLane(l Law, p *step, all hands) (state, bool) {
 	if p.Outcome == Nothing && s.keptFrom(l.lanes, p, all) {
 		return s, true
+	}
+	if p.InTurn {
+		return s.givesInTurn(l, p, all)
 	}
 	in := s
 	for _, h := range all {

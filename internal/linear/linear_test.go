@@ -21,8 +21,8 @@ import (
 //
 // In a queue with facets a verb is followed by @TEMPLATE, a message by its facets in brackets, and what an advance
 // passes on by "to TEMPLATE". In one with unordered consumers a verb is followed by @# if it is unordered, and by
-// @#MESSAGE if it is of the claim of one message. A return of ? is an unknown outcome. The clock of everybody shows the
-// stamp. Messages are ordered as their names are.
+// @#MESSAGE if it is of the claim of one message; a receive in turn by @>. A return of ? is an unknown outcome. The
+// clock of everybody shows the stamp. Messages are ordered as their names are.
 func TestHistories(t *testing.T) {
 	datadriven.Walk(t, "testdata/histories", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -108,7 +108,9 @@ func parse(t *testing.T, line string) linear.Operation {
 	}
 	args := words[3:]
 	if len(args) > 0 && strings.HasPrefix(args[0], "@") {
-		if alone, is := strings.CutPrefix(args[0], "@#"); !is {
+		if args[0] == "@>" {
+			o.InTurn = true
+		} else if alone, is := strings.CutPrefix(args[0], "@#"); !is {
 			o.Where = template(t, args[0][1:])
 		} else if o.Unordered = o.Kind == linear.Receive || o.Kind == linear.Take; alone != "" {
 			o.Hold = message(alone).ID

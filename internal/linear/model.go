@@ -26,6 +26,7 @@ type step struct {
 	ordered  bool // in the order of their keys
 	from     int  // rank of From; -1 = none
 	before   set  // what was known to be there before it was called
+	ended    set  // of a receive in turn: it may have had claims of these, too, which ended before it returned
 	busy     set  // of an unordered receive or take: what was, perhaps, in the hands of somebody not in the history
 	lane     int  // of a queue with facets, as the next two
 	next     byte // the kind that an advance or move gives its messages

@@ -133,6 +133,9 @@ type Operation struct {
 	Hold layer.ID `json:",omitzero"`
 	// Unordered, of a receive or take: of messages that nobody holds, past those that others hold.
 	Unordered bool `json:",omitempty"`
+	// InTurn, of a receive: its messages have claims of their own, and are those from the head of the group up to the
+	// first in hand.
+	InTurn bool `json:",omitempty"`
 	// Next, of an advance or move, is the facets that the messages have then.
 	Next layer.Template `json:",omitempty"`
 
@@ -164,6 +167,8 @@ func (o *Operation) String() string {
 		s.WriteString(" alone")
 	case o.Unordered:
 		s.WriteString(" unordered")
+	case o.InTurn:
+		s.WriteString(" in turn")
 	}
 	word := func(format string, args ...any) { fmt.Fprintf(&s, " "+format, args...) }
 	if o.Kind == Ack || o.Kind == Nack || o.Kind == Extend || o.Kind == Advance {

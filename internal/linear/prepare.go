@@ -116,11 +116,15 @@ func prepare(l Law, history []Operation) *group {
 		returned := o.Return
 		var before []int
 		for id, at := range seen {
-			if at < o.Call && (l.lanes == nil || settledIn(moves, o, id)) {
+			if at < o.Call && (l.lanes == nil || o.InTurn || settledIn(moves, o, id)) {
 				before = append(before, ranks[id])
 			}
 		}
 		p.before = setOf(before...)
+		if o.InTurn {
+			p.ended = endedMeanwhile(history, o, ranks)
+			p.before = p.before.without(p.ended)
+		}
 		if o.Kind == Enqueue {
 			if o.Outcome == Unknown {
 				returned = last
@@ -161,6 +165,11 @@ func untold(history []Operation) (all []Operation) {
 	for _, o := range history {
 		if o.Kind == Receive && o.Outcome == Done {
 			told[claim{o.Where.String(), o.Hold, o.Token}] = true
+			for _, m := range o.Messages {
+				if o.InTurn {
+					told[claim{o.Where.String(), m.ID, o.Token}] = true
+				}
+			}
 		}
 	}
 	for _, o := range history {

@@ -110,6 +110,9 @@ var caught = map[string]known{
 	"extend-apart":        {"worked", 3},
 	"tx-bound":            {"worked", 3},
 
+	"turn-note":       {"turned", 1},
+	"turn-lock":       {"turned", 1},
+	"turn-gap":        {"turned", 18},
 	"subscribe-hold":  {"subscribed", 3},
 	"subscribe-move":  {"subscribed", 8},
 	"subscribe-again": {"subscribed", 29},
@@ -140,4 +143,5 @@ var caughtAlone = map[string]known{
 	"other-lock":   {"laned", 1},
 	"hold":         {"outlived", 1},
 	"holds":        {"mixed", 1},
+	"turn-note":    {"turned", 1},
 }

@@ -242,6 +242,10 @@ func (c *historian) receive(ops ...*op) {
 				if key := (claimKey{claimLane(claim), claim.Token}); !c.told[key] {
 					c.told[key] = true
 					r.Token, r.Messages, r.Until = claim.Token, c.items(claim.Items), claim.Until.UnixMilli()
+					if c.w.knobs.inTurn {
+						c.inTurn(claim.Group, r)
+						continue
+					}
 					r.Unordered = claim.Hold != layer.ID{}
 					c.addTo(claimLane(claim), r)
 				}
@@ -256,6 +260,17 @@ func (c *historian) receive(ops ...*op) {
 			}
 		}
 	}
+}
+
+// inTurn adds a claim of a message of a receive in turn. What the receive was given of a group is one thing.
+func (c *historian) inTurn(group string, r linear.Operation) {
+	r.InTurn = true
+	history := c.groups[group]
+	if n := len(history) - 1; n >= 0 && history[n].InTurn && history[n].Span == r.Span && history[n].Token == r.Token {
+		history[n].Messages = append(history[n].Messages, r.Messages...)
+		return
+	}
+	c.add(group, r)
 }
 
 // others adds what nobody's call says.

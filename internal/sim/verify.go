@@ -58,7 +58,7 @@ func (w *world) verify(drained bool) {
 	w.compareHistories(m)
 	w.compareOrder(m)
 	w.compareExclusion()
-	if w.o.Linear && !w.knobs.inTurn { // porcupine's model has no claims of messages in turn
+	if w.o.Linear {
 		w.report.calls = w.histories(m, drained)
 	}
 }

@@ -1,0 +1,75 @@
+package linear
+
+import (
+	"slices"
+
+	"fdbfifo/layer"
+)
+
+// Of a queue whose messages have leases of their own, and are delivered in turn: each message in hand is a lane, as one
+// that is held by itself is (hold.go), and a receive of several takes hold of each.
+
+// givesInTurn is a receive of messages that each get a claim of their own: the first of the group, none of which is in
+// hand any more. None is left out that has ever been in hand: its claim ended in a transaction that nobody looks past.
+func (s state) givesInTurn(l Law, p *step, all hands) (state, bool) {
+	if !s.gives(l, p) || p.End < s.since {
+		return s, false
+	}
+	for _, h := range all {
+		r := l.lanes.rank(h.lane)
+		switch in := (state{hold: h.hold}); {
+		case h.lane == p.lane:
+		case p.messages.has(r):
+			if !in.lapsed(p) || h.newest >= p.Token || h.delay > p.End {
+				return s, false
+			}
+		case s.waiting.has(r) && r < p.messages.last() && !p.ended.has(r) && !l.Loose:
+			return s, false
+		}
+	}
+	for _, r := range p.messages.ranks() {
+		all = all.with(l.lanes.alone(r), hold{
+			token: p.Token, held: setOf(r), until: p.Until, latest: p.Until, newest: p.Token,
+		})
+	}
+	return s.heldBy(l.lanes, all), true
+}
+
+// endedMeanwhile is the messages of which a receive in turn may have had claims that ended before it returned. If the
+// outcome of its commit was not known at first, it returns those that it still has.
+func endedMeanwhile(history []Operation, o *Operation, ranks map[layer.ID]int) set {
+	var all []int
+	mine := func(id layer.ID) bool {
+		return slices.ContainsFunc(o.Messages, func(m Message) bool { return m.ID == id })
+	}
+	for _, a := range history {
+		if a.Call > o.Return || a.Outcome != Unknown && a.Return < o.Call || a.Span == o.Span {
+			continue
+		}
+		ids := make([]layer.ID, 0, len(a.Messages)+1)
+		for _, m := range a.Messages {
+			ids = append(ids, m.ID)
+		}
+		lapsed := o.Until <= o.End && (o.Until <= a.End || a.Outcome == Unknown)
+		switch {
+		case a.Outcome != Done && a.Outcome != Unknown:
+			continue
+		case a.Kind == Busy, a.Kind == Drop:
+		case a.Kind == Release:
+			ids = append(ids, a.Hold)
+		case a.Kind == Disturb, a.Kind == Receive && a.Outcome == Unknown && lapsed: // of any of them
+			for id := range ranks {
+				ids = append(ids, id)
+			}
+		case lapsed && (a.Kind == Receive || a.Kind == Take || a.Kind == Cancel):
+		default:
+			continue
+		}
+		for _, id := range ids {
+			if r, known := ranks[id]; known && !mine(id) {
+				all = append(all, r)
+			}
+		}
+	}
+	return setOf(all...)
+}
