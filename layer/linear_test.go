@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,6 +143,7 @@ type caller struct {
 	id     int
 	q      *layer.Queue
 	rng    *rand.Rand
+	doubts *doubts
 	skew   time.Duration
 	groups []string
 	claims []*layer.Claim // that it may try to settle: its own, ended ones too
@@ -190,6 +192,7 @@ func (e *env) callTogether(h *linear.History, sort callersSort, first, count int
 	db := fault.Wrap(e.raw, e.plan)
 	var all []*caller
 	var handles []*layer.Queue
+	var doubted []*doubts
 	skews := []time.Duration{0, 30 * time.Second, -30 * time.Second, 10 * time.Second}
 	for i, skew := range skews {
 		if !sort.lapses() {
@@ -199,16 +202,17 @@ func (e *env) callTogether(h *linear.History, sort callersSort, first, count int
 		o.Now = func() time.Time { return e.clock.now().Add(skew) }
 		o.Tx.MaxRetryDelay = 5 * time.Millisecond
 		o.Test.NoCoalescing = i == 3
-		q, err := layer.Open(e.ctx, db, testPrefix, sort.queue(), o)
+		d := &doubts{DB: db}
+		q, err := layer.Open(e.ctx, d, testPrefix, sort.queue(), o)
 		require.NoError(t, err)
-		handles = append(handles, q)
+		handles, doubted = append(handles, q), append(doubted, d)
 	}
 	groups := groupsOfCallers()
 	for id := first; id < first+count; id++ {
 		i := id % len(handles)
 		all = append(all, &caller{
-			e: e, sort: sort, h: h, id: id, q: handles[i], skew: skews[i], rng: rand.New(rand.NewPCG(e.seed, uint64(id))),
-			groups: groups,
+			e: e, sort: sort, h: h, id: id, q: handles[i], doubts: doubted[i], skew: skews[i],
+			rng: rand.New(rand.NewPCG(e.seed, uint64(id))), groups: groups,
 		})
 	}
 	var wg sync.WaitGroup
@@ -231,13 +235,95 @@ func groupsOfCallers() (groups []string) {
 	return groups
 }
 
+// doubts is the database of one handle, and counts the commits of unknown outcome after which the handle tries again.
+type doubts struct {
+	kv.DB
+	n atomic.Int64
+	// next, if not nil, comes before the handle tries again.
+	next func()
+}
+
+func (d *doubts) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	return &doubtedTx{tx, d}, err
+}
+
+type doubtedTx struct {
+	kv.ManagedTx
+	d *doubts
+}
+
+func (t *doubtedTx) OnError(err error) kv.Future[struct{}] {
+	var e *kv.Error
+	if errors.As(err, &e) && e.MaybeCommitted() {
+		t.d.n.Add(1)
+		if t.d.next != nil {
+			t.d.next()
+		}
+	}
+	return t.ManagedTx.OnError(err)
+}
+
+// TestLapsedAttemptOfAReceive: a receive is told of no claim that its own attempt of unknown outcome made, and that was
+// ended before the receive was tried again, because the lease was over by another's clock. While the claim was there
+// others passed over its message, and the history of what they were told has an order (G1).
+func TestLapsedAttemptOfAReceive(t *testing.T) {
+	onEngines(t, func(e *env) {
+		e.plan = &fault.Plan{}
+		e.db = e.raw
+		e.unordered("items", nil, 1)
+		d := &doubts{DB: fault.Wrap(e.raw, e.plan)}
+		h := &linear.History{}
+		of := func(id int, db kv.DB, skew time.Duration) *caller {
+			o := e.options(uint64(20 + id))
+			o.Now = func() time.Time { return e.clock.now().Add(skew) }
+			q, err := layer.Open(e.ctx, db, testPrefix, "items", o)
+			require.NoError(e.t, err)
+			return &caller{
+				e: e, sort: lapsingItems, h: h, id: id, q: q, doubts: d, skew: skew, rng: rand.New(rand.NewPCG(1, 1)),
+				groups: []string{"g"},
+			}
+		}
+		one := layer.ReceiveOptions{Unordered: true, Max: 1, Lease: 10 * time.Second}
+		receive := func(c *caller) (bodies []string) {
+			var claims []*layer.Claim
+			span, o := c.call(false, func(ctx context.Context) (err error) {
+				claims, err = c.q.Receive(ctx, one)
+				return err
+			})
+			require.Equal(e.t, linear.Done, o)
+			c.received(span, o, claims, one)
+			for _, claim := range claims {
+				bodies = append(bodies, string(claim.Items[0].Body))
+			}
+			return bodies
+		}
+		slow, same, fast := of(1, d, 0), of(2, e.raw, 0), of(3, e.raw, 30*time.Second)
+		var sent []layer.Sent
+		span, o := same.call(false, func(ctx context.Context) (err error) {
+			sent, err = same.q.Enqueue(ctx, layer.Message{Group: "g", Body: []byte("x")}, layer.Message{Group: "g", Body: []byte("y")})
+			return err
+		})
+		h.Enqueued(span, o, []string{"g", "g"}, []string{"x", "y"}, idsOf(sent))
+
+		d.next = sync.OnceFunc(func() {
+			require.Equal(e.t, []string{"y"}, receive(same), "x is held")
+			require.Equal(e.t, []string{"x"}, receive(fast), "its lease is over by this clock")
+		})
+		e.plan.ForceNext(fault.UnknownApplied)
+		require.Empty(e.t, receive(slow), "its claim was ended")
+		r := e.judge(h, lapsingItems)
+		require.Empty(e.t, r.Violations, "%s", r)
+	})
+}
+
 // judge drains the queue, and checks the history.
 func (e *env) judge(h *linear.History, sort callersSort) linear.Result {
 	e.t.Helper()
 	e.clock.advance(24 * time.Hour)
 	q, err := layer.Open(context.Background(), e.raw, testPrefix, sort.queue(), e.options(99))
 	require.NoError(e.t, err)
-	(&caller{e: e, sort: sort, h: h, id: drainer, q: q, groups: groupsOfCallers()}).drain()
+	(&caller{e: e, sort: sort, h: h, id: drainer, q: q, doubts: &doubts{}, groups: groupsOfCallers()}).drain()
 	r, err := linear.Check(linear.Law{Empty: !sort.lapses()}, h.Groups(), linear.CheckOptions{})
 	require.NoError(e.t, err)
 	return r
@@ -250,9 +336,9 @@ func (c *caller) call(limited bool, fn func(ctx context.Context) error) (linear.
 		ctx, cancel = context.WithTimeout(ctx, time.Duration(c.rng.IntN(3000))*time.Microsecond)
 	}
 	defer cancel()
-	span := c.h.Call(c.id, c.e.clock.now().Add(c.skew).UnixMilli())
+	span, before := c.h.Call(c.id, c.e.clock.now().Add(c.skew).UnixMilli()), c.doubts.n.Load()
 	err := fn(ctx)
-	c.cut = ctx.Err() != nil
+	c.cut, span.Doubted = ctx.Err() != nil, c.doubts.n.Load() > before
 	c.h.Return(&span, c.e.clock.now().Add(c.sort.fastest()).UnixMilli())
 	o := linear.OutcomeOf(err)
 	var e *kv.Error

@@ -10,9 +10,9 @@ import (
 // kindBeat is of a timer only: the beat of a handle is due then.
 const kindBeat kind = "beat"
 
-// beat is up to when the claims by heartbeat of a handle last, unless the handle moves the time. The claims themselves
-// have no timers. Three keys belong together, and only transactions which read the beat's row with a conflict write the
-// row or the timer:
+// beat is up to when the claims by heartbeat of a handle last, unless the handle moves the time, never back. The claims
+// themselves have no timers. Three keys belong together, and only transactions that read the beat's row with a conflict
+// write the row or the timer:
 //
 //	beat   ("beat", handle)            tuple: due (ms), owner, and 1 if the handle is being ended
 //	timer  ("timer", due (ms), handle) as a timer of a group: kind "beat", index 0

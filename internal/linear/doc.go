@@ -79,6 +79,11 @@
 // whose claim a release ended before it returned. Such a receive gives nothing, though it had something, and says
 // nothing of the other groups: those that overlap the release of a claim that nobody was told of are left out.
 //
+// A call that did say so may have been tried before, by a commit whose outcome its handle did not know (Doubted). Its
+// answer is that of the one attempt that was done; but of what that attempt claimed the caller is told only what it has
+// still. What others have ended since, because by their clocks its lease was over, was held for nobody: as long as such
+// a receive of single messages is under way, others may pass over what it may have held.
+//
 // # What is left out
 //
 // Linearizability is local: if each group's history has an order, there is one for all, provided that an operation is

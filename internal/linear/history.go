@@ -68,9 +68,19 @@ func (h *History) Enqueued(s Span, o Outcome, groups, bodies []string, sent []la
 	}
 }
 
-// Received adds a receive: each claim to its group. If there is none, it adds its outcome, which may be Nothing, to all of
-// the groups that it may have been from.
-func (h *History) Received(s Span, o Outcome, of layer.ReceiveOptions, claims []*layer.Claim, from []string) {
+// Received adds a receive: each claim to its group. If there is none, it adds its outcome, which may be Nothing, to all
+// of the groups that it may have been from.
+//
+// An attempt of unknown outcome may have claimed messages by themselves, of any of these groups, whose leases others saw
+// end before the receive returned; and then the receive is not told of these claims, whatever else it is told.
+func (h *History) Received(
+	s Span, o Outcome, of layer.ReceiveOptions, claims []*layer.Claim, from []string,
+) {
+	if of.Unordered && s.Doubted && o != Unknown && s.Begin+of.Lease.Milliseconds() <= s.End {
+		for _, group := range from {
+			h.Add(group, Operation{Span: s, Kind: Busy, Outcome: Done, All: true})
+		}
+	}
 	one := Operation{Span: s, Kind: Receive, Outcome: o, Where: of.Where, Unordered: of.Unordered}
 	for i, c := range claims {
 		got := one

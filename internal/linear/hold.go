@@ -1,6 +1,11 @@
 package linear
 
-import "fdbfifo/layer"
+import (
+	"maps"
+	"slices"
+
+	"fdbfifo/layer"
+)
 
 // Of a queue with unordered consumers: what is taken by itself, past what others hold.
 
@@ -92,6 +97,9 @@ func busy(history []Operation, o *Operation, ranks map[layer.ID]int) set {
 	for _, a := range history {
 		if a.Kind != Busy || a.Call > o.Return || a.Return < o.Call {
 			continue
+		}
+		if a.All {
+			return setOf(slices.Collect(maps.Values(ranks))...)
 		}
 		for _, m := range a.Messages {
 			if r, known := ranks[m.ID]; known {

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 	"github.com/google/uuid"
@@ -140,7 +141,7 @@ func parse(t *testing.T, line string) linear.Operation {
 		o.Messages = messages(args)
 	case linear.Enqueue, linear.Ack, linear.Advance, linear.Cancel, linear.Take, linear.Busy:
 		o.Messages = messages(args)
-		o.All = (o.Kind == linear.Ack || o.Kind == linear.Advance) && len(args) == 0
+		o.All = (o.Kind == linear.Ack || o.Kind == linear.Advance || o.Kind == linear.Busy) && len(args) == 0
 		if o.Kind == linear.Enqueue && o.Outcome == linear.Unknown {
 			for i := range o.Messages {
 				o.Messages[i].ID = layer.ID{}
@@ -198,4 +199,40 @@ func parse(t *testing.T, line string) linear.Operation {
 		require.Fail(t, "a result of nothing", line)
 	}
 	return o
+}
+
+// TestAttemptsBefore: a message is passed over for a claim that nobody is told of only while there may be one: a
+// receive of single messages, tried again after a commit of unknown outcome, is under way, and the lease that it asked
+// for may have ended by the fastest clock before the receive returned.
+func TestAttemptsBefore(t *testing.T) {
+	lease := layer.ReceiveOptions{Unordered: true, Lease: 10 * time.Millisecond}
+	groups, lasting := lease, lease
+	groups.Unordered = false
+	lasting.Lease = time.Second
+	span := func(call, returned int64, doubted bool) linear.Span {
+		return linear.Span{Call: call, Return: returned, Begin: 100, End: 110, Doubted: doubted}
+	}
+	for _, c := range []struct {
+		name   string
+		of     layer.ReceiveOptions
+		from   linear.Span // of the receive that was, perhaps, tried before
+		passed bool
+	}{
+		{"under way", lease, span(3, 8, true), true},
+		{"over", lease, span(3, 4, true), false},
+		{"not yet", lease, span(7, 8, true), false},
+		{"never in doubt", lease, span(3, 8, false), false},
+		{"its lease lasts", lasting, span(3, 8, true), false},
+		{"of the group", groups, span(3, 8, true), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := &linear.History{}
+			h.Add("g", parse(t, "1-2 a enqueue p q"))
+			h.Received(c.from, linear.Done, c.of, nil, []string{"g"})
+			h.Add("g", parse(t, "5-6 c receive @#q -> 5: q until 200"))
+			r, err := linear.Check(linear.Law{}, h.Groups(), linear.CheckOptions{Dir: t.TempDir()})
+			require.NoError(t, err)
+			require.Equal(t, c.passed, len(r.Violations) == 0, "%s", r)
+		})
+	}
 }

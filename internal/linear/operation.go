@@ -35,7 +35,7 @@ const (
 	Advance Kind = "advance"
 	Move    Kind = "move"
 	// Busy: between its call and its return messages were, perhaps, held by themselves by somebody whose claims are not
-	// in the history, so who takes what nobody holds may pass over them. It does nothing itself.
+	// in the history, so who takes what nobody holds may pass over them; All: over any. It does nothing itself.
 	Busy Kind = "busy"
 	// end comes after all that is not open: what is open and has not been done by then never is.
 	end Kind = "end"
@@ -97,6 +97,8 @@ type Span struct {
 	// Begin is the time of the caller's clock when it called, End that of the fastest clock when it had returned, in
 	// ms.
 	Begin, End int64
+	// Doubted: a commit was of unknown outcome meanwhile, and what it was of was tried again.
+	Doubted bool `json:",omitempty"`
 }
 
 // Message is one message. Its ID is its place; the zero ID of an enqueue of unknown outcome is looked for by the body.
@@ -117,7 +119,8 @@ type Operation struct {
 	Messages []Message
 	Token    int64 // of the claim; of a release, or of a drop by force: that it ended
 	Until    int64 // of a receive or extend: the new end of the lease, in ms; of one of unknown outcome: the earliest
-	All      bool  // of an ack: all that is still outstanding. Of a peek: there is no more than what is shown.
+	// All of an ack: all that is still outstanding. Of a peek: there is no more than what is shown. See Busy.
+	All bool
 
 	// Of a nack.
 	From   *layer.ID // what is given back begins there; nil = all

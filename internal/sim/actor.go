@@ -78,13 +78,13 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 	defer cancel()
 	a.begin(o)
 	o.limited = limited
-	dropped := a.w.doom != nil && a.w.doom.done
+	dropped, retired := a.w.doom != nil && a.w.doom.done, a.w.handleOf(a.who).retired
 	err := fn(ctx)
 	a.park("back")
 	o.end, o.endAt, o.over = a.w.sched.steps, time.Now(), true
 	var expected bool
 	o.told = linear.OutcomeOf(err)
-	if o.outcome, expected = judge(err, limited); a.doomed(o, dropped, err) {
+	if o.outcome, expected = judge(err, limited); a.doomed(o, dropped, err) || a.turnedAway(o, retired, err) {
 		o.outcome = refused
 	} else if !expected {
 		a.w.violation("unexpected error of %s: %v", o, err)
@@ -96,6 +96,7 @@ func (a *actor) call(o *op, fn func(ctx context.Context) error) error {
 		a.w.byBeat(o)
 	}
 	a.w.sched.trace.note("op", a.id, o.kind, o.outcome, o.ids, o.sent, claimsText(o.claims), len(o.items), err)
+	a.leave(err)
 	return err
 }
 

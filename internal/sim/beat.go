@@ -22,7 +22,7 @@ import (
 // the timer that leads to the beat. A claim loses its heartbeat, but for an extend by its holder, only when the beat is
 // due by the clock of whoever ends it, and gets the time at which the beat was due; so a handle that moves its beat in
 // time keeps what it has. No claim joins a beat that is being ended, nothing is left of one that is gone, only its
-// handle moves it, and none comes back. In runs without faults no claim ends so.
+// handle moves it, never back, and none comes back. In runs without faults no claim ends so.
 //
 // Who receives by heartbeat has to settle each claim (ReceiveOptions.Heartbeat), or to extend it once and leave it. So
 // actors do; but each second handle, if it lives to the end of the faults, is closed with what it has in hand. What it
@@ -303,6 +303,8 @@ func (m *model) moves(number string, value []byte) {
 		m.w.mark("handle with more claims than one transaction ends")
 	case m.r.who != b.who:
 		m.violation("beat %s of handle %d is moved", number, b.who)
+	case before && !was.gone && b.dueMS < was.dueMS:
+		m.violation("beat %s was due at %d, and is moved back to %d", number, was.dueMS, b.dueMS)
 	case before && b.dueMS > m.r.nowMS+m.longestBeat():
 		m.violation("beat %s is moved to %d ms from now", number, b.dueMS-m.r.nowMS)
 	case before:

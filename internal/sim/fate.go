@@ -124,12 +124,7 @@ func (f *fate) killHandle() {
 	for {
 		next, err := w.openHandle(w.openAgain, skew)
 		if err == nil {
-			for _, a := range work {
-				b := w.actor(w.nextActor, next)
-				w.nextActor++
-				b.left, b.role = a.left, a.role
-				w.startActor(b)
-			}
+			w.takeUp(work, next)
 			w.mark("handle opened again")
 			return
 		}

@@ -148,7 +148,7 @@ func (a *actor) hear(ctx context.Context, t *topic) {
 	o.end, o.endAt, o.over, o.outcome = a.w.sched.step(), time.Now(), true, done
 	a.w.sched.trace.note("subscribed", a.id, t.name, err)
 	dropped := a.w.doom != nil && errors.Is(err, layer.ErrNoQueue)
-	if err != nil && !dropped {
+	if a.leave(err); err != nil && !dropped {
 		a.w.violation("%s to %s has ended: %v", o, t.name, err)
 	}
 }
@@ -182,7 +182,7 @@ func (a *actor) subscriptionError(t *topic, err error) {
 		a.w.mark("changes missed")
 		a.w.missed[t.name]++
 	default:
-		if _, expected := judge(err, true); !expected {
+		if _, expected := judge(err, true); !expected && !a.w.handleOf(a.who).turnsAway(err) {
 			a.w.violation("unexpected error of a subscription: %v", err)
 		}
 	}

@@ -132,7 +132,7 @@ func (a *actor) workerError(h *handle, err error) {
 			a.w.violation("a worker lost a claim without a fault: %v", err)
 		}
 	}
-	if _, expected := judge(err, true); !expected && !h.dead {
+	if _, expected := judge(err, true); !expected && !h.dead && !h.turnsAway(err) {
 		a.w.violation("unexpected error of a worker: %v", err)
 	}
 }

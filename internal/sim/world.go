@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"fdbfifo/internal/linear"
 	"fdbfifo/kv"
 	"fdbfifo/kv/fault"
@@ -27,6 +29,8 @@ type Options struct {
 	Trace int
 	// Folder is an empty one for the store of the seeds that run on disk; "" = they run in memory.
 	Folder string
+	// Retire has handles closed in good order while their actors work (retire.go).
+	Retire bool
 	// Linear keeps the histories of the calls for Report.Linearize.
 	Linear bool
 	// Settle returns when every other goroutine of the bubble is durably blocked: synctest.Wait.
@@ -94,7 +98,8 @@ type world struct {
 	laws      map[layer.ID]*lawful // of progress, see law.go
 	hangs     bool                 // a handler has ignored the end of its context
 
-	doom       *doom // nil = not yet
+	doom       *doom             // nil = not yet
+	owned      map[uuid.UUID]int // what handles name their own keys by, and the handle
 	violations []string
 	report     *Report
 }
@@ -110,6 +115,8 @@ type handle struct {
 	consumed  bool          // there was one
 	replaying bool          // an actor replays the archive, or one has failed to
 	dead      bool
+	retired   bool // Close was called while its actors worked
+	silent    bool // and has returned nil
 }
 
 // mostSteps is how many steps of the driver each operation may take, on the mean. A few dozen are usual.
@@ -131,6 +138,7 @@ func Run(o Options) *Report {
 	knobs.drawBeats(o)
 	w := &world{
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
+		owned:    make(map[uuid.UUID]int),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
 		beaten: make(map[claimKey]bool), missed: make(map[string]int), mischief: make(map[string]int),
 		large: make(map[string][]byte), nextActor: 300,
@@ -370,6 +378,16 @@ func (w *world) startActor(a *actor) {
 	})
 }
 
+// takeUp starts an actor of h for each of those, with what that one has left to do.
+func (w *world) takeUp(work []*actor, h *handle) {
+	for _, a := range work {
+		b := w.actor(w.nextActor, h)
+		w.nextActor++
+		b.left, b.role = a.left, a.role
+		w.startActor(b)
+	}
+}
+
 func (w *world) startActors() {
 	id := 0
 	for i, role := range []struct {
@@ -388,6 +406,7 @@ func (w *world) startActors() {
 			id++
 		}
 	}
+	w.retire()
 }
 
 // heal takes back what operators have done, so that everything can be delivered.
@@ -488,6 +507,7 @@ func (w *world) close() {
 	if err := alive[0].q.Close(ctx); err != nil {
 		w.violation("close handle %d: %v", alive[0].who, err)
 	}
+	w.left()
 }
 
 // Add adds the figures of another run.

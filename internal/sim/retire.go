@@ -1,0 +1,157 @@
+package sim
+
+import (
+	"errors"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"fdbfifo/kv"
+	"fdbfifo/layer"
+)
+
+// Handles closed in good order (Options.Retire): a process that is told to stop closes its handle while its actors
+// still call, wait and hold claims. The laws: Close returns; a call that begins when Close has been called fails with
+// ErrClosed, and a call that fails with ErrClosed did nothing; when Close has returned nil the handle sends nothing by
+// itself any more, and in the end no key of its own is left.
+
+// mostRetired is how many handles of a run are closed at most.
+const mostRetired = 3
+
+// retire starts the actors that close handles, some of them when the worker of the handle was stopped before.
+func (w *world) retire() {
+	if !w.o.Retire || w.strict() {
+		return
+	}
+	rng := rand.New(rand.NewPCG(w.o.Seed, 27))
+	for range 1 + rng.IntN(mostRetired) {
+		after := time.Duration(rng.Int64N(int64(2 * time.Minute)))
+		if rng.IntN(2) == 0 {
+			after /= 100 // while much is under way
+		}
+		alive := w.alive()
+		a := w.actor(w.nextActor, alive[rng.IntN(len(alive))])
+		w.nextActor++
+		stops := rng.IntN(2) == 0
+		a.role = func(a *actor) { a.closeHandle(after, stops) }
+		w.startActor(a)
+	}
+}
+
+// closeHandle closes the actor's handle, and has another one take up what the handle's actors had left to do.
+func (a *actor) closeHandle(after time.Duration, stops bool) {
+	w, h := a.w, a.w.handleOf(a.who)
+	a.sleep(after)
+	if h.dead || h.retired {
+		return
+	}
+	if stops && h.consumer != nil {
+		err := h.consumer.Stop(a.ctx)
+		a.park("stopped")
+		if stopped := new(layer.StopError); err != nil && !errors.As(err, &stopped) {
+			w.violation("worker: %v", err)
+		}
+	}
+	w.sched.trace.note("handle closes", h.who)
+	h.retired = true
+	var work []*actor
+	for _, b := range h.actors {
+		if b != a && !b.over {
+			work = append(work, b)
+		}
+	}
+	if len(work) > 0 {
+		w.mark("handle closed with actors at work")
+	}
+	err := h.q.Close(a.ctx)
+	a.park("closed")
+	switch e := new(kv.Error); {
+	case err == nil:
+		h.silent = true
+		w.mark("handle closed in good order")
+	case !errors.As(err, &e):
+		w.violation("close handle %d: %v", h.who, err)
+	}
+	h.dead = true
+	skew := time.Duration(0)
+	if w.knobs.skew[0] != 0 {
+		skew = time.Duration(a.rng.Int64N(int64(2*maxSkew))) - maxSkew
+	}
+	for {
+		next, err := w.openHandle(w.openAgain, skew)
+		if err == nil {
+			w.takeUp(work, next)
+			return
+		}
+		a.sleep(time.Second)
+	}
+}
+
+// ownKeys are the kinds of keys that a handle has for itself, each named by a number of the handle's.
+var ownKeys = []string{"request", "reqgroup", "reqlane", "receipt", "beat"}
+
+// numberOf is the number that a handle names a key of its own by.
+func numberOf(key []byte) (n uuid.UUID, own bool) {
+	name, rest := keyOf(key)
+	if !slices.Contains(ownKeys, name) {
+		return n, false
+	}
+	n, own = rest[len(rest)-1].(uuid.UUID)
+	return n, own
+}
+
+// sends notes whose keys a transaction sets, and holds a handle that is closed to sending nothing by itself.
+func (w *world) sends(t *transaction) {
+	called := slices.ContainsFunc(w.ops, func(o *op) bool { return o.who == t.e.who && !o.over })
+	if w.handleOf(t.e.who).silent && !called {
+		var names []string
+		for _, x := range t.writes {
+			name, _ := keyOf(x.key)
+			names = append(names, name)
+		}
+		w.violation("handle %d sends a commit after its Close has returned: %q", t.e.who, names)
+	}
+	for _, x := range t.writes {
+		if n, own := numberOf(x.key); own && x.kind == wrote && w.owned[n] == 0 {
+			w.owned[n] = t.e.who
+		}
+	}
+}
+
+// left holds the queue to it that nothing is left of handles that were closed in good order.
+func (w *world) left() {
+	for _, name := range ownKeys {
+		for _, row := range w.rows(section(name), 0) {
+			n, _ := numberOf(row.Key)
+			if who := w.owned[n]; who > 0 && w.handleOf(who).silent {
+				w.violation("handle %d was closed, and left a %s: %x", who, name, row.Key)
+			}
+		}
+	}
+}
+
+// turnedAway reports whether a call failed because its handle is closed, and holds the call to the law; retired says
+// that Close had been called before.
+func (a *actor) turnedAway(o *op, retired bool, err error) bool {
+	closed := a.w.handleOf(a.who).turnsAway(err)
+	switch {
+	case closed:
+		a.w.mark("call refused: handle closed")
+	case retired && err == nil:
+		a.w.violation("a call begun after Close has succeeded: %s", o)
+	}
+	return closed
+}
+
+// turnsAway reports whether err is that of a call which the handle refused because it is closed.
+func (h *handle) turnsAway(err error) bool { return h.retired && errors.Is(err, layer.ErrClosed) }
+
+// leave ends the actor's goroutine if its handle is closed. Another actor takes up the work.
+func (a *actor) leave(err error) {
+	if a.w.handleOf(a.who).turnsAway(err) {
+		runtime.Goexit()
+	}
+}
