@@ -33,8 +33,9 @@ const (
 	// CauseExcluded: a claim of an intersecting template, Where, or of the whole group if Where is nil, keeps the group
 	// from the template that was asked about: held by Owner, under Token, since Since; Left of the lease.
 	CauseExcluded Cause = "excluded"
-	// CauseHeadHeld: the first item of the group was claimed by an unordered receive: held by Owner, under Token, since
-	// Since; Left of the lease. Receives of the group get nothing until then.
+	// CauseHeadHeld: the first item of the group was claimed by itself, by an unordered receive or in a queue with a
+	// lease for each item: held by Owner, under Token, since Since; Left of the lease. Until then receives of the group
+	// get nothing.
 	CauseHeadHeld Cause = "head held"
 	// CauseOtherFacets: the item does not agree with the template that was asked about, Where.
 	CauseOtherFacets Cause = "other facets"
@@ -579,8 +580,8 @@ func (r Reason) String() string {
 		return fmt.Sprintf("it is excluded by the claim of %s, held by %q%s; the lease has %s left",
 			r.claimed(), r.Owner, since, r.Left)
 	case CauseHeadHeld:
-		return fmt.Sprintf("the first message of its group is in the hands of %q, who takes messages out of order; "+
-			"the lease has %s left", r.Owner, r.Left)
+		return fmt.Sprintf("the first message of its group is in the hands of %q, by itself; the lease has %s left",
+			r.Owner, r.Left)
 	case CauseOtherFacets:
 		return fmt.Sprintf("it does not agree with %s: receives by that template never get it", r.Where)
 	case CauseLeaseExpired:

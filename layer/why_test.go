@@ -37,6 +37,28 @@ func TestWhyChangesNothing(t *testing.T) {
 	require.Equal(t, before, e.rows(kv.PrefixRange(testPrefix)))
 }
 
+// TestWhyBehindAHeadByItself: what waits behind a head that was claimed by itself is told who has the head, in a queue
+// with a lease for each item as in an unordered one.
+func TestWhyBehindAHeadByItself(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	for name, q := range map[string]*layer.Queue{
+		"turns": e.inTurn("turns", nil, 1)[0], "items": e.unordered("items", nil, 1)[0],
+	} {
+		sent, err := q.Enqueue(e.ctx, layer.Message{Group: "A"}, layer.Message{Group: "A"})
+		require.NoError(t, err)
+		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 1, Unordered: name == "items"})
+		require.NoError(t, err)
+		require.Len(t, claims, 1)
+		why, err := q.Admin().Why(e.ctx, sent[1].ID)
+		require.NoError(t, err)
+		require.Equal(t, layer.CauseHeadHeld, why.Reasons[0].Cause)
+		require.Equal(t, claims[0].Token, why.Reasons[0].Token)
+		require.Regexp(t, `^the first message of its group is in the hands of "[^"]*", by itself; the lease has`,
+			why.String())
+		require.NotContains(t, why.String(), "out of order")
+	}
+}
+
 // TestWhyRefusesWhatIsNoID, and takes an id of nothing for one that is gone.
 func TestWhyRefusesWhatIsNoID(t *testing.T) {
 	e := newEnv(t, anyEngine, false)
