@@ -232,9 +232,10 @@ func TestVisibilityEnds(t *testing.T) {
 	})
 }
 
-// TestChangeVisibility: longer, and at once. What is given back takes those behind it along, and none before.
+// TestChangeVisibility: longer, and at once. What is given back takes those behind it along, and none before, in a
+// queue of which each receive has a visibility timeout.
 func TestChangeVisibility(t *testing.T) {
-	bubble(t, Options{}, func(e *env) {
+	bubble(t, Options{VisibilityPerClaim: true}, func(e *env) {
 		url := e.create("orders.fifo", visibilityTimeout, "5")
 		e.send(url, "a", "a1", "a2", "a3")
 		got := e.receive(url)
