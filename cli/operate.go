@@ -274,7 +274,7 @@ func refused(err error) error {
 	switch {
 	case errors.Is(err, layer.ErrInFlight):
 		hint = "Wait until its worker is done, or take its group away from it: fdbfifo release --group GROUP,\n" +
-			"with --hold ID if it is claimed by itself."
+			"  with --hold ID if it is claimed by itself."
 	case errors.Is(err, layer.ErrNoItem):
 		hint = "It may have been handled meanwhile. fdbfifo peek --json prints the ids of those that wait."
 	case errors.Is(err, layer.ErrNotDead):
