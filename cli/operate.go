@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -177,7 +178,8 @@ may still be running; what it acks later is refused. No failed attempt is counte
 groups --json prints the token; with --token only that very claim is ended, not a later one.
 
 In a queue with facets --where says whose claim is meant: that by this template, as groups shows it. --hold is a message
-that is claimed by itself, as by receive --unordered; groups --json prints it.`,
+that is claimed by itself, as by receive --unordered, and in a queue with lease_per=item, such as the FIFO queues of
+serve; groups --json prints it.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.Where, o.Hold = where.template, hold.id
 			if o.Reason != "" && !o.CountAttempt {
@@ -192,7 +194,7 @@ that is claimed by itself, as by receive --unordered; groups --json prints it.`,
 			return s.withQueue(c.Context(), false, func(q *layer.Queue) error {
 				h, err := s.admin(q).ForceRelease(c.Context(), group, o)
 				if err != nil {
-					return refused(err)
+					return headByItself(c.Context(), q, group, o, err)
 				}
 				if s.json {
 					return printJSON(s.stdout, jsonRelease{
@@ -248,12 +250,31 @@ a queue with facets --where says which template's messages wait: groups shows it
 	return c
 }
 
+// headByItself is refused for a release of a group that nobody holds as a whole: its head may be held by itself.
+func headByItself(
+	ctx context.Context, q *layer.Queue, group string, o layer.ForceReleaseOptions, err error,
+) error {
+	if !errors.Is(err, layer.ErrNotHeld) || o.Where != nil || o.Hold != (layer.ID{}) {
+		return refused(err)
+	}
+	info, looked := q.Admin().Group(ctx, group)
+	if looked != nil || info.Hold == (layer.ID{}) {
+		return refused(err)
+	}
+	return &Error{
+		Text: strings.ReplaceAll(err.Error(), "layer: ", ""), Err: err,
+		Hint: fmt.Sprintf("%s has its first message by itself: fdbfifo release --group GROUP --hold %s",
+			display(info.Owner), display(info.Hold.String())),
+	}
+}
+
 // refused says what can be done when an operator's command was refused; any other error it returns as it is.
 func refused(err error) error {
 	hint := ""
 	switch {
 	case errors.Is(err, layer.ErrInFlight):
-		hint = "Wait until its worker is done, or take its group away from it: fdbfifo release --group GROUP."
+		hint = "Wait until its worker is done, or take its group away from it: fdbfifo release --group GROUP,\n" +
+			"  with --hold ID if it is claimed by itself."
 	case errors.Is(err, layer.ErrNoItem):
 		hint = "It may have been handled meanwhile. fdbfifo peek --json prints the ids of those that wait."
 	case errors.Is(err, layer.ErrNotDead):

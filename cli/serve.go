@@ -91,9 +91,9 @@ func (s *session) serve(ctx context.Context, f *serveFlags) error {
 		return usagef("--url is %q: want http://HOST or https://HOST, with a port if there is one", f.options.URL)
 	}
 	switch f.visibility {
-	case layer.LeasePerClaim.String():
 	case layer.LeasePerItem.String():
-		f.options.Visibility = layer.LeasePerItem
+	case layer.LeasePerClaim.String():
+		f.options.VisibilityPerClaim = true
 	default:
 		return usagef("--visibility is %q: claim or item", f.visibility)
 	}

@@ -10,8 +10,7 @@
 // Servers hold no state: any number of them may serve one database, and a receipt handle names all that is needed to
 // delete its message, through any server.
 //
-// One thing is stricter than with AWS in queues that are made with the attribute fdbfifo.Visibility=claim, or without
-// it if Options do not say otherwise: a claim of the layer is on a group. So all messages of a group that one receive
-// has returned share one visibility timeout, and giving one back gives back those behind it too. With item each message
-// has a claim of its own (layer.LeasePerItem). The command makes queues with item, unless it is told otherwise.
+// In a FIFO queue each message in flight has a claim of its own (layer.LeasePerItem). One thing is stricter than with
+// AWS in queues that are made with the attribute fdbfifo.Visibility=claim: a claim is on a group. So all messages of a
+// group that one receive has returned share one visibility timeout, and giving one back gives back those behind it too.
 package sqs

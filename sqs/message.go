@@ -1,6 +1,7 @@
 package sqs
 
 import (
+	"cmp"
 	"crypto/md5" // #nosec: the protocol's checksum
 	"encoding/binary"
 	"encoding/hex"
@@ -165,9 +166,8 @@ func (m stored) system(s *Server, fifo bool) map[string]string {
 	if fifo {
 		all["MessageGroupId"] = m.ID.Group
 		all["SequenceNumber"] = sequence(m.ID)
-		if m.DedupID != "" {
-			all["MessageDeduplicationId"] = m.DedupID
-		}
+		// A message that was moved back from a dead letter queue, or that a Go program has enqueued, may have none.
+		all["MessageDeduplicationId"] = cmp.Or(m.DedupID, m.id())
 	}
 	return all
 }

@@ -37,7 +37,10 @@ func (s *Server) createQueue(ctx context.Context, c *call, in *createQueueReques
 	now := s.options.Now()
 	wanted := record{ID: uuid.New(), Created: seconds(now), Modified: seconds(now)}.clone()
 	if fifo {
-		wanted.Attributes[visibilityOf] = s.options.Visibility.String()
+		wanted.Attributes[visibilityOf] = layer.LeasePerItem.String()
+		if s.options.VisibilityPerClaim {
+			wanted.Attributes[visibilityOf] = layer.LeasePerClaim.String()
+		}
 	}
 	setAttributes(wanted.Attributes, in.Attributes)
 	maps.Copy(wanted.Tags, in.Tags)

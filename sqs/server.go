@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"fdbfifo/kv"
-	"fdbfifo/layer"
 )
 
 const (
@@ -43,11 +42,10 @@ type Options struct {
 	URL string
 	// ReuseNames lets a queue be made at once under the name of a queue that was deleted, instead of after a minute.
 	ReuseNames bool
-	// Visibility is what has a visibility timeout of its own in FIFO queues that are made from now on by clients who do
-	// not say it themselves, by the attribute fdbfifo.Visibility: what one receive has taken of a group
-	// (layer.LeasePerClaim), or each message, as in AWS (layer.LeasePerItem), which is the default of fdbfifo serve.
-	// Queues that are there stay as they are.
-	Visibility layer.LeasePer
+	// VisibilityPerClaim: in FIFO queues that are made from now on by clients who do not say it themselves, by the
+	// attribute fdbfifo.Visibility, what one receive has taken of a group has a visibility timeout, and not, as in AWS,
+	// each message by itself. Queues that are there stay as they are.
+	VisibilityPerClaim bool
 	// Now is the clock. nil = time.Now.
 	Now func() time.Time
 	// Logger is told of each request at the level of debugging, and of what goes wrong; never of bodies. nil =

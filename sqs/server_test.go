@@ -232,9 +232,10 @@ func TestVisibilityEnds(t *testing.T) {
 	})
 }
 
-// TestChangeVisibility: longer, and at once. What is given back takes those behind it along, and none before.
+// TestChangeVisibility: longer, and at once. What is given back takes those behind it along, and none before, in a
+// queue of which each receive has a visibility timeout.
 func TestChangeVisibility(t *testing.T) {
-	bubble(t, Options{}, func(e *env) {
+	bubble(t, Options{VisibilityPerClaim: true}, func(e *env) {
 		url := e.create("orders.fifo", visibilityTimeout, "5")
 		e.send(url, "a", "a1", "a2", "a3")
 		got := e.receive(url)
@@ -395,7 +396,11 @@ func TestDeadLetters(t *testing.T) {
 			require.Equal(e, "COMPLETED", task["Status"])
 			require.EqualValues(e, 1, task["ApproximateNumberOfMessagesMoved"])
 			time.Sleep(3 * time.Second)
-			require.Contains(e, bodies(e.receive(url)), "poison")
+			back := e.receive(url)
+			require.Contains(e, bodies(back), "poison")
+			for _, m := range back { // every message of a FIFO queue has one
+				require.Equal(e, group == "", m.Attributes["MessageDeduplicationId"] == "", m.Body)
+			}
 			require.Empty(e, e.receive(dead))
 		})
 	}
@@ -542,6 +547,7 @@ func TestGoPrograms(t *testing.T) {
 		require.NoError(e, err)
 		got := e.receive(url, "MessageAttributeNames", []string{"tr.*"})
 		require.Equal(e, "from Go \uFFFD", bodies(got))
+		require.Equal(e, got[0].MessageId, got[0].Attributes["MessageDeduplicationId"])
 		require.Equal(e, "t", got[0].MessageAttributes["trace"].StringValue)
 		e.delete(url, got...)
 		e.send(url, "g", "from SQS")

@@ -16,13 +16,14 @@ import (
 // inBothKinds is bubble for queues of which each receive, and then of which each message, has a visibility timeout.
 func inBothKinds(t *testing.T, test func(e *env)) {
 	for _, per := range []layer.LeasePer{layer.LeasePerClaim, layer.LeasePerItem} {
-		t.Run(per.String(), func(t *testing.T) { bubble(t, Options{Visibility: per}, test) })
+		o := Options{VisibilityPerClaim: per == layer.LeasePerClaim}
+		t.Run(per.String(), func(t *testing.T) { bubble(t, o, test) })
 	}
 }
 
 // inItemKind is bubble for queues of which each message has a visibility timeout.
 func inItemKind(t *testing.T, test func(e *env)) {
-	bubble(t, Options{Visibility: layer.LeasePerItem}, test)
+	bubble(t, Options{}, test)
 }
 
 // counts are how often messages were received.
