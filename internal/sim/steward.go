@@ -44,6 +44,7 @@ func (a *actor) rush() {
 	a.send()
 	for _, c := range a.receive() {
 		a.handle(c, false)
+		a.letGo(c)
 	}
 	a.setRate(layer.Rate{})
 }
