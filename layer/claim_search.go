@@ -147,26 +147,8 @@ func (s *search) next(n int) ([]candidate, error) {
 	if kept, err := s.keep(n); err != nil || len(kept) > 0 {
 		return kept, err
 	}
-	if len(s.pending) == 0 {
-		if err := s.fill(n); err != nil {
-			return nil, err
-		}
-		for len(s.pending) == 0 && (s.away || s.nearby) {
-			// The walk is over, or landed where nothing is. Then search nearer, among the few hints there are, and at
-			// last from the oldest.
-			skip := 0
-			if s.away {
-				skip = s.spread.goHome(s.w.q)
-			}
-			s.fromTheOldest()
-			if s.nearby = skip > 0; s.nearby {
-				s.shards[0].begin.Offset += skip
-				s.timers, s.since = nil, nil
-			}
-			if err := s.fill(n); err != nil {
-				return nil, err
-			}
-		}
+	if err := s.find(n); err != nil {
+		return nil, err
 	}
 	n = min(n, len(s.pending))
 	wave := s.pending[:n:n]
@@ -181,6 +163,33 @@ func (s *search) next(n int) ([]candidate, error) {
 		s.spread.fairTurn.Store(s.shardOf(wave[n-1]) + 1)
 	}
 	return wave, nil
+}
+
+// find reads until there are candidates in pending, or no more to read.
+func (s *search) find(n int) error {
+	if len(s.pending) > 0 {
+		return nil
+	}
+	if err := s.fill(n); err != nil {
+		return err
+	}
+	for len(s.pending) == 0 && (s.away || s.nearby) {
+		// The walk is over, or landed where nothing is. Then search nearer, among the few hints there are, and at last
+		// from the oldest.
+		skip := 0
+		if s.away {
+			skip = s.spread.goHome(s.w.q)
+		}
+		s.fromTheOldest()
+		if s.nearby = skip > 0; s.nearby {
+			s.shards[0].begin.Offset += skip
+			s.timers, s.since = nil, nil
+		}
+		if err := s.fill(n); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // start starts the reads of the next fill.

@@ -163,6 +163,13 @@ func (s *spread) narrow() {
 	}
 }
 
+// contended reports whether the handle has met a conflict lately.
+func (s *spread) contended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.level > 0
+}
+
 func (s *spread) learn(items, groups int) {
 	now := int64(16 * items / groups)
 	if old := s.perGroup.Load(); old > 0 {

@@ -21,7 +21,9 @@ type Options struct {
 	// Tx applies to every transaction which the handle begins itself.
 	Tx kv.TxOptions
 	// Poll is the mean pause between two looks of a handle whose receives wait and which nobody wakes. Poll bounds how
-	// late a receive notices a lost wake. 0 = DefaultStagePoll.
+	// late a lost wake is noticed: by the first handle that waits, which serves the others, too. A handle with others
+	// before it looks less often, down to a fifth, and so notices as late if those before it are dead.
+	// 0 = DefaultStagePoll.
 	Poll time.Duration
 	// Config is the configuration which Create writes, and with which Ensure compares the stored configuration. Open
 	// ignores this field and reads the stored configuration.

@@ -131,7 +131,8 @@ func TestHoldConflicts(t *testing.T) {
 		{"unordered claim of an earlier item, enqueue", waiting(2), one, enqueueIn, mustNot},
 		{"unordered claim, ack of another hold of the group", holdingOne(3), one, ackHeld, mustNot},
 		{"ack of a hold, unordered claim in the group", holdingOne(3), ackHeld, one, mustNot},
-		{"unordered take, ack of a hold in front", holdingOne(3), takeAny, ackHeld, must},
+		{"unordered take, ack of a hold in front", holdingOne(3), takeAny, ackHeld, mustNot},
+		{"unordered take, release of a hold in front", holdingOne(3), takeAny, nackHeld, must},
 		{"ack of a hold, unordered take behind", holdingOne(3), ackHeld, takeAny, mustNot},
 		{"unordered take, ack of a hold behind", func(h *held) *layer.Claim {
 			h.send(4)

@@ -13,8 +13,9 @@ import (
 // A list of blocked groups is found by marks, timers and hints alone, never by a walk over items: the cost is bounded,
 // and does not grow with the depth of the queue. What the bounds leave out is said (BlockedPage.Sampled).
 //
-// Since when a claim lasts, and how old a hint is, follows from versions, which advance by a million a second: that is
-// about right, and wrong by the jump for what is older than a recovery of the cluster.
+// How old a hint is follows from versions, which advance by a million a second: that is about right, and wrong by the
+// jump for what is older than a recovery of the cluster. The versions of an embedded database stand still while nobody
+// has it open, and jump when somebody opens it. So a group's own record and head have the last word.
 
 // BlockedOptions say which groups to list. The zero value lists the first DefaultBlocked of all.
 type BlockedOptions struct {
@@ -73,7 +74,7 @@ type BlockedGroup struct {
 	Cause Cause
 	// Reasons are why the first message of the group is not delivered, as those of Why.
 	Reasons []Reason
-	// Since is when that began: the mark, the first failure, the claim (about), the end of the lease, or the enqueue of
+	// Since is when that began: the mark, the first failure, the claim, the end of the lease, or the enqueue of
 	// the first message. Zero = not known.
 	Since time.Time
 }
@@ -192,8 +193,9 @@ type blockedLook struct {
 	clock int64 // of the queue now: indexes and tokens
 	page  BlockedPage
 
-	marked map[string]bool // nil = there are none
-	held   []head          // under a claim whose lease lasts
+	marked map[string]bool         // nil = there are none
+	held   []head                  // under a claim whose lease lasts
+	since  map[heldClaim]time.Time // of the claims that have lasted for long
 	found  []stalled
 }
 
@@ -317,23 +319,42 @@ func (b *blockedLook) untaken() Cause {
 // before is the clock of the queue some time ago.
 func (b *blockedLook) before(d time.Duration) int64 { return b.clock - d.Microseconds() }
 
-// heldSince is about when a claim with the token began.
-func heldSince(nowMS, clock, token int64) int64 { return nowMS - max(0, clock-token)/1000 }
+// heldClaim is a claim of a group.
+type heldClaim struct {
+	group string
+	token int64
+}
 
-// holds finds the groups held for long. A claim is younger than the head that it was made for: so only groups with an
-// old head can be held for long, and their locks are read, the oldest heads first.
-func (b *blockedLook) holds() error {
-	old := slices.DeleteFunc(b.held, func(h head) bool { return h.index > b.before(b.o.HeldFor) })
-	slices.SortFunc(old, func(x, y head) int { return cmp.Compare(x.index, y.index) })
-	if len(old) > blockedHolds {
-		old, b.page.Sampled = old[:blockedHolds], true
+// heldSince is when a claim began (ms), if that was noted; else about, by the token.
+func (b *blockedLook) heldSince(c *holding) int64 {
+	if c.sinceMS > 0 {
+		return c.sinceMS
 	}
-	records, err := b.q.readLocks(b.ctx, b.tx, old)
+	return b.nowMS - max(0, b.clock-c.token)/1000
+}
+
+// holds finds the groups held for long. A claim is younger than the head that it was made for: so the locks are read of
+// those with the oldest heads.
+func (b *blockedLook) holds() error {
+	slices.SortFunc(b.held, func(x, y head) int { return cmp.Compare(x.index, y.index) })
+	n := min(len(b.held), blockedHolds)
+	if n < len(b.held) && b.held[n].index <= b.before(b.o.HeldFor) {
+		b.page.Sampled = true
+	}
+	records, err := b.q.readLocks(b.ctx, b.tx, b.held[:n])
 	for i, r := range records {
-		if c := r.claim(); c != nil && c.token <= b.before(b.o.HeldFor) {
-			h := old[i]
+		c := r.claim()
+		if c == nil {
+			continue
+		}
+		if since := b.heldSince(c); b.nowMS-since >= b.o.HeldFor.Milliseconds() {
+			h := b.held[i]
 			h.group = groupOf(h.group)
 			b.find(CauseGroupHeld, h)
+			if b.since == nil {
+				b.since = make(map[heldClaim]time.Time)
+			}
+			b.since[heldClaim{h.group, c.token}] = fromMillis(since)
 		}
 	}
 	return err
@@ -451,10 +472,13 @@ func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
 		return g, err
 	}
 	b.explain(&g, c.cause)
+	if g.Cause == b.untaken() && g.Attempts == 0 && g.HeadAge < b.o.ReadyFor {
+		g.Cause = "" // the hint is not as old as its version said
+	}
 	if g.Cause == "" || info.Status == Corrupt {
 		return g, nil
 	}
-	return g, b.since(&g)
+	return g, b.setSince(&g)
 }
 
 // explain says why a group is blocked, by what describe has read. found is the cause for which a key led here.
@@ -504,14 +528,17 @@ func (m *Mark) cause() Cause {
 	return CauseGroupPaused
 }
 
-// since sets when the group's cause began.
-func (b *blockedLook) since(g *BlockedGroup) error {
+// setSince sets when the group's cause began.
+func (b *blockedLook) setSince(g *BlockedGroup) error {
 	now := fromMillis(b.nowMS)
 	switch c := g.Cause; {
 	case g.Mark != nil:
 		g.Since = g.Mark.Since
 	case c == CauseGroupHeld:
-		g.Since = fromMillis(heldSince(b.nowMS, b.clock, g.Token))
+		var noted bool
+		if g.Since, noted = b.since[heldClaim{g.Group, g.Token}]; !noted { // another in the group has lasted for long
+			g.Since = fromMillis(b.heldSince(&holding{token: g.Token}))
+		}
 	case c == CauseLeaseExpired:
 		g.Since = now.Add(g.Left)
 	case g.Attempts > 0:

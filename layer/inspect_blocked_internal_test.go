@@ -409,3 +409,51 @@ func TestWhyGroup(t *testing.T) {
 		require.ErrorIs(t, err, ErrInvalidUTF8)
 	})
 }
+
+// stillClock is the clock of an engine whose versions go on as a test says: those of a folder stand still while nobody
+// has the folder open, and jump when somebody opens it.
+type stillClock struct{ now time.Time }
+
+func (c *stillClock) Now() time.Time { return c.now }
+
+func (c *stillClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// TestBlockedBesideVersions: how long a group is held, and whether a ready group is there for long, is told by the
+// times that the claim and the head bear, also where versions and times have nothing to do with each other.
+func TestBlockedBesideVersions(t *testing.T) {
+	const hour = time.Hour
+	for _, c := range []struct {
+		name           string
+		later, version time.Duration // after the claim and the enqueue
+		listed         map[string]Cause
+	}{
+		{"versions stand still", hour, 0, map[string]Cause{"held": CauseGroupHeld}},
+		{"versions jump", time.Second, hour, map[string]Cause{}},
+		{"both go on", hour, hour, map[string]Cause{"held": CauseGroupHeld, "ready": CauseNobodyWaits}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			now := time.UnixMilli(1_700_000_000_000)
+			clock := &stillClock{now: now}
+			db := embedded.OpenMemory(embedded.Options{Clock: clock})
+			q, err := Create(t.Context(), db, nil, "q", Options{Now: func() time.Time { return now }})
+			require.NoError(t, err)
+			send(t, q, "held", "ready")
+			claimOf(t, q, "held", 2*hour)
+			claimed := now
+			now, clock.now = now.Add(c.later), clock.now.Add(c.version)
+			page, err := q.Admin().Blocked(t.Context(), BlockedOptions{HeldFor: hour / 2, ReadyFor: hour / 2})
+			require.NoError(t, err)
+			listed := make(map[string]Cause)
+			for _, g := range page.Groups {
+				listed[g.Group] = g.Cause
+				require.Equal(t, claimed, g.Since, g.Group)
+			}
+			require.Equal(t, c.listed, listed)
+			report, err := q.Admin().Check(t.Context(), CheckOptions{})
+			require.NoError(t, err)
+			require.Empty(t, report.Violations)
+			require.NoError(t, q.Close(t.Context()))
+			require.NoError(t, db.Close())
+		})
+	}
+}

@@ -25,6 +25,9 @@ type operation struct {
 	receive *reception
 	waits   bool  // the receive joins the waiting line if no group is ready
 	turn    *turn // the receive's latest turn, given by the waiting line; nil = none yet
+	cue     cue   // of a receive which is about to wait, and for its first turn
+	// standsBack is for how long the receive has no turn, because the handle has just woken another.
+	standsBack time.Duration
 
 	// settleErr is the settlement's own error: ErrClaimLost, ErrNotInClaim, ErrCorrupt.
 	settleErr error

@@ -110,6 +110,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 		wants = q.staging.expect(wantsOf(batch), q.nowMS())
 	}
 	f, booked := &flight{}, &bookings{}
+	kept := q.staging.keeping.begin(q, batch)
 	var due []dueBeat
 	defer q.flights.end(f)
 	err := q.once(ctx,
@@ -122,6 +123,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			q.flights.end(f) // the groups which a failed attempt was about to claim
 			q.budget.giveBack(booked)
 			w.flight, w.beside, w.booked = f, others, booked
+			kept.enter(w)
 			outcome.rest.cancel() // the watch of a failed attempt
 			var err error
 			outcome, err = w.perform(batch, a.Conflicts)
@@ -151,6 +153,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			outcome, err = q.findRequest(ctx, tx)
 			return err
 		})
+	kept.end(err)
 	if err != nil {
 		outcome.rest.cancel()
 		if !unknown(err) {
@@ -213,7 +216,7 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 			receive.add(o)
 		}
 	}
-	if !receive.none() && !receive.stageFirst(w.q, conflicts) {
+	if !receive.none() && !w.back && !receive.stageFirst(w.q, conflicts) {
 		if receive.called {
 			// Read the configuration anew: whoever has just resumed the queue counts on the woken handle.
 			w.followAnew()
@@ -246,8 +249,11 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 	if err := w.enqueue(enqueue...); err != nil {
 		return staged{}, err
 	}
-	outcome, err := w.receive(&receive)
+	outcome, err := w.receive(&receive, conflicts)
 	if err != nil {
+		return staged{}, err
+	}
+	if err := w.meetOwed(receive.all(), len(receive.claimers) > 0); err != nil {
 		return staged{}, err
 	}
 	outcome.granted = w.others
@@ -322,7 +328,7 @@ func (w *txn) settle(os []*operation) error {
 
 // receive claims for the operations whose settlement, if any, succeeded, and stages the operations waiting for a group
 // to become ready.
-func (w *txn) receive(all *receiving) (staged, error) {
+func (w *txn) receive(all *receiving, conflicts int) (staged, error) {
 	var rs []*reception
 	var waiting []*operation
 	for _, o := range all.operations {
@@ -348,6 +354,13 @@ func (w *txn) receive(all *receiving) (staged, error) {
 	}
 	if all.called {
 		return w.takeTurn(all.claimers, waiting)
+	}
+	if len(waiting) == len(rs) {
+		if alone, err := w.leaveAlone(all.claimers, waiting, conflicts); err != nil {
+			return staged{}, err
+		} else if alone {
+			return w.stage(waiting, nil, nil)
+		}
 	}
 	for _, c := range all.claimers {
 		if c.where == "" {

@@ -241,6 +241,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 	}
 	q.pipeline.env = q.pipelineEnv()
 	q.line.begin(q.lineEnv())
+	q.staging.keeping.pay = q.wakeFor
 	return q, nil
 }
 
@@ -356,6 +357,9 @@ func (q *Queue) Close(ctx context.Context) error {
 	}
 	q.heart.stop()
 	if err := q.stopStaging(ctx); err != nil {
+		return wrap("close", err)
+	}
+	if err := q.staging.keeping.close(ctx); err != nil {
 		return wrap("close", err)
 	}
 	if err := q.stopBeat(ctx); err != nil {

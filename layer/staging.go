@@ -63,7 +63,8 @@ type staged struct {
 // Invariants: at most one transaction at a time may register or clear the request (acquire, release), so the handle
 // never has two requests. A transaction's change of the request is noted (set) when the outcome is known.
 type staging struct {
-	random uuid.UUID // of the handle's request, grants and wake key
+	random  uuid.UUID // of the handle's request, grants and wake key
+	keeping keeping
 
 	mu         sync.Mutex
 	index      int64 // guarded by mu; of the request in the database; 0 = there is none
@@ -155,7 +156,14 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 			turns[i] = w.beginTurn(c.where)
 		}
 	}
+	alone, err := w.leaveAlone(claimers, waiting, 0)
+	if err != nil {
+		return staged{}, err
+	}
 	for _, c := range claimers {
+		if alone {
+			break
+		}
 		if err := c.claim(); err != nil {
 			return staged{}, err
 		}
@@ -180,7 +188,9 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 		if c.where != "" {
 			err = c.passOn(rows)
 		} else {
-			requests = rows
+			if requests = rows; alone {
+				continue
+			}
 			if len(claimers) > 1 {
 				c.lookAgain()
 			}
@@ -199,6 +209,9 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 		return outcome, err
 	}
 	outcome.rest, err = w.rest(turns, rs)
+	if alone {
+		outcome.rest.lookAgain(waiting[0].turn.cue, w.q.pipeline.aWhile())
+	}
 	return outcome, err
 }
 
@@ -230,7 +243,7 @@ func (t *turning) wait(w *txn) (rows []kv.KV, err error) {
 // rest returns what the handle waits for after a turn that wrote nothing.
 func (w *txn) rest(turns []*turning, receives []*reception) (rest, error) {
 	q := w.q
-	poll := q.opts.Poll*3/4 + time.Duration(q.random.float()*float64(q.opts.Poll)/2)
+	poll := w.pollOf(turns, receives)
 	left := rest{wait: poll}
 	for _, t := range turns {
 		if t == nil {
@@ -256,6 +269,7 @@ func (w *txn) rest(turns []*turning, receives []*reception) (rest, error) {
 	if w.shortMS > 0 { // nor while its rate is used up
 		left.wait = min(poll, max(time.Duration(w.shortMS-w.nowMS)*time.Millisecond, time.Millisecond))
 	}
+	left.polls = left.wait == poll
 	left.watch = w.tx.Watch(q.keys.wake(q.staging.random))
 	return left, nil
 }

@@ -12,6 +12,7 @@ import (
 // A turn is one transaction which tries to serve waiting receives, or several transactions for many receives. Example:
 // three receives wait, two groups become ready: the turn claims both, and the third receive goes back into the line.
 type turn struct {
+	cue    cue
 	mu     sync.Mutex
 	rest   rest // guarded by mu; what the receives wait for after the turn
 	failed bool // guarded by mu: the turn's transaction failed
@@ -23,6 +24,8 @@ type rest struct {
 	watch kv.Future[struct{}] // nil = take another turn at once
 	wait  time.Duration       // until the next turn, if nobody wakes us
 	dead  []string            // the templates whose oldest request belongs to a handle which has died
+	polls bool                // at the end of wait no time comes: the next turn is a poll
+	next  cue                 // of that poll
 }
 
 // cancel gives up the watch.
@@ -75,10 +78,11 @@ type waitingLine struct {
 	attendance sync.WaitGroup
 
 	mu       sync.Mutex
-	waiting  []*operation // guarded by mu; in the order of arrival
-	attended bool         // guarded by mu: the attendance is running
-	nudged   bool         // guarded by mu: something has changed
-	rouse    func()       // guarded by mu: ends the rest under way; nil = there is none
+	waiting  []*operation  // guarded by mu; in the order of arrival
+	attended bool          // guarded by mu: the attendance is running
+	nudged   bool          // guarded by mu: something has changed
+	pause    time.Duration // guarded by mu; for how long the line stands back before the next turn
+	rouse    func()        // guarded by mu: ends the rest under way; nil = there is none
 }
 
 // lineEnv is what a waiting line needs of the handle. A transaction whose error is returned may be tried again.
@@ -112,6 +116,7 @@ func (l *waitingLine) join(o *operation) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.waiting = append(l.waiting, o)
+	l.pause, o.standsBack = max(l.pause, o.standsBack), 0
 	switch {
 	case !l.attended:
 		l.attended = true
@@ -173,6 +178,12 @@ func (l *waitingLine) length() int {
 
 // rest waits for d, for watch (may be nil), or for a nudge. rest returns false if ctx has ended.
 func (l *waitingLine) rest(ctx context.Context, d time.Duration, watch kv.Future[struct{}]) bool {
+	_, goOn := l.restUntil(ctx, d, watch)
+	return goOn
+}
+
+// restUntil is rest. over means: d is over, and nothing else has happened.
+func (l *waitingLine) restUntil(ctx context.Context, d time.Duration, watch kv.Future[struct{}]) (over, goOn bool) {
 	resting, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	l.mu.Lock()
@@ -180,8 +191,10 @@ func (l *waitingLine) rest(ctx context.Context, d time.Duration, watch kv.Future
 		cancel()
 	}
 	l.mu.Unlock()
+	over = true
 	if watch != nil {
-		if _, err := watch.Wait(resting); err != nil {
+		_, err := watch.Wait(resting)
+		if over = err != nil; over {
 			<-resting.Done() // otherwise a watch which fails would make us spin
 		}
 	} else {
@@ -190,14 +203,16 @@ func (l *waitingLine) rest(ctx context.Context, d time.Duration, watch kv.Future
 	l.env.yield(context.Background(), "rest")
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	over = over && !l.nudged
 	l.nudged, l.rouse = false, nil
-	return ctx.Err() == nil
+	return over, ctx.Err() == nil
 }
 
 // attend gives waiting receives a turn whenever there may be something for the receives, until no receive waits.
 func (l *waitingLine) attend() {
 	l.env.yield(context.Background(), "attend")
 	ctx := l.life
+	var next cue
 	for idle := false; ; {
 		waiting := l.length()
 		index, deadlineMS := l.env.requested()
@@ -218,7 +233,14 @@ func (l *waitingLine) attend() {
 			}
 			continue
 		}
-		r, failed := l.call() // call also registers the request, if there is none
+		if pause := l.takePause(); pause > 0 {
+			if !l.rest(ctx, pause, nil) {
+				return
+			}
+			continue
+		}
+		r, failed := l.call(next) // call also registers the request, if there is none
+		next = cue{}
 		if failed {
 			r.cancel()
 			if !l.rest(ctx, errorPause, nil) {
@@ -238,10 +260,14 @@ func (l *waitingLine) attend() {
 		}
 		if r.watch != nil {
 			idle = false
-			goOn := l.rest(ctx, r.wait, r.watch)
+			over, goOn := l.restUntil(ctx, r.wait, r.watch)
 			r.cancel()
 			if !goOn {
 				return
+			}
+			if next = (cue{why: whyWoken}); over && r.polls {
+				next = r.next
+				next.why = whyPoll
 			}
 			continue
 		}
@@ -251,6 +277,14 @@ func (l *waitingLine) attend() {
 		}
 		idle = true
 	}
+}
+
+// takePause returns for how long the line stands back; once.
+func (l *waitingLine) takePause() (pause time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	pause, l.pause = l.pause, 0
+	return pause
 }
 
 // dismiss ends the attendance if nobody waits.
@@ -264,7 +298,7 @@ func (l *waitingLine) dismiss() bool {
 // call gives the oldest waiting receives a turn, in their own transaction, and returns when the turn is over. If there
 // was nothing, further receives have a turn, unless what the others have met speaks for these: each receive which names
 // a group, and the receives by each other template.
-func (l *waitingLine) call() (r rest, failed bool) {
+func (l *waitingLine) call(next cue) (r rest, failed bool) {
 	var turns []*turn
 	had := make(map[string]bool) // the templates by which receives have had a turn for any group
 	may := func(o *operation) bool {
@@ -274,7 +308,7 @@ func (l *waitingLine) call() (r rest, failed bool) {
 		return !had[o.receive.where]
 	}
 	for {
-		t := &turn{}
+		t := &turn{cue: next}
 		called := l.give(t, may)
 		if len(called) == 0 {
 			return r, failed
@@ -284,16 +318,16 @@ func (l *waitingLine) call() (r rest, failed bool) {
 				had[o.receive.where] = true
 			}
 		}
-		next, bad := t.outcome()
+		more, bad := t.outcome()
 		if turns = append(turns, t); len(turns) == 1 {
-			r, failed = next, bad
+			r, failed = more, bad
 		} else {
 			failed = bad
-			r.dead = append(r.dead, next.dead...)
-			if r.wait = min(r.wait, next.wait); next.watch == nil {
+			r.dead = append(r.dead, more.dead...)
+			if r.wait = min(r.wait, more.wait); more.watch == nil {
 				r.cancel() // there was something
 			}
-			next.cancel() // the first watch is older
+			more.cancel() // the first watch is older
 		}
 		if r.watch == nil || failed {
 			return r, failed
@@ -323,6 +357,9 @@ func (l *waitingLine) give(t *turn, may func(o *operation) bool) (called []*oper
 		}
 		if alone {
 			apart++
+		}
+		if o.turn != nil {
+			o.cue = cue{}
 		}
 		if o.turn = t; !o.names() {
 			templates[o.receive.where] = true

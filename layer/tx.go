@@ -36,9 +36,15 @@ type txn struct {
 	named map[string][]byte
 	// mayStage: of the handle's transactions in flight, only this may register or clear the handle's request.
 	mayStage bool
-	flight   *flight         // the groups which no other transaction of the handle should claim; may be nil
-	beside   int             // how many groups the handle's other transactions in flight are likely to take
-	others   int             // groups granted to other handles
+	flight   *flight // the groups which no other transaction of the handle should claim; may be nil
+	beside   int     // how many groups the handle's other transactions in flight are likely to take
+	others   int     // groups granted to other handles
+	// withhold is asked before the oldest of the requests is woken: owes says that the wake comes later, if at all.
+	// nil = no wake is owed. See staging_keep.go.
+	withhold func(requests []kv.KV) (owes bool, err error)
+	woke     uuid.UUID       // whose wake key this transaction touched last
+	owedLane string          // the lane whose wake an earlier transaction of the handle owes; "" = none
+	back     bool            // the receives are staged without a look
 	wrote    bool            // something a retry must not do again
 	cleared  bool            // something stale
 	illegal  error           // a forbidden step of a group; see put
@@ -264,6 +270,10 @@ func (w *txn) wakeOldest() error {
 		if rows, err = oldest.Wait(w.ctx); err != nil {
 			return fmt.Errorf("read requests: %w", err)
 		}
+	} else if w.withhold != nil {
+		if owes, err := w.withhold(rows); err != nil || owes {
+			return err
+		}
 	}
 	return w.wake(rows, 1)
 }
@@ -348,6 +358,7 @@ func (w *txn) wake(requests []kv.KV, n int) error {
 		}
 		if r.wants > 0 && r.deadlineMS > w.nowMS {
 			w.touch(p.id)
+			w.woke = p.id
 			if n--; n == 0 {
 				return nil
 			}

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,23 @@ type followed struct {
 	paused  *mark     // guarded by mu; nil = the queue is not paused
 	read    time.Time // guarded by mu; by the handle's clock
 	since   time.Time // guarded by mu; likewise, when the version was learned
+
+	value    []byte       // guarded by mu; what the configuration was read from last
+	unpacked storedConfig // guarded by mu; what it says
+}
+
+// unpack is unpackConfig once for each value: the handle reads the same one every half a second.
+func (f *followed) unpack(key, value []byte) (storedConfig, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if value != nil && bytes.Equal(value, f.value) {
+		return f.unpacked, nil
+	}
+	stored, err := unpackConfig(key, value)
+	if err == nil {
+		f.value, f.unpacked = bytes.Clone(value), stored
+	}
+	return stored, err
 }
 
 // learnConfig is learn for a configuration which says nothing of how fresh the rest of the knowledge is: one read by
@@ -140,10 +158,9 @@ func (q *Queue) exists(ctx context.Context, tx kv.Tx) error {
 	return err
 }
 
-// unpackOwn is unpackConfig for the configuration of the handle's own queue: that of another queue of the name, made
-// since, is ErrNoQueue.
-func (q *Queue) unpackOwn(key, value []byte) (storedConfig, error) {
-	stored, err := unpackConfig(key, value)
+// own passes on what was read if it is of the handle's own queue: that of another queue of the name, made since, is
+// ErrNoQueue.
+func (q *Queue) own(stored storedConfig, err error) (storedConfig, error) {
 	switch {
 	case stored.incarnation == uuid.Nil, q.incarnation == uuid.Nil, lacks(guardIncarnation):
 	case stored.incarnation != q.incarnation:
@@ -159,7 +176,7 @@ func (q *Queue) readStored(ctx context.Context, tx kv.ReadTx) (storedConfig, err
 	if err != nil {
 		return storedConfig{}, fmt.Errorf("read configuration: %w", err)
 	}
-	return q.unpackOwn(key, value)
+	return q.own(unpackConfig(key, value))
 }
 
 // stored is readStored in a transaction of its own.
@@ -180,7 +197,7 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}
-	stored, err := f.q.unpackOwn(f.q.keys.meta(metaConfig), value)
+	stored, err := f.q.own(f.q.followed.unpack(f.q.keys.meta(metaConfig), value))
 	if err != nil {
 		return Config{}, err
 	}

@@ -225,7 +225,7 @@ func (m *model) endBeats(after map[string][]byte) {
 	touched := make(map[string]bool)
 	for _, k := range slices.Sorted(maps.Keys(after)) {
 		v := after[k]
-		name, rest := keyOf([]byte(k))
+		name, rest := m.keyOf([]byte(k))
 		switch {
 		case name == "beat":
 			number := rest[0].(uuid.UUID).String()

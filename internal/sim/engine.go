@@ -29,7 +29,7 @@ func (e *engine) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
 		return nil, errDead()
 	}
 	e.next++
-	t := &transaction{e: e, n: e.next, options: o}
+	t := &transaction{e: e, n: e.next, options: o, foot: footprint{on: e.w.seeks}}
 	return t, t.enter()
 }
 
@@ -212,7 +212,7 @@ func (t *transaction) OnError(err error) kv.Future[struct{}] {
 	}
 	t.attempt++
 	t.begunMS = t.e.now().UnixMilli()
-	t.writes, t.wrote, t.foot = nil, false, footprint{}
+	t.writes, t.wrote, t.foot = nil, false, footprint{on: t.foot.on}
 	return &backoff{t.ManagedTx.OnError(err), t}
 }
 

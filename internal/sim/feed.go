@@ -121,7 +121,7 @@ func (m *model) follow(r *record) {
 			m.changed(r, wr)
 			continue
 		}
-		switch name, rest := keyOf(wr.key); name {
+		switch name, rest := m.keyOf(wr.key); name {
 		case "change":
 			m.clearChange(r, wr.key)
 		case "reader":
@@ -129,7 +129,7 @@ func (m *model) follow(r *record) {
 		}
 	}
 	for _, wr := range r.writes {
-		if name, rest := keyOf(wr.key); name == "cursor" {
+		if name, rest := m.keyOf(wr.key); name == "cursor" {
 			name, _ := rest[0].(string)
 			m.handedOn(r, name, wr, journals[name])
 			delete(journals, name)
@@ -391,7 +391,7 @@ func (m *model) complete(come map[layer.ID]envelope, left map[layer.ID]bool, aft
 		want[text(what, id)]++
 	}
 	for k, v := range after {
-		name, rest := keyOf([]byte(k))
+		name, rest := m.keyOf([]byte(k))
 		if name == "dead" && v == nil && m.db[k] != nil && !back[idOf(rest)] {
 			want[text("discarded", idOf(rest))]++
 		}

@@ -40,7 +40,7 @@ func inner[V any](m map[string]map[string]V, k string) map[string]V {
 // begin looks at what a record writes before the model's state has it.
 func (m *model) begin(r *record, after map[string][]byte) {
 	for _, w := range r.writes {
-		name, rest := keyOf(w.key)
+		name, rest := m.keyOf(w.key)
 		old := m.db[string(w.key)]
 		switch {
 		case name == "dead" && w.kind == cleared && old == nil:
@@ -54,7 +54,7 @@ func (m *model) begin(r *record, after map[string][]byte) {
 	m.beginLanes(after)
 	i := m.invariants
 	for k, v := range after {
-		name, rest := keyOf([]byte(k))
+		name, rest := m.keyOf([]byte(k))
 		there := m.db[k] != nil
 		switch name {
 		case "ready", "open":
@@ -144,7 +144,7 @@ func (m *model) requestSound(w write, rest tuple.Tuple, old []byte) {
 func (m *model) end(after map[string][]byte) {
 	touched := make(map[string]bool)
 	for k := range after {
-		name, rest := keyOf([]byte(k))
+		name, rest := m.keyOf([]byte(k))
 		switch name {
 		case "item":
 			group, _ := rest[0].(string)
@@ -167,7 +167,7 @@ func (m *model) end(after map[string][]byte) {
 		m.led(group)
 	}
 	for k := range after {
-		if name, rest := keyOf([]byte(k)); name == "grant" && after[k] != nil {
+		if name, rest := m.keyOf([]byte(k)); name == "grant" && after[k] != nil {
 			random, _ := rest[0].(uuid.UUID)
 			group := m.ofKey(name, rest)
 			if l := m.group(group).lock; !l.is("grant") || l.owner != random.String() {

@@ -269,7 +269,7 @@ func (m *model) keeper(rest tuple.Tuple) string {
 // beginLanes follows the hints that are put aside.
 func (m *model) beginLanes(after map[string][]byte) {
 	for k, v := range after {
-		name, rest := keyOf([]byte(k))
+		name, rest := m.keyOf([]byte(k))
 		if name != "kept" {
 			continue
 		}
@@ -295,7 +295,7 @@ func (m *model) endLanes(after map[string][]byte) {
 	}
 	groups := make(map[string]bool)
 	for k, v := range after {
-		name, rest := keyOf([]byte(k))
+		name, rest := m.keyOf([]byte(k))
 		switch name {
 		case "lock":
 			lane := m.laneOf(rest)

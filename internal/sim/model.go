@@ -68,6 +68,22 @@ func keyOf(key []byte) (name string, rest tuple.Tuple) {
 	return name, rest
 }
 
+// keyParts is what keyOf makes of a key.
+type keyParts struct {
+	name string
+	rest tuple.Tuple
+}
+
+// keyOf is keyOf once for each key: a record looks at each of its keys several times, and the next ones do at the same.
+func (m *model) keyOf(key []byte) (name string, rest tuple.Tuple) {
+	p, known := m.parts[string(key)]
+	if !known {
+		p.name, p.rest = keyOf(key)
+		m.parts[string(key)] = p
+	}
+	return p.name, p.rest
+}
+
 func idOf(t tuple.Tuple) layer.ID {
 	group, _ := t[0].(string)
 	index, _ := t[1].(int64)
@@ -282,6 +298,7 @@ type model struct {
 	w        *world
 	r        *record // under replay
 	db       map[string][]byte
+	parts    map[string]keyParts // of the keys that were looked at
 	groups   map[string]*groupState
 	requests map[string]int // by their random: the handle
 	entered  map[layer.ID]*record
@@ -318,7 +335,8 @@ type model struct {
 
 func newModel(w *world) *model {
 	return &model{
-		w: w, db: make(map[string][]byte), groups: make(map[string]*groupState), requests: make(map[string]int),
+		w: w, db: make(map[string][]byte), parts: make(map[string]keyParts),
+		groups: make(map[string]*groupState), requests: make(map[string]int),
 		entered: make(map[layer.ID]*record), first: make(map[layer.ID]stored), finished: make(map[layer.ID][]finished),
 		claims: make(map[claimKey]claimed), moved: make(map[layer.ID]bool), movedIn: make(map[layer.ID]bool),
 		discarded: make(map[layer.ID]*record), everDead: make(map[layer.ID]bool), dedup: make(map[string]remembered),
@@ -371,7 +389,7 @@ func (m *model) apply(r *record) {
 			}
 			continue
 		}
-		name, rest := keyOf(w.key)
+		name, rest := m.keyOf(w.key)
 		m.purge(name, rest, w)
 		if !isModelled(name) {
 			continue
@@ -396,7 +414,7 @@ func (m *model) apply(r *record) {
 	keys := slices.Sorted(maps.Keys(after))
 	gone, come := make(map[layer.ID]bool), make(map[layer.ID]envelope)
 	for _, k := range keys {
-		name, rest := keyOf([]byte(k))
+		name, rest := m.keyOf([]byte(k))
 		switch {
 		case name != "item":
 		case after[k] == nil && m.db[k] != nil:
@@ -411,13 +429,13 @@ func (m *model) apply(r *record) {
 	}
 	m.rooms(come, gone, after)
 	for _, wr := range r.writes { // also what another of the same transaction has set anew: holders of one claim
-		if name, _ := keyOf(wr.key); name == "state" && wr.kind == wrote {
+		if name, _ := m.keyOf(wr.key); name == "state" && wr.kind == wrote {
 			m.states[string(wr.value)] = r
 		}
 	}
 	// What is there after this record, of what is new or gone.
 	for _, k := range keys {
-		name, rest := keyOf([]byte(k))
+		name, rest := m.keyOf([]byte(k))
 		switch name {
 		case "item":
 			m.item(k, idOf(rest), after)
@@ -437,7 +455,7 @@ func (m *model) apply(r *record) {
 	m.after = after
 	ended := make(map[string]*lockState) // the claims that end, by their groups
 	for _, w := range lockWrites {
-		lane := m.ofKey(keyOf(w.key))
+		lane := m.ofKey(m.keyOf(w.key))
 		var next *lockState
 		if w.kind == wrote {
 			var err error
@@ -451,7 +469,7 @@ func (m *model) apply(r *record) {
 		m.lock(lane, next, gone, grantsTaken[lane])
 	}
 	for k, v := range after {
-		if name, rest := keyOf([]byte(k)); (name == "ready" || name == "open") && v != nil {
+		if name, rest := m.keyOf([]byte(k)); (name == "ready" || name == "open") && v != nil {
 			m.hinted(name, rest, ended, gone)
 		}
 	}
@@ -528,7 +546,7 @@ func (m *model) returns(id layer.ID, come map[layer.ID]envelope, after map[strin
 // comesFrom is the dead letter that comes back in this record as the item id, or nil.
 func (m *model) comesFrom(id layer.ID, label string, after map[string][]byte) *layer.ID {
 	for k, v := range after {
-		name, rest := keyOf([]byte(k))
+		name, rest := m.keyOf([]byte(k))
 		if name != "dead" || v != nil || m.db[k] == nil {
 			continue
 		}
@@ -616,13 +634,13 @@ func (m *model) staging(k string, rest tuple.Tuple, after map[string][]byte) {
 	case old != nil:
 		kind := "request cleared when served"
 		for _, w := range m.r.writes {
-			if name, _ := keyOf(w.key); name == "wake" && w.kind == cleared {
+			if name, _ := m.keyOf(w.key); name == "wake" && w.kind == cleared {
 				kind = "request withdrawn"
 			}
 		}
 		m.w.mark(kind)
 		for _, w := range m.r.writes {
-			if name, _ := keyOf(w.key); name == "grant" && w.kind == cleared {
+			if name, _ := m.keyOf(w.key); name == "grant" && w.kind == cleared {
 				m.w.mark("request withdrawn with a grant")
 			}
 		}

@@ -332,7 +332,7 @@ func (m *model) endPlain(after map[string][]byte) {
 	}
 	touched, groups := make(map[layer.ID]bool), make(map[string]bool)
 	for k := range after {
-		switch name, rest := keyOf([]byte(k)); name {
+		switch name, rest := m.keyOf([]byte(k)); name {
 		case "lane":
 			touched[idOf(tuple.Tuple{rest[0], rest[2], rest[3]})] = true
 		case "item":

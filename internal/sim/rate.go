@@ -183,7 +183,7 @@ func (m *model) paced(r *record, after map[string][]byte, gone map[layer.ID]bool
 		}
 	}
 	for _, wr := range r.writes {
-		name, rest := keyOf(wr.key)
+		name, rest := m.keyOf(wr.key)
 		if name != "pace" || len(rest) != 1 {
 			continue
 		}
@@ -212,7 +212,7 @@ func (m *model) paced(r *record, after map[string][]byte, gone map[layer.ID]bool
 	clear(p.started)
 	led, left := make(map[string]bool), make(map[string]int64)
 	for k, v := range after {
-		switch name, rest := keyOf([]byte(k)); name {
+		switch name, rest := m.keyOf([]byte(k)); name {
 		case "item":
 			id := idOf(rest)
 			if due := m.group(id.Group).items[id].dueMS; v != nil && due > 0 {

@@ -37,6 +37,7 @@ type scheduler struct {
 
 	mu        sync.Mutex
 	parked    []*parked    // guarded by mu
+	free      []*parked    // guarded by mu; of goroutines that went on, for others
 	live      int          // guarded by mu; actors that have not returned
 	gone      map[int]bool // guarded by mu; who died: its goroutines park no more
 	frozen    map[int]bool // guarded by mu; who gets no turn
@@ -52,14 +53,24 @@ type parked struct {
 	at     time.Time
 	until  time.Time // held until then; zero = it was not held
 	foot   *footprint
-	seeks  int  // so many commits are to be applied that meet its own, before it goes on
-	found  bool // they were
-	own    bool // no others count than those that write what it writes
-	resume chan struct{}
+	seeks  int           // so many commits are to be applied that meet its own, before it goes on
+	found  bool          // they were
+	own    bool          // no others count than those that write what it writes
+	resume chan struct{} // gets one token for each park
 }
 
 func (p *parked) compare(o *parked) int {
-	return cmp.Or(cmp.Compare(p.who, o.who), cmp.Compare(p.n, o.n), cmp.Compare(p.what, o.what), cmp.Compare(p.step, o.step), p.at.Compare(o.at))
+	switch { // not cmp.Or, which compares all: every step sorts those that are parked
+	case p.who != o.who:
+		return cmp.Compare(p.who, o.who)
+	case p.n != o.n:
+		return cmp.Compare(p.n, o.n)
+	case p.what != o.what:
+		return cmp.Compare(p.what, o.what)
+	case p.step != o.step:
+		return cmp.Compare(p.step, o.step)
+	}
+	return p.at.Compare(o.at)
 }
 
 // park blocks until the driver picks the caller. No mutex may be held.
@@ -72,11 +83,25 @@ func (s *scheduler) parkFor(p place, steps int, f *footprint) {
 		s.mu.Unlock()
 		return
 	}
-	me := &parked{place: p, from: s.steps + steps, step: s.steps, at: time.Now(), foot: f, resume: make(chan struct{})}
+	me := s.spare()
+	*me = parked{place: p, from: s.steps + steps, step: s.steps, at: time.Now(), foot: f, resume: me.resume}
 	s.parked = append(s.parked, me)
 	s.mu.Unlock()
 	s.signal()
 	<-me.resume
+	s.mu.Lock()
+	s.free = append(s.free, me)
+	s.mu.Unlock()
+}
+
+// spare is a parked for another goroutine. The mutex is held.
+func (s *scheduler) spare() *parked {
+	if n := len(s.free); n > 0 {
+		p := s.free[n-1]
+		s.free = s.free[:n-1]
+		return p
+	}
+	return &parked{resume: make(chan struct{}, 1)}
 }
 
 func (s *scheduler) signal() {
@@ -108,7 +133,7 @@ func (s *scheduler) giveUp(limit time.Duration) {
 	s.mu.Lock()
 	s.given = true
 	for _, p := range s.parked {
-		close(p.resume)
+		p.resume <- struct{}{}
 	}
 	s.parked = nil
 	s.mu.Unlock()
@@ -141,7 +166,7 @@ func (s *scheduler) kill(who ...int) {
 	})
 	s.mu.Unlock()
 	for _, p := range dead {
-		close(p.resume)
+		p.resume <- struct{}{}
 	}
 }
 
@@ -217,7 +242,7 @@ func (s *scheduler) drive(limit time.Duration) error {
 		s.steps++
 		s.mu.Unlock()
 		s.trace.step(s.steps, next.place)
-		close(next.resume)
+		next.resume <- struct{}{}
 		s.pass()
 	}
 }

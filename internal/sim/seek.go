@@ -15,6 +15,7 @@ const seekMost = 3
 // footprint is what one attempt of a transaction has read, at whatever isolation, and what it writes. A commit that is
 // held until others were applied that wrote there conflicts, or it is one of a queue that lacks a guard.
 type footprint struct {
+	on      bool // else nobody seeks, and nothing is noted
 	read    []kv.KeyRange
 	written []kv.KeyRange
 	groups  []string // that any of the keys are of
@@ -22,6 +23,9 @@ type footprint struct {
 
 // reads notes a key, or a range up to, without, end.
 func (f *footprint) reads(begin, end []byte) {
+	if !f.on {
+		return
+	}
 	if end == nil {
 		end = kv.KeyAfter(begin)
 	}
@@ -31,6 +35,9 @@ func (f *footprint) reads(begin, end []byte) {
 
 // writes is reads for what is written, or conflicts as if it were.
 func (f *footprint) writes(begin, end []byte) {
+	if !f.on {
+		return
+	}
 	if end == nil {
 		end = kv.KeyAfter(begin)
 	}

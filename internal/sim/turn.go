@@ -92,7 +92,7 @@ type turns struct {
 // turn follows a record to who sweeps, and whether the queue is paused.
 func (m *model) turn(r *record) {
 	for _, wr := range r.writes {
-		name, rest := keyOf(wr.key)
+		name, rest := m.keyOf(wr.key)
 		if name != "meta" || len(rest) != 1 {
 			continue
 		}

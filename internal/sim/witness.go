@@ -161,7 +161,7 @@ const mostLate = 6_000
 // older one, whose registration landed late.
 func (m *model) grantedTo(l *lockState, group string) {
 	for _, wr := range m.r.writes {
-		name, rest := keyOf(wr.key)
+		name, rest := m.keyOf(wr.key)
 		if name != "request" || wr.kind != wrote {
 			continue
 		}

@@ -77,7 +77,8 @@ type world struct {
 	rng    *rand.Rand // of the engine's hooks
 	jump   int64      // versions to skip before the next commit group
 	faulty bool
-	calm   int // the step at which the faults stopped
+	seeks  bool // commits may seek conflicts
+	calm   int  // the step at which the faults stopped
 
 	handles   []*handle
 	nextActor int // of those that take up the work of the dead
@@ -142,7 +143,7 @@ func Run(o Options) *Report {
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
 		beaten: make(map[claimKey]bool), missed: make(map[string]int), mischief: make(map[string]int),
 		large: make(map[string][]byte), nextActor: 300,
-		plan: &fault.Plan{Seed: o.Seed}, report: &Report{Seed: o.Seed},
+		plan: &fault.Plan{Seed: o.Seed}, report: &Report{Seed: o.Seed}, seeks: knobs.seek > 0,
 	}
 	w.sched = &scheduler{
 		settle: o.Settle, rng: rand.New(rand.NewPCG(o.Seed, 3)), knobs: w.knobs, trace: &trace{keep: o.Trace},

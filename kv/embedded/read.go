@@ -242,15 +242,13 @@ func (m *merged) rows(q *rangeRead, o kv.RangeOptions) ([]kv.KV, error) {
 	m.expect(o.Limit)
 	var rows []kv.KV
 	add := func(key, value string) bool {
-		rows = append(rows, newKV(key, value))
-		if len(rows) == 1 {
+		if rows == nil {
+			rows = make([]kv.KV, 0, firstRows(o.Limit))
 			q.first = key
 		}
+		rows = append(rows, newKV(key, value))
 		q.last = key
 		return len(rows) != o.Limit
-	}
-	if o.Limit > 0 {
-		rows = make([]kv.KV, 0, min(o.Limit, 128))
 	}
 	r := keyRange{begin.key, min(end.key, maxKey)}
 	switch {
@@ -268,6 +266,16 @@ func (m *merged) rows(q *rangeRead, o kv.RangeOptions) ([]kv.KV, error) {
 	q.readToBegin = (begin.readToBegin() || end.readToBegin()) && !(q.limited && o.Reverse)
 	q.readThroughEnd = (begin.readThroughEnd() || end.readThroughEnd()) && !(q.limited && !o.Reverse)
 	return rows, nil
+}
+
+// firstRows is for how many rows a read makes room when it has found one. Most ranges that are read have none or a few,
+// whatever the limit.
+func firstRows(limit int) int {
+	const few = 8
+	if limit == 0 {
+		return few
+	}
+	return min(limit, few)
 }
 
 // newKV copies a pair for the caller, in one piece.

@@ -47,6 +47,7 @@ var floors = []floor{
 	}},
 	{"many callers", "the callers of one handle in shared transactions, and the waiting line.", []string{
 		"pipeline.go", "pipeline_tx.go", "staging.go", "staging_line.go", "staging_request.go", "staging_lane.go",
+		"staging_keep.go", "staging_poll.go",
 	}},
 	{"large work", "what takes many transactions: sweep, purge, redrive, replay, archive, drop.", []string{
 		"job.go", "job_archive.go", "job_deadletters.go", "job_drop.go", "job_page.go",
