@@ -23,9 +23,9 @@ check($got[0]->getMessageAttributes()['k']->getStringValue() === 'v', 'attribute
 check($receive(0) === [], 'held');
 $sqs->deleteMessage(['QueueUrl' => $url, 'ReceiptHandle' => $got[0]->getReceiptHandle()])->resolve();
 $sqs->changeMessageVisibility(['QueueUrl' => $url, 'ReceiptHandle' => $got[1]->getReceiptHandle(), 'VisibilityTimeout' => 0])->resolve();
-$got = $receive(5);
-check(count($got) === 2 && $got[0]->getBody() === '<b & é>', 'given back');
-foreach ($got as $m) {
+$again = $receive(5);
+check(count($again) === 1 && $again[0]->getBody() === '<b & é>', 'given back, and c is in flight');
+foreach ([...$again, $got[2]] as $m) {
     $sqs->deleteMessage(['QueueUrl' => $url, 'ReceiptHandle' => $m->getReceiptHandle()])->resolve();
 }
 try {

@@ -20,9 +20,9 @@ const sqs = new AWS.SQS({ endpoint, region: "us-east-1", accessKeyId, secretAcce
   assert.deepEqual(await receive(0), []);
   await sqs.changeMessageVisibility({ QueueUrl, ReceiptHandle: got[0].ReceiptHandle, VisibilityTimeout: 0 }).promise();
   const again = await receive(5);
-  assert.equal(again.length, 3);
+  assert.deepEqual(again.map((m) => m.Body), Entries.slice(0, 1).map((e) => e.MessageBody)); // b and c are in flight
   const deleted = await sqs.deleteMessageBatch({
-    QueueUrl, Entries: again.map((m) => ({ Id: m.MessageId, ReceiptHandle: m.ReceiptHandle })),
+    QueueUrl, Entries: again.concat(got.slice(1)).map((m) => ({ Id: m.MessageId, ReceiptHandle: m.ReceiptHandle })),
   }).promise();
   assert.equal(deleted.Successful.length, 3);
   await assert.rejects(sqs.getQueueUrl({ QueueName: "none" }).promise(), (e) => /NonExistentQueue|QueueDoesNotExist/.test(e.code));
