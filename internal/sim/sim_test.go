@@ -115,6 +115,14 @@ func seedsWanted() int {
 	return *seedsFlag
 }
 
+// someOf is the number of seeds of a profile that gets one of so many, at least two, or one for the race detector.
+func someOf(share int) int {
+	if testing.Short() {
+		return 1
+	}
+	return max(2, seedsWanted()/share)
+}
+
 // TestSeeds: the guarantees G1, G2 and G3 hold in every seed, and the queue drains when the faults stop. Every kind of
 // fault and every rare path is seen to happen, in as many seeds as make sim-ci has.
 func TestSeeds(t *testing.T) {
