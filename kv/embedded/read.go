@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"errors"
+	"slices"
 
 	"fdbfifo/kv"
 )
@@ -242,9 +243,11 @@ func (m *merged) rows(q *rangeRead, o kv.RangeOptions) ([]kv.KV, error) {
 	m.expect(o.Limit)
 	var rows []kv.KV
 	add := func(key, value string) bool {
-		if rows == nil {
-			rows = make([]kv.KV, 0, firstRows(o.Limit))
+		if len(rows) == 0 {
 			q.first = key
+		}
+		if len(rows) == cap(rows) {
+			rows = slices.Grow(rows, moreRows(len(rows), o.Limit))
 		}
 		rows = append(rows, newKV(key, value))
 		q.last = key
@@ -268,14 +271,19 @@ func (m *merged) rows(q *rangeRead, o kv.RangeOptions) ([]kv.KV, error) {
 	return rows, nil
 }
 
-// firstRows is for how many rows a read makes room when it has found one. Most ranges that are read have none or a few,
-// whatever the limit.
-func firstRows(limit int) int {
-	const few = 8
-	if limit == 0 {
+// moreRows is for how many rows a read makes room at once that has found some. Most ranges that are read have none or a
+// few, whatever the limit; one that has more has many.
+func moreRows(found, limit int) int {
+	const few, many = 8, 128
+	switch {
+	case found == 0 && limit == 0:
 		return few
+	case found == 0:
+		return min(limit, few)
+	case limit == 0:
+		return found
 	}
-	return min(limit, few)
+	return min(limit-found, max(found, many-found))
 }
 
 // newKV copies a pair for the caller, in one piece.

@@ -2,13 +2,10 @@ package tuple
 
 import "fmt"
 
-// usual is for how many elements Unpack makes room at first.
-const usual = 6
-
 // Unpack decodes all of b. Integers become int64, or uint64 above its range; bytes and text never share memory
 // with b. An error wraps ErrMalformed. What Unpack takes, Pack gives back byte for byte.
 func Unpack(b []byte) (Tuple, error) {
-	t := make(Tuple, 0, usual)
+	t := Tuple{}
 	for len(b) > 0 {
 		e, rest, err := decodeElement(b, 0)
 		if err != nil {
