@@ -330,6 +330,31 @@ func TestHeartbeatIsLeftByUnknown(t *testing.T) {
 	})
 }
 
+// TestReceiveByHeartbeatAfterClose (bounded calls): a receive by heartbeat of a handle that is closed, or is being
+// closed, fails with ErrClosed; it does not wait for a beat.
+func TestReceiveByHeartbeatAfterClose(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		closed := beside(t, q.db, "closed")
+		require.NoError(t, closed.Close(t.Context()))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := closed.Receive(ctx, ReceiveOptions{Heartbeat: true})
+		require.ErrorIs(t, err, ErrClosed)
+
+		closing := beside(t, q.db, "closing")
+		closing.heart.turn <- struct{}{} // a beat is being begun
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			_, err := closing.Receive(ctx, ReceiveOptions{Heartbeat: true})
+			require.ErrorIs(t, err, ErrClosed)
+		})
+		wg.Go(func() { require.NoError(t, closing.Close(ctx)) })
+		synctest.Wait()
+		<-closing.heart.turn
+		wg.Wait()
+	})
+}
+
 // TestHeartbeatOptions: what a claim by heartbeat does not go with.
 func TestHeartbeatOptions(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {

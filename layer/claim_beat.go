@@ -91,6 +91,8 @@ func (q *Queue) ensureBeat(ctx context.Context) {
 	}
 	select {
 	case h.turn <- struct{}{}:
+	case <-h.life.Done(): // Close keeps the turn
+		return
 	case <-ctx.Done():
 		return
 	}
