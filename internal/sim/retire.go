@@ -55,6 +55,9 @@ func (a *actor) closeHandle(after time.Duration, stops bool) {
 			w.violation("worker: %v", err)
 		}
 	}
+	if h.dead || h.retired {
+		return
+	}
 	w.sched.trace.note("handle closes", h.who)
 	h.retired = true
 	var work []*actor
@@ -90,8 +93,9 @@ func (a *actor) closeHandle(after time.Duration, stops bool) {
 	}
 }
 
-// ownKeys are the kinds of keys that a handle has for itself, each named by a number of the handle's.
-var ownKeys = []string{"request", "reqgroup", "reqlane", "receipt", "beat"}
+// ownKeys are the kinds of keys that a handle has for itself, each named by a number of the handle's. Receipts are not
+// among them: what an operation that ends after Close cannot clear is left to the next sweep.
+var ownKeys = []string{"request", "reqgroup", "reqlane", "beat"}
 
 // numberOf is the number that a handle names a key of its own by.
 func numberOf(key []byte) (n uuid.UUID, own bool) {
