@@ -65,6 +65,8 @@ type staged struct {
 type staging struct {
 	random  uuid.UUID // of the handle's request, grants and wake key
 	keeping keeping
+	// lostUntil: until then, by the handle's clock in ms, polls are as frequent as Options.Poll says; see pollOf.
+	lostUntil atomic.Int64
 
 	mu         sync.Mutex
 	index      int64 // guarded by mu; of the request in the database; 0 = there is none
@@ -169,6 +171,7 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 		}
 	}
 	w.claimed(rs)
+	w.noteLostWake(waiting, rs)
 	if err := w.lookForAny(rs); err != nil {
 		return staged{}, err
 	}

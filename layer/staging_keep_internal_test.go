@@ -216,3 +216,35 @@ func TestPollFindsWhatIsLeft(t *testing.T) {
 		require.NoError(s, other.Close(s.ctx))
 	}, "g")
 }
+
+// TestPollsAfterALostWake: progress. Many dead handles stand before one that lives: their wakes are lost, and it polls
+// rarely, until a poll has claimed what nobody was woken for. From then on it polls as often as a handle alone.
+func TestPollsAfterALostWake(t *testing.T) {
+	inKeep(t, Config{}, func(s *keepSteps) {
+		r := request{owner: "dead", wants: 9, deadlineMS: s.q.nowMS() + requestLife.Milliseconds()}
+		_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			for i := range int64(15) {
+				tx.Set(s.q.keys.request(1, uuid.UUID{2, byte(i)}), r.pack())
+			}
+			return nil
+		})
+		require.NoError(s, err)
+		other, err := Open(s.ctx, s.db, nil, "q", Options{})
+		require.NoError(s, err)
+		for i, longest := range []time.Duration{5 * DefaultStagePoll, DefaultStagePoll, DefaultStagePoll} {
+			sent := make(chan time.Time, 1)
+			go func() {
+				time.Sleep(10 * time.Millisecond)
+				_, err := s.q.Enqueue(s.ctx, Message{Group: groupsNamed(3)[i]})
+				require.NoError(s, err)
+				sent <- time.Now()
+			}()
+			claims, err := other.Receive(s.ctx, ReceiveOptions{Wait: time.Minute})
+			require.NoError(s, err)
+			require.Len(s, claims, 1)
+			require.LessOrEqual(s, time.Since(<-sent), longest*5/4+aWhileMost, "wake %d that is lost", i+1)
+			require.NoError(s, other.Ack(s.ctx, claims[0]))
+		}
+		require.NoError(s, other.Close(s.ctx))
+	})
+}

@@ -106,11 +106,25 @@ func (r *rest) lookAgain(at cue, aWhile time.Duration) {
 // pollPlaces is how many requests before a handle's own double the time between its polls.
 const pollPlaces = 4
 
+// noteLostWake notes that a poll has claimed a group for which nobody was woken: whoever was to be woken is dead.
+func (w *txn) noteLostWake(waiting []*operation, receives []*reception) {
+	if len(waiting) == 0 || waiting[0].turn == nil || waiting[0].turn.cue.why != whyPoll {
+		return
+	}
+	if slices.ContainsFunc(receives, func(r *reception) bool { return len(r.claims) > 0 }) {
+		w.q.staging.lostUntil.Store(w.nowMS + requestLife.Milliseconds())
+	}
+}
+
 // pollOf is how long a handle waits that nobody wakes. The turns of the handles before it in the line serve it, too, so
-// it need not look as often as the first: up to five times as rarely.
+// it need not look as often as the first: up to five times as rarely. Not so if those are dead: from the first group
+// that a poll claims on, the handle polls as the first does, until the requests of the dead have ended.
 func (w *txn) pollOf(turns []*turning, receives []*reception) time.Duration {
 	poll := w.q.opts.Poll
 	poll = poll*3/4 + time.Duration(w.q.random.float()*float64(poll)/2)
+	if w.nowMS < w.q.staging.lostUntil.Load() {
+		return poll
+	}
 	named := func(r *reception) bool { return r.o.Group != nil }
 	if len(turns) != 1 || turns[0] == nil || turns[0].where != "" || slices.ContainsFunc(receives, named) {
 		return poll
