@@ -472,7 +472,8 @@ func (b *blockedLook) group(c stalled) (BlockedGroup, error) {
 		return g, err
 	}
 	b.explain(&g, c.cause)
-	if g.Cause == b.untaken() && g.Attempts == 0 && g.HeadAge < b.o.ReadyFor {
+	// Ages are in whole milliseconds.
+	if g.Cause == b.untaken() && g.Attempts == 0 && g.HeadAge < b.o.ReadyFor.Truncate(time.Millisecond) {
 		g.Cause = "" // the hint is not as old as its version said
 	}
 	if g.Cause == "" || info.Status == Corrupt {

@@ -425,11 +425,13 @@ func TestBlockedBesideVersions(t *testing.T) {
 	for _, c := range []struct {
 		name           string
 		later, version time.Duration // after the claim and the enqueue
+		forLong        time.Duration
 		listed         map[string]Cause
 	}{
-		{"versions stand still", hour, 0, map[string]Cause{"held": CauseGroupHeld}},
-		{"versions jump", time.Second, hour, map[string]Cause{}},
-		{"both go on", hour, hour, map[string]Cause{"held": CauseGroupHeld, "ready": CauseNobodyWaits}},
+		{"versions stand still", hour, 0, hour / 2, map[string]Cause{"held": CauseGroupHeld}},
+		{"versions jump", time.Second, hour, hour / 2, map[string]Cause{}},
+		{"both go on", hour, hour, hour / 2, map[string]Cause{"held": CauseGroupHeld, "ready": CauseNobodyWaits}},
+		{"within a millisecond", 0, time.Millisecond, 1, map[string]Cause{"held": CauseGroupHeld, "ready": CauseNobodyWaits}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			now := time.UnixMilli(1_700_000_000_000)
@@ -441,7 +443,7 @@ func TestBlockedBesideVersions(t *testing.T) {
 			claimOf(t, q, "held", 2*hour)
 			claimed := now
 			now, clock.now = now.Add(c.later), clock.now.Add(c.version)
-			page, err := q.Admin().Blocked(t.Context(), BlockedOptions{HeldFor: hour / 2, ReadyFor: hour / 2})
+			page, err := q.Admin().Blocked(t.Context(), BlockedOptions{HeldFor: c.forLong, ReadyFor: c.forLong})
 			require.NoError(t, err)
 			listed := make(map[string]Cause)
 			for _, g := range page.Groups {
