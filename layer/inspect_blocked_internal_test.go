@@ -431,7 +431,10 @@ func TestBlockedBesideVersions(t *testing.T) {
 		{"versions stand still", hour, 0, hour / 2, map[string]Cause{"held": CauseGroupHeld}},
 		{"versions jump", time.Second, hour, hour / 2, map[string]Cause{}},
 		{"both go on", hour, hour, hour / 2, map[string]Cause{"held": CauseGroupHeld, "ready": CauseNobodyWaits}},
-		{"within a millisecond", 0, time.Millisecond, 1, map[string]Cause{"held": CauseGroupHeld, "ready": CauseNobodyWaits}},
+		{
+			"within a millisecond", 0, time.Millisecond, 1,
+			map[string]Cause{"held": CauseGroupHeld, "ready": CauseNobodyWaits},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			now := time.UnixMilli(1_700_000_000_000)
