@@ -330,6 +330,32 @@ func TestHeartbeatIsLeftByUnknown(t *testing.T) {
 	})
 }
 
+// TestReceiveTxEndsAHeartbeat: a receive in the caller's transaction that meets a handle whose heartbeat has stopped
+// ends the handle and claims what it had, with a receive id too; and is answered the same when it is repeated.
+func TestReceiveTxEndsAHeartbeat(t *testing.T) {
+	for _, id := range []string{"", "r1"} {
+		inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+			send(t, q, "g")
+			require.Len(t, byHeart(t, q, ReceiveOptions{}), 1)
+			other := beside(t, r, "other")
+			dies(q)
+			time.Sleep(31 * time.Second)
+			for range 2 {
+				var claims []*Claim
+				require.NoError(t, other.Once(t.Context(), func(tx kv.Tx) (err error) {
+					claims, err = other.ReceiveTx(t.Context(), tx, ReceiveOptions{ReceiveID: id})
+					return err
+				}))
+				if id == "" {
+					require.Len(t, claims, 1)
+					break
+				}
+				require.Len(t, claims, 1, "the same claim again")
+			}
+		})
+	}
+}
+
 // TestReceiveByHeartbeatAfterClose (bounded calls): a receive by heartbeat of a handle that is closed, or is being
 // closed, fails with ErrClosed; it does not wait for a beat.
 func TestReceiveByHeartbeatAfterClose(t *testing.T) {

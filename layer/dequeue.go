@@ -249,6 +249,7 @@ func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*C
 			return err
 		}
 		c = w.newClaimer(r.where, []*reception{r})
+		c.begin()
 		return c.claim()
 	})
 	if err != nil {
