@@ -99,8 +99,9 @@ type world struct {
 	laws      map[layer.ID]*lawful // of progress, see law.go
 	hangs     bool                 // a handler has ignored the end of its context
 
-	doom       *doom             // nil = not yet
-	owned      map[uuid.UUID]int // what handles name their own keys by, and the handle
+	doom       *doom                // nil = not yet
+	owned      map[uuid.UUID]int    // what handles name their own keys by, and the handle
+	written    map[string]attemptID // by which such a key was set last
 	violations []string
 	report     *Report
 }
@@ -139,7 +140,7 @@ func Run(o Options) *Report {
 	knobs.drawBeats(o)
 	w := &world{
 		o: o, knobs: knobs, rng: rand.New(rand.NewPCG(o.Seed, 2)),
-		owned:    make(map[uuid.UUID]int),
+		owned: make(map[uuid.UUID]int), written: make(map[string]attemptID),
 		outcomes: make(map[attemptID]int), marks: make(map[string]int), attempts: make(map[string]int),
 		beaten: make(map[claimKey]bool), missed: make(map[string]int), mischief: make(map[string]int),
 		large: make(map[string][]byte), nextActor: 300,
