@@ -611,6 +611,10 @@ func (w *world) compareHistories(m *model) {
 			continue
 		}
 		for _, id := range o.ids {
+			// An ack of all that is left leaves what another with the same claim has advanced.
+			if f := m.finished[id]; o.all && (len(f) == 0 || f[0].r.step > o.end) {
+				continue
+			}
 			finishedAt[id] = o.end
 		}
 	}
