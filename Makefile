@@ -283,6 +283,6 @@ sqs-crash: ## two SQS servers killed every 2 s amid eight mixed workers for SQS_
 CI_FIRST = lint bare unchanged
 CI_REST = race test sim-ci broken e2e socket crash fuzz release-check peers-check e2e-sqs conformance bench-once otel typecheck-fdb test-fdb model
 .PHONY: ci
-ci: ## all checks, about 20 minutes on 2 cores
+ci: ## all checks, 13 minutes on 2 cores with nothing else to do
 	$(MAKE) $(CI_FIRST)
 	$(MAKE) -j2 --output-sync=target $(CI_REST) FUZZTIME=2s KILLS=100 VET=-vet=off
