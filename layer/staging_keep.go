@@ -127,18 +127,14 @@ func (now *keep) enter(w *txn) {
 func (now *keep) withhold(requests []kv.KV) (owes bool, err error) {
 	w := now.w
 	for _, row := range requests {
-		p, err := w.q.keys.parse(row.Key)
+		id, wants, err := w.wanting(row)
 		if err != nil {
 			return false, err
 		}
-		r, err := unpackRequest(row.Key, row.Value)
-		if err != nil {
-			return false, err
-		}
-		if r.wants <= 0 || r.deadlineMS <= w.nowMS {
+		if !wants {
 			continue
 		}
-		if p.id == w.q.staging.random || len(w.ready) > 1 {
+		if id == w.q.staging.random || len(w.ready) > 1 {
 			return false, nil
 		}
 		for lane := range w.ready {

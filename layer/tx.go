@@ -348,23 +348,29 @@ const (
 // wake touches the wake keys of up to n of the requests which are alive and want groups.
 func (w *txn) wake(requests []kv.KV, n int) error {
 	for _, row := range requests {
-		p, err := w.q.keys.parse(row.Key)
+		id, wants, err := w.wanting(row)
 		if err != nil {
 			return err
 		}
-		r, err := unpackRequest(row.Key, row.Value)
-		if err != nil {
-			return err
-		}
-		if r.wants > 0 && r.deadlineMS > w.nowMS {
-			w.touch(p.id)
-			w.woke = p.id
+		if wants {
+			w.touch(id)
+			w.woke = id
 			if n--; n == 0 {
 				return nil
 			}
 		}
 	}
 	return nil
+}
+
+// wanting returns whose request the row is, and whether the request wants groups now.
+func (w *txn) wanting(row kv.KV) (id uuid.UUID, wants bool, err error) {
+	p, err := w.q.keys.parse(row.Key)
+	if err != nil {
+		return id, false, err
+	}
+	r, err := unpackRequest(row.Key, row.Value)
+	return p.id, r.wants > 0 && r.deadlineMS > w.nowMS, err
 }
 
 // operate runs fn as an operation of its own in a transaction which the caller has begun, perhaps seconds ago. The read
