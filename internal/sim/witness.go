@@ -151,7 +151,8 @@ func (m *model) awaited(group string, g *groupState, timers map[int64]string) {
 
 // paced reports whether groups may have waited for their rates.
 func (w *world) paced() bool {
-	return w.knobs.config.MaxRate.Count > 0 || slices.ContainsFunc(w.ops, func(o *op) bool { return o.rates })
+	return w.knobs.config.MaxRate.Count > 0 || w.knobs.calmRate.Count > 0 ||
+		slices.ContainsFunc(w.ops, func(o *op) bool { return o.rates })
 }
 
 // mostLate is how long a transaction may have read the clock before it commits, in ms.
@@ -230,13 +231,16 @@ func (m *model) hinted(name string, rest tuple.Tuple, ended map[string]*lockStat
 	if ended[group] == nil || index == m.r.rv {
 		return // in a queue whose groups take turns that is its place, and a batch's indexes run ahead of versions
 	}
-	of := false
+	of, others := false, false
 	for id := range gone {
-		of = of || ended[group].has(id) && id.Group == groupOfLane(group) && id.Index == index
+		if id.Group == groupOfLane(group) && id.Index == index {
+			of, others = of || ended[group].has(id), others || !ended[group].has(id)
+		}
 	}
 	for id := range m.group(group).items {
-		of = of && id.Index != index
+		others = others || id.Index == index
 	}
+	of = of && !others
 	if of && !slices.ContainsFunc(m.w.ops, func(o *op) bool { return o.sweeping && o.maybeAt(m.r) }) {
 		m.violation("I1: %q is left under the age of an item that goes with this", group)
 	}
