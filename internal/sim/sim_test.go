@@ -102,7 +102,7 @@ var seenAtLength = []string{
 
 // enough is the number of operations after which all of seen must have been seen; long, all of seenAtLength.
 const (
-	enough = 15_000
+	enough = 100_000
 	long   = 200_000
 )
 
