@@ -134,6 +134,9 @@ const (
 	guardTakeOutExclude guard = "take-out-exclude"
 	// guardEditExclude (contract): a claimer gets the old body of an item which was edited before the claim.
 	guardEditExclude guard = "edit-exclude"
+	// guardNextEarlier (G5, I1): an item is rescheduled to earlier while the items before it leave: who has left the
+	// lane to the timer of the item, as its new head, has seen the later time.
+	guardNextEarlier guard = "next-earlier"
 	// guardFreeEmpty (G3, I1, trap 3): as guardReleaseEmpty, for groups which operators and sweeps set free, and, with
 	// retroactive delay, for lanes whose items leave with a claim of another lane.
 	guardFreeEmpty guard = "free-empty"
