@@ -231,16 +231,14 @@ func (m *model) hinted(name string, rest tuple.Tuple, ended map[string]*lockStat
 	if ended[group] == nil || index == m.r.rv {
 		return // in a queue whose groups take turns that is its place, and a batch's indexes run ahead of versions
 	}
-	of, others := false, false
+	of := false
 	for id := range gone {
-		if id.Group == groupOfLane(group) && id.Index == index {
-			of, others = of || ended[group].has(id), others || !ended[group].has(id)
-		}
+		of = of || ended[group].has(id) && id.Group == groupOfLane(group) && id.Index == index
 	}
-	for id := range m.group(group).items {
-		others = others || id.Index == index
+	for id := range m.entered {
+		// Another of the same index was first at the read version, and may have left since, or goes with this.
+		of = of && (id.Group != groupOfLane(group) || id.Index != index || ended[group].has(id))
 	}
-	of = of && !others
 	if of && !slices.ContainsFunc(m.w.ops, func(o *op) bool { return o.sweeping && o.maybeAt(m.r) }) {
 		m.violation("I1: %q is left under the age of an item that goes with this", group)
 	}
