@@ -73,7 +73,7 @@ func (s *memStore) clearRange(r keyRange) error {
 		s.tree.Delete(&pair{key: r.begin})
 		return nil
 	}
-	var doomed []*pair
+	doomed := make([]*pair, 0, 16)
 	s.tree.Ascend(&pair{key: r.begin}, func(p *pair) bool {
 		if p.key >= r.end {
 			return false

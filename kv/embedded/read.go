@@ -279,7 +279,7 @@ func (m *merged) rows(q *stretch) error {
 // moreRows is for how many rows a read makes room at once that has found some. Most ranges that are read have none or a
 // few, whatever the limit; one that has more has many.
 func moreRows(found, limit int) int {
-	const few, many = 8, 128
+	const few, many = 10, 128
 	switch {
 	case found == 0 && limit == 0:
 		return few
@@ -302,13 +302,22 @@ func newKV(key, value string) kv.KV {
 // rangeOverhead is what FoundationDB counts for a conflict range beside its two keys.
 const rangeOverhead = 24
 
+// firstReads is for how many ranges a transaction that adds a read conflict makes room.
+const firstReads = 4
+
 func (t *transaction) addRead(r keyRange) {
+	if t.reads == nil {
+		t.reads = make([]keyRange, 0, firstReads)
+	}
 	t.reads = append(t.reads, r)
 	t.size += int64(len(r.begin)+len(r.end)) + rangeOverhead
 }
 
 // addReads adds those parts of r that were read from the database, below what the transaction had written by then.
 func (t *transaction) addReads(own *overlay, r keyRange) {
+	if t.reads == nil {
+		t.reads = make([]keyRange, 0, firstReads)
+	}
 	n := len(t.reads)
 	t.reads = own.readThrough(t.reads, r)
 	// A client counts the whole range for every part.
