@@ -132,6 +132,9 @@ func (e *Error) Retryable() bool {
 
 // Code returns the code of the *Error that err is or wraps, or 0.
 func Code(err error) int {
+	if err == nil {
+		return 0 // costs nothing: all below makes errors.As find its way by reflection
+	}
 	var e *Error
 	if errors.As(err, &e) {
 		return e.Code

@@ -263,7 +263,7 @@ func (w *txn) edit(id ID, change func(m *Message) error) error {
 			return err
 		}
 	}
-	value, parts := split(&m, e)
+	value, parts := split(nil, &m, e)
 	// The old body goes in the same transaction in which the new body comes: no reader sees parts of both.
 	w.tx.ClearRange(w.q.keys.parts(id))
 	w.tx.Set(key, value)

@@ -119,7 +119,7 @@ func (w *txn) editInLanes(id ID, change func(m *Message) error) error {
 		return err
 	}
 	a := []advanced{{id: id, had: 1}}
-	a[0].value, a[0].parts = split(m, e)
+	a[0].value, a[0].parts = split(nil, m, e)
 	a[0].left, a[0].joined = w.q.keys.moves(id, w.q.keys.facetsIn(i.value), w.q.keys.plan.pack(m.Headers))
 	ends, err := w.readLaneEnds(a)
 	if err != nil {

@@ -135,7 +135,7 @@ func (s *settlement) changedBy(w *txn, id ID, change func(m *Message) error) (a 
 		return a, err
 	}
 	a.id = id
-	a.value, a.parts = split(m, e)
+	a.value, a.parts = split(nil, m, e)
 	a.facets = w.q.keys.plan.pack(m.Headers)
 	a.left, a.joined = w.q.keys.moves(id, w.q.keys.facetsIn(value), a.facets)
 	return a, nil

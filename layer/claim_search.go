@@ -75,7 +75,7 @@ func (s *search) fromTheOldest() {
 
 // reach adds the shards up to all.
 func (s *search) reach(all int64) {
-	keys := s.w.q.keys
+	keys := s.w.keys
 	for shard := int64(len(s.timers)); shard < all; shard++ {
 		s.shards = append(s.shards, newCursor(keys.hintsFrom(s.where, shard, 0)))
 		s.timers = append(s.timers, newCursor(keys.dueFrom(s.where, shard, 0, s.w.nowMS)))
@@ -98,7 +98,7 @@ func (s *search) follow(now retro) bool {
 	}
 	s.retro, s.since = now, nil
 	for shard := range int64(len(s.timers)) {
-		s.since = append(s.since, newCursor(s.w.q.keys.sinceFrom(s.where, shard, fromMS, now.begunMS(s.w.nowMS))))
+		s.since = append(s.since, newCursor(s.w.keys.sinceFrom(s.where, shard, fromMS, now.begunMS(s.w.nowMS))))
 	}
 	return true
 }
@@ -114,7 +114,7 @@ func (s *search) grow() (bool, error) {
 		return false, err
 	}
 	more, before := s.follow(config.retro()), len(s.timers)
-	s.reach(s.w.q.keys.shards.all())
+	s.reach(s.w.keys.shards.all())
 	return more || len(s.timers) > before, nil
 }
 
@@ -132,7 +132,7 @@ func (s *search) keep(n int) (kept []candidate, err error) {
 	}
 	var rest []candidate
 	for _, c := range s.w.hinted {
-		if len(kept) < n && s.w.q.keys.soughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.keeps() {
+		if len(kept) < n && s.w.keys.soughtBy(c.lane) == s.where && s.w.settled[c.lane] && s.spread.keeps() {
 			kept = append(kept, c)
 		} else {
 			rest = append(rest, c)
@@ -155,7 +155,7 @@ func (s *search) next(n int) ([]candidate, error) {
 	s.pending = s.pending[n:]
 	if s.away && n > 0 {
 		// The last may be a hint of this transaction's own, which is in any shard.
-		if key := wave[n-1].key; s.w.q.keys.hintsFrom(s.where, s.shard, 0).Contains(key) {
+		if key := wave[n-1].key; s.w.keys.hintsFrom(s.where, s.shard, 0).Contains(key) {
 			s.spread.walked(s.shard, key)
 		}
 	}
@@ -303,14 +303,14 @@ func (s *search) readMore(n int) error {
 	return nil
 }
 
-func (s *search) shardOf(c candidate) int64 { return s.w.q.keys.shard(groupOf(c.lane)) }
+func (s *search) shardOf(c candidate) int64 { return s.w.keys.shard(groupOf(c.lane)) }
 
 // takeTurns puts the candidates, which are in the order of their ages, into the order of turns: the oldest of each
 // shard, then the second of each. The shard behind that of the last candidate which the handle looked at comes first:
 // so a receive of one item does not look at the oldest shard again and again. Example: shards A with 5, B with 2 and C
 // with 1, the last was A's: B1 C1 A1 B2 A2 A3 A4 A5.
 func (s *search) takeTurns() {
-	shards, turn := s.w.q.keys.shards.all(), s.spread.fairTurn.Load()
+	shards, turn := s.w.keys.shards.all(), s.spread.fairTurn.Load()
 	type place struct{ round, shard int64 }
 	rounds, places := make(map[int64]int64), make(map[string]place, len(s.pending))
 	for _, c := range s.pending {
@@ -351,7 +351,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 		return err
 	}
 	for _, row := range rows {
-		p, err := s.w.q.keys.parse(row.Key)
+		p, err := s.w.keys.parse(row.Key)
 		if err != nil {
 			return err
 		}
@@ -384,7 +384,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 // the rest.
 func (s *search) reached(list []candidate, whole int64) (rest []candidate) {
 	for _, c := range list {
-		if s.w.q.keys.soughtBy(c.lane) != s.where {
+		if s.w.keys.soughtBy(c.lane) != s.where {
 			rest = append(rest, c) // for a receive by another template
 		} else if c.index <= whole {
 			s.pending = append(s.pending, c)
@@ -420,7 +420,7 @@ func (s *search) learnNewest() error {
 // addHints adds the hints in rows to the candidates and returns the index of the last hint.
 func (s *search) addHints(rows []kv.KV) (last int64, err error) {
 	for _, row := range rows {
-		p, err := s.w.q.keys.parse(row.Key)
+		p, err := s.w.keys.parse(row.Key)
 		if err != nil {
 			return 0, err
 		}

@@ -65,12 +65,12 @@ func (c *counting) next(name string, shards int64) int64 {
 }
 
 // add adds n to a counter. No decision depends on the number, so add needs neither a read nor a conflict.
-func (q *Queue) add(tx kv.Tx, name string, n int) {
+func (q *Queue) add(tx kv.Tx, keys subspace, name string, n int) {
 	if n == 0 {
 		return
 	}
-	slot := q.counting.next(name, q.keys.shards.all())
-	tx.Atomic(kv.Add, q.keys.count(name, slot), packCount(int64(n)))
+	slot := q.counting.next(name, keys.shards.all())
+	tx.Atomic(kv.Add, keys.count(name, slot), packCount(int64(n)))
 }
 
 // readCounts returns the counters by name.

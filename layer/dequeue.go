@@ -300,9 +300,9 @@ func (w *txn) lookForAny(rs []*reception) error {
 		if !r.o.OnlyIfAny || !r.unserved() {
 			continue
 		}
-		items := w.q.keys.section(nameItem)
+		items := w.keys.section(nameItem)
 		if r.o.Group != nil {
-			items = w.q.keys.items(*r.o.Group)
+			items = w.keys.items(*r.o.Group)
 		}
 		k, err := w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(items.Begin)).Wait(w.ctx)
 		if err != nil {
@@ -391,7 +391,7 @@ func (c *claimer) begin() {
 	c.readJoin()
 	if index, _ := c.q.staging.requested(); index != 0 && c.where == "" {
 		random := c.q.staging.random
-		c.granted = c.tx.Snapshot().GetRange(c.q.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave})
+		c.granted = c.tx.Snapshot().GetRange(c.keys.grants(random).Selectors(), kv.RangeOptions{Limit: maxWave})
 	}
 	for _, r := range c.owed {
 		if r.o.Group == nil {
@@ -433,7 +433,7 @@ func (c *claimer) receive(r *reception) error {
 		if err != nil || paused {
 			return err
 		}
-		if c.q.keys.hasHolds() && r.where == c.q.keys.holdWhere() {
+		if c.keys.hasHolds() && r.where == c.keys.holdWhere() {
 			if r.dueMS, err = c.endHolds(*r.o.Group); err != nil {
 				return r.spoilt(err)
 			}
@@ -673,7 +673,7 @@ func (c *claimer) settle(r *reception, l *look, limit int) error {
 		}
 		if err == nil && f.verdict == verdictDeliver {
 			before := c.taken
-			if c.q.keys.inTurn() {
+			if c.keys.inTurn() {
 				err = c.takeHolds(r, f, limit)
 			} else {
 				err = c.take(r, f, l.state, limit)
@@ -807,7 +807,7 @@ func (c *claimer) hold(f *found, h holding, head int64) {
 	c.clearLead(&f.candidate, f.record)
 	if f.key == nil {
 		// Named by the caller: as a rule the group's hint has this key.
-		c.tx.Clear(c.q.keys.ready(head, f.lane))
+		c.tx.Clear(c.keys.ready(head, f.lane))
 	}
 	c.put(f.lane, f.record, heldBy(h, nil), head)
 	delete(c.ready, f.lane)
@@ -823,7 +823,7 @@ func (c *claimer) succeed(f *found, claim *Claim) error {
 	for i := range claim.Items {
 		claim.Items[i].FirstDelivered = fromMillis(c.nowMS)
 	}
-	if f.record == nil && f.key != nil && !f.head && f.attempts == 0 && c.q.keys.plan == nil {
+	if f.record == nil && f.key != nil && !f.head && f.attempts == 0 && c.keys.plan == nil {
 		return nil // the hint has said that the head has never failed
 	}
 	id := first.ID

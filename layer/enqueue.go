@@ -217,7 +217,7 @@ func (w *txn) readTails(all []*enqueuing) map[string]*tail {
 		for i := range e.msgs {
 			group := e.msgs[i].Group
 			if tails[group] == nil {
-				items := w.q.keys.items(group)
+				items := w.keys.items(group)
 				tails[group] = &tail{items: items, key: w.tx.Snapshot().GetKey(kv.LastLessThan(items.End))}
 			}
 			tails[group].behindAll = tails[group].behindAll || e.msgs[i].BehindAll
@@ -236,6 +236,8 @@ type appending struct {
 	met      map[string]*meeting
 	place    int // of the current enqueue's first message, among all messages of the transaction
 	accepted int
+	// key and value are memory for one item after the other, as the transaction copies what it is given.
+	key, value []byte
 	// duplicates is how many messages were refused as duplicates. The count alone needs no receipt: if the outcome of
 	// the commit is unknown, the messages are duplicates again, and may count twice.
 	duplicates int
@@ -243,7 +245,7 @@ type appending struct {
 
 // accept enqueues the i-th message of e, unless the message is a duplicate.
 func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
-	m, keys := &e.msgs[i], a.q.keys
+	m, keys := &e.msgs[i], a.keys
 	dedupID := e.dedupID(i, &a.config)
 	var met *meeting
 	var key []byte
@@ -269,16 +271,17 @@ func (a *appending) accept(e *enqueuing, i int) (Sent, error) {
 	}
 	env, delay := envelope{enqueuedMS: a.nowMS, dedupID: dedupID, dueMS: a.due(e, m)}, a.config.retro()
 	due := delay.due(&env)
-	value, parts := split(m, env)
+	value, parts := split(a.value[:0], m, env)
 	if err := a.joinLanes(m, id, &env); err != nil {
 		return Sent{}, err
 	}
-	a.tx.Set(keys.item(id), value)
+	a.key, a.value = appendItem(a.key[:0], t.items, id), value
+	a.tx.Set(a.key, a.value)
 	for n, part := range parts {
 		a.tx.Set(keys.part(id, n), part)
 	}
 	switch {
-	case !a.q.keys.wholeGroups():
+	case !a.keys.wholeGroups():
 	case empty && due > a.nowMS:
 		a.timeHead(m.Group, id.Index, delay.timing(&env))
 	case empty:
@@ -338,19 +341,19 @@ func (a *appending) begin(t *tail, i int) (empty bool, err error) {
 	if !t.items.Contains(key) {
 		return true, nil
 	}
-	p, err := a.q.keys.parse(key)
+	p, err := a.keys.parse(key)
 	if err != nil {
 		return false, err
 	}
 	if !lacks(guardIndex) {
 		t.next = max(t.next, p.index+1)
 	}
-	if !a.q.keys.wholeGroups() {
+	if !a.keys.wholeGroups() {
 		return false, nil
 	}
 	// Whoever removes this tail may leave the group empty and without a hint, while this transaction, which saw items,
 	// sets no hint. The conflict comes before the sets: a conflict on a key already written would not be added.
-	return false, guardTail.read(a.tx, kv.SingleKey(key))
+	return false, guardTail.read(a.tx, a.keys.single(key))
 }
 
 // checkBatch validates the messages of an enqueue.

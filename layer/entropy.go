@@ -41,17 +41,26 @@ func (e *entropy) float() float64 {
 	return e.rand.Float64()
 }
 
-func (e *entropy) uuid() uuid.UUID { return e.uuids(1)[0] }
+func (e *entropy) uuid() (id uuid.UUID) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.draw(&id)
+	return id
+}
 
 func (e *entropy) uuids(n int) []uuid.UUID {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ids := make([]uuid.UUID, n)
 	for i := range ids {
-		id := &ids[i]
-		e.src.Read(id[:])         // never fails
-		id[6] = id[6]&0x0f | 0x40 // version 4, random
-		id[8] = id[8]&0x3f | 0x80 // variant of RFC 4122
+		e.draw(&ids[i])
 	}
 	return ids
+}
+
+// draw sets id. mu is held.
+func (e *entropy) draw(id *uuid.UUID) {
+	e.src.Read(id[:])         // never fails
+	id[6] = id[6]&0x0f | 0x40 // version 4, random
+	id[8] = id[8]&0x3f | 0x80 // variant of RFC 4122
 }

@@ -43,7 +43,7 @@ func FuzzMessage(f *testing.F) {
 		if name != "" {
 			m.Headers = map[string]string{name: text, text: name}
 		}
-		value, parts := split(&m, envelope{enqueuedMS: enqueuedMS, dedupID: dedupID, dueMS: dueMS})
+		value, parts := split(nil, &m, envelope{enqueuedMS: enqueuedMS, dedupID: dedupID, dueMS: dueMS})
 		for _, v := range append([][]byte{value}, parts...) {
 			require.LessOrEqual(t, len(v), maxInline)
 		}

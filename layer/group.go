@@ -193,7 +193,7 @@ func (w *txn) put(lane string, old, next *record, head int64) {
 		return
 	}
 	w.count(countReturned, leaving(old, next))
-	keys, was, is := w.q.keys, old.holding(), next.holding()
+	keys, was, is := w.keys, old.holding(), next.holding()
 	if (old == nil || next == nil) && keys.inTurn() && isHold(lane) {
 		w.noteTurn(lane, next == nil)
 	}
@@ -284,13 +284,13 @@ func (h *holding) lapseText() string { return "lease expired, held by " + h.owne
 func (w *txn) leave(
 	lane string, first kv.Future[[]byte], empty guard, tried bool,
 ) (c candidate, found bool, err error) {
-	if !isPart(lane) && !w.q.keys.wholeGroups() {
+	if !isPart(lane) && !w.keys.wholeGroups() {
 		return c, false, nil // nobody receives the whole group
 	}
 	if isHold(lane) {
 		return c, false, w.letGo(lane)
 	}
-	items := w.q.keys.items(lane)
+	items := w.keys.items(lane)
 	if first == nil {
 		first = w.head(lane)
 	}
@@ -303,7 +303,7 @@ func (w *txn) leave(
 		delete(w.ready, lane)
 		return c, false, empty.read(w.tx, items)
 	}
-	p, err := w.q.keys.parseItem(key, groupOf(lane), items)
+	p, err := w.keys.parseItem(key, groupOf(lane), items)
 	if err != nil {
 		return c, false, err
 	}
@@ -331,7 +331,7 @@ func (w *txn) free(lane string) error {
 
 // head starts reading the key of a group's first item, at snapshot.
 func (w *txn) head(lane string) kv.Future[[]byte] {
-	return w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.q.keys.items(lane).Begin))
+	return w.tx.Snapshot().GetKey(kv.FirstGreaterOrEqual(w.keys.items(lane).Begin))
 }
 
 // seenHead returns an error if the caller has seen another head; zero = the caller takes any.
@@ -405,7 +405,7 @@ func place(left []delivered, id ID, group string) int {
 
 // excludeHolders adds a write conflict on a group's lock, so that a claim at the same time fails.
 func (w *txn) excludeHolders(g guard, lane string) error {
-	return g.write(w.tx, w.q.keys.lock(lane))
+	return g.write(w.tx, w.keys.lock(lane))
 }
 
 // remove clears the acked items, a subset of all (the items under the claim), by exact keys. A range from the first to
@@ -424,7 +424,7 @@ func (w *txn) remove(group string, all, acked []delivered, archived bool) {
 func (w *txn) clearRest(group string, all, acked []delivered, archived bool) {
 	for _, d := range acked {
 		if d.parts > 0 && !archived {
-			w.tx.ClearRange(w.q.keys.parts(d.id(group)))
+			w.tx.ClearRange(w.keys.parts(d.id(group)))
 		}
 	}
 	w.clearAttempts(group, all, acked)
@@ -432,12 +432,12 @@ func (w *txn) clearRest(group string, all, acked []delivered, archived bool) {
 
 // clearAttempts clears the attempt records of gone, a subset of all (the items under the claim).
 func (w *txn) clearAttempts(group string, all, gone []delivered) {
-	keys, tx := w.q.keys, w.tx
+	keys, tx := w.keys, w.tx
 	var run []delivered
 	endRun := func() {
 		if len(run) > 0 {
 			first, last := run[0].id(group), run[len(run)-1].id(group)
-			tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: kv.KeyAfter(keys.attempt(last))})
+			tx.ClearRange(kv.KeyRange{Begin: keys.attempt(first), End: keys.after(keys.attempt(last))})
 			if lacks(guardExactClear) {
 				tx.ClearRange(kv.KeyRange{Begin: keys.item(first), End: kv.KeyAfter(keys.item(last))})
 			}

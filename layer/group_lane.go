@@ -56,7 +56,7 @@ func (l laneLock) wait(w *txn, f *found) (err error) {
 		return fmt.Errorf("read lock: %w", err)
 	}
 	if v != nil {
-		f.record, err = unpackRecord(w.q.keys.lock(f.lane), v)
+		f.record, err = unpackRecord(w.keys.lock(f.lane), v)
 	}
 	return err
 }
@@ -178,22 +178,22 @@ func (s subspace) facetsIn(value []byte) string {
 // clearItem clears an item, and the keys of its lanes. The facets are those which the item has now, not those of the
 // message as it was sent.
 func (w *txn) clearItem(id ID, facets string) {
-	w.tx.Clear(w.q.keys.item(id))
-	if plan := w.q.keys.plan; plan == nil || plan.inTurn || facets == "" && len(plan.facets) > 0 {
+	w.tx.Clear(w.keys.item(id))
+	if plan := w.keys.plan; plan == nil || plan.inTurn || facets == "" && len(plan.facets) > 0 {
 		return
 	}
-	lanes := w.q.keys.plan.lanesOf(id.Group, facets)
+	lanes := w.keys.plan.lanesOf(id.Group, facets)
 	w.vacate(id.Index, lanes)
 	for _, lane := range lanes {
 		if isPart(lane) {
-			w.tx.Clear(w.q.keys.laneItem(lane, id))
+			w.tx.Clear(w.keys.laneItem(lane, id))
 		}
 	}
 }
 
 // fenceOver adds read conflicts on all locks that may share an item with a lane: its own, if the queue has no facets.
 func (w *txn) fenceOver(g guard, lane string) error {
-	for _, r := range w.q.keys.over(lane) {
+	for _, r := range w.keys.over(lane) {
 		if err := g.read(w.tx, r); err != nil {
 			return err
 		}
@@ -220,7 +220,7 @@ func (w *txn) assessOthers(f *found) (decided bool) {
 // own receives find it. Then the caller looks again.
 func (w *txn) endOther(f *found) (behind *candidate, err error) {
 	other := f.others[f.other]
-	if err := f.fence(w, guardOtherLock, kv.SingleKey(w.q.keys.lock(other.lane))); err != nil {
+	if err := f.fence(w, guardOtherLock, kv.SingleKey(w.keys.lock(other.lane))); err != nil {
 		return nil, err
 	}
 	free, err := w.lapse(other.lane, other.record, nil, ID{})
@@ -242,7 +242,7 @@ func (w *txn) endOther(f *found) (behind *candidate, err error) {
 // Footprint: a read conflict on the lock, so that the hint is not put aside under a lock which has just been released.
 func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	if f.record != nil { // a claim that has lapsed, a delay or grant that is over, or a grant to this handle
-		if err := f.fence(w, guardOtherLock, kv.SingleKey(w.q.keys.lock(f.lane))); err != nil {
+		if err := f.fence(w, guardOtherLock, kv.SingleKey(w.keys.lock(f.lane))); err != nil {
 			return nil, err
 		}
 		free, err := w.lapse(f.lane, f.record, nil, ID{})
@@ -254,14 +254,14 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	if f.key == nil {
 		return nil, nil // named by the caller: the hint stays, wherever it is
 	}
-	if w.q.keys.inTurn() {
+	if w.keys.inTurn() {
 		return nil, w.disposeInHand(f)
 	}
 	other := f.others[f.other]
 	if full, err := w.keepsMany(other.lane); err != nil || full {
 		return nil, err
 	}
-	if err := f.fence(w, guardKeptLock, kv.SingleKey(w.q.keys.lock(other.lane))); err != nil {
+	if err := f.fence(w, guardKeptLock, kv.SingleKey(w.keys.lock(other.lane))); err != nil {
 		return nil, err
 	}
 	w.clear(f.key)
@@ -270,7 +270,7 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 	if f.attempts > 0 {
 		value = packInt(int64(f.attempts))
 	}
-	w.tx.Set(w.q.keys.kept(other.lane, f.lane, f.index), value)
+	w.tx.Set(w.keys.kept(other.lane, f.lane, f.index), value)
 	w.putAside++
 	if h := other.record.holding(); h != nil {
 		w.timeHead(f.lane, f.index, h.endMS)
@@ -289,7 +289,7 @@ const maxPutAside = 100
 
 // keepsMany reports whether so many hints are put aside under a lane's lock that no more should be.
 func (w *txn) keepsMany(holder string) (bool, error) {
-	kept := w.q.keys.keptUnder(holder)
+	kept := w.keys.keptUnder(holder)
 	last := kv.FirstGreaterOrEqual(kept.Begin)
 	last.Offset += maxKept - 1
 	key, err := w.tx.Snapshot().GetKey(last).Wait(w.ctx)
@@ -303,7 +303,7 @@ func (w *txn) keepsMany(holder string) (bool, error) {
 // with a write conflict on the lock of the whole group, which every claim of the group reads, nothing of the group is
 // claimed or released meanwhile.
 func (w *txn) groupLocks(g guard, group string) ([]heldLane, error) {
-	rows, err := g.reads(w.tx).GetRange(w.q.keys.locks(group).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
+	rows, err := g.reads(w.tx).GetRange(w.keys.locks(group).Selectors(), kv.RangeOptions{}).Wait(w.ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read locks: %w", err)
 	}
@@ -320,14 +320,14 @@ func (w *txn) locksOver(g guard, id ID) ([]heldLane, error) {
 	if err != nil {
 		return nil, err
 	}
-	holds, err := w.readHolds(g, kv.SingleKey(w.q.keys.hold(id)))
+	holds, err := w.readHolds(g, kv.SingleKey(w.keys.hold(id)))
 	return append(all, holds...), err
 }
 
 // inOtherLane reports whether a claim of any lane has an item, or the item is held by itself, in a queue with facets or
 // unordered receives. It adds read conflicts on all locks that may have the item.
 func (w *txn) inOtherLane(g guard, id ID) (bool, error) {
-	if w.q.keys.plan == nil {
+	if w.keys.plan == nil {
 		return false, nil
 	}
 	all, err := w.locksOver(g, id)
@@ -342,9 +342,9 @@ func (w *txn) inOtherLane(g guard, id ID) (bool, error) {
 // hintLanes adds an item that has come to its place, or become due, to its lanes, and writes a hint of each. A hint of
 // a lane that is held, or whose head is not due, is cleared when met.
 func (w *txn) hintLanes(id ID, facets string) error {
-	for _, lane := range w.q.keys.plan.lanesOf(id.Group, facets) {
+	for _, lane := range w.keys.plan.lanesOf(id.Group, facets) {
 		if isPart(lane) {
-			w.tx.Set(w.q.keys.laneItem(lane, id), nil)
+			w.tx.Set(w.keys.laneItem(lane, id), nil)
 		}
 		if _, err := w.rehint(id.Index, lane, 0); err != nil {
 			return err
@@ -356,11 +356,11 @@ func (w *txn) hintLanes(id ID, facets string) error {
 // rejoin adds an item that has come back to its place to its lanes. Who claims in the group at the same time conflicts,
 // because the item may come before those of the claim.
 func (w *txn) rejoin(g guard, id ID, value []byte) error {
-	if w.q.keys.plan == nil {
+	if w.keys.plan == nil {
 		return nil
 	}
 	if err := w.excludeHolders(g, id.Group); err != nil {
 		return err
 	}
-	return w.hintLanes(id, w.q.keys.facetsIn(value))
+	return w.hintLanes(id, w.keys.facetsIn(value))
 }

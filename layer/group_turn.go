@@ -45,6 +45,9 @@ func (w *txn) noteTurn(lane string, ends bool) {
 
 // leadBackAll leaves the groups findable of which this transaction has ended holds.
 func (w *txn) leadBackAll() error {
+	if len(w.let) == 0 {
+		return nil
+	}
 	for _, group := range slices.Sorted(maps.Keys(w.let)) {
 		if err := w.leadBack(group, false); err != nil {
 			return err

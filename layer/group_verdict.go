@@ -135,7 +135,7 @@ func (f *found) fenceOver(w *txn, g guard) error {
 // Footprint: a read conflict on what makes the verdict true: the lock, or the emptiness of the group, or the gap up to
 // a head not yet due. Otherwise dispose could clear a hint which a release writes again at the same time.
 func (w *txn) dispose(f *found) (behind *candidate, err error) {
-	key, free := kv.SingleKey(w.q.keys.lock(f.lane)), false
+	key, free := kv.SingleKey(w.keys.lock(f.lane)), false
 	switch f.verdict {
 	case verdictDeliver:
 		return nil, nil
@@ -224,7 +224,7 @@ func (w *txn) disposeEarly(f *found) error {
 func (w *txn) clearLead(c *candidate, r *record) {
 	if h := r.holding(); h != nil {
 		if c.grant != 0 && c.accepts(r) || c.timer && !h.byBeat() &&
-			string(c.key) == string(w.q.keys.timer(h.endMS, c.lane)) {
+			string(c.key) == string(w.keys.timer(h.endMS, c.lane)) {
 			w.cleared = true
 			return
 		}

@@ -89,7 +89,7 @@ func GroupSection(prefix []byte, queue, name, group string) (r kv.KeyRange, ok b
 	case groupIsKey:
 		return kv.SingleKey(s.startGroup(name, group, 0)), true
 	case groupFirst:
-		return below(s.startGroup(name, group, 1)), true
+		return s.below(s.startGroup(name, group, 1)), true
 	}
 	return r, false
 }

@@ -185,7 +185,7 @@ func (w *archiveWalk) place(ctx context.Context, tx kv.ReadTx, after *ID) error 
 	keys := w.q.keys
 	section := keys.section(nameArchived)
 	if w.filter.Group != nil {
-		section = below(keys.startGroup(nameArchive, *w.filter.Group, 1))
+		section = keys.below(keys.startGroup(nameArchive, *w.filter.Group, 1))
 	}
 	version := tx.ReadVersion()
 	last, err := tx.GetKey(kv.LastLessThan(section.End)).Wait(ctx)

@@ -183,7 +183,7 @@ type deadStep struct {
 func (q *Queue) walkDead(f *DeadFilter, after *ID) *deadWalk {
 	rows := q.keys.section(nameDead)
 	if f.Group != nil {
-		rows = below(q.keys.startGroup(nameDead, *f.Group, 1))
+		rows = q.keys.below(q.keys.startGroup(nameDead, *f.Group, 1))
 	}
 	w := &deadWalk{q: q, filter: f, begin: rows.Begin, end: rows.End, ids: slices.Clone(f.IDs)}
 	slices.SortFunc(w.ids, func(a, b ID) int {

@@ -352,7 +352,7 @@ func (w *txn) exhume(row *deadRow, o *RedriveOptions) error {
 	if err != nil {
 		return corrupt(row.key, err)
 	}
-	value, parts := split(m, e)
+	value, parts := split(nil, m, e)
 	if value, err = w.renewed(value); err != nil {
 		return err
 	}

@@ -294,7 +294,7 @@ type settlement struct {
 
 // begin starts reading the lock, with a conflict.
 func (s *settlement) begin(w *txn) {
-	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.q.keys.lock(s.lane)),
+	s.lock, s.held, s.left, s.ahead, s.next, s.attempt = guardSettleLock.get(w.tx, w.keys.lock(s.lane)),
 		nil, nil, nil, nil, nil
 	s.leads = false
 	s.readFinishing(w)
@@ -302,7 +302,7 @@ func (s *settlement) begin(w *txn) {
 	acksAll := len(s.ids) == 0 && s.back == nil && s.change == nil
 	if n := len(s.claim.Items); n > 0 && acksAll && !s.extends && !s.keeps &&
 		!isHold(s.lane) {
-		behind := kv.FirstGreaterOrEqual(w.q.keys.items(s.lane).Begin)
+		behind := kv.FirstGreaterOrEqual(w.keys.items(s.lane).Begin)
 		behind.Offset += n
 		s.ahead = w.tx.Snapshot().GetKey(behind)
 	}
@@ -331,7 +331,7 @@ func (s *settlement) check(w *txn) error {
 	}
 	var r *record
 	if v != nil {
-		if r, err = unpackRecord(w.q.keys.lock(s.lane), v); err != nil {
+		if r, err = unpackRecord(w.keys.lock(s.lane), v); err != nil {
 			return err
 		}
 	}
@@ -389,7 +389,7 @@ func (s *settlement) check(w *txn) error {
 	}
 	w.ended(s.lane)
 	if len(left) > 0 {
-		s.attempt = w.tx.Snapshot().Get(w.q.keys.attempt(left[0].id(group)))
+		s.attempt = w.tx.Snapshot().Get(w.keys.attempt(left[0].id(group)))
 		return nil
 	}
 	if !w.end(s.lane, r, r.mark) || isHold(s.lane) {
@@ -436,8 +436,8 @@ func (s *settlement) ledBy(w *txn, acked []delivered) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("read head: %w", err)
 	}
-	last := w.q.keys.laneItem(s.lane, acked[len(acked)-1].id(s.claim.Group))
-	return !w.q.keys.items(s.lane).Contains(k) || bytes.Compare(k, last) > 0, nil
+	last := w.keys.laneItem(s.lane, acked[len(acked)-1].id(s.claim.Group))
+	return !w.keys.items(s.lane).Contains(k) || bytes.Compare(k, last) > 0, nil
 }
 
 // remove clears the acked items: several that lead the group by one range, with a conflict on items whose enqueue
@@ -445,20 +445,20 @@ func (s *settlement) ledBy(w *txn, acked []delivered) (bool, error) {
 // was taken hold of.
 func (s *settlement) remove(w *txn, all, acked []delivered, archived bool) error {
 	group := s.claim.Group
-	if isHold(s.lane) && w.q.keys.takesAny() {
+	if isHold(s.lane) && w.keys.takesAny() {
 		for _, d := range acked {
-			w.tx.Clear(w.q.keys.item(d.id(group)))
-			w.vacate(d.index, w.q.keys.plan.lanesOf(group, ""))
+			w.tx.Clear(w.keys.item(d.id(group)))
+			w.vacate(d.index, w.keys.plan.lanesOf(group, ""))
 		}
 		w.clearRest(group, all, acked, archived)
 		return nil
 	}
-	if !s.leads || len(acked) < 2 || w.q.keys.plan != nil {
+	if !s.leads || len(acked) < 2 || w.keys.plan != nil {
 		w.remove(group, all, acked, archived)
 		return nil
 	}
 	first, last := acked[0].id(group), acked[len(acked)-1].id(group)
-	items := kv.KeyRange{Begin: w.q.keys.item(first), End: kv.KeyAfter(w.q.keys.item(last))}
+	items := kv.KeyRange{Begin: w.keys.item(first), End: w.keys.after(w.keys.item(last))}
 	// Before the clear, because a read conflict leaves out what the transaction itself has cleared.
 	if err := guardRangeClear.read(w.tx, items); err != nil {
 		return err
@@ -499,7 +499,7 @@ func (s *settlement) finish(w *txn) error {
 func (s *settlement) giveBack(w *txn) error {
 	group := s.claim.Group
 	first := s.left[0].id(group)
-	key := w.q.keys.attempt(first)
+	key := w.keys.attempt(first)
 	v, err := s.attempt.Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read attempts: %w", err)

@@ -66,4 +66,4 @@ func (s subspace) held(handle uuid.UUID, group string) []byte {
 }
 
 // heldBy is the range of the claims by a handle's heartbeat.
-func (s subspace) heldBy(handle uuid.UUID) kv.KeyRange { return below(s.heldOf(handle, 1)) }
+func (s subspace) heldBy(handle uuid.UUID) kv.KeyRange { return s.below(s.heldOf(handle, 1)) }

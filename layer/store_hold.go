@@ -69,7 +69,7 @@ func (s subspace) soughtBy(lane string) string {
 func (s subspace) hold(id ID) []byte { return s.itemKey(nameHold, id, 0) }
 
 // holds is the range of the holds of a group.
-func (s subspace) holds(group string) kv.KeyRange { return below(s.startGroup(nameHold, group, 1)) }
+func (s subspace) holds(group string) kv.KeyRange { return s.below(s.startGroup(nameHold, group, 1)) }
 
 // holdsTo is the range of the holds of a group up to that of an item.
 func (s subspace) holdsTo(id ID) kv.KeyRange {

@@ -3,6 +3,7 @@ package layer
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"sort"
 	"time"
 
@@ -218,9 +219,10 @@ func nestedHeaders(headers map[string]string) any {
 }
 
 // split lays out a message as the value of its item and the values of its parts. e gives the times and the dedup id.
-func split(m *Message, e envelope) (value []byte, parts [][]byte) {
+// The value is appended to dst, which is empty.
+func split(dst []byte, m *Message, e envelope) (value []byte, parts [][]byte) {
 	e.headers, e.size, e.parts = m.Headers, 0, 0
-	head := e.append(make([]byte, 0, 16+len(m.Body)))
+	head := e.append(slices.Grow(dst, 16+min(len(m.Body), maxInline)))
 	if len(head)+len(m.Body) <= maxInline {
 		return append(head, m.Body...), nil
 	}
@@ -234,7 +236,7 @@ func split(m *Message, e envelope) (value []byte, parts [][]byte) {
 		rest = rest[n:]
 	}
 	e.size, e.parts = int64(len(m.Body)), int64(len(parts))
-	return append(e.append(make([]byte, 0, maxInline)), m.Body[:inline]...), parts
+	return append(e.append(slices.Grow(dst, maxInline)), m.Body[:inline]...), parts
 }
 
 // openEnvelope splits an item's value; body is the inline part and aliases value.

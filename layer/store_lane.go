@@ -266,11 +266,11 @@ func (s subspace) over(lane string) []kv.KeyRange {
 	group, where := splitLane(lane)
 	switch {
 	case s.plan == nil:
-		return []kv.KeyRange{kv.SingleKey(s.lock(lane))}
+		return []kv.KeyRange{s.single(s.lock(lane))}
 	case where == "":
 		return []kv.KeyRange{s.locks(group)}
 	case lacks(guardOverLock):
-		return []kv.KeyRange{kv.SingleKey(s.lock(lane))}
+		return []kv.KeyRange{s.single(s.lock(lane))}
 	}
 	own, fixed := 0, s.plan.fixed(where)
 	own, _ = splitWhere(where)
@@ -291,7 +291,7 @@ func (s subspace) over(lane string) []kv.KeyRange {
 		if whole {
 			all = append(all, kv.SingleKey(k))
 		} else {
-			all = append(all, below(k))
+			all = append(all, s.below(k))
 		}
 	}
 	return all
@@ -349,16 +349,16 @@ func (s subspace) hintsFrom(where string, shard, index int64) kv.KeyRange {
 		return s.readyFrom(shard, index)
 	}
 	k := s.openIn(where, shard, 9)
-	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: below(k).End}
+	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: s.below(k).End}
 }
 
 // openOf is the range of the hints of a view, by all templates.
 func (s subspace) openOf(view int) kv.KeyRange {
-	return below(tuple.AppendInt(s.start(nameOpen, 9+1), int64(view)))
+	return s.below(tuple.AppendInt(s.start(nameOpen, 9+1), int64(view)))
 }
 
 // lanesIn is the range of the keys of all lanes of a group, but for the whole group.
-func (s subspace) lanesIn(group string) kv.KeyRange { return below(s.startGroup(nameLane, group, 1)) }
+func (s subspace) lanesIn(group string) kv.KeyRange { return s.below(s.startGroup(nameLane, group, 1)) }
 
 // marks is the range of the marks of a group: of the whole group, and of its other lanes.
 func (s subspace) marks(group string) kv.KeyRange {
@@ -376,13 +376,13 @@ func (s subspace) byLaneFor(where string) kv.KeyRange {
 	if where == "" {
 		return s.section(nameRequest)
 	}
-	return below(s.ofWhere(nameByLane, where, 1))
+	return s.below(s.ofWhere(nameByLane, where, 1))
 }
 
 // keptUnder is the range of the hints put aside under a lock.
 func (s subspace) keptUnder(holder string) kv.KeyRange {
 	group, where := splitLane(holder)
-	return below(appendNested(s.startGroup(nameKept, group, len(where)+3), where))
+	return s.below(appendNested(s.startGroup(nameKept, group, len(where)+3), where))
 }
 
 func (s subspace) kept(holder, lane string, index int64) []byte {

@@ -99,23 +99,40 @@ func (r *record) grantedTo() (uuid.UUID, bool) {
 // kind, token, owner, end (ms), and index, random and number of parts of each item, and in a queue with facets the
 // values of its facets; and last, of a claim, when the claim was made (ms), and of a claim by heartbeat the beat.
 func (r *record) pack() []byte {
-	t := append(make(tuple.Tuple, 0, 2+len(r.holdings)), r.token, r.mark.note())
-	for _, h := range r.holdings {
-		packed := append(make(tuple.Tuple, 0, 4+3*len(h.items)), string(h.kind), h.token, h.owner, h.endMS)
-		for _, d := range h.items {
-			packed = append(packed, d.index, d.random, d.parts)
-			for _, value := range unpackStrings(d.facets) {
-				packed = append(packed, value)
-			}
-		}
-		if t = append(t, packed); h.sinceMS > 0 {
-			t = append(t, h.sinceMS)
+	size := 0
+	for i := range r.holdings {
+		size += 64 + len(r.holdings[i].owner) + itemSize*len(r.holdings[i].items)
+	}
+	b := tuple.Append(tuple.AppendInt(make([]byte, 0, size), r.token), r.mark.note())
+	for i := range r.holdings {
+		h := &r.holdings[i]
+		if b = tuple.AppendNested(b, h.append); h.sinceMS > 0 {
+			b = tuple.AppendInt(b, h.sinceMS)
 		}
 		if h.byBeat() {
-			t = append(t, h.beat)
+			b = tuple.AppendUUID(b, h.beat)
 		}
 	}
-	return t.Pack()
+	return b
+}
+
+// An item takes from leastItemSize to itemSize bytes in the value of a lock, and more if it has facets or parts.
+const (
+	leastItemSize = 1 + 17 + 1
+	itemSize      = 9 + 17 + 1
+)
+
+// append appends the elements of a holding.
+func (h *holding) append(b []byte) []byte {
+	b = tuple.AppendInt(tuple.AppendString(b, string(h.kind)), h.token)
+	b = tuple.AppendInt(tuple.AppendString(b, h.owner), h.endMS)
+	for _, d := range h.items {
+		b = tuple.AppendInt(tuple.AppendUUID(tuple.AppendInt(b, d.index), d.random), d.parts)
+		for _, value := range unpackStrings(d.facets) {
+			b = tuple.AppendString(b, value)
+		}
+	}
+	return b
 }
 
 func unpackRecord(key, value []byte) (*record, error) {
@@ -157,6 +174,9 @@ func (d *decoder) holding() (h holding) {
 			return
 		}
 		begun, h = true, holding{kind: kind(d.str()), token: d.int(), owner: d.str(), endMS: d.int()}
+		if most := len(d.rest) / leastItemSize; most > 0 {
+			h.items = make([]delivered, 0, most)
+		}
 	})
 	return h
 }

@@ -191,7 +191,7 @@ func (s subspace) timersOf(where string) kv.KeyRange {
 	if where == "" {
 		return s.section(nameTimer)
 	}
-	return below(s.ofWhere(nameDue, where, 1))
+	return s.below(s.ofWhere(nameDue, where, 1))
 }
 
 // shardCounts reads what is stored behind the configuration after a raise.

@@ -127,10 +127,43 @@ type subspace struct {
 	prefix []byte
 	shards *sharding // of ready hints and timers; set when the queue is opened
 	plan   *lanePlan // of a queue with facets, likewise; else nil
+	fixed  *fixedKeys
+	room   *room // of a transaction; nil = each key has memory of its own
+}
+
+// fixedKeys are what nearly every transaction needs, made once. Nobody changes them.
+type fixedKeys struct {
+	dropped  kv.KeyRange // the mark of a drop
+	requests kv.KeyRange // see requests
+}
+
+// room is memory for the keys of a transaction: a few pieces instead of one for each key. Only one goroutine may use a
+// room. What was taken is not taken again, so a key may be kept.
+type room struct{ left []byte }
+
+// roomPiece is enough for the keys of most transactions, or for half of them.
+const roomPiece = 512
+
+// take returns no bytes, with room for n.
+func (r *room) take(n int) []byte {
+	if r == nil || n > roomPiece/4 {
+		return make([]byte, 0, n)
+	}
+	if n > len(r.left) {
+		r.left = make([]byte, roomPiece)
+	}
+	k := r.left[:0:n]
+	r.left = r.left[n:]
+	return k
 }
 
 func newSubspace(prefix []byte, queue string) subspace {
-	return subspace{prefix: tuple.AppendString(append([]byte(nil), prefix...), queue), shards: newSharding(1)}
+	s := subspace{prefix: tuple.AppendString(append([]byte(nil), prefix...), queue), shards: newSharding(1)}
+	s.fixed = &fixedKeys{
+		dropped:  s.single(s.meta(metaDropped)),
+		requests: kv.KeyRange{Begin: s.section(nameNamed).Begin, End: s.section(nameRequest).End},
+	}
+	return s
 }
 
 // all is every key of the queue: the tuples that extend (queue).
@@ -143,7 +176,7 @@ func (s subspace) with(b byte) []byte {
 }
 
 func (s subspace) start(name string, extra int) []byte {
-	k := make([]byte, 0, len(s.prefix)+len(name)+2+extra)
+	k := s.room.take(len(s.prefix) + len(name) + 2 + extra)
 	return tuple.AppendString(append(k, s.prefix...), name)
 }
 
@@ -152,19 +185,36 @@ func (s subspace) startGroup(name, group string, extra int) []byte {
 }
 
 // below is the range of all tuples that extend the packed tuple k. k must not be used again: the range takes k over.
-func below(k []byte) kv.KeyRange {
-	end := append(k[:len(k):len(k)], 0xff)
+func (s subspace) below(k []byte) kv.KeyRange {
+	end := append(append(s.room.take(len(k)+1), k...), 0xff)
 	return kv.KeyRange{Begin: append(k, 0x00), End: end}
 }
 
-func (s subspace) section(name string) kv.KeyRange { return below(s.start(name, 1)) }
+// single is the range that holds key alone.
+func (s subspace) single(key []byte) kv.KeyRange { return kv.KeyRange{Begin: key, End: s.after(key)} }
+
+// after is the key that follows key directly.
+func (s subspace) after(key []byte) []byte {
+	return append(append(s.room.take(len(key)+1), key...), 0x00)
+}
+
+func (s subspace) section(name string) kv.KeyRange { return s.below(s.start(name, 1)) }
 
 func (s subspace) meta(field string) []byte {
 	return tuple.AppendString(s.start(nameMeta, len(field)+2), field)
 }
 
 func (s subspace) itemKey(name string, id ID, extra int) []byte {
-	k := s.startGroup(name, id.Group, 9+17+extra)
+	return appendItemID(s.startGroup(name, id.Group, 9+17+extra), id)
+}
+
+// appendItem appends the key of an item; of is all items of the group.
+func appendItem(dst []byte, of kv.KeyRange, id ID) []byte {
+	return appendItemID(append(dst, of.Begin[:len(of.Begin)-1]...), id)
+}
+
+// appendItemID appends what tells an item from the others of its group.
+func appendItemID(k []byte, id ID) []byte {
 	return tuple.AppendUUID(tuple.AppendInt(k, id.Index), id.Random)
 }
 
@@ -172,16 +222,16 @@ func (s subspace) item(id ID) []byte       { return s.itemKey(nameItem, id, 0) }
 func (s subspace) attempt(id ID) []byte    { return s.itemKey(nameAttempt, id, 0) }
 func (s subspace) dead(id ID) []byte       { return s.itemKey(nameDead, id, 0) }
 func (s subspace) archive(id ID) []byte    { return s.itemKey(nameArchive, id, 0) }
-func (s subspace) parts(id ID) kv.KeyRange { return below(s.itemKey(namePart, id, 1)) }
+func (s subspace) parts(id ID) kv.KeyRange { return s.below(s.itemKey(namePart, id, 1)) }
 func (s subspace) lock(lane string) []byte { return s.ofLane(nameLock, lane, 0) }
 func (s subspace) mark(lane string) []byte { return s.ofLane(nameMark, lane, 0) }
 
 // items is the items of a group, or the keys that stand for the items of another lane.
 func (s subspace) items(lane string) kv.KeyRange {
 	if isPart(lane) {
-		return below(s.ofLane(nameLane, lane, 1))
+		return s.below(s.ofLane(nameLane, lane, 1))
 	}
-	return below(s.startGroup(nameItem, lane, 1))
+	return s.below(s.startGroup(nameItem, lane, 1))
 }
 
 func (s subspace) purged(group string) []byte  { return s.startGroup(namePurged, group, 0) }
@@ -216,7 +266,7 @@ func (s subspace) readyAt(shard, index int64, lane string) []byte {
 // readyFrom is the range of a shard's hints from index on.
 func (s subspace) readyFrom(shard, index int64) kv.KeyRange {
 	k := tuple.AppendInt(s.start(nameReady, 2+9), shard)
-	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: below(k).End}
+	return kv.KeyRange{Begin: tuple.AppendInt(k[:len(k):len(k)], index), End: s.below(k).End}
 }
 
 func (s subspace) request(index int64, random uuid.UUID) []byte {
@@ -229,12 +279,12 @@ func (s subspace) named(lane string, random uuid.UUID) []byte {
 }
 
 // namedFor is the range of the requests for a group and for the other lanes of the group.
-func (s subspace) namedFor(group string) kv.KeyRange { return below(s.startGroup(nameNamed, group, 1)) }
+func (s subspace) namedFor(group string) kv.KeyRange {
+	return s.below(s.startGroup(nameNamed, group, 1))
+}
 
 // requests is the range of all requests: those for groups first, then those by template.
-func (s subspace) requests() kv.KeyRange {
-	return kv.KeyRange{Begin: s.section(nameNamed).Begin, End: s.section(nameRequest).End}
-}
+func (s subspace) requests() kv.KeyRange { return s.fixed.requests }
 
 func (s subspace) grant(random uuid.UUID, group string) []byte {
 	if isPart(group) {
@@ -247,7 +297,7 @@ func (s subspace) grantsTo(random uuid.UUID, extra int) []byte {
 	return tuple.AppendUUID(s.start(nameGrant, 17+extra), random)
 }
 
-func (s subspace) grants(random uuid.UUID) kv.KeyRange { return below(s.grantsTo(random, 1)) }
+func (s subspace) grants(random uuid.UUID) kv.KeyRange { return s.below(s.grantsTo(random, 1)) }
 
 func (s subspace) wake(random uuid.UUID) []byte {
 	return tuple.AppendUUID(s.start(nameWake, 17), random)

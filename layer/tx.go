@@ -17,6 +17,8 @@ import (
 type txn struct {
 	ctx     context.Context
 	q       *Queue
+	keys    subspace // q's, in room
+	room    room
 	tx      kv.Tx
 	nowMS   int64
 	version kv.Future[int64]
@@ -30,7 +32,7 @@ type txn struct {
 	unlocked map[string]bool      // the lanes whose locks this transaction has cleared, in a queue with facets
 	unkept   []kv.Future[[]kv.KV] // the hints put aside under locks which this transaction has released
 	vacated  map[string][]int64   // the indexes of the items taken out of lanes, in a queue whose items have several
-	counts   map[string]int       // by how much each counter goes up
+	counts   []count              // by how much each counter goes up
 	changes  []changed            // what subscriptions are told, in order
 	// named has what this transaction has recorded under receive ids.
 	named map[string][]byte
@@ -65,6 +67,8 @@ type txn struct {
 func (q *Queue) txn(ctx context.Context, tx kv.Tx) *txn {
 	w := &txn{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
 	w.anew = w.follow.stored != nil
+	w.keys = q.keys
+	w.keys.room = &w.room
 	return w
 }
 
@@ -99,7 +103,7 @@ func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 	if attempts > 0 {
 		value = packInt(int64(attempts))
 	}
-	key = w.q.keys.ready(index, lane)
+	key = w.keys.ready(index, lane)
 	w.tx.Set(key, value)
 	if w.ready == nil {
 		w.ready = make(map[string]bool)
@@ -114,10 +118,10 @@ func (w *txn) hint(index int64, lane string, attempts int) (key []byte) {
 func (w *txn) readRequests() {
 	if w.requests == nil {
 		limit := wakeProbe
-		if w.q.keys.plan != nil {
+		if w.keys.plan != nil {
 			limit = requestsProbe
 		}
-		w.requests = w.tx.Snapshot().GetRange(w.q.keys.requests().Selectors(), kv.RangeOptions{Limit: limit})
+		w.requests = w.tx.Snapshot().GetRange(w.keys.requests().Selectors(), kv.RangeOptions{Limit: limit})
 	}
 }
 
@@ -159,10 +163,19 @@ func (w *txn) count(name string, n int) {
 	if n == 0 {
 		return
 	}
-	if w.counts == nil {
-		w.counts = make(map[string]int)
+	for i := range w.counts {
+		if w.counts[i].name == name {
+			w.counts[i].n += n
+			return
+		}
 	}
-	w.counts[name] += n
+	w.counts = append(w.counts, count{name, n})
+}
+
+// count is by how much a counter goes up.
+type count struct {
+	name string
+	n    int
 }
 
 // finish ends a transaction's work on the queue: writes the counters and, if a group is left ready, wakes the oldest
@@ -189,8 +202,8 @@ func (w *txn) finish() error {
 	if err := w.leadToNext(); err != nil {
 		return err
 	}
-	for name, n := range w.counts {
-		w.q.add(w.tx, name, n)
+	for _, c := range w.counts {
+		w.q.add(w.tx, w.keys, c.name, c.n)
 	}
 	if err := w.writeChanges(); err != nil {
 		return err
@@ -248,7 +261,7 @@ const wakeProbe = 4
 
 // touch changes a wake key.
 func (w *txn) touch(random uuid.UUID) {
-	w.tx.Atomic(kv.Add, w.q.keys.wake(random), packCount(1))
+	w.tx.Atomic(kv.Add, w.keys.wake(random), packCount(1))
 }
 
 // wakeOldest touches the wake key of the oldest request which is alive and wants groups, and of the requests for the
@@ -260,9 +273,9 @@ func (w *txn) wakeOldest() error {
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
 	}
-	if len(rows) > 0 && !w.q.keys.section(nameRequest).Contains(rows[0].Key) {
+	if len(rows) > 0 && !w.keys.section(nameRequest).Contains(rows[0].Key) {
 		oldest := w.tx.Snapshot().GetRange(
-			w.q.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe},
+			w.keys.section(nameRequest).Selectors(), kv.RangeOptions{Limit: wakeProbe},
 		)
 		if err := w.wakeNamed(); err != nil {
 			return err
@@ -282,11 +295,11 @@ func (w *txn) wakeOldest() error {
 // the group, the others go on waiting, and a handle which has died keeps nobody waiting.
 func (w *txn) wakeNamed() error {
 	if len(w.ready) > wakeGroups {
-		for row, err := range walk(w.ctx, w.tx.Snapshot(), w.q.keys.section(nameNamed), wakePage) {
+		for row, err := range walk(w.ctx, w.tx.Snapshot(), w.keys.section(nameNamed), wakePage) {
 			if err != nil {
 				return fmt.Errorf("read requests: %w", err)
 			}
-			if p, err := w.q.keys.parse(row.Key); err == nil && w.ready[p.group] {
+			if p, err := w.keys.parse(row.Key); err == nil && w.ready[p.group] {
 				if err := w.wake([]kv.KV{row}, 1); err != nil {
 					return err
 				}
@@ -297,7 +310,7 @@ func (w *txn) wakeNamed() error {
 	found := make([]kv.Future[[]kv.KV], 0, len(w.ready))
 	for _, group := range slices.Sorted(maps.Keys(w.ready)) {
 		found = append(found, w.tx.Snapshot().GetRange(
-			w.q.keys.namedFor(group).Selectors(), kv.RangeOptions{Limit: wakeProbe},
+			w.keys.namedFor(group).Selectors(), kv.RangeOptions{Limit: wakeProbe},
 		))
 	}
 	for _, f := range found {
@@ -316,7 +329,7 @@ func (w *txn) wakeNamed() error {
 // wakePage of each.
 func (w *txn) wakeAll() error {
 	named, err := w.tx.Snapshot().GetRange(
-		w.q.keys.section(nameNamed).Selectors(), kv.RangeOptions{Limit: wakePage},
+		w.keys.section(nameNamed).Selectors(), kv.RangeOptions{Limit: wakePage},
 	).Wait(w.ctx)
 	if err != nil {
 		return fmt.Errorf("read requests: %w", err)
@@ -324,9 +337,9 @@ func (w *txn) wakeAll() error {
 	if err := w.wake(named, wakePage); err != nil {
 		return err
 	}
-	if w.q.keys.plan != nil {
+	if w.keys.plan != nil {
 		byLane, err := w.tx.Snapshot().GetRange(
-			w.q.keys.section(nameByLane).Selectors(), kv.RangeOptions{Limit: wakePage},
+			w.keys.section(nameByLane).Selectors(), kv.RangeOptions{Limit: wakePage},
 		).Wait(w.ctx)
 		if err != nil {
 			return fmt.Errorf("read requests: %w", err)
@@ -365,7 +378,7 @@ func (w *txn) wake(requests []kv.KV, n int) error {
 
 // wanting returns whose request the row is, and whether the request wants groups now.
 func (w *txn) wanting(row kv.KV) (id uuid.UUID, wants bool, err error) {
-	p, err := w.q.keys.parse(row.Key)
+	p, err := w.keys.parse(row.Key)
 	if err != nil {
 		return id, false, err
 	}

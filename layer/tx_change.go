@@ -20,6 +20,9 @@ var changeRows atomic.Int64
 
 // change notes a change of one item. facets are packed: those that the item has, or had.
 func (w *txn) change(kind ChangeKind, id ID, facets string) {
+	if !w.mayKeepChanges() {
+		return
+	}
 	d := delivered{index: id.Index, random: id.Random, facets: facets}
 	if n := len(w.changes) - 1; n >= 0 && w.changes[n].kind == kind && w.changes[n].group == id.Group {
 		w.changes[n].items = append(w.changes[n].items, d)
@@ -41,12 +44,15 @@ func (w *txn) changePurged(group string, n int) {
 	w.note(changed{kind: ChangePurged, group: group, n: n})
 }
 
-// note keeps changes for writeChanges, unless the queue is known to keep none.
+// note keeps changes for writeChanges.
 func (w *txn) note(c changed) {
-	if w.follow.stored != nil || w.follow.config.Changes > 0 {
+	if w.mayKeepChanges() {
 		w.changes = append(w.changes, c)
 	}
 }
+
+// mayKeepChanges is false if the queue is known to keep no changes.
+func (w *txn) mayKeepChanges() bool { return w.follow.stored != nil || w.follow.config.Changes > 0 }
 
 // writeChanges writes what the transaction has noted, and touches the key which subscriptions watch.
 //

@@ -243,7 +243,7 @@ const followLimit = time.Second
 // guardDrop makes the transaction fail if the queue is dropped before the commit. If the configuration is too old,
 // guardDrop reads anew, because otherwise a drop before the read version would go unnoticed.
 func (f *following) guardDrop(ctx context.Context, tx kv.Tx) error {
-	if err := guardDrop.read(tx, kv.SingleKey(f.q.keys.meta(metaDropped))); err != nil {
+	if err := guardDrop.read(tx, f.q.keys.fixed.dropped); err != nil {
 		return err
 	}
 	if age := f.q.opts.Now().Sub(f.known); age >= 0 && age <= followLimit || lacks(guardDropLook) {

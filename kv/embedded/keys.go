@@ -28,8 +28,22 @@ func padded(key []byte) string {
 	return b.String()
 }
 
+// paddedPair copies two keys, each with a zero byte behind it, in one piece.
+func paddedPair(a, b []byte) (paddedA, paddedB string) {
+	var s strings.Builder
+	s.Grow(len(a) + len(b) + 2)
+	s.Write(a)
+	s.WriteByte(0)
+	s.Write(b)
+	s.WriteByte(0)
+	return s.String()[:len(a)+1], s.String()[len(a)+1:]
+}
+
 // singleKey is the range of one key, given padded.
 func singleKey(padded string) keyRange { return keyRange{padded[:len(padded)-1], padded} }
+
+// unpadded is the range between two keys that are given padded.
+func unpadded(begin, end string) keyRange { return keyRange{begin[:len(begin)-1], end[:len(end)-1]} }
 
 // isSingle reports whether r holds one key only.
 func (r keyRange) isSingle() bool {

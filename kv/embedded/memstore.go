@@ -1,10 +1,19 @@
 package embedded
 
-import "github.com/tidwall/btree"
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/tidwall/btree"
+)
 
 // memStore keeps pairs in a copy-on-write B-tree of pointers to immutable pairs: a snapshot costs nothing, and
-// the nodes it shares are copied once when the tree changes.
-type memStore struct{ tree *btree.BTreeG[*pair] }
+// the nodes it shares are copied once when the tree changes while the snapshot is open.
+type memStore struct {
+	tree   *btree.BTreeG[*pair]
+	unread btree.BTreeG[*pair] // tree as it was before the first view since the last write
+	views  []*memView          // since the last write
+}
 
 type pair struct{ key, value string }
 
@@ -13,12 +22,36 @@ const treeDegree = 8
 
 func newMemStore() *memStore {
 	less := func(a, b *pair) bool { return a.key < b.key }
-	return &memStore{btree.NewBTreeGOptions(less, btree.Options{NoLocks: true, Degree: treeDegree})}
+	return &memStore{tree: btree.NewBTreeGOptions(less, btree.Options{NoLocks: true, Degree: treeDegree})}
 }
 
-func (s *memStore) snapshot() (view, error) { return memView{s.tree.IsoCopy()}, nil }
+func (s *memStore) snapshot() (view, error) {
+	if len(s.views) == 0 {
+		s.unread = *s.tree
+	}
+	v := &memView{tree: s.tree.IsoCopy()} // from here on the tree copies what it changes
+	s.views = append(s.views, v)
+	return v, nil
+}
 
-func (s *memStore) apply(_ int64, batch []mutation) error { return execute(s, batch) }
+func (s *memStore) apply(_ int64, batch []mutation) error {
+	s.forgetClosed()
+	return execute(s, batch)
+}
+
+// forgetClosed undoes what the views since the last write did to the tree, if all of them are closed: nobody would see
+// what the copies are made for. Older views have nodes that the tree copied before.
+func (s *memStore) forgetClosed() {
+	if len(s.views) == 0 {
+		return
+	}
+	if !slices.ContainsFunc(s.views, func(v *memView) bool { return !v.closed.Load() }) {
+		*s.tree = s.unread
+	}
+	s.unread = btree.BTreeG[*pair]{}
+	clear(s.views)
+	s.views = s.views[:0]
+}
 
 func (s *memStore) close() error { return nil }
 
@@ -40,7 +73,7 @@ func (s *memStore) clearRange(r keyRange) error {
 		s.tree.Delete(&pair{key: r.begin})
 		return nil
 	}
-	var doomed []*pair
+	doomed := make([]*pair, 0, 16)
 	s.tree.Ascend(&pair{key: r.begin}, func(p *pair) bool {
 		if p.key >= r.end {
 			return false
@@ -54,9 +87,12 @@ func (s *memStore) clearRange(r keyRange) error {
 	return nil
 }
 
-type memView struct{ tree *btree.BTreeG[*pair] }
+type memView struct {
+	tree   *btree.BTreeG[*pair]
+	closed atomic.Bool
+}
 
-func (v memView) get(key string) (value, error) {
+func (v *memView) get(key string) (value, error) {
 	probe := pair{key: key}
 	if p, ok := v.tree.Get(&probe); ok {
 		return value{p.value, true}, nil
@@ -64,14 +100,14 @@ func (v memView) get(key string) (value, error) {
 	return value{}, nil
 }
 
-func (v memView) ascend(r keyRange, _ bool, fn func(key, value string) bool) error {
+func (v *memView) ascend(r keyRange, _ bool, fn func(key, value string) bool) error {
 	v.tree.Ascend(&pair{key: r.begin}, func(p *pair) bool {
 		return (r.end == "" || p.key < r.end) && fn(p.key, p.value)
 	})
 	return nil
 }
 
-func (v memView) descend(r keyRange, _ bool, fn func(key, value string) bool) error {
+func (v *memView) descend(r keyRange, _ bool, fn func(key, value string) bool) error {
 	visit := func(p *pair) bool {
 		if r.end != "" && p.key == r.end {
 			return true // Descend begins with its pivot, and the end is exclusive.
@@ -86,4 +122,4 @@ func (v memView) descend(r keyRange, _ bool, fn func(key, value string) bool) er
 	return nil
 }
 
-func (memView) close() {}
+func (v *memView) close() { v.closed.Store(true) }

@@ -213,14 +213,11 @@ func (o *overlay) mutate(padded string, m op, addConflict bool) {
 	}
 }
 
-// clear makes the range empty. end is given padded: end itself and a zero byte.
-func (o *overlay) clear(r keyRange, endPadded string, addConflict bool) {
+// clear makes a range empty. Both of its keys are given padded.
+func (o *overlay) clear(begin, end string, addConflict bool) {
 	o.touch()
-	begin := r.begin + "\x00"
-	if r.isSingle() {
-		begin = r.end
-	}
-	o.boundary(endPadded)
+	r := unpadded(begin, end)
+	o.boundary(end)
 	o.boundary(begin)
 	if addConflict {
 		e := o.newEntry()
@@ -255,13 +252,13 @@ func (o *overlay) clear(r keyRange, endPadded string, addConflict bool) {
 	o.replace(r.begin, r.end, with...)
 }
 
-// addConflict adds a write conflict range.
-func (o *overlay) addConflict(r keyRange) {
+// addConflict adds a write conflict range. Both of its keys are given padded.
+func (o *overlay) addConflict(begin, end string) {
 	o.touch()
-	o.boundary(r.end + "\x00")
-	for p, ok := o.boundary(r.begin+"\x00"), true; ok; p, ok = o.next(p) {
+	o.boundary(end)
+	for p, ok := o.boundary(begin), true; ok; p, ok = o.next(p) {
 		e := o.at(p)
-		if e.key() >= r.end {
+		if e.key() >= end[:len(end)-1] {
 			return
 		}
 		e.conflict, e.following.conflict = true, true

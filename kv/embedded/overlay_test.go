@@ -64,17 +64,17 @@ func overlayRun(t *testing.T, seed uint64) {
 				s.adds++
 			}
 		case 5:
-			o.clear(keyRange{key, key + "\x00"}, key+"\x00\x00", conflict)
+			o.clear(key+"\x00", key+"\x00\x00", conflict)
 			*s = keyState{known: true, conflict: s.conflict || conflict}
 		case 6:
 			r := stretch()
 			if random.IntN(4) == 0 {
-				o.clear(r, r.end+"\x00", conflict)
+				o.clear(r.begin+"\x00", r.end+"\x00", conflict)
 				n.each(r, func(s *keyState) { *s = keyState{known: true, conflict: s.conflict || conflict} })
 			}
 		case 7:
 			r := stretch()
-			o.addConflict(r)
+			o.addConflict(r.begin+"\x00", r.end+"\x00")
 			n.each(r, func(s *keyState) { s.conflict = true })
 		case 8:
 			if r := stretch(); random.IntN(8) == 0 {

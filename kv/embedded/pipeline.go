@@ -266,6 +266,7 @@ func (e *engine) apply(version int64, batch []mutation) error {
 		}
 	}
 	if !e.durable {
+		e.closeIdle()
 		return e.store.apply(version, batch)
 	}
 	done := make(chan struct{})

@@ -156,7 +156,7 @@ func (t *transaction) getKey(ks kv.KeySelector, snapshot bool) kv.Future[[]byte]
 	if string(ks.Key) > maxKey {
 		return kv.Done[[]byte](nil, codeError(kv.CodeKeyOutsideLegalRange))
 	}
-	r := selection{selector: newSelector(ks)}
+	r := selection{selector: newSelector(padded(ks.Key), ks)}
 	m := t.startRead()
 	err := r.run(&m)
 	if err == errElsewhere {
@@ -171,11 +171,12 @@ func (t *transaction) getKey(ks kv.KeySelector, snapshot bool) kv.Future[[]byte]
 	return kv.Done(r.result(), nil)
 }
 
-func newSelector(s kv.KeySelector) selector {
+// newSelector is s, of which the key is given once more, padded.
+func newSelector(padded string, s kv.KeySelector) selector {
 	if s.OrEqual {
-		return selector{padded(s.Key), s.Offset}
+		return selector{padded, s.Offset}
 	}
-	return selector{string(s.Key), s.Offset}
+	return selector{padded[:len(padded)-1], s.Offset}
 }
 
 // stretch is the read of a range.
@@ -186,9 +187,24 @@ type stretch struct {
 }
 
 func (r *stretch) run(m *merged) (err error) {
-	r.rangeRead = rangeRead{begin: r.begin, end: r.end}
-	r.found, err = m.rows(&r.rangeRead, r.options)
+	r.rangeRead, r.found = rangeRead{begin: r.begin, end: r.end}, nil
+	if err = m.rows(r); err != nil {
+		r.found = nil
+	}
 	return err
+}
+
+// add takes a row that was found, and reports whether more are wanted.
+func (r *stretch) add(key, value string) bool {
+	if len(r.found) == 0 {
+		r.first = key
+	}
+	if len(r.found) == cap(r.found) {
+		r.found = slices.Grow(r.found, moreRows(len(r.found), r.options.Limit))
+	}
+	r.found = append(r.found, newKV(key, value))
+	r.last = key
+	return len(r.found) != r.options.Limit
 }
 
 func (r *stretch) depends(t *transaction, own *overlay) {
@@ -213,7 +229,8 @@ func (t *transaction) getRange(r kv.Range, o kv.RangeOptions, snapshot bool) kv.
 	if string(r.Begin.Key) > maxKey || string(r.End.Key) > maxKey {
 		return kv.Done[[]kv.KV](nil, codeError(kv.CodeKeyOutsideLegalRange))
 	}
-	q := stretch{rangeRead: rangeRead{begin: newSelector(r.Begin), end: newSelector(r.End)}, options: o}
+	begin, end := paddedPair(r.Begin.Key, r.End.Key)
+	q := stretch{rangeRead: rangeRead{begin: newSelector(begin, r.Begin), end: newSelector(end, r.End)}, options: o}
 	if q.begin.offset >= q.end.offset && q.begin.key >= q.end.key {
 		return kv.Done[[]kv.KV](nil, nil)
 	}
@@ -231,50 +248,38 @@ func (t *transaction) getRange(r kv.Range, o kv.RangeOptions, snapshot bool) kv.
 	return kv.Done(q.found, nil)
 }
 
-// rows reads the range and notes in q what its conflict range depends on.
-func (m *merged) rows(q *rangeRead, o kv.RangeOptions) ([]kv.KV, error) {
+// rows reads the range, and notes what its conflict range depends on.
+func (m *merged) rows(q *stretch) error {
 	if m.fresh && m.own.decideEmpty(q.begin, q.end) {
-		return nil, nil
+		return nil
 	}
 	begin, end, ok, err := m.bounds(q.begin, q.end)
 	if err != nil || !ok {
-		return nil, err
+		return err
 	}
-	m.expect(o.Limit)
-	var rows []kv.KV
-	add := func(key, value string) bool {
-		if len(rows) == 0 {
-			q.first = key
-		}
-		if len(rows) == cap(rows) {
-			rows = slices.Grow(rows, moreRows(len(rows), o.Limit))
-		}
-		rows = append(rows, newKV(key, value))
-		q.last = key
-		return len(rows) != o.Limit
-	}
+	m.expect(q.options.Limit)
 	r := keyRange{begin.key, min(end.key, maxKey)}
 	switch {
 	case r.empty():
-	case o.Reverse:
-		err = m.descend(r, false, add)
+	case q.options.Reverse:
+		err = m.descend(r, false, q.add)
 	default:
-		err = m.ascend(r, false, add)
+		err = m.ascend(r, false, q.add)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	q.rows = len(rows)
-	q.limited = o.Limit > 0 && len(rows) == o.Limit
-	q.readToBegin = (begin.readToBegin() || end.readToBegin()) && !(q.limited && o.Reverse)
-	q.readThroughEnd = (begin.readThroughEnd() || end.readThroughEnd()) && !(q.limited && !o.Reverse)
-	return rows, nil
+	q.rangeRead.rows = len(q.found)
+	q.limited = q.options.Limit > 0 && len(q.found) == q.options.Limit
+	q.readToBegin = (begin.readToBegin() || end.readToBegin()) && !(q.limited && q.options.Reverse)
+	q.readThroughEnd = (begin.readThroughEnd() || end.readThroughEnd()) && !(q.limited && !q.options.Reverse)
+	return nil
 }
 
 // moreRows is for how many rows a read makes room at once that has found some. Most ranges that are read have none or a
 // few, whatever the limit; one that has more has many.
 func moreRows(found, limit int) int {
-	const few, many = 8, 128
+	const few, many = 10, 128
 	switch {
 	case found == 0 && limit == 0:
 		return few
@@ -297,13 +302,22 @@ func newKV(key, value string) kv.KV {
 // rangeOverhead is what FoundationDB counts for a conflict range beside its two keys.
 const rangeOverhead = 24
 
+// firstReads is for how many ranges a transaction that adds a read conflict makes room.
+const firstReads = 4
+
 func (t *transaction) addRead(r keyRange) {
+	if t.reads == nil {
+		t.reads = make([]keyRange, 0, firstReads)
+	}
 	t.reads = append(t.reads, r)
 	t.size += int64(len(r.begin)+len(r.end)) + rangeOverhead
 }
 
 // addReads adds those parts of r that were read from the database, below what the transaction had written by then.
 func (t *transaction) addReads(own *overlay, r keyRange) {
+	if t.reads == nil {
+		t.reads = make([]keyRange, 0, firstReads)
+	}
 	n := len(t.reads)
 	t.reads = own.readThrough(t.reads, r)
 	// A client counts the whole range for every part.

@@ -193,6 +193,20 @@ func (e *engine) retireLocked(version int64) *snapshot {
 	return nil
 }
 
+// closeIdle closes the current snapshot if nobody reads from it: a write below an open one costs more. Whoever comes
+// before the write is done waits for the next.
+func (e *engine) closeIdle() {
+	e.mu.Lock()
+	s := e.current
+	if s == nil || s.refs > 0 {
+		e.mu.Unlock()
+		return
+	}
+	e.current = nil
+	e.mu.Unlock()
+	s.close()
+}
+
 // reap closes the snapshots that only transactions past the window still hold: an open view costs memory, and
 // on disk it stops the file's map from growing. Reads of those transactions fail with 1007 in any case.
 func (e *engine) reap() {

@@ -98,7 +98,7 @@ func (t *transaction) Clear(key []byte) {
 	b.WriteByte(0)
 	endPadded := b.String()
 	t.countClear(2*len(key)+1, rangeOverhead, addConflict) // a client counts it as if it were a range, no mutation
-	t.clear(singleKey(endPadded[:len(key)+1]), endPadded, addConflict)
+	t.clear(endPadded[:len(key)+1], endPadded, addConflict)
 }
 
 // ClearRange implements kv.Tx.
@@ -119,11 +119,9 @@ func (t *transaction) ClearRange(r kv.KeyRange) {
 		return
 	}
 	t.countClear(len(r.Begin)+len(r.End), mutationOverhead, addConflict)
-	c := legalRange(r)
-	if c.empty() {
-		return
+	if begin, end := legalRange(r); begin < end {
+		t.clear(begin, end, addConflict)
 	}
-	t.clear(c, c.end+"\x00", addConflict)
 }
 
 func (t *transaction) countClear(keys, overhead int, addConflict bool) {
@@ -133,9 +131,10 @@ func (t *transaction) countClear(keys, overhead int, addConflict bool) {
 	}
 }
 
-func (t *transaction) clear(r keyRange, endPadded string, addConflict bool) {
-	t.writable().clear(r, endPadded, addConflict)
-	t.triggerWatches(r, value{}, true)
+// clear clears a range of which both keys are given padded.
+func (t *transaction) clear(begin, end string, addConflict bool) {
+	t.writable().clear(begin, end, addConflict)
+	t.triggerWatches(unpadded(begin, end), value{}, true)
 }
 
 func checkRange(r kv.KeyRange) error {
@@ -148,10 +147,10 @@ func checkRange(r kv.KeyRange) error {
 	return nil
 }
 
-// legalRange copies r with its keys cut to one byte above the limit: nothing lies behind that.
-func legalRange(r kv.KeyRange) keyRange {
-	cut := func(key []byte) string { return string(key[:min(len(key), maxReadKey+1)]) }
-	return keyRange{cut(r.Begin), cut(r.End)}
+// legalRange copies the keys of r, padded, cut to one byte above the limit: nothing lies behind that.
+func legalRange(r kv.KeyRange) (begin, end string) {
+	cut := func(key []byte) []byte { return key[:min(len(key), maxReadKey+1)] }
+	return paddedPair(cut(r.Begin), cut(r.End))
 }
 
 // Atomic implements kv.Tx. An unknown operation and a versionstamp that does not fit are deferred error 2000.
@@ -226,18 +225,19 @@ func (r keyRange) within(o keyRange) keyRange {
 
 // AddReadConflictRange implements kv.Tx. A range outside the legal keys is deferred error 2004.
 func (t *transaction) AddReadConflictRange(r kv.KeyRange) error {
-	return t.addConflictRange(r, func(r keyRange) { t.addReads(&t.own, r) })
+	return t.addConflictRange(r, func(begin, end string) { t.addReads(&t.own, unpadded(begin, end)) })
 }
 
 // AddWriteConflictRange implements kv.Tx. A range outside the legal keys is deferred error 2004.
 func (t *transaction) AddWriteConflictRange(r kv.KeyRange) error {
-	return t.addConflictRange(r, func(r keyRange) {
-		t.size += int64(len(r.begin)+len(r.end)) + rangeOverhead
-		t.writable().addConflict(r)
+	return t.addConflictRange(r, func(begin, end string) {
+		t.size += int64(len(begin)-1+len(end)-1) + rangeOverhead
+		t.writable().addConflict(begin, end)
 	})
 }
 
-func (t *transaction) addConflictRange(r kv.KeyRange, add func(keyRange)) error {
+// addConflictRange calls add with both keys of r, padded, if anything can lie in r.
+func (t *transaction) addConflictRange(r kv.KeyRange, add func(begin, end string)) error {
 	err := checkRange(r)
 	if kv.Code(err) == kv.CodeInvertedRange {
 		return err
@@ -254,8 +254,8 @@ func (t *transaction) addConflictRange(r kv.KeyRange, add func(keyRange)) error 
 		t.deferError(err)
 		return nil
 	}
-	if c := legalRange(r); !c.empty() {
-		add(c)
+	if begin, end := legalRange(r); begin < end {
+		add(begin, end)
 	}
 	return nil
 }

@@ -107,6 +107,12 @@ func AppendVersionstamp(dst []byte, v Versionstamp) []byte {
 	return binary.BigEndian.AppendUint16(dst, v.User)
 }
 
+// AppendNested appends a nested tuple of the elements that the function appends. Not for nil, which has another form
+// within a nested tuple: that takes AppendTuple.
+func AppendNested(dst []byte, elements func(dst []byte) []byte) []byte {
+	return append(elements(append(dst, codeNested)), nestedEnd)
+}
+
 // AppendTuple appends t as one nested element. It panics where Pack does.
 func AppendTuple(dst []byte, t Tuple) []byte {
 	p := packer{buf: dst}

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -214,7 +215,15 @@ func appendTyped(b []byte, e any) []byte {
 	case tuple.Versionstamp:
 		return tuple.AppendVersionstamp(b, e)
 	case tuple.Tuple:
-		return tuple.AppendTuple(b, e)
+		if slices.Contains(e, nil) {
+			return tuple.AppendTuple(b, e)
+		}
+		return tuple.AppendNested(b, func(b []byte) []byte {
+			for _, e := range e {
+				b = appendTyped(b, e)
+			}
+			return b
+		})
 	}
 	return tuple.AppendNil(b)
 }
