@@ -9,7 +9,6 @@ import (
 
 	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
-	"fdbfifo/kv/tuple"
 )
 
 // TestHandleFollowsNoOlderConfig: a transaction that read the configuration before another one did, and ends after it,
@@ -37,7 +36,7 @@ func TestHandleFollowsNoFailedChange(t *testing.T) {
 	for _, late := range []time.Duration{0, 2 * time.Second} { // then the transaction looks at the configuration again
 		for _, more := range []bool{false, true} {
 			now = now.Add(time.Minute)
-			err = q.once(t.Context(), func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+			err = q.once(t.Context(), func(tx kv.Tx, _ kv.Attempt) ([]byte, error) {
 				follow := q.follow(tx)
 				_, _, err := q.Admin().ConfigureTx(t.Context(), tx, func(c *Config) { c.Lease = lease + time.Second })
 				require.NoError(t, err)

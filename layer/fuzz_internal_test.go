@@ -166,7 +166,7 @@ var stored = map[string]func(key, value []byte) ([]byte, error){
 	},
 	"receipt": func(key, value []byte) ([]byte, error) {
 		ms, result, err := unpackReceipt(key, value)
-		return packReceipt(ms, result), err
+		return packReceipt(ms, result.Pack()), err
 	},
 	// What receipts keep. That of a change of the configuration is FuzzConfig's, those of enqueue and receive
 	// FuzzReceipt's.

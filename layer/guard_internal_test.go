@@ -283,7 +283,9 @@ func TestReloadPassesLateItem(t *testing.T) {
 	require.NoError(t, err)
 	_, err = kv.Run(ctx, db.DB, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
 		r := &reception{claims: claims}
-		again, err := q.reload(ctx, tx, r.result(), &ReceiveOptions{})
+		kept, err := tuple.Unpack(r.appendResult(nil))
+		require.NoError(t, err)
+		again, err := q.reload(ctx, tx, kept, &ReceiveOptions{})
 		if err != nil {
 			return err
 		}

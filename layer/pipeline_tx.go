@@ -114,7 +114,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 	var due []dueBeat
 	defer q.flights.end(f)
 	err := q.once(ctx,
-		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
+		func(tx kv.Tx, a kv.Attempt) ([]byte, error) {
 			for ; conflicts < a.Conflicts; conflicts++ {
 				q.widen(batch)
 			}
@@ -130,9 +130,9 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			if due = w.dueBeats; err != nil || !w.wrote {
 				return nil, err
 			}
-			result := make(tuple.Tuple, len(batch))
-			for i, o := range batch {
-				result[i] = o.pack()
+			result := make([]byte, 0, 64*len(batch))
+			for _, o := range batch {
+				result = tuple.AppendNested(result, o.appendResult)
 			}
 			return result, nil
 		},
@@ -412,10 +412,10 @@ const (
 	settledRefused // an advance that the queue does not allow
 )
 
-// pack returns the receipt's part about an operation.
-func (o *operation) pack() tuple.Tuple {
+// appendResult appends the receipt's part about an operation: how the settlement ended, until when, and the results of
+// the enqueue and of the receive as nested tuples.
+func (o *operation) appendResult(b []byte) []byte {
 	code, until := int64(settled), int64(0)
-	var ids, claims tuple.Tuple
 	switch {
 	case errors.Is(o.settleErr, ErrClaimLost):
 		code = settledClaimLost
@@ -428,13 +428,19 @@ func (o *operation) pack() tuple.Tuple {
 	case o.settle != nil && o.settle.extends:
 		until = millis(o.settle.until)
 	}
-	if o.enqueue != nil {
-		ids = o.enqueue.result()
-	}
-	if o.receive != nil {
-		claims = o.receive.result()
-	}
-	return tuple.Tuple{code, until, ids, claims}
+	b = tuple.AppendInt(tuple.AppendInt(b, code), until)
+	b = tuple.AppendNested(b, func(b []byte) []byte {
+		if o.enqueue == nil {
+			return b
+		}
+		return o.enqueue.appendResult(b)
+	})
+	return tuple.AppendNested(b, func(b []byte) []byte {
+		if o.receive == nil {
+			return b
+		}
+		return o.receive.appendResult(b)
+	})
 }
 
 // unpack takes the results from a receipt.

@@ -215,15 +215,14 @@ type claimRef struct {
 	token int64
 }
 
-func (r repeat) pack() []byte { return append(tuple.Tuple{r.ms}, claimTuple(r.claims)...).Pack() }
+func (r repeat) pack() []byte { return appendClaims(tuple.AppendInt(nil, r.ms), r.claims) }
 
-// claimTuple is the form in which records and receipts keep claims: group, token, group, token …
-func claimTuple(claims []claimRef) tuple.Tuple {
-	t := make(tuple.Tuple, 0, 2*len(claims))
+// appendClaims appends claims as records and receipts keep them: group, token, group, token …
+func appendClaims(b []byte, claims []claimRef) []byte {
 	for _, c := range claims {
-		t = append(t, c.lane, c.token)
+		b = tuple.AppendInt(tuple.AppendString(b, c.lane), c.token)
 	}
-	return t
+	return b
 }
 
 // claims reads the rest of a value, a list of claims.
@@ -241,9 +240,9 @@ func unpackRepeat(key, value []byte) (repeat, error) {
 	return r, d.end(key)
 }
 
-// packReceipt is the value of a receipt: when written, and the result of the operation, see tx_receipt.go.
-func packReceipt(writtenMS int64, result tuple.Tuple) []byte {
-	return append(tuple.Tuple{writtenMS}, result...).Pack()
+// packReceipt is the value of a receipt: when written, and the packed result of the operation, see tx_receipt.go.
+func packReceipt(writtenMS int64, result []byte) []byte {
+	return append(tuple.AppendInt(make([]byte, 0, 9+len(result)), writtenMS), result...)
 }
 
 func unpackReceipt(key, value []byte) (writtenMS int64, result tuple.Tuple, err error) {

@@ -46,13 +46,13 @@ func (q *Queue) Once(ctx context.Context, fn func(tx kv.Tx) error) error {
 
 // onceTx is Once for the layer's own calls, whose errors carry the call's own name.
 func (q *Queue) onceTx(ctx context.Context, fn func(tx kv.Tx) error) error {
-	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) (tuple.Tuple, error) {
+	return q.once(ctx, func(tx kv.Tx, _ kv.Attempt) ([]byte, error) {
 		// Before fn, which may change the configuration: the handle must not go by a change which is not committed.
 		follow := q.follow(tx)
 		if err := fn(tx); err != nil {
 			return nil, err
 		}
-		return tuple.Tuple{}, q.guardReceiptDrop(ctx, tx, follow)
+		return []byte{}, q.guardReceiptDrop(ctx, tx, follow)
 	}, nil)
 }
 
@@ -69,12 +69,12 @@ func (q *Queue) guardReceiptDrop(ctx context.Context, tx kv.Tx, follow *followin
 	return follow.guardDrop(ctx, tx)
 }
 
-// once is the frame of every operation which writes. body does the work and returns the result for its receipt, or nil
-// if body wrote nothing. If an earlier attempt turns out to have been applied, applied is called with the result in the
-// receipt, unless applied is nil; applied may read in the same transaction.
+// once is the frame of every operation which writes. body does the work and returns the result for its receipt, a
+// packed tuple, or nil if body wrote nothing. If an earlier attempt turns out to have been applied, applied is called
+// with the result in the receipt, unless applied is nil; applied may read in the same transaction.
 func (q *Queue) once(
 	ctx context.Context,
-	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
+	body func(tx kv.Tx, a kv.Attempt) (result []byte, err error),
 	applied func(tx kv.Tx, result tuple.Tuple) error,
 ) error {
 	return q.onceWith(ctx, q.opts.Tx, body, func(tx kv.Tx, _ []byte, result tuple.Tuple) error {
@@ -89,7 +89,7 @@ func (q *Queue) once(
 func (q *Queue) onceWith(
 	ctx context.Context,
 	o kv.TxOptions,
-	body func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error),
+	body func(tx kv.Tx, a kv.Attempt) (result []byte, err error),
 	applied func(tx kv.Tx, key []byte, result tuple.Tuple) error,
 ) error {
 	if q.isClosed() {

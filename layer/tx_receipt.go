@@ -26,7 +26,7 @@ func onceFor[T any](
 ) (T, error) {
 	var result, none T
 	err := q.onceWith(ctx, o,
-		func(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
+		func(tx kv.Tx, a kv.Attempt) ([]byte, error) {
 			found, wrote, err := body(tx, a)
 			if err != nil {
 				return nil, err
@@ -36,9 +36,9 @@ func onceFor[T any](
 			case !wrote:
 				return nil, nil
 			case r.pack == nil:
-				return tuple.Tuple{}, nil
+				return []byte{}, nil
 			}
-			return r.pack(result), nil
+			return r.pack(result).Pack(), nil
 		},
 		func(_ kv.Tx, key []byte, kept tuple.Tuple) (err error) {
 			if r.unpack != nil {
@@ -149,24 +149,25 @@ var sweptReceipt = receipt[sweptStep]{
 	},
 }
 
-// result is the receipt's result of a receive: group and token of each claim. The items are read anew, see reload.
-func (r *reception) result() tuple.Tuple { return claimTuple(r.given()) }
+// appendResult appends the receipt's result of a receive: group and token of each claim. The items are read anew, see
+// reload.
+func (r *reception) appendResult(b []byte) []byte { return appendClaims(b, r.given()) }
 
-// result is the receipt's result of an enqueue: the index of each message, or for a duplicate the whole id of the first
-// message; or why the enqueue was refused. For example (7, 8) of two messages, (7, (A, 3, random)) if the second was a
-// duplicate, ("full", A, 2, 100) if group A had no room for the two.
-func (e *enqueuing) result() tuple.Tuple {
+// appendResult appends the receipt's result of an enqueue: the index of each message, or for a duplicate the whole id
+// of the first message; or why the enqueue was refused. For example (7, 8) of two messages, (7, (A, 3, random)) if the
+// second was a duplicate, ("full", A, 2, 100) if group A had no room for the two.
+func (e *enqueuing) appendResult(b []byte) []byte {
 	if e.full != nil {
-		return tuple.Tuple{"full", e.full.Group, e.full.Adding, e.full.Max}
+		return tuple.Append(b, "full", e.full.Group, e.full.Adding, e.full.Max)
 	}
-	t := make(tuple.Tuple, len(e.sent))
-	for i, s := range e.sent {
-		t[i] = s.ID.Index
-		if s.Duplicate {
-			t[i] = tuple.Tuple{s.ID.Group, s.ID.Index, s.ID.Random}
+	for i := range e.sent {
+		if s := &e.sent[i]; s.Duplicate {
+			b = tuple.AppendTuple(b, tuple.Tuple{s.ID.Group, s.ID.Index, s.ID.Random})
+		} else {
+			b = tuple.AppendInt(b, s.ID.Index)
 		}
 	}
-	return t
+	return b
 }
 
 // restore takes the result from a receipt: the attempt which landed may not be the last attempt which ran.

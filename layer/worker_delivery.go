@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"fdbfifo/kv"
-	"fdbfifo/kv/tuple"
 )
 
 // Delivery is one item, as a handler is given it. It is the handler's until it returns; the body and the headers may
@@ -138,7 +137,7 @@ type handlerTx struct {
 
 // attempt is the body of the transaction. That it is called says that no attempt before has landed, or ever will (see
 // once), so that it may end the loop for good.
-func (t *handlerTx) attempt(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
+func (t *handlerTx) attempt(tx kv.Tx, a kv.Attempt) ([]byte, error) {
 	d, h, q := t.d, t.d.in, t.d.Queue
 	if a.N > 0 && t.took >= t.bound && !lacks(guardTxBound) {
 		t.failed = &timeoutError{t.bound, "its transaction"} // it was too old to commit, and would be again
@@ -176,7 +175,7 @@ func (t *handlerTx) attempt(tx kv.Tx, a kv.Attempt) (tuple.Tuple, error) {
 			return nil
 		})
 	}
-	return tuple.Tuple{}, err
+	return []byte{}, err
 }
 
 // finish finishes or advances the item.
