@@ -237,8 +237,8 @@ func (m *model) hinted(name string, rest tuple.Tuple, ended map[string]*lockStat
 		of = of || ended[group].has(id) && id.Group == groupOfLane(group) && id.Index == index
 	}
 	for id := range m.entered {
-		// Another of the same index was first at the read version, and may have left since, or goes with this.
-		of = of && (id.Group != groupOfLane(group) || id.Index != index || ended[group].has(id))
+		// Another of the same index is first, or was at the read version, and has left since or goes with this.
+		of = of && (id.Group != groupOfLane(group) || id.Index != index || ended[group].has(id) && gone[id])
 	}
 	if of && !slices.ContainsFunc(m.w.ops, func(o *op) bool { return o.sweeping && o.maybeAt(m.r) }) {
 		m.violation("I1: %q is left under the age of an item that goes with this", group)
