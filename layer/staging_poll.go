@@ -22,6 +22,8 @@ type cue struct {
 	fresh map[string]bool
 	// again: the handle has looked a while ago.
 	again bool
+	// back: of a receive that stands back, the handle has just woken another.
+	back bool
 }
 
 type why int
@@ -59,7 +61,7 @@ func (w *txn) leaveAlone(claimers []*claimer, waiting []*operation, conflicts in
 		if *at = (cue{again: conflicts > 0}); conflicts == 0 {
 			return false, nil
 		}
-	case at.why == whyWoken, at.why == whyNew && !w.q.spread.contended():
+	case at.why == whyWoken, at.why == whyNew && !first.cue.back && !w.q.spread.contended():
 		return false, nil
 	case at.why == whyNew:
 		at.seen, at.again = first.cue.fresh, first.cue.again
