@@ -28,6 +28,9 @@ func failure(code int) error { return &kv.Error{Code: code, Cause: fdb.Error{Cod
 // converted turns the binding's error into a *kv.Error that wraps it: kv.Run finds the one, the binding's Transact
 // the other. Any other error is returned as it is.
 func converted(err error) error {
+	if err == nil {
+		return nil // as a rule; and what follows is not for nothing
+	}
 	var e fdb.Error
 	if errors.As(err, &e) {
 		return &kv.Error{Code: e.Code, Cause: e}

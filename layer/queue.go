@@ -238,6 +238,7 @@ func newQueue(db kv.DB, prefix []byte, name string, o Options) (*Queue, error) {
 		db: db, name: name, keys: newSubspace(prefix, name), opts: o, random: random,
 		counting: counting{slot: int64(random.n(counterSlots))},
 		staging:  staging{random: own.uuid()}, incarnation: own.uuid(), heart: newHeart(),
+		followed: followed{config: &Config{}},
 	}
 	q.pipeline.env = q.pipelineEnv()
 	q.line.begin(q.lineEnv())

@@ -34,7 +34,7 @@ const followAge = 500 * time.Millisecond
 // followed is the handle's knowledge of the configuration.
 type followed struct {
 	mu      sync.Mutex
-	config  Config    // guarded by mu
+	config  *Config   // guarded by mu; nobody changes what it points to
 	version int64     // guarded by mu; 0 = nothing is known yet
 	paused  *mark     // guarded by mu; nil = the queue is not paused
 	read    time.Time // guarded by mu; by the handle's clock
@@ -84,21 +84,21 @@ func (f *followed) forget() {
 // learn stores a configuration read by a transaction begun at read, unless older than the known, and returns the newer.
 // A lower version may still be newer. Example: T1 sets version 7, reads 7 back and fails to commit; T2, begun later,
 // reads 6. Then 6 is right.
-func (f *followed) learn(config Config, version int64, read, now time.Time) Config {
+func (f *followed) learn(config Config, version int64, read, now time.Time) *Config {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if version >= f.version || read.After(f.since) {
 		if version != f.version {
 			f.since = now
 		}
-		f.config, f.version = config, version
+		f.config, f.version = &config, version
 	}
 	f.read = read
 	return f.config
 }
 
 // fresh returns what is known, when it was read, and whether it may be used without a new read.
-func (f *followed) fresh(now time.Time) (Config, *mark, time.Time, bool) {
+func (f *followed) fresh(now time.Time) (*Config, *mark, time.Time, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	age := now.Sub(f.read)
@@ -109,7 +109,7 @@ func (f *followed) fresh(now time.Time) (Config, *mark, time.Time, bool) {
 // second before.
 func (q *Queue) Config() Config {
 	c, _, _, _ := q.followed.fresh(time.Time{})
-	return c
+	return *c
 }
 
 // following is the configuration by which a transaction goes, and whether the queue is paused.
@@ -121,7 +121,7 @@ type following struct {
 	pause  kv.Future[[]byte]
 	only   bool // the handle does not learn: the transaction may have changed the configuration itself
 	guest  bool // the transaction may be the caller's: see operate
-	config Config
+	config *Config
 	paused *mark
 	// incarnation is the queue's, and shards are the numbers of shards, if config was read in this transaction.
 	incarnation uuid.UUID
@@ -191,7 +191,7 @@ func (q *Queue) stored(ctx context.Context) (stored storedConfig, err error) {
 // wait returns the configuration.
 func (f *following) wait(ctx context.Context) (Config, error) {
 	if f.stored == nil {
-		return f.config, nil
+		return *f.config, nil
 	}
 	value, err := f.stored.Wait(ctx)
 	if err != nil {
@@ -208,7 +208,7 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 	if f.paused, err = unpackPause(pauseKey, value); err != nil {
 		return Config{}, err
 	}
-	f.config, f.incarnation, f.shards, f.stored = stored.config, stored.incarnation, stored.shards, nil
+	f.config, f.incarnation, f.shards, f.stored = &stored.config, stored.incarnation, stored.shards, nil
 	if !f.only {
 		f.q.keys.shards.learn(stored.shards)
 	}
@@ -220,7 +220,7 @@ func (f *following) wait(ctx context.Context) (Config, error) {
 		f.q.followed.learnPause(f.paused)
 		f.config = f.q.followed.learn(stored.config, stored.version, f.begun, f.q.opts.Now())
 	}
-	return f.config, nil
+	return *f.config, nil
 }
 
 // readConfig reads a stored document.
