@@ -109,6 +109,8 @@ var missing = map[guard]string{
 	guardWakeTemplate: "TestWaitByTemplate/enqueue/template",
 	guardWakeUnlocked: "TestWaitByTemplate/end_of_an_intersecting_claim/group_and_template",
 	guardPassOn:       "TestWaitIsPassedOn",
+	guardOwedWake:     "TestOwedWakeIsPaid/by_time",
+	guardKeepBounds:   "TestHandleKeepsNoGroupForEver/many",
 
 	guardReceipt:         "TestOperatorsUnknownCommitHasItsEffectOnce/unknown-applied",
 	guardReceiptConflict: "TestLateRetryExcludesTheNext",

@@ -224,6 +224,12 @@ const (
 	// guardPassOn (G5): of several lanes of a template which became ready at once, those beyond what the woken handle
 	// can take wait for the polls of the other handles.
 	guardPassOn guard = "pass-on"
+	// guardOwedWake (G5): the wake that an ack owes is paid by nobody if the handle receives no more, and who waits
+	// finds the group by a poll.
+	guardOwedWake guard = "owed-wake"
+	// guardKeepBounds (G5): a handle that acks and at once receives again keeps the group from those that wait as long
+	// as there are messages.
+	guardKeepBounds guard = "keep-bounds"
 
 	// guardReceipt (G3, trap 4): work is done twice: a retry repeats a commit of unknown outcome which has landed.
 	guardReceipt guard = "receipt"

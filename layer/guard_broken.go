@@ -49,7 +49,7 @@ var guards = []guard{
 	guardAgeExclude, guardRedriveLock, guardRedriveExclude, guardLetter, guardRequestClear, guardGrantRequest,
 	guardGrantLock, guardTotalDraw, guardPaceSweep, guardPaceEmpty, guardPaceExclude, guardPaceFresh, guardGrantLease,
 	guardRequestDeadline, guardWithdrawRequest, guardWithdrawLock, guardSweepRequest, guardRenewRequest,
-	guardWakeTemplate, guardWakeUnlocked, guardPassOn,
+	guardWakeTemplate, guardWakeUnlocked, guardPassOn, guardOwedWake, guardKeepBounds,
 	guardReceipt, guardReceiptConflict, guardReceiptLate, guardReceiptFence, guardReceiptLife, guardReceiptTrust,
 	guardClaimReceipt, guardReloadToken, guardReloadExact, guardAssign, guardApart, guardConfigure, guardQueuePause,
 	guardNotInClaim, guardSpent, guardBatchSize, guardReplayEnd, guardReplayCut, guardDrop, guardDropLook,

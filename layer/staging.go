@@ -67,6 +67,7 @@ type staging struct {
 	keeping keeping
 	// lostUntil: until then, by the handle's clock in ms, polls are as frequent as Options.Poll says; see pollOf.
 	lostUntil atomic.Int64
+	front     atomic.Pointer[string] // the first request when the handle last looked; nil = there was none
 
 	mu         sync.Mutex
 	index      int64 // guarded by mu; of the request in the database; 0 = there is none

@@ -79,8 +79,8 @@ func (k *keeping) begin(q *Queue, batch []*operation) *keep {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if now.acks {
-		now.withholds = !k.slow && k.owed == nil && !k.closed &&
-			k.kept < keepMost && (k.kept == 0 || time.Since(k.since) < keepTime)
+		within := k.kept == 0 || k.kept < keepMost && time.Since(k.since) < keepTime
+		now.withholds = !k.slow && k.owed == nil && !k.closed && (within || lacks(guardKeepBounds))
 		return now
 	}
 	if !k.ackedAt.IsZero() {
@@ -226,6 +226,9 @@ func (k *keeping) close(ctx context.Context) (err error) {
 
 // wakeFor wakes who waits for a lane that an ack has left ready.
 func (q *Queue) wakeFor(ctx context.Context, lane string) error {
+	if lacks(guardOwedWake) {
+		return nil
+	}
 	ctx = q.named(ctx, "wake for %q by %s", groupOf(lane), q.opts.Owner)
 	q.yield(ctx, "begin")
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {

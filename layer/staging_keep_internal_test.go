@@ -251,6 +251,64 @@ func TestPollsAfterALostWake(t *testing.T) {
 	})
 }
 
+// TestPollsRarelyInALineThatMoves: many requests stand before a handle's. As long as the first is the same, the handle
+// looks up to five times as rarely as one alone; if another has become the first, up to 17 times.
+func TestPollsRarelyInALineThatMoves(t *testing.T) {
+	inKeep(t, Config{}, func(s *keepSteps) {
+		first := int64(10)
+		set := func() {
+			r := request{owner: "other", wants: 9, deadlineMS: s.q.nowMS() + 10*requestLife.Milliseconds()}
+			_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				tx.Clear(s.q.keys.request(first, uuid.UUID{2}))
+				for i := range int64(grantProbe) {
+					tx.Set(s.q.keys.request(first+1+i, uuid.UUID{2}), r.pack())
+				}
+				first++
+				return nil
+			})
+			require.NoError(s, err)
+		}
+		set()
+		_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Clear(s.q.keys.request(1, s.waiter))
+			return nil
+		})
+		require.NoError(s, err)
+		other, err := Open(s.ctx, s.db, nil, "q", Options{})
+		require.NoError(s, err)
+		var receiving sync.WaitGroup
+		receiving.Go(func() {
+			claims, err := other.Receive(s.ctx, ReceiveOptions{Wait: time.Hour})
+			require.NoError(s, err)
+			require.Len(s, claims, 1)
+			require.NoError(s, other.Ack(s.ctx, claims[0]))
+		})
+		next := func() time.Duration { // until the handle has looked again
+			begun, looks := time.Now(), other.Paths().Looks
+			for other.Paths().Looks == looks {
+				time.Sleep(10 * time.Millisecond)
+			}
+			return time.Since(begun)
+		}
+		next() // the look behind the request
+		for range 3 {
+			rest := next()
+			require.GreaterOrEqual(s, rest, DefaultStagePoll*5*3/4)
+			require.LessOrEqual(s, rest, DefaultStagePoll*5*5/4+20*time.Millisecond)
+		}
+		for range 3 {
+			set()
+			next()
+			rest := next()
+			require.GreaterOrEqual(s, rest, DefaultStagePoll*17*3/4)
+			require.LessOrEqual(s, rest, DefaultStagePoll*17*5/4+20*time.Millisecond)
+		}
+		s.enqueue("g") // the wake goes to one of the others: a poll finds the group
+		receiving.Wait()
+		require.NoError(s, other.Close(s.ctx))
+	})
+}
+
 // betweenDB runs something before and after the commit of each transaction that sets a watch and writes, and counts.
 type betweenDB struct {
 	kv.DB
