@@ -2,7 +2,6 @@ package layer
 
 import (
 	"fmt"
-	"slices"
 
 	"fdbfifo/kv"
 )
@@ -127,14 +126,7 @@ func (c *claimer) endHold(l *look) error {
 	if free, err := c.txn.endHold(l.candidate, l.lock.lock); err != nil || !free {
 		return err
 	}
-	// A look at the free items that is under way has not seen this one: it must be read again. If none is, the hint
-	// just written is to lead to a new look.
-	lane := laneName(groupOf(l.lane), c.q.keys.holdWhere())
-	if slices.ContainsFunc(c.looks, func(l *look) bool { return l.lane == lane }) {
-		c.met[lane] = true
-	} else {
-		delete(c.met, lane)
-	}
+	c.changed(laneName(groupOf(l.lane), c.q.keys.holdWhere()))
 	return nil
 }
 

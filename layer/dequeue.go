@@ -668,7 +668,7 @@ func (c *claimer) settle(r *reception, l *look, limit int) error {
 		f, err := c.see(l)
 		if err == nil && f.verdict == verdictDeliver && r.o.Unordered {
 			err = c.takeHolds(r, f, limit)
-			delete(c.met, l.lane) // the next receive may take more of the group
+			c.changed(l.lane) // the next receive may take more of the group
 			return r.spoilt(err)
 		}
 		if err == nil && f.verdict == verdictDeliver {
@@ -729,6 +729,16 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 		return nil, nil
 	}
 	return c.read(*behind, max(limit, 1)), nil
+}
+
+// changed notes that this transaction has changed a lane of which more may be taken. A look that is under way has not
+// seen the change, and must read again. If there is none, a hint is to lead to a new look.
+func (c *claimer) changed(lane string) {
+	if slices.ContainsFunc(c.looks, func(l *look) bool { return l.lane == lane }) {
+		c.met[lane] = true
+	} else {
+		delete(c.met, lane)
+	}
 }
 
 // undecided has a group looked at again by what else leads there, after a timer of a holding that is gone. The timer

@@ -237,3 +237,43 @@ func TestGrantSeesOwnClaims(t *testing.T) {
 		require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) error { tx.ClearRange(q.keys.requests()); return nil }))
 	})
 }
+
+// TestHoldsAfterANamedReceive (G2): of several unordered receives that share a transaction, one that names a group and
+// holds an item of it changes what the receive after it goes by, whose look at the group was under way.
+func TestHoldsAfterANamedReceive(t *testing.T) {
+	inABubble(t, Config{Unordered: true}, func(t *testing.T, q *Queue, _ *recording.Recorder) {
+		for _, group := range []string{"first", "second", "second"} {
+			_, err := q.Enqueue(t.Context(), Message{Group: group})
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+		}
+		group := "second"
+		var all []*reception
+		for _, o := range []ReceiveOptions{{}, {Group: &group}, {}} {
+			o.Unordered, o.Max, o.MaxGroups = true, 1, 1
+			o, err := o.withDefaults()
+			require.NoError(t, err)
+			r, err := q.reception(o)
+			require.NoError(t, err)
+			all = append(all, r)
+		}
+		require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) error {
+			w := q.txn(t.Context(), tx)
+			for _, r := range all {
+				r.begin()
+			}
+			c := w.newClaimer(all[0].where, all)
+			c.begin()
+			return errors.Join(c.claim(), w.finish(), w.illegal)
+		}))
+		held := map[ID]bool{}
+		for _, r := range all {
+			require.Len(t, r.claims, 1)
+			held[r.claims[0].Hold] = true
+		}
+		require.Len(t, held, 3)
+		for _, r := range all {
+			require.NoError(t, q.Ack(t.Context(), r.claims[0]))
+		}
+	})
+}
