@@ -3,6 +3,9 @@ package layer
 import (
 	"bytes"
 	"fmt"
+	"slices"
+
+	"fdbfifo/kv"
 )
 
 // What an operator does to a waiting item of a queue with facets. The item is in several lanes, and any of them may be
@@ -163,6 +166,11 @@ func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
 	if err := w.excludeHolders(guardEditExclude, id.Group); err != nil {
 		return err
 	}
+	if w.q.keys.takesAny() && dueMS < config.retro().due(&e) {
+		if err := w.staysBehind(&i, id); err != nil {
+			return err
+		}
+	}
 	free, err := w.unstick(&i, id)
 	if err != nil {
 		return err
@@ -175,6 +183,26 @@ func (w *txn) rescheduleInLanes(id ID, dueMS int64) error {
 		}
 	}
 	return w.freeAll(free)
+}
+
+// staysBehind adds read conflicts on the items right before an item in its lanes, for an unordered queue: while these
+// are there, the item is no head, and nobody leaves the lane to the time that the item had. An unordered claim, and its
+// ack, change no lock that would tell.
+func (w *txn) staysBehind(i *laneWaiting, id ID) error {
+	keys := w.q.keys
+	for _, lane := range keys.plan.lanesOf(id.Group, keys.facetsIn(i.value)) {
+		if slices.Contains(i.heads, lane) {
+			continue
+		}
+		before, err := w.tx.Snapshot().GetKey(kv.LastLessThan(keys.laneItem(lane, id))).Wait(w.ctx)
+		if err != nil {
+			return fmt.Errorf("read the item before: %w", err)
+		}
+		if err := guardNextEarlier.read(w.tx, kv.SingleKey(before)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // endParts ends the claims of all lanes of a group but the whole group, by force.

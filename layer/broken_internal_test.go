@@ -56,6 +56,7 @@ var missing = map[guard]string{
 	guardItemLock:          "TestConflicts/cancel,_claim_of_the_group",
 	guardTakeOutExclude:    "TestConflicts/claim,_cancel_in_the_group",
 	guardEditExclude:       "TestConflicts/claim,_edit_in_the_group",
+	guardNextEarlier:       "TestHoldConflicts/reschedule_of_the_next_to_earlier,_ack_of_a_hold_in_front",
 	guardFreeEmpty:         "TestConflicts/cancel_of_the_only_item,_enqueue_to_the_group",
 	guardMarkGroup:         "TestMarkConflicts/mark,_claim",
 	guardForceLock:         "TestGuardPairs/force-lock:_forced_release,_takeover",
@@ -108,6 +109,8 @@ var missing = map[guard]string{
 	guardWakeTemplate: "TestWaitByTemplate/enqueue/template",
 	guardWakeUnlocked: "TestWaitByTemplate/end_of_an_intersecting_claim/group_and_template",
 	guardPassOn:       "TestWaitIsPassedOn",
+	guardOwedWake:     "TestOwedWakeIsPaid/by_time",
+	guardKeepBounds:   "TestHandleKeepsNoGroupForEver/many",
 
 	guardReceipt:         "TestOperatorsUnknownCommitHasItsEffectOnce/unknown-applied",
 	guardReceiptConflict: "TestLateRetryExcludesTheNext",

@@ -134,6 +134,9 @@ const (
 	guardTakeOutExclude guard = "take-out-exclude"
 	// guardEditExclude (contract): a claimer gets the old body of an item which was edited before the claim.
 	guardEditExclude guard = "edit-exclude"
+	// guardNextEarlier (G5, I1): an item is rescheduled to earlier while the items before it leave: who has left the
+	// lane to the timer of the item, as its new head, has seen the later time.
+	guardNextEarlier guard = "next-earlier"
 	// guardFreeEmpty (G3, I1, trap 3): as guardReleaseEmpty, for groups which operators and sweeps set free, and, with
 	// retroactive delay, for lanes whose items leave with a claim of another lane.
 	guardFreeEmpty guard = "free-empty"
@@ -221,6 +224,12 @@ const (
 	// guardPassOn (G5): of several lanes of a template which became ready at once, those beyond what the woken handle
 	// can take wait for the polls of the other handles.
 	guardPassOn guard = "pass-on"
+	// guardOwedWake (G5): the wake that an ack owes is paid by nobody if the handle receives no more, and who waits
+	// finds the group by a poll.
+	guardOwedWake guard = "owed-wake"
+	// guardKeepBounds (G5): a handle that acks and at once receives again keeps the group from those that wait as long
+	// as there are messages.
+	guardKeepBounds guard = "keep-bounds"
 
 	// guardReceipt (G3, trap 4): work is done twice: a retry repeats a commit of unknown outcome which has landed.
 	guardReceipt guard = "receipt"

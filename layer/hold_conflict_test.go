@@ -95,6 +95,32 @@ func extendHeld(h *held, tx kv.Tx, c *layer.Claim) error {
 	return err
 }
 
+// sendDelayed sends an item that is due in an hour.
+func (h *held) sendDelayed() {
+	_, err := h.q.Enqueue(h.ctx, layer.Message{Group: "A", Delay: time.Hour})
+	require.NoError(h.t, err)
+}
+
+func oneThenDelayed(h *held) *layer.Claim {
+	h.send(1)
+	h.sendDelayed()
+	return nil
+}
+
+// holdingOneThenDelayed holds the first item by itself, and sends a second, which is delayed.
+func holdingOneThenDelayed(h *held) *layer.Claim {
+	c := holdingOne(1)(h)
+	h.sendDelayed()
+	return c
+}
+
+// hurryDelayed makes the last item of the group due in a minute.
+func hurryDelayed(h *held, tx kv.Tx, _ *layer.Claim) error {
+	items, err := h.q.Peek(h.ctx, "A", 10)
+	require.NoError(h.t, err)
+	return h.q.RescheduleTx(h.ctx, tx, items[len(items)-1].ID, h.clock.now().Add(time.Minute))
+}
+
 func enqueueIn(h *held, tx kv.Tx, _ *layer.Claim) error {
 	_, err := h.q.EnqueueTx(h.ctx, tx, layer.Message{Group: "A"})
 	return err
@@ -144,6 +170,16 @@ func TestHoldConflicts(t *testing.T) {
 			}
 			return claims[3]
 		}, takeAny, ackHeld, mustNot},
+		{"reschedule of the next to earlier, ack of a hold in front",
+			holdingOneThenDelayed, hurryDelayed, ackHeld, must},
+		{"ack of a hold, reschedule of the next to earlier", holdingOneThenDelayed, ackHeld, hurryDelayed, mustNot},
+		{"reschedule of the next to earlier, unordered claim in front", oneThenDelayed, hurryDelayed, one, must},
+		{"unordered claim in front, reschedule of the next to earlier", oneThenDelayed, one, hurryDelayed, must},
+		{"reschedule of the last to earlier, unordered claim far in front", func(h *held) *layer.Claim {
+			h.send(3)
+			h.sendDelayed()
+			return nil
+		}, hurryDelayed, one, mustNot},
 		{"claim that meets a hold, release of the hold", holdingOne(2), group, nackHeld, must},
 		{"release of a hold, claim that meets the hold", holdingOne(2), nackHeld, group, must},
 		{"unordered claim that ends an expired hold, extend by its holder", lapsed, one, extendHeld, must},

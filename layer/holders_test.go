@@ -66,3 +66,24 @@ func TestHoldersOfTemplates(t *testing.T) {
 	require.Equal(t, 2, page.Holders[0].Groups)
 	require.Equal(t, "A", page.Holders[0].Longest)
 }
+
+// TestHoldersOfItems: a group of which several items are claimed one by one is one group in its holder's hands.
+func TestHoldersOfItems(t *testing.T) {
+	e := newEnv(t, anyEngine, false)
+	for name, q := range map[string]*layer.Queue{
+		"in turn": e.inTurn("turns", nil, 1)[0], "unordered": e.unordered("items", nil, 1)[0],
+	} {
+		for _, body := range []string{"1", "2", "3"} {
+			_, err := q.Enqueue(e.ctx, layer.Message{Group: "A", Body: []byte(body)})
+			require.NoError(t, err)
+		}
+		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 3, Unordered: name == "unordered"})
+		require.NoError(t, err)
+		require.Len(t, claims, 3, name)
+		page, err := q.Admin().Holders(e.ctx)
+		require.NoError(t, err)
+		require.Len(t, page.Holders, 1, name)
+		require.Equal(t, 1, page.Groups, name)
+		require.Equal(t, []int{1, 3}, []int{page.Holders[0].Groups, page.Holders[0].Outstanding}, name)
+	}
+}

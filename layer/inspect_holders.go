@@ -14,7 +14,8 @@ import (
 type HolderInfo struct {
 	Owner string
 	// Groups are under a claim of the owner whose lease lasts, or whose lease has ended and nobody has taken over. In a
-	// queue with facets, a group counts once for each template that holds some of it.
+	// queue with facets, a group counts once for each template that holds some of it; items claimed one by one count as
+	// their group, once.
 	Groups      int
 	Outstanding int // items delivered and not acked
 	// LongestHold is about how long the oldest of these claims has lasted, and Longest its group. A version of the
@@ -71,27 +72,38 @@ func (q *Queue) holders(ctx context.Context, tx kv.ReadTx) (page HoldersPage, er
 		return page, err
 	}
 	nowMS := q.nowMS()
-	owners := map[string]*HolderInfo{}
+	type owner struct {
+		HolderInfo
+		groups map[string]bool
+	}
+	owners, groups := map[string]*owner{}, map[string]bool{}
 	for i, r := range records {
 		h := r.claim()
 		if h == nil {
 			continue
 		}
-		page.Groups++
+		left := time.Duration(h.endMS-nowMS) * time.Millisecond
 		o := owners[h.owner]
 		if o == nil {
-			o = &HolderInfo{Owner: h.owner, LeastLeft: time.Duration(h.endMS-nowMS) * time.Millisecond}
+			o = &owner{HolderInfo: HolderInfo{Owner: h.owner, LeastLeft: left}, groups: map[string]bool{}}
 			owners[h.owner] = o
 		}
-		o.Groups++
+		lane := held[i].group
+		group := groupOf(lane)
+		if isHold(lane) {
+			lane = group
+		}
+		groups[lane], o.groups[lane] = true, true
 		o.Outstanding += len(h.items)
-		o.LeastLeft = min(o.LeastLeft, time.Duration(h.endMS-nowMS)*time.Millisecond)
+		o.LeastLeft = min(o.LeastLeft, left)
 		if d := max(0, time.Duration(rv+q.offset-h.token)*time.Microsecond); d >= o.LongestHold {
-			o.LongestHold, o.Longest = d, groupOf(held[i].group)
+			o.LongestHold, o.Longest = d, group
 		}
 	}
+	page.Groups = len(groups)
 	for _, o := range owners {
-		page.Holders = append(page.Holders, *o)
+		o.Groups = len(o.groups)
+		page.Holders = append(page.Holders, o.HolderInfo)
 	}
 	slices.SortFunc(page.Holders, func(x, y HolderInfo) int {
 		return cmp.Or(-cmp.Compare(x.LongestHold, y.LongestHold), cmp.Compare(x.Owner, y.Owner))

@@ -37,7 +37,7 @@ type groupCounts struct {
 	ready, busy, held, delayed int64
 	due, later                 int64           // the timers which were read
 	allTimers                  bool            // all were
-	passedDue, passedLater     int64           // timers of marked groups which lead to nothing
+	passedDue, passedLater     int64           // timers of marked groups, and a group's further holds
 	oldestReady, oldest        head            // of the ready groups, and of all ready or busy groups
 	waiting                    []string        // the first delayed groups, each once
 	further                    int64           // the delayed groups which are not in waiting
@@ -259,7 +259,8 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 			c.lapsed++
 		}
 		if c.inTurn[p.group] {
-			return false // a group counts once, by the hold that ends first
+			c.passTimer(p.index) // a group counts once, by the hold that ends first
+			return false
 		}
 		if c.inTurn == nil {
 			c.inTurn = make(map[string]bool)
@@ -267,11 +268,7 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 		c.inTurn[p.group] = true
 	}
 	if c.passes(p.group, kind, p.index) {
-		if p.index <= c.nowMS {
-			c.passedDue++
-		} else {
-			c.passedLater++
-		}
+		c.passTimer(p.index)
 		return false
 	}
 	c.oldest.older(h)
@@ -296,6 +293,15 @@ func (c *groupCounts) timer(t timerRow) (enough bool) {
 		}
 	}
 	return false
+}
+
+// passTimer notes a timer that stands for no group of its own.
+func (c *groupCounts) passTimer(dueMS int64) {
+	if dueMS <= c.nowMS {
+		c.passedDue++
+	} else {
+		c.passedLater++
+	}
 }
 
 // messages counts the messages of the delayed groups, those in flight not included: nobody holds a delayed group.
@@ -388,7 +394,8 @@ type Stats struct {
 	// ReadyGroups is the number to scale workers by: groups a receive would get, including groups whose lease or delay
 	// has ended. The lease or delay of BusyGroups still lasts. Both are counted up to StatsCap, by hints and timers, of
 	// which a few may be stale. Groups paused or halted are neither, as far as they are among the first 10,000 of
-	// these, and among the first 10,000 hints of a shard.
+	// these, and among the first 10,000 hints of a shard. In a queue with LeasePerItem a group counts once, by the
+	// first of its items' timers; beyond the first 10,000 timers each item in flight counts.
 	ReadyGroups int64
 	BusyGroups  int64
 	// HeldGroups and DelayedGroups are the two kinds of busy groups: under a claim or a grant; and waiting for a retry,

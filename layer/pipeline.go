@@ -534,7 +534,7 @@ func (p *pipeline) nextBatch() *batch {
 		next := total.plus(o.load)
 		switch {
 		case o.receive != nil && !p.mayReceive(), len(taken) == maxOperations, len(taken) > 0 && next.tooLarge(),
-			// A turn sets a watch if its transaction wrote nothing, so no other operation may join a turn.
+			// A turn sets a watch if its transaction wrote nothing else, so no other operation may join a turn.
 			len(taken) > 0 && (o.turn != nil) != (taken[0].turn != nil):
 			left = append(left, o)
 		default:

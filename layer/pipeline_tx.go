@@ -111,6 +111,9 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 	}
 	f, booked := &flight{}, &bookings{}
 	kept := q.staging.keeping.begin(q, batch)
+	if kept.standBack() {
+		return nil
+	}
 	var due []dueBeat
 	defer q.flights.end(f)
 	err := q.once(ctx,
@@ -148,7 +151,8 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			if !slot {
 				return nil
 			}
-			wants = nil // nobody knows which the transaction has written
+			wants = nil           // nobody knows which the transaction has written
+			outcome.rest.cancel() // the watch of the attempt which was applied has failed with its commit
 			var err error
 			outcome, err = q.findRequest(ctx, tx)
 			return err
@@ -216,7 +220,7 @@ func (w *txn) perform(batch []*operation, conflicts int) (staged, error) {
 			receive.add(o)
 		}
 	}
-	if !receive.none() && !w.back && !receive.stageFirst(w.q, conflicts) {
+	if !receive.none() && !receive.stageFirst(w.q, conflicts) {
 		if receive.called {
 			// Read the configuration anew: whoever has just resumed the queue counts on the woken handle.
 			w.followAnew()

@@ -67,6 +67,7 @@ type staging struct {
 	keeping keeping
 	// lostUntil: until then, by the handle's clock in ms, polls are as frequent as Options.Poll says; see pollOf.
 	lostUntil atomic.Int64
+	front     atomic.Pointer[string] // the first request when the handle last looked; nil = there was none
 
 	mu         sync.Mutex
 	index      int64 // guarded by mu; of the request in the database; 0 = there is none
@@ -146,7 +147,8 @@ func (q *Queue) lineEnv() lineEnv {
 }
 
 // takeTurn claims for the called receives, grants the other ready groups to other handles, and stages the receives left
-// without a claim. If there was nothing to write, takeTurn sets a watch. There is a claimer for each template.
+// without a claim. If there was nothing to write, takeTurn sets a watch; see stoodBack. There is a claimer for each
+// template.
 func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error) {
 	named := func(r *reception) bool { return r.o.Group != nil }
 	anyGroup := func(r *reception) bool { return r.o.Group == nil }
@@ -203,12 +205,13 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 			return staged{}, err
 		}
 	}
+	looked := !w.wrote && !w.cleared
 	outcome, err := w.stage(waiting, whole, requests)
 	if err != nil {
 		return outcome, err
 	}
 	w.clearWants(waiting, &outcome)
-	if w.wrote || w.cleared {
+	if w.cleared || w.wrote && !(looked && stoodBack(waiting)) {
 		return outcome, err
 	}
 	outcome.rest, err = w.rest(turns, rs)
@@ -216,6 +219,14 @@ func (w *txn) takeTurn(claimers []*claimer, waiting []*operation) (staged, error
 		outcome.rest.lookAgain(waiting[0].turn.cue, w.q.pipeline.aWhile())
 	}
 	return outcome, err
+}
+
+// stoodBack reports whether the receives have stood back until this turn. Such a turn, if it only writes the request,
+// also sets the watch. Whoever reads the requests from this commit on touches the wake key, which ends the watch at
+// once. Whoever has read them before may have left a group ready without a word to the handle: so another receive looks
+// again. But here another handle has a request, and is woken for the group; and if it dies, a poll finds the group.
+func stoodBack(waiting []*operation) bool {
+	return !slices.ContainsFunc(waiting, func(o *operation) bool { return !o.cue.back })
 }
 
 // turning is the reads of a turn for receives by one template, beside the reads of the turn's claims.

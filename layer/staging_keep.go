@@ -79,8 +79,8 @@ func (k *keeping) begin(q *Queue, batch []*operation) *keep {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if now.acks {
-		now.withholds = !k.slow && k.owed == nil && !k.closed &&
-			k.kept < keepMost && (k.kept == 0 || time.Since(k.since) < keepTime)
+		within := k.kept == 0 || k.kept < keepMost && time.Since(k.since) < keepTime
+		now.withholds = !k.slow && k.owed == nil && !k.closed && (within || lacks(guardKeepBounds))
 		return now
 	}
 	if !k.ackedAt.IsZero() {
@@ -91,7 +91,7 @@ func (k *keeping) begin(q *Queue, batch []*operation) *keep {
 		now.owed.timer.Stop()
 		k.owed = nil
 	}
-	now.back = now.back && k.back
+	now.back = now.back && k.back && now.owed == nil
 	k.back = false
 	return now
 }
@@ -113,8 +113,7 @@ func (o *operation) receivesAny() bool {
 
 // enter prepares an attempt of the transaction.
 func (now *keep) enter(w *txn) {
-	now.w, now.owes = w, ""
-	if w.back = now.receives && now.back; now.withholds {
+	if now.w, now.owes = w, ""; now.withholds {
 		w.withhold = now.withhold
 	}
 	if now.owed != nil {
@@ -169,11 +168,19 @@ func (now *keep) end(err error) {
 	case now.owed != nil && now.w.owedLane != "":
 		k.kept = 0 // another has the group, or was woken
 	}
-	if now.back && err == nil {
-		for _, o := range now.batch {
-			o.standsBack = now.q.pipeline.aWhile()
-		}
+}
+
+// standBack sends the receives into the waiting line without a transaction, if the handle has just woken another: their
+// first turn comes after the time of a few transactions.
+func (now *keep) standBack() bool {
+	if !now.back {
+		return false
 	}
+	for _, o := range now.batch {
+		o.receive.begin()
+		o.standsBack, o.cue = now.q.pipeline.aWhile(), cue{back: true}
+	}
+	return true
 }
 
 // owe notes a wake. mu is held.
@@ -219,6 +226,9 @@ func (k *keeping) close(ctx context.Context) (err error) {
 
 // wakeFor wakes who waits for a lane that an ack has left ready.
 func (q *Queue) wakeFor(ctx context.Context, lane string) error {
+	if lacks(guardOwedWake) {
+		return nil
+	}
 	ctx = q.named(ctx, "wake for %q by %s", groupOf(lane), q.opts.Owner)
 	q.yield(ctx, "begin")
 	_, err := kv.Run(ctx, q.db, q.opts.Tx, func(tx kv.Tx, _ kv.Attempt) error {

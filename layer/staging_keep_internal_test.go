@@ -3,6 +3,8 @@ package layer
 import (
 	"context"
 	"encoding/binary"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -247,4 +249,186 @@ func TestPollsAfterALostWake(t *testing.T) {
 		}
 		require.NoError(s, other.Close(s.ctx))
 	})
+}
+
+// TestPollsRarelyInALineThatMoves: many requests stand before a handle's. As long as the first is the same, the handle
+// looks up to five times as rarely as one alone; if another has become the first, up to 17 times.
+func TestPollsRarelyInALineThatMoves(t *testing.T) {
+	inKeep(t, Config{}, func(s *keepSteps) {
+		first := int64(10)
+		set := func() {
+			r := request{owner: "other", wants: 9, deadlineMS: s.q.nowMS() + 10*requestLife.Milliseconds()}
+			_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				tx.Clear(s.q.keys.request(first, uuid.UUID{2}))
+				for i := range int64(grantProbe) {
+					tx.Set(s.q.keys.request(first+1+i, uuid.UUID{2}), r.pack())
+				}
+				first++
+				return nil
+			})
+			require.NoError(s, err)
+		}
+		set()
+		_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+			tx.Clear(s.q.keys.request(1, s.waiter))
+			return nil
+		})
+		require.NoError(s, err)
+		other, err := Open(s.ctx, s.db, nil, "q", Options{})
+		require.NoError(s, err)
+		var receiving sync.WaitGroup
+		receiving.Go(func() {
+			claims, err := other.Receive(s.ctx, ReceiveOptions{Wait: time.Hour})
+			require.NoError(s, err)
+			require.Len(s, claims, 1)
+			require.NoError(s, other.Ack(s.ctx, claims[0]))
+		})
+		next := func() time.Duration { // until the handle has looked again
+			begun, looks := time.Now(), other.Paths().Looks
+			for other.Paths().Looks == looks {
+				time.Sleep(10 * time.Millisecond)
+			}
+			return time.Since(begun)
+		}
+		next() // the look behind the request
+		for range 3 {
+			rest := next()
+			require.GreaterOrEqual(s, rest, DefaultStagePoll*5*3/4)
+			require.LessOrEqual(s, rest, DefaultStagePoll*5*5/4+20*time.Millisecond)
+		}
+		for range 3 {
+			set()
+			next()
+			rest := next()
+			require.GreaterOrEqual(s, rest, DefaultStagePoll*17*3/4)
+			require.LessOrEqual(s, rest, DefaultStagePoll*17*5/4+20*time.Millisecond)
+		}
+		s.enqueue("g") // the wake goes to one of the others: a poll finds the group
+		receiving.Wait()
+		require.NoError(s, other.Close(s.ctx))
+	})
+}
+
+// betweenDB runs something before and after the commit of each transaction that sets a watch and writes, and counts.
+type betweenDB struct {
+	kv.DB
+	before, after    func()
+	commits, watches atomic.Int64 // those that fail included
+}
+
+func (d *betweenDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	return &betweenTx{ManagedTx: tx, db: d}, err
+}
+
+type betweenTx struct {
+	kv.ManagedTx
+	db             *betweenDB
+	watches, wrote bool
+}
+
+func (t *betweenTx) Watch(key []byte) kv.Future[struct{}] {
+	t.watches = true
+	t.db.watches.Add(1)
+	return t.ManagedTx.Watch(key)
+}
+
+func (t *betweenTx) Set(key, value []byte) {
+	t.wrote = true
+	t.ManagedTx.Set(key, value)
+}
+
+func (t *betweenTx) Commit() kv.Future[struct{}] {
+	t.db.commits.Add(1)
+	if !t.watches || !t.wrote {
+		return t.ManagedTx.Commit()
+	}
+	t.db.before()
+	f := t.ManagedTx.Commit()
+	if _, err := f.Wait(context.Background()); err == nil {
+		t.db.after()
+	}
+	return f
+}
+
+// TestStandsBack: progress, and trap 11. A handle that has woken another stands back: its receive has one transaction,
+// which writes the request and sets the watch. A wake that comes as soon as the request is there ends the watch; one
+// that comes before makes the transaction run again; and what became ready before, without a wake, a poll finds.
+func TestStandsBack(t *testing.T) {
+	for _, of := range []struct {
+		name              string
+		before, after     func(s *keepSteps, back *Queue)
+		conflicts         int64
+		earliest, longest time.Duration
+	}{
+		{"nothing comes", nil, nil, 0, 3 * time.Second, 3 * time.Second},
+		{"a wake after the commit", nil, func(s *keepSteps, _ *Queue) { s.enqueue("h") }, 0, 0, 10 * time.Millisecond},
+		{"a group without a wake before the commit", func(s *keepSteps, _ *Queue) { s.enqueue("h") }, nil, 0,
+			DefaultStagePoll * 3 / 4, DefaultStagePoll*5/4 + 10*time.Millisecond},
+		{"a wake before the commit", func(s *keepSteps, back *Queue) {
+			_, err := kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+				s.q.txn(s.ctx, tx).touch(back.staging.random)
+				return nil
+			})
+			require.NoError(s, err)
+		}, nil, 1, 3 * time.Second, 3 * time.Second},
+	} {
+		t.Run(of.name, func(t *testing.T) {
+			inKeep(t, Config{}, func(s *keepSteps) {
+				once := func(f func(s *keepSteps, back *Queue), back **Queue) func() {
+					return func() {
+						if f != nil {
+							f(s, *back)
+							f = nil
+						}
+					}
+				}
+				var back *Queue
+				between := &betweenDB{DB: s.db, before: once(of.before, &back), after: once(of.after, &back)}
+				var err error
+				back, err = Open(s.ctx, between, nil, "q", Options{})
+				require.NoError(s, err)
+				for range keepMost / 4 {
+					s.enqueue("g")
+				}
+				for range keepMost + 1 {
+					claims, err := back.Receive(s.ctx, ReceiveOptions{Max: 1})
+					require.NoError(s, err)
+					require.NoError(s, back.Ack(s.ctx, claims[0]))
+				}
+				require.EqualValues(s, 1, s.woken())
+				_, err = kv.Run(s.ctx, s.db, kv.TxOptions{}, func(tx kv.Tx, _ kv.Attempt) error {
+					tx.Clear(s.q.keys.request(1, s.waiter))
+					return nil
+				})
+				require.NoError(s, err)
+				held := s.receive(ReceiveOptions{}) // the woken handle's
+
+				commits, watches, begun := between.commits.Load(), between.watches.Load(), time.Now()
+				var claims []*Claim
+				var took time.Duration
+				var receiving sync.WaitGroup
+				receiving.Go(func() {
+					claims, err = back.Receive(s.ctx, ReceiveOptions{Wait: 3 * time.Second})
+					took = time.Since(begun)
+				})
+				time.Sleep(DefaultStagePoll / 2)
+				commits, watches = between.commits.Load()-commits, between.watches.Load()-watches
+				receiving.Wait()
+				require.NoError(s, err)
+				require.GreaterOrEqual(s, took, of.earliest)
+				require.LessOrEqual(s, took, of.longest)
+				if of.after == nil {
+					require.Equal(s, 1+of.conflicts, commits)
+					require.Equal(s, 1+of.conflicts, watches)
+				}
+				for _, c := range claims {
+					require.Equal(s, "h", c.Group)
+					require.NoError(s, back.Ack(s.ctx, c))
+				}
+				s.ack(held)
+				require.NoError(s, back.Close(s.ctx))
+			}, "g")
+		})
+	}
 }

@@ -73,6 +73,20 @@ func extendOf(i int) func(h *turnHeld, tx kv.Tx) error {
 	}
 }
 
+// handedThenDelayed hands out the first message, and has a second which is delayed.
+func handedThenDelayed(h *turnHeld) {
+	handed(1, 1)(h)
+	_, err := h.q.Enqueue(h.ctx, layer.Message{Group: "A", Delay: time.Hour})
+	require.NoError(h.t, err)
+}
+
+// hurryNext makes the last message due in a minute.
+func hurryNext(h *turnHeld, tx kv.Tx) error {
+	items, err := h.q.Peek(h.ctx, "A", 2)
+	require.NoError(h.t, err)
+	return h.q.RescheduleTx(h.ctx, tx, items[len(items)-1].ID, h.clock.now().Add(time.Minute))
+}
+
 func enqueueMore(h *turnHeld, tx kv.Tx) error {
 	_, err := h.q.EnqueueTx(h.ctx, tx, layer.Message{Group: "A"})
 	return err
@@ -107,6 +121,8 @@ func TestTurnConflicts(t *testing.T) {
 		{"ack of all there is, enqueue", handed(1, 1), ackOf(0), enqueueMore, must},
 		{"enqueue, ack of all there is", handed(1, 1), enqueueMore, ackOf(0), must},
 		{"enqueue behind others, ack of the head", handed(3, 2), enqueueMore, ackOf(0), mustNot},
+		{"reschedule of the next to earlier, ack of the head", handedThenDelayed, hurryNext, ackOf(0), must},
+		{"ack of the head, reschedule of the next to earlier", handedThenDelayed, ackOf(0), hurryNext, mustNot},
 		{"receive that takes over, extend by the holder", lapsed, receiveOf(1), extendOf(0), must},
 		{"cancel of the head, receive", sent, func(h *turnHeld, tx kv.Tx) error {
 			items, err := h.q.Peek(h.ctx, "A", 1)

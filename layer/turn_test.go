@@ -222,7 +222,7 @@ func TestOneItemInHand(t *testing.T) {
 }
 
 // TestLapsedOfInFlight: Stats tells the items whose lease has ended from those that are surely in hand, though they are
-// of one group.
+// of one group, and counts the group once.
 func TestLapsedOfInFlight(t *testing.T) {
 	onEngines(t, func(e *env) {
 		q := e.inTurn("lapsed", nil, 1)[0]
@@ -237,13 +237,18 @@ func TestLapsedOfInFlight(t *testing.T) {
 		}
 		claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 3})
 		require.NoError(e.t, err)
+		groups := func(s layer.Stats) []int64 {
+			return []int64{s.ReadyGroups, s.BusyGroups, s.HeldGroups, s.DelayedGroups}
+		}
 		require.Zero(e.t, stats().Lapsed)
+		require.Equal(e.t, []int64{0, 1, 1, 0}, groups(stats()), "three claims of one group")
 		e.clock.advance(layer.DefaultLease - time.Second)
 		_, err = q.Extend(e.ctx, claims[1], time.Hour)
 		require.NoError(e.t, err)
 		e.clock.advance(2 * time.Second)
 		require.EqualValues(e.t, 3, stats().InFlight)
 		require.EqualValues(e.t, 2, stats().Lapsed)
+		require.Equal(e.t, []int64{1, 0, 0, 0}, groups(stats()), "its first item is free")
 		again, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 3})
 		require.NoError(e.t, err)
 		require.Len(e.t, again, 1, "2 is in hand")

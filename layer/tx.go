@@ -46,7 +46,6 @@ type txn struct {
 	withhold func(requests []kv.KV) (owes bool, err error)
 	woke     uuid.UUID       // whose wake key this transaction touched last
 	owedLane string          // the lane whose wake an earlier transaction of the handle owes; "" = none
-	back     bool            // the receives are staged without a look
 	wrote    bool            // something a retry must not do again
 	cleared  bool            // something stale
 	illegal  error           // a forbidden step of a group; see put

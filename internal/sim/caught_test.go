@@ -107,6 +107,8 @@ var caught = map[string]known{
 	"take-items":          {"marked", 44},
 	"reload-token":        {"uncertain", 62},
 	"free-empty":          {"emptied", 2},
+	"owed-wake":           {"owing", 2},
+	"keep-bounds":         {"owing", 8},
 	"extend-apart":        {"worked", 3},
 	"tx-bound":            {"worked", 3},
 

@@ -53,6 +53,7 @@ type knobs struct {
 	later
 	plainKnobs
 	beatKnobs
+	owes bool      // the run is held to the laws of owed wakes, see owing.go
 	plan *lanePlan // of a queue with facets; nil = it has none
 }
 

@@ -240,7 +240,8 @@ func (m *model) passes(id layer.ID, was, is *stored) {
 			continue
 		}
 		switch {
-		case o.is("advance") && slices.Contains(o.advanced, id):
+		case o.is("advance") && slices.Contains(o.advanced, id) && o.who == m.r.who && agrees(o.next, is.headers):
+			// An advance of unknown outcome may land later, but it is no edit of the body by another handle.
 			holder = l.is("claim") && l.has(id) && lane == o.group && l.token == o.token
 		case o.kind == "handle-stage" && o.staged == id && o.next != nil && o.who == m.r.who:
 			holder = l.is("claim") && l.has(id)

@@ -78,11 +78,16 @@ func (k *knobs) worker(rng *rand.Rand) {
 	}
 	k.longPause = 0
 	if k.strict {
-		k.faults, k.blowEvery, k.giveUp = map[fault.Kind]float64{}, 0, 0
-		k.shortPause, k.versionJump, k.holdWatches, k.disk = 0, 0, 0, false
-		for i := range k.skew {
-			k.skew[i] = 0
-		}
+		k.faultless()
+	}
+}
+
+// faultless takes all faults away.
+func (k *knobs) faultless() {
+	k.faults, k.blowEvery, k.giveUp = map[fault.Kind]float64{}, 0, 0
+	k.shortPause, k.longPause, k.versionJump, k.holdWatches, k.disk = 0, 0, 0, 0, false
+	for i := range k.skew {
+		k.skew[i] = 0
 	}
 }
 

@@ -297,6 +297,7 @@ type sizeAt struct{ from, to, n int }
 type model struct {
 	w        *world
 	r        *record // under replay
+	latestMS int64   // the latest time of the world at which a record so far was sent
 	db       map[string][]byte
 	parts    map[string]keyParts // of the keys that were looked at
 	groups   map[string]*groupState
@@ -367,7 +368,7 @@ func (m *model) violation(format string, args ...any) {
 func (m *model) apply(r *record) {
 	m.rateChanged(r)
 	m.look(r)
-	m.r = r
+	m.r, m.latestMS = r, max(m.latestMS, m.w.worldMS(r))
 	m.lanes.left, m.lanes.passed = make(map[string]map[layer.ID]bool), make(map[layer.ID]int64)
 	after := make(map[string][]byte)     // nil = cleared
 	grantsTaken := make(map[string]bool) // groups

@@ -131,6 +131,8 @@ var profiles = map[string]func(k *knobs, rng *rand.Rand){
 	"totalled":   (*knobs).totalled,
 	// See retroactive.go.
 	"redelayed": (*knobs).redelayed,
+	// See owing.go.
+	"owing": (*knobs).owing,
 	// See beat.go.
 	"beating": (*knobs).beating, "paged": (*knobs).paged, "steady": (*knobs).steady,
 }
@@ -149,7 +151,8 @@ func Profiles() []string { return slices.Sorted(maps.Keys(profiles)) }
 func profileOf(rng *rand.Rand) string {
 	names := Profiles()
 	names = slices.DeleteFunc(names, func(s string) bool { // TestWorkers has the first; the others are beside the draws
-		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles, beatProfiles)
+		others := slices.Concat(laneProfiles, laterProfiles, plainProfiles, retroProfiles, beatProfiles,
+			owingProfiles)
 		return s == "worked" || slices.Contains(others, s)
 	})
 	if i := rng.IntN(2 * len(names)); i < len(names) {

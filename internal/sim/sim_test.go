@@ -102,8 +102,8 @@ var seenAtLength = []string{
 
 // enough is the number of operations after which all of seen must have been seen; long, all of seenAtLength.
 const (
-	enough = 15_000
-	long   = 150_000
+	enough = 100_000
+	long   = 200_000
 )
 
 // seedsWanted is the number of seeds; few for the race detector, which sees the same few pieces of code run at once in

@@ -140,9 +140,10 @@ func (m *model) awaited(group string, g *groupState, timers map[int64]string) {
 		}
 	}
 	nowMS := m.r.nowMS
-	// The timer may be of a head that has left with another lane's claim, and so was due.
-	if m.w.knobs.plan != nil || m.w.knobs.unordered {
-		nowMS = m.w.worldMS(m.r) + m.w.fastest().Milliseconds() + rounding
+	// The timer may be of a head that has left with another lane's claim, and so was due. The record may have been sent
+	// long before it was applied.
+	if m.w.knobs.plan != nil || m.w.knobs.unordered || m.r.from != m.r.step {
+		nowMS = m.latestMS + m.w.fastest().Milliseconds() + rounding
 	}
 	if due := g.items[*head].dueMS; first > due && first > nowMS {
 		m.violation("I1: %q has %s, due at %d, and nothing leads to it before %d", group, head, due, first)
@@ -231,16 +232,14 @@ func (m *model) hinted(name string, rest tuple.Tuple, ended map[string]*lockStat
 	if ended[group] == nil || index == m.r.rv {
 		return // in a queue whose groups take turns that is its place, and a batch's indexes run ahead of versions
 	}
-	of, others := false, false
+	of := false
 	for id := range gone {
-		if id.Group == groupOfLane(group) && id.Index == index {
-			of, others = of || ended[group].has(id), others || !ended[group].has(id)
-		}
+		of = of || ended[group].has(id) && id.Group == groupOfLane(group) && id.Index == index
 	}
-	for id := range m.group(group).items {
-		others = others || id.Index == index
+	for id := range m.entered {
+		// Another of the same index is first, or was at the read version, and has left since or goes with this.
+		of = of && (id.Group != groupOfLane(group) || id.Index != index || ended[group].has(id) && gone[id])
 	}
-	of = of && !others
 	if of && !slices.ContainsFunc(m.w.ops, func(o *op) bool { return o.sweeping && o.maybeAt(m.r) }) {
 		m.violation("I1: %q is left under the age of an item that goes with this", group)
 	}

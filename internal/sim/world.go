@@ -97,6 +97,7 @@ type world struct {
 	large     map[string][]byte // values of records, by their digests
 	marks     map[string]int
 	laws      map[layer.ID]*lawful // of progress, see law.go
+	owing     *owingWorld          // nil = the run is not of the profile
 	hangs     bool                 // a handler has ignored the end of its context
 
 	doom       *doom                // nil = not yet
@@ -408,6 +409,7 @@ func (w *world) startActors() {
 			id++
 		}
 	}
+	w.startOwing()
 	w.retire()
 }
 
