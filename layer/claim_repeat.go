@@ -86,9 +86,8 @@ func (c *claimer) answer(r *reception) error {
 	if c.nowMS-kept.ms >= ReceiveIDLife.Milliseconds() {
 		return nil
 	}
-	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.claims, &r.o)
 	// A claim whose lease has ended is no longer the caller's to work on: whoever comes next takes the group over.
-	r.claims = slices.DeleteFunc(r.claims, func(claim *Claim) bool { return millis(claim.Until) <= c.nowMS })
+	r.claims, err = c.q.reclaim(c.ctx, c.tx, kept.claims, &r.o, func(h *holding) bool { return h.endMS > c.nowMS })
 	r.repeated = true
 	if len(kept.claims) > 0 {
 		_, r.was = splitLane(kept.claims[0].lane)
@@ -127,23 +126,38 @@ func (q *Queue) reload(ctx context.Context, tx kv.Tx, result tuple.Tuple, o *Rec
 	if err := d.left(); err != nil {
 		return nil, fmt.Errorf("%w: receipt of a receive %v: %w", ErrCorrupt, result, err)
 	}
-	return q.reclaim(ctx, tx, given, o)
+	return q.reclaim(ctx, tx, given, o, func(*holding) bool { return true })
 }
 
-// reclaim rebuilds claims which were given before, with their present leases and items. A claim lost since is left out.
-func (q *Queue) reclaim(ctx context.Context, tx kv.Tx, given []claimRef, o *ReceiveOptions) ([]*Claim, error) {
+// reclaim rebuilds claims which were given before, with their present leases and items. A claim lost since is left out,
+// and so is one which keeps refuses. If items are claimed in turn, those behind such an item are left out, too, unless
+// the item is finished: another may have it, and is to be first.
+func (q *Queue) reclaim(
+	ctx context.Context, tx kv.Tx, given []claimRef, o *ReceiveOptions, keeps func(h *holding) bool,
+) ([]*Claim, error) {
 	var claims []*Claim
+	behind := make(map[string]bool) // groups
 	for _, ref := range given {
+		if behind[groupOf(ref.lane)] {
+			continue
+		}
 		state := readState(q, tx.Snapshot(), groupOf(ref.lane), o.State)
 		r, err := q.readLock(ctx, tx.Snapshot(), ref.lane)
 		if err != nil {
 			return nil, err
 		}
 		h := r.claim()
-		if h == nil || h.token != ref.token && !lacks(guardReloadToken) {
+		hold, _ := holdOf(ref.lane)
+		if h == nil || h.token != ref.token && !lacks(guardReloadToken) || !keeps(h) {
+			if q.keys.inTurn() {
+				item, err := tx.Snapshot().Get(q.keys.item(hold)).Wait(ctx)
+				if err != nil {
+					return nil, fmt.Errorf("read item: %w", err)
+				}
+				behind[hold.Group] = item != nil
+			}
 			continue
 		}
-		hold, _ := holdOf(ref.lane)
 		c := &Claim{
 			Hold: hold, Queue: q.name, Group: groupOf(ref.lane), Where: q.whereOf(ref.lane), Token: ref.token,
 			Until: fromMillis(h.endMS), beat: h.beat,

@@ -265,56 +265,93 @@ func (t *doubtedTx) OnError(err error) kv.Future[struct{}] {
 }
 
 // TestLapsedAttemptOfAReceive: a receive is told of no claim that its own attempt of unknown outcome made, and that was
-// ended before the receive was tried again, because the lease was over by another's clock. While the claim was there
-// others passed over its message, and the history of what they were told has an order (G1).
+// ended before the receive was tried again, because the lease was over by another's clock, or by force; nor, if messages
+// are claimed in turn, of those behind. While the claim was there others passed over its message, and the history of what they were
+// told has an order (G1).
 func TestLapsedAttemptOfAReceive(t *testing.T) {
-	onEngines(t, func(e *env) {
-		e.plan = &fault.Plan{}
-		e.db = e.raw
-		e.unordered("items", nil, 1)
-		d := &doubts{DB: fault.Wrap(e.raw, e.plan)}
-		h := &linear.History{}
-		of := func(id int, db kv.DB, skew time.Duration) *caller {
-			o := e.options(uint64(20 + id))
-			o.Now = func() time.Time { return e.clock.now().Add(skew) }
-			q, err := layer.Open(e.ctx, db, testPrefix, "items", o)
-			require.NoError(e.t, err)
-			return &caller{
-				e: e, sort: lapsingItems, h: h, id: id, q: q, doubts: d, skew: skew, rng: rand.New(rand.NewPCG(1, 1)),
-				groups: []string{"g"},
-			}
+	for _, c := range []struct {
+		name      string
+		sort      callersSort
+		max       int
+		meanwhile func(t *testing.T, receive func(by string) []string, release func())
+	}{
+		{"unordered", lapsingItems, 1, func(t *testing.T, receive func(by string) []string, _ func()) {
+			require.Equal(t, []string{"y"}, receive("same"), "x is held")
+			require.Equal(t, []string{"x"}, receive("fast"), "its lease is over by this clock")
+		}},
+		{"in turn", lapsingTurns, 2, func(t *testing.T, receive func(by string) []string, release func()) {
+			require.Empty(t, receive("same"), "both are held")
+			release()
+			require.Equal(t, []string{"x"}, receive("same"))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			onEngines(t, func(e *env) { e.lapsedAttempt(c.sort, c.max, c.meanwhile) })
+		})
+	}
+}
+
+// lapsedAttempt has a handle receive up to so many of the messages x and y, with an unknown outcome, and tries again
+// after meanwhile.
+func (e *env) lapsedAttempt(
+	sort callersSort, limit int, meanwhile func(t *testing.T, receive func(by string) []string, release func()),
+) {
+	e.plan = &fault.Plan{}
+	e.db = e.raw
+	e.callable(sort)
+	d := &doubts{DB: fault.Wrap(e.raw, e.plan)}
+	h := &linear.History{}
+	of := func(id int, db kv.DB, skew time.Duration) *caller {
+		o := e.options(uint64(20 + id))
+		o.Now = func() time.Time { return e.clock.now().Add(skew) }
+		q, err := layer.Open(e.ctx, db, testPrefix, sort.queue(), o)
+		require.NoError(e.t, err)
+		return &caller{
+			e: e, sort: sort, h: h, id: id, q: q, doubts: d, skew: skew, rng: rand.New(rand.NewPCG(1, 1)),
+			groups: []string{"g"},
 		}
-		one := layer.ReceiveOptions{Unordered: true, Max: 1, Lease: 10 * time.Second}
-		receive := func(c *caller) (bodies []string) {
-			var claims []*layer.Claim
-			span, o := c.call(false, func(ctx context.Context) (err error) {
-				claims, err = c.q.Receive(ctx, one)
-				return err
-			})
-			require.Equal(e.t, linear.Done, o)
-			c.received(span, o, claims, one)
-			for _, claim := range claims {
-				bodies = append(bodies, string(claim.Items[0].Body))
-			}
-			return bodies
-		}
-		slow, same, fast := of(1, d, 0), of(2, e.raw, 0), of(3, e.raw, 30*time.Second)
-		var sent []layer.Sent
-		span, o := same.call(false, func(ctx context.Context) (err error) {
-			sent, err = same.q.Enqueue(ctx, layer.Message{Group: "g", Body: []byte("x")}, layer.Message{Group: "g", Body: []byte("y")})
+	}
+	receive := func(c *caller, n int) (bodies []string) {
+		o := layer.ReceiveOptions{Unordered: sort.unordered(), Max: n, Lease: 10 * time.Second}
+		var claims []*layer.Claim
+		span, outcome := c.call(false, func(ctx context.Context) (err error) {
+			claims, err = c.q.Receive(ctx, o)
 			return err
 		})
-		h.Enqueued(span, o, []string{"g", "g"}, []string{"x", "y"}, idsOf(sent))
-
-		d.next = sync.OnceFunc(func() {
-			require.Equal(e.t, []string{"y"}, receive(same), "x is held")
-			require.Equal(e.t, []string{"x"}, receive(fast), "its lease is over by this clock")
-		})
-		e.plan.ForceNext(fault.UnknownApplied)
-		require.Empty(e.t, receive(slow), "its claim was ended")
-		r := e.judge(h, lapsingItems)
-		require.Empty(e.t, r.Violations, "%s", r)
+		require.Equal(e.t, linear.Done, outcome)
+		c.received(span, outcome, claims, o)
+		for _, claim := range claims {
+			bodies = append(bodies, string(claim.Items[0].Body))
+		}
+		return bodies
+	}
+	slow := of(1, d, 0)
+	others := map[string]*caller{"same": of(2, e.raw, 0), "fast": of(3, e.raw, 30*time.Second)}
+	var sent []layer.Sent
+	span, o := others["same"].call(false, func(ctx context.Context) (err error) {
+		sent, err = others["same"].q.Enqueue(
+			ctx, layer.Message{Group: "g", Body: []byte("x")}, layer.Message{Group: "g", Body: []byte("y")})
+		return err
 	})
+	h.Enqueued(span, o, []string{"g", "g"}, []string{"x", "y"}, idsOf(sent))
+
+	d.next = sync.OnceFunc(func() {
+		meanwhile(e.t, func(by string) []string { return receive(others[by], 1) }, func() {
+			var holder layer.Holder
+			x := layer.ForceReleaseOptions{Hold: sent[0].ID}
+			span, o := others["same"].call(false, func(ctx context.Context) (err error) {
+				holder, err = others["same"].q.Admin().ForceRelease(ctx, "g", x)
+				return err
+			})
+			h.Add("g", linear.Operation{
+				Span: span, Kind: linear.Release, Outcome: o, Token: holder.Token, Hold: x.Hold,
+			})
+		})
+	})
+	e.plan.ForceNext(fault.UnknownApplied)
+	require.Empty(e.t, receive(slow, limit), "the claim of x was ended")
+	r := e.judge(h, sort)
+	require.Empty(e.t, r.Violations, "%s", r)
 }
 
 // judge drains the queue, and checks the history.
