@@ -266,8 +266,8 @@ func (t *doubtedTx) OnError(err error) kv.Future[struct{}] {
 
 // TestLapsedAttemptOfAReceive: a receive is told of no claim that its own attempt of unknown outcome made, and that was
 // ended before the receive was tried again, because the lease was over by another's clock, or by force; nor, if messages
-// are claimed in turn, of those behind. While the claim was there others passed over its message, and the history of what they were
-// told has an order (G1).
+// are claimed in turn, of those behind. While the claim was there others passed over its message, and the history of
+// what they were told has an order (G1).
 func TestLapsedAttemptOfAReceive(t *testing.T) {
 	for _, c := range []struct {
 		name      string
