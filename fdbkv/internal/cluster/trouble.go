@@ -115,16 +115,18 @@ func (t *trouble) try(ctx context.Context, command string) {
 }
 
 // tell executes a command of an operator, which may meet a cluster that is recovering. An fdbcli that has met a server
-// just before that was killed may wait on, and then another one is told.
+// just before that was killed may wait on, and then another one is told. So is one that asks whether the cluster
+// answers, and fails: a read version may be of a server that has been replaced meanwhile (1009).
 func (t *trouble) tell(ctx context.Context, command string) (err error) {
 	for range tellers {
 		begun, cancel := context.WithTimeout(ctx, startTimeout/2)
 		err = t.run(begun, command)
-		gaveUp := begun.Err() != nil
+		again := begun.Err() != nil || command == answers
 		cancel()
-		if err == nil || !gaveUp || ctx.Err() != nil {
+		if err == nil || !again || ctx.Err() != nil {
 			return err
 		}
+		t.pause(ctx, time.Second)
 	}
 	return err
 }

@@ -116,3 +116,13 @@ func TestRefused(t *testing.T) {
 	require.NoError(t, tr.mended(t.Context()))
 	require.Equal(t, 2, tr.harm[harmRefused])
 }
+
+// TestAnswersLater: a cluster that has just recovered may fail the first who asks whether it answers.
+func TestAnswersLater(t *testing.T) {
+	c, said := standIns(t)
+	once := said + ".once"
+	script := "#!/bin/sh\n[ -e " + once + " ] && exit 0; touch " + once + "; echo 'future version (1009)'; exit 1\n"
+	require.NoError(t, os.WriteFile(c.cli, []byte(script), 0o700))
+	tr := &trouble{c, rand.New(rand.NewPCG(1, 0)), Harm{}}
+	require.NoError(t, tr.mended(t.Context()))
+}
