@@ -236,14 +236,14 @@ func (m *model) passes(id layer.ID, was, is *stored) {
 	lane, l := m.holderOf(id)
 	holder, staged := false, false
 	for _, o := range m.w.ops {
-		if !o.maybeAt(m.r) {
+		// An advance of unknown outcome may land later, but it is no edit of the body.
+		if !o.maybeAt(m.r) || o.who != m.r.who || !agrees(o.next, is.headers) {
 			continue
 		}
 		switch {
-		case o.is("advance") && slices.Contains(o.advanced, id) && o.who == m.r.who && agrees(o.next, is.headers):
-			// An advance of unknown outcome may land later, but it is no edit of the body by another handle.
+		case o.is("advance") && slices.Contains(o.advanced, id):
 			holder = l.is("claim") && l.has(id) && lane == o.group && l.token == o.token
-		case o.kind == "handle-stage" && o.staged == id && o.next != nil && o.who == m.r.who:
+		case o.kind == "handle-stage" && o.staged == id && o.next != nil:
 			holder = l.is("claim") && l.has(id)
 			staged = holder
 		}
@@ -396,9 +396,11 @@ func (m *model) compareLanes() {
 				}
 			}
 			// Of several who have the same claim, by one receive id, the first to advance an item has done so for all,
-			// as with an ack.
+			// as with an ack; and who has acked the item has done all that there is.
 			twin := func(c change) bool { return c.id == id && c.holder && c.token == o.token && c.r.step <= o.end }
-			if !found && o.outcome == done && o.is("advance") && !slices.ContainsFunc(m.lanes.moved, twin) {
+			acked := func(f finished) bool { return f.under && f.lock.token == o.token && f.r.step <= o.end }
+			found = found || slices.ContainsFunc(m.lanes.moved, twin) || slices.ContainsFunc(m.finished[id], acked)
+			if !found && o.outcome == done && o.is("advance") {
 				m.w.violation("%s: %s was not advanced to %s", o, id, o.next)
 			}
 		}
