@@ -22,11 +22,18 @@ func (w *txn) rows(lane string, pairs []kv.KV) (rows, error) {
 // is the hint or timer which led here, or nil.
 //
 // Footprint: the caller has a read conflict on the lock; awaitHead adds a read conflict on the gap up to the head,
-// because an enqueue which saw the group empty may fill the gap, and write a hint of the very key cleared here.
+// because an enqueue which saw the group empty may fill the gap, and write a hint of the very key cleared here. In a
+// queue with facets awaitHead adds a write conflict on the lane, which who joins it reads the last item of.
 func (w *txn) awaitHead(lane string, from []byte, head ID, timingMS int64) error {
 	gap := kv.KeyRange{Begin: w.q.keys.items(lane).Begin, End: kv.KeyAfter(w.q.keys.laneItem(lane, head))}
 	if err := guardEarlyGap.read(w.tx, gap); err != nil {
 		return err
+	}
+	if isPart(lane) && !w.q.keys.hasHolds() {
+		// An item may join the lane in the middle, behind one that has just left: it is the first, and needs a hint.
+		if err := guardEarlyGap.writeRange(w.tx, w.q.keys.items(lane)); err != nil {
+			return err
+		}
 	}
 	w.clear(from)
 	w.cleared = true

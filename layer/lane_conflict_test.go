@@ -142,6 +142,18 @@ func TestLaneConflicts(t *testing.T) {
 			advanceTo("PAID"), claimWhere(isPaid), mustNot},
 		{"advance, enqueue to the lane that the item joins", "state", handing(isNew, "NEW", "NEW", "PAID"),
 			advanceTo("PAID"), enqueueState("PAID"), mustNot},
+		{"advance behind the first of a lane, which leaves, and the rest is left to its delay", "state",
+			func(l *laned) *layer.Claim {
+				l.send("PAID", "NEW")
+				later := layer.Message{Group: "A", Headers: facetsOf("PAID", "EU"), Delay: time.Hour}
+				_, err := l.q.Enqueue(l.ctx, later)
+				require.NoError(l.t, err)
+				return l.claim(isNew, 1)
+			}, advanceTo("PAID"), func(l *laned, _ kv.Tx, _ *layer.Claim) error {
+				require.NoError(l.t, l.q.Ack(l.ctx, l.claim(isPaid, 1)))
+				require.Nil(l.t, l.claim(isPaid, 1))
+				return nil
+			}, must},
 		{"advance, extend of the same claim", "state", handing(isNew, "NEW"), advanceTo("PAID"), extendLane, must},
 		{"claim that puts a hint aside, release of the lock", "*; state", handing(isNew, "NEW", "PAID"),
 			claimWhere(nil), ackLane, must},
