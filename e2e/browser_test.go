@@ -205,7 +205,9 @@ func (w *world) enqueue(group string, bodies ...string) {
 
 func (w *world) claim(group string) *layer.Claim {
 	w.t.Helper()
-	claims, err := w.q.Receive(w.t.Context(), layer.ReceiveOptions{Group: &group, Lease: time.Hour})
+	// It waits, because the handle may not know yet that the console's has just resumed the queue.
+	o := layer.ReceiveOptions{Group: &group, Lease: time.Hour, Wait: 10 * time.Second}
+	claims, err := w.q.Receive(w.t.Context(), o)
 	require.NoError(w.t, err)
 	require.Len(w.t, claims, 1)
 	return claims[0]
