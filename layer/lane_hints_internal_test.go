@@ -196,6 +196,16 @@ func TestGrantDecidesNothing(t *testing.T) {
 	})
 }
 
+// receptionOf is a receive that has not begun.
+func receptionOf(t *testing.T, q *Queue, o ReceiveOptions) *reception {
+	t.Helper()
+	o, err := o.withDefaults()
+	require.NoError(t, err)
+	r, err := q.reception(o)
+	require.NoError(t, err)
+	return r
+}
+
 // TestGrantSeesOwnClaims (G2): a transaction that claims lanes by a template, and then grants whole groups to others,
 // does not go by what it read of these groups before it claimed.
 func TestGrantSeesOwnClaims(t *testing.T) {
@@ -205,16 +215,9 @@ func TestGrantSeesOwnClaims(t *testing.T) {
 		sendTo(t, q, "first", "w", "y")
 		time.Sleep(time.Second)
 		sendTo(t, q, "second", "x", "y")
-		of := func(o ReceiveOptions) *reception {
-			o, err := o.withDefaults()
-			require.NoError(t, err)
-			r, err := q.reception(o)
-			require.NoError(t, err)
-			return r
-		}
 		q.spread.learn(1, 1) // so that a receive of two looks at two groups at once
-		whole := of(ReceiveOptions{Max: 2, MaxGroups: 2})
-		lane := of(ReceiveOptions{Where: Template{"a": "x"}, Max: 1, MaxGroups: 1})
+		whole := receptionOf(t, q, ReceiveOptions{Max: 2, MaxGroups: 2})
+		lane := receptionOf(t, q, ReceiveOptions{Where: Template{"a": "x"}, Max: 1, MaxGroups: 1})
 		require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) error {
 			wanted := request{owner: "other", wants: 1, deadlineMS: q.nowMS() + requestLife.Milliseconds()}
 			tx.Set(q.keys.request(1, other), wanted.pack())
@@ -251,11 +254,7 @@ func TestHoldsAfterANamedReceive(t *testing.T) {
 		var all []*reception
 		for _, o := range []ReceiveOptions{{}, {Group: &group}, {}} {
 			o.Unordered, o.Max, o.MaxGroups = true, 1, 1
-			o, err := o.withDefaults()
-			require.NoError(t, err)
-			r, err := q.reception(o)
-			require.NoError(t, err)
-			all = append(all, r)
+			all = append(all, receptionOf(t, q, o))
 		}
 		require.NoError(t, q.Once(t.Context(), func(tx kv.Tx) error {
 			w := q.txn(t.Context(), tx)

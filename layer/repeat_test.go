@@ -186,3 +186,37 @@ func TestRepetitionLeavesOutLapsedClaims(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, claims)
 }
+
+// TestRepetitionInTurnLeavesOutWhatIsBehind (G1): with a lease for each item, a receive repeated under its id is not
+// given an item behind one whose lease has ended, which another may have; but it is given what is behind one that is
+// finished.
+func TestRepetitionInTurnLeavesOutWhatIsBehind(t *testing.T) {
+	for _, finished := range []bool{false, true} {
+		t.Run(fmt.Sprint("finished ", finished), func(t *testing.T) {
+			e := newEnv(t, anyEngine, false)
+			q := e.inTurn("turns", nil, 1)[0]
+			for range 2 {
+				_, err := q.Enqueue(e.ctx, layer.Message{Group: "A"})
+				require.NoError(t, err)
+			}
+			o := layer.ReceiveOptions{ReceiveID: "r", Max: 2, Lease: time.Second}
+			claims, err := q.Receive(e.ctx, o)
+			require.NoError(t, err)
+			require.Len(t, claims, 2)
+			_, err = q.Extend(e.ctx, claims[1], time.Hour)
+			require.NoError(t, err)
+			var left []*layer.Claim
+			if finished {
+				require.NoError(t, q.Ack(e.ctx, claims[0]))
+				left = claims[1:]
+			}
+			e.clock.advance(2 * time.Second)
+			again, err := q.Receive(e.ctx, o)
+			require.NoError(t, err)
+			require.Len(t, again, len(left))
+			for i := range left {
+				require.Equal(t, left[i].Hold, again[i].Hold)
+			}
+		})
+	}
+}
