@@ -96,8 +96,8 @@ const (
 	guardOverdueLock guard = "overdue-lock"
 	// guardEarlyLock (G2): a group is left to the timer of its head while another worker changes the lock.
 	guardEarlyLock guard = "early-lock"
-	// guardEarlyGap (G5, I1): a group is left to the timer of its delayed head, and an item enqueued before the head
-	// waits as long.
+	// guardEarlyGap (G5, I1): a group is left to the timer of its delayed head, and an item enqueued before the head,
+	// or advanced to there, waits as long.
 	guardEarlyGap guard = "early-gap"
 	// guardRetroTimer (G5, I1): a handle which knows a shorter delay than the queue's finds the timer of a head which
 	// is not due, and clears the timer which it has just set for that head.

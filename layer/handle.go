@@ -22,8 +22,8 @@ type Options struct {
 	Tx kv.TxOptions
 	// Poll is the mean pause between two looks of a handle whose receives wait and which nobody wakes. Poll bounds how
 	// late a lost wake is noticed: by the first handle that waits, which serves the others, too. A handle with others
-	// before it looks less often, down to a fifth, until a look has found that those before it are dead.
-	// 0 = DefaultStagePoll.
+	// before it looks less often, down to a fifth, and down to a 17th while those before it are served, until a look
+	// has found that they are dead. 0 = DefaultStagePoll.
 	Poll time.Duration
 	// Config is the configuration which Create writes, and with which Ensure compares the stored configuration. Open
 	// ignores this field and reads the stored configuration.
