@@ -200,6 +200,10 @@ func (s *search) start(n int) {
 	if s.reads != nil {
 		return
 	}
+	if s.w.tired() { // no more can be ended: only what is ready is of use
+		passOver(s.timers)
+		passOver(s.since)
+	}
 	// Read a row more than asked for, because a hint may be stale, and a row costs less than another round trip. And
 	// add what the handle's other transactions are about to take.
 	r := &searchReads{
@@ -219,6 +223,13 @@ func (s *search) start(n int) {
 		}
 	}
 	s.reads, s.fresh = r, false
+}
+
+// passOver leaves the rest of the cursors' rows unread.
+func passOver(cursors []cursor) {
+	for i := range cursors {
+		cursors[i].exhausted = true
+	}
 }
 
 // searchReads is the reads of a fill under way.

@@ -224,7 +224,8 @@ func (q *Queue) receiveNow(ctx context.Context, s *settlement, r *reception) ([]
 const directPoll = time.Second
 
 // ReceiveTx claims in the caller's transaction: the claims hold if and only if the transaction commits. The leases
-// begin now, not at the commit. ReceiveTx cannot wait. The caller answers for an unknown commit: use Once.
+// begin now, not at the commit. ReceiveTx cannot wait, and may claim nothing for the second reason that TakeTx gives.
+// The caller answers for an unknown commit: use Once.
 //
 // Conflicts: with any other claim, ack, nack or extend of the claimed groups.
 func (q *Queue) ReceiveTx(ctx context.Context, tx kv.Tx, o ReceiveOptions) ([]*Claim, error) {
@@ -416,6 +417,7 @@ func (c *claimer) claim() error {
 		if err := c.receive(c.owed[0]); err != nil {
 			return err
 		}
+		c.owed[0].more = c.owed[0].more || c.tired()
 		c.owed = c.owed[1:]
 	}
 	if c.taken > 0 {
@@ -434,7 +436,7 @@ func (c *claimer) receive(r *reception) error {
 			return err
 		}
 		if c.keys.hasHolds() && r.where == c.keys.holdWhere() {
-			if r.dueMS, err = c.endHolds(*r.o.Group); err != nil {
+			if err = c.endHolds(r); err != nil {
 				return r.spoilt(err)
 			}
 			l = c.read(l.candidate, r.o.Max)
@@ -487,7 +489,7 @@ func (c *claimer) receiveLayers(r *reception) error {
 			break
 		}
 		if isHold(l.lane) {
-			if err := r.spoilt(c.endHold(l)); err != nil {
+			if err := c.endHoldFor(r, l); err != nil {
 				return err
 			}
 			continue
@@ -663,7 +665,7 @@ func (c *claimer) read(w candidate, limit int) *look {
 func (c *claimer) settle(r *reception, l *look, limit int) error {
 	for l != nil {
 		if isHold(l.lane) {
-			return r.spoilt(c.endHold(l))
+			return c.endHoldFor(r, l)
 		}
 		f, err := c.see(l)
 		if err == nil && f.verdict == verdictDeliver && r.o.Unordered {
@@ -709,7 +711,7 @@ func (r *reception) spoilt(err error) error {
 func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err error) {
 	f := l.seen
 	switch {
-	case f.verdict == verdictAged && c.spent(), f.verdict == verdictExcluded && c.putAside >= maxPutAside:
+	case c.putsOff(f):
 		r.more = true
 		return nil, nil
 	case (f.verdict == verdictEarly || f.verdict == verdictExcluded) && f.key == nil && f.record == nil:

@@ -227,7 +227,6 @@ func (w *txn) endOther(f *found) (behind *candidate, err error) {
 	if err != nil {
 		return nil, err
 	}
-	w.cleared = true
 	if free {
 		if err := w.free(other.lane); err != nil {
 			return nil, err

@@ -129,6 +129,22 @@ func (f *found) fenceOver(w *txn, g guard) error {
 	return w.fenceOver(g, f.lane)
 }
 
+// putsOff reports whether a verdict is left to a later transaction, because this one has carried out enough of them.
+func (w *txn) putsOff(f *found) bool {
+	switch f.verdict {
+	case verdictAged:
+		return w.spent()
+	case verdictOther:
+		return w.tired()
+	case verdictExcluded:
+		return w.putAside >= maxPutAside || f.record != nil && w.tired()
+	case verdictEnds, verdictEarly:
+		return f.record != nil && w.tired()
+	case verdictDeliver, verdictStale, verdictEmpty:
+	}
+	return false
+}
+
 // dispose carries out every verdict but deliver. behind is the hint of the group's next head if the head may be
 // deliverable at once; else nil.
 //

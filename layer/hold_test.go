@@ -36,6 +36,77 @@ func (e *env) unordered(name string, change func(*layer.Config), handles int) []
 	return all
 }
 
+// TestLapsedHoldsEndByPages: whoever meets many messages whose holder is gone ends a bounded number of the holds in a
+// transaction, and gets something all the same. Otherwise the transaction has several reads for each hold, one after
+// the other: on a slow engine, or one whose reads often fail, it outlasts itself, again and again.
+func TestLapsedHoldsEndByPages(t *testing.T) {
+	const n, readsEach = 100, 120
+	group := "A"
+	for _, kind := range holdKinds {
+		for _, of := range []*string{nil, &group} {
+			receive := func(e *env) (ids []layer.ID) {
+				o := kind.o
+				o.Max, o.Group = 1, of
+				claims, err := e.q.Receive(e.ctx, o)
+				require.NoError(e.t, err)
+				for _, c := range claims {
+					ids = append(ids, c.Items[0].ID)
+					require.NoError(e.t, e.q.Ack(e.ctx, c))
+				}
+				return ids
+			}
+			take := func(e *env) (ids []layer.ID) {
+				var items []layer.Item
+				require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) (err error) {
+					items, err = e.q.TakeTx(e.ctx, tx, 1, layer.TakeOptions{Group: of, Unordered: kind.o.Unordered})
+					return err
+				}))
+				for _, item := range items {
+					ids = append(ids, item.ID)
+				}
+				return ids
+			}
+			for _, call := range []struct {
+				name string
+				get  func(e *env) []layer.ID
+			}{{"receive", receive}, {"take", take}} {
+				name := fmt.Sprintf("%s/%s", kind.name, call.name)
+				if of != nil {
+					name += " of a group"
+				}
+				t.Run(name, func(t *testing.T) {
+					e := newEnv(t, anyEngine, false)
+					counting := record.WrapCounting(e.raw)
+					e.db = counting
+					handles := e.unordered("pages", kind.change, 2)
+					e.q = handles[0]
+					e.fill(group, n)
+					for held := 0; held < n; {
+						claims, err := handles[1].Receive(e.ctx, layer.ReceiveOptions{
+							Max: n, Unordered: kind.name != "in turn", Lease: time.Minute,
+						})
+						require.NoError(t, err)
+						require.NotEmpty(t, claims)
+						held += len(claims)
+					}
+					e.clock.advance(2 * time.Minute)
+					got := make(map[layer.ID]bool)
+					for looks := 0; len(got) < n; looks++ {
+						require.Less(t, looks, 2*n, "got %d", len(got))
+						before := counting.Counters()
+						ids := call.get(e)
+						count := counting.Counters().Sub(before)
+						require.LessOrEqual(t, count.Reads, readsEach*count.Commits)
+						for _, id := range ids {
+							got[id] = true
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
 // holdRun is a random history of one unordered queue, one operation after the other, and what must come of it.
 type holdRun struct {
 	*env

@@ -10,8 +10,9 @@ import (
 // TakeTx removes up to max items of the oldest ready group in the caller's transaction and returns the items: if the
 // transaction commits, the items are finished; if not, the items were never gone. There is no lease and nothing to ack,
 // so the work must be done within the transaction (well under 5 s). TakeTx returns nothing if there is no ready group,
-// or if the items past retention were work enough for one transaction. max is 1 to MaxBatch. The caller answers for an
-// unknown commit: use Once. o, at most one, says which group or template to take from.
+// or if what was in the way was work enough for one transaction: many items past retention, or claims whose leases have
+// ended. Then the next call goes on. max is 1 to MaxBatch. The caller answers for an unknown commit: use Once. o, at
+// most one, says which group or template to take from.
 //
 // In a queue with Config.Unordered, TakeOptions.Unordered passes over what others hold.
 //
@@ -76,7 +77,7 @@ func (q *Queue) takeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) ([
 			return err
 		}
 		if w.q.keys.hasHolds() && where == w.q.keys.holdWhere() {
-			if _, err := w.endHolds(*o.Group, w.endHoldAt); err != nil {
+			if _, _, err := w.endHolds(*o.Group, w.endHoldAt); err != nil {
 				return err
 			}
 		}
@@ -129,6 +130,9 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 // timer. The serialisable reads make the clearing conflict with a release and with an enqueue.
 func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 	if isHold(c.lane) { // its time is over, perhaps: then the item is free
+		if w.tired() {
+			return nil, nil
+		}
 		if free, err := w.endHold(c, w.tx.Snapshot().Get(w.q.keys.lock(c.lane))); err != nil || !free {
 			return nil, err
 		}
@@ -159,7 +163,7 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		switch {
 		case f.verdict == verdictDeliver:
 			return w.takeItems(f, limit)
-		case f.verdict == verdictAged && w.spent(), f.verdict == verdictExcluded && w.putAside >= maxPutAside:
+		case w.putsOff(f):
 			return nil, nil
 		}
 		behind, err := w.dispose(f)

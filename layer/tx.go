@@ -60,6 +60,7 @@ type txn struct {
 	// Items past retention which this transaction has removed, and the bytes of their values.
 	agedItems, agedBytes int
 	putAside             int       // hints, under the locks that exclude them
+	lapsed               int       // lapses carried out: see tired
 	dueBeats             []dueBeat // met by this transaction's looks
 }
 
