@@ -42,7 +42,7 @@ const (
 	maxDown   = 4 * time.Second
 	maxFrozen = 8 * time.Second
 	maxCalm   = 4 * time.Second // between two harms, that work gets done
-	tellers   = 4               // how many are told a command before the cluster counts as gone
+	tellers   = 4               // times half of startTimeout is how long a command is told anew
 )
 
 // trouble is a run of Trouble.
@@ -118,17 +118,16 @@ func (t *trouble) try(ctx context.Context, command string) {
 // just before that was killed may wait on, and then another one is told. So is one that asks whether the cluster
 // answers, and fails: a read version may be of a server that has been replaced meanwhile (1009).
 func (t *trouble) tell(ctx context.Context, command string) (err error) {
-	for range tellers {
+	for until := time.Now().Add(tellers * startTimeout / 2); ; {
 		begun, cancel := context.WithTimeout(ctx, startTimeout/2)
 		err = t.run(begun, command)
-		again := begun.Err() != nil || command == answers
+		again := (begun.Err() != nil || command == answers) && time.Now().Before(until)
 		cancel()
 		if err == nil || !again || ctx.Err() != nil {
 			return err
 		}
 		t.pause(ctx, time.Second)
 	}
-	return err
 }
 
 // mended starts the servers that do not run, executes commands, and waits until the cluster answers.
