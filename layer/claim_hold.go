@@ -142,6 +142,7 @@ func (c *claimer) endHoldFor(r *reception, l *look) error {
 // endHold ends the hold of a candidate, whose record is being read, if its time is over, and returns whether the item
 // is free again. Otherwise the timer that led to the hold, if one did, is stale.
 func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (free bool, err error) {
+	w.any = true
 	v, err := lock.Wait(w.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read hold: %w", err)
@@ -157,8 +158,12 @@ func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (free bool, err error
 		if err = guardStaleLock.read(w.tx, kv.SingleKey(key)); err == nil {
 			w.clear(c.key)
 		}
+		if c.key != nil {
+			w.done++
+		}
 		return false, err
 	}
+	w.done++
 	if err := guardHoldEnd.read(w.tx, kv.SingleKey(key)); err != nil {
 		return false, err
 	}

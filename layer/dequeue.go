@@ -417,7 +417,7 @@ func (c *claimer) claim() error {
 		if err := c.receive(c.owed[0]); err != nil {
 			return err
 		}
-		c.owed[0].more = c.owed[0].more || c.tired()
+		c.owed[0].more = c.owed[0].more || c.tired() || c.enough()
 		c.owed = c.owed[1:]
 	}
 	if c.taken > 0 {
@@ -604,7 +604,7 @@ func (c *claimer) next() (*look, bool, error) {
 	if paused, err := c.paused(); err != nil || paused {
 		return nil, false, err
 	}
-	if short, err := c.short(); err != nil || short {
+	if short, err := c.short(); err != nil || short || c.enough() {
 		return nil, false, err
 	}
 	l := c.looks[0]

@@ -275,14 +275,6 @@ func (w *txn) lapse(lane string, r *record, f *failure, spared ID) (free bool, e
 	return w.end(lane, r, m), nil
 }
 
-// maxLapsed bounds the holdings that one transaction of receives, or a take, ends beside those which it takes over.
-// Each takes several reads that come after the others: with those of a hundred, which a dead worker has left, a
-// transaction would outlast itself on a slow engine, again and again.
-const maxLapsed = 8
-
-// tired reports whether the transaction has ended maxLapsed holdings.
-func (w *txn) tired() bool { return w.lapsed >= maxLapsed }
-
 // lapseText is the error text of a failed attempt whose lease has ended.
 func (h *holding) lapseText() string { return "lease expired, held by " + h.owner }
 

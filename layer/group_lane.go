@@ -244,6 +244,7 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		if err := f.fence(w, guardOtherLock, kv.SingleKey(w.keys.lock(f.lane))); err != nil {
 			return nil, err
 		}
+		w.done++
 		free, err := w.lapse(f.lane, f.record, nil, ID{})
 		if err != nil {
 			return nil, err
@@ -270,7 +271,7 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 		value = packInt(int64(f.attempts))
 	}
 	w.tx.Set(w.keys.kept(other.lane, f.lane, f.index), value)
-	w.putAside++
+	w.done++
 	if h := other.record.holding(); h != nil {
 		w.timeHead(f.lane, f.index, h.endMS)
 	}
@@ -281,10 +282,6 @@ func (w *txn) disposeExcluded(f *found) (behind *candidate, err error) {
 // its transaction. What is more stays where it is, and costs each claim by its template a look. Claims at the same time
 // may put aside a few more.
 const maxKept = 100
-
-// maxPutAside bounds the hints that one transaction puts aside. Each takes a read that comes after the others, so a
-// thousand of them on a slow engine would outlast the transaction, again and again.
-const maxPutAside = 100
 
 // keepsMany reports whether so many hints are put aside under a lane's lock that no more should be.
 func (w *txn) keepsMany(holder string) (bool, error) {

@@ -10,15 +10,6 @@ import (
 // sweep, which goes from head to head. Items behind a head within retention stay until their turn. Items in flight are
 // never touched: nobody looks at a group under a claim whose lease has not ended.
 
-const (
-	// overdueWidth bounds the items which one look reads: 5 MB with the largest values.
-	overdueWidth = 50
-	// overdueItems and overdueBytes bound what a transaction removes before finding something to deliver, and what a
-	// step of a sweep removes: dead-lettered items are written again.
-	overdueItems = 200
-	overdueBytes = 1 << 20
-)
-
 // isOverdue reports whether an item is past retention.
 func (w *txn) isOverdue(config *Config, e *envelope) bool {
 	return config.Retention > 0 && w.nowMS-config.retro().waitsSince(e) > config.Retention.Milliseconds()
@@ -44,11 +35,6 @@ func (w *txn) overdue(all rows) (rows, error) {
 		}
 	}
 	return all, nil
-}
-
-// spent reports whether the transaction has reached overdueItems or overdueBytes.
-func (w *txn) spent() bool {
-	return (w.agedItems >= overdueItems || w.agedBytes >= overdueBytes) && !lacks(guardSpent)
 }
 
 // expireItems drops or dead-letters a group's first items. r is the group's record, read by the caller with a conflict,
@@ -108,17 +94,19 @@ func (w *txn) endBefore(lane string, r *record, out []delivered) (free bool, err
 	return w.lapse(lane, r, nil, spared)
 }
 
-// overduePage returns the group's first items which are past retention, overdueWidth at most. f holds the items read by
-// the caller. If all of them are past retention, overduePage reads more, because otherwise a small take or claim would
-// remove the items in many small steps, one after the other. What is behind the first item held by itself stays.
+// overduePage returns the group's first items which are past retention, about overdueWidth at most. f holds the items
+// read by the caller. If all of them are past retention, overduePage reads more, because a small take or claim would
+// otherwise remove the items in many small steps, one after the other. What is behind the first item held by itself
+// stays.
 func (w *txn) overduePage(f *found) (rows, error) {
 	old, err := w.overdue(f.rows)
-	if err != nil || old.len() < f.rows.len() || f.rows.len() >= overdueWidth || f.behind != nil {
+	width := w.most(overdueWidth)
+	if err != nil || old.len() < f.rows.len() || f.rows.len() >= width || f.behind != nil {
 		return old, err
 	}
 	tx := w.tx.Snapshot()
 	page := &found{candidate: f.candidate}
-	pairs, hold := w.q.readItems(tx, tx, f.lane, overdueWidth), kv.Future[[]kv.KV](nil)
+	pairs, hold := w.q.readItems(tx, tx, f.lane, width), kv.Future[[]kv.KV](nil)
 	if !isPart(f.lane) {
 		hold = w.q.firstHold(tx, f.lane)
 	}

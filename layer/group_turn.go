@@ -121,6 +121,7 @@ func (w *txn) disposeInHand(f *found) error {
 		return err
 	}
 	w.clear(f.key)
+	w.done++
 	delete(w.ready, f.lane)
 	return nil
 }

@@ -132,15 +132,30 @@ func (f *found) fenceOver(w *txn, g guard) error {
 // putsOff reports whether a verdict is left to a later transaction, because this one has carried out enough of them.
 func (w *txn) putsOff(f *found) bool {
 	switch f.verdict {
+	case verdictDeliver:
+		return false
 	case verdictAged:
-		return w.spent()
+		return w.spent() || w.enough()
 	case verdictOther:
-		return w.tired()
-	case verdictExcluded:
-		return w.putAside >= maxPutAside || f.record != nil && w.tired()
-	case verdictEnds, verdictEarly:
-		return f.record != nil && w.tired()
-	case verdictDeliver, verdictStale, verdictEmpty:
+		return w.tired() || w.enough()
+	case verdictExcluded, verdictEnds, verdictEarly:
+		return f.record != nil && w.tired() || w.enough()
+	case verdictStale, verdictEmpty:
+	}
+	return w.enough()
+}
+
+// clears reports whether dispose clears anything: what led to the lane, a holding, items. Of an excluded lane
+// disposeExcluded says so.
+func (f *found) clears() bool {
+	switch f.verdict {
+	case verdictAged, verdictEnds, verdictOther:
+		return true
+	case verdictStale:
+		return f.key != nil
+	case verdictEmpty, verdictEarly:
+		return f.key != nil || f.record != nil
+	case verdictDeliver, verdictExcluded:
 	}
 	return false
 }
@@ -152,6 +167,9 @@ func (w *txn) putsOff(f *found) bool {
 // a head not yet due. Otherwise dispose could clear a hint which a release writes again at the same time.
 func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	key, free := kv.SingleKey(w.keys.lock(f.lane)), false
+	if w.any = w.any || f.verdict != verdictDeliver; f.clears() {
+		w.done++
+	}
 	switch f.verdict {
 	case verdictDeliver:
 		return nil, nil

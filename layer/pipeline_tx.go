@@ -130,6 +130,7 @@ func (q *Queue) runTogether(ctx context.Context, batch []*operation, others int)
 			outcome.rest.cancel() // the watch of a failed attempt
 			var err error
 			outcome, err = w.perform(batch, a.Conflicts)
+			q.stride.learn(&w.chores, err)
 			if due = w.dueBeats; err != nil || !w.wrote {
 				return nil, err
 			}

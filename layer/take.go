@@ -115,7 +115,7 @@ func (w *txn) takeTo(where string, max int) ([]Item, error) {
 			return nil, err
 		}
 		for _, c := range found {
-			if short, err := w.short(); err != nil || short {
+			if short, err := w.short(); err != nil || short || w.enough() {
 				return nil, err
 			}
 			items, err := w.takeFrom(c, max)

@@ -56,17 +56,14 @@ type txn struct {
 	shortMS int64
 	booked  *bookings // of the queue's rate; nil = what is booked stays so, because the transaction is the caller's
 	// grants has the keys of the grants to this handle which are not taken yet.
-	grants map[string]bool
-	// Items past retention which this transaction has removed, and the bytes of their values.
-	agedItems, agedBytes int
-	putAside             int       // hints, under the locks that exclude them
-	lapsed               int       // lapses carried out: see tired
-	dueBeats             []dueBeat // met by this transaction's looks
+	grants   map[string]bool
+	dueBeats []dueBeat // met by this transaction's looks
+	chores
 }
 
 func (q *Queue) txn(ctx context.Context, tx kv.Tx) *txn {
 	w := &txn{ctx: ctx, q: q, tx: tx, nowMS: q.nowMS(), version: tx.ReadVersion(), follow: q.follow(tx)}
-	w.anew = w.follow.stored != nil
+	w.anew, w.halvings = w.follow.stored != nil, q.stride.halvings.Load()
 	w.keys = q.keys
 	w.keys.room = &w.room
 	return w
@@ -396,6 +393,7 @@ func (q *Queue) operate(ctx context.Context, tx kv.Tx, fn func(w *txn) error) er
 	w := q.txn(ctx, tx)
 	w.follow.guest = true
 	err := fn(w)
+	q.stride.learn(&w.chores, err)
 	if err == nil {
 		return w.finish()
 	}

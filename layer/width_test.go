@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
@@ -86,38 +87,52 @@ func TestLargeWorkGetsNarrow(t *testing.T) {
 	}
 	for _, w := range works {
 		t.Run(w.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				raw := embedded.OpenMemory(embedded.Options{})
-				defer raw.Close()
-				calm, err := layer.Create(t.Context(), raw, testPrefix, testQueue, layer.Options{Config: plain})
-				require.NoError(t, err)
+			amidFailures(t, plain, func(ctx context.Context, calm *layer.Queue) error {
 				for some := range slices.Chunk(bodies, 30) {
-					_, err := calm.Enqueue(t.Context(), some...)
-					require.NoError(t, err)
+					if _, err := calm.Enqueue(ctx, some...); err != nil {
+						return err
+					}
 				}
-				if w.before != nil {
-					require.NoError(t, w.before(t.Context(), calm))
+				if w.before == nil {
+					return nil
 				}
-				plan := &fault.Plan{Seed: *seedFlag}
-				q, err := layer.Open(t.Context(), fault.Wrap(raw, plan), testPrefix, testQueue, layer.Options{})
-				require.NoError(t, err)
-				plan.Chances = map[fault.Kind]float64{fault.ReadTooOld: 0.2}
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
-				defer cancel()
-				begun := time.Now()
+				return w.before(ctx, calm)
+			}, func(ctx context.Context, q *layer.Queue) {
 				done, err := w.do(ctx, q)
 				require.NoError(t, err)
 				require.EqualValues(t, n, done)
-				t.Logf("%s, %d faults", time.Since(begun), plan.Counts()[fault.ReadTooOld])
-				plan.Chances = nil
-				report, err := calm.Admin().Check(t.Context(), layer.CheckOptions{})
-				require.NoError(t, err)
-				require.Empty(t, report.Violations)
-				require.NoError(t, q.Close(t.Context()))
-				require.NoError(t, calm.Close(t.Context()))
 			})
 		})
 	}
+}
+
+// amidFailures calls do with a handle one in five of whose reads fails, on a queue that before has prepared.
+func amidFailures(
+	t *testing.T, config layer.Config, before func(ctx context.Context, calm *layer.Queue) error,
+	do func(ctx context.Context, q *layer.Queue),
+) {
+	synctest.Test(t, func(t *testing.T) {
+		raw := embedded.OpenMemory(embedded.Options{})
+		defer raw.Close()
+		calm, err := layer.Create(t.Context(), raw, testPrefix, testQueue, layer.Options{Config: config})
+		require.NoError(t, err)
+		require.NoError(t, before(t.Context(), calm))
+		plan := &fault.Plan{Seed: *seedFlag}
+		q, err := layer.Open(t.Context(), fault.Wrap(raw, plan), testPrefix, testQueue, layer.Options{})
+		require.NoError(t, err)
+		plan.Chances = map[fault.Kind]float64{fault.ReadTooOld: 0.2}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+		defer cancel()
+		begun := time.Now()
+		do(ctx, q)
+		t.Logf("%s, %d faults", time.Since(begun), plan.Counts()[fault.ReadTooOld])
+		plan.Chances = nil
+		report, err := calm.Admin().Check(t.Context(), layer.CheckOptions{})
+		require.NoError(t, err)
+		require.Empty(t, report.Violations)
+		require.NoError(t, q.Close(t.Context()))
+		require.NoError(t, calm.Close(t.Context()))
+	})
 }
 
 func park(ctx context.Context, q *layer.Queue) error {
@@ -140,5 +155,90 @@ func inHand(ctx context.Context, q *layer.Queue, do func(c *layer.Claim) error) 
 				return err
 			}
 		}
+	}
+}
+
+// TestChoresGetFewer: a receive or a take with much in its way does less of it in a transaction after each that fails,
+// and so comes through although one read in five fails.
+func TestChoresGetFewer(t *testing.T) {
+	t.Parallel()
+	const n = 100
+	where := layer.Template{"state": "new"}
+	lanes := layer.Config{Facets: []string{"state"}, Views: "state;*", Retention: 6 * time.Hour, Lease: time.Hour}
+	unordered := layer.Config{Unordered: true, MaxAttempts: 1}
+	message := func(group, body string) layer.Message {
+		return layer.Message{Group: group, Headers: map[string]string{"state": "new"}, Body: []byte(body)}
+	}
+	receive := func(o layer.ReceiveOptions) func(ctx context.Context, q *layer.Queue) (string, error) {
+		o.Max = 1
+		return func(ctx context.Context, q *layer.Queue) (string, error) {
+			claims, err := q.Receive(ctx, o)
+			if err != nil || len(claims) == 0 {
+				return "", err
+			}
+			return string(claims[0].Items[0].Body), q.Ack(ctx, claims[0])
+		}
+	}
+	group := "A"
+	for _, c := range []struct {
+		name   string
+		config layer.Config
+		before func(ctx context.Context, q *layer.Queue) error // without faults, before the last message comes
+		last   layer.Message
+		do     func(ctx context.Context, q *layer.Queue) (string, error)
+	}{
+		{"holds of a dead worker", unordered, func(ctx context.Context, q *layer.Queue) error {
+			for i := range n {
+				if _, err := q.Enqueue(ctx, message(group, fmt.Sprint(i))); err != nil {
+					return err
+				}
+			}
+			defer time.Sleep(2 * time.Hour)
+			_, err := q.Receive(ctx, layer.ReceiveOptions{Max: n, Unordered: true})
+			return err
+		}, message(group, "last"), receive(layer.ReceiveOptions{Group: &group})},
+		{"past retention in a lane", lanes, func(ctx context.Context, q *layer.Queue) error {
+			for i := range n {
+				if _, err := q.Enqueue(ctx, message(group, fmt.Sprint(i))); err != nil {
+					return err
+				}
+			}
+			time.Sleep(12 * time.Hour)
+			return nil
+		}, message(group, "last"), receive(layer.ReceiveOptions{Where: where})},
+		{"hints of groups in hand", lanes, func(ctx context.Context, q *layer.Queue) error {
+			for i := range n {
+				if _, err := q.Enqueue(ctx, message(fmt.Sprint("G", i), "held")); err != nil {
+					return err
+				}
+			}
+			_, err := q.Receive(ctx, layer.ReceiveOptions{Max: n, Strategy: layer.Heads})
+			return err
+		}, message(group, "last"), func(ctx context.Context, q *layer.Queue) (body string, err error) {
+			for body == "" && err == nil {
+				err = q.Once(ctx, func(tx kv.Tx) error {
+					items, err := q.TakeTx(ctx, tx, 1, layer.TakeOptions{Where: where})
+					if body = ""; len(items) > 0 {
+						body = string(items[0].Body)
+					}
+					return err
+				})
+			}
+			return body, err
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			amidFailures(t, c.config, func(ctx context.Context, calm *layer.Queue) error {
+				if err := c.before(ctx, calm); err != nil {
+					return err
+				}
+				_, err := calm.Enqueue(ctx, c.last)
+				return err
+			}, func(ctx context.Context, q *layer.Queue) {
+				got, err := c.do(ctx, q)
+				require.NoError(t, err)
+				require.Equal(t, "last", got)
+			})
+		})
 	}
 }

@@ -30,7 +30,7 @@ var floors = []floor{
 		"store_values.go",
 	}},
 	{"transaction", "a handle, and one attempt of a transaction on its queue.", []string{
-		"claim.go", "handle.go", "counters.go", "tx.go", "tx_beat.go", "tx_wake.go", "tx_budget.go",
+		"claim.go", "handle.go", "counters.go", "tx.go", "tx_beat.go", "tx_chores.go", "tx_wake.go", "tx_budget.go",
 		"tx_change.go", "tx_config.go",
 		"tx_hook.go", "tx_lane.go", "tx_once.go", "tx_read.go", "tx_receipt.go",
 	}},
