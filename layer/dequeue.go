@@ -417,7 +417,9 @@ func (c *claimer) claim() error {
 		if err := c.receive(c.owed[0]); err != nil {
 			return err
 		}
-		c.owed[0].more = c.owed[0].more || c.tired() || c.enough()
+		if r := c.owed[0]; r.more || c.tired() || c.enough() {
+			r.more, c.cleared = true, true // a receive that waits is to look again at once
+		}
 		c.owed = c.owed[1:]
 	}
 	if c.taken > 0 {
