@@ -83,6 +83,25 @@ func TestRescheduleLaw(t *testing.T) {
 	}
 }
 
+// TestRescheduleLawBesideRetry: two changes to now are no reschedule done twice if an operator may have made one.
+func TestRescheduleLawBesideRetry(t *testing.T) {
+	id := layer.ID{Group: "g0", Index: 1}
+	for _, tt := range []struct{ begun, want int }{{11, 0}, {13, 0}, {15, 1}} {
+		w := lawWorld()
+		w.ops = []*op{
+			{kind: "reschedule", who: 1, begin: 10, end: 20, retimes: id},
+			{kind: "retry-now", who: 2, group: "g0", begin: tt.begun, end: 20},
+		}
+		m := newModel(w)
+		for _, step := range []int{12, 14} {
+			m.r = &record{step: step, from: step, to: step, nowMS: 1000}
+			require.True(t, m.retime(id, stored{envelope: envelope{dueMS: 5000}}, stored{}))
+		}
+		m.compareReschedules()
+		require.Len(t, w.violations, tt.want, "a retry begun at %d", tt.begun)
+	}
+}
+
 // TestTotalLaw: more items than the rate of the queue lets start are a violation, over a short time and over a long
 // one.
 func TestTotalLaw(t *testing.T) {

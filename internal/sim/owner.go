@@ -296,6 +296,13 @@ func (m *model) retime(id layer.ID, was, is stored) bool {
 	if len(by) == 0 {
 		return false
 	}
+	// An operator who ends the delay of the group's head leaves what a reschedule to now leaves.
+	ended := is.dueMS == m.w.knobs.atOnce(is.enqueuedMS) || m.madeDue(is.dueMS, was.dueMS)
+	for _, o := range m.w.ops {
+		if ended && o.is("retry-now") && groupOfLane(o.group) == id.Group && o.maybeAt(m.r) {
+			by = append(by, o)
+		}
+	}
 	m.retimes[id] = append(m.retimes[id], retimed{m.r, is.dueMS, by})
 	switch {
 	case is.dueMS > was.dueMS:
