@@ -119,6 +119,9 @@ func (c *claimer) leaveInHand(f *found, head ID) error {
 // endHold ends the hold to which a timer led, if its time is over: the item is free again, or a dead letter. Otherwise
 // the timer is stale.
 func (c *claimer) endHold(l *look) error {
+	if c.tired() {
+		return nil // left to the next transaction: see claim
+	}
 	if c.turned[l.lane] {
 		l = c.read(l.candidate, 0) // this transaction has changed the hold since the read
 	}
@@ -130,19 +133,9 @@ func (c *claimer) endHold(l *look) error {
 	return nil
 }
 
-// endHoldFor is endHold for a receive, if the transaction may end any more.
-func (c *claimer) endHoldFor(r *reception, l *look) error {
-	if c.tired() {
-		r.more = true
-		return nil
-	}
-	return r.spoilt(c.endHold(l))
-}
-
 // endHold ends the hold of a candidate, whose record is being read, if its time is over, and returns whether the item
 // is free again. Otherwise the timer that led to the hold, if one did, is stale.
 func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (free bool, err error) {
-	w.any = true
 	v, err := lock.Wait(w.ctx)
 	if err != nil {
 		return false, fmt.Errorf("read hold: %w", err)
@@ -178,37 +171,34 @@ func (w *txn) endHold(c candidate, lock kv.Future[[]byte]) (free bool, err error
 // Others are found by their timers, by receives that name no group.
 const namedHolds = 100
 
-// endHolds is endHolds of the transaction, for a receive.
-func (c *claimer) endHolds(r *reception) (err error) {
-	r.dueMS, r.more, err = c.txn.endHolds(*r.o.Group, func(lane string) error {
-		return c.endHold(c.read(candidate{lane: lane}, 0))
-	})
-	return err
+// endHolds is endHolds of the transaction, for a claimer.
+func (c *claimer) endHolds(group string) (nextMS int64, err error) {
+	return c.txn.endHolds(group, func(lane string) error { return c.endHold(c.read(candidate{lane: lane}, 0)) })
 }
 
 // endHolds calls end for the first holds of a group whose time is over, and returns when the next of the others ends
-// (ms); 0 = there is none. more: the time of others is over, too.
-func (w *txn) endHolds(group string, end func(lane string) error) (nextMS int64, more bool, err error) {
+// (ms); 0 = there is none. A transaction that is tired leaves the others to the next.
+func (w *txn) endHolds(group string, end func(lane string) error) (nextMS int64, err error) {
 	rows, err := w.tx.Snapshot().GetRange(
 		w.q.keys.holds(group).Selectors(), kv.RangeOptions{Limit: namedHolds}).Wait(w.ctx)
 	if err != nil {
-		return 0, false, fmt.Errorf("read holds: %w", err)
+		return 0, fmt.Errorf("read holds: %w", err)
 	}
 	for _, row := range rows {
 		all, err := w.q.unpackHolds([]kv.KV{row})
 		if err != nil {
-			return 0, false, err
+			return 0, err
 		}
 		if !all[0].record.at(w.nowMS).keeps() {
-			if more = w.tired(); more {
+			if w.tired() {
 				break
 			}
 			if err := end(all[0].lane); err != nil {
-				return 0, false, err
+				return 0, err
 			}
 		} else if h := all[0].record.holding(); h != nil && (nextMS == 0 || h.endMS < nextMS) {
 			nextMS = h.endMS
 		}
 	}
-	return nextMS, more, nil
+	return nextMS, nil
 }

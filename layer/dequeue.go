@@ -438,7 +438,7 @@ func (c *claimer) receive(r *reception) error {
 			return err
 		}
 		if c.keys.hasHolds() && r.where == c.keys.holdWhere() {
-			if err = c.endHolds(r); err != nil {
+			if r.dueMS, err = c.endHolds(*r.o.Group); err != nil {
 				return r.spoilt(err)
 			}
 			l = c.read(l.candidate, r.o.Max)
@@ -491,7 +491,7 @@ func (c *claimer) receiveLayers(r *reception) error {
 			break
 		}
 		if isHold(l.lane) {
-			if err := c.endHoldFor(r, l); err != nil {
+			if err := r.spoilt(c.endHold(l)); err != nil {
 				return err
 			}
 			continue
@@ -667,7 +667,7 @@ func (c *claimer) read(w candidate, limit int) *look {
 func (c *claimer) settle(r *reception, l *look, limit int) error {
 	for l != nil {
 		if isHold(l.lane) {
-			return c.endHoldFor(r, l)
+			return r.spoilt(c.endHold(l))
 		}
 		f, err := c.see(l)
 		if err == nil && f.verdict == verdictDeliver && r.o.Unordered {

@@ -167,7 +167,7 @@ func (f *found) clears() bool {
 // a head not yet due. Otherwise dispose could clear a hint which a release writes again at the same time.
 func (w *txn) dispose(f *found) (behind *candidate, err error) {
 	key, free := kv.SingleKey(w.keys.lock(f.lane)), false
-	if w.any = w.any || f.verdict != verdictDeliver; f.clears() {
+	if f.clears() {
 		w.done++
 	}
 	switch f.verdict {

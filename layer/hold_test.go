@@ -36,9 +36,9 @@ func (e *env) unordered(name string, change func(*layer.Config), handles int) []
 	return all
 }
 
-// TestLapsedHoldsEndByPages: whoever meets many messages whose holder is gone ends a bounded number of the holds in a
-// transaction, and gets something all the same. Otherwise the transaction has several reads for each hold, one after
-// the other: on a slow engine, or one whose reads often fail, it outlasts itself, again and again.
+// TestLapsedHoldsEndByPages (G5): whoever meets many messages whose holder is gone ends a bounded number of the holds
+// in a transaction, and gets something all the same. Otherwise the transaction has several reads for each hold, one
+// after the other: on a slow engine, or one whose reads often fail, it outlasts itself, again and again.
 func TestLapsedHoldsEndByPages(t *testing.T) {
 	const n, readsEach = 100, 120
 	group := "A"

@@ -74,7 +74,7 @@ type page struct {
 // stepWidth returns how many rows this attempt of a step takes: width for the first attempt, half as many after each
 // failure. So a step whose transaction is too long for a slow cluster, too large, or in conflict with others, succeeds
 // in the end.
-func stepWidth(width int, a kv.Attempt) int { return max(1, width>>min(a.N, 16)) }
+func stepWidth(width int, a kv.Attempt) int { return halved(width, a.N) }
 
 // restFactor is how many times its own length a step rests afterwards, so that the job takes at most a quarter of the
 // time of whatever the job shares with claims of other groups. Batch priority alone is not enough: a cluster grants

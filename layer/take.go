@@ -77,7 +77,7 @@ func (q *Queue) takeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) ([
 			return err
 		}
 		if w.q.keys.hasHolds() && where == w.q.keys.holdWhere() {
-			if _, _, err := w.endHolds(*o.Group, w.endHoldAt); err != nil {
+			if _, err := w.endHolds(*o.Group, w.endHoldAt); err != nil {
 				return err
 			}
 		}

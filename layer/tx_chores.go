@@ -11,8 +11,7 @@ import (
 // transaction that did everything would outlast itself on a slow engine, again and again. Therefore it leaves what is
 // more to the next transaction, and a handle whose transactions fail amid chores does fewer of them: see stride.
 type chores struct {
-	halvings             int32 // of the bounds, see most
-	any                  bool  // one was begun
+	halvings             int32 // of the bounds, see stride
 	done                 int   // in all: each clears what it was about
 	lapsed               int   // holdings ended, see lapse
 	agedItems, agedBytes int   // items past retention removed, and the bytes of their values
@@ -32,7 +31,10 @@ const (
 )
 
 // most returns what is left of a bound.
-func (c *chores) most(bound int) int { return max(1, bound>>c.halvings) }
+func (c *chores) most(bound int) int { return halved(bound, int(c.halvings)) }
+
+// halved halves a bound so many times; to 1 at least.
+func halved(bound, times int) int { return max(1, bound>>min(times, 16)) }
 
 // enough reports whether the transaction has done maxChores.
 func (c *chores) enough() bool { return c.done >= c.most(maxChores) }
@@ -55,7 +57,7 @@ const maxHalvings = 7
 // learn notes how the body of a transaction has ended.
 func (s *stride) learn(c *chores, err error) {
 	switch {
-	case !c.any:
+	case c.done == 0:
 	case err == nil:
 		s.halvings.Store(max(0, c.halvings-1))
 	case kv.Code(err) != 0:

@@ -158,8 +158,8 @@ func inHand(ctx context.Context, q *layer.Queue, do func(c *layer.Claim) error) 
 	}
 }
 
-// TestChoresGetFewer: a receive or a take with much in its way does less of it in a transaction after each that fails,
-// and so comes through although one read in five fails.
+// TestChoresGetFewer (G5): a receive or a take with much in its way does less of it in a transaction after each that
+// fails, and so comes through although one read in five fails.
 func TestChoresGetFewer(t *testing.T) {
 	t.Parallel()
 	const n = 100

@@ -41,8 +41,8 @@ var harms = []string{
 const (
 	maxDown   = 4 * time.Second
 	maxFrozen = 8 * time.Second
-	maxCalm   = 4 * time.Second // between two harms, that work gets done
-	tellers   = 4               // times half of startTimeout is how long a command is told anew
+	maxCalm   = 4 * time.Second  // between two harms, that work gets done
+	tellFor   = 2 * startTimeout // how long an operator tells a command anew
 )
 
 // trouble is a run of Trouble.
@@ -118,7 +118,7 @@ func (t *trouble) try(ctx context.Context, command string) {
 // just before that was killed may wait on, and then another one is told. So is one that asks whether the cluster
 // answers, and fails: a read version may be of a server that has been replaced meanwhile (1009).
 func (t *trouble) tell(ctx context.Context, command string) (err error) {
-	for until := time.Now().Add(tellers * startTimeout / 2); ; {
+	for until := time.Now().Add(tellFor); ; {
 		begun, cancel := context.WithTimeout(ctx, startTimeout/2)
 		err = t.run(begun, command)
 		again := (begun.Err() != nil || command == answers) && time.Now().Before(until)
