@@ -113,7 +113,9 @@ func (o ReceiveOptions) withDefaults() (ReceiveOptions, error) {
 }
 
 // Receive claims ready groups, the oldest head first, and returns their items, as o.Strategy says, up to o.Max. A group
-// held by another is skipped, whole. No claim is returned if no group is ready, nor becomes ready within o.Wait.
+// held by another is skipped, whole. No claim is returned if no group is ready, nor becomes ready within o.Wait. A
+// receive may give less than is ready if much was in the way, such as claims whose leases have ended, or messages past
+// retention; the next call goes on.
 //
 // Every claim must be acked, nacked or extended before its lease ends; otherwise its group is delivered to another
 // worker, and the first item counts a failed attempt. A lease which has ended takes nothing from its holder by itself:

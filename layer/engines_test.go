@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"flag"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,6 +27,15 @@ func engines() []engine {
 		return []engine{{"socket", socket, false}, {"socket with faults", socket, true}}
 	}
 	return []engine{{"memory", anyEngine, false}, {"memory with faults", recovering, true}, {"disk", disk, false}}
+}
+
+// replay is the command that runs a test again with the same choices and faults.
+func replay(t *testing.T, seed uint64) string {
+	command := fmt.Sprintf("go test ./layer -run '^%s$' -layer.seed %d", t.Name(), seed)
+	if *socketFlag {
+		command += " -layer.socket"
+	}
+	return command
 }
 
 // anyEngine opens the engine for tests that one is enough for.

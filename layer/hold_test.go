@@ -276,20 +276,27 @@ func (r *holdRun) gotGroups(o layer.ReceiveOptions, claims []*layer.Claim) {
 	}
 }
 
-// receiveAny receives unordered.
+// receiveAny receives unordered. A receive may give fewer items than are free, see Receive: then receiveAny receives
+// again, for the rest.
 func (r *holdRun) receiveAny() {
 	o := r.options(true)
-	claims, err := r.any().Receive(r.ctx, o)
-	require.NoError(r.t, err)
-	for _, c := range claims {
-		require.Len(r.t, c.Items, 1)
-		require.Equal(r.t, c.Hold, c.Items[0].ID)
-		require.False(r.t, r.stopped(c.Group), "group %q is in other hands", c.Group)
-		require.Contains(r.t, r.free(c.Group), c.Hold, "an item in other hands")
-		r.holdsNow(c, c.Hold)
+	for o.Max > 0 {
+		claims, err := r.any().Receive(r.ctx, o)
+		require.NoError(r.t, err)
+		for _, c := range claims {
+			require.Len(r.t, c.Items, 1)
+			require.Equal(r.t, c.Hold, c.Items[0].ID)
+			require.False(r.t, r.stopped(c.Group), "group %q is in other hands", c.Group)
+			require.Contains(r.t, r.free(c.Group), c.Hold, "an item in other hands")
+			r.holdsNow(c, c.Hold)
+		}
+		if len(claims) == 0 {
+			break
+		}
+		o.Max -= len(claims)
 	}
 	for _, group := range r.groups {
-		if len(claims) < o.Max && r.wants(o, group) && !r.stopped(group) {
+		if o.Max > 0 && r.wants(o, group) && !r.stopped(group) {
 			require.Empty(r.t, r.free(group), "items of %q are free, and were not found", group)
 		}
 	}
@@ -360,11 +367,8 @@ func (r *holdRun) takeSome() {
 		r.takeAny(o)
 		return
 	}
-	var items []layer.Item
-	require.NoError(r.t, r.any().Once(r.ctx, func(tx kv.Tx) (err error) {
-		items, err = r.handles[0].TakeTx(r.ctx, tx, o.Max, layer.TakeOptions{Group: o.Group})
-		return err
-	}))
+	items, err := r.take(r.any(), o.Max, layer.TakeOptions{Group: o.Group})
+	require.NoError(r.t, err)
 	var claims []*layer.Claim
 	if len(items) > 0 {
 		claims = []*layer.Claim{{Group: items[0].ID.Group, Items: items}}
@@ -379,11 +383,8 @@ func (r *holdRun) takeSome() {
 
 // takeAny takes items that nobody holds.
 func (r *holdRun) takeAny(o layer.ReceiveOptions) {
-	var items []layer.Item
-	require.NoError(r.t, r.any().Once(r.ctx, func(tx kv.Tx) (err error) {
-		items, err = r.handles[0].TakeTx(r.ctx, tx, o.Max, layer.TakeOptions{Group: o.Group, Unordered: true})
-		return err
-	}))
+	items, err := r.take(r.any(), o.Max, layer.TakeOptions{Group: o.Group, Unordered: true})
+	require.NoError(r.t, err)
 	for _, item := range items {
 		require.Equal(r.t, items[0].ID.Group, item.ID.Group)
 		require.False(r.t, r.stopped(item.ID.Group), "group %q is in other hands", item.ID.Group)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"fdbfifo/kv"
 	"fdbfifo/layer"
 )
 
@@ -340,11 +339,8 @@ func (r *laneRun) advanceSome() {
 
 func (r *laneRun) takeSome() {
 	o := r.laneOptions()
-	var items []layer.Item
-	require.NoError(r.t, r.any().Once(r.ctx, func(tx kv.Tx) (err error) {
-		items, err = r.handles[0].TakeTx(r.ctx, tx, o.Max, layer.TakeOptions{Group: o.Group, Where: o.Where})
-		return err
-	}))
+	items, err := r.take(r.any(), o.Max, layer.TakeOptions{Group: o.Group, Where: o.Where})
+	require.NoError(r.t, err)
 	var claims []*layer.Claim
 	if len(items) > 0 {
 		claims = []*layer.Claim{{Group: items[0].ID.Group, Where: o.Where, Items: items}}

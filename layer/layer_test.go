@@ -88,7 +88,7 @@ func newEnv(t *testing.T, open func(t *testing.T) kv.DB, faults bool) *env {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("%s", e.plan)
-			t.Logf("replay: go test ./layer -run '^%s$' -layer.seed %d", t.Name(), e.seed)
+			t.Logf("replay: %s", replay(t, e.seed))
 		}
 		require.NoError(t, e.raw.Close())
 	})
@@ -172,6 +172,19 @@ func (e *env) receive(q *layer.Queue, max int) *layer.Claim {
 	}
 	require.Len(e.t, claims, 1)
 	return claims[0]
+}
+
+// take takes in a transaction of its own, and in another as long as that gives nothing: what is in the way may be work
+// enough for one transaction, see TakeTx. takes is how many of them are enough where few messages are.
+func (e *env) take(q *layer.Queue, max int, o layer.TakeOptions) (items []layer.Item, err error) {
+	const takes = 20
+	for i := 0; i < takes && len(items) == 0 && err == nil; i++ {
+		err = q.Once(e.ctx, func(tx kv.Tx) (err error) {
+			items, err = q.TakeTx(e.ctx, tx, max, o)
+			return err
+		})
+	}
+	return items, err
 }
 
 func bodies(items []layer.Item) []string {

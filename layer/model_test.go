@@ -812,11 +812,7 @@ func (m *modelTest) take(t *rapid.T) {
 			oldest = g
 		}
 	}
-	var items []layer.Item
-	err := w.q.Once(m.e.ctx, func(tx kv.Tx) (err error) {
-		items, err = w.q.TakeTx(m.e.ctx, tx, limit)
-		return err
-	})
+	items, err := m.e.take(w.q, limit, layer.TakeOptions{})
 	require.NoError(t, err)
 	if oldest == nil {
 		require.Empty(t, items)

@@ -181,8 +181,12 @@ func retroactiveModel(e *env, config layer.Config) {
 			if rng.IntN(2) == 0 {
 				q = other
 			}
-			claims, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 100})
-			require.NoError(e.t, err)
+			var claims []*layer.Claim
+			for more := true; more; { // a receive may give fewer than are ready: see Receive
+				some, err := q.Receive(e.ctx, layer.ReceiveOptions{Max: 100})
+				require.NoError(e.t, err)
+				claims, more = append(claims, some...), len(some) > 0
+			}
 			got := map[string][]layer.ID{}
 			for _, c := range claims {
 				for _, item := range c.Items {

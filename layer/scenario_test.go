@@ -142,7 +142,7 @@ func newScenario(t *testing.T, e *env, virtual bool) *scenario {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("%s", s.plan)
-			t.Logf("replay: go test ./layer -run '^%s$' -layer.seed %d", t.Name(), e.seed)
+			t.Logf("replay: %s", replay(t, e.seed))
 		}
 	})
 	return s

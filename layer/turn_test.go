@@ -121,11 +121,8 @@ func (r *turnRun) ackTogether() {
 
 func (r *turnRun) takeSome() {
 	o := r.options(false)
-	var items []layer.Item
-	require.NoError(r.t, r.any().Once(r.ctx, func(tx kv.Tx) (err error) {
-		items, err = r.handles[0].TakeTx(r.ctx, tx, o.Max, layer.TakeOptions{Group: o.Group})
-		return err
-	}))
+	items, err := r.take(r.any(), o.Max, layer.TakeOptions{Group: o.Group})
+	require.NoError(r.t, err)
 	var claims []*layer.Claim
 	if len(items) > 0 {
 		claims = []*layer.Claim{{Group: items[0].ID.Group, Items: items}}

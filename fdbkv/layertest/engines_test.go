@@ -27,6 +27,12 @@ func engines() []engine {
 	return []engine{{"cluster", anyEngine, false}, {"cluster with faults", anyEngine, true}}
 }
 
+// replay is the command that runs a test again with the same choices and faults.
+func replay(t *testing.T, seed uint64) string {
+	command := fmt.Sprintf("go test ./layertest -run '^%s$' -layer.seed %d", t.Name(), seed)
+	return "cd fdbkv && go run ./testcluster -- " + command
+}
+
 // anyEngine opens a new tenant: a key space of its own on the cluster, empty, and deleted with the test.
 func anyEngine(t *testing.T) kv.DB {
 	handle, err := fdb.OpenDatabase(os.Getenv(cluster.FileVariable))
