@@ -41,22 +41,31 @@ var harms = []string{
 const (
 	maxDown   = 4 * time.Second
 	maxFrozen = 8 * time.Second
-	maxCalm   = 4 * time.Second  // between two harms, that work gets done
-	tellFor   = 2 * startTimeout // how long an operator tells a command anew
+	maxCalm   = 4 * time.Second // between two harms, that work gets done
 )
 
 // trouble is a run of Trouble.
 type trouble struct {
 	*Cluster
-	rng  *rand.Rand
-	harm Harm
+	seed    uint64
+	rng     *rand.Rand
+	harm    Harm
+	tellFor time.Duration // how long an operator tells a command anew
+}
+
+func newTrouble(c *Cluster, seed uint64) *trouble {
+	return &trouble{c, seed, rand.New(rand.NewPCG(seed, 0)), Harm{}, 2 * startTimeout}
 }
 
 // Trouble does harm to a cluster of several, one kind at a time, as seed draws it: servers are killed, frozen and
 // excluded, and the configuration changes. Each time it waits until the cluster answers before it goes on. It ends
 // with ctx, and then all servers run and do their work, or with an error if the cluster did not come back.
 func (c *Cluster) Trouble(ctx context.Context, seed uint64) (Harm, error) {
-	t := &trouble{c, rand.New(rand.NewPCG(seed, 0)), Harm{}}
+	return newTrouble(c, seed).until(ctx)
+}
+
+// until does harm until ctx ends: see Trouble.
+func (t *trouble) until(ctx context.Context) (Harm, error) {
 	for {
 		t.pause(ctx, maxCalm)
 		if ctx.Err() != nil {
@@ -70,7 +79,7 @@ func (c *Cluster) Trouble(ctx context.Context, seed uint64) (Harm, error) {
 			err = t.mended(context.WithoutCancel(ctx))
 		}
 		if err != nil {
-			return t.harm, fmt.Errorf("cluster: trouble, seed %d, after %s (%s): %w", seed, what, t.harm, err)
+			return t.harm, fmt.Errorf("cluster: trouble, seed %d, after %s (%s): %w", t.seed, what, t.harm, err)
 		}
 	}
 }
@@ -118,7 +127,7 @@ func (t *trouble) try(ctx context.Context, command string) {
 // just before that was killed may wait on, and then another one is told. So is one that asks whether the cluster
 // answers, and fails: a read version may be of a server that has been replaced meanwhile (1009).
 func (t *trouble) tell(ctx context.Context, command string) (err error) {
-	for until := time.Now().Add(tellFor); ; {
+	for until := time.Now().Add(t.tellFor); ; {
 		begun, cancel := context.WithTimeout(ctx, startTimeout/2)
 		err = t.run(begun, command)
 		again := (begun.Err() != nil || command == answers) && time.Now().Before(until)

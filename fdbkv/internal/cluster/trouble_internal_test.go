@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,7 +56,7 @@ func TestSeveral(t *testing.T) {
 // TestHarmIsMended: whatever was done, and however early it is over, all servers run afterwards and none is excluded.
 func TestHarmIsMended(t *testing.T) {
 	c, said := standIns(t)
-	tr := &trouble{c, rand.New(rand.NewPCG(1, 0)), Harm{}}
+	tr := newTrouble(c, 1)
 	for _, kind := range []string{harmKill, harmFreeze, harmExclude, harmConfigure, harmPower} {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		_, err := tr.do(ctx, kind)
@@ -98,7 +97,9 @@ func TestTroubleEnds(t *testing.T) {
 func TestTroubleThatLasts(t *testing.T) {
 	c, _ := standIns(t)
 	require.NoError(t, os.WriteFile(c.cli, []byte("#!/bin/sh\necho no answer; exit 1\n"), 0o700))
-	_, err := c.Trouble(t.Context(), 3)
+	tr := newTrouble(c, 3)
+	tr.tellFor = 2 * time.Second
+	_, err := tr.until(t.Context())
 	require.ErrorContains(t, err, "seed 3, after ")
 	require.ErrorContains(t, err, "no answer")
 }
@@ -108,7 +109,7 @@ func TestRefused(t *testing.T) {
 	c, _ := standIns(t)
 	script := "#!/bin/sh\ncase \"$4\" in exclude*|configure*) echo try again; exit 1;; esac\n"
 	require.NoError(t, os.WriteFile(c.cli, []byte(script), 0o700))
-	tr := &trouble{c, rand.New(rand.NewPCG(1, 0)), Harm{}}
+	tr := newTrouble(c, 1)
 	for _, kind := range []string{harmExclude, harmConfigure} {
 		_, err := tr.do(t.Context(), kind)
 		require.NoError(t, err)
@@ -124,6 +125,6 @@ func TestAnswersLater(t *testing.T) {
 		"; echo 'future version (1009)'; exit 1\n"
 	require.NoError(t, os.WriteFile(said, nil, 0o600))
 	require.NoError(t, os.WriteFile(c.cli, []byte(script), 0o700))
-	tr := &trouble{c, rand.New(rand.NewPCG(1, 0)), Harm{}}
+	tr := newTrouble(c, 1)
 	require.NoError(t, tr.mended(t.Context()))
 }
