@@ -419,7 +419,7 @@ func (c *claimer) claim() error {
 		if err := c.receive(c.owed[0]); err != nil {
 			return err
 		}
-		if r := c.owed[0]; r.more || c.tired() || c.enough() {
+		if r := c.owed[0]; c.leaves() {
 			r.more, c.cleared = true, true // a receive that waits is to look again at once
 		}
 		c.owed = c.owed[1:]
@@ -716,7 +716,7 @@ func (c *claimer) clearAway(r *reception, l *look, limit int) (rest *look, err e
 	f := l.seen
 	switch {
 	case c.putsOff(f):
-		r.more = true
+		c.postponed = true
 		return nil, nil
 	case (f.verdict == verdictEarly || f.verdict == verdictExcluded) && f.key == nil && f.record == nil:
 		// Named by the caller: the timer or hint which leads to the group stays as is.

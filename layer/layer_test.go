@@ -174,11 +174,10 @@ func (e *env) receive(q *layer.Queue, max int) *layer.Claim {
 	return claims[0]
 }
 
-// take takes in a transaction of its own, and in another as long as that gives nothing: what is in the way may be work
-// enough for one transaction, see TakeTx. takes is how many of them are enough where few messages are.
+// take takes in a transaction of its own, and again as long as TakeOptions.Again says so.
 func (e *env) take(q *layer.Queue, max int, o layer.TakeOptions) (items []layer.Item, err error) {
-	const takes = 20
-	for i := 0; i < takes && len(items) == 0 && err == nil; i++ {
+	again := true
+	for o.Again = &again; again && err == nil; {
 		err = q.Once(e.ctx, func(tx kv.Tx) (err error) {
 			items, err = q.TakeTx(e.ctx, tx, max, o)
 			return err

@@ -617,8 +617,8 @@ func (c *caller) take(limited bool) {
 		options.Where = c.where()
 	}
 	span, o := c.call(limited, func(ctx context.Context) (err error) {
-		// What is in the way may be work enough for one take: see TakeTx.
-		for takes := 0; takes < 4 && len(items) == 0 && err == nil; takes++ {
+		again := true
+		for options.Again = &again; again && err == nil; {
 			err = c.q.Once(ctx, func(tx kv.Tx) (err error) {
 				items, err = c.q.TakeTx(ctx, tx, 1+c.rng.IntN(3), options)
 				return err

@@ -382,16 +382,12 @@ func TestTakersServeDueTimers(t *testing.T) {
 		e.clock.advance(time.Hour)
 		taken := 0
 		for {
-			n := 0
-			require.NoError(e.t, e.q.Once(e.ctx, func(tx kv.Tx) error {
-				items, err := e.q.TakeTx(e.ctx, tx, 10)
-				n = len(items)
-				return err
-			}))
-			if n == 0 {
+			items, err := e.take(e.q, 10, layer.TakeOptions{})
+			require.NoError(e.t, err)
+			if len(items) == 0 {
 				break
 			}
-			taken += n
+			taken += len(items)
 		}
 		if e.plan.Chances == nil {
 			require.Equal(e.t, 20, taken)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"fdbfifo/kv"
 	"fdbfifo/kv/record"
 	"fdbfifo/layer"
 )
@@ -108,6 +109,46 @@ func TestOverdueItemsGoByPages(t *testing.T) {
 				require.EqualValues(t, n, s.PastRetention+s.DeadLettered)
 				require.Zero(t, s.Depth)
 			})
+		}
+	}
+}
+
+// TestTakeSaysAgain (G5): a take with too much in its way for one transaction says that the next may find something,
+// and no other says so. Who takes until nothing is left would otherwise leave the young message behind.
+func TestTakeSaysAgain(t *testing.T) {
+	const n = 450
+	group := "A"
+	for _, kind := range holdKinds {
+		for _, then := range []layer.OnExpiry{layer.DropExpired, layer.DeadLetterExpired} {
+			for _, of := range []*string{nil, &group} {
+				t.Run(fmt.Sprint(kind.name, " ", then, " named ", of != nil), func(t *testing.T) {
+					e := newEnv(t, anyEngine, false)
+					e.q = e.unordered("again", func(c *layer.Config) {
+						c.Retention, c.OnExpiry = time.Minute, then
+						kind.change(c)
+					}, 1)[0]
+					e.fill(group, n)
+					e.clock.advance(2 * time.Minute)
+					e.enqueue(group, "young")
+					var got []string
+					vain, again := 0, true
+					for ; again; vain++ {
+						require.Less(t, vain, n)
+						require.NoError(t, e.q.Once(e.ctx, func(tx kv.Tx) error {
+							o := layer.TakeOptions{Group: of, Unordered: kind.o.Unordered, Again: &again}
+							items, err := e.q.TakeTx(e.ctx, tx, 1, o)
+							got = bodies(items)
+							return err
+						}))
+						if len(got) > 0 {
+							require.False(t, again)
+							break
+						}
+					}
+					require.Equal(t, []string{"young"}, got)
+					require.Positive(t, vain, "one transaction cannot do it")
+				})
+			}
 		}
 	}
 }

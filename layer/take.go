@@ -11,8 +11,8 @@ import (
 // transaction commits, the items are finished; if not, the items were never gone. There is no lease and nothing to ack,
 // so the work must be done within the transaction (well under 5 s). TakeTx returns nothing if there is no ready group,
 // or if what was in the way was work enough for one transaction: many items past retention, or claims whose leases have
-// ended. Then the next call goes on. max is 1 to MaxBatch. The caller answers for an unknown commit: use Once. o, at
-// most one, says which group or template to take from.
+// ended. Then the next call goes on, and TakeOptions.Again says so. max is 1 to MaxBatch. The caller answers for an
+// unknown commit: use Once. o, at most one, says which group or template to take from.
 //
 // In a queue with Config.Unordered, TakeOptions.Unordered passes over what others hold.
 //
@@ -38,6 +38,10 @@ type TakeOptions struct {
 	// Unordered takes items of the group that nobody holds, as ReceiveOptions.Unordered does: those that others have
 	// in hand are passed over. Not with Where.
 	Unordered bool
+	// Again, if not nil, is set: to true if nothing was taken, but the next transaction may take something at once,
+	// because what was in the way was work enough for this one. Who takes until nothing is left goes on while Again
+	// says so. Each such transaction, if it commits, has cleared something, so that comes to an end.
+	Again *bool
 }
 
 // where packs the template of a take.
@@ -67,27 +71,35 @@ func (q *Queue) takeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) ([
 		}
 	}
 	var items []Item
+	again := false
 	err = q.operate(ctx, tx, func(w *txn) (err error) {
 		if o.Group == nil {
 			items, err = w.takeTo(where, max)
-			return err
+		} else {
+			items, err = w.takeFromGroup(*o.Group, where, max)
 		}
-		items = nil
-		if paused, err := w.paused(); err != nil || paused {
-			return err
-		}
-		if w.q.keys.hasHolds() && where == w.q.keys.holdWhere() {
-			if _, err := w.endHolds(*o.Group, w.endHoldAt); err != nil {
-				return err
-			}
-		}
-		items, err = w.takeFrom(candidate{lane: laneName(*o.Group, where)}, max)
+		again = len(items) == 0 && w.leaves()
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	if o.Again != nil {
+		*o.Again = again
+	}
 	return items, nil
+}
+
+func (w *txn) takeFromGroup(group, where string, max int) ([]Item, error) {
+	if paused, err := w.paused(); err != nil || paused {
+		return nil, err
+	}
+	if w.q.keys.hasHolds() && where == w.q.keys.holdWhere() {
+		if _, err := w.endHolds(group, w.endHoldAt); err != nil {
+			return nil, err
+		}
+	}
+	return w.takeFrom(candidate{lane: laneName(group, where)}, max)
 }
 
 // takeProbe is how many hints a take looks at together: the first hint is nearly always good.
@@ -164,6 +176,7 @@ func (w *txn) takeFrom(c candidate, limit int) ([]Item, error) {
 		case f.verdict == verdictDeliver:
 			return w.takeItems(f, limit)
 		case w.putsOff(f):
+			w.postponed = true
 			return nil, nil
 		}
 		behind, err := w.dispose(f)

@@ -15,6 +15,7 @@ type chores struct {
 	done                 int   // in all: each clears what it was about
 	lapsed               int   // holdings ended, see lapse
 	agedItems, agedBytes int   // items past retention removed, and the bytes of their values
+	postponed            bool  // a group was left to the next transaction
 }
 
 const (
@@ -41,6 +42,9 @@ func (c *chores) enough() bool { return c.done >= c.most(maxChores) }
 
 // tired reports whether the transaction has ended maxLapsed holdings.
 func (c *chores) tired() bool { return c.lapsed >= c.most(maxLapsed) }
+
+// leaves reports whether the transaction may have left chores to the next.
+func (c *chores) leaves() bool { return c.postponed || c.tired() || c.enough() }
 
 // spent reports whether the transaction has reached overdueItems or overdueBytes.
 func (c *chores) spent() bool {

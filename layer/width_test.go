@@ -215,9 +215,9 @@ func TestChoresGetFewer(t *testing.T) {
 			_, err := q.Receive(ctx, layer.ReceiveOptions{Max: n, Strategy: layer.Heads})
 			return err
 		}, message(group, "last"), func(ctx context.Context, q *layer.Queue) (body string, err error) {
-			for body == "" && err == nil {
+			for again := true; again && err == nil; {
 				err = q.Once(ctx, func(tx kv.Tx) error {
-					items, err := q.TakeTx(ctx, tx, 1, layer.TakeOptions{Where: where})
+					items, err := q.TakeTx(ctx, tx, 1, layer.TakeOptions{Where: where, Again: &again})
 					if body = ""; len(items) > 0 {
 						body = string(items[0].Body)
 					}
