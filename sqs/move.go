@@ -355,9 +355,13 @@ func (s *Server) moveStep(ctx context.Context, t task, n int) (task, error) {
 		}
 		items, size := []layer.Item(nil), 0
 		for now.Status == running && len(items) < n && size < taskBytes {
-			more, err := from.TakeTx(ctx, tx, n-len(items))
+			var again bool
+			more, err := from.TakeTx(ctx, tx, n-len(items), layer.TakeOptions{Again: &again})
 			if err != nil {
 				return err
+			}
+			if again {
+				break // old messages were in the way: the next step goes on
 			}
 			if len(more) == 0 {
 				now.Status = completed

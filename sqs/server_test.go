@@ -437,6 +437,29 @@ func TestMoveTaskGoesOn(t *testing.T) {
 	})
 }
 
+// TestMoveTaskPastRetention: a task whose queue has many messages past retention moves those behind them too. One take
+// removes some of the old ones, and gives nothing.
+func TestMoveTaskPastRetention(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		dead, to := e.create("dead.fifo", retentionPeriod, "60"), e.create("to.fifo")
+		arn := e.attributes(dead)["QueueArn"].(string)
+		policy := fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, arn)
+		e.create("orders.fifo", redrivePolicy, policy)
+		for i := range 450 {
+			e.send(dead, "A", fmt.Sprint(i))
+		}
+		require.NoError(e, e.s.Close(e.Context()))
+		time.Sleep(2 * time.Minute) // while nobody sweeps
+		e.s = NewServer(e.db, Options{})
+		e.send(dead, "A", "young")
+		e.call("StartMessageMoveTask", object{"SourceArn": arn, "DestinationArn": e.attributes(to)["QueueArn"]})
+		time.Sleep(3 * time.Second)
+		task := e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)[0].(object)
+		require.Equal(e, "COMPLETED", task["Status"])
+		require.Equal(e, "young", bodies(e.receive(to)))
+	})
+}
+
 // TestOpenedIsNotIdle: a queue that a request has just opened is not taken for one that nobody has used for a while.
 func TestOpenedIsNotIdle(t *testing.T) {
 	db := embedded.OpenMemory(embedded.Options{})
