@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -235,6 +236,62 @@ func TestHeartbeatEndWakes(t *testing.T) {
 					}))
 					require.Equal(t, want, n > 0)
 					time.Sleep(30 * time.Second)
+				}
+			})
+		})
+	}
+}
+
+// TestHeartbeatEndsNamedGroup (G5): who asks for one group of a dead handle, the last of many, gets it at once, and
+// ends a page of the others in a transaction at most. Otherwise a handle with plenty of groups would leave a
+// transaction that is too large to commit.
+func TestHeartbeatEndsNamedGroup(t *testing.T) {
+	const groups = 10 * beatPage
+	names := groupsNamed(groups)
+	group := slices.Max(names)
+	for name, get := range map[string]func(ctx context.Context, q *Queue) (found int, err error){
+		"receive": func(ctx context.Context, q *Queue) (int, error) {
+			claims, err := q.Receive(ctx, ReceiveOptions{Group: &group})
+			return len(claims), err
+		},
+		"receive in a transaction": func(ctx context.Context, q *Queue) (found int, err error) {
+			err = q.Once(ctx, func(tx kv.Tx) error {
+				claims, err := q.ReceiveTx(ctx, tx, ReceiveOptions{Group: &group})
+				found = len(claims)
+				return err
+			})
+			return found, err
+		},
+		"take": func(ctx context.Context, q *Queue) (found int, err error) {
+			err = q.Once(ctx, func(tx kv.Tx) error {
+				items, err := q.TakeTx(ctx, tx, 1, TakeOptions{Group: &group})
+				found = len(items)
+				return err
+			})
+			return found, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+				for some := range slices.Chunk(names, MaxBatch) {
+					send(t, q, some...)
+				}
+				for held := 0; held < groups; {
+					claims := byHeart(t, q, ReceiveOptions{Max: MaxBatch})
+					require.NotEmpty(t, claims)
+					held += len(claims)
+				}
+				other := beside(t, r, "other")
+				dies(q)
+				time.Sleep(time.Minute)
+				r.Take()
+				found, err := get(t.Context(), other)
+				require.NoError(t, err)
+				require.Equal(t, 1, found)
+				all := r.Take()
+				require.LessOrEqual(t, len(all), 4)
+				for _, tx := range all {
+					require.Less(t, len(tx.Ops), 6*beatPage)
 				}
 			})
 		})

@@ -367,7 +367,7 @@ func (s *search) addTimers(rows []kv.KV) error {
 			return err
 		}
 		if p.name == nameTimer && p.id != uuid.Nil {
-			s.w.dueBeats = append(s.w.dueBeats, dueBeat{p.id, row.Key})
+			s.w.dueBeats = append(s.w.dueBeats, dueBeat{handle: p.id, key: row.Key})
 			continue
 		}
 		if s.w.settled[p.lane] {

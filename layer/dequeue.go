@@ -450,7 +450,7 @@ func (c *claimer) receive(r *reception) error {
 		}
 		due := l.seen.dueMS()
 		if l.seen != nil && l.seen.record.holding().byBeat() {
-			if due, err = c.meetBeat(l.seen.record); err != nil {
+			if due, err = c.meetBeat(l.lane, l.seen.record); err != nil {
 				return err
 			}
 		}

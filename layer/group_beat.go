@@ -3,6 +3,7 @@ package layer
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -12,9 +13,9 @@ import (
 // beatPage is how many claims of a handle one transaction ends.
 const beatPage = 100
 
-// meetBeat notes that a record by heartbeat stands in the way, if the beat is due: the caller of the transaction then
-// ends the handle. It returns when the beat is due; 0 = there is none any more.
-func (w *txn) meetBeat(r *record) (dueMS int64, err error) {
+// meetBeat notes that the record of a lane, by heartbeat, stands in the way, if the beat is due: the caller of the
+// transaction then ends the handle. It returns when the beat is due; 0 = there is none any more.
+func (w *txn) meetBeat(lane string, r *record) (dueMS int64, err error) {
 	h := r.holding()
 	if !h.byBeat() {
 		return 0, nil
@@ -24,7 +25,7 @@ func (w *txn) meetBeat(r *record) (dueMS int64, err error) {
 		return 0, err
 	}
 	if b.ended || b.dueMS <= w.nowMS {
-		w.dueBeats = append(w.dueBeats, dueBeat{handle: h.beat})
+		w.dueBeats = append(w.dueBeats, dueBeat{handle: h.beat, held: w.q.keys.held(h.beat, lane)})
 	}
 	return b.dueMS, nil
 }
@@ -37,7 +38,7 @@ func (w *txn) endOwner(f *found) (ended bool, err error) {
 	}
 	due := w.dueBeats
 	w.dueBeats = nil
-	if _, err := w.meetBeat(f.record); err != nil {
+	if _, err := w.meetBeat(f.lane, f.record); err != nil {
 		return false, err
 	}
 	met := w.dueBeats
@@ -67,8 +68,8 @@ func (w *txn) endBeats(due []dueBeat) (ended bool, err error) {
 	return false, nil
 }
 
-// endBeat ends a page of the claims of a handle whose beat is due. Each gets the time at which the beat was due as the
-// end of a lease of its own, and a timer there. With the last page the beat is gone, too.
+// endBeat ends a page of the claims of a handle whose beat is due, and the claim that led here. Each gets the time at
+// which the beat was due as the end of a lease of its own, and a timer there. With the last page the beat is gone, too.
 //
 // Footprint: a read conflict on the beat, which a handle that lives moves; a write conflict on the right to join the
 // beat, so no claim joins a beat which is being ended; read conflicts on the locks, and, if a single page is all, on
@@ -103,7 +104,12 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("read claims by heartbeat: %w", err)
 	}
-	if ended, err = w.endByBeat(d.handle, b.dueMS, rows); err != nil {
+	ending := rows
+	inRows := func(row kv.KV) bool { return bytes.Equal(row.Key, d.held) }
+	if d.held != nil && !slices.ContainsFunc(rows, inRows) {
+		ending = append(slices.Clip(rows), kv.KV{Key: d.held}) // who asks for the group need not go through all pages
+	}
+	if ended, err = w.endByBeat(d.handle, b.dueMS, ending); err != nil {
 		return 0, err
 	}
 	if len(rows) < beatPage && !b.ended {

@@ -86,6 +86,7 @@ func (h *heart) end(p *pulse) {
 type dueBeat struct {
 	handle uuid.UUID
 	key    []byte // of the timer that led here; nil = a claim did
+	held   []byte // the key by which the handle knows of that claim
 }
 
 // readBeat returns the beat of a handle; there is none if found is false.
