@@ -43,7 +43,8 @@ const (
 	taskLease = 15 * time.Second
 	taskStep  = 50 // messages of a step, at most
 	taskBytes = 1 << 20
-	maxTasks  = 10 // that are listed
+	taskTime  = time.Second // for a step's takes, and what the last of them needs: a transaction fails after 5 s
+	maxTasks  = 10          // that are listed
 	maxRate   = 500
 )
 
@@ -284,6 +285,7 @@ func (s *Server) moveMessages(ctx context.Context, t task) {
 	}
 	for {
 		after, err := s.moveStep(ctx, t, step)
+		wait := pause
 		var known *apiError
 		switch {
 		case err == nil && !after.active(), errors.Is(err, errNotOurs), ctx.Err() != nil:
@@ -292,13 +294,13 @@ func (s *Server) moveMessages(ctx context.Context, t task) {
 			if s.end(ctx, t, known.code) == nil {
 				return
 			}
-			pause = time.Second
+			wait = time.Second
 		case err != nil:
 			s.options.Logger.Warn("sqs: a step of a move task has failed", "queue", t.Source, "err", err)
-			pause = time.Second
+			wait = time.Second
 		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(wait):
 		case <-ctx.Done():
 			return
 		}
@@ -353,8 +355,8 @@ func (s *Server) moveStep(ctx context.Context, t task, n int) (task, error) {
 		if err != nil {
 			return err
 		}
-		items, size := []layer.Item(nil), 0
-		for now.Status == running && len(items) < n && size < taskBytes {
+		items, size, begun := []layer.Item(nil), 0, time.Now()
+		for now.Status == running && len(items) < n && size < taskBytes && time.Since(begun) < taskTime {
 			var again bool
 			more, err := from.TakeTx(ctx, tx, n-len(items), layer.TakeOptions{Again: &again})
 			if err != nil {

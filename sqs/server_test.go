@@ -406,60 +406,6 @@ func TestDeadLetters(t *testing.T) {
 	}
 }
 
-// TestMoveTaskGoesOn: a task whose server has gone is gone on with by another, and can be cancelled.
-func TestMoveTaskGoesOn(t *testing.T) {
-	bubble(t, Options{}, func(e *env) {
-		dead, to := e.create("dead"), e.create("to")
-		arn := e.attributes(dead)["QueueArn"].(string)
-		e.create("orders", redrivePolicy, fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, arn))
-		for i := range 100 {
-			e.send(dead, "", fmt.Sprint(i))
-		}
-		start := object{
-			"SourceArn": arn, "DestinationArn": e.attributes(to)["QueueArn"], "MaxNumberOfMessagesPerSecond": 1,
-		}
-		handle := e.call("StartMessageMoveTask", start)["TaskHandle"]
-		_, text := e.refused("StartMessageMoveTask", start)
-		require.Contains(e, text, "There is already a task running.")
-		time.Sleep(10 * time.Second)
-		require.NoError(e, e.s.Close(e.Context()))
-		e.s = NewServer(e.db, Options{})
-		time.Sleep(40 * time.Second)
-		task := e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)[0].(object)
-		require.Equal(e, "RUNNING", task["Status"])
-		require.Greater(e, task["ApproximateNumberOfMessagesMoved"], 20.0)
-		e.call("CancelMessageMoveTask", object{"TaskHandle": handle})
-		time.Sleep(2 * time.Second)
-		task = e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)[0].(object)
-		require.Equal(e, "CANCELLED", task["Status"])
-		require.Equal(e, fmt.Sprint(task["ApproximateNumberOfMessagesMoved"]),
-			e.attributes(to)["ApproximateNumberOfMessages"], "each once")
-	})
-}
-
-// TestMoveTaskPastRetention: a task whose queue has many messages past retention moves those behind them too. One take
-// removes some of the old ones, and gives nothing.
-func TestMoveTaskPastRetention(t *testing.T) {
-	inBothKinds(t, func(e *env) {
-		dead, to := e.create("dead.fifo", retentionPeriod, "60"), e.create("to.fifo")
-		arn := e.attributes(dead)["QueueArn"].(string)
-		policy := fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, arn)
-		e.create("orders.fifo", redrivePolicy, policy)
-		for i := range 450 {
-			e.send(dead, "A", fmt.Sprint(i))
-		}
-		require.NoError(e, e.s.Close(e.Context()))
-		time.Sleep(2 * time.Minute) // while nobody sweeps
-		e.s = NewServer(e.db, Options{})
-		e.send(dead, "A", "young")
-		e.call("StartMessageMoveTask", object{"SourceArn": arn, "DestinationArn": e.attributes(to)["QueueArn"]})
-		time.Sleep(3 * time.Second)
-		task := e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)[0].(object)
-		require.Equal(e, "COMPLETED", task["Status"])
-		require.Equal(e, "young", bodies(e.receive(to)))
-	})
-}
-
 // TestOpenedIsNotIdle: a queue that a request has just opened is not taken for one that nobody has used for a while.
 func TestOpenedIsNotIdle(t *testing.T) {
 	db := embedded.OpenMemory(embedded.Options{})

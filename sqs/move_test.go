@@ -1,0 +1,119 @@
+package sqs
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"fdbfifo/kv"
+)
+
+// TestMoveTaskGoesOn: a task whose server has gone is gone on with by another, and can be cancelled.
+func TestMoveTaskGoesOn(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		dead, to := e.create("dead"), e.create("to")
+		arn := e.attributes(dead)["QueueArn"].(string)
+		e.create("orders", redrivePolicy, fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, arn))
+		for i := range 100 {
+			e.send(dead, "", fmt.Sprint(i))
+		}
+		start := object{
+			"SourceArn": arn, "DestinationArn": e.attributes(to)["QueueArn"], "MaxNumberOfMessagesPerSecond": 1,
+		}
+		handle := e.call("StartMessageMoveTask", start)["TaskHandle"]
+		_, text := e.refused("StartMessageMoveTask", start)
+		require.Contains(e, text, "There is already a task running.")
+		time.Sleep(10 * time.Second)
+		require.NoError(e, e.s.Close(e.Context()))
+		e.s = NewServer(e.db, Options{})
+		time.Sleep(40 * time.Second)
+		task := e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)[0].(object)
+		require.Equal(e, "RUNNING", task["Status"])
+		require.Greater(e, task["ApproximateNumberOfMessagesMoved"], 20.0)
+		e.call("CancelMessageMoveTask", object{"TaskHandle": handle})
+		time.Sleep(2 * time.Second)
+		task = e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)[0].(object)
+		require.Equal(e, "CANCELLED", task["Status"])
+		require.Equal(e, fmt.Sprint(task["ApproximateNumberOfMessagesMoved"]),
+			e.attributes(to)["ApproximateNumberOfMessages"], "each once")
+	})
+}
+
+// TestMoveTaskPastRetention: a task whose queue has many messages past retention moves those behind them too. One take
+// removes some of the old ones, and gives nothing.
+func TestMoveTaskPastRetention(t *testing.T) {
+	inBothKinds(t, func(e *env) {
+		dead, to := e.create("dead.fifo", retentionPeriod, "60"), e.create("to.fifo")
+		arn := e.attributes(dead)["QueueArn"].(string)
+		policy := fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, arn)
+		e.create("orders.fifo", redrivePolicy, policy)
+		for i := range 450 {
+			e.send(dead, "A", fmt.Sprint(i))
+		}
+		require.NoError(e, e.s.Close(e.Context()))
+		time.Sleep(2 * time.Minute) // while nobody sweeps
+		e.s = NewServer(e.db, Options{})
+		e.send(dead, "A", "young")
+		e.call("StartMessageMoveTask", object{"SourceArn": arn, "DestinationArn": e.attributes(to)["QueueArn"]})
+		time.Sleep(3 * time.Second)
+		task := e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)[0].(object)
+		require.Equal(e, "COMPLETED", task["Status"])
+		require.Equal(e, "young", bodies(e.receive(to)))
+	})
+}
+
+// TestMoveTaskOnASlowCluster: a step of a task moves what it can within its time, because a transaction that took
+// longer than 5 s would fail, and fail again.
+func TestMoveTaskOnASlowCluster(t *testing.T) {
+	bubble(t, Options{}, func(e *env) {
+		const n = 100
+		dead, to := e.create("dead.fifo"), e.create("to.fifo")
+		arn := e.attributes(dead)["QueueArn"].(string)
+		e.create("orders.fifo", redrivePolicy, fmt.Sprintf(`{"deadLetterTargetArn":%q,"maxReceiveCount":2}`, arn))
+		for i := range n {
+			e.send(dead, fmt.Sprint(i), fmt.Sprint(i))
+		}
+		require.NoError(e, e.s.Close(e.Context()))
+		e.s = NewServer(laggingDB{e.db, 40 * time.Millisecond}, Options{})
+		e.call("StartMessageMoveTask", object{"SourceArn": arn, "DestinationArn": e.attributes(to)["QueueArn"]})
+		time.Sleep(time.Minute)
+		task := e.call("ListMessageMoveTasks", object{"SourceArn": arn})["Results"].([]any)[0].(object)
+		require.Equal(e, "COMPLETED", task["Status"])
+		require.EqualValues(e, n, task["ApproximateNumberOfMessagesMoved"])
+	})
+}
+
+// laggingDB answers a transaction's reads at snapshot after a while each, as most of a queue's are.
+type laggingDB struct {
+	kv.DB
+	lag time.Duration
+}
+
+func (d laggingDB) Begin(o kv.TxOptions) (kv.ManagedTx, error) {
+	tx, err := d.DB.Begin(o)
+	return laggingTx{tx, d.lag}, err
+}
+
+type laggingTx struct {
+	kv.ManagedTx
+	lag time.Duration
+}
+
+func (t laggingTx) Snapshot() kv.ReadTx { return laggingReads{t.ManagedTx.Snapshot(), t.lag} }
+
+type laggingReads struct {
+	kv.ReadTx
+	lag time.Duration
+}
+
+func (r laggingReads) Get(key []byte) kv.Future[[]byte] {
+	time.Sleep(r.lag)
+	return r.ReadTx.Get(key)
+}
+
+func (r laggingReads) GetRange(of kv.Range, o kv.RangeOptions) kv.Future[[]kv.KV] {
+	time.Sleep(r.lag)
+	return r.ReadTx.GetRange(of, o)
+}
