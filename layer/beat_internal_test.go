@@ -298,6 +298,29 @@ func TestHeartbeatEndsNamedGroup(t *testing.T) {
 	}
 }
 
+// TestHeartbeatEndsAllNamedGroups (G5): of a dead handle, to which a timer and two receives of groups have led, one
+// transaction ends a page of the claims and both groups' claims.
+func TestHeartbeatEndsAllNamedGroups(t *testing.T) {
+	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {
+		const groups = 2 * beatPage
+		names := groupsNamed(groups)
+		send(t, q, names...)
+		claims := byHeart(t, q, ReceiveOptions{Max: groups})
+		require.Len(t, claims, groups)
+		other := beside(t, r, "other")
+		dies(q)
+		time.Sleep(time.Minute)
+		slices.Sort(names)
+		due := []dueBeat{{handle: claims[0].beat}}
+		for _, group := range names[groups-2:] {
+			held := [][]byte{q.keys.held(claims[0].beat, group)}
+			due = append(due, dueBeat{handle: claims[0].beat, held: held})
+		}
+		require.True(t, other.endDueBeats(t.Context(), due))
+		require.Equal(t, groups-beatPage-2, rowsOf(t, other, nameHeld))
+	})
+}
+
 // TestHeartbeatMayBeExtended: a claim by heartbeat that is extended has a lease of its own, and outlives the handle.
 func TestHeartbeatMayBeExtended(t *testing.T) {
 	inABubble(t, Config{}, func(t *testing.T, q *Queue, r *recording.Recorder) {

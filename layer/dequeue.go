@@ -277,7 +277,7 @@ type reception struct {
 	bytes   int
 	stopped bool  // the next item would go over o.MaxBytes
 	broken  error // the error of the first unreadable group
-	more    bool  // more items are past retention than one transaction may remove, or more hints to be put aside
+	more    bool  // the transaction has left something to the next, which may find more
 	dueMS   int64 // of a receive from one group: when to look again, because a time ends then; 0 = nobody knows
 	// repeated: the receive was answered as an earlier receive with the same receive id, whose template was was.
 	repeated bool

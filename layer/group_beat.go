@@ -10,7 +10,7 @@ import (
 	"fdbfifo/kv"
 )
 
-// beatPage is how many claims of a handle one transaction ends.
+// beatPage is how many claims of a handle one transaction ends, beside those whose groups are asked for.
 const beatPage = 100
 
 // meetBeat notes that the record of a lane, by heartbeat, stands in the way, if the beat is due: the caller of the
@@ -25,7 +25,7 @@ func (w *txn) meetBeat(lane string, r *record) (dueMS int64, err error) {
 		return 0, err
 	}
 	if b.ended || b.dueMS <= w.nowMS {
-		w.dueBeats = append(w.dueBeats, dueBeat{handle: h.beat, held: w.q.keys.held(h.beat, lane)})
+		w.dueBeats = append(w.dueBeats, dueBeat{handle: h.beat, held: [][]byte{w.q.keys.held(h.beat, lane)}})
 	}
 	return b.dueMS, nil
 }
@@ -49,12 +49,7 @@ func (w *txn) endOwner(f *found) (ended bool, err error) {
 // endBeats ends a page of the claims of each handle whose beat this transaction has met when it was due, and reports
 // whether any claim was ended.
 func (w *txn) endBeats(due []dueBeat) (ended bool, err error) {
-	done := make(map[uuid.UUID]bool, len(due))
-	for _, d := range due {
-		if done[d.handle] {
-			continue
-		}
-		done[d.handle] = true
+	for _, d := range together(due) {
 		n, err := w.endBeat(d)
 		if err != nil {
 			return false, err
@@ -68,7 +63,23 @@ func (w *txn) endBeats(due []dueBeat) (ended bool, err error) {
 	return false, nil
 }
 
-// endBeat ends a page of the claims of a handle whose beat is due, and the claim that led here. Each gets the time at
+// together returns each handle once, with all that has led there.
+func together(due []dueBeat) (all []dueBeat) {
+	for _, d := range due {
+		i := slices.IndexFunc(all, func(other dueBeat) bool { return other.handle == d.handle })
+		if i < 0 {
+			all = append(all, dueBeat{handle: d.handle})
+			i = len(all) - 1
+		}
+		if d.key != nil {
+			all[i].key = d.key
+		}
+		all[i].held = append(all[i].held, d.held...)
+	}
+	return all
+}
+
+// endBeat ends a page of the claims of a handle whose beat is due, and the claims that led here. Each gets the time at
 // which the beat was due as the end of a lease of its own, and a timer there. With the last page the beat is gone, too.
 //
 // Footprint: a read conflict on the beat, which a handle that lives moves; a write conflict on the right to join the
@@ -104,10 +115,11 @@ func (w *txn) endBeat(d dueBeat) (ended int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("read claims by heartbeat: %w", err)
 	}
-	ending := rows
-	inRows := func(row kv.KV) bool { return bytes.Equal(row.Key, d.held) }
-	if d.held != nil && !slices.ContainsFunc(rows, inRows) {
-		ending = append(slices.Clip(rows), kv.KV{Key: d.held}) // who asks for the group need not go through all pages
+	ending := slices.Clip(rows)
+	for _, held := range d.held { // who asks for the group need not go through all pages
+		if !slices.ContainsFunc(ending, func(row kv.KV) bool { return bytes.Equal(row.Key, held) }) {
+			ending = append(ending, kv.KV{Key: held})
+		}
 	}
 	if ended, err = w.endByBeat(d.handle, b.dueMS, ending); err != nil {
 		return 0, err

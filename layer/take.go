@@ -71,7 +71,10 @@ func (q *Queue) takeTx(ctx context.Context, tx kv.Tx, max int, o TakeOptions) ([
 		}
 	}
 	var items []Item
-	again := false
+	var again bool
+	if o.Again != nil {
+		*o.Again = false
+	}
 	err = q.operate(ctx, tx, func(w *txn) (err error) {
 		if o.Group == nil {
 			items, err = w.takeTo(where, max)

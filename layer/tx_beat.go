@@ -85,8 +85,8 @@ func (h *heart) end(p *pulse) {
 // dueBeat is a beat that a look has found due.
 type dueBeat struct {
 	handle uuid.UUID
-	key    []byte // of the timer that led here; nil = a claim did
-	held   []byte // the key by which the handle knows of that claim
+	key    []byte   // of the timer that led here; nil = a claim did
+	held   [][]byte // the keys by which the handle knows of the claims that led here
 }
 
 // readBeat returns the beat of a handle; there is none if found is false.
