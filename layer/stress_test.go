@@ -79,7 +79,10 @@ func TestManyEnqueuersOfOneGroup(t *testing.T) {
 		close(begin)
 		wg.Wait()
 		require.NoError(e.t, err)
-		require.Zero(e.t, counter.Counters().Sub(before).Conflicts, "enqueues of one group conflict with each other")
+		// A retry fences off a commit of its own that may still land: one of the two conflicts.
+		late := int64(e.plan.Counts()[fault.VersionChangedLate])
+		conflicts := counter.Counters().Sub(before).Conflicts
+		require.LessOrEqual(e.t, conflicts, late, "enqueues of one group conflict with each other")
 		order := e.all("A")
 		require.Len(e.t, order, ahead+producers*each, "none lost, none doubled")
 		requireRealTime(e.t, order, spans)
