@@ -223,11 +223,15 @@ func TestDescribeOthers(t *testing.T) {
 
 // TestGroupSection: the range of a group's keys holds those of this group and no others.
 func TestGroupSection(t *testing.T) {
-	for _, name := range []string{"item", "part", "attempt", "dead", "lock", "pace"} {
+	for _, name := range []string{"item", "part", "attempt", "dead", "lock", "mark", "pace"} {
 		r, ok := layer.GroupSection(testPrefix, testQueue, name, "A")
 		require.True(t, ok)
 		inside, other, longer := key(name, "A", int64(1)), key(name, "B", int64(1)), key(name, "AA", int64(1))
-		if name == "lock" || name == "pace" {
+		switch name {
+		case "lock", "mark":
+			require.True(t, r.Contains(key(name, "A", int64(1), "new")), "%s of a lane", name)
+			inside, other, longer = key(name, "A"), key(name, "B"), key(name, "A\x00")
+		case "pace":
 			inside, other, longer = key(name, "A"), key(name, "B"), key(name, "A", int64(1))
 		}
 		require.True(t, r.Contains(inside), name)

@@ -247,8 +247,12 @@ func (s subspace) rebuild(p parsedKey) []byte {
 		return s.itemKey(p.name, p.itemID(), 0)
 	case namePart:
 		return s.part(p.itemID(), int(p.n))
-	case nameLock, nameState, namePace, namePurged:
+	case nameLock, nameMark:
+		return s.ofLane(p.name, p.lane, 0)
+	case nameState, namePace, namePurged:
 		return s.startGroup(p.name, p.group, 0)
+	case nameHold:
+		return s.hold(p.itemID())
 	case nameReady: // the shard may be one of another number of shards
 		return tuple.Append(s.start(nameReady, 0), p.n, p.index, p.group)
 	case nameTimer:
@@ -261,11 +265,11 @@ func (s subspace) rebuild(p parsedKey) []byte {
 		}
 		return s.dedupKey(DedupInQueue, "", p.field)
 	case nameNamed:
-		return s.named(p.group, p.id)
+		return s.named(p.lane, p.id)
 	case nameRequest:
 		return s.request(p.index, p.id)
 	case nameGrant:
-		return s.grant(p.id, p.group)
+		return s.grant(p.id, p.lane)
 	case nameReceipt:
 		return s.receipt(p.id)
 	case nameWake:

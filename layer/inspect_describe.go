@@ -88,6 +88,8 @@ func GroupSection(prefix []byte, queue, name, group string) (r kv.KeyRange, ok b
 	switch descriptions[name].group {
 	case groupIsKey:
 		return kv.SingleKey(s.startGroup(name, group, 0)), true
+	case groupThenLane:
+		return s.withLanes(name, group), true
 	case groupFirst:
 		return s.below(s.startGroup(name, group, 1)), true
 	}
@@ -101,6 +103,7 @@ const (
 	groupElsewhere groupPlace = iota // behind something else, or not at all
 	groupFirst                       // right behind the name, with more behind it
 	groupIsKey                       // right behind the name, and nothing else
+	groupThenLane                    // right behind the name, and nothing else or a lane of the group
 )
 
 // description says how to put the pairs of one name into words.
@@ -125,14 +128,14 @@ var descriptions = map[string]description{
 		value: func(_, value []byte) (string, error) { return fmt.Sprintf("%d bytes", len(value)), nil },
 	},
 	nameLock: {
-		groupIsKey, func(p parsedKey) string { return "lock of " + p.laneWords() },
+		groupThenLane, func(p parsedKey) string { return "lock of " + p.laneWords() },
 		words(unpackRecord, (*record).words),
 	},
 	nameHold: {
 		groupFirst, func(p parsedKey) string { return "hold of item " + itemWords(p) },
 		words(unpackRecord, (*record).words),
 	},
-	nameMark: {groupIsKey, func(p parsedKey) string {
+	nameMark: {groupThenLane, func(p parsedKey) string {
 		return "note that " + p.laneWords() + " is paused or halted"
 	}, func(key, value []byte) (string, error) { return "the lock says why", checkMarkKey(key, value) }},
 	nameState: {groupIsKey, ofGroup("state of group"), func(key, value []byte) (string, error) {

@@ -298,8 +298,11 @@ func (s subspace) over(lane string) []kv.KeyRange {
 }
 
 // locks is the range of all locks of a group: of the whole group, and of its other lanes.
-func (s subspace) locks(group string) kv.KeyRange {
-	k := s.startGroup(nameLock, group, 1)
+func (s subspace) locks(group string) kv.KeyRange { return s.withLanes(nameLock, group) }
+
+// withLanes is the range of the keys of a name and a group, with nothing or with a lane behind the group.
+func (s subspace) withLanes(name, group string) kv.KeyRange {
+	k := s.startGroup(name, group, 1)
 	return kv.KeyRange{Begin: k, End: append(k[:len(k):len(k)], 0xff)}
 }
 

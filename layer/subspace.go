@@ -424,6 +424,9 @@ func (s subspace) parse(key []byte) (parsedKey, error) {
 	default:
 		d.check(p.parseLane(&d), "unknown name %q", p.name)
 	}
+	if isPart(p.group) { // it would be taken for a lane
+		d.check(false, "group %q, which is not UTF-8", p.group)
+	}
 	return p, d.end(key)
 }
 
