@@ -59,7 +59,8 @@ func (w *txn) pauseMark(o PauseOptions, who string) (mark, error) {
 }
 
 // PauseGroup keeps a group, also an empty group, from being received and taken from, from the commit on. PauseGroup
-// returns the group's mark: a group which was paused or halted before keeps the earlier mark.
+// returns the group's mark: a group which was paused or halted before keeps the earlier mark. A delay of the whole
+// group ends, so that the group is ready once resumed; a delay of a template's lane stays.
 //
 // Errors: ErrChanged, ErrOptions, *LimitError, ErrInvalidUTF8, ErrClosed, and the engine's.
 func (a Admin) PauseGroup(ctx context.Context, group string, o PauseOptions) (Mark, error) {

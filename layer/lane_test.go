@@ -316,7 +316,7 @@ func (r *laneRun) nackSome() {
 	}
 	require.NoError(r.t, r.any().Nack(r.ctx, c.claim, o))
 	r.leaves(c, c.items)
-	if o.Delay > 0 {
+	if o.Delay > 0 && !(r.paused[c.claim.Group] && len(c.claim.Where) == 0) { // see NackOptions.Delay
 		r.held = append(r.held, &laneClaim{claim: c.claim, until: r.now().Add(o.Delay)})
 	}
 }
@@ -404,6 +404,9 @@ func (r *laneRun) pauseOne() {
 	_, err := r.any().Admin().PauseGroup(r.ctx, group, layer.PauseOptions{})
 	require.NoError(r.t, err)
 	r.paused[group] = true
+	r.held = slices.DeleteFunc(r.held, func(c *laneClaim) bool { // the delay of the whole group ends
+		return c.claim.Group == group && len(c.items) == 0 && len(c.claim.Where) == 0
+	})
 }
 
 // purgeOne removes what is not in anybody's hands of a group.

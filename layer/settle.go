@@ -78,7 +78,7 @@ type NackOptions struct {
 	// Err is stored with the attempt of the item that was tried: the first maxErrorText bytes. May be nil.
 	Err error
 	// Delay keeps the whole group, and no other group, from delivery for so long; 0 to MaxDelay. 0 = by the queue's
-	// retry policy, or no delay if nothing failed (Release).
+	// retry policy, or no delay if nothing failed (Release). A paused group takes no delay: it is ready once resumed.
 	Delay time.Duration
 	// AtOnce delivers again without a delay, whatever the retry policy says. Not with Delay.
 	AtOnce bool
