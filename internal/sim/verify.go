@@ -512,7 +512,8 @@ func (m *model) compareClaims() {
 }
 
 // untold holds a claim that no call returned to its causes: a caller that may have gone before, one who never learned of
-// the outcome, or that it was lost before its transaction was known to have been applied.
+// the outcome, or that it was lost before its transaction was known to have been applied; or, of claims of items that
+// come in turn, that one before it was.
 func (m *model) untold(key claimKey, c claimed) {
 	if m.w.handleOf(c.r.who).consumed {
 		return // its worker may have been told
@@ -522,11 +523,29 @@ func (m *model) untold(key claimKey, c claimed) {
 			continue
 		}
 		lost := o.kind == "ack-receive" && o.outcome == done && len(o.claims) == 0 // its receive may have failed after the ack
-		if o.limited || o.outcome == unknown || lost || c.ends > 0 && c.ends <= o.end && c.r.step <= o.end {
+		if o.limited || o.outcome == unknown || lost || m.lostBy(o.end, key, c) {
 			return
 		}
 	}
 	m.w.violation("G3: claim %d of %q, committed at step %d by handle %d, was returned to nobody", key.token, key.group, c.r.step, c.r.who)
+}
+
+// lostBy reports whether a claim, or one of the same commit of an item before it in turn, had ended by a step.
+func (m *model) lostBy(step int, key claimKey, c claimed) bool {
+	if c.r.step > step {
+		return false
+	}
+	group, _, held := strings.Cut(key.group, "#")
+	for other, before := range m.claims {
+		if before.ends == 0 || before.ends > step || before.r != c.r || len(before.out) == 0 || len(c.out) == 0 {
+			continue
+		}
+		of, _, _ := strings.Cut(other.group, "#")
+		if other == key || held && of == group && before.out[0].Index < c.out[0].Index {
+			return true
+		}
+	}
+	return false
 }
 
 // compareItems: a claim is returned with its items; a repeated receive, only with those that are left.
