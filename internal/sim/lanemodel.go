@@ -396,10 +396,16 @@ func (m *model) compareLanes() {
 				}
 			}
 			// Of several who have the same claim, by one receive id, the first to advance an item has done so for all,
-			// as with an ack; and who has acked the item has done all that there is.
+			// as with an ack; and who has acked the item has done all that there is. Who has given back the items from
+			// one on has left the claim to the others, without these.
 			twin := func(c change) bool { return c.id == id && c.holder && c.token == o.token && c.r.step <= o.end }
 			acked := func(f finished) bool { return f.under && f.lock.token == o.token && f.r.step <= o.end }
-			found = found || slices.ContainsFunc(m.lanes.moved, twin) || slices.ContainsFunc(m.finished[id], acked)
+			gaveBack := func(other *op) bool {
+				return other.is("nack") && other.nack.From != nil && other.token == o.token && other.group == o.group &&
+					other.begin < o.end
+			}
+			found = found || slices.ContainsFunc(m.lanes.moved, twin) || slices.ContainsFunc(m.finished[id], acked) ||
+				slices.ContainsFunc(m.w.ops, gaveBack)
 			if !found && o.outcome == done && o.is("advance") {
 				m.w.violation("%s: %s was not advanced to %s", o, id, o.next)
 			}
