@@ -419,8 +419,8 @@ func (c *claimer) claim() error {
 		if err := c.receive(c.owed[0]); err != nil {
 			return err
 		}
-		if r := c.owed[0]; c.leaves() {
-			r.more, c.cleared = true, true // a receive that waits is to look again at once
+		if c.leaves() {
+			c.owed[0].more, c.cleared = true, true // a receive that waits is to look again at once
 		}
 		c.owed = c.owed[1:]
 	}

@@ -175,11 +175,15 @@ func (e *env) receive(q *layer.Queue, max int) *layer.Claim {
 }
 
 // take takes in a transaction of its own, and again as long as TakeOptions.Again says so.
-func (e *env) take(q *layer.Queue, max int, o layer.TakeOptions) (items []layer.Item, err error) {
+func (e *env) take(q *layer.Queue, max int, o layer.TakeOptions) ([]layer.Item, error) {
+	return takeFrom(e.ctx, q, max, o)
+}
+
+func takeFrom(ctx context.Context, q *layer.Queue, max int, o layer.TakeOptions) (items []layer.Item, err error) {
 	again := true
 	for o.Again = &again; again && err == nil; {
-		err = q.Once(e.ctx, func(tx kv.Tx) (err error) {
-			items, err = q.TakeTx(e.ctx, tx, max, o)
+		err = q.Once(ctx, func(tx kv.Tx) (err error) {
+			items, err = q.TakeTx(ctx, tx, max, o)
 			return err
 		})
 	}

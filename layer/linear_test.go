@@ -617,13 +617,7 @@ func (c *caller) take(limited bool) {
 		options.Where = c.where()
 	}
 	span, o := c.call(limited, func(ctx context.Context) (err error) {
-		again := true
-		for options.Again = &again; again && err == nil; {
-			err = c.q.Once(ctx, func(tx kv.Tx) (err error) {
-				items, err = c.q.TakeTx(ctx, tx, 1+c.rng.IntN(3), options)
-				return err
-			})
-		}
+		items, err = takeFrom(ctx, c.q, 1+c.rng.IntN(3), options)
 		return err
 	})
 	c.h.Took(span, o, options, items, c.groups)

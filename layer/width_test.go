@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"fdbfifo/kv"
 	"fdbfifo/kv/embedded"
 	"fdbfifo/kv/fault"
 	"fdbfifo/layer"
@@ -214,17 +213,12 @@ func TestChoresGetFewer(t *testing.T) {
 			}
 			_, err := q.Receive(ctx, layer.ReceiveOptions{Max: n, Strategy: layer.Heads})
 			return err
-		}, message(group, "last"), func(ctx context.Context, q *layer.Queue) (body string, err error) {
-			for again := true; again && err == nil; {
-				err = q.Once(ctx, func(tx kv.Tx) error {
-					items, err := q.TakeTx(ctx, tx, 1, layer.TakeOptions{Where: where, Again: &again})
-					if body = ""; len(items) > 0 {
-						body = string(items[0].Body)
-					}
-					return err
-				})
+		}, message(group, "last"), func(ctx context.Context, q *layer.Queue) (string, error) {
+			items, err := takeFrom(ctx, q, 1, layer.TakeOptions{Where: where})
+			if err != nil || len(items) == 0 {
+				return "", err
 			}
-			return body, err
+			return string(items[0].Body), nil
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -401,8 +401,9 @@ func (m *model) compareLanes() {
 			twin := func(c change) bool { return c.id == id && c.holder && c.token == o.token && c.r.step <= o.end }
 			acked := func(f finished) bool { return f.under && f.lock.token == o.token && f.r.step <= o.end }
 			gaveBack := func(other *op) bool {
-				return other.is("nack") && other.nack.From != nil && other.token == o.token && other.group == o.group &&
-					other.begin < o.end
+				from := other.nack.From
+				return from != nil && from.Index <= id.Index && other.outcome != refused &&
+					other.token == o.token && other.group == o.group && other.begin < o.end
 			}
 			found = found || slices.ContainsFunc(m.lanes.moved, twin) || slices.ContainsFunc(m.finished[id], acked) ||
 				slices.ContainsFunc(m.w.ops, gaveBack)

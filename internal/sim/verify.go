@@ -523,7 +523,7 @@ func (m *model) untold(key claimKey, c claimed) {
 			continue
 		}
 		lost := o.kind == "ack-receive" && o.outcome == done && len(o.claims) == 0 // its receive may have failed after the ack
-		if o.limited || o.outcome == unknown || lost || m.lostBy(o.end, key, c) {
+		if o.limited || o.outcome == unknown || lost || m.lostBy(o.end, c) {
 			return
 		}
 	}
@@ -531,17 +531,15 @@ func (m *model) untold(key claimKey, c claimed) {
 }
 
 // lostBy reports whether a claim, or one of the same commit of an item before it in turn, had ended by a step.
-func (m *model) lostBy(step int, key claimKey, c claimed) bool {
-	if c.r.step > step {
-		return false
+func (m *model) lostBy(step int, c claimed) bool {
+	ended := func(c claimed) bool { return c.ends > 0 && c.ends <= step && c.r.step <= step }
+	if ended(c) || !m.w.knobs.inTurn || len(c.out) == 0 {
+		return ended(c)
 	}
-	group, _, held := strings.Cut(key.group, "#")
-	for other, before := range m.claims {
-		if before.ends == 0 || before.ends > step || before.r != c.r || len(before.out) == 0 || len(c.out) == 0 {
-			continue
-		}
-		of, _, _ := strings.Cut(other.group, "#")
-		if other == key || held && of == group && before.out[0].Index < c.out[0].Index {
+	for _, before := range m.claims {
+		if before.r == c.r && ended(before) && slices.ContainsFunc(before.out, func(id layer.ID) bool {
+			return id.Group == c.out[0].Group && id.Index < c.out[0].Index
+		}) {
 			return true
 		}
 	}
